@@ -1,0 +1,73 @@
+// draft: the drafter token i ~ q' by a two-level draw, then the target token x ~ A[i] by a search
+// in the row's running sums. q is never built (DESIGN.md, "Drafting needs no redistribution").
+// Memory floor: the V_d + C logits of each row, once.
+
+#include <algorithm>
+
+#include "../kernels/philox.h"
+#include "draft_row.h"
+#include "operators.h"
+
+namespace rdk::cpu {
+namespace {
+
+// A masked column is never drawn and every other row's running sums end in exactly 2^32, more than
+// any 32-bit word, so each search ends inside its range.
+int64_t first_above(const int64_t* cdf, int64_t count, uint32_t word) {
+  return std::upper_bound(cdf, cdf + count, static_cast<int64_t>(word)) - cdf;
+}
+
+int64_t draw_target(const AffinityRows& affinity, int64_t draft, int64_t seed, int64_t position,
+                    uint32_t word) {
+  const int64_t begin = affinity.offsets[draft];
+  const int64_t count = affinity.offsets[draft + 1] - begin;
+  const int64_t entry = first_above(affinity.cdf + begin, count, word);
+  if (entry < count) return affinity.targets[begin + entry];
+  const int64_t prior =
+      first_above(affinity.spread_cdf + draft * affinity.rank, affinity.rank, word);
+  const uint32_t prior_word = random_words(seed, position, Purpose::kDraft, 1).word[0];
+  return first_above(affinity.prior_cdf + prior * affinity.target_size, affinity.target_size,
+                     prior_word);
+}
+
+int64_t draft_row(const DraftParams& params, int64_t index, Softmax* softmax) {
+  const int64_t rank = params.affinity.rank;
+  const float temperature = params.temperature[index];
+  float* stats = params.stats + index * (2 + rank);
+  const DraftRow row(params.draft, index, temperature);
+
+  std::fill(stats, stats + 2 + rank, std::numeric_limits<float>::quiet_NaN());
+  if (!usable_temperature(temperature)) return -1;
+
+  int64_t column;
+  int64_t seed = 0;
+  int64_t position = 0;
+  PhiloxWords words = {};
+  if (temperature == 0.0f) {
+    column = argmax_column(row);
+    if (column < 0) return -1;
+    std::fill(stats, stats + 2 + rank, 0.0f);
+  } else {
+    if (!draft_stats(row, params.draft.draft_size, params.affinity.spread, rank, softmax, stats)) {
+      return -1;
+    }
+    seed = params.seeds[index];
+    position = params.positions[index];
+    words = random_words(seed, position, Purpose::kDraft, 0);
+    column = draw_column(row, *softmax, uniform(words.word[0]), uniform(words.word[1]));
+  }
+  if (row.is_dynamic(column)) return row.dynamic_token(row.dynamic_index(column));
+  return temperature == 0.0f ? params.affinity.top[column]
+                             : draw_target(params.affinity, column, seed, position, words.word[2]);
+}
+
+}  // namespace
+
+void draft(const DraftParams& params, int64_t begin, int64_t end) {
+  Softmax softmax;
+  for (int64_t index = begin; index < end; ++index) {
+    params.tokens[index] = draft_row(params, index, &softmax);
+  }
+}
+
+}  // namespace rdk::cpu

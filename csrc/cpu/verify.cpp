@@ -1,0 +1,116 @@
+// verify: positions in order up to the first rejection. q is evaluated at the drafted token only,
+// and the residual max(p - q, 0) is drawn by proposals from p (DESIGN.md, "Three ideas"). Memory
+// floor: the target logits up to the first rejection, once.
+
+#include <algorithm>
+
+#include "operators.h"
+#include "verify_rows.h"
+
+namespace rdk::cpu {
+namespace {
+
+// After every proposal failed: max(p - q, 0) summed over all tokens. Without any mass there (p = q
+// up to rounding) the token is drawn from p.
+int64_t draw_residual_directly(const TargetDistribution& target, const DraftDistribution& draft,
+                               int64_t target_size, const PhiloxWords& words) {
+  const int64_t chunks = (target_size + kChunk - 1) / kChunk;
+  const auto residual = [&](int64_t token) {
+    return token < target_size ? std::fmax(target.p(token) - draft.q(token), 0.0f) : 0.0f;
+  };
+  std::vector<float> sums(chunks);
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    sums[chunk] = sum_chunk([&](int64_t i) { return residual(chunk * kChunk + i); });
+  }
+  const int64_t chunk =
+      draw_index(chunks, uniform(words.word[0]), [&](int64_t c) { return sums[c]; });
+  if (chunk < 0) return target.draw(words);
+  return chunk * kChunk + draw_index(kChunk, uniform(words.word[1]),
+                                     [&](int64_t i) { return residual(chunk * kChunk + i); });
+}
+
+int64_t draw_residual(const TargetDistribution& target, const DraftDistribution& draft,
+                      int64_t target_size, int64_t seed, int64_t position) {
+  if (target.greedy()) return target.argmax();
+  for (int attempt = 0; attempt < kResidualTries; ++attempt) {
+    const PhiloxWords words = random_words(seed, position, Purpose::kResidual, attempt);
+    const int64_t token = target.draw(words);
+    const float p = target.p(token);
+    if (uniform(words.word[2]) * p < p - draft.q(token)) return token;
+  }
+  return draw_residual_directly(target, draft, target_size,
+                                random_words(seed, position, Purpose::kDirect, 0));
+}
+
+bool accepts(const TargetDistribution& target, const DraftDistribution& draft, int64_t token,
+             int64_t seed, int64_t position) {
+  if (!draft.usable()) return false;
+  if (target.greedy()) return token == target.argmax();
+  const float coin = uniform(random_words(seed, position, Purpose::kAccept, 0).word[0]);
+  return coin * draft.q(token) < target.p(token);
+}
+
+// Wraps, as the counter of the random stream does, where a signed sum would be undefined.
+int64_t later(int64_t position, int64_t steps) {
+  return static_cast<int64_t>(static_cast<uint64_t>(position) + static_cast<uint64_t>(steps));
+}
+
+struct DraftRange {
+  int64_t start;
+  int64_t count;
+};
+
+// Offsets out of order or outside [0, N] leave the sequence without drafts.
+DraftRange draft_range(const VerifyParams& params, int64_t sequence) {
+  const int64_t begin = params.draft_offsets[sequence];
+  const int64_t end = params.draft_offsets[sequence + 1];
+  const bool sound = 0 <= begin && begin <= end && end <= params.num_drafts;
+  return {std::clamp<int64_t>(begin, 0, params.num_drafts),
+          sound ? std::min(end - begin, params.max_draft) : 0};
+}
+
+int64_t drafted_token(const VerifyParams& params, int64_t draft) {
+  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.draft_tokens)[draft]
+                                 : static_cast<const int32_t*>(params.draft_tokens)[draft];
+}
+
+void verify_sequence(const VerifyParams& params, int64_t sequence, Softmax* target_softmax,
+                     Softmax* draft_softmax) {
+  int64_t* tokens = params.tokens + sequence * (params.max_draft + 1);
+  int32_t* num_accepted = params.num_accepted + sequence;
+  std::fill(tokens, tokens + params.max_draft + 1, -1);
+  *num_accepted = 0;
+
+  const DraftRange range = draft_range(params, sequence);
+  const int64_t seed = params.seeds[sequence];
+  for (int64_t step = 0; step <= range.count; ++step) {
+    const int64_t position = later(params.positions[sequence], step);
+    const TargetDistribution target(params, range.start + sequence + step,
+                                    params.target_temperature[sequence], target_softmax);
+    if (!target.valid()) return;
+    const int64_t token = step < range.count ? drafted_token(params, range.start + step) : -1;
+    if (token == -1) {
+      tokens[step] = target.draw(random_words(seed, position, Purpose::kBonus, 0));
+      return;
+    }
+    const DraftDistribution draft(params, sequence, range.start + step, token, draft_softmax);
+    if (!accepts(target, draft, token, seed, position)) {
+      tokens[step] = draw_residual(target, draft, params.affinity.target_size, seed, position);
+      return;
+    }
+    tokens[step] = token;
+    ++*num_accepted;
+  }
+}
+
+}  // namespace
+
+void verify(const VerifyParams& params, int64_t begin, int64_t end) {
+  Softmax target_softmax;
+  Softmax draft_softmax;
+  for (int64_t sequence = begin; sequence < end; ++sequence) {
+    verify_sequence(params, sequence, &target_softmax, &draft_softmax);
+  }
+}
+
+}  // namespace rdk::cpu

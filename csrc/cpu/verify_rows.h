@@ -1,0 +1,141 @@
+// The two distributions that verification compares at one position: the target's p, whose logits
+// are read once for their sums, and the draft's q, evaluated only at the tokens that are asked for.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "../kernels/philox.h"
+#include "draft_row.h"
+
+namespace rdk::cpu {
+
+class TargetRow {
+ public:
+  TargetRow(const VerifyParams& params, int64_t row, float temperature)
+      : logits_(params.target_dtype, params.target_logits, row),
+        size_(params.affinity.target_size),
+        temperature_(temperature == 0.0f ? 1.0f : temperature) {}
+
+  int64_t chunks() const { return (size_ + kChunk - 1) / kChunk; }
+
+  bool scale_chunk(int64_t chunk, float* z) const {
+    const int64_t begin = chunk * kChunk;
+    const int64_t count = std::min(kChunk, size_ - begin);
+    logits_.load(begin, count, z);
+    bool usable = true;
+    for (int64_t i = 0; i < count; ++i) usable &= scale(z[i], temperature_, 0.0f, &z[i]);
+    std::fill(z + count, z + kChunk, -kInfinity);
+    return usable;
+  }
+
+  float value(int64_t token) const { return logits_[token] / temperature_; }
+
+ private:
+  LogitsRow logits_;
+  int64_t size_;
+  float temperature_;
+};
+
+// p at one position: one-hot on the argmax at temperature 0.
+class TargetDistribution {
+ public:
+  TargetDistribution(const VerifyParams& params, int64_t row, float temperature, Softmax* softmax)
+      : row_(params, row, temperature), greedy_(temperature == 0.0f), softmax_(*softmax) {
+    if (!usable_temperature(temperature)) return;
+    if (greedy_) {
+      argmax_ = argmax_column(row_);
+      valid_ = argmax_ >= 0;
+    } else {
+      summarize(row_, softmax);
+      valid_ = softmax->valid;
+    }
+  }
+
+  bool valid() const { return valid_; }
+  bool greedy() const { return greedy_; }
+  int64_t argmax() const { return argmax_; }
+
+  float p(int64_t token) const {
+    if (greedy_) return token == argmax_ ? 1.0f : 0.0f;
+    return std::exp(row_.value(token) - softmax_.max) / softmax_.sum;
+  }
+
+  // Of the words of one random draw, the first picks the chunk and the second the column.
+  int64_t draw(const PhiloxWords& words) const {
+    if (greedy_) return argmax_;
+    return draw_column(row_, softmax_, uniform(words.word[0]), uniform(words.word[1]));
+  }
+
+ private:
+  TargetRow row_;
+  bool greedy_;
+  const Softmax& softmax_;
+  int64_t argmax_ = -1;
+  bool valid_ = false;
+};
+
+// q at one drafted position. Unusable: q = 0 everywhere and the draft is rejected.
+class DraftDistribution {
+ public:
+  DraftDistribution(const VerifyParams& params, int64_t sequence, int64_t draft, int64_t token,
+                    Softmax* softmax)
+      : params_(params),
+        token_(token),
+        index_(params.draft_rows ? params.draft_rows[draft] : draft),
+        temperature_(params.draft_temperature[sequence]),
+        kind_(classify(softmax)) {}
+
+  bool usable() const { return kind_ != Kind::kUnusable; }
+
+  float q(int64_t token) const {
+    if (kind_ == Kind::kUnusable) return 0.0f;
+    if (kind_ == Kind::kOneHot) return token == token_ ? 1.0f : 0.0f;
+    const AffinityColumns& affinity = params_.affinity;
+    const DraftRow row(params_.draft, index_, temperature_);
+    float mass = 0.0f;
+    for (int64_t entry = affinity.offsets[token]; entry < affinity.offsets[token + 1]; ++entry) {
+      mass +=
+          std::exp(row.static_value(affinity.drafts[entry]) - stats_[0]) * affinity.weights[entry];
+    }
+    for (int64_t c = 0; c < row.dynamic_size(); ++c) {
+      if (row.dynamic_token(c) == token) mass += std::exp(row.dynamic_value(c) - stats_[0]);
+    }
+    float q = mass / stats_[1];
+    for (int64_t r = 0; r < affinity.rank; ++r) {
+      q += stats_[2 + r] * affinity.prior[r * affinity.target_size + token];
+    }
+    return q;
+  }
+
+ private:
+  enum class Kind { kUnusable, kOneHot, kRow };
+
+  Kind classify(Softmax* softmax) {
+    if (token_ < 0 || token_ >= params_.affinity.target_size) return Kind::kUnusable;
+    if (index_ == -1) return Kind::kOneHot;
+    if (index_ < 0 || index_ >= params_.draft_rows_available) return Kind::kUnusable;
+    if (temperature_ == 0.0f) return Kind::kOneHot;
+    if (!usable_temperature(temperature_)) return Kind::kUnusable;
+    const int64_t width = 2 + params_.affinity.rank;
+    if (params_.draft_stats != nullptr) {
+      std::copy_n(params_.draft_stats + index_ * width, width, stats_);
+    } else {
+      const DraftRow row(params_.draft, index_, temperature_);
+      draft_stats(row, params_.draft.draft_size, params_.affinity.spread, params_.affinity.rank,
+                  softmax, stats_);
+    }
+    const bool finite =
+        std::all_of(stats_, stats_ + width, [](float value) { return std::isfinite(value); });
+    return finite && stats_[1] > 0.0f ? Kind::kRow : Kind::kUnusable;
+  }
+
+  const VerifyParams& params_;
+  int64_t token_;
+  int64_t index_;
+  float temperature_;
+  float stats_[2 + kMaxRank];
+  Kind kind_;
+};
+
+}  // namespace rdk::cpu

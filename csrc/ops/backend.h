@@ -1,0 +1,19 @@
+// Runs an operator, checked and with its outputs allocated, where its tensors are.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include "../params.h"
+
+namespace rdk::ops {
+
+using torch::stable::Tensor;
+
+// on: any tensor of the call; its device is that of all.
+void run(const RedistributeParams& params, const Tensor& on);
+void run(const DraftParams& params, const Tensor& on);
+void run(const VerifyParams& params, const Tensor& on);
+void run(const GatherLogitsParams& params, const Tensor& on);
+void run(const StepSeedsParams& params, const Tensor& on);
+
+}  // namespace rdk::ops

@@ -1,0 +1,170 @@
+// Every refusal of an operator: what it got, what it needs, what to do. All of it is decided from
+// shapes, dtypes and strides, so nothing here waits for a device.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../params.h"
+
+namespace rdk::ops {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using Shape = std::vector<int64_t>;
+
+inline Shape shape_of(const Tensor& tensor) {
+  return Shape(tensor.sizes().begin(), tensor.sizes().end());
+}
+
+inline std::string describe(const Shape& shape) {
+  std::ostringstream text;
+  text << '[';
+  for (size_t i = 0; i < shape.size(); ++i) text << (i ? ", " : "") << shape[i];
+  text << ']';
+  return text.str();
+}
+
+inline int64_t product(const Shape& shape) {
+  int64_t count = 1;
+  for (int64_t size : shape) count *= size;
+  return count;
+}
+
+// The checks of one call. The first argument decides the device of all.
+class Checks {
+ public:
+  Checks(const char* name, const char* first_name, const Tensor& first)
+      : operator_(name), first_name_(first_name), first_(first) {}
+
+  [[noreturn]] void refuse(const char* argument, const std::string& got,
+                           const std::string& needs) const {
+    throw std::runtime_error(std::string("rdk::") + operator_ + ": " + argument + " " + got +
+                             ", but needs " + needs);
+  }
+
+  void device(const char* argument, const Tensor& tensor) const {
+    if (tensor.device() != first_.device()) {
+      refuse(argument, "is on another device than " + std::string(first_name_),
+             "the same; move it with .to(" + std::string(first_name_) + ".device)");
+    }
+  }
+
+  void dtype(const char* argument, const Tensor& tensor, std::vector<ScalarType> allowed) const {
+    std::string names;
+    for (ScalarType type : allowed) {
+      if (tensor.scalar_type() == type) return;
+      names += (names.empty() ? "" : " or ") + std::string(torch::headeronly::toString(type));
+    }
+    refuse(argument, std::string("has dtype ") + torch::headeronly::toString(tensor.scalar_type()),
+           names + "; convert it with .to()");
+  }
+
+  void shape(const char* argument, const Tensor& tensor, const Shape& needed,
+             const char* meaning) const {
+    if (shape_of(tensor) != needed) {
+      refuse(argument, "has shape " + describe(shape_of(tensor)),
+             describe(needed) + " (" + meaning + ")");
+    }
+  }
+
+  void dimensions(const char* argument, const Tensor& tensor, int64_t needed,
+                  const char* meaning) const {
+    if (tensor.dim() != needed) {
+      refuse(argument, "has shape " + describe(shape_of(tensor)),
+             std::to_string(needed) + " dimensions (" + meaning + ")");
+    }
+  }
+
+  // A small tensor: one dtype, one shape, contiguous.
+  void plain(const char* argument, const Tensor& tensor, ScalarType type, const Shape& needed,
+             const char* meaning) const {
+    device(argument, tensor);
+    dtype(argument, tensor, {type});
+    shape(argument, tensor, needed, meaning);
+    contiguous(argument, tensor);
+  }
+
+  void contiguous(const char* argument, const Tensor& tensor) const {
+    if (!tensor.is_contiguous()) {
+      refuse(argument, "is not contiguous", "to be; call .contiguous()");
+    }
+  }
+
+  // Logits: a floating dtype, at least one column, the last dimension contiguous.
+  Dtype logits(const char* argument, const Tensor& tensor) const {
+    device(argument, tensor);
+    dtype(argument, tensor, {ScalarType::Float, ScalarType::Half, ScalarType::BFloat16});
+    if (tensor.dim() < 1 || tensor.size(tensor.dim() - 1) < 1) {
+      refuse(argument, "has shape " + describe(shape_of(tensor)),
+             "at least one column in its last dimension");
+    }
+    switch (tensor.scalar_type()) {
+      case ScalarType::Half:
+        return Dtype::kFloat16;
+      case ScalarType::BFloat16:
+        return Dtype::kBFloat16;
+      default:
+        return Dtype::kFloat32;
+    }
+  }
+
+  Rows rows(const char* argument, const Tensor& tensor) const;
+
+ private:
+  const char* operator_;
+  const char* first_name_;
+  const Tensor& first_;
+};
+
+// The shape of all dimensions but the last.
+inline Shape leading_shape(const Tensor& tensor) {
+  Shape shape = shape_of(tensor);
+  shape.pop_back();
+  return shape;
+}
+
+inline Shape with_last(Shape leading, int64_t last) {
+  leading.push_back(last);
+  return leading;
+}
+
+// Folds the leading dimensions into at most two strides, so that slices and padded rows are read
+// where they lie.
+inline Rows Checks::rows(const char* argument, const Tensor& tensor) const {
+  const int64_t last = tensor.dim() - 1;
+  if (tensor.size(last) > 1 && tensor.stride(last) != 1) {
+    refuse(argument, "has stride " + std::to_string(tensor.stride(last)) + " in its last dimension",
+           "1; call .contiguous()");
+  }
+  std::vector<std::pair<int64_t, int64_t>> folded;  // size, stride; inner first
+  for (int64_t i = last - 1; i >= 0; --i) {
+    const int64_t size = tensor.size(i);
+    const int64_t stride = tensor.stride(i);
+    if (size == 1) continue;
+    if (!folded.empty() && stride == folded.back().first * folded.back().second) {
+      folded.back().first *= size;
+    } else {
+      folded.push_back({size, stride});
+    }
+  }
+  Rows rows{tensor.const_data_ptr(), 1, 0, 0};
+  if (product(leading_shape(tensor)) == 0 || folded.empty()) return rows;
+  if (folded.size() > 2) {
+    refuse(argument, "has rows with more than two different strides",
+           "at most two; call .contiguous()");
+  }
+  rows.inner = folded[0].first;
+  rows.inner_stride = folded[0].second;
+  rows.outer_stride = folded.size() == 2 ? folded[1].second : 0;
+  return rows;
+}
+
+}  // namespace rdk::ops

@@ -1,0 +1,42 @@
+#include "affinity_arguments.h"
+#include "backend.h"
+#include "operators.h"
+
+namespace rdk::ops {
+
+std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& temperature,
+                                 const Tensor& seeds, const Tensor& positions, const Tensor& bias,
+                                 const Tensor& row_offsets, const Tensor& row_targets,
+                                 const Tensor& row_cdf, const Tensor& row_top, const Tensor& spread,
+                                 const Tensor& spread_cdf, const Tensor& prior_cdf,
+                                 const std::optional<Tensor>& dynamic_tokens,
+                                 const std::optional<Tensor>& dynamic_logits) {
+  const Checks checks("draft", "draft_logits", draft_logits);
+  checks.logits("draft_logits", draft_logits);
+  const Shape leading = leading_shape(draft_logits);
+  const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
+
+  DraftParams params{};
+  params.affinity = affinity_rows(checks, draft_size, row_offsets, row_targets, row_cdf, row_top,
+                                  spread, spread_cdf, prior_cdf);
+  params.draft = draft_columns(checks, draft_logits, bias, params.affinity.target_size,
+                               dynamic_tokens, dynamic_logits);
+  constexpr const char* kLeading = "the leading shape of draft_logits";
+  checks.plain("temperature", temperature, ScalarType::Float, leading, kLeading);
+  checks.plain("seeds", seeds, ScalarType::Long, leading, kLeading);
+  checks.plain("positions", positions, ScalarType::Long, leading, kLeading);
+  const Tensor tokens = torch::stable::new_empty(draft_logits, leading, ScalarType::Long);
+  const Tensor stats = torch::stable::new_empty(
+      draft_logits, with_last(leading, 2 + params.affinity.rank), ScalarType::Float);
+
+  params.temperature = temperature.const_data_ptr<float>();
+  params.seeds = seeds.const_data_ptr<int64_t>();
+  params.positions = positions.const_data_ptr<int64_t>();
+  params.tokens = tokens.mutable_data_ptr<int64_t>();
+  params.stats = stats.mutable_data_ptr<float>();
+  params.rows = product(leading);
+  run(params, draft_logits);
+  return {tokens, stats};
+}
+
+}  // namespace rdk::ops

@@ -1,0 +1,44 @@
+#include "backend.h"
+#include "checks.h"
+#include "operators.h"
+
+namespace rdk::ops {
+
+Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& tokens,
+                     const std::optional<Tensor>& bias) {
+  const Checks checks("gather_logits", "hidden", hidden);
+  GatherLogitsParams params{};
+  params.dtype = checks.logits("hidden", hidden);
+  params.hidden = checks.rows("hidden", hidden);
+  params.hidden_size = hidden.size(hidden.dim() - 1);
+
+  checks.device("weight", weight);
+  checks.dtype("weight", weight, {hidden.scalar_type()});
+  checks.dimensions("weight", weight, 2, "[V, d]");
+  params.vocabulary = weight.size(0);
+  checks.shape("weight", weight, {params.vocabulary, params.hidden_size}, "[V, d], d as in hidden");
+  checks.rows("weight", weight);
+  params.weight = weight.const_data_ptr();
+  params.weight_stride = weight.stride(0);
+
+  checks.device("tokens", tokens);
+  checks.dtype("tokens", tokens, {ScalarType::Int, ScalarType::Long});
+  params.tokens_per_row = tokens.dim() > 0 ? tokens.size(tokens.dim() - 1) : 0;
+  checks.shape("tokens", tokens, with_last(leading_shape(hidden), params.tokens_per_row),
+               "[..., C], rows parallel to those of hidden");
+  checks.contiguous("tokens", tokens);
+  params.tokens = tokens.const_data_ptr();
+  params.tokens_are_int64 = tokens.scalar_type() == ScalarType::Long;
+  if (bias) {
+    checks.plain("bias", *bias, hidden.scalar_type(), {params.vocabulary},
+                 "[V], one for each row of weight");
+    params.bias = bias->const_data_ptr();
+  }
+  const Tensor logits = torch::stable::new_empty(hidden, shape_of(tokens));
+  params.logits = logits.mutable_data_ptr();
+  params.rows = product(leading_shape(hidden));
+  run(params, hidden);
+  return logits;
+}
+
+}  // namespace rdk::ops

@@ -1,0 +1,37 @@
+#include "affinity_arguments.h"
+#include "backend.h"
+#include "operators.h"
+
+namespace rdk::ops {
+
+Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const Tensor& bias,
+                    const Tensor& col_offsets, const Tensor& col_drafts, const Tensor& col_weights,
+                    const Tensor& spread, const Tensor& prior, const Tensor& row_top,
+                    const std::optional<Tensor>& dynamic_tokens,
+                    const std::optional<Tensor>& dynamic_logits) {
+  const Checks checks("redistribute", "draft_logits", draft_logits);
+  checks.logits("draft_logits", draft_logits);
+  const Shape leading = leading_shape(draft_logits);
+  const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
+
+  RedistributeParams params{};
+  params.affinity =
+      affinity_columns(checks, draft_size, col_offsets, col_drafts, col_weights, spread, prior);
+  params.draft = draft_columns(checks, draft_logits, bias, params.affinity.target_size,
+                               dynamic_tokens, dynamic_logits);
+  checks.plain("row_top", row_top, ScalarType::Int, {draft_size},
+               "[V_d], one for each column of draft_logits");
+  checks.plain("temperature", temperature, ScalarType::Float, leading,
+               "the leading shape of draft_logits");
+  const Tensor probs = torch::stable::new_empty(
+      draft_logits, with_last(leading, params.affinity.target_size), ScalarType::Float);
+
+  params.row_top = row_top.const_data_ptr<int32_t>();
+  params.temperature = temperature.const_data_ptr<float>();
+  params.probs = probs.mutable_data_ptr<float>();
+  params.rows = product(leading);
+  run(params, draft_logits);
+  return probs;
+}
+
+}  // namespace rdk::ops

@@ -1,0 +1,19 @@
+#include "backend.h"
+#include "checks.h"
+#include "operators.h"
+
+namespace rdk::ops {
+
+Tensor step_seeds(const Tensor& seeds, const Tensor& positions) {
+  const Checks checks("step_seeds", "seeds", seeds);
+  const Shape shape = shape_of(seeds);
+  checks.plain("seeds", seeds, ScalarType::Long, shape, "any shape");
+  checks.plain("positions", positions, ScalarType::Long, shape, "the shape of seeds");
+  const Tensor result = torch::stable::new_empty(seeds, shape);
+  const StepSeedsParams params{seeds.const_data_ptr<int64_t>(), positions.const_data_ptr<int64_t>(),
+                               result.mutable_data_ptr<int64_t>(), product(shape)};
+  run(params, seeds);
+  return result;
+}
+
+}  // namespace rdk::ops

@@ -1,0 +1,108 @@
+#include "affinity_arguments.h"
+#include "backend.h"
+#include "operators.h"
+
+namespace rdk::ops {
+namespace {
+
+// B, from draft_offsets.
+int64_t count_sequences(const Checks& checks, const Tensor& draft_offsets) {
+  checks.dimensions("draft_offsets", draft_offsets, 1, "[B + 1]");
+  if (draft_offsets.size(0) < 1) {
+    checks.refuse("draft_offsets", "has shape [0]", "[B + 1], so at least one entry");
+  }
+  const int64_t sequences = draft_offsets.size(0) - 1;
+  checks.plain("draft_offsets", draft_offsets, ScalarType::Int, {sequences + 1}, "[B + 1]");
+  return sequences;
+}
+
+void check_drafted(const Checks& checks, const Tensor& draft_tokens) {
+  checks.device("draft_tokens", draft_tokens);
+  checks.dtype("draft_tokens", draft_tokens, {ScalarType::Long, ScalarType::Int});
+  checks.dimensions("draft_tokens", draft_tokens, 1, "[N], packed");
+  checks.contiguous("draft_tokens", draft_tokens);
+}
+
+void check_target(const Checks& checks, const Tensor& target_logits, int64_t needed_rows,
+                  int64_t target_size) {
+  checks.dimensions("target_logits", target_logits, 2, "[N + B, V_t], packed");
+  if (target_logits.size(1) != target_size) {
+    checks.refuse("target_logits", "has shape " + describe(shape_of(target_logits)),
+                  std::to_string(target_size) + " columns, the V_t of col_offsets");
+  }
+  if (target_logits.size(0) < needed_rows) {
+    checks.refuse("target_logits", "has " + std::to_string(target_logits.size(0)) + " rows",
+                  "at least N + B = " + std::to_string(needed_rows) +
+                      ": one for each drafted position and a bonus row for each sequence");
+  }
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> verify(
+    const Tensor& target_logits, const Tensor& draft_logits,
+    const std::optional<Tensor>& draft_stats, const std::optional<Tensor>& draft_rows,
+    const Tensor& draft_tokens, const Tensor& draft_offsets, const Tensor& target_temperature,
+    const Tensor& draft_temperature, const Tensor& seeds, const Tensor& positions,
+    const Tensor& bias, const Tensor& col_offsets, const Tensor& col_drafts,
+    const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
+    const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits) {
+  const Checks checks("verify", "target_logits", target_logits);
+  VerifyParams params{};
+  params.target_dtype = checks.logits("target_logits", target_logits);
+  checks.logits("draft_logits", draft_logits);
+  checks.dimensions("draft_logits", draft_logits, 2, "[M, V_d]");
+  params.draft_rows_available = draft_logits.size(0);
+  params.affinity = affinity_columns(checks, draft_logits.size(1), col_offsets, col_drafts,
+                                     col_weights, spread, prior);
+  params.draft = draft_columns(checks, draft_logits, bias, params.affinity.target_size,
+                               dynamic_tokens, dynamic_logits);
+  if (max_draft < 0) {
+    checks.refuse("max_draft", "is " + std::to_string(max_draft), "0 or more");
+  }
+  params.max_draft = max_draft;
+  params.sequences = count_sequences(checks, draft_offsets);
+  check_drafted(checks, draft_tokens);
+  params.num_drafts = draft_tokens.size(0);
+  check_target(checks, target_logits, params.num_drafts + params.sequences,
+               params.affinity.target_size);
+  params.target_logits = checks.rows("target_logits", target_logits);
+
+  const Shape per_sequence = {params.sequences};
+  constexpr const char* kPerSequence = "[B], one for each sequence of draft_offsets";
+  checks.plain("target_temperature", target_temperature, ScalarType::Float, per_sequence,
+               kPerSequence);
+  checks.plain("draft_temperature", draft_temperature, ScalarType::Float, per_sequence,
+               kPerSequence);
+  checks.plain("seeds", seeds, ScalarType::Long, per_sequence, kPerSequence);
+  checks.plain("positions", positions, ScalarType::Long, per_sequence, kPerSequence);
+  if (draft_stats) {
+    checks.plain("draft_stats", *draft_stats, ScalarType::Float,
+                 {params.draft_rows_available, 2 + params.affinity.rank},
+                 "[M, 2 + R], as draft returns it for the rows of draft_logits");
+    params.draft_stats = draft_stats->const_data_ptr<float>();
+  }
+  if (draft_rows) {
+    checks.plain("draft_rows", *draft_rows, ScalarType::Int, {params.num_drafts},
+                 "[N], one for each of draft_tokens");
+    params.draft_rows = draft_rows->const_data_ptr<int32_t>();
+  }
+  const Tensor tokens = torch::stable::new_empty(
+      target_logits, Shape{params.sequences, max_draft + 1}, ScalarType::Long);
+  const Tensor num_accepted =
+      torch::stable::new_empty(target_logits, per_sequence, ScalarType::Int);
+
+  params.draft_tokens = draft_tokens.const_data_ptr();
+  params.tokens_are_int64 = draft_tokens.scalar_type() == ScalarType::Long;
+  params.draft_offsets = draft_offsets.const_data_ptr<int32_t>();
+  params.target_temperature = target_temperature.const_data_ptr<float>();
+  params.draft_temperature = draft_temperature.const_data_ptr<float>();
+  params.seeds = seeds.const_data_ptr<int64_t>();
+  params.positions = positions.const_data_ptr<int64_t>();
+  params.tokens = tokens.mutable_data_ptr<int64_t>();
+  params.num_accepted = num_accepted.mutable_data_ptr<int32_t>();
+  run(params, target_logits);
+  return {tokens, num_accepted};
+}
+
+}  // namespace rdk::ops

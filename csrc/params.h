@@ -1,0 +1,136 @@
+// What an operator is told, free of torch: the torch side (ops/) fills these, cpu/ and kernels/
+// read them. Strides are in elements. Absent optional tensors are null.
+#pragma once
+
+#include <stdint.h>
+
+#include "host_device.h"
+
+namespace rdk {
+
+// Columns of a softmax are cut into chunks of this many by index; draws are two-level over them
+// (DESIGN.md, "Random numbers"). Part of the contract: tokens depend on it.
+constexpr int64_t kChunk = 1024;
+
+// Proposals from p before the residual is drawn by a direct pass.
+constexpr int kResidualTries = 32;
+
+// R, the number of priors of an affinity, is small by design.
+constexpr int64_t kMaxRank = 4;
+
+enum class Dtype : int32_t { kFloat32, kFloat16, kBFloat16 };
+
+// Rows of any leading shape that folds into two strides, the last dimension contiguous.
+struct Rows {
+  const void* data;
+  int64_t inner;
+  int64_t outer_stride;
+  int64_t inner_stride;
+
+  RDK_HOST_DEVICE int64_t offset(int64_t row) const {
+    return (row / inner) * outer_stride + (row % inner) * inner_stride;
+  }
+};
+
+// The columns of the drafter's softmax: V_d static ones with a bias, C dynamic ones of the row's
+// own.
+struct DraftColumns {
+  Dtype dtype;
+  Rows logits;
+  const float* bias;
+  int64_t draft_size;
+  int64_t target_size;
+  int64_t dynamic_size;
+  Rows dynamic_tokens;
+  Rows dynamic_logits;
+};
+
+// A = S + U P by target token: what q(x) at one token needs.
+struct AffinityColumns {
+  const int32_t* offsets;
+  const int32_t* drafts;
+  const float* weights;
+  const float* spread;
+  const float* prior;
+  int64_t rank;
+  int64_t target_size;
+};
+
+// A = S + U P by drafter token, as running sums in units of 2^-32: what drawing needs.
+struct AffinityRows {
+  const int32_t* offsets;
+  const int32_t* targets;
+  const int64_t* cdf;
+  const int32_t* top;
+  const float* spread;
+  const int64_t* spread_cdf;
+  const int64_t* prior_cdf;
+  int64_t rank;
+  int64_t target_size;
+};
+
+struct RedistributeParams {
+  DraftColumns draft;
+  AffinityColumns affinity;
+  const int32_t* row_top;
+  const float* temperature;
+  float* probs;
+  int64_t rows;
+};
+
+struct DraftParams {
+  DraftColumns draft;
+  AffinityRows affinity;
+  const float* temperature;
+  const int64_t* seeds;
+  const int64_t* positions;
+  int64_t* tokens;
+  float* stats;
+  int64_t rows;
+};
+
+struct VerifyParams {
+  Dtype target_dtype;
+  Rows target_logits;
+  DraftColumns draft;
+  int64_t draft_rows_available;  // M
+  const float* draft_stats;      // null: computed here
+  const int32_t* draft_rows;     // null: draft n owns row n
+  const void* draft_tokens;
+  bool tokens_are_int64;
+  int64_t num_drafts;  // N
+  const int32_t* draft_offsets;
+  const float* target_temperature;
+  const float* draft_temperature;
+  const int64_t* seeds;
+  const int64_t* positions;
+  AffinityColumns affinity;
+  int64_t max_draft;
+  int64_t* tokens;
+  int32_t* num_accepted;
+  int64_t sequences;
+};
+
+struct GatherLogitsParams {
+  Dtype dtype;
+  Rows hidden;
+  const void* weight;
+  int64_t weight_stride;
+  const void* bias;
+  const void* tokens;
+  bool tokens_are_int64;
+  void* logits;
+  int64_t rows;
+  int64_t tokens_per_row;
+  int64_t vocabulary;
+  int64_t hidden_size;
+};
+
+struct StepSeedsParams {
+  const int64_t* seeds;
+  const int64_t* positions;
+  int64_t* step_seeds;
+  int64_t count;
+};
+
+}  // namespace rdk

@@ -1,0 +1,39 @@
+// The schemas of torch.ops.rdk.* and what implements them.
+
+#include <torch/csrc/stable/library.h>
+
+#include "ops/operators.h"
+
+STABLE_TORCH_LIBRARY(rdk, m) {
+  m.def(
+      "redistribute(Tensor draft_logits, Tensor temperature, "
+      "Tensor bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
+      "Tensor spread, Tensor prior, Tensor row_top, "
+      "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None) -> Tensor probs");
+  m.def(
+      "draft(Tensor draft_logits, Tensor temperature, Tensor seeds, Tensor positions, "
+      "Tensor bias, Tensor row_offsets, Tensor row_targets, Tensor row_cdf, Tensor row_top, "
+      "Tensor spread, Tensor spread_cdf, Tensor prior_cdf, "
+      "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None) "
+      "-> (Tensor tokens, Tensor stats)");
+  m.def(
+      "verify(Tensor target_logits, Tensor draft_logits, Tensor? draft_stats, "
+      "Tensor? draft_rows, Tensor draft_tokens, Tensor draft_offsets, "
+      "Tensor target_temperature, Tensor draft_temperature, Tensor seeds, Tensor positions, "
+      "Tensor bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
+      "Tensor spread, Tensor prior, SymInt max_draft, "
+      "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None) "
+      "-> (Tensor tokens, Tensor num_accepted)");
+  m.def(
+      "gather_logits(Tensor hidden, Tensor weight, Tensor tokens, Tensor? bias=None) "
+      "-> Tensor logits");
+  m.def("step_seeds(Tensor seeds, Tensor positions) -> Tensor step_seeds");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(rdk, CPU, m) {
+  m.impl("redistribute", TORCH_BOX(&rdk::ops::redistribute));
+  m.impl("draft", TORCH_BOX(&rdk::ops::draft));
+  m.impl("verify", TORCH_BOX(&rdk::ops::verify));
+  m.impl("gather_logits", TORCH_BOX(&rdk::ops::gather_logits));
+  m.impl("step_seeds", TORCH_BOX(&rdk::ops::step_seeds));
+}

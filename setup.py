@@ -1,0 +1,125 @@
+"""Builds the operators of rdk_cuda. Metadata is in pyproject.toml.
+
+Environment:
+    RDK_CUDA   auto (default): CUDA operators if this torch has CUDA, nvcc is found and the sources
+               have CUDA kernels; on: refuse to build without; off: CPU operators only.
+    RDK_ARCHS  CUDA architectures, separated by spaces or semicolons (80 86 89 90a 100 120).
+    MAX_JOBS   how many files are compiled at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).resolve().parent
+PYTHON_TARGET = (3, 10)
+TORCH_TARGET = (2, 11)
+DEFAULT_ARCHS = "80 86 89 90a 100 120"
+
+if not sys.platform.startswith("linux"):
+    sys.exit(f"rdk_cuda builds on Linux only; this is {sys.platform}.")
+if sys.version_info < PYTHON_TARGET:
+    sys.exit(f"rdk_cuda needs Python 3.10 or later; this is {sys.version.split()[0]}.")
+try:
+    import torch
+    from torch.utils.cpp_extension import BuildExtension, CppExtension
+except ImportError as error:
+    sys.exit(
+        f"rdk_cuda needs torch 2.11 or later to build ({error}). "
+        "Install torch first, then build with `pip install --no-build-isolation .`"
+    )
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH_TARGET:
+    sys.exit(f"rdk_cuda needs torch 2.11 or later; this is torch {torch.__version__}.")
+
+
+def version() -> str:
+    """The one version, from rdk_cuda/version.py, without importing the package."""
+    source = (ROOT / "rdk_cuda" / "version.py").read_text(encoding="utf-8")
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__version__":
+            return str(ast.literal_eval(statement.value))
+    sys.exit("rdk_cuda/version.py does not assign __version__.")
+
+
+def cuda_decision() -> tuple[bool, str]:
+    """Whether the CUDA operators are built, and the reason in words."""
+    switch = os.environ.get("RDK_CUDA", "auto")
+    if switch not in ("auto", "on", "off"):
+        sys.exit(f"RDK_CUDA is {switch!r}; it must be auto, on or off.")
+    if switch == "off":
+        return False, "RDK_CUDA=off"
+    missing = []
+    if torch.version.cuda is None:
+        missing.append(f"torch {torch.__version__} has no CUDA")
+    if shutil.which("nvcc") is None:
+        missing.append("nvcc is not on the PATH")
+    if not any((ROOT / "csrc" / "kernels").glob("*.cu")):
+        missing.append("this version of rdk_cuda has no CUDA kernels yet")
+    if missing and switch == "on":
+        sys.exit(f"RDK_CUDA=on, but {' and '.join(missing)}.")
+    return not missing, " and ".join(missing) or "torch has CUDA and nvcc is there"
+
+
+def build_info() -> dict[str, object]:
+    """What rdk_cuda.build_info() will report; compiled into the module."""
+    with_cuda, reason = cuda_decision()
+    archs = os.environ.get("RDK_ARCHS", DEFAULT_ARCHS).replace(";", " ").split()
+    return {
+        "version": version(),
+        "torch_target": ".".join(map(str, TORCH_TARGET)),
+        "built_with_torch": torch.__version__,
+        "cuda": torch.version.cuda if with_cuda else None,
+        "cuda_reason": reason,
+        "architectures": archs if with_cuda else [],
+    }
+
+
+def extension(info: dict[str, object]) -> Extension:
+    """The one extension module: stable ABI of torch, limited API of Python."""
+    torch_target = f"0x{TORCH_TARGET[0]:02x}{TORCH_TARGET[1]:02x}000000000000"
+    sources = [
+        *sorted((ROOT / "csrc").glob("*.cpp")),
+        *sorted((ROOT / "csrc" / "cpu").glob("*.cpp")),
+        *sorted((ROOT / "csrc" / "ops").glob("*.cpp")),
+    ]
+    extension: Extension = CppExtension(
+        "rdk_cuda._C",
+        [str(path.relative_to(ROOT)) for path in sources],
+        depends=[str(path.relative_to(ROOT)) for path in sorted((ROOT / "csrc").rglob("*.h"))],
+        define_macros=[("TORCH_TARGET_VERSION", torch_target)],
+        extra_compile_args={
+            "cxx": [
+                "-O3",
+                "-std=c++17",
+                "-fvisibility=hidden",
+                # One rounding for each operation: tokens must not depend on what a compiler fuses.
+                "-ffp-contract=off",
+                f"-DRDK_BUILD_INFO={json.dumps(json.dumps(info))}",
+            ]
+        },
+        py_limited_api=True,
+    )
+    return extension
+
+
+INFO = build_info()
+WHAT = f"and CUDA {INFO['cuda']} operators" if INFO["cuda"] else "operators only"
+print(
+    f"rdk_cuda {INFO['version']}: building the CPU {WHAT} ({INFO['cuda_reason']}), "
+    f"with torch {INFO['built_with_torch']}, for torch {INFO['torch_target']} and later.",
+    file=sys.stderr,
+    flush=True,
+)
+setup(
+    version=version(),
+    ext_modules=[extension(INFO)],
+    cmdclass={"build_ext": BuildExtension},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)
