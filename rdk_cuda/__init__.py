@@ -1,0 +1,79 @@
+"""Lossless speculative sampling with reduced-vocabulary drafters.
+
+Drafter softmax, affinity redistribution (arXiv:2506.03206) and residual rejection sampling as
+single operators: `torch.ops.rdk.*`, or, with an `Affinity` in place of its tensors, the functions
+below.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch as _torch  # noqa: F401  the operators link against its libraries
+
+
+def _load_operators() -> Any:
+    name = f"{__name__}._C"
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ImportError(
+            f"rdk_cuda in {Path(__file__).parent} has no compiled operators. Build them with "
+            "`pip install --no-build-isolation .` or `python setup.py build_ext --inplace` in the "
+            "source folder. If rdk_cuda is already installed, start Python outside of the source "
+            "folder: its rdk_cuda/ hides the installed one."
+        ) from error
+
+
+_operators = _load_operators()
+
+from . import fake_kernels as _fake_kernels  # noqa: E402, F401  registers them
+from .affinity import Affinity, AffinityError  # noqa: E402
+from .ops import (  # noqa: E402
+    Draft,
+    Verified,
+    draft,
+    gather_logits,
+    redistribute,
+    step_seeds,
+    verify,
+)
+from .version import __version__  # noqa: E402
+from .vocabulary import Vocabulary  # noqa: E402
+
+__all__ = [
+    "Affinity",
+    "AffinityError",
+    "Draft",
+    "Verified",
+    "Vocabulary",
+    "__version__",
+    "build_info",
+    "draft",
+    "gather_logits",
+    "redistribute",
+    "step_seeds",
+    "verify",
+]
+
+
+def build_info() -> dict[str, Any]:
+    """How the operators were built.
+
+    Returns:
+        version: of rdk_cuda. torch_target: the oldest torch that the binary runs with.
+        built_with_torch: the torch it was compiled beside. cuda: the CUDA version, or None for CPU
+        operators only. cuda_reason: why. architectures: the CUDA architectures, e.g. `["90a"]`.
+
+    Example:
+        >>> import rdk_cuda
+        >>> rdk_cuda.build_info()["torch_target"]
+        '2.11'
+    """
+    info: dict[str, Any] = json.loads(_operators.build_info())
+    return info

@@ -1,0 +1,398 @@
+"""The token affinity: how a drafter's tokens spread over the target's (DESIGN section 2).
+
+    A = S + U P          S sparse [V_d, V_t],  U [V_d, R] ("spread"),  P [R, V_t] ("prior")
+
+Every row of `A` sums to 1, exactly: its masses are whole numbers of 2^-32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .affinity_file import read_canonical, write_canonical
+from .fixed_point import to_float32, to_float64
+from .masses import (
+    RowMasses,
+    canonical_tensors,
+    kept_masses,
+    offsets_of,
+    row_masses,
+    token_masses,
+    virtual_token_weights,
+)
+from .row_top import row_top
+from .validation import CANONICAL, AffinityError, check_canonical, unit_masses
+from .vocabulary import Vocabulary
+
+__all__ = ["Affinity", "AffinityError"]
+
+_MAX_DENSE_ENTRIES = 1 << 26
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Affinity:
+    """A linear map from drafter tokens to distributions over target tokens.
+
+    Immutable: replace one, never write into its tensors. Build one with `intersection`,
+    `first_order`, `virtual_tokens` or `from_rows`, or read it with `load`. The constructor itself
+    takes the canonical tensors below and copies and checks them.
+
+    Attributes:
+        bias: `[V_d]` float32, added to the drafter's logits; `-inf` masks a token.
+        row_offsets: `[V_d + 1]` int32, where each row of `S` begins in `row_targets`.
+        row_targets: `[nnz]` int32, the target ids of `S` by row, ascending within each.
+        row_cdf: `[nnz]` int64, running sums within each row of `S`, in units of 2^-32.
+        spread_cdf: `[V_d, R]` int64, the same sums continued over `U`. A row ends at 2^32, or is
+            all zero if it is masked.
+        prior_cdf: `[R, V_t]` int64, running sums of each prior. A prior ends at 2^32.
+        spread, prior: `[V_d, R]` and `[R, V_t]` float32, `U` and `P`.
+        row_top: `[V_d]` int32, the likeliest target of each row, the lowest id on ties, -1 for a
+            masked row.
+        col_offsets, col_drafts, col_weights: `S` by target token, drafter ids ascending within
+            each: `[V_t + 1]` int32, `[nnz]` int32, `[nnz]` float32.
+
+    Raises:
+        AffinityError: naming the tensor, the entry, what it is and what it needs to be.
+    """
+
+    bias: Tensor
+    row_offsets: Tensor
+    row_targets: Tensor
+    row_cdf: Tensor
+    spread_cdf: Tensor
+    prior_cdf: Tensor
+    spread: Tensor = field(init=False)
+    prior: Tensor = field(init=False)
+    row_top: Tensor = field(init=False)
+    col_offsets: Tensor = field(init=False)
+    col_drafts: Tensor = field(init=False)
+    col_weights: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_canonical(self._canonical())
+        for name, tensor in self._canonical().items():
+            self._set(name, tensor.detach().to("cpu", copy=True).contiguous())
+        row_units, spread_units, prior_units = unit_masses(self._canonical())
+        rows, targets = self._entry_rows(), self.row_targets.long()
+        by_column = targets.argsort(stable=True)
+        self._set("spread", to_float32(spread_units))
+        self._set("prior", to_float32(prior_units))
+        self._set("row_top", row_top(rows, targets, row_units, spread_units, prior_units))
+        self._set("col_offsets", offsets_of(targets, self.target_size))
+        self._set("col_drafts", rows[by_column].to(torch.int32))
+        self._set("col_weights", to_float32(row_units[by_column]))
+
+    def _set(self, name: str, tensor: Tensor) -> None:
+        object.__setattr__(self, name, tensor)
+
+    def _canonical(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in CANONICAL}
+
+    def _entry_rows(self) -> Tensor:
+        drafts = torch.arange(self.draft_size, device=self.device)
+        return drafts.repeat_interleave(self.row_offsets.diff())
+
+    # What the operators are called with (DESIGN section 4).
+
+    @property
+    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The affinity's tensors in the call order of `rdk::redistribute` and `rdk::verify`."""
+        return (
+            self.bias,
+            self.col_offsets,
+            self.col_drafts,
+            self.col_weights,
+            self.spread,
+            self.prior,
+        )
+
+    @property
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The affinity's tensors in the call order of `rdk::draft`."""
+        return (
+            self.bias,
+            self.row_offsets,
+            self.row_targets,
+            self.row_cdf,
+            self.row_top,
+            self.spread,
+            self.spread_cdf,
+            self.prior_cdf,
+        )
+
+    @property
+    def draft_size(self) -> int:
+        """`V_d`, the number of rows."""
+        return self.bias.shape[0]
+
+    @property
+    def target_size(self) -> int:
+        """`V_t`, the number of columns."""
+        return self.prior_cdf.shape[1]
+
+    @property
+    def rank(self) -> int:
+        """`R`, the number of priors."""
+        return self.prior_cdf.shape[0]
+
+    @property
+    def nnz(self) -> int:
+        """The number of entries of `S`."""
+        return self.row_targets.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where all the tensors are."""
+        return self.bias.device
+
+    def to(self, device: torch.device | str) -> Affinity:
+        """This affinity with its tensors on `device`; itself if they are there."""
+        if torch.device(device) == self.device:
+            return self
+        moved = object.__new__(Affinity)
+        for tensor in fields(self):
+            moved._set(tensor.name, getattr(self, tensor.name).to(device))
+        return moved
+
+    def dense(self) -> Tensor:
+        """`A` as `[V_d, V_t]` float64. For tests and small vocabularies: at most 2^26 entries."""
+        if self.draft_size * self.target_size > _MAX_DENSE_ENTRIES:
+            raise AffinityError(
+                f"Affinity.dense: {self.draft_size} x {self.target_size} entries are more than "
+                "2^26; use the sparse tensors"
+            )
+        row_units, spread_units, prior_units = unit_masses(self._canonical())
+        matrix = to_float64(spread_units) @ to_float64(prior_units)
+        entries = (self._entry_rows(), self.row_targets.long())
+        return matrix.index_put_(entries, to_float64(row_units), accumulate=True)
+
+    def __repr__(self) -> str:
+        return (
+            f"Affinity(draft_size={self.draft_size}, target_size={self.target_size}, "
+            f"nnz={self.nnz}, rank={self.rank}, device='{self.device}')"
+        )
+
+    # The samplers of DESIGN section 2.
+
+    @classmethod
+    def intersection(cls, vocabulary: Vocabulary) -> Affinity:
+        """Every drafter token maps to itself; one that the target lacks is masked.
+
+        This is plain speculative decoding for equal vocabularies, a pruned drafter without
+        redistribution, and token-level intersection (arXiv:2502.05202) for different tokenizers.
+
+        Example:
+            >>> Affinity.intersection(Vocabulary([2, -1], target_size=3)).dense()
+            tensor([[0., 0., 1.],
+                    [0., 0., 0.]], dtype=torch.float64)
+        """
+        return cls(
+            **canonical_tensors(
+                vocabulary.target_size, kept_masses(vocabulary), bias=_kept_bias(vocabulary)
+            )
+        )
+
+    @classmethod
+    def first_order(cls, vocabulary: Vocabulary, mean_probs: Tensor, tau: float) -> Affinity:
+        """RDK to first order (arXiv:2506.03206): a uniform prior and the mean probabilities.
+
+        Row i is proportional to `1 + mu_i mu_j / tau`, which is `softmax(Omega_i / tau)` for
+        `Omega = mu mu^T` as far as `exp(x) ~ 1 + x`. A token that the target lacks has `mu_i = 0`
+        and spreads evenly.
+
+        Args:
+            mean_probs: `[V_t]`, mean target probabilities; normalised here.
+            tau: temperature of the affinity, positive. Small values favour likely tokens.
+
+        Example:
+            >>> vocabulary = Vocabulary([0, -1], target_size=2)
+            >>> Affinity.first_order(vocabulary, torch.tensor([0.5, 0.5]), tau=1.0).dense()
+            tensor([[0.5000, 0.5000],
+                    [0.5000, 0.5000]], dtype=torch.float64)
+        """
+        size = vocabulary.target_size
+        prior = token_masses("Affinity.first_order: mean_probs", mean_probs, (size,))
+        if not (tau > 0 and math.isfinite(size * tau)):
+            raise AffinityError(f"Affinity.first_order: tau is {tau}; needs a positive number")
+        if not prior.sum() > 0:
+            raise AffinityError("Affinity.first_order: mean_probs is all 0; needs some mass")
+        mean = prior / prior.sum()
+        mu = torch.where(vocabulary.draft_ids >= 0, mean[vocabulary.draft_ids], 0.0)
+        return cls(
+            **canonical_tensors(
+                size,
+                RowMasses.none(),
+                bias=torch.zeros(vocabulary.draft_size),
+                # tau (V_t, mu_i / tau): the same row, without dividing by a small number
+                spread=torch.stack([torch.full_like(mu, size * tau), mu], dim=1),
+                prior=torch.stack([torch.ones_like(prior), prior]),
+            )
+        )
+
+    @classmethod
+    def virtual_tokens(
+        cls,
+        vocabulary: Vocabulary,
+        clusters: Tensor,
+        prior: Tensor,
+        *,
+        temperature: float = 1.0,
+        offset: float | Tensor | Sequence[float] = 0.0,
+    ) -> Affinity:
+        """Kept tokens map to themselves; one virtual token stands for each cluster of pruned ones.
+
+        The virtual token of cluster c is drafter token `vocabulary.draft_size + c`. Its row is
+        `w`, the prior sharpened to `prior^(1 / temperature)` within the cluster, and its bias is
+        the entropy `H(w)` in nats plus `offset`. See `rdk_cuda.calibration.virtual_head` for the
+        matching rows of the drafter's head. One cluster makes the cold-mass sampler.
+
+        Args:
+            clusters: `[V_t]` int64, the cluster 0 to K - 1 of each pruned token, -1 for none.
+                Kept tokens have none.
+            prior: `[V_t]`, mean target probabilities, non-negative. A pruned token of prior 0
+                cannot be drafted; a cluster of prior 0 is masked.
+            temperature: the drafter's, for which `w` and `offset` are made.
+            offset: one number or `[K]`, added to the bias; `-inf` masks a virtual token.
+
+        Example:
+            >>> vocabulary = Vocabulary([0, 1], target_size=4)
+            >>> clusters = torch.tensor([-1, -1, 0, 0])
+            >>> prior = torch.tensor([0.5, 0.3, 0.1, 0.1])
+            >>> affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
+            >>> affinity.dense()[2]
+            tensor([0.0000, 0.0000, 0.5000, 0.5000], dtype=torch.float64)
+            >>> affinity.bias  # log 2, the entropy of two equally likely members
+            tensor([0.0000, 0.0000, 0.6931])
+        """
+        weights = virtual_token_weights(vocabulary, clusters, prior, temperature=temperature)
+        members = weights.nonzero().flatten()
+        count = int(clusters.max()) + 1
+        virtual_bias = torch.as_tensor(offset, dtype=torch.float64).cpu()
+        if virtual_bias.shape not in ((), (count,)):
+            raise AffinityError(
+                f"Affinity.virtual_tokens: offset has shape {list(virtual_bias.shape)}; needs a "
+                f"number or [K] = [{count}], one for each cluster"
+            )
+        share, cluster = weights[members], clusters.cpu().long()[members]
+        entropy = torch.zeros(count, dtype=torch.float64)
+        entropy.index_add_(0, cluster, torch.special.entr(share))
+        has_mass = torch.bincount(cluster, minlength=count) > 0
+        virtual_bias = torch.where(has_mass, entropy + virtual_bias, -math.inf)
+
+        kept, order = kept_masses(vocabulary), cluster.argsort(stable=True)
+        virtual = RowMasses(vocabulary.draft_size + cluster, members, share)
+        return cls(
+            **canonical_tensors(
+                vocabulary.target_size,
+                RowMasses(*(torch.cat([k, v[order]]) for k, v in zip(kept, virtual, strict=True))),
+                bias=torch.cat([_kept_bias(vocabulary), virtual_bias]),
+            )
+        )
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Sequence[Mapping[int, float]] | Tensor,
+        *,
+        target_size: int | None = None,
+        spread: Tensor | None = None,
+        prior: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Affinity:
+        """Any non-negative weights: `S = rows`, `U = spread`, `P = prior`.
+
+        Each row, `S` and spread together, is normalised, and the logarithm of what it summed to
+        is added to its bias. A row without mass is masked. Priors are normalised.
+
+        Args:
+            rows: `V_d` mappings from target id to weight, or a dense or sparse `[V_d, V_t]` tensor.
+            target_size: `V_t`; may be left out where `rows` is a tensor or a prior is given.
+            spread, prior: `[V_d, R]` and `[R, V_t]`, R at most 4; both or neither.
+            bias: `[V_d]`, finite or -inf; zeros if absent.
+
+        Example:
+            >>> affinity = Affinity.from_rows([{0: 1.0, 2: 3.0}, {}], target_size=3)
+            >>> affinity.dense()
+            tensor([[0.2500, 0.0000, 0.7500],
+                    [0.0000, 0.0000, 0.0000]], dtype=torch.float64)
+            >>> affinity.bias  # log 4, and a masked row
+            tensor([1.3863,   -inf])
+        """
+        draft_size, target_size = _sizes_of_rows(rows, target_size, spread, prior)
+        if spread is not None and prior is not None:
+            rank = prior.shape[0]
+            spread = token_masses("Affinity.from_rows: spread", spread, (draft_size, rank))
+            prior = token_masses("Affinity.from_rows: prior", prior, (rank, target_size))
+        if bias is None:
+            bias = torch.zeros(draft_size)
+        if bias.shape != (draft_size,):
+            raise AffinityError(
+                f"Affinity.from_rows: bias has shape {list(bias.shape)}; needs [{draft_size}], "
+                "one number for each row"
+            )
+        entries = row_masses("Affinity.from_rows: rows", rows, target_size)
+        totals = torch.zeros(draft_size, dtype=torch.float64)
+        totals.index_add_(0, entries.rows, entries.masses)
+        if spread is not None:
+            totals += spread.sum(1)
+        bias = bias.detach().cpu().double() + totals.log()  # log 0 = -inf masks the row
+        return cls(**canonical_tensors(target_size, entries, bias=bias, spread=spread, prior=prior))
+
+    # Files.
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes a safetensors file, whole or not at all; `load` gives the same affinity back."""
+        write_canonical(Path(path), self._canonical())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> Affinity:
+        """Reads what `save` wrote, checks all of it, and moves it to `device`.
+
+        Raises:
+            AffinityError: the file is truncated, altered, of another kind or of a newer version.
+            OSError: it cannot be opened.
+        """
+        tensors = read_canonical(Path(path))
+        try:
+            affinity = cls(**tensors)
+        except AffinityError as error:
+            raise AffinityError(f"Affinity.load: {path}: {error}") from error
+        return affinity.to(device)
+
+
+def _kept_bias(vocabulary: Vocabulary) -> Tensor:
+    """0 for the drafter tokens that the target has, -inf for the others: `[V_d]` float64."""
+    return torch.where(vocabulary.draft_ids >= 0, 0.0, -math.inf).double()
+
+
+def _sizes_of_rows(
+    rows: Sequence[Mapping[int, float]] | Tensor,
+    target_size: int | None,
+    spread: Tensor | None,
+    prior: Tensor | None,
+) -> tuple[int, int]:
+    """`V_d` and `V_t` of the arguments of `from_rows`, where they agree on them."""
+    if (spread is None) != (prior is None):
+        raise AffinityError("Affinity.from_rows: got one of spread and prior; needs both or none")
+    widths = {} if target_size is None else {"target_size": target_size}
+    for name, matrix in (("rows", rows), ("prior", prior)):
+        if isinstance(matrix, Tensor):
+            if matrix.dim() != 2:
+                raise AffinityError(
+                    f"Affinity.from_rows: {name} has shape {list(matrix.shape)}; needs two "
+                    "dimensions, the second of them V_t"
+                )
+            widths[name] = matrix.shape[1]
+    if len(set(widths.values())) != 1:
+        raise AffinityError(
+            f"Affinity.from_rows: got {widths or 'no target_size'}; needs one V_t, as target_size "
+            "or as the width of rows or of prior"
+        )
+    return len(rows), next(iter(widths.values()))

@@ -1,0 +1,58 @@
+"""The schemas of torch.ops.rdk.*, DESIGN.md section 4, for type checkers."""
+
+from torch import Tensor
+
+def redistribute(
+    draft_logits: Tensor,
+    temperature: Tensor,
+    bias: Tensor,
+    col_offsets: Tensor,
+    col_drafts: Tensor,
+    col_weights: Tensor,
+    spread: Tensor,
+    prior: Tensor,
+    row_top: Tensor,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+) -> Tensor: ...
+def draft(
+    draft_logits: Tensor,
+    temperature: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    bias: Tensor,
+    row_offsets: Tensor,
+    row_targets: Tensor,
+    row_cdf: Tensor,
+    row_top: Tensor,
+    spread: Tensor,
+    spread_cdf: Tensor,
+    prior_cdf: Tensor,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...
+def verify(
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    draft_stats: Tensor | None,
+    draft_rows: Tensor | None,
+    draft_tokens: Tensor,
+    draft_offsets: Tensor,
+    target_temperature: Tensor,
+    draft_temperature: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    bias: Tensor,
+    col_offsets: Tensor,
+    col_drafts: Tensor,
+    col_weights: Tensor,
+    spread: Tensor,
+    prior: Tensor,
+    max_draft: int,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...
+def gather_logits(
+    hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None
+) -> Tensor: ...
+def step_seeds(seeds: Tensor, positions: Tensor) -> Tensor: ...

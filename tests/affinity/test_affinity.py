@@ -1,0 +1,168 @@
+"""The tensors of an affinity: exact, consistent, in call order, and not to be changed."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rdk_cuda.affinity import Affinity, AffinityError
+from rdk_cuda.fixed_point import ONE
+from rdk_cuda.vocabulary import Vocabulary
+
+CANONICAL = ("bias", "row_offsets", "row_targets", "row_cdf", "spread_cdf", "prior_cdf")
+
+
+def _random_affinity(seed, rank, draft_size=17, target_size=23):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.rand(draft_size, target_size, generator=generator).pow(5)
+    rows *= torch.rand(draft_size, target_size, generator=generator) < 0.2
+    rows[seed % draft_size] = 0
+    spread = torch.rand(draft_size, rank, generator=generator)
+    spread *= torch.rand(draft_size, rank, generator=generator) < 0.7
+    spread[seed % draft_size] = 0
+    prior = torch.rand(rank, target_size, generator=generator).pow(3)
+    return Affinity.from_rows(rows, spread=spread, prior=prior)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 4))
+def test_every_running_sum_ends_at_exactly_one_and_dense_rows_sum_to_it(seed, rank):
+    affinity = _random_affinity(seed, rank)
+    masked = affinity.bias.isinf()
+    totals = torch.zeros(affinity.draft_size, dtype=torch.int64)
+    for i in range(affinity.draft_size):
+        entries = affinity.row_cdf[affinity.row_offsets[i] : affinity.row_offsets[i + 1]]
+        sums = torch.cat([torch.zeros(1, dtype=torch.int64), entries, affinity.spread_cdf[i]])
+        assert bool((entries.diff() > 0).all())
+        assert bool((sums.diff() >= 0).all())
+        totals[i] = sums[-1]
+    assert torch.equal(totals, torch.where(masked, 0, ONE))
+    assert affinity.prior_cdf[:, -1].tolist() == [ONE] * rank
+    dense_sums = affinity.dense().sum(1)
+    torch.testing.assert_close(dense_sums, (~masked).double(), rtol=0, atol=1e-14)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 4))
+def test_columns_evaluate_the_distribution_that_rows_draw(seed, rank):
+    affinity = _random_affinity(seed, rank)
+    bias, col_offsets, col_drafts, col_weights, spread, prior = affinity.columns
+    targets = torch.arange(affinity.target_size).repeat_interleave(col_offsets.diff())
+    by_column = spread.double() @ prior.double()
+    by_column[col_drafts.long(), targets] += col_weights.double()
+    # float32 rounds each of S, U and P to within 2^-25 of itself.
+    torch.testing.assert_close(by_column, affinity.dense(), rtol=2**-23, atol=0)
+    for x in range(affinity.target_size):
+        assert bool((col_drafts[col_offsets[x] : col_offsets[x + 1]].diff() > 0).all())
+    assert col_offsets[0] == 0
+    assert col_offsets[-1] == affinity.nnz
+    assert torch.equal(bias, affinity.rows[0])
+
+
+def test_tensors_come_in_the_call_order_of_the_operators():
+    affinity = _random_affinity(0, rank=3)
+    nnz = affinity.nnz
+    expected_columns = [
+        ("bias", torch.float32, [17]),
+        ("col_offsets", torch.int32, [24]),
+        ("col_drafts", torch.int32, [nnz]),
+        ("col_weights", torch.float32, [nnz]),
+        ("spread", torch.float32, [17, 3]),
+        ("prior", torch.float32, [3, 23]),
+    ]
+    expected_rows = [
+        ("bias", torch.float32, [17]),
+        ("row_offsets", torch.int32, [18]),
+        ("row_targets", torch.int32, [nnz]),
+        ("row_cdf", torch.int64, [nnz]),
+        ("row_top", torch.int32, [17]),
+        ("spread", torch.float32, [17, 3]),
+        ("spread_cdf", torch.int64, [17, 3]),
+        ("prior_cdf", torch.int64, [3, 23]),
+    ]
+    for tensors, expected in (
+        (affinity.columns, expected_columns),
+        (affinity.rows, expected_rows),
+    ):
+        for tensor, (name, dtype, shape) in zip(tensors, expected, strict=True):
+            assert tensor is getattr(affinity, name)
+            assert tensor.dtype == dtype
+            assert list(tensor.shape) == shape
+            assert tensor.is_contiguous()
+    assert (affinity.draft_size, affinity.target_size, affinity.rank) == (17, 23, 3)
+
+
+def test_without_priors_their_tensors_are_empty_but_keep_their_sizes():
+    affinity = Affinity.intersection(Vocabulary([1, 0, -1], target_size=5))
+    assert list(affinity.spread.shape) == list(affinity.spread_cdf.shape) == [3, 0]
+    assert list(affinity.prior.shape) == list(affinity.prior_cdf.shape) == [0, 5]
+    assert affinity.target_size == 5
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("draft_size", "target_size"), [(1, 1), (1, 2), (2, 1)])
+def test_the_smallest_vocabularies_work(draft_size, target_size, rank):
+    affinity = Affinity.from_rows(
+        torch.ones(draft_size, target_size),
+        spread=torch.ones(draft_size, rank),
+        prior=torch.ones(rank, target_size),
+    )
+    assert affinity.row_top.tolist() == [0] * draft_size
+    assert affinity.dense().tolist() == [[1 / target_size] * target_size] * draft_size
+
+
+def test_an_affinity_cannot_be_changed():
+    affinity = _random_affinity(0, rank=1)
+    for name in (*CANONICAL, "row_top", "col_weights"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(affinity, name, torch.zeros(1))
+    with pytest.raises(AttributeError):
+        affinity.rank = 3
+
+
+def test_an_affinity_keeps_its_own_copy_of_what_it_was_built_from():
+    tensors = {name: getattr(_random_affinity(0, rank=1), name).clone() for name in CANONICAL}
+    affinity = Affinity(**tensors)
+    for tensor in tensors.values():
+        tensor.zero_()
+    assert torch.equal(affinity.dense(), _random_affinity(0, rank=1).dense())
+
+
+def test_derived_tensors_cannot_be_passed_in():
+    tensors = {name: getattr(_random_affinity(0, rank=1), name) for name in CANONICAL}
+    with pytest.raises(TypeError, match="row_top"):
+        Affinity(**tensors, row_top=torch.zeros(17, dtype=torch.int32))
+
+
+def test_to_moves_every_tensor_and_leaves_the_original():
+    affinity = _random_affinity(0, rank=2)
+    assert affinity.to("cpu") is affinity
+    moved = affinity.to("meta")
+    assert moved.device.type == "meta"
+    assert all(tensor.device.type == "meta" for tensor in (*moved.rows, *moved.columns))
+    assert (moved.draft_size, moved.target_size, moved.nnz) == (17, 23, affinity.nnz)
+    assert affinity.device.type == "cpu"
+
+
+def test_a_copy_is_the_same_affinity():
+    affinity = _random_affinity(0, rank=2)
+    twin = copy.deepcopy(affinity)
+    for ours, theirs in zip(
+        affinity.rows + affinity.columns, twin.rows + twin.columns, strict=True
+    ):
+        assert torch.equal(ours, theirs)
+
+
+def test_dense_refuses_what_would_not_fit():
+    affinity = Affinity.intersection(Vocabulary.identity(2**13 + 1))
+    with pytest.raises(AffinityError, match="8193 x 8193 entries are more than 2"):
+        affinity.dense()
+
+
+def test_repr_shows_sizes_structure_and_device():
+    assert repr(Affinity.intersection(Vocabulary([1, -1], target_size=5))) == (
+        "Affinity(draft_size=2, target_size=5, nnz=1, rank=0, device='cpu')"
+    )

@@ -1,0 +1,285 @@
+"""Affinity files: bit-exact there and back, and refused whole when anything is wrong."""
+
+import json
+import math
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+from rdk_cuda.affinity import Affinity, AffinityError
+from rdk_cuda.fixed_point import ONE
+from rdk_cuda.vocabulary import Vocabulary
+
+CANONICAL = ("bias", "row_offsets", "row_targets", "row_cdf", "spread_cdf", "prior_cdf")
+
+
+def _affinity():
+    """Three rows (two entries and spread; masked; entries only), four targets, two priors."""
+    return Affinity.from_rows(
+        [{0: 1.0, 3: 2.0}, {}, {1: 1.0, 2: 1.0}],
+        spread=torch.tensor([[1.0, 0.5], [0.0, 0.0], [0.0, 0.0]]),
+        prior=torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 0.0, 0.0, 1.0]]),
+        bias=torch.tensor([0.1, 0.0, -3.0]),
+    )
+
+
+def _content(affinity):
+    tensors = {name: getattr(affinity, name).clone() for name in CANONICAL}
+    metadata = {
+        "format": "rdk_cuda.affinity",
+        "format_version": "1",
+        "draft_size": str(affinity.draft_size),
+        "target_size": str(affinity.target_size),
+    }
+    return tensors, metadata
+
+
+def _assert_same(ours, theirs):
+    for name in {*CANONICAL, "spread", "prior", "row_top"}:
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    for left, right in zip(ours.columns, theirs.columns, strict=True):
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        _affinity,
+        lambda: Affinity.intersection(Vocabulary([2, -1, 0], target_size=5)),
+        lambda: Affinity.intersection(Vocabulary([-1], target_size=1)),
+        lambda: Affinity.first_order(Vocabulary([1, -1], 9), torch.rand(9), 1e-3),
+    ],
+)
+def test_a_file_gives_back_the_same_affinity_to_the_bit(build, tmp_path):
+    affinity = build()
+    affinity.save(tmp_path / "affinity.safetensors")
+    _assert_same(Affinity.load(tmp_path / "affinity.safetensors"), affinity)
+
+
+def test_load_puts_the_affinity_on_the_device_asked_for(tmp_path):
+    _affinity().save(tmp_path / "a")
+    assert Affinity.load(str(tmp_path / "a"), device="meta").device.type == "meta"
+
+
+def test_a_file_holds_the_canonical_tensors_and_the_sizes_only(tmp_path):
+    _affinity().save(tmp_path / "a")
+    with safetensors.safe_open(tmp_path / "a", "pt") as file:
+        assert set(file.keys()) == set(CANONICAL)
+        assert file.metadata() == _content(_affinity())[1]
+
+
+def test_a_hand_written_file_of_the_format_is_read(tmp_path):
+    tensors, metadata = _content(_affinity())
+    safetensors.torch.save_file(tensors, tmp_path / "a", metadata)
+    _assert_same(Affinity.load(tmp_path / "a"), _affinity())
+
+
+def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    Affinity.intersection(Vocabulary.identity(3)).save(path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError("no space left")
+
+    for module, name in ((Path, "write_bytes"), (os, "replace")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, full)
+            with pytest.raises(OSError, match="no space left"):
+                _affinity().save(path)
+        assert path.read_bytes() == before
+        assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_save_replaces_a_file_that_is_in_use(tmp_path):
+    path = tmp_path / "a"
+    _affinity().save(path)
+    loaded = Affinity.load(path)
+    Affinity.intersection(Vocabulary.identity(3)).save(path)
+    _assert_same(loaded, _affinity())
+    assert Affinity.load(path).draft_size == 3
+
+
+def test_a_missing_file_is_an_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Affinity.load(tmp_path / "nowhere")
+
+
+def test_a_truncated_file_is_refused_at_every_length(tmp_path):
+    path = tmp_path / "a"
+    _affinity().save(path)
+    content = path.read_bytes()
+    for length in range(0, len(content), 7):
+        path.write_bytes(content[:length])
+        with pytest.raises(AffinityError, match=r"a is not a complete safetensors file"):
+            Affinity.load(path)
+
+
+def test_foreign_files_are_refused_and_pickles_never_run(tmp_path):
+    path = tmp_path / "a"
+
+    class Trap:
+        def __reduce__(self):
+            return (pytest.fail, ("a pickle was executed",))
+
+    for content in (pickle.dumps(Trap()), bytes(range(256)) * 8, b"PK\x03\x04" + b"\0" * 100):
+        path.write_bytes(content)
+        with pytest.raises(AffinityError, match=f"{path.name} is not a complete safetensors file"):
+            Affinity.load(path)
+    safetensors.torch.save_file({"weight": torch.ones(2)}, path)
+    with pytest.raises(AffinityError, match="safetensors file of format None"):
+        Affinity.load(path)
+    safetensors.torch.save_file({"weight": torch.ones(2)}, path, {"format": "pt"})
+    with pytest.raises(AffinityError, match="safetensors file of format 'pt'"):
+        Affinity.load(path)
+
+
+def _set(name, place, value):
+    def tamper(tensors, metadata):
+        tensors[name][place] = value
+
+    return tamper
+
+
+def _replace(name, function):
+    def tamper(tensors, metadata):
+        tensors[name] = function(tensors[name]).contiguous()
+
+    return tamper
+
+
+def _say(name, value):
+    def tamper(tensors, metadata):
+        metadata[name] = value
+
+    return tamper
+
+
+def _drop(name):
+    def tamper(tensors, metadata):
+        (tensors if name in tensors else metadata).pop(name)
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("tamper", "message"),
+    [
+        (_say("format_version", "2"), "format version '2'; this rdk_cuda reads version 1"),
+        (_drop("format_version"), "format version None"),
+        (_say("draft_size", "4"), "says draft_size = 4, but its tensors have 3"),
+        (_say("target_size", "many"), "says target_size = many, but its tensors have 4"),
+        (_drop("target_size"), "says target_size = None"),
+        *[(_drop(name), rf"lacks \['{name}'\]") for name in CANONICAL],
+        (_replace("bias", lambda t: t), None),  # untouched: the control
+        (lambda tensors, _: tensors.update(extra=torch.ones(1)), r"unknown \['extra'\]"),
+        *[
+            (_replace(name, lambda t: t.to(torch.float64)), f"{name} has dtype torch.float64")
+            for name in CANONICAL
+        ],
+        (_replace("row_targets", lambda t: t.long()), "row_targets has dtype torch.int64"),
+        (_replace("bias", lambda t: t[None]), r"bias has shape \[1, 3\]"),
+        (_replace("row_offsets", lambda t: t[:-1]), r"row_offsets has shape \[3\]; needs \[4\]"),
+        (_replace("row_targets", lambda t: t[None]), r"row_targets has shape \[1, 4\]"),
+        (_replace("row_cdf", lambda t: t[:-1]), r"row_cdf has shape \[3\]; needs \[4\]"),
+        (_replace("spread_cdf", lambda t: t[:, :1]), r"spread_cdf has shape \[3, 1\]"),
+        (_replace("spread_cdf", lambda t: t.T), r"spread_cdf has shape \[2, 3\]"),
+        (_replace("prior_cdf", lambda t: t[0]), r"prior_cdf has shape \[4\]"),
+        (_replace("prior_cdf", lambda t: t[:1]), r"spread_cdf has shape \[3, 2\]; needs \[3, 1\]"),
+        (_replace("prior_cdf", lambda t: t.repeat(3, 1)), "R <= 4"),
+        (_set("bias", 0, math.nan), r"bias\[0\] is nan"),
+        (_set("bias", 2, math.inf), r"bias\[2\] is inf"),
+        (_set("bias", 0, -math.inf), r"sum of row\[0\] is 4294967296"),
+        (_set("bias", 1, 0.0), r"sum of row\[1\] is 0"),
+        (_set("row_offsets", 0, 1), r"row_offsets\[0\] is 1"),
+        (_set("row_offsets", 0, -1), r"row_offsets\[0\] is -1"),
+        (_set("row_offsets", 1, 5), r"row_offsets\[2\] is 2; needs it to start at 0 and never"),
+        (_set("row_offsets", 3, 3), r"row_offsets\[-1\] is 3; needs the number of row_targets, 4"),
+        (_set("row_offsets", 3, 2**30), r"row_offsets\[-1\] is 1073741824"),
+        (_set("row_offsets", slice(1, 3), 3), r"row_targets\[2\] is 1; needs ids that ascend"),
+        (_set("row_targets", 0, -1), r"row_targets\[0\] is -1; needs a target id in \[0, 4\)"),
+        (_set("row_targets", 3, 4), r"row_targets\[3\] is 4"),
+        (_set("row_targets", 3, 1), r"row_targets\[3\] is 1; needs ids that ascend strictly"),
+        (_set("row_targets", 3, 0), r"row_targets\[3\] is 0; needs ids that ascend strictly"),
+        (_set("spread_cdf", 2, ONE - 1), r"spread_cdf\[2, 0\] is 4294967295; needs never to fall"),
+        (_set("row_cdf", 3, ONE + 1), r"row_cdf\[3\] is 4294967297"),
+        (_set("row_cdf", 0, 0), r"row_cdf\[0\] is 0; needs to rise strictly"),
+        (_set("row_cdf", 2, ONE), r"row_cdf\[3\] is 4294967296; needs to rise strictly"),
+        (_set("row_cdf", 0, -(2**63)), r"row_cdf\[0\] is -9223372036854775808; needs a running"),
+        (_set("spread_cdf", (0, 1), ONE - 1), r"sum of row\[0\] is 4294967295"),
+        (_set("spread_cdf", (0, 0), 7), r"spread_cdf\[0, 0\] is 7; needs never to fall"),
+        (_set("spread_cdf", (1, 1), 1), r"sum of row\[1\] is 1; .* 0 where bias is -inf"),
+        (_set("spread_cdf", (2, 0), 2**62), r"spread_cdf\[2, 0\] is"),
+        (_set("prior_cdf", (0, 3), ONE - 1), r"end of prior_cdf\[0\] is 4294967295"),
+        (_set("prior_cdf", (1, 0), -1), r"prior_cdf\[1, 0\] is -1"),
+        (_set("prior_cdf", (0, 1), 5), r"prior_cdf\[0, 1\] is 5; needs never to fall"),
+    ],
+)
+def test_a_tampered_file_is_refused_by_field(tamper, message, tmp_path):
+    path = tmp_path / "tampered"
+    tensors, metadata = _content(_affinity())
+    tamper(tensors, metadata)
+    safetensors.torch.save_file(tensors, path, metadata)
+    if message is None:
+        _assert_same(Affinity.load(path), _affinity())
+        return
+    with pytest.raises(AffinityError, match=message) as refused:
+        Affinity.load(path)
+    assert str(path) in str(refused.value)
+
+
+def test_without_priors_a_row_that_is_one_unit_short_is_refused():
+    tensors, _ = _content(Affinity.from_rows([{0: 1.0, 1: 1.0}], target_size=2))
+    tensors["row_cdf"][1] -= 1
+    with pytest.raises(AffinityError, match=r"sum of row\[0\] is 4294967295; needs exactly 2\^32"):
+        Affinity(**tensors)
+
+
+def test_the_constructor_refuses_what_a_file_must_not_hold():
+    tensors, _ = _content(_affinity())
+    with pytest.raises(AffinityError, match=r"row_cdf\[0\] is 0"):
+        Affinity(**{**tensors, "row_cdf": tensors["row_cdf"].index_fill(0, torch.tensor(0), 0)})
+    with pytest.raises(AffinityError, match="V_t from 1"):
+        Affinity(**{**tensors, "prior_cdf": tensors["prior_cdf"][:, :0]})
+    with pytest.raises(AffinityError, match="row_cdf is list; needs a tensor"):
+        Affinity(**{**tensors, "row_cdf": tensors["row_cdf"].tolist()})
+
+
+def test_any_flipped_bit_gives_a_valid_affinity_or_an_affinity_error(tmp_path):
+    path = tmp_path / "a"
+    _affinity().save(path)
+    content = bytearray(path.read_bytes())
+    outcomes = set()
+    for place in range(0, len(content), 2):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << (place % 7)
+        path.write_bytes(flipped)
+        try:
+            loaded = Affinity.load(path)
+        except AffinityError:
+            outcomes.add("refused")
+        else:
+            outcomes.add("valid")
+            torch.testing.assert_close(
+                loaded.dense().sum(1), (~loaded.bias.isinf()).double(), rtol=0, atol=1e-14
+            )
+    assert outcomes == {"refused", "valid"}  # a bias, or two masses that moved together
+
+
+def test_a_header_that_promises_more_than_there_is_allocates_nothing(tmp_path):
+    path = tmp_path / "a"
+    _affinity().save(path)
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["row_cdf"]["shape"] = [2**50]
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + content[8 + length :])
+    with pytest.raises(AffinityError, match="not a complete safetensors file"):
+        Affinity.load(path)

@@ -1,0 +1,217 @@
+"""Clusters of pruned tokens and the head rows of their virtual tokens."""
+
+import math
+
+import pytest
+import torch
+
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.calibration import cluster_pruned_tokens, pruned_head, virtual_head
+from rdk_cuda.vocabulary import Vocabulary
+
+V_T, D, K = 60, 8, 5
+
+
+def _head(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(V_T, D, generator=generator, dtype=torch.float64)
+    bias = torch.randn(V_T, generator=generator, dtype=torch.float64)
+    return weight, bias
+
+
+def _vocabulary():
+    return Vocabulary(torch.randperm(V_T, generator=torch.Generator().manual_seed(1))[:20], V_T)
+
+
+def _clusters(vocabulary):
+    clusters = torch.full((V_T,), -1)
+    clusters[vocabulary.pruned] = torch.arange(vocabulary.pruned.numel()) % K
+    clusters[vocabulary.pruned[-1]] = -1  # a pruned token may be in no cluster
+    return clusters
+
+
+def _bound_and_mass(prior, hidden, temperature):
+    """Virtual logits with their bias, and the log-sum-exp of the members they stand for.
+
+    `hidden` is `[D, n]`; both results are `[K, n]`.
+    """
+    weight, bias = _head()
+    vocabulary = _vocabulary()
+    clusters = _clusters(vocabulary)
+    rows, constants = virtual_head(
+        weight, bias, vocabulary, clusters, prior, temperature=temperature
+    )
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, temperature=temperature)
+    virtual = (rows @ hidden + constants[:, None]) / temperature + affinity.bias[:, None]
+    logits = (weight @ hidden + bias[:, None]) / temperature
+    mass = torch.stack([logits[clusters == c].logsumexp(0) for c in range(K)])
+    return virtual[vocabulary.draft_size :], mass
+
+
+def test_virtual_head_is_the_kept_rows_then_the_weighted_means():
+    (weight, bias), vocabulary = _head(), _vocabulary()
+    clusters, prior = _clusters(vocabulary), torch.rand(V_T).double()
+    small_weight, small_bias = virtual_head(weight, bias, vocabulary, clusters, prior)
+    assert list(small_weight.shape) == [20 + K, D]
+    assert list(small_bias.shape) == [20 + K]
+    assert torch.equal(small_weight[:20], weight[vocabulary.draft_ids])
+    assert torch.equal(small_bias[:20], bias[vocabulary.draft_ids])
+    for c in range(K):
+        members = clusters == c
+        w = prior[members] / prior[members].sum()
+        torch.testing.assert_close(small_weight[20 + c], w @ weight[members])
+        torch.testing.assert_close(small_bias[20 + c], w @ bias[members])
+
+
+def test_virtual_head_uses_the_weights_of_the_affinity():
+    (weight, _), vocabulary = _head(), _vocabulary()
+    clusters, prior = _clusters(vocabulary), torch.rand(V_T).double()
+    rows, _ = virtual_head(weight, None, vocabulary, clusters, prior, temperature=0.6)
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, temperature=0.6)
+    torch.testing.assert_close(rows, affinity.dense() @ weight, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.3])
+def test_a_virtual_token_never_claims_more_than_the_mass_of_its_members(temperature):
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(5):
+        prior = torch.rand(V_T, generator=generator).double() ** 4
+        hidden = torch.randn(D, 200, generator=generator).double() * 2
+        virtual, mass = _bound_and_mass(prior, hidden, temperature)
+        assert bool((virtual <= mass + 1e-6).all())  # the bias is float32
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.3])
+def test_the_bound_is_tight_when_the_members_follow_the_prior(temperature):
+    weight, bias = _head()
+    hidden = torch.randn(D, 1, generator=torch.Generator().manual_seed(3)).double() * 0.5
+    prior = (weight @ hidden[:, 0] + bias).softmax(0)
+    virtual, mass = _bound_and_mass(prior, hidden, temperature)
+    torch.testing.assert_close(virtual, mass, rtol=0, atol=1e-6)
+    # Not of itself: with other weights, or weights of another temperature, mass is lost.
+    for other in (torch.ones(V_T), prior.square()):
+        virtual, _ = _bound_and_mass(other, hidden, temperature)
+        assert float((mass - virtual).max()) > 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_virtual_head_keeps_the_dtype_and_sums_in_float64(dtype):
+    (weight, bias), vocabulary = _head(), _vocabulary()
+    clusters, prior = _clusters(vocabulary), torch.rand(V_T)
+    weight, bias = weight.to(dtype), bias.to(dtype)
+    rows, constants = virtual_head(weight, bias, vocabulary, clusters, prior)
+    exact, exact_constants = virtual_head(
+        weight.double(), bias.double(), vocabulary, clusters, prior
+    )
+    assert torch.equal(rows, exact.to(dtype))
+    assert torch.equal(constants, exact_constants.to(dtype))
+
+
+def test_a_head_without_bias_stays_without():
+    (weight, _), vocabulary = _head(), _vocabulary()
+    assert pruned_head(weight, None, vocabulary)[1] is None
+    clusters = _clusters(vocabulary)
+    assert virtual_head(weight, None, vocabulary, clusters, torch.ones(V_T))[1] is None
+
+
+def test_without_clusters_the_virtual_head_is_the_pruned_head():
+    (weight, bias), vocabulary = _head(), _vocabulary()
+    none = torch.full((V_T,), -1)
+    virtual = virtual_head(weight, bias, vocabulary, none, torch.ones(V_T))
+    for ours, theirs in zip(virtual, pruned_head(weight, bias, vocabulary), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_heads_refuse_what_does_not_fit():
+    weight, bias = _head()
+    with pytest.raises(ValueError, match=r"weight has shape \[59, 8\].* V_t = 60"):
+        pruned_head(weight[1:], None, _vocabulary())
+    with pytest.raises(ValueError, match=r"bias has shape \[1\]"):
+        pruned_head(weight, bias[:1], _vocabulary())
+    with pytest.raises(ValueError, match="drafter token 1 has no target id"):
+        pruned_head(weight, bias, Vocabulary([0, -1], V_T))
+
+
+class TestClusters:
+    @pytest.fixture(autouse=True)
+    def _needs_sklearn(self):
+        pytest.importorskip("sklearn", reason="clustering needs rdk_cuda[demo]")
+
+    def test_they_cover_all_pruned_tokens_and_no_kept_one(self):
+        (weight, _), vocabulary = _head(), _vocabulary()
+        clusters = cluster_pruned_tokens(weight, vocabulary, torch.rand(V_T), K)
+        assert clusters.dtype == torch.int64
+        assert list(clusters.shape) == [V_T]
+        assert clusters[vocabulary.kept].unique().tolist() == [-1]
+        assert clusters[vocabulary.pruned].unique().tolist() == list(range(K))
+        Affinity.virtual_tokens(vocabulary, clusters, torch.rand(V_T))
+
+    def test_the_same_seed_gives_the_same_clusters(self):
+        (weight, _), vocabulary = _head(), _vocabulary()
+        prior = torch.rand(V_T, generator=torch.Generator().manual_seed(0))
+        first, second, other = (
+            cluster_pruned_tokens(weight, vocabulary, prior, 12, seed=seed) for seed in (0, 0, 1)
+        )
+        assert torch.equal(first, second)
+        assert not torch.equal(first, other)
+
+    def test_tokens_without_mass_do_not_move_the_centres_but_join_the_nearest(self):
+        # The outlier would take a cluster for itself, if it weighed anything.
+        weight = torch.tensor([[0.0], [1.0], [1.1], [3.0], [3.1], [90.0]])
+        vocabulary, prior = Vocabulary([0], 6), torch.tensor([1.0, 1, 1, 1, 1, 0])
+        clusters = cluster_pruned_tokens(weight, vocabulary, prior, 2)
+        assert clusters[1] == clusters[2] != clusters[3]
+        assert clusters[3] == clusters[4] == clusters[5]
+
+    def test_the_second_moment_of_the_hidden_states_is_the_metric(self):
+        # Rows differ much along the first axis, which the hidden states hardly use.
+        weight = torch.tensor([[0.0, 0.0], [9.0, 1.0], [-9.0, 1.0], [9.0, -1.0], [-9.0, -1.0]])
+        vocabulary, prior = Vocabulary([0], 5), torch.ones(5)
+        plain = cluster_pruned_tokens(weight, vocabulary, prior, 2)
+        assert plain[1] == plain[3] != plain[2]
+        seen = cluster_pruned_tokens(
+            weight, vocabulary, prior, 2, hidden_second_moment=torch.diag(torch.tensor([1e-6, 1.0]))
+        )
+        assert seen[1] == seen[2] != seen[3]
+
+    def test_the_metric_is_right_for_correlated_hidden_states(self):
+        (weight, _), vocabulary, prior = _head(), _vocabulary(), torch.ones(V_T)
+        generator = torch.Generator().manual_seed(5)
+        mixing = torch.randn(D, D, generator=generator).double()
+        moment = mixing @ mixing.T
+        seen = cluster_pruned_tokens(weight, vocabulary, prior, K, hidden_second_moment=moment)
+        plain = cluster_pruned_tokens(weight, vocabulary, prior, K)
+
+        def loss(clusters):  # of logits: sum over members of (h_c - h) M (h_c - h)
+            members = [weight[clusters == c] for c in range(K)]
+            return sum(float(((rows - rows.mean(0)) @ mixing).square().sum()) for rows in members)
+
+        assert loss(seen) < 0.8 * loss(plain)
+
+    @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+    def test_fewer_distinct_rows_than_clusters_leave_no_empty_cluster(self):
+        # k-means itself leaves gaps in its labels when rows repeat and most weigh nothing.
+        weight = torch.tensor([9.0, 0, 1, 0, 1, 1, 2, 0, 2, 0, 0, 0, 2])[:, None]
+        prior = torch.tensor([9, 0, 0, 0, 0, 0, 0, 0, 0.4, 1, 0.1, 0, 0.5])
+        for seed in range(5):
+            clusters = cluster_pruned_tokens(weight, Vocabulary([0], 13), prior, 8, seed=seed)
+            assert clusters[1:].unique().tolist() == [0, 1, 2]
+
+    def test_no_clusters_may_be_asked_for(self):
+        (weight, _), vocabulary = _head(), _vocabulary()
+        clusters = cluster_pruned_tokens(weight, vocabulary, torch.ones(V_T), 0)
+        assert clusters.unique().tolist() == [-1]
+
+    def test_what_cannot_be_clustered_is_refused(self):
+        (weight, _), vocabulary, ones = _head(), _vocabulary(), torch.ones(V_T)
+        for count in (-1, 41):
+            with pytest.raises(ValueError, match=f"count is {count}; needs 0 to .* 40"):
+                cluster_pruned_tokens(weight, vocabulary, ones, count)
+        with pytest.raises(ValueError, match="prior is 0 for every pruned token"):
+            cluster_pruned_tokens(weight, vocabulary, torch.zeros(V_T), 2)
+        with pytest.raises(ValueError, match=r"prior\[0\] is nan"):
+            cluster_pruned_tokens(weight, vocabulary, ones * math.nan, 2)
+        with pytest.raises(ValueError, match="hidden_second_moment has shape"):
+            cluster_pruned_tokens(
+                weight, vocabulary, ones, 2, hidden_second_moment=torch.eye(D + 1)
+            )
