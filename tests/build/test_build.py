@@ -1,0 +1,130 @@
+"""The package builds in every documented way, says what it builds, and refuses what it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import rdk_cuda
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPORT = "import json, rdk_cuda; print(rdk_cuda.__file__); print(json.dumps(rdk_cuda.build_info()))"
+
+
+def run(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git would give, so that no build writes into the checkout."""
+    copy = tmp_path_factory.mktemp("source") / "rdk_cuda"
+    shutil.copytree(
+        ROOT,
+        copy,
+        ignore=shutil.ignore_patterns(
+            ".*", "build", "dist", "tests", "models", "*.so", "*.egg-info", "__pycache__"
+        ),
+    )
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(source: Path) -> tuple[Path, str]:
+    result = run(["setup.py", "build_ext", "--inplace"], source)
+    assert result.returncode == 0, result.stderr
+    return source, result.stderr
+
+
+def installed_info(site: Path, folder: Path) -> dict[str, object]:
+    result = run(["-c", IMPORT], folder, PYTHONPATH=str(site))
+    assert result.returncode == 0, result.stderr
+    file, info = result.stdout.strip().splitlines()
+    assert Path(file).is_relative_to(site)
+    parsed: dict[str, object] = json.loads(info)
+    return parsed
+
+
+def test_the_build_says_what_it_builds_and_why(built: tuple[Path, str]) -> None:
+    _, log = built
+    assert f"rdk_cuda {rdk_cuda.__version__}: building the CPU" in log
+    assert "for torch 2.11 and later" in log
+
+
+def test_build_ext_inplace_gives_one_binary_for_every_python(built: tuple[Path, str]) -> None:
+    source, _ = built
+    assert (source / "rdk_cuda" / "_C.abi3.so").exists()
+    assert installed_info(source, source)["version"] == rdk_cuda.__version__
+
+
+def test_setup_py_install(built: tuple[Path, str], tmp_path: Path) -> None:
+    source, _ = built
+    result = run(["setup.py", "install", "--root", str(tmp_path / "root")], source)
+    assert result.returncode == 0, result.stderr
+    (package,) = (tmp_path / "root").rglob("rdk_cuda/__init__.py")
+    assert installed_info(package.parents[1], tmp_path)["torch_target"] == "2.11"
+
+
+def test_pip_install_without_build_isolation(built: tuple[Path, str], tmp_path: Path) -> None:
+    source, _ = built
+    pip = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--quiet"]
+    result = run([*pip, "--target", str(tmp_path / "site"), "."], source)
+    assert result.returncode == 0, result.stderr
+    installed_info(tmp_path / "site", tmp_path)
+    (wheel,) = (tmp_path / "site").glob("rdk_cuda-*.dist-info/WHEEL")
+    assert "cp310-abi3" in wheel.read_text()
+    assert (tmp_path / "site" / "rdk_cuda" / "py.typed").exists()
+
+
+def test_cuda_on_refuses_to_build_without_cuda(source: Path) -> None:
+    if torch.version.cuda is not None:
+        pytest.skip("this torch has CUDA")
+    result = run(["setup.py", "--version"], source, RDK_CUDA="on")
+    assert result.returncode != 0
+    assert "RDK_CUDA=on, but torch" in result.stderr
+    assert "has no CUDA" in result.stderr
+
+
+def test_an_unknown_cuda_switch_is_refused(source: Path) -> None:
+    result = run(["setup.py", "--version"], source, RDK_CUDA="maybe")
+    assert result.returncode != 0
+    assert "RDK_CUDA is 'maybe'; it must be auto, on or off." in result.stderr
+
+
+def test_import_without_the_compiled_module_says_how_to_build_it(
+    source: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "rdk_cuda"
+    shutil.copytree(source / "rdk_cuda", bare, ignore=shutil.ignore_patterns("*.so"))
+    result = run(["-c", "import rdk_cuda"], tmp_path)
+    assert result.returncode != 0
+    assert "python setup.py build_ext --inplace" in result.stderr
+    assert "pip install --no-build-isolation ." in result.stderr
+
+
+def test_the_binary_uses_nothing_of_torch_but_its_stable_abi() -> None:
+    """Undefined symbols of C++ torch (c10::, at::, torch::) would tie it to one release."""
+    if shutil.which("nm") is None:
+        pytest.skip("nm is not installed")
+    binary = Path(rdk_cuda.__file__).with_name("_C.abi3.so")
+    lines = subprocess.run(
+        ["nm", "-DC", "--undefined-only", binary], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    symbols = [line.split(maxsplit=1)[1] for line in lines]
+    assert any(symbol.startswith("aoti_torch_") for symbol in symbols)
+    unstable = [s for s in symbols if s.startswith(("c10::", "at::", "torch::"))]
+    assert unstable == []

@@ -1,0 +1,229 @@
+"""Random inputs for the operators: affinities of every kind, logits, packed batches.
+
+Everything is drawn from a seed, so that a failure can be repeated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import reference
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
+
+AFFINITIES = (
+    "identity",
+    "intersection",
+    "first-order",
+    "virtual",
+    "mixed-0",
+    "mixed-1",
+    "mixed-2",
+    "mixed-3",
+)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def zipf(size: int) -> Tensor:
+    """Mean probabilities like those of a language, float64 ``[size]``."""
+    weights = 1 / torch.arange(1, size + 1, dtype=torch.float64)
+    return weights / weights.sum()
+
+
+def affinity(kind: str, target_size: int, seed: int = 0) -> Affinity:
+    """An affinity onto ``target_size`` tokens whose drafter knows about half of them."""
+    random = generator(seed)
+    if kind == "identity":
+        return Affinity.intersection(Vocabulary.identity(target_size))
+    kept = torch.randperm(target_size, generator=random)[: (target_size + 1) // 2]
+    if kind == "intersection":
+        # The last two drafter tokens are unknown to the target: masked rows.
+        ids = torch.cat([kept, torch.tensor([-1, -1])])
+        return Affinity.intersection(Vocabulary(ids, target_size))
+    vocabulary = Vocabulary(kept.sort().values, target_size)
+    if kind == "first-order":
+        return Affinity.first_order(vocabulary, zipf(target_size), tau=0.01)
+    if kind == "virtual":
+        return _virtual(vocabulary, random)
+    return _mixed(vocabulary.draft_size, target_size, int(kind[-1]), random)
+
+
+def _virtual(vocabulary: Vocabulary, random: torch.Generator) -> Affinity:
+    """Up to seven virtual tokens, the first of them in an empty cluster: a masked row."""
+    pruned = vocabulary.pruned
+    clusters = torch.full((vocabulary.target_size,), -1)
+    count = max(2, min(7, vocabulary.target_size))
+    clusters[pruned] = torch.randint(1, count, (pruned.numel(),), generator=random)
+    return Affinity.virtual_tokens(vocabulary, clusters, zipf(vocabulary.target_size))
+
+
+def _mixed(draft_size: int, target_size: int, rank: int, random: torch.Generator) -> Affinity:
+    """Sparse random rows, ``rank`` random priors, random biases, every seventh row masked."""
+    entries = 4 * draft_size
+    rows = torch.randint(0, draft_size, (entries,), generator=random)
+    targets = torch.randint(0, target_size, (entries,), generator=random)
+    weights = torch.rand(entries, generator=random, dtype=torch.float64)
+    spread = torch.rand(draft_size, rank, generator=random, dtype=torch.float64)
+    masked = torch.arange(draft_size) % 7 == 3
+    weights[masked[rows]] = 0
+    spread[masked] = 0
+    return Affinity.from_rows(
+        torch.sparse_coo_tensor(
+            torch.stack([rows, targets]),
+            weights,
+            (draft_size, target_size),
+            check_invariants=True,
+        ).coalesce(),
+        spread=spread,
+        prior=torch.rand(rank, target_size, generator=random, dtype=torch.float64) ** 4,
+        bias=torch.randn(draft_size, generator=random),
+    )
+
+
+def logits(
+    rows: int,
+    size: int,
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    scale: float = 2.0,
+    forbidden: float = 0.0,
+) -> Tensor:
+    """``[rows, size]``: normal, a fraction ``forbidden`` of them -inf, at least one finite."""
+    random = generator(seed)
+    values = torch.randn(rows, size, generator=random) * scale
+    if forbidden:
+        banned = torch.rand(rows, size, generator=random) < forbidden
+        banned[torch.arange(rows), torch.randint(0, size, (rows,), generator=random)] = False
+        values[banned] = -math.inf
+    return values.to(dtype)
+
+
+def in_wider_rows(rows: Tensor, before: int = 3, after: int = 5) -> Tensor:
+    """The same values as a slice of wider rows, whose other columns are NaN: not to be read."""
+    wide = rows.new_full((*rows.shape[:-1], before + rows.shape[-1] + after), math.nan)
+    wide[..., before : before + rows.shape[-1]] = rows
+    return wide[..., before : before + rows.shape[-1]]
+
+
+def dynamic_tokens(rows: int, columns: int, target_size: int, seed: int = 0) -> Tensor:
+    """``[rows, columns]`` int32 with duplicates, unused columns (-1) and ids out of range."""
+    random = generator(seed)
+    tokens = torch.randint(0, target_size, (rows, columns), generator=random, dtype=torch.int32)
+    tokens[:, columns // 2 :] = tokens[:, : columns - columns // 2].clone()
+    unused = torch.rand(rows, columns, generator=random)
+    tokens[unused < 0.2] = -1
+    tokens[unused > 0.9] = target_size + 7
+    return tokens
+
+
+@dataclass
+class Batch:
+    """The arguments of `rdk::verify`, in its order but for the affinity."""
+
+    target_logits: Tensor
+    draft_logits: Tensor
+    draft_stats: Tensor | None
+    draft_rows: Tensor | None
+    draft_tokens: Tensor
+    draft_offsets: Tensor
+    target_temperature: Tensor
+    draft_temperature: Tensor
+    seeds: Tensor
+    positions: Tensor
+    affinity: Affinity
+    max_draft: int
+    dynamic_tokens: Tensor | None = None
+    dynamic_logits: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        return self.seeds.numel()
+
+    def arguments(self) -> tuple[object, ...]:
+        """What `torch.ops.rdk.verify` and `reference.verify` are called with."""
+        fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return (*fields[:10], *self.affinity.columns, *fields[11:])
+
+    def replace(self, **changes: object) -> Batch:
+        return dataclasses.replace(self, **changes)
+
+
+def batch(
+    affinity: Affinity,
+    lengths: list[int],
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    target_temperature: float = 1.0,
+    draft_temperature: float = 1.0,
+    dynamic: int = 0,
+    forbidden: float = 0.0,
+    scale: float = 2.0,
+) -> Batch:
+    """A packed batch of ``lengths`` drafts, whose tokens are drawn from their q by the reference.
+
+    The target is a noisy copy of q, so that about half of the drafts are accepted.
+    """
+    size, drafts = len(lengths), sum(lengths)
+    random = generator(seed)
+    draft_logits = logits(
+        drafts, affinity.draft_size, seed + 1, dtype=dtype, scale=scale, forbidden=forbidden
+    )
+    # A row needs a column that its bias does not mask.
+    usable = (affinity.bias > -math.inf).nonzero().flatten()
+    draft_logits[:, usable[0]] = draft_logits[:, usable[0]].nan_to_num(neginf=0.0)
+    tokens = values = None
+    if dynamic:
+        tokens = dynamic_tokens(drafts, dynamic, affinity.target_size, seed + 2)
+        values = logits(drafts, dynamic, seed + 3, dtype=dtype, scale=scale)
+    seeds = torch.randint(-(2**63), 2**63 - 1, (size,), generator=random)
+    positions = torch.randint(0, 2**33, (size,), generator=random)
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    sequence = torch.repeat_interleave(torch.arange(size), offsets.diff())
+    ahead = torch.arange(drafts) - offsets[sequence]
+    temperature = torch.full((drafts,), draft_temperature)
+    drafted, _ = reference.draft(
+        draft_logits,
+        temperature,
+        seeds[sequence],
+        positions[sequence] + ahead,
+        *affinity.rows,
+        tokens,
+        values,
+    )
+    q = reference.redistribute(
+        draft_logits, temperature, *affinity.columns, affinity.row_top, tokens, values
+    )
+    target_logits = logits(
+        drafts + size, affinity.target_size, seed + 4, scale=1.0, forbidden=forbidden
+    )
+    # q flattened, and nowhere far below uniform, or drafted tokens would hardly ever be rejected.
+    flattened = 0.7 * q.clamp(min=0.1 / affinity.target_size).log()
+    target_logits[torch.arange(drafts) + sequence] += flattened
+    target_logits *= target_temperature or 1.0
+    return Batch(
+        target_logits.to(dtype),
+        draft_logits,
+        None,
+        None,
+        drafted,
+        offsets.to(torch.int32),
+        torch.full((size,), target_temperature),
+        torch.full((size,), draft_temperature),
+        seeds,
+        positions,
+        affinity,
+        max(lengths, default=0),
+        tokens,
+        values,
+    )

@@ -1,0 +1,139 @@
+"""Whole speculative decoding loops return the target's distribution over whole texts.
+
+Chi-square tests of 20,000 decoded texts against the exact joint distribution of a target whose
+logits depend on the last two tokens; fixed seeds, false-alarm rate 1e-6 each. The negative controls
+are loops that look innocent, fail only through the joint distribution, and must be caught.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
+from tests import generators
+from tests.statistics.chi_square import assert_caught, assert_fits
+from tests.statistics.markov import Loop, Models
+
+SEQUENCES = 20_000
+SIZE, LENGTH = 4, 4
+
+
+def pruned() -> Affinity:
+    """The drafter knows two of four tokens."""
+    return Affinity.intersection(Vocabulary([1, 2], SIZE))
+
+
+def virtual() -> Affinity:
+    """Two kept tokens, and a virtual one that stands for the other two."""
+    clusters = torch.tensor([0, -1, -1, 0])
+    prior = torch.tensor([0.3, 0.3, 0.3, 0.1])
+    return Affinity.virtual_tokens(Vocabulary([1, 2], SIZE), clusters, prior)
+
+
+AFFINITIES = {
+    "same vocabulary": lambda: Affinity.intersection(Vocabulary.identity(SIZE)),
+    "pruned": pruned,
+    "virtual": virtual,
+    "first-order": lambda: generators.affinity("first-order", SIZE),
+    "mixed": lambda: generators.affinity("mixed-2", SIZE),
+}
+
+
+@pytest.mark.parametrize("name", AFFINITIES)
+def test_decoding_is_lossless(name: str) -> None:
+    models = Models.random(AFFINITIES[name]())
+    assert_fits(Loop(models).texts(SEQUENCES, LENGTH), models.exact(LENGTH))
+
+
+@pytest.mark.parametrize("temperatures", [(0.6, 1.5), (1.3, 0.5), (1.0, 0.0)])
+def test_decoding_is_lossless_at_any_temperature(temperatures: tuple[float, float]) -> None:
+    models = Models.random(
+        virtual(), target_temperature=temperatures[0], draft_temperature=temperatures[1]
+    )
+    assert_fits(Loop(models).texts(SEQUENCES, LENGTH), models.exact(LENGTH))
+
+
+def test_greedy_decoding_has_one_outcome() -> None:
+    models = Models.random(virtual(), target_temperature=0.0)
+    counts = Loop(models).texts(200, LENGTH)
+    context, text = 0, 0
+    for _ in range(LENGTH):
+        token = int(models.target[context].argmax())
+        context, text = (context * SIZE + token) % SIZE**2, text * SIZE + token
+    assert int(counts[text]) == 200
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_rejected_drafts_may_be_offered_again(drafts: int) -> None:
+    models = Models.random(pruned())
+    loop = Loop(models, drafts, feed_back_rejected=True)
+    assert_fits(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
+
+
+def test_rejected_drafts_offered_again_without_step_seeds_are_caught() -> None:
+    """The uniform that drew a rejected draft would draw at its position again (section 5)."""
+    models = Models.random(pruned())
+    loop = Loop(models, 3, feed_back_rejected=True, step_seeds=lambda seeds, positions: seeds)
+    assert_caught(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
+
+
+# ----------------------------------------------------------------------- how long a draft is
+
+
+def confident_drafter(tokens: Tensor, stats: Tensor) -> Tensor:
+    """Ends a draft where the drafter's likeliest column has little probability: one in `sum`."""
+    confident: Tensor = 1 / stats[..., 1] > 0.5
+    return confident
+
+
+def confident_token(tokens: Tensor, stats: Tensor) -> Tensor:
+    """Ends a draft at tokens that the drafter itself tends to get wrong."""
+    return tokens != 2
+
+
+def test_a_draft_may_end_where_the_drafter_is_unsure() -> None:
+    models = Models.random(pruned())
+    loop = Loop(models, 3, feed_back_rejected=True, keep=confident_drafter)
+    assert_fits(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
+
+
+def test_a_draft_that_ends_because_of_its_own_token_is_caught() -> None:
+    """The one rule that stays with the caller (section 5), under any random numbers."""
+    models = Models.random(pruned())
+    loop = Loop(models, 3, keep=confident_token)
+    assert_caught(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
+
+
+# ----------------------------------------------------------------------- other wrong loops
+
+
+def test_a_draft_evaluated_at_another_temperature_is_caught() -> None:
+    models = Models.random(virtual())
+    loop = Loop(models, verify_temperature=0.5)
+    assert_caught(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
+
+
+def test_one_seed_for_all_sequences_is_caught() -> None:
+    models = Models.random(virtual())
+    loop = Loop(models, step_seeds=lambda seeds, positions: torch.zeros_like(seeds))
+    assert_caught(loop.texts(2000, LENGTH), models.exact(LENGTH))
+
+
+def test_one_key_for_all_steps_of_one_position_stream_is_caught() -> None:
+    """Random numbers keyed by the place within a step: every step repeats those of the first."""
+    models = Models.random(virtual())
+
+    class SamePlaces(Loop):
+        def step(
+            self, text: Tensor, done: Tensor, seeds: Tensor, offered: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            # The context stays where it is; only the positions that key the numbers start over.
+            shifted = torch.stack([row.roll(-int(n)) for row, n in zip(text, done, strict=True)])
+            return super().step(shifted, torch.zeros_like(done), seeds, offered)
+
+    loop = SamePlaces(models, step_seeds=lambda seeds, positions: seeds)
+    assert_caught(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
