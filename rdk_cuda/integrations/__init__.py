@@ -1,0 +1,1 @@
+"""Adapters that put other libraries' models behind `rdk_cuda.decoding.CausalModel`."""

@@ -1,0 +1,304 @@
+"""Hugging Face causal language models behind `rdk_cuda.decoding.CausalModel`.
+
+The library's `DynamicCache` has one length for the whole batch, while speculative decoding accepts
+another number of tokens in every sequence. So the cache here is a row of *slots*: each forward pass
+appends its columns to all sequences, and a mask tells which slots a sequence owns. Rejected and
+padding entries stay as dead slots until dropping them pays. The slots of a sequence are in the
+order of its positions, whatever lies between them: mask and explicit `position_ids` are enough.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rdk_cuda.decoding import Output
+
+# Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
+_PREFILL_COLUMNS = 512
+
+
+class HuggingFaceModel:
+    """A Hugging Face causal language model whose KV cache rolls back per sequence.
+
+    Args:
+        model: from `AutoModelForCausalLM` (transformers 4.56 or later) in evaluation mode, with
+            attention "sdpa" or "eager" and full attention in every layer.
+        head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
+            `rdk_cuda.calibration.virtual_head`. Brought to the model's dtype and device.
+        head_bias: `[V_d]`, its bias if it has one.
+        return_hidden: return the final hidden state, too; dynamic tokens need it.
+
+    Construction runs a few tokens through the model and through its plain forward and compares
+    them: a model that does not respect explicit positions and masks, or whose logits are more than
+    its LM head applied to its last hidden state where `head` replaces it, shows there.
+
+    Attributes:
+        vocabulary_size: V_d, or the model's own.
+        device: of the model, and of what `feed` returns.
+
+    Raises:
+        TypeError: a model that cannot do it, and why.
+        ValueError: wrong shapes, training mode, or logits that differ from the plain forward's.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+        >>> config = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
+        >>> model = LlamaForCausalLM(config).eval()
+        >>> target = HuggingFaceModel(model)
+        >>> target.reset(2)
+        >>> target.feed([[5, 3], [7]], keep=[2, 1]).logits.shape
+        torch.Size([2, 2, 50])
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        head: Tensor | None = None,
+        head_bias: Tensor | None = None,
+        return_hidden: bool = False,
+    ) -> None:
+        _refuse_unsupported(model)
+        self.model, self.return_hidden = model, return_hidden
+        embedding = model.get_input_embeddings().weight
+        self.device, self.dtype = embedding.device, embedding.dtype
+        self._readable, self._context = embedding.shape[0], _context_length(model.config)
+        self._own_head = head is None
+        self._head = self.full_head
+        self._check_against_plain_forward()
+        if head is not None or head_bias is not None:
+            self._head = self._checked_head(head, head_bias)
+        self.vocabulary_size = self._head[0].shape[0]
+        self.reset(0)
+
+    @property
+    def full_head(self) -> tuple[Tensor, Tensor | None]:
+        """The model's own LM head: weight `[V, d]`, and bias `[V]` or None."""
+        head = self.model.get_output_embeddings()
+        return head.weight, getattr(head, "bias", None)
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens each sequence has been fed and still remembers."""
+        return list(self._lengths)
+
+    def reset(self, batch_size: int) -> None:
+        """Forget everything and expect `batch_size` empty sequences."""
+        from transformers import DynamicCache
+
+        self._cache = DynamicCache(config=self.model.config)
+        self._alive = torch.zeros(batch_size, 0, dtype=torch.bool)  # which slots a sequence owns
+        self._lengths = [0] * batch_size
+
+    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+        """Append `tokens[b]` to sequence b and predict behind its last `keep[b]` tokens.
+
+        As `rdk_cuda.decoding.CausalModel.feed`; one forward pass unless a prompt is long.
+
+        Raises:
+            ValueError: ids outside of the vocabulary, or more tokens than the model's context.
+        """
+        self._refuse_bad_feed(tokens, keep)
+        ids, real = _columns(tokens, keep)
+        if not 0 <= int(ids.min()) <= int(ids.max()) < self._readable:
+            raise ValueError(
+                f"HuggingFaceModel.feed: token ids lie in [{int(ids.min())}, {int(ids.max())}]; "
+                f"the model reads ids in [0, {self._readable})"
+            )
+        # A padding column is seen by nobody; its position only has to be a legal one.
+        positions = (torch.tensor(self._lengths)[:, None] + real.cumsum(1) - 1).clamp_(min=0)
+        width, kept = ids.shape[1], max(keep)
+        edges = [*range(0, max(width - kept, 1), _PREFILL_COLUMNS), width]
+        for start, end in pairwise(edges):
+            piece = slice(start, end)
+            output = self._forward(ids[:, piece], real[:, piece], positions[:, piece], kept)
+        self._lengths = [old + len(new) for old, new in zip(self._lengths, tokens, strict=True)]
+        return output
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
+        if len(lengths) != len(self._lengths) or min(lengths, default=0) < 0:
+            raise ValueError(
+                f"HuggingFaceModel.rollback: lengths is {list(lengths)}; needs "
+                f"{len(self._lengths)} of them, each at least 0"
+            )
+        self._lengths = [min(old, new) for old, new in zip(self._lengths, lengths, strict=True)]
+        self._alive &= self._alive.cumsum(1) <= torch.tensor(self._lengths)[:, None]
+        self._drop_dead_slots()
+
+    @torch.no_grad()
+    def _forward(self, ids: Tensor, real: Tensor, positions: Tensor, kept: int) -> Output:
+        arguments: dict[str, Any] = {
+            "input_ids": ids.to(self.device),
+            "position_ids": positions.to(self.device),
+            "attention_mask": self._attention_mask(real),
+            "past_key_values": self._cache,
+            "use_cache": True,
+        }
+        self._alive = torch.cat([self._alive, real], dim=1)
+        if self._own_head and not self.return_hidden:
+            # All of the model's forward, so its scales and soft caps of logits are kept.
+            logits = self.model(**arguments, logits_to_keep=max(kept, 1)).logits
+            return Output(logits[:, logits.shape[1] - kept :])
+        states = self.model.base_model(**arguments).last_hidden_state
+        hidden = states[:, states.shape[1] - kept :]
+        logits = torch.nn.functional.linear(hidden, *self._head)
+        return Output(logits, hidden if self.return_hidden else None)
+
+    def _attention_mask(self, real: Tensor) -> Tensor:
+        """Additive mask `[B, 1, W, slots + W]`, which sdpa and eager attention both take.
+
+        A padding query sees itself and nothing else. Were its row masked altogether, its softmax
+        could be NaN, and NaN times a weight of 0 would reach the sequences' own queries.
+        """
+        alive, real = self._alive.to(self.device), real.to(self.device)
+        column = torch.arange(real.shape[1], device=self.device)
+        past = real[:, :, None] & alive[:, None, :]
+        present = (column[:, None] >= column) & real[:, :, None] & real[:, None, :]
+        visible = torch.cat([past, present | (column[:, None] == column)], dim=2)[:, None]
+        mask = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)
+        return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)
+
+    def _drop_dead_slots(self) -> None:
+        """Crop what lies behind the last live slot; close the gaps too if that saves a quarter.
+
+        `DynamicCache` copies all it has whenever it appends, so closing the gaps costs about as
+        much as one step, and every later step is cheaper for it.
+        """
+        used = self._alive.any(0).nonzero()
+        width, longest = int(used[-1]) + 1 if len(used) else 0, max(self._lengths, default=0)
+        if 4 * longest < 3 * width:
+            order = self._alive.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
+            index = order.to(self.device)[:, None, :, None]
+            self._alive = self._alive.gather(1, order)
+            self._each_state(lambda x: x.gather(2, index.expand(-1, x.shape[1], -1, x.shape[3])))
+        elif width < self._alive.shape[1]:
+            self._alive = self._alive[:, :width]
+            self._each_state(lambda x: x[:, :, :width])
+
+    def _each_state(self, change: Callable[[Tensor], Tensor]) -> None:
+        for layer in self._cache.layers:
+            layer.keys, layer.values = change(layer.keys), change(layer.values)
+
+    def _refuse_bad_feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> None:
+        if not len(tokens) == len(keep) == len(self._lengths) or not any(map(len, tokens)):
+            raise ValueError(
+                f"HuggingFaceModel.feed: got {len(tokens)} sequences of tokens and {len(keep)} of "
+                f"keep; needs {len(self._lengths)}, as reset() was told, and one token at least"
+            )
+        for b, (new, kept, length) in enumerate(zip(tokens, keep, self._lengths, strict=True)):
+            if not 0 <= kept <= len(new):
+                raise ValueError(f"HuggingFaceModel.feed: keep[{b}] is {kept} of {len(new)} tokens")
+            if length + len(new) > self._context:
+                raise ValueError(
+                    f"HuggingFaceModel.feed: sequence {b} gets {length + len(new)} tokens long; "
+                    f"the model's context is {self._context}: shorten the prompt or max_new_tokens"
+                )
+
+    def _checked_head(
+        self, head: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        width = self.full_head[0].shape[1]
+        if head is None or head.dim() != 2 or head.shape[1] != width:
+            shape = None if head is None else list(head.shape)
+            raise ValueError(f"HuggingFaceModel: head has shape {shape}; needs [V_d, {width}]")
+        if bias is not None and bias.shape != head.shape[:1]:
+            raise ValueError(
+                f"HuggingFaceModel: head_bias has shape {list(bias.shape)}; needs [{len(head)}]"
+            )
+        bias = None if bias is None else bias.to(self.device, self.dtype)
+        return head.to(self.device, self.dtype), bias
+
+    @torch.no_grad()
+    def _check_against_plain_forward(self) -> None:
+        """Feed two ragged sequences, one rolled back, and expect the plain forward's logits."""
+        ids = [token % self._readable for token in (1, 2, 3)]
+        whole = torch.tensor([ids], device=self.device)
+        plain = self.model(input_ids=whole, use_cache=False).logits[0].float()
+        self.reset(2)
+        self.feed([[ids[0], ids[2], ids[2]], ids[:1]], keep=[1, 1])
+        self.rollback([1, 1])
+        fed = self.feed([ids[1:2], ids[1:]], keep=[1, 2]).logits.float()
+        expected = plain[[1, 1, 2]]
+        error = float((torch.cat([fed[0, :1], fed[1]]) - expected).norm() / expected.norm())
+        allowed = 1e-3 if self.dtype == torch.float32 else 0.1
+        if not error <= allowed:
+            raise ValueError(
+                f"HuggingFaceModel: logits of {type(self.model).__name__} differ from its plain "
+                f"forward by {error:.2g} of their norm (allowed {allowed:g}): it does not follow "
+                "explicit position_ids and a 4D mask, or, if head or return_hidden is used, its "
+                "logits are not just its LM head applied to its last hidden state"
+            )
+
+
+def _columns(tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Lay ragged tokens out: ids `[B, W]`, and which of them are real.
+
+    The kept ones start at the same column in every sequence, so that the last max(keep) columns are
+    already aligned as `CausalModel.feed` promises; padding may lie on both sides.
+    """
+    before = max(len(new) - kept for new, kept in zip(tokens, keep, strict=True))
+    ids = torch.zeros(len(tokens), before + max(keep), dtype=torch.int64)
+    real = torch.zeros_like(ids, dtype=torch.bool)
+    for b, (new, kept) in enumerate(zip(tokens, keep, strict=True)):
+        own = slice(before - len(new) + kept, before + kept)
+        ids[b, own], real[b, own] = torch.tensor(new, dtype=torch.int64), True
+    return ids, real
+
+
+def _refuse_unsupported(model: Any) -> None:
+    """Refuse what the library's own descriptions of a model already tell."""
+    name, config = type(model).__name__, getattr(model, "config", None)
+    if config is None or getattr(model, "get_output_embeddings", lambda: None)() is None:
+        raise TypeError(f"HuggingFaceModel: {name} has no LM head; use AutoModelForCausalLM")
+    if model.training:
+        raise ValueError(f"HuggingFaceModel: {name} is in training mode; call model.eval() first")
+    if config.is_encoder_decoder:
+        raise TypeError(f"HuggingFaceModel: {name} is an encoder-decoder; needs a causal model")
+    needed = {"position_ids", "past_key_values", "logits_to_keep"}
+    missing = sorted(needed - set(inspect.signature(model.forward).parameters))
+    reason = f"does not take {' and '.join(missing)}" if missing else None
+    if getattr(config, "alibi", False):
+        reason = "uses ALiBi, which measures distances in slots"
+    if "local" in getattr(config, "attention_layers", ()):
+        reason = "has local attention layers, which measure their window in slots"
+    if reason:
+        raise TypeError(
+            f"HuggingFaceModel: {name} {reason}; needs explicit positions and a KV cache, or else "
+            "the sequences of a batch cannot roll back separately"
+        )
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise TypeError(
+            f"HuggingFaceModel: {name} has attention {config._attn_implementation!r}; needs one "
+            "that takes a 4D mask: load it with attn_implementation='sdpa' or 'eager'"
+        )
+    from transformers import DynamicCache
+
+    kinds = {type(layer).__name__ for layer in DynamicCache(config=config).layers}
+    if kinds != {"DynamicLayer"}:
+        raise TypeError(
+            f"HuggingFaceModel: {name} keeps its past as {' and '.join(sorted(kinds))}; only full "
+            "attention (DynamicLayer) in every layer can roll sequences back separately"
+        )
+
+
+def _context_length(config: Any) -> float:
+    """How many tokens a sequence may have.
+
+    Rotary embeddings of type "dynamic" and "longrope" depend on the longest sequence of the batch
+    beyond the original context, so that sequences would no longer be independent of each other.
+    """
+    length = getattr(config, "max_position_embeddings", None) or float("inf")
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if rope.get("rope_type", rope.get("type")) in ("dynamic", "longrope"):
+        original = rope.get("original_max_position_embeddings")
+        original = original or getattr(config, "original_max_position_embeddings", None)
+        return float(min(length, original or length))
+    return float(length)

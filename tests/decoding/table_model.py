@@ -1,0 +1,117 @@
+"""A language model small enough to know everything about: its logits stand in a table."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import scipy.stats
+import torch
+from torch import Tensor
+
+from rdk_cuda import Affinity
+from rdk_cuda.decoding import Output
+
+
+class TableModel:
+    """Logits that depend on the last two of `size` tokens: row `a * size + b` of the table.
+
+    The hidden state is that row's one-hot vector, so `table.T` is the LM head. What the protocol
+    leaves open is NaN here: a decoder that reads it shows at once.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, table: Tensor, size: int) -> None:
+        self.table, self.size, self.vocabulary_size = table, size, table.shape[1]
+        self.sequences: list[list[int]] = []
+        self.passes = 0
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(sequence) for sequence in self.sequences]
+
+    def reset(self, batch_size: int) -> None:
+        self.sequences = [[] for _ in range(batch_size)]
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        for sequence, length in zip(self.sequences, lengths, strict=True):
+            del sequence[length:]
+
+    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+        assert any(keep)
+        assert all(0 <= token < self.size for new in tokens for token in new)
+        self.passes += 1
+        states = torch.full((len(tokens), max(keep)), -1)
+        for b, (sequence, new) in enumerate(zip(self.sequences, tokens, strict=True)):
+            sequence.extend(new)
+            for place in range(keep[b]):
+                states[b, place] = self.state(sequence[: len(sequence) - keep[b] + place + 1])
+        padded = torch.cat([self.table, torch.full((1, self.vocabulary_size), torch.nan)])
+        return Output(padded[states], torch.eye(len(padded))[states, :-1])
+
+    def state(self, context: Sequence[int]) -> int:
+        return ([0, *context][-2]) * self.size + context[-1]
+
+    def logits(self, context: Sequence[int]) -> Tensor:
+        return self.table[self.state(context)]
+
+
+def random_table(size: int, seed: int, spread: float = 1.5) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return spread * torch.randn(size * size, size, generator=generator)
+
+
+def pruned(table: Tensor, affinity: Affinity) -> Tensor:
+    """The table of a drafter whose head has the rows that the affinity leads from.
+
+    The identity on kept tokens, and the mean logit of its members for a virtual token.
+    """
+    return table @ affinity.dense().T.to(table.dtype)
+
+
+def greedy(model: TableModel, prompt: Sequence[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        row = model.logits(tokens)
+        tokens.append(int((row == row.max()).nonzero()[0]))
+    return tokens[len(prompt) :]
+
+
+def joint(
+    model: TableModel, prompt: Sequence[int], count: int, temperature: float = 1.0
+) -> dict[tuple[int, ...], float]:
+    """The exact probability of every continuation of `count` tokens."""
+    probabilities = {}
+    for continuation in itertools.product(range(model.size), repeat=count):
+        tokens, p = list(prompt), 1.0
+        for token in continuation:
+            p *= float(torch.softmax(model.logits(tokens).double() / temperature, 0)[token])
+            tokens.append(token)
+        probabilities[continuation] = p
+    return probabilities
+
+
+def chi_square(observed: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
+    """p-value of the counts; cells that expect fewer than 5 are pooled."""
+    total = sum(observed.values())
+    cells = [(observed[key], p * total) for key, p in expected.items()]
+    large = [cell for cell in cells if cell[1] >= 5]
+    small = [cell for cell in cells if cell[1] < 5]
+    if small:
+        large.append((sum(o for o, _ in small), sum(e for _, e in small)))
+    return float(scipy.stats.chisquare(*zip(*large, strict=True)).pvalue)
+
+
+def continuations(
+    generate: Callable[[list[list[int]], list[int]], list[list[int]]],
+    prompt: Sequence[int],
+    samples: int,
+) -> Counter[tuple[int, ...]]:
+    """Sample the prompt with seeds 0 to samples - 1, some thousand sequences at a time."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for start in range(0, samples, 4096):
+        seeds = list(range(start, min(start + 4096, samples)))
+        counts.update(map(tuple, generate([list(prompt)] * len(seeds), seeds)))
+    return counts

@@ -1,0 +1,257 @@
+"""What `SpeculativeDecoder.generate` promises besides its distribution."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from typing import Any
+
+import pytest
+import torch
+from table_model import TableModel, greedy, pruned, random_table
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.decoding import Output, SpeculativeDecoder
+
+SIZE = 9
+VOCABULARY = Vocabulary([0, 2, 3, 7], SIZE)
+PROMPTS = [[1], [4, 4, 8], [7, 2], [0, 3, 5, 6, 1]]
+
+
+def decoder(seed: int = 0, **options: Any) -> SpeculativeDecoder:
+    """A target, and a drafter near it with four tokens of its own and two virtual ones."""
+    target = random_table(SIZE, seed)
+    clusters = torch.tensor([-1, 0, -1, -1, 1, 0, 1, -1, 1])
+    affinity = Affinity.virtual_tokens(VOCABULARY, clusters, torch.ones(SIZE))
+    near = target + random_table(SIZE, seed + 100, spread=0.7)
+    return SpeculativeDecoder(
+        TableModel(target, SIZE),
+        TableModel(pruned(near, affinity), SIZE),
+        affinity,
+        **{"draft_length": 3, "vocabulary": VOCABULARY} | options,
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("draft_temperature", [None, 1.0])
+def test_temperature_zero_is_greedy_decoding_of_the_target_also_with_ties(
+    seed: int, draft_temperature: float | None
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    # Three different logits: most rows have their maximum several times.
+    target, other = torch.randint(3, (2, SIZE * SIZE, SIZE), generator=generator).float()
+    drafter = torch.where(torch.rand(target.shape, generator=generator) < 0.8, target, other)
+    same = SpeculativeDecoder(
+        TableModel(target, SIZE),
+        TableModel(drafter, SIZE),
+        draft_temperature=draft_temperature,
+    )
+    result = same.generate(PROMPTS, max_new_tokens=20, temperature=0, seeds=seed)
+    expected = [greedy(TableModel(target, SIZE), prompt, 20) for prompt in PROMPTS]
+    assert result.tokens == expected
+    assert sum(result.statistics.accepted) > 0
+    assert result.statistics.corrected > 0
+
+
+def test_a_sequence_does_not_depend_on_its_batch() -> None:
+    options = [
+        {"max_new_tokens": 17, "temperature": 1.0, "seeds": 11, "eos": {5}},
+        {"max_new_tokens": 3, "temperature": 0.0, "seeds": 12, "eos": {0}},
+        {"max_new_tokens": 25, "temperature": 0.6, "seeds": -13, "eos": set()},
+        {"max_new_tokens": 9, "temperature": 1.7, "seeds": 2**62, "eos": {1, 2}},
+    ]
+    together = {name: [option[name] for option in options] for name in options[0]}
+    batch = decoder().generate(PROMPTS, **together)
+    for prompt, option, tokens in zip(PROMPTS, options, batch.tokens, strict=True):
+        alone = {name: [value] for name, value in option.items()}
+        assert decoder().generate([prompt], **alone).tokens == [tokens]
+
+
+def test_seeds_repeat_and_are_not_shared() -> None:
+    def draw(seeds: Any) -> list[list[int]]:
+        return decoder().generate([[1]] * 3, max_new_tokens=20, seeds=seeds).tokens
+
+    assert draw(5) == draw(5) != draw(6)
+    assert draw([8, 9, 8])[0] == draw([8, 9, 8])[2]
+    for tokens in (draw(5), draw(None)):
+        assert len({tuple(sequence) for sequence in tokens}) == 3
+    torch.manual_seed(1)
+    first = draw(None)
+    torch.manual_seed(1)
+    assert draw(None) == first
+
+
+def test_temperature_is_each_sequence_s_own() -> None:
+    mixed = decoder().generate(
+        [[1]] * 5, max_new_tokens=30, temperature=[0, 0.3, 1, 0, 2], seeds=[1, 2, 3, 4, 5]
+    )
+    expected = greedy(TableModel(random_table(SIZE, 0), SIZE), [1], 30)
+    assert mixed.tokens[0] == mixed.tokens[3] == expected
+    assert all(mixed.tokens[b] != expected for b in (2, 4))
+
+
+def test_sequences_end_by_their_own_rules() -> None:
+    free = decoder().generate(PROMPTS, max_new_tokens=40, seeds=[1, 2, 3, 4]).tokens
+    limits, ends = [0, 1, 40, 40], [{3}, {3}, {free[2][7]}, {free[3][0], 5}]
+    result = decoder().generate(PROMPTS, max_new_tokens=limits, seeds=[1, 2, 3, 4], eos=ends)
+    assert [len(tokens) for tokens in result.tokens[:2]] == [0, 1]
+    assert result.tokens[2:] == [free[2][: free[2].index(free[2][7]) + 1], free[3][:1]]
+    assert result.statistics.tokens == sum(map(len, result.tokens))
+
+
+@pytest.mark.parametrize("eos", [4, [4], {4, 77}, ({4}, {4}, [4], (4,))])
+def test_one_end_token_a_set_or_a_set_for_each_sequence(eos: Any) -> None:
+    tokens = decoder().generate(PROMPTS, max_new_tokens=50, seeds=1, eos=eos).tokens
+    assert all(len(sequence) == 50 or sequence[-1] == 4 for sequence in tokens)
+    assert all(4 not in sequence[:-1] for sequence in tokens)
+
+
+def test_an_end_token_in_the_prompt_does_not_end_it() -> None:
+    assert len(decoder().generate([[4]], max_new_tokens=3, eos=4, seeds=2).tokens[0]) > 0
+
+
+def test_the_stream_is_the_result_and_its_kinds_are_the_statistics() -> None:
+    prompts = PROMPTS * 5
+    streamed: list[list[int]] = [[] for _ in prompts]
+    kinds: list[str] = []
+
+    def on_tokens(sequence: int, tokens: list[int], their_kinds: list[Any]) -> None:
+        assert len(tokens) == len(their_kinds) > 0
+        streamed[sequence] += tokens
+        kinds.extend(their_kinds)
+        pruned_tokens = [token not in VOCABULARY.kept.tolist() for token in tokens]
+        for outside, kind in zip(pruned_tokens, their_kinds, strict=True):
+            assert {"accepted": not outside, "recovered": outside}.get(kind, True)
+
+    result = decoder().generate(prompts, max_new_tokens=60, seeds=3, eos=8, on_tokens=on_tokens)
+    statistics = result.statistics
+    assert streamed == result.tokens
+    assert kinds.count("recovered") == statistics.recovered > 0
+    assert kinds.count("corrected") == statistics.corrected > 0
+    assert kinds.count("bonus") == statistics.bonus > 0
+    accepted = kinds.count("accepted") + kinds.count("recovered")
+    assert accepted == sum(statistics.accepted)
+    assert len(kinds) == statistics.tokens == sum(map(len, result.tokens))
+
+
+def test_statistics_are_consistent() -> None:
+    s = decoder().generate(PROMPTS, max_new_tokens=200, seeds=4).statistics
+    assert sum(s.accepted) + s.corrected + s.bonus == s.tokens == 200 * len(PROMPTS)
+    # Without end tokens every pass adds one token of the target's own.
+    assert s.corrected + s.bonus == s.target_passes
+    # What is accepted at a place is judged at the next, unless the draft was shorter.
+    assert all(later <= before for before, later in zip(s.accepted, s.drafted[1:], strict=False))
+    assert sum(s.drafted) - sum(s.accepted) == s.corrected
+    assert s.acceptance == [a / d for a, d in zip(s.accepted, s.drafted, strict=True)]
+    assert s.mean_accepted_length == sum(s.accepted) / s.target_passes
+    assert s.target_passes_per_token == s.target_passes / s.tokens
+    assert s.recovered_share == s.recovered / sum(s.accepted)
+
+
+def test_no_more_is_drafted_than_can_be_used() -> None:
+    speculative = decoder(draft_length=5)
+    s = speculative.generate([[1]], max_new_tokens=1, seeds=1).statistics
+    assert sum(s.drafted) == 0
+    assert s.bonus == s.target_passes == 1
+    longest = 0
+
+    class Watching(TableModel):
+        def feed(self, tokens: Any, keep: Any) -> Output:
+            nonlocal longest
+            output = super().feed(tokens, keep)
+            longest = max(longest, *self.lengths)
+            return output
+
+    speculative.target = Watching(random_table(SIZE, 0), SIZE)
+    for seed in range(10):
+        speculative.generate([[1, 2]], max_new_tokens=6, seeds=seed)
+    assert longest == 2 + 6 - 1
+
+
+def test_without_a_vocabulary_nothing_counts_as_recovered() -> None:
+    s = decoder(vocabulary=None).generate(PROMPTS, max_new_tokens=50, seeds=5).statistics
+    assert s.recovered == 0
+    assert sum(s.accepted) > 0
+
+
+def test_the_same_vocabulary_needs_no_affinity() -> None:
+    model = TableModel(random_table(SIZE, 0), SIZE)
+    twins = SpeculativeDecoder(model, TableModel(model.table, SIZE), draft_length=4)
+    statistics = twins.generate(PROMPTS, max_new_tokens=50, seeds=6).statistics
+    assert statistics.corrected == 0
+    assert statistics.mean_accepted_length > 3.5
+
+
+def test_the_drafter_has_the_target_s_temperature_unless_told_otherwise() -> None:
+    model = TableModel(random_table(SIZE, 0), SIZE)
+
+    def corrected(draft_temperature: float | None) -> int:
+        twins = SpeculativeDecoder(
+            model, TableModel(model.table, SIZE), draft_temperature=draft_temperature
+        )
+        temperature = [0.0, 0.4, 1.0, 3.0]
+        result = twins.generate(PROMPTS, max_new_tokens=50, temperature=temperature, seeds=6)
+        return result.statistics.corrected
+
+    assert corrected(None) == 0 < min(corrected(0.4), corrected(0.0), corrected(1.0))
+
+
+def test_without_drafts_it_is_plain_decoding() -> None:
+    model = TableModel(random_table(SIZE, 0), SIZE)
+    result = SpeculativeDecoder(model, draft_length=0).generate([[1]], max_new_tokens=9, seeds=1)
+    assert model.passes == result.statistics.bonus == 9
+    assert math.isnan(result.statistics.mean_accepted_length) is False
+    assert math.isnan(result.statistics.recovered_share)
+
+
+def test_a_drafter_without_a_distribution_costs_drafts_only() -> None:
+    target = TableModel(random_table(SIZE, 0), SIZE)
+    broken = random_table(SIZE, 1)
+    broken[::2] = torch.nan
+    speculative = SpeculativeDecoder(target, TableModel(broken, SIZE))
+    result = speculative.generate(PROMPTS, max_new_tokens=30, temperature=0)
+    assert result.tokens == [greedy(target, prompt, 30) for prompt in PROMPTS]
+
+
+def test_a_target_without_a_distribution_is_an_error() -> None:
+    broken = torch.full((SIZE * SIZE, SIZE), torch.nan)
+    speculative = SpeculativeDecoder(TableModel(broken, SIZE), draft_length=0)
+    with pytest.raises(RuntimeError, match=r"logits behind 2 tokens .* are NaN or infinite"):
+        speculative.generate([[1, 2]], max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"prompts": [[1], []]}, "prompts has an empty one"),
+        ({"temperature": -1.0}, "temperature -1.0"),
+        ({"temperature": math.nan}, "temperature nan"),
+        ({"max_new_tokens": -1}, "max_new_tokens is -1"),
+        ({"max_new_tokens": [1, 2, 3]}, "max_new_tokens has 3 entries; needs 2"),
+        ({"seeds": [1]}, "seeds has 1 entries; needs 2"),
+        ({"eos": [{1}]}, "eos has 1 entries; needs 2"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], complaint: str) -> None:
+    good: dict[str, Any] = {"prompts": [[1], [2]], "max_new_tokens": 3}
+    with pytest.raises(ValueError, match=complaint):
+        decoder().generate(**good | arguments)
+
+
+def test_an_empty_batch_is_nothing() -> None:
+    assert decoder().generate([], max_new_tokens=3).tokens == []
+
+
+def test_sizes_that_do_not_agree_are_refused() -> None:
+    model = TableModel(random_table(SIZE, 0), SIZE)
+    small = TableModel(model.table[:, :4], SIZE)
+    with pytest.raises(ValueError, match=r"target and drafter predict 9 and 4 tokens, .* 9 .* 9"):
+        SpeculativeDecoder(model, small)
+    with pytest.raises(ValueError, match="are one object"):
+        SpeculativeDecoder(model, model)
+    with pytest.raises(ValueError, match="draft_length is 0"):
+        SpeculativeDecoder(model, small, Affinity.intersection(VOCABULARY), draft_length=0)
+    with pytest.raises(ValueError, match="draft_length is 4"):
+        SpeculativeDecoder(model)
+    with pytest.raises(ValueError, match="dynamic_tokens and full_head"):
+        SpeculativeDecoder(model, copy(model), dynamic_tokens=lambda contexts: torch.zeros(1, 1))

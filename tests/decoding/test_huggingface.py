@@ -1,0 +1,290 @@
+"""A Hugging Face model behind the protocol computes what it computes alone and from the start."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.decoding import SpeculativeDecoder
+
+transformers = pytest.importorskip("transformers", minversion="4.56")
+from rdk_cuda.integrations import huggingface  # noqa: E402
+from rdk_cuda.integrations.huggingface import HuggingFaceModel  # noqa: E402
+
+SIZE, CONTEXT, COUNT = 61, 96, 25
+SMALL: dict[str, Any] = {
+    "vocab_size": SIZE,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": 8}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", GROUPED),
+    "gpt2": (
+        "GPT2Config",
+        {"vocab_size": SIZE, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
+        | {"bos_token_id": None, "eos_token_id": None},
+    ),
+    "qwen2": ("Qwen2Config", SMALL | {"num_key_value_heads": 2}),
+    "qwen3": ("Qwen3Config", GROUPED),
+    "gemma": ("GemmaConfig", GROUPED),
+    "neox": ("GPTNeoXConfig", SMALL),
+    "cohere": ("CohereConfig", SMALL | {"logit_scale": 0.25}),
+}
+
+
+def tiny(name: str = "llama", seed: int = 0, attention: str = "sdpa", **changes: Any) -> Any:
+    """A randomly initialised model in float32, its weights large enough to matter."""
+    kind, arguments = CONFIGS.get(name, (name, {}))
+    config = getattr(transformers, kind)(**arguments | changes)
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(4.0 if weight.dim() > 1 else 1.0)
+    return model.eval()
+
+
+def near(model: Any, noise: float) -> Any:
+    """A drafter that often agrees with the model."""
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.add_(noise * weight.std() * torch.randn_like(weight))
+    return other
+
+
+@torch.no_grad()
+def alone(model: Any, ids: list[int]) -> Tensor:
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def assert_session_is_exact(model: Any, wrapped: HuggingFaceModel, seed: int) -> None:
+    """Feed random numbers of tokens to four sequences and roll them back, for some rounds."""
+    rng = random.Random(seed)
+    contexts: list[list[int]] = [[] for _ in range(4)]
+    wrapped.reset(4)
+    for round_ in range(8):
+        lengths = [rng.choice([3, 7, 20] if round_ == 0 else [0, 1, 2, 5]) for _ in contexts]
+        lengths[rng.randrange(4)] += 1
+        new = [[rng.randrange(SIZE) for _ in range(length)] for length in lengths]
+        keep = [rng.randint(0, length) for length in lengths]
+        logits = wrapped.feed(new, keep).logits
+        assert logits.shape == (4, max(keep), SIZE)
+        for b, context in enumerate(contexts):
+            context += new[b]
+            if keep[b]:
+                expected = alone(model, context)[-keep[b] :]
+                scale = float(expected.abs().max())
+                torch.testing.assert_close(
+                    logits[b, : keep[b]], expected, rtol=0, atol=1e-5 * scale
+                )
+        kept = [rng.randint(max(0, len(c) - 5), len(c) + 1) for c in contexts]
+        wrapped.rollback(kept)
+        contexts = [context[:length] for context, length in zip(contexts, kept, strict=True)]
+        assert wrapped.lengths == [len(context) for context in contexts]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str, attention: str) -> None:
+    model = tiny(name, attention=attention)
+    assert_session_is_exact(model, HuggingFaceModel(model), seed=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_of_a_prompt_and_hidden_states_change_nothing(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface, "_PREFILL_COLUMNS", 3)
+    model = tiny()
+    assert_session_is_exact(model, HuggingFaceModel(model, return_hidden=seed > 0), seed)
+
+
+def test_dead_slots_are_dropped() -> None:
+    """However long it goes on, the cache stays within 4/3 of the longest sequence and one step."""
+    wrapped, rng = HuggingFaceModel(tiny()), random.Random(0)
+    wrapped.reset(3)
+    for _ in range(60):
+        wrapped.feed([[5] * 5] * 3, [0, 0, 1])
+        wrapped.rollback([n - rng.choice([1, 4, 5]) for n in wrapped.lengths])
+        longest = max(wrapped.lengths)
+        slots = wrapped._alive.shape[1]
+        assert 3 * slots <= 4 * longest
+        assert all(layer.keys.shape[2] == slots for layer in wrapped._cache.layers)
+        if longest > CONTEXT - 10:
+            wrapped.rollback([10, 3, 0])
+    assert wrapped._alive.shape[1] < 60
+
+
+def test_no_query_is_masked_altogether() -> None:
+    """A row without a visible key would be NaN in some attention kernels, and spread from there."""
+    wrapped = HuggingFaceModel(tiny())
+    wrapped.reset(3)
+    wrapped.feed([[1, 2, 3, 4], [5], [6, 7]], [1, 1, 1])
+    wrapped.rollback([4, 1, 0])
+    real = torch.tensor([[True, True], [False, True], [False, False]])
+    mask = wrapped._attention_mask(real)
+    assert mask.shape == (3, 1, 2, wrapped._alive.shape[1] + 2)
+    assert (mask == 0).any(-1).all()
+    assert int((mask[2] == 0).sum()) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_near_its_plain_forward(dtype: torch.dtype) -> None:
+    model = tiny().to(dtype)
+    wrapped = HuggingFaceModel(model)
+    wrapped.reset(2)
+    wrapped.feed([[3, 4, 5, 9, 9], [8]], [1, 1])
+    wrapped.rollback([3, 1])
+    logits = wrapped.feed([[6], [7, 2, 4]], [1, 3]).logits
+    assert logits.dtype == dtype
+    for got, ids in ((logits[0, :1], [3, 4, 5, 6]), (logits[1], [8, 7, 2, 4])):
+        expected = alone(model, ids)[-len(got) :].float()
+        assert float((got.float() - expected).norm() / expected.norm()) < 0.05
+
+
+def test_a_pruned_head_replaces_the_model_s_own() -> None:
+    model = tiny()
+    rows, bias = torch.tensor([4, 0, 33, 60]), torch.randn(4)
+    weight = model.get_output_embeddings().weight.detach()[rows]
+    wrapped = HuggingFaceModel(model, head=weight, head_bias=bias, return_hidden=True)
+    wrapped.reset(2)
+    logits, hidden = wrapped.feed([[7, 8], [9]], [2, 1])
+    assert wrapped.vocabulary_size == 4
+    assert logits.shape == (2, 2, 4)
+    torch.testing.assert_close(logits[0], alone(model, [7, 8])[:, rows] + bias)
+    torch.testing.assert_close(logits[1, 0], alone(model, [9])[0, rows] + bias)
+    full, own_bias = wrapped.full_head
+    assert own_bias is None
+    assert hidden is not None
+    torch.testing.assert_close(hidden[1, 0] @ full.T, alone(model, [9])[0])
+
+
+@pytest.mark.parametrize(("name", "seed"), [("llama", 0), ("llama", 1), ("gpt2", 0), ("qwen3", 2)])
+def test_greedy_output_is_that_of_generate(name: str, seed: int) -> None:
+    model = tiny(name, seed)
+    rng = random.Random(seed)
+    prompts = [[rng.randrange(SIZE) for _ in range(length)] for length in (1, 4, 17, 30)]
+    speculative = SpeculativeDecoder(
+        HuggingFaceModel(model), HuggingFaceModel(near(model, noise=0.1)), draft_length=3 + seed
+    )
+    for batch in (prompts[: 1 + seed], prompts):
+        result = speculative.generate(batch, max_new_tokens=COUNT, temperature=0)
+        for prompt, tokens in zip(batch, result.tokens, strict=True):
+            expected = model.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+                do_sample=False,
+                max_new_tokens=COUNT,
+            )
+            assert tokens == expected[0, len(prompt) :].tolist()
+    assert result.statistics.mean_accepted_length > 0.3
+    assert result.statistics.corrected > 0
+
+
+def test_dynamic_tokens_come_from_the_full_head() -> None:
+    """The target's own twin with a pruned head, offered all that was pruned, is never wrong."""
+    model = tiny()
+    vocabulary = Vocabulary(torch.arange(10, 30), SIZE)
+    weight = model.get_output_embeddings().weight.detach()
+    drafter = HuggingFaceModel(model, head=weight[10:30], return_hidden=True)
+    speculative = SpeculativeDecoder(
+        HuggingFaceModel(model),
+        drafter,
+        Affinity.intersection(vocabulary),
+        vocabulary=vocabulary,
+        dynamic_tokens=lambda contexts: vocabulary.pruned.expand(len(contexts), -1),
+        full_head=drafter.full_head,
+    )
+    statistics = speculative.generate([[3], [4, 5]], max_new_tokens=40, seeds=1).statistics
+    assert statistics.recovered > 0
+    assert statistics.mean_accepted_length > 3
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "reason"),
+    [
+        ("T5Config", {}, "encoder-decoder"),
+        ("MistralConfig", GROUPED | {"sliding_window": 8}, "DynamicSlidingWindowLayer"),
+        ("MambaConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*past_key_values"),
+        ("BloomConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*position_ids"),
+        ("FalconConfig", {"vocab_size": SIZE, "hidden_size": 284, "alibi": True}, "ALiBi"),
+        ("GPTNeoConfig", {"vocab_size": SIZE, "hidden_size": 64}, "local attention"),
+    ],
+)
+def test_models_that_cannot_roll_back_are_refused(
+    config: str, changes: dict[str, Any], reason: str
+) -> None:
+    config_object = getattr(transformers, config)(**changes)
+    kind = "AutoModelForSeq2SeqLM" if config == "T5Config" else "AutoModelForCausalLM"
+    with torch.device("meta"):
+        model = getattr(transformers, kind).from_config(config_object, attn_implementation="eager")
+    with pytest.raises(TypeError, match=reason):
+        HuggingFaceModel(model.eval())
+
+
+def test_other_unusable_models_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"training mode; call model\.eval\(\)"):
+        HuggingFaceModel(tiny().train())
+    with pytest.raises(TypeError, match="has no LM head"):
+        HuggingFaceModel(tiny().base_model)
+    model = tiny()
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(TypeError, match="flash_attention_2"):
+        HuggingFaceModel(model)
+
+
+def test_a_scale_between_head_and_logits_is_refused_only_where_the_head_is_replaced() -> None:
+    model = tiny("cohere")
+    HuggingFaceModel(model)
+    with pytest.raises(ValueError, match="not just its LM head"):
+        HuggingFaceModel(model, head=model.get_output_embeddings().weight[:9])
+
+
+def test_a_model_that_ignores_the_mask_is_caught() -> None:
+    model = tiny()
+    forward = model.base_model.forward
+    model.base_model.forward = lambda **kwargs: forward(**kwargs | {"attention_mask": None})
+    with pytest.raises(ValueError, match="does not follow"):
+        HuggingFaceModel(model)
+
+
+def test_bad_arguments_are_refused_by_name() -> None:
+    wrapped = HuggingFaceModel(tiny())
+    with pytest.raises(ValueError, match=r"got 1 sequences of tokens and 1 of keep; needs 0"):
+        wrapped.feed([[1]], [1])
+    wrapped.reset(1)
+    with pytest.raises(ValueError, match=r"token ids lie in \[1, 61\]; .*\[0, 61\)"):
+        wrapped.feed([[1, SIZE]], [1])
+    with pytest.raises(ValueError, match=r"keep\[0\] is 3 of 2 tokens"):
+        wrapped.feed([[1, 2]], [3])
+    with pytest.raises(ValueError, match=r"sequence 0 gets 97 tokens long; .* context is 96"):
+        wrapped.feed([[1] * (CONTEXT + 1)], [1])
+    with pytest.raises(ValueError, match=r"lengths is \[-1\]"):
+        wrapped.rollback([-1])
+    with pytest.raises(ValueError, match=r"head has shape \[4, 31\]; needs \[V_d, 32\]"):
+        HuggingFaceModel(tiny(), head=torch.zeros(4, 31))
+    with pytest.raises(ValueError, match=r"head_bias has shape \[3\]; needs \[4\]"):
+        HuggingFaceModel(tiny(), head=torch.zeros(4, 32), head_bias=torch.zeros(3))
+
+
+def test_dynamic_rotary_embeddings_end_at_the_original_context() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    rope["original_max_position_embeddings"] = 16
+    wrapped = HuggingFaceModel(tiny("llama", rope_parameters=rope))
+    wrapped.reset(1)
+    wrapped.feed([[1] * 16], [1])
+    with pytest.raises(ValueError, match="context is 16"):
+        wrapped.feed([[1]], [1])

@@ -1,0 +1,146 @@
+"""The decoder's output has the target's joint distribution, whatever it drafts from.
+
+Every test compares the counts of all continuations of a prompt with their exact probabilities
+(chi-square, pooled tail). The seeds are fixed; over seeds, each `lossless` assertion would fail
+falsely once in 10,000 times. Each has a negative control that must be caught at 1e-6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from table_model import TableModel, chi_square, continuations, joint, pruned, random_table
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.decoding import SpeculativeDecoder
+
+SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
+FALSE_ALARM, CAUGHT = 1e-4, 1e-6
+
+TARGET = TableModel(random_table(SIZE, seed=1), SIZE)
+DRAFTER = 0.6 * TARGET.table + random_table(SIZE, seed=2, spread=0.8)
+VOCABULARY = Vocabulary([5, 1], SIZE)
+PRIOR = torch.softmax(TARGET.table, -1).mean(0)
+
+
+def virtual_tokens(temperature: float = 1.0) -> Affinity:
+    clusters = torch.tensor([0, -1, 0, 1, 1, -1])
+    return Affinity.virtual_tokens(VOCABULARY, clusters, PRIOR, temperature=temperature)
+
+
+def p_value(decoder: SpeculativeDecoder, temperature: float = 1.0) -> float:
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        return decoder.generate(
+            prompts, max_new_tokens=LENGTH, temperature=temperature, seeds=seeds
+        ).tokens
+
+    exact = joint(TARGET, PROMPT, LENGTH, temperature)
+    return chi_square(continuations(generate, PROMPT, SAMPLES), exact)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "draft_temperature"), [(1.0, None), (0.7, None), (1.3, 0.4), (1.0, 0.0)]
+)
+def test_virtual_tokens_are_lossless(temperature: float, draft_temperature: float | None) -> None:
+    affinity = virtual_tokens()
+    drafter = TableModel(pruned(DRAFTER, affinity), SIZE)
+    decoder = SpeculativeDecoder(
+        TARGET, drafter, affinity, draft_length=2, draft_temperature=draft_temperature
+    )
+    assert p_value(decoder, temperature) > FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        Affinity.intersection(VOCABULARY),
+        Affinity.first_order(VOCABULARY, PRIOR, tau=0.05),
+        Affinity.from_rows([{5: 0.5, 0: 0.5}, {1: 0.2, 3: 0.8}], target_size=SIZE),
+    ],
+    ids=["intersection", "first_order", "from_rows"],
+)
+def test_any_affinity_is_lossless(affinity: Affinity) -> None:
+    drafter = TableModel(DRAFTER[:, VOCABULARY.draft_ids], SIZE)
+    assert p_value(SpeculativeDecoder(TARGET, drafter, affinity, draft_length=3)) > FALSE_ALARM
+
+
+def test_the_target_alone_is_sampled_exactly() -> None:
+    assert p_value(SpeculativeDecoder(TARGET, draft_length=0)) > FALSE_ALARM
+
+
+def test_control_q_at_another_temperature_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    verify = rdk_cuda.verify
+
+    def wrong(logits: Tensor, draft: Any, *rest: Any) -> Any:
+        if draft.logits is not None:
+            draft = replace(draft, stats=None, temperature=draft.temperature * 1.5)
+        return verify(logits, draft, *rest)
+
+    monkeypatch.setattr(rdk_cuda, "verify", wrong)
+    affinity = virtual_tokens()
+    drafter = TableModel(pruned(DRAFTER, affinity), SIZE)
+    assert p_value(SpeculativeDecoder(TARGET, drafter, affinity, draft_length=2)) < CAUGHT
+
+
+def test_control_verifying_with_another_affinity_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verify, other = rdk_cuda.verify, virtual_tokens(temperature=0.5)
+    monkeypatch.setattr(
+        rdk_cuda,
+        "verify",
+        lambda logits, draft, affinity, temperature: verify(logits, draft, other, temperature),
+    )
+    affinity = virtual_tokens()
+    drafter = TableModel(pruned(DRAFTER, affinity), SIZE)
+    assert p_value(SpeculativeDecoder(TARGET, drafter, affinity, draft_length=2)) < CAUGHT
+
+
+class RejectedDrafts:
+    """Offers the token once drafted for the position, so that rejected drafts live on."""
+
+    def __init__(self) -> None:
+        self.drafted: list[dict[int, int]] = []
+
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> Tensor:
+        self.drafted = self.drafted or [{} for _ in contexts]
+        for drafted, context in zip(self.drafted, contexts, strict=True):
+            drafted.update(enumerate(context))
+        offered = [d.get(len(c), -1) for d, c in zip(self.drafted, contexts, strict=True)]
+        return torch.tensor(offered)[:, None]
+
+
+def p_value_fed_back() -> float:
+    """Of the first two of four tokens: a position has to be drafted twice to matter."""
+    table = random_table(SIZE, seed=2, spread=0.5)
+    head = (table.T + 1).contiguous(), None
+
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        decoder = SpeculativeDecoder(
+            TARGET,
+            TableModel(table, SIZE),
+            draft_length=3,
+            dynamic_tokens=RejectedDrafts(),
+            full_head=head,
+        )
+        decoded = decoder.generate(prompts, max_new_tokens=4, seeds=seeds).tokens
+        return [tokens[:2] for tokens in decoded]
+
+    return chi_square(continuations(generate, PROMPT, SAMPLES), joint(TARGET, PROMPT, 2))
+
+
+def test_rejected_drafts_fed_back_as_dynamic_tokens_are_lossless() -> None:
+    assert p_value_fed_back() > FALSE_ALARM
+
+
+def test_control_without_step_seeds_feeding_them_back_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rdk_cuda.ops, "step_seeds", lambda seeds, positions: seeds)
+    assert p_value_fed_back() < CAUGHT
