@@ -1,0 +1,49 @@
+# Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
+# environment that is active; torch only where there is none (a .venv sees the torch of its Python).
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+
+ifdef VIRTUAL_ENV
+ENVIRONMENT := $(VIRTUAL_ENV)
+else
+ENVIRONMENT := .venv
+endif
+RUN := $(ENVIRONMENT)/bin/python
+SOURCES := setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
+CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh tests/*/*.cpp)
+
+.PHONY: demo test lint install clean
+
+demo: $(ENVIRONMENT)/.rdk-demo
+	$(RUN) -m rdk_cuda demo
+
+test: lint
+	$(RUN) -m pytest
+
+lint: $(ENVIRONMENT)/.rdk-dev
+	$(ENVIRONMENT)/bin/ruff check .
+	$(ENVIRONMENT)/bin/ruff format --check .
+	$(ENVIRONMENT)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
+	$(ENVIRONMENT)/bin/mypy
+
+install: $(ENVIRONMENT)/.rdk-demo
+
+$(ENVIRONMENT)/.rdk-torch:
+	test -x $(RUN) || $(PYTHON) -m venv $(ENVIRONMENT) \
+	    $$($(PYTHON) -c "import torch" 2>/dev/null && echo --system-site-packages)
+	$(RUN) -m pip install --quiet "setuptools>=77,<82" wheel ninja
+	$(RUN) -c "import torch" 2>/dev/null || $(RUN) -m pip install --quiet "$(TORCH)"
+	touch $@
+
+$(ENVIRONMENT)/.rdk-demo: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
+	$(RUN) -m pip install --quiet --no-build-isolation -e ".[demo]"
+	touch $@
+
+$(ENVIRONMENT)/.rdk-dev: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
+	$(RUN) -m pip install --quiet --no-build-isolation -e ".[dev]"
+	touch $@ $(ENVIRONMENT)/.rdk-demo
+
+clean:
+	rm -rf build dist *.egg-info .venv demo-output rdk_cuda/*.so
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,68 @@
+"""What comments, docstrings and pages refer to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .markdown import DESIGN, README, ROOT, citations, headings, links, resolves
+
+SOURCES = sorted(
+    path
+    for folder in ("csrc", "rdk_cuda", "tests")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in {".py", ".pyi", ".h", ".cpp", ".cu", ".cuh"}
+    and path.parent != Path(__file__).parent
+)
+
+
+def test_every_citation_of_design_resolves_to_a_heading() -> None:
+    page = headings(DESIGN)
+    dangling = [
+        f"{path.relative_to(ROOT)}: {citation}"
+        for path in SOURCES
+        for citation in citations(path.read_text(encoding="utf-8"))
+        if not resolves(citation, page)
+    ]
+    assert not dangling, "\n".join(dangling)
+
+
+def test_the_code_cites_design_at_all() -> None:
+    cited = {c for path in SOURCES for c in citations(path.read_text(encoding="utf-8"))}
+    assert {2, 3, 4, 5} <= {section for section, _ in cited}
+    assert {"Random numbers", "To the bit", "Virtual tokens"} <= {title for _, title in cited}
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        '// as it must be (DESIGN.md, "No such heading").',
+        "# see DESIGN\n# section 9",
+        '"""DESIGN section 5, "Virtual tokens"."""',  # it is in section 2
+        "as sections 2 and 11 of DESIGN.md say",
+    ],
+)
+def test_a_dangling_citation_is_noticed(comment: str) -> None:
+    page = headings(DESIGN)
+    assert not all(resolves(citation, page) for citation in citations(comment))
+
+
+@pytest.mark.parametrize("page", [README, DESIGN], ids=lambda page: page.name)
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = ROOT / name if name else page
+        assert target.is_file(), f"{page.name} links to {link}"
+        if anchor:
+            assert anchor in {heading.anchor for heading in headings(target)}, link
+
+
+def test_design_names_files_that_exist() -> None:
+    layout = DESIGN.read_text(encoding="utf-8").split("## 6. Layout")[1].split("\n\n")[1]
+    named = re.findall(r"^    (\S+)", layout, re.MULTILINE)
+    assert "csrc/registration.cpp" in named
+    assert not [name for name in named if not (ROOT / name).exists()]

@@ -1,0 +1,119 @@
+"""The pages say what the package is: schemas, arguments, commands, numbers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import rdk_cuda
+
+from .markdown import DESIGN, README, ROOT, headings
+
+OPERATORS = ("redistribute", "draft", "verify", "gather_logits", "step_seeds")
+
+
+def schema(name: str) -> str:
+    return str(getattr(torch.ops.rdk, name).default._schema)
+
+
+def printed_schemas() -> dict[str, str]:
+    """The indented schemas of DESIGN.md, section 4, each on one line."""
+    section = DESIGN.read_text(encoding="utf-8").split("### Schemas")[1].split("###")[0]
+    indented = "\n".join(line for line in section.split("\n") if line.startswith("    "))
+    found = re.findall(r"rdk::(\w+)\(.*?(?=rdk::|\Z)", indented, re.DOTALL)
+    texts = re.findall(r"rdk::\w+\(.*?(?=rdk::|\Z)", indented, re.DOTALL)
+    return {name: " ".join(text.split()) for name, text in zip(found, texts, strict=True)}
+
+
+def test_design_prints_the_schema_of_every_operator() -> None:
+    registered = {
+        name.removeprefix("rdk::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("rdk::")
+    }
+    assert registered == set(OPERATORS) == set(printed_schemas())
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_printed_schema_is_the_registered_one(name: str) -> None:
+    assert printed_schemas()[name] == schema(name)
+
+
+def test_design_explains_every_argument_and_result() -> None:
+    tables = DESIGN.read_text(encoding="utf-8").split("### Tensors")[1].split("###")[0]
+    explained = set()
+    for row in tables.splitlines():
+        if row.startswith("| `"):
+            explained |= set(re.findall(r"`(\w+)`", row.split("|")[1]))
+    for name in OPERATORS:
+        operator = getattr(torch.ops.rdk, name).default._schema
+        for value in (*operator.arguments, *operator.returns):
+            assert value.name in explained, f"{value.name} of {name}"
+
+
+def test_design_keeps_its_section_numbers() -> None:
+    sections = {heading.section: heading.title for heading in reversed(headings(DESIGN))}
+    assert sections == {
+        0: "rdk_cuda: the contract",
+        1: "The problem",
+        2: "The mathematics",
+        3: "Three ideas",
+        4: "The operators",
+        5: "Random numbers",
+        6: "Layout",
+        7: "How we know it is right",
+    }
+
+
+def test_an_affinity_hands_its_tensors_out_in_the_order_that_design_says() -> None:
+    text = DESIGN.read_text(encoding="utf-8")
+    affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([1, 0], target_size=3))
+    for name in ("columns", "rows"):
+        (order,) = re.findall(rf"^    {name} += \((.+)\)$", text, re.MULTILINE)
+        for tensor, attribute in zip(getattr(affinity, name), order.split(", "), strict=True):
+            assert tensor is getattr(affinity, attribute)
+
+
+def test_the_two_commands_of_the_readme_are_targets_of_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^(\w+):", makefile, re.MULTILINE)
+    readme = README.read_text(encoding="utf-8")
+    for target in ("demo", "test"):
+        assert target in targets
+        assert re.search(rf"^make {target}\b", readme, re.MULTILINE)
+    commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8").split("\n")
+    assert "make test" in commands
+
+
+def test_the_pages_name_what_is_supported_as_the_metadata_do() -> None:
+    metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    readme = README.read_text(encoding="utf-8")
+    (python,) = re.findall(r'^requires-python = ">=([\d.]+)"', metadata, re.MULTILINE)
+    (torch_version,) = re.findall(r'^dependencies = \["torch>=([\d.]+)"', metadata, re.MULTILINE)
+    assert f"Linux, Python {python}+, torch {torch_version}+" in readme
+    assert rdk_cuda.build_info()["torch_target"] == torch_version
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = rdk_cuda.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## \[(.+?)\]", changelog, re.MULTILINE)[1] == version  # type: ignore[index]
+    assert f"Version {version}" in README.read_text(encoding="utf-8")
+
+
+def test_an_affinity_takes_the_memory_that_the_readme_says() -> None:
+    draft_size, target_size, rank = 70, 90, 2
+    affinity = rdk_cuda.Affinity.from_rows(
+        torch.eye(draft_size, target_size),
+        spread=torch.ones(draft_size, rank),
+        prior=torch.ones(rank, target_size),
+    )
+    tensors = {id(t): t for t in (*affinity.columns, *affinity.rows)}.values()
+    taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    said = 20 * affinity.nnz + 12 * rank * (draft_size + target_size)
+    said += 12 * draft_size + 4 * target_size
+    ends = 2 * 4  # the last entry of each of the two tensors of offsets
+    assert taken == said + ends
