@@ -6,9 +6,8 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from .validation import CANONICAL, AffinityError
@@ -23,6 +22,7 @@ def write_canonical(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes beside `path` and renames, so that no reader ever sees half a file."""
     metadata = {"format": _FORMAT, "format_version": str(_VERSION), **_sizes(tensors)}
     content = {name: tensors[name].cpu().contiguous() for name in CANONICAL}
+    safetensors = _safetensors()
     beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         beside.write_bytes(safetensors.torch.save(content, metadata))
@@ -38,6 +38,7 @@ def read_canonical(path: Path) -> dict[str, Tensor]:
         AffinityError: naming the file and what is wrong with it.
         OSError: if it cannot be opened.
     """
+    safetensors = _safetensors()
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -57,6 +58,17 @@ def read_canonical(path: Path) -> dict[str, Tensor]:
                 f"{size}; the file was altered"
             )
     return tensors
+
+
+def _safetensors() -> Any:
+    """Imported when a file is, as `setup.py install` brings no dependencies."""
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise ImportError(
+            f"affinities are kept in safetensors files ({error}): pip install safetensors numpy"
+        ) from error
+    return safetensors
 
 
 def _sizes(tensors: Mapping[str, Tensor]) -> dict[str, str]:

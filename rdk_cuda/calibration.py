@@ -9,7 +9,6 @@ The drafter's logits `small_weight @ x + small_bias` are then the `draft_logits`
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,7 +81,7 @@ def cluster_pruned_tokens(
         points = points @ _square_root(name, hidden_second_moment, weight.shape[1])
     kmeans = KMeans(count, n_init=1, random_state=seed)
     labels = kmeans.fit(points.numpy(), sample_weight=mass.numpy()).labels_
-    clusters[pruned] = torch.from_numpy(np.unique(labels, return_inverse=True)[1]).long()
+    clusters[pruned] = torch.from_numpy(labels).unique(return_inverse=True)[1]
     return clusters
 
 

@@ -79,6 +79,22 @@ def test_setup_py_install(built: tuple[Path, str], tmp_path: Path) -> None:
     assert installed_info(package.parents[1], tmp_path)["torch_target"] == "2.11"
 
 
+def test_the_operators_import_where_only_torch_is_installed(tmp_path: Path) -> None:
+    """`setup.py install` brings no dependencies; what needs one says which."""
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('safetensors', 'numpy', 'sklearn')))"
+    code = f"""{blocked}
+import torch, rdk_cuda
+from rdk_cuda import calibration, decoding
+affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([4, 0, 2], target_size=5))
+drafted = rdk_cuda.draft(torch.zeros(1, 3), affinity, seeds=0)
+rdk_cuda.verify(torch.zeros(1, 2, 5), drafted, affinity)
+affinity.save("affinity.safetensors")
+"""
+    result = run(["-c", code], tmp_path, PYTHONPATH=str(ROOT))
+    assert result.stderr.strip().endswith("pip install safetensors numpy")
+    assert not list(tmp_path.iterdir())
+
+
 def test_pip_install_without_build_isolation(built: tuple[Path, str], tmp_path: Path) -> None:
     source, _ = built
     pip = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--quiet"]
