@@ -1,0 +1,40 @@
+"""`python -m rdk_cuda COMMAND`: reads the command line and hands over to the command."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from rdk_cuda.demo import arguments as demo
+from rdk_cuda.demo.errors import InputError
+
+# Of a program that a signal ended, as shells count it: 128 + SIGINT.
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers bad input with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` names; returns its exit code."""
+    parser = Parser(prog="python -m rdk_cuda", description="Reduced-vocabulary drafters, lossless.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    demo.add_command(commands)
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except InputError as error:
+        print(f"{arguments.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

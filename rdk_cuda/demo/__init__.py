@@ -1,0 +1,1 @@
+"""The demo, `python -m rdk_cuda demo`: speculative decoding with a pruned drafter on real text."""

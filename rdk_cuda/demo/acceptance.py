@@ -1,0 +1,103 @@
+"""How much of a draft the target accepts: the mean of `sum_x min(p, q)`, exact, not sampled."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import redistribute
+
+from .loading import Models
+from .methods import Method
+from .text import Window
+
+RESAMPLES = 4000
+COVERAGE = 0.95
+
+
+class Interval(NamedTuple):
+    """An estimate with the ends of its 95 % interval; NaN where the data cannot tell."""
+
+    value: float
+    low: float
+    high: float
+
+
+@torch.no_grad()
+def measure_acceptance(
+    models: Models, methods: Sequence[Method], windows: Iterable[Window], temperature: float
+) -> Tensor:
+    """Acceptance of every method at the same positions: `[methods, windows, positions]`.
+
+    Nothing of `V_t` width outlives a window.
+    """
+    rates = []
+    for window in windows:
+        ids = torch.tensor([window.ids])
+        probs = (models.target(ids).logits[0].float() / temperature).softmax(-1)
+        hidden = models.drafter.base_model(ids).last_hidden_state[0]
+        rates.append(
+            torch.stack(
+                [
+                    acceptance(probs, redistribute(m.logits(hidden), m.affinity, temperature))
+                    for m in methods
+                ]
+            )
+        )
+    return torch.stack(rates, dim=1)
+
+
+def acceptance(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+    """`sum_x min(p(x), q(x))` over the last dimension (DESIGN section 2)."""
+    return torch.minimum(target_probs, draft_probs).sum(-1)
+
+
+class Bootstrap:
+    """Intervals from resampled documents, the same resamples for everything (paired).
+
+    Positions of one document are alike, so whole documents are drawn, not positions.
+
+    Args:
+        documents: which document each window is from.
+    """
+
+    def __init__(self, documents: Sequence[int], *, seed: int) -> None:
+        self.members, place = torch.tensor(documents).unique(return_inverse=True)
+        self.place = place
+        generator = torch.Generator().manual_seed(seed)
+        count = len(self.members)
+        draws = torch.randint(count, (RESAMPLES, count), generator=generator)
+        times = torch.zeros(draws.shape, dtype=torch.float64)
+        self.resamples = times.scatter_add_(1, draws, torch.ones_like(times))
+
+    def mean(self, rates: Tensor) -> Interval:
+        """The mean of `[windows, positions]`."""
+        return self.ratio(rates, torch.ones_like(rates))
+
+    def ratio(self, numerator: Tensor, denominator: Tensor) -> Interval:
+        """The ratio of two sums, over `[windows, positions]` each."""
+        top, bottom = self.by_document(numerator), self.by_document(denominator)
+        value = float(top.sum() / bottom.sum())
+        bottoms = self.resamples @ bottom
+        if len(self.members) < 2 or not bool((bottoms > 0).all()):
+            return Interval(value, math.nan, math.nan)
+        tail = (1 - COVERAGE) / 2
+        ends = torch.tensor([tail, 1 - tail], dtype=torch.float64)
+        low, high = (self.resamples @ top / bottoms).quantile(ends).tolist()
+        return Interval(value, low, high)
+
+    def by_document(self, rates: Tensor) -> Tensor:
+        """`[windows, positions]` summed to `[documents]`."""
+        sums = torch.zeros(len(self.members), dtype=torch.float64)
+        return sums.index_add_(0, self.place, rates.double().sum(1))
+
+
+def recovered_share(
+    bootstrap: Bootstrap, method: Tensor, pruned: Tensor, full: Tensor
+) -> Interval | None:
+    """What share of the acceptance lost to pruning a method wins back; None where none is lost."""
+    if not float((full - pruned).mean()) > 0:
+        return None
+    return bootstrap.ratio(method - pruned, full - pruned)

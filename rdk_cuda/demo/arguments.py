@@ -1,0 +1,187 @@
+"""The demo's command line. Imports nothing heavy, so that `--help` and refusals come at once."""
+
+import argparse
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+
+REQUIRED = ("transformers", "tokenizers", "sklearn", "matplotlib", "rich")
+
+DESCRIPTION = """\
+Decodes held-out modules of the standard library with the target alone, a full drafter, and drafters
+whose vocabulary is pruned; measures what redistribution recovers, and checks that the output stays
+the target's. Writes results.json and acceptance.png."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the figures depend on, besides the models.
+
+    Attributes:
+        keep: shares of the vocabulary that pruned drafters keep, descending.
+        virtual: how many virtual tokens stand for the rest.
+        draft_length: drafts for each target pass.
+        tokens: new tokens for each prompt.
+        positions: held-out positions.
+        prompt: what to continue; None for held-out modules.
+    """
+
+    keep: tuple[float, ...] = (0.25, 0.0625)
+    virtual: int = 64
+    temperature: float = 1.0
+    draft_length: int = 4
+    tokens: int = 96
+    positions: int = 5376
+    seed: int = 0
+    threads: int | None = None
+    prompt: str | None = None
+
+
+def add_command(commands: Any) -> None:
+    """Add `demo` to the subparsers of `python -m rdk_cuda`."""
+    parser = commands.add_parser(
+        "demo",
+        help="speculative decoding with a pruned drafter on real text",
+        description=DESCRIPTION,
+    )
+    parser.set_defaults(run=run, prog=parser.prog)
+    add = parser.add_argument
+    add("--target", type=Path, metavar="DIR", help="a local Hugging Face model, not the demo's own")
+    add("--drafter", type=Path, metavar="DIR", help="its drafter, with the same tokenizer")
+    add("--prompt", metavar="TEXT", help="text to continue, not held-out modules")
+    add(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        default=Path("demo-output"),
+        help="where the results go (%(default)s)",
+    )
+    add(
+        "--keep",
+        type=share,
+        nargs="+",
+        metavar="SHARE",
+        default=Settings.keep,
+        help="shares of the vocabulary that pruned drafters keep (0.25 0.0625)",
+    )
+    add(
+        "--virtual",
+        type=natural,
+        metavar="K",
+        default=Settings.virtual,
+        help="virtual tokens (%(default)s)",
+    )
+    add(
+        "--temperature",
+        type=positive,
+        metavar="T",
+        default=Settings.temperature,
+        help="of target and drafter (%(default)s)",
+    )
+    add(
+        "--draft-length",
+        type=natural,
+        metavar="K",
+        default=Settings.draft_length,
+        help="drafts for each target pass (%(default)s)",
+    )
+    add(
+        "--tokens",
+        type=natural,
+        metavar="N",
+        default=Settings.tokens,
+        help="new tokens for each prompt (%(default)s)",
+    )
+    add(
+        "--positions",
+        type=natural,
+        metavar="N",
+        default=Settings.positions,
+        help="held-out positions to measure on (%(default)s); calibration reads three times that",
+    )
+    add(
+        "--threads",
+        type=natural,
+        metavar="N",
+        help="processor threads (1 for the demo's own models, which are too small for more)",
+    )
+    add(
+        "--seed",
+        type=seed,
+        metavar="N",
+        default=Settings.seed,
+        help="of everything random (%(default)s)",
+    )
+    add(
+        "--train",
+        action="store_true",
+        help="train the demo's models anew into OUTPUT/target and OUTPUT/drafter; 90 minutes",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check what can be checked at once, then run the demo; returns its exit code."""
+    missing = [module for module in REQUIRED if find_spec(module) is None]
+    if missing:
+        raise InputError(
+            f"needs {', '.join(missing)}: pip install 'rdk_cuda[demo]', or in a source folder "
+            "pip install --no-build-isolation '.[demo]'"
+        )
+    if (arguments.target is None) != (arguments.drafter is None):
+        raise InputError("--target and --drafter belong together: give both or none")
+    if arguments.prompt is not None and not arguments.prompt.strip():
+        raise InputError("--prompt is empty: give some text to continue, or leave it out")
+    prepare_output(arguments.output)
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
+    from . import command
+
+    if arguments.train:
+        return command.train(arguments.output)
+    names = [field.name for field in fields(Settings) if field.name != "keep"]
+    chosen = {name: getattr(arguments, name) for name in names}
+    settings = Settings(keep=tuple(sorted(set(arguments.keep), reverse=True)), **chosen)
+    return command.demo(arguments.target, arguments.drafter, arguments.output, settings)
+
+
+def prepare_output(directory: Path) -> None:
+    """Make the output directory now: not to be able to write would be late news after minutes."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / ".writable"
+        probe.touch()
+        probe.unlink()
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"--output {directory}: is a file; needs a directory") from None
+    except OSError as error:
+        raise InputError(f"--output {directory}: {error.strerror}; needs a writable one") from None
+
+
+def number(convert: Callable[[str], Any], allowed: Callable[[Any], bool], needs: str) -> Any:
+    """A type for argparse that says what it needs."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = convert(text)
+        except ValueError:
+            value = None
+        if value is None or not allowed(value):
+            raise argparse.ArgumentTypeError(f"got {text!r}; needs {needs}")
+        return value
+
+    return parse
+
+
+share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")
+natural = number(int, lambda value: value >= 1, "a whole number, at least 1")
+positive = number(
+    float,
+    lambda value: 0 < value < math.inf,
+    "a number above 0; greedy decoding is checked in any case",
+)
+seed = number(int, lambda value: 0 <= value < 2**31, "a whole number from 0 to 2^31 - 1")

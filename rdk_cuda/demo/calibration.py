@@ -1,0 +1,119 @@
+"""What the drafters are calibrated on, and how each gets its head and its affinity."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.calibration import cluster_pruned_tokens, pruned_head, virtual_head
+
+from .acceptance import measure_acceptance
+from .arguments import Settings
+from .loading import Models
+from .methods import FIRST_ORDER, FULL, PRUNED, VIRTUAL, Method
+from .text import Window
+
+# What is tried on a few windows of the calibration text: temperatures of the first-order affinity
+# (far below, its uniform part is gone, far above, its mean probabilities), and what is added to the
+# logits of virtual tokens, which Jensen's bound leaves too low.
+TAUS = (1e-4, 1e-6, 1e-8, 1e-10)
+OFFSETS = (0.0, 0.25, 0.5, 1.0)
+TUNING_WINDOWS = 3
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Means over the positions of the calibration text.
+
+    Attributes:
+        mean_probs: `[V]` float64, of the target's probabilities.
+        second_moment: `[d, d]` float64, of the drafter's last hidden state.
+    """
+
+    mean_probs: Tensor
+    second_moment: Tensor
+    positions: int
+
+
+@torch.no_grad()
+def calibrate(models: Models, windows: Iterable[Window]) -> Calibration:
+    """Read the calibration text once with both models."""
+    width = models.drafter.get_output_embeddings().weight.shape[1]
+    probs = torch.zeros(models.vocabulary_size, dtype=torch.float64)
+    moment = torch.zeros(width, width, dtype=torch.float64)
+    positions = 0
+    for window in windows:
+        ids = torch.tensor([window.ids])
+        probs += models.target(ids).logits[0].float().softmax(-1).sum(0)
+        hidden = models.drafter.base_model(ids).last_hidden_state[0]
+        moment += hidden.T @ hidden
+        positions += len(window.ids)
+    return Calibration(probs / positions, moment / positions, positions)
+
+
+def build_methods(
+    models: Models,
+    calibration: Calibration,
+    windows: Sequence[Window],
+    keeps: Iterable[float],
+    settings: Settings,
+) -> list[Method]:
+    """The full drafter, then three drafters for each share of the vocabulary kept."""
+    head = models.drafter.get_output_embeddings()
+    full = head.weight.detach(), getattr(head, "bias", None)
+    size = models.vocabulary_size
+    everything = Vocabulary.identity(size)
+    methods = [Method(FULL, 1.0, everything, Affinity.intersection(everything), *full)]
+    some = windows[:: max(1, len(windows) // TUNING_WINDOWS)][:TUNING_WINDOWS]
+    for keep in keeps:
+        vocabulary = Vocabulary.most_likely(calibration.mean_probs, max(1, round(keep * size)))
+        pruned = pruned_head(*full, vocabulary)
+        plain = Method(PRUNED, keep, vocabulary, Affinity.intersection(vocabulary), *pruned)
+        methods.append(plain)
+        for candidates in (
+            first_order_methods(plain, calibration),
+            virtual_methods(plain, full, calibration, settings),
+        ):
+            rates = measure_acceptance(models, candidates, some, settings.temperature)
+            methods.append(candidates[int(rates.mean((1, 2)).argmax())])
+    return methods
+
+
+def first_order_methods(plain: Method, calibration: Calibration) -> list[Method]:
+    """The paper's first-order affinity on a pruned head, for every tau."""
+    return [
+        replace(
+            plain,
+            name=FIRST_ORDER,
+            affinity=Affinity.first_order(plain.vocabulary, calibration.mean_probs, tau),
+            tuned=tau,
+        )
+        for tau in TAUS
+    ]
+
+
+def virtual_methods(
+    plain: Method, full: tuple[Tensor, Tensor | None], calibration: Calibration, settings: Settings
+) -> list[Method]:
+    """A pruned head with virtual tokens for the rest, for every offset."""
+    vocabulary, prior = plain.vocabulary, calibration.mean_probs
+    temperature = settings.temperature
+    clusters = cluster_pruned_tokens(
+        full[0],
+        vocabulary,
+        prior,
+        min(settings.virtual, vocabulary.pruned.numel()),
+        hidden_second_moment=calibration.second_moment,
+        seed=settings.seed,
+    )
+    head = virtual_head(*full, vocabulary, clusters, prior, temperature=temperature)
+    affinities = [
+        Affinity.virtual_tokens(vocabulary, clusters, prior, temperature=temperature, offset=offset)
+        for offset in OFFSETS
+    ]
+    return [
+        Method(VIRTUAL, plain.keep, vocabulary, affinity, *head, tuned=offset)
+        for affinity, offset in zip(affinities, OFFSETS, strict=True)
+    ]

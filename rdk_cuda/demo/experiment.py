@@ -1,0 +1,128 @@
+"""The demo's measurements, in order: calibrate, measure acceptance, decode, check."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .acceptance import measure_acceptance
+from .arguments import Settings
+from .calibration import Calibration, build_methods, calibrate
+from .checks import Check, check_greedy, check_lossless, greedy_outputs
+from .corpus import calibration_files, held_out_files
+from .decoding import Decoded, decode, decoder_of
+from .errors import InputError
+from .loading import Models
+from .methods import VIRTUAL, Method
+from .progress import Stages
+from .text import WINDOW, Prompt, Window, cut_windows, encode, held_out_prompts
+
+CALIBRATION_FACTOR = 3  # calibration positions for each held-out one
+REPEATS = 14  # continuations of a prompt that the user gave
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything that the report is made of.
+
+    Attributes:
+        rates: `[methods, windows, positions]`, acceptance on the held-out windows.
+        alone: the target's own decoding.
+        decoded: every method's.
+    """
+
+    calibration: Calibration
+    methods: list[Method]
+    windows: list[Window]
+    rates: Tensor
+    prompts: list[Prompt]
+    alone: Decoded
+    decoded: list[Decoded]
+    checks: list[Check]
+
+
+def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
+    """Run the whole experiment.
+
+    Raises:
+        InputError: text that does not fit the models.
+    """
+    prompts = choose_prompts(models, settings)
+    length = min(WINDOW, models.context)
+    held_out = cut_windows(models.tokenizer, held_out_files(), settings.positions, length)
+    positions = CALIBRATION_FACTOR * settings.positions
+    training = cut_windows(models.tokenizer, calibration_files(), positions, length)
+
+    reading = stages.each(training, "Calibrating: reading training text")
+    calibration = calibrate(models, reading)
+    keeps = stages.each(settings.keep, "Calibrating: clusters and affinities")
+    methods = build_methods(models, calibration, training, keeps, settings)
+    reading = stages.each(held_out, "Measuring acceptance: held-out text")
+    rates = measure_acceptance(models, methods, reading, settings.temperature)
+    alone, *decoded = [
+        decode(decoder_of(models, method, settings.draft_length), prompts, settings)
+        for method in stages.each([None, *methods], f"Decoding {len(prompts)} prompts")
+    ]
+    checks = [
+        greedy_check(models, methods, prompts, settings, stages),
+        lossless_check(models, methods[-1], held_out, rates[-1], settings, stages),
+    ]
+    return Measured(calibration, methods, held_out, rates, prompts, alone, decoded, checks)
+
+
+def choose_prompts(models: Models, settings: Settings) -> list[Prompt]:
+    """Held-out modules, or the user's prompt several times, to be sampled with several seeds."""
+    if settings.prompt is None:
+        prompts = held_out_prompts(models.tokenizer)
+    else:
+        prompts = [Prompt("Your prompt", encode(models.tokenizer, settings.prompt))] * REPEATS
+    length = len(prompts[0].ids)
+    if length + settings.tokens > models.context:
+        raise InputError(
+            f"a prompt of {length} tokens and --tokens {settings.tokens} exceed the models' "
+            f"context of {models.context}; shorten one of them"
+        )
+    return prompts
+
+
+def greedy_check(
+    models: Models,
+    methods: Sequence[Method],
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    stages: Stages,
+) -> Check:
+    """Virtual tokens at every pruning against the target's own `generate`."""
+    once = [prompt for place, prompt in enumerate(prompts) if prompt not in prompts[:place]]
+    virtual = [method for method in methods if method.name == VIRTUAL]
+    outputs = {}
+    for method in stages.each(virtual, "Checking greedy output"):
+        outputs[str(method)] = decoder_of(models, method, settings.draft_length).generate(
+            [prompt.ids for prompt in once],
+            max_new_tokens=settings.tokens,
+            temperature=0.0,
+            eos=models.eos,
+        )[0]
+    return check_greedy(models, once, greedy_outputs(models, once, settings.tokens), outputs)
+
+
+@torch.no_grad()
+def lossless_check(
+    models: Models,
+    method: Method,
+    windows: Sequence[Window],
+    rates: Tensor,
+    settings: Settings,
+    stages: Stages,
+) -> Check:
+    """A method's samples at the position where its drafts are accepted every other time."""
+    window, place = divmod(int((rates - 0.5).abs().argmin()), rates.shape[1])
+    for _ in stages.each([window], "Checking sampled output"):
+        ids = torch.tensor([windows[window].ids[: place + 1]])
+        target_logits = models.target(ids).logits[0, -1].float()
+        draft_logits = method.logits(models.drafter.base_model(ids).last_hidden_state[0, -1])
+        check = check_lossless(
+            target_logits, draft_logits, method.affinity, settings.temperature, settings.seed
+        )
+    return check

@@ -1,0 +1,157 @@
+"""Two causal language models and the tokenizer they share, from local directories."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+
+from .errors import InputError
+
+SHIPPED = Path(__file__).parent / "models"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True)
+class Models:
+    """A target, its drafter, and their tokenizer; all in float32 on the CPU.
+
+    Attributes:
+        target, drafter: Hugging Face causal language models.
+        eos: the target's end tokens.
+        names: of the two, for the report.
+        shipped: whether they are the demo's own.
+    """
+
+    target: Any
+    drafter: Any
+    tokenizer: Any
+    eos: frozenset[int]
+    names: tuple[str, str]
+    shipped: bool
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The width of the logits of both."""
+        return head_size(self.target)
+
+    @property
+    def context(self) -> int:
+        """How many tokens both can read; a million where neither says."""
+        configs = [model.config.get_text_config() for model in (self.target, self.drafter)]
+        return min(getattr(config, "max_position_embeddings", 1 << 20) for config in configs)
+
+
+def load_models(target: Path | None, drafter: Path | None) -> Models:
+    """Load the models of two directories, or the shipped ones.
+
+    Raises:
+        InputError: a directory is missing, holds no model or no tokenizer, or the two models do
+            not share their vocabulary.
+    """
+    shipped = target is None or drafter is None
+    if target is None or drafter is None:
+        target, drafter = SHIPPED / "target", SHIPPED / "drafter"
+        if not (target / "config.json").is_file() or not (drafter / "config.json").is_file():
+            raise InputError(
+                f"the demo's models are not in {SHIPPED}: make them with python -m rdk_cuda demo "
+                "--train, or name others with --target DIR --drafter DIR"
+            )
+    tokenizer = load_tokenizer("--target", target)
+    pair = load_model("--target", target), load_model("--drafter", drafter)
+    refuse_different_vocabularies(tokenizer, drafter, *pair)
+    end = pair[0].generation_config.eos_token_id
+    eos = frozenset([] if end is None else [end] if isinstance(end, int) else end)
+    # The target's own greedy choice is what the demo compares with: nothing may alter its logits.
+    plain = GenerationConfig(eos_token_id=sorted(eos) or None, pad_token_id=0)
+    pair[0].generation_config = plain
+    names = ("target", "drafter") if shipped else (str(target), str(drafter))
+    return Models(*pair, tokenizer=tokenizer, eos=eos, names=names, shipped=shipped)
+
+
+def load_model(option: str, directory: Path) -> Any:
+    """The causal language model in a directory; never from the network, never from a pickle."""
+    if not (directory / "config.json").is_file():
+        reason = "no config.json there" if directory.is_dir() else "no such directory"
+        raise InputError(f"{option} {directory}: {reason}; needs a local Hugging Face model")
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            directory,
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except Exception as error:  # whatever a library of hundreds of architectures may raise
+        raise InputError(f"{option} {directory}: {first_line(error)}") from error
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise InputError(
+            f"{option} {directory}: its files lack {len(missing)} weights of a "
+            f"{type(model).__name__}, as {missing[0]}; needs a whole causal language model"
+        )
+    refuse_undecodable(option, directory, model.eval())
+    return model
+
+
+def load_tokenizer(option: str, directory: Path) -> Any:
+    """The tokenizer in a directory."""
+    if not directory.is_dir():
+        raise InputError(f"{option} {directory}: no such directory")
+    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+        raise InputError(f"{option} {directory}: holds no tokenizer, as tokenizer.json")
+    try:
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except Exception as error:
+        raise InputError(f"{option} {directory}: {first_line(error)}") from error
+
+
+def refuse_different_vocabularies(
+    tokenizer: Any, directory: Path, target: Any, drafter: Any
+) -> None:
+    """The same width of logits and, where the drafter has its own tokenizer, the same tokens."""
+    sizes = head_size(target), head_size(drafter)
+    if sizes[0] != sizes[1]:
+        raise InputError(
+            f"the target predicts {sizes[0]} tokens and the drafter {sizes[1]}; needs two models "
+            "with one vocabulary"
+        )
+    if max(tokenizer.get_vocab().values()) >= sizes[0]:
+        raise InputError(
+            f"the target's tokenizer has {max(tokenizer.get_vocab().values()) + 1} tokens, its "
+            f"model predicts {sizes[0]}; needs a tokenizer that belongs to the model"
+        )
+    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+        return
+    ours, theirs = tokenizer.get_vocab(), load_tokenizer("--drafter", directory).get_vocab()
+    different = sorted(
+        token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
+    )
+    if different:
+        token = different[0]
+        raise InputError(
+            f"the tokenizers differ in {len(different)} tokens: {token!r} is "
+            f"{ours.get(token, 'absent')} in the target's and {theirs.get(token, 'absent')} in the "
+            "drafter's; needs two models with one tokenizer"
+        )
+
+
+def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
+    """Only models whose cache rolls back per sequence, and whose logits are its head's."""
+    try:
+        HuggingFaceModel(model, head=model.get_output_embeddings().weight)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{option} {directory}: {first_line(error)}") from error
+
+
+def head_size(model: Any) -> int:
+    """How many tokens a model predicts."""
+    return int(model.get_output_embeddings().weight.shape[0])
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

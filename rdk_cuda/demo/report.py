@@ -1,0 +1,169 @@
+"""What the demo prints: the table, sentences about it, a continuation in colour, the checks."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rdk_cuda.generation import Kind
+
+from .methods import FIRST_ORDER, PRUNED, VIRTUAL
+from .results import TARGET_ALONE
+
+# How a token is shown by the way it came about: a style and, where there is no colour, brackets.
+STYLES: dict[Kind, tuple[str, str, str]] = {
+    "accepted": ("green", "", "draft that the target accepted"),
+    "recovered": (
+        "black on bright_yellow",
+        "⟦⟧",
+        "accepted draft that the pruned vocabulary alone cannot propose",
+    ),
+    "corrected": ("bold red", "«»", "token drawn in place of a rejected draft"),
+    "bonus": ("cyan", "‹›", "token drawn behind the last draft"),
+}
+
+# Paths and figures as they are: no markup, no highlighting, no wrapping.
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+
+
+def show(console: Console, results: dict[str, Any]) -> None:
+    """Everything, in order."""
+    positions, rows = results["positions"], results["table"]
+    show_table(console, rows, results["settings"]["temperature"])
+    for note in notes(rows, positions):
+        console.print(f"\n{note}", highlight=False)
+    show_continuation(console, **results["continuation"])
+    show_checks(console, results["checks"])
+
+
+def show_table(console: Console, rows: Sequence[dict[str, Any]], temperature: float) -> None:
+    """The table, a row for each method."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("method", no_wrap=True, vertical="bottom")
+    for name in (
+        "head\nrows",
+        "accept-\nance",
+        "% of the loss\nrecovered",
+        "accepted\nlength",
+        "passes\n/token",
+        "tokens\n/s",
+    ):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    for row in rows:
+        if row["method"] == PRUNED:
+            table.add_row(Text(f"keeping {percent(row['keep'])}", "italic"))
+        table.add_row(*cells(row), style="bold" if row["method"] == VIRTUAL else "")
+    console.print(f"\nTemperature {temperature:g}.", highlight=False)
+    console.print(table)
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """A row's figures, as short as they are readable."""
+    alone = row["method"] == TARGET_ALONE
+    indent = "" if row["keep"] in (None, 1.0) else "  "
+    return [
+        indent + row["method"],
+        f"{row['head_rows']}",
+        "–" if alone else f"{row['acceptance']['value']:.3f}",
+        share_with_interval(row["recovered"]),
+        "–" if alone else f"{row['accepted_length']:.2f}",
+        f"{row['target_passes_per_token']:.3f}",
+        f"{row['tokens_per_second']:.0f}",
+    ]
+
+
+def share_with_interval(share: dict[str, float] | None) -> str:
+    """For example `131 [120, 142]`, in percent."""
+    if share is None:
+        return "–"
+    value, low, high = (100 * share[end] for end in ("value", "low", "high"))
+    return f"{value:.0f}" + ("" if math.isnan(low) else f" [{low:.0f}, {high:.0f}]")
+
+
+def percent(share: float) -> str:
+    """For example `6.25 %`."""
+    return f"{100 * share:.4g} %"
+
+
+def notes(rows: Sequence[dict[str, Any]], positions: dict[str, int]) -> list[str]:
+    """What the table does not say by itself."""
+    sentences = [
+        f"Acceptance is the mean of sum min(p, q), exact, over {positions['held_out']} positions "
+        f"of {positions['documents']} held-out modules. The share of its loss to pruning that "
+        "is recovered stands with its 95 % interval, a bootstrap over modules. Accepted length: "
+        "drafts accepted for each target pass."
+    ]
+    if any(row["recovered"] and row["recovered"]["value"] > 1 for row in rows):
+        sentences.append(
+            "More than 100 % is no error: redistribution also carries the target's mean "
+            "probabilities, which the full drafter does not have."
+        )
+    sentences.append(
+        f"First-order RDK spreads kept tokens too, by mean probabilities. The best of a few values "
+        f"on calibration text: its tau {tuned(rows, FIRST_ORDER)}, the offset of virtual tokens "
+        f"{tuned(rows, VIRTUAL)}."
+    )
+    return [*sentences, time_sentence(rows)]
+
+
+def tuned(rows: Sequence[dict[str, Any]], method: str) -> str:
+    """What was picked for a method at every pruning."""
+    chosen = [row for row in rows if row["method"] == method]
+    return ", ".join(f"{row['tuned']:g} (at {percent(row['keep'])})" for row in chosen)
+
+
+def time_sentence(rows: Sequence[dict[str, Any]]) -> str:
+    """Whether drafting saved time, from what was measured."""
+    alone, *others = rows
+    best = max(others, key=lambda row: float(row["tokens_per_second"]))
+    factor = best["tokens_per_second"] / alone["tokens_per_second"]
+    passes = best["target_passes_per_token"]
+    name = best["method"] if best["keep"] == 1 else f"{best['method']} at {percent(best['keep'])}"
+    return (
+        f"Time: the fastest drafter here, {name}, saves {1 - passes:.0%} of the target's passes, "
+        f"but each, with its drafts, takes {1 / (passes * factor):.1f} times as long. Together "
+        f"that is {factor:.2f} times the target's own speed"
+        + (": no gain with these models on this machine." if factor < 1 else ".")
+    )
+
+
+def show_continuation(
+    console: Console,
+    *,
+    method: str,
+    source: str,
+    prompt: str,
+    pieces: Sequence[str],
+    kinds: Sequence[Kind],
+    tokens: Sequence[int],
+) -> None:
+    """The end of a prompt and what was decoded behind it, token by token."""
+    colour = console.color_system is not None
+    legend, text = Text(), Text.assemble((prompt, "dim"))
+    for kind, (style, brackets, meaning) in STYLES.items():
+        legend.append(*shown(kind, style, brackets, colour)).append(f": {meaning}\n")
+    for piece, kind in zip(pieces, kinds, strict=True):
+        style, brackets, _ = STYLES[kind]
+        text.append(*shown(piece, style, brackets, colour))
+    console.print(f"\n{source}, continued by {method}:", **PLAIN)
+    console.print(legend)
+    console.print(text, soft_wrap=True)
+    console.print()
+
+
+def shown(text: str, style: str, brackets: str, colour: bool) -> tuple[str, str]:
+    """A text with its style or, without colours, between its brackets; spaces stay outside."""
+    if colour or not brackets or not text.strip():
+        return text, style
+    core = text.strip()
+    return text.replace(core, f"{brackets[0]}{core}{brackets[1]}", 1), ""
+
+
+def show_checks(console: Console, checks: Sequence[dict[str, Any]]) -> None:
+    """A verdict on each check, with its figures."""
+    for check in checks:
+        verdict = ("passed", "bold green") if check["passed"] else ("FAILED", "bold red")
+        console.print(Text.assemble(verdict, f"  {check['name']}: {check['detail']}."))

@@ -1,0 +1,159 @@
+"""What the demo found: the rows of the table, and the files it leaves behind."""
+
+import json
+import math
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import rdk_cuda
+
+from .acceptance import Bootstrap, Interval, recovered_share
+from .decoding import Decoded
+from .experiment import Measured
+from .methods import FULL, PRUNED
+
+TARGET_ALONE = "target alone"
+SHOWN_PROMPT = 48  # tokens of the prompt that a continuation is shown behind
+
+
+def table_rows(
+    vocabulary_size: int, measured: Measured, bootstrap: Bootstrap
+) -> list[dict[str, Any]]:
+    """The rows of the table: plain numbers, None where a figure does not apply."""
+    methods, rates = measured.methods, measured.rates
+    rows = [
+        {
+            "method": TARGET_ALONE,
+            "keep": None,
+            "head_rows": vocabulary_size,
+            "acceptance": None,
+            "recovered": None,
+            "tuned": None,
+            **decoding_figures(measured.alone),
+        }
+    ]
+    baseline = {m.keep: rate for m, rate in zip(methods, rates, strict=True) if m.name == PRUNED}
+    for method, rate, run in zip(methods, rates, measured.decoded, strict=True):
+        share = None
+        if method.name not in (FULL, PRUNED):
+            share = recovered_share(bootstrap, rate, baseline[method.keep], rates[0])
+        rows.append(
+            {
+                "method": method.name,
+                "keep": method.keep,
+                "head_rows": method.affinity.draft_size,
+                "acceptance": plain(bootstrap.mean(rate)),
+                "recovered": plain(share),
+                "tuned": method.tuned,
+                **decoding_figures(run),
+            }
+        )
+    return rows
+
+
+def decoding_figures(run: Decoded) -> dict[str, Any]:
+    """A row's figures from real decoding."""
+    counts = run.statistics
+    return {
+        "accepted_length": counts.mean_accepted_length,
+        "target_passes_per_token": counts.target_passes_per_token,
+        "tokens_per_second": run.tokens_per_second,
+        "acceptance_by_place": counts.acceptance,
+        "tokens": counts.tokens,
+        "out_of_vocabulary_tokens": counts.recovered,
+        "seconds": run.seconds,
+    }
+
+
+def plain(interval: Interval | None) -> dict[str, float] | None:
+    """An interval as it stands in the file."""
+    return None if interval is None else interval._asdict()
+
+
+def continuation(tokenizer: Any, measured: Measured) -> dict[str, Any]:
+    """An output of the last method, and how each of its tokens came about.
+
+    It is the one with the most accepted drafts, among those with a recovered one.
+    """
+    decoded = measured.decoded[-1]
+
+    def worth(place: int) -> tuple[bool, int]:
+        kinds = decoded.kinds[place]
+        return "recovered" in kinds, kinds.count("accepted") + kinds.count("recovered")
+
+    best = max(range(len(decoded.kinds)), key=worth)
+    prompt, tokens = measured.prompts[best], decoded.tokens[best]
+    text = tokenizer.decode(prompt.ids[-SHOWN_PROMPT:])
+    if len(prompt.ids) > SHOWN_PROMPT:
+        text = text.split("\n", 1)[-1]  # from the beginning of a line
+    return {
+        "method": str(measured.methods[-1]),
+        "source": prompt.source,
+        "prompt": printable(text),
+        "tokens": tokens,
+        "pieces": pieces(tokenizer, prompt.ids[-SHOWN_PROMPT:], tokens),
+        "kinds": decoded.kinds[best],
+    }
+
+
+def pieces(tokenizer: Any, ids: Sequence[int], tokens: Sequence[int]) -> list[str]:
+    """What each token adds to the text of `ids`; the last token of a character has all of it."""
+    added = []
+    before = tokenizer.decode(ids)
+    for count in range(1, len(tokens) + 1):
+        text = tokenizer.decode([*ids, *tokens[:count]])
+        unfinished = text.endswith("\ufffd") and count < len(tokens)
+        added.append("" if unfinished else printable(text[len(before) :]))
+        before = before if unfinished else text
+    return added
+
+
+def printable(text: str) -> str:
+    """The text without characters that would steer a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def versions() -> dict[str, Any]:
+    """What the figures were measured with."""
+    return {
+        "rdk_cuda": rdk_cuda.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "build": rdk_cuda.build_info(),
+    }
+
+
+def write_json(content: dict[str, Any], path: Path) -> None:
+    """Write the results; what is no number becomes null, since JSON has no NaN."""
+    text = json.dumps(without_nan(content), indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, lambda beside: beside.write_text(text + "\n", encoding="utf-8"))
+
+
+def without_nan(value: Any) -> Any:
+    """The same content with None in place of NaN and infinity."""
+    if isinstance(value, dict):
+        return {str(key): without_nan(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file under another name first: whoever interrupts never leaves half of it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,108 @@
+"""The measured acceptance is the definition's, and its intervals are paired."""
+
+import math
+
+import pytest
+import torch
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.demo.acceptance import Bootstrap, acceptance, measure_acceptance, recovered_share
+from rdk_cuda.demo.arguments import Settings
+from rdk_cuda.demo.calibration import build_methods, calibrate
+from rdk_cuda.demo.corpus import calibration_files, held_out_files
+from rdk_cuda.demo.loading import Models
+from rdk_cuda.demo.methods import FIRST_ORDER, FULL, PRUNED, VIRTUAL
+from rdk_cuda.demo.text import cut_windows
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_acceptance_of_every_method_equals_brute_force(tiny: Models, temperature: float) -> None:
+    training = cut_windows(tiny.tokenizer, calibration_files(), 300, 100)
+    settings = Settings(keep=(0.25,), virtual=8, temperature=temperature)
+    methods = build_methods(tiny, calibrate(tiny, training), training, settings.keep, settings)
+    assert [method.name for method in methods] == [FULL, PRUNED, FIRST_ORDER, VIRTUAL]
+
+    windows = cut_windows(tiny.tokenizer, held_out_files(), 60, 20)
+    measured = measure_acceptance(tiny, methods, windows, temperature)
+
+    for method, of_method in zip(methods, measured, strict=True):
+        matrix = method.affinity.dense()
+        for window, rates in zip(windows, of_method, strict=True):
+            ids = torch.tensor([window.ids])
+            with torch.no_grad():
+                target = tiny.target(ids).logits[0].double()
+                hidden = tiny.drafter.base_model(ids).last_hidden_state[0].double()
+            logits = hidden @ method.weight.double().T / temperature + method.affinity.bias
+            drafted = logits.softmax(-1) @ matrix
+            expected = [
+                sum(min(p, q) for p, q in zip(*pair, strict=True))
+                for pair in zip(
+                    (target / temperature).softmax(-1).tolist(), drafted.tolist(), strict=True
+                )
+            ]
+            torch.testing.assert_close(
+                rates.double(), torch.tensor(expected).double(), atol=2e-6, rtol=0
+            )
+
+
+def test_kept_tokens_are_the_targets_likeliest(tiny: Models) -> None:
+    training = cut_windows(tiny.tokenizer, calibration_files(), 300, 100)
+    calibration = calibrate(tiny, training)
+    assert calibration.positions == sum(len(window.ids) for window in training)
+    assert float(calibration.mean_probs.sum()) == pytest.approx(1, abs=1e-5)
+    _, pruned, *_ = build_methods(tiny, calibration, training, [0.1], Settings(virtual=4))
+    assert pruned.vocabulary == Vocabulary.most_likely(calibration.mean_probs, 40)
+
+
+def test_acceptance_of_equal_distributions_is_one() -> None:
+    probs = torch.rand(3, 7).softmax(-1)
+    torch.testing.assert_close(acceptance(probs, probs), torch.ones(3))
+    affinity = Affinity.intersection(Vocabulary([0], target_size=2))
+    assert affinity.draft_size == 1
+
+
+def test_a_share_is_paired_so_it_is_exact_where_documents_differ_but_ratios_do_not() -> None:
+    full, pruned = torch.tensor([[0.9, 0.8], [0.5, 0.4], [0.3, 0.3]]), torch.zeros(3, 2)
+    share = recovered_share(Bootstrap([0, 1, 2], seed=0), 0.75 * full, pruned, full)
+    assert share is not None
+    assert share == pytest.approx((0.75, 0.75, 0.75))
+
+
+def test_an_interval_covers_the_mean_as_often_as_it_says() -> None:
+    """400 samples of 30 documents: 95 % intervals should cover in about 93 to 95 %.
+
+    The bounds are 5 standard errors wide: false alarm below 1 in 100,000, and the seed is fixed.
+    """
+    generator = torch.Generator().manual_seed(3)
+    covered = 0
+    for trial in range(400):
+        level = torch.randn(30, 1, generator=generator)
+        rates = level + 0.1 * torch.randn(30, 4, generator=generator)
+        interval = Bootstrap(range(30), seed=trial).mean(rates)
+        covered += interval.low <= 0 <= interval.high
+    assert 0.87 < covered / 400 < 0.99
+
+
+def test_resampling_positions_in_place_of_documents_would_be_noticed() -> None:
+    """The control of the test above: positions of one document are alike."""
+    generator = torch.Generator().manual_seed(3)
+    covered = 0
+    for trial in range(100):
+        level = torch.randn(30, 1, generator=generator)
+        rates = level + 0.1 * torch.randn(30, 16, generator=generator)
+        interval = Bootstrap(range(480), seed=trial).mean(rates.reshape(480, 1))
+        covered += interval.low <= 0 <= interval.high
+    assert covered / 100 < 0.87
+
+
+def test_no_interval_where_the_data_cannot_tell() -> None:
+    rates = torch.tensor([[0.5, 0.6]])
+    alone = Bootstrap([0], seed=0).mean(rates)
+    assert alone.value == pytest.approx(0.55)
+    assert math.isnan(alone.low)
+    full, pruned = torch.tensor([[0.6], [0.3]]), torch.tensor([[0.3], [0.4]])
+    share = recovered_share(Bootstrap([0, 1], seed=0), full, pruned, full)
+    assert share is not None
+    assert share.value == pytest.approx(1)
+    assert math.isnan(share.low)
+    assert recovered_share(Bootstrap([0, 1], seed=0), full, full, pruned) is None

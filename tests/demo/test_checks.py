@@ -1,0 +1,171 @@
+"""The demo's checks pass what is right and catch what is wrong."""
+
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor
+
+from rdk_cuda import Affinity, Vocabulary, redistribute
+from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.demo import checks
+from rdk_cuda.demo.checks import check_greedy, check_lossless, chi_square, greedy_outputs
+from rdk_cuda.demo.loading import Models
+from rdk_cuda.demo.text import Prompt, held_out_prompts
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+
+TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def prompts(tiny: Models) -> list[Prompt]:
+    return held_out_prompts(tiny.tokenizer, length=32)[:5]
+
+
+@pytest.fixture(scope="module")
+def right(tiny: Models, prompts: list[Prompt]) -> list[list[int]]:
+    return greedy_outputs(tiny, prompts, TOKENS)
+
+
+def test_a_right_decoder_passes(
+    tiny: Models, prompts: list[Prompt], right: list[list[int]]
+) -> None:
+    decoder = SpeculativeDecoder(HuggingFaceModel(tiny.target), HuggingFaceModel(tiny.drafter))
+    outputs = decoder.generate(
+        [prompt.ids for prompt in prompts], max_new_tokens=TOKENS, temperature=0.0, eos=tiny.eos
+    ).tokens
+    check = check_greedy(tiny, prompts, right, {"ours": outputs})
+    assert check.passed, check.detail
+    assert check.figures["different"] == 0
+
+
+@pytest.mark.parametrize("fault", ["another token", "cut off", "one too many"])
+def test_a_wrong_decoder_is_caught(
+    tiny: Models, prompts: list[Prompt], right: list[list[int]], fault: str
+) -> None:
+    wrong = [list(output) for output in right]
+    if fault == "another token":
+        wrong[3][5] = (wrong[3][5] + 1) % tiny.vocabulary_size
+    elif fault == "cut off":
+        wrong[3].pop()
+    else:
+        wrong[3].append(7)
+    check = check_greedy(tiny, prompts, right, {"ours": right, "theirs": wrong})
+    assert not check.passed
+    assert check.figures == {
+        "outputs": 10,
+        "tokens": 2 * sum(map(len, right)),
+        "ties": 0,
+        "different": 1,
+    }
+    assert f"{prompts[3].source} with theirs" in check.detail
+
+
+def test_a_decoder_that_samples_is_caught(
+    tiny: Models, prompts: list[Prompt], right: list[list[int]]
+) -> None:
+    decoder = SpeculativeDecoder(HuggingFaceModel(tiny.target), HuggingFaceModel(tiny.drafter))
+    outputs = decoder.generate([prompt.ids for prompt in prompts], max_new_tokens=TOKENS, seeds=1)
+    assert not check_greedy(tiny, prompts, right, {"sampled": outputs.tokens}).passed
+
+
+def test_outputs_that_part_at_a_tie_are_told_and_forgiven(
+    tiny: Models, prompts: list[Prompt], right: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = [list(output) for output in right]
+    other[0][0] = (other[0][0] + 1) % tiny.vocabulary_size
+    assert not check_greedy(tiny, prompts, right, {"ours": other}).passed
+    monkeypatch.setattr(checks, "TIE", float("inf"))  # as if the two logits were equal
+    check = check_greedy(tiny, prompts, right, {"ours": other})
+    assert check.passed
+    assert check.figures["ties"] == 1
+    assert "1 part where" in check.detail
+
+
+@pytest.fixture
+def position() -> tuple[Tensor, Tensor, Affinity]:
+    """Target logits, drafter logits and the affinity of a drafter with half of the tokens."""
+    generator = torch.Generator().manual_seed(5)
+    target = 1.5 * torch.randn(60, generator=generator)
+    vocabulary = Vocabulary.most_likely(target.softmax(0), 30)
+    drafter = target[vocabulary.draft_ids] + torch.randn(30, generator=generator)
+    return target, drafter, Affinity.first_order(vocabulary, target.softmax(0), tau=1e-3)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_a_right_sampler_passes(
+    position: tuple[Tensor, Tensor, Affinity], temperature: float
+) -> None:
+    """False alarm 1 in 10,000 a case; the seed is fixed. The control is part of the check."""
+    check = check_lossless(*position, temperature=temperature, seed=1)
+    assert check.passed, check.detail
+    assert check.figures["probability"] >= checks.FALSE_ALARM > check.figures["control_probability"]
+
+
+@pytest.mark.parametrize("fault", ["unverified", "no residual", "replaced too rarely"])
+def test_a_wrong_sampler_is_caught(
+    position: tuple[Tensor, Tensor, Affinity], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    honest = checks.draw_outputs
+
+    def faulty(
+        target: Tensor, draft: Tensor, affinity: Affinity, temperature: float, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        drafted, output = honest(target, draft, affinity, temperature, seed)
+        generator = torch.Generator().manual_seed(2)
+        fresh = target.softmax(0).multinomial(len(output), replacement=True, generator=generator)
+        wrong = {
+            "unverified": drafted,
+            "no residual": torch.where(drafted == output, output, fresh),
+            "replaced too rarely": torch.where(
+                torch.rand(len(output), generator=generator) < 0.1, drafted, output
+            ),
+        }
+        return drafted, wrong[fault]
+
+    monkeypatch.setattr(checks, "draw_outputs", faulty)
+    check = check_lossless(*position, temperature=1.0, seed=1)
+    assert not check.passed
+    assert check.figures["probability"] < checks.FALSE_ALARM
+
+
+def test_a_test_without_power_does_not_pass(
+    position: tuple[Tensor, Tensor, Affinity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "DRAWS", 20)
+    check = check_lossless(*position, temperature=1.0, seed=1)
+    assert check.figures["control_probability"] > checks.FALSE_ALARM
+    assert not check.passed
+
+
+def test_a_drafter_that_is_the_target_needs_no_control() -> None:
+    logits = torch.randn(20, generator=torch.Generator().manual_seed(0))
+    identity = Affinity.intersection(Vocabulary.identity(20))
+    check = check_lossless(logits, logits, identity, temperature=1.0, seed=0)
+    assert check.passed
+    assert check.figures["distance"] == pytest.approx(0, abs=1e-6)
+
+
+def test_draws_come_from_draft_and_verify(position: tuple[Tensor, Tensor, Affinity]) -> None:
+    drafted, output = checks.draw_outputs(*position, 1.0, 3)
+    target, drafter, affinity = position
+    q = redistribute(drafter, affinity).double()
+    p = target.double().softmax(0)
+    assert chi_square(drafted, q).probability > checks.FALSE_ALARM
+    kept = float((drafted == output).double().mean())
+    overlap = float(torch.minimum(p, q).sum())
+    # Equal to the draft: accepted, or rejected and the same token drawn again, which cannot be.
+    assert kept == pytest.approx(overlap, abs=5 * (0.25 / checks.DRAWS) ** 0.5)
+
+
+def test_chi_square_is_scipys_with_the_rare_tokens_in_one_cell() -> None:
+    generator = torch.Generator().manual_seed(9)
+    probs = torch.tensor([0.4, 0.3, 0.2, 0.0996] + [0.0001] * 4).double()
+    draws = probs.multinomial(5000, replacement=True, generator=generator)
+    counts = torch.bincount(draws, minlength=8).double()
+    observed = [*counts[:3].tolist(), float(counts[3:].sum())]
+    expected = [2000.0, 1500.0, 1000.0, 500.0]
+    ours, theirs = chi_square(draws, probs), scipy.stats.chisquare(observed, expected)
+    assert ours.degrees == 3
+    assert ours.statistic == pytest.approx(theirs.statistic)
+    assert ours.probability == pytest.approx(theirs.pvalue)
+    assert chi_square(torch.zeros(5000, dtype=torch.int64), probs).chance == "p < 1e-99"

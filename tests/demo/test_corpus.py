@@ -1,0 +1,89 @@
+"""The demo's text and the models shipped with it keep their promises."""
+
+import json
+import sysconfig
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from rdk_cuda.demo import corpus
+
+MODELS = Path(corpus.__file__).parent / "models"
+SHIPPED = [
+    *(f"target/{name}" for name in ("config.json", "generation_config.json", "model.safetensors")),
+    *(f"target/{name}" for name in ("tokenizer.json", "tokenizer_config.json")),
+    *(f"drafter/{name}" for name in ("config.json", "generation_config.json", "model.safetensors")),
+]
+
+shipped_models = pytest.mark.skipif(
+    not all((MODELS / name).is_file() for name in SHIPPED),
+    reason="the demo's models are not there yet: python -m rdk_cuda demo --train makes them",
+)
+
+
+def test_held_out_files_exist_and_are_never_trained_or_calibrated_on() -> None:
+    held_out = corpus.held_out_files()
+    assert len(held_out) == len(corpus.HELD_OUT) == len(set(held_out))
+    assert all(path.is_file() for path in held_out)
+    assert set(held_out).isdisjoint(corpus.training_files())
+    assert set(corpus.calibration_files()) < set(corpus.training_files())
+
+
+def test_files_come_sorted_and_the_same_every_time() -> None:
+    for files in (corpus.training_files, corpus.held_out_files, corpus.calibration_files):
+        names = [path.as_posix() for path in files()]
+        assert names == sorted(names)
+        assert files() == files()
+
+
+def test_training_files_are_neither_tests_nor_other_peoples_packages() -> None:
+    root = corpus.standard_library()
+    for path in corpus.training_files():
+        directories = path.relative_to(root).parts[:-1]
+        assert corpus.SKIPPED_DIRECTORIES.isdisjoint(directories)
+        assert not path.name.startswith("test_")
+
+
+def test_training_files_hold_ordinary_modules_with_test_in_their_name() -> None:
+    names = {path.name for path in corpus.training_files()}
+    assert {"doctest.py", "typing.py", "inspect.py"} <= names
+
+
+def test_a_python_without_library_source_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="zipped or frozen"):
+        corpus.training_files()
+
+
+@shipped_models
+def test_shipped_files_are_few_and_small() -> None:
+    files = [path for path in MODELS.rglob("*") if path.is_file()]
+    assert sorted(path.relative_to(MODELS).as_posix() for path in files) == sorted(SHIPPED)
+    assert sum(path.stat().st_size for path in files) <= 15_000_000
+
+
+@shipped_models
+@pytest.mark.parametrize(("name", "parameters"), [("target", 5_359_680), ("drafter", 1_469_840)])
+def test_shipped_models_have_their_shape(name: str, parameters: int) -> None:
+    config = json.loads((MODELS / name / "config.json").read_text())
+    assert config["vocab_size"] == 16384
+    assert config["tie_word_embeddings"]
+    weights = (MODELS / name / "model.safetensors").read_bytes()
+    header_end = 8 + int.from_bytes(weights[:8], "little")
+    header = json.loads(weights[8:header_end])
+    tensors = [entry for key, entry in header.items() if key != "__metadata__"]
+    assert {entry["dtype"] for entry in tensors} == {"F16"}
+    assert sum(prod(entry["shape"]) for entry in tensors) == parameters
+
+
+@shipped_models
+def test_shipped_tokenizer_has_the_whole_vocabulary() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(MODELS / "target" / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == 16384
+    assert tokenizer.token_to_id("<|endoftext|>") == 0
+    text = "def naïve(x):\n\treturn x  # ±1\n"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text

@@ -1,0 +1,163 @@
+"""`python -m rdk_cuda demo` from end to end, on two tiny models."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rdk_cuda
+from rdk_cuda.__main__ import main
+from rdk_cuda.demo import experiment
+from rdk_cuda.demo.checks import Check
+
+from .conftest import SHORT
+
+METHODS = ["target alone", "full drafter"] + 2 * [
+    "pruned drafter",
+    "first-order RDK",
+    "virtual tokens",
+]
+
+
+def arguments(directories: tuple[Path, Path], output: Path, *more: str) -> list[str]:
+    target, drafter = map(str, directories)
+    chosen = ("--target", target, "--drafter", drafter, "--output", str(output))
+    return ["demo", *chosen, *SHORT, *more]
+
+
+@pytest.fixture(scope="module")
+def finished(
+    directories: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str, int]:
+    """The output directory, what was printed, and the exit code."""
+    output = tmp_path_factory.mktemp("demo") / "new" / "output"
+    command = [sys.executable, "-m", "rdk_cuda", *arguments(directories, output)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return output, done.stdout + done.stderr, done.returncode
+
+
+@pytest.fixture(scope="module")
+def results(finished: tuple[Path, str, int]) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (finished[0] / "results.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    return content
+
+
+def test_it_succeeds_and_leaves_two_files_and_nothing_else(
+    finished: tuple[Path, str, int],
+) -> None:
+    output, printed, code = finished
+    assert code == 0, printed
+    assert sorted(path.name for path in output.iterdir()) == ["acceptance.png", "results.json"]
+    assert (output / "acceptance.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_everything_that_was_measured_is_printed(finished: tuple[Path, str, int]) -> None:
+    _, printed, _ = finished
+    for text in (*METHODS, "recovered", "corrected", "bonus", "Time: "):
+        assert text in printed
+    assert "passed  greedy output" in printed
+    assert "passed  sampled output" in printed
+    assert "\x1b" not in printed
+    assert "Warning" not in printed
+
+
+def test_the_file_has_the_table_as_numbers(results: dict[str, Any]) -> None:
+    rows = results["table"]
+    assert [row["method"] for row in rows] == METHODS
+    assert [row["head_rows"] for row in rows] == [400, 400, 100, 100, 108, 25, 25, 33]
+    for row in rows:
+        assert row["tokens"] == rows[0]["tokens"] >= 14 * 8
+        assert row["tokens_per_second"] > 0
+        assert 0.2 <= row["target_passes_per_token"] <= 1
+        if row["method"] != "target alone":
+            assert 0 < row["acceptance"]["value"] < 1
+            assert (
+                row["acceptance"]["low"] <= row["acceptance"]["value"] <= row["acceptance"]["high"]
+            )
+
+
+def test_the_file_says_how_the_figures_came_about(results: dict[str, Any]) -> None:
+    assert results["settings"]["keep"] == [0.25, 0.0625]
+    assert results["settings"]["virtual"] == 8
+    assert results["versions"]["rdk_cuda"] == rdk_cuda.__version__
+    assert results["versions"]["threads"] == 1
+    assert results["positions"]["held_out"] >= 400
+    assert results["elapsed_seconds"] > 0
+    assert [point["method"] for point in results["plot"]] == METHODS[1:]
+    assert [check["passed"] for check in results["checks"]] == [True, True]
+    shown = results["continuation"]
+    assert len(shown["tokens"]) == len(shown["pieces"]) == len(shown["kinds"]) == 8
+    assert set(shown["kinds"]) <= {"accepted", "recovered", "corrected", "bonus"}
+
+
+def test_a_prompt_of_the_user_is_what_is_continued(
+    directories: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--prompt", "import os, sys", "--keep", "0.1", "--keep", "0.5", "--temperature", "0.8")
+    assert main(arguments(directories, tmp_path, *more)) == 0
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert results["settings"]["prompt"] == "import os, sys"
+    assert results["settings"]["keep"] == [0.5]
+    assert results["continuation"]["prompt"] == "import os, sys"
+    assert "import os, sys" in capsys.readouterr().out
+
+
+def test_a_failed_check_is_told_and_is_the_exit_code(
+    directories: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = Check("greedy output", False, "none of it", {"different": 1})
+    monkeypatch.setattr(experiment, "check_greedy", lambda *_: failed)
+    assert main(arguments(directories, tmp_path, "--keep", "0.1")) == 1
+    assert "FAILED  greedy output: none of it." in capsys.readouterr().out
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert [check["passed"] for check in results["checks"]] == [False, True]
+
+
+def test_ctrl_c_ends_it_with_one_line_and_no_files(
+    directories: tuple[Path, Path], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "rdk_cuda", *arguments(directories, tmp_path)]
+    process = subprocess.Popen(
+        [*command, "--tokens", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    printed = ""
+    while "Decoding" not in printed:
+        line = process.stderr.readline()
+        assert line, printed
+        printed += line
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "Interrupted."
+    assert "Traceback" not in errors
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_training_goes_to_the_output_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: dict[str, Any] = {}
+
+    def train(output: Path, *, working_directory: Path) -> None:
+        called.update(output=output, working_directory=working_directory)
+
+    monkeypatch.setattr("rdk_cuda.demo.training.train", train)
+    assert main(["demo", "--train", "--output", str(tmp_path)]) == 0
+    assert called == {"output": tmp_path, "working_directory": tmp_path / "training"}
+    assert f"--target {tmp_path / 'target'}" in capsys.readouterr().out

@@ -1,0 +1,89 @@
+"""What the demo prints is readable in 80 columns and without colour, and safe to print."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from rdk_cuda.demo import report
+from rdk_cuda.demo.loading import Models
+from rdk_cuda.demo.results import pieces, printable
+
+INTERVAL = {"value": 1.234, "low": 1.1, "high": 1.4}
+DECODED = {"accepted_length": 1.5, "target_passes_per_token": 0.4, "tokens_per_second": 1234.0}
+
+
+def row(method: str, keep: float | None, **others: Any) -> dict[str, Any]:
+    acceptance = None if keep is None else {"value": 0.5, "low": 0.4, "high": 0.6}
+    empty = {"head_rows": 262144, "acceptance": acceptance, "recovered": None, "tuned": None}
+    return {"method": method, "keep": keep, **empty, **DECODED, **others}
+
+
+ROWS = [
+    row("target alone", None, tokens_per_second=1000.0),
+    row("full drafter", 1.0),
+    row("pruned drafter", 0.0625),
+    row("first-order RDK", 0.0625, tuned=1e-8, recovered={"value": -25.2, "low": -33, "high": -20}),
+    row("virtual tokens", 0.0625, tuned=0.25, recovered=INTERVAL),
+]
+
+
+def printed(results: dict[str, Any], **options: Any) -> str:
+    file = io.StringIO()
+    report.show(Console(file=file, width=80, **options), results)
+    return file.getvalue()
+
+
+def results(**continuation: Any) -> dict[str, Any]:
+    shown = {"method": "virtual tokens at 6.25 %", "source": "a.py", "prompt": "def f():"}
+    return {
+        "settings": {"temperature": 1.0},
+        "positions": {"held_out": 5376, "documents": 14},
+        "table": ROWS,
+        "checks": [{"name": "greedy output", "passed": False, "detail": "2 of 3", "figures": {}}],
+        "continuation": {**shown, "pieces": [], "kinds": [], "tokens": [], **continuation},
+    }
+
+
+def test_the_table_fits_80_columns_with_nothing_cut_off() -> None:
+    text = printed(results())
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "-2520 [-3300, -2000]" in text
+    assert "123 [110, 140]" in text
+    assert "1e-08 (at 6.25 %)" in text
+    assert "FAILED  greedy output: 2 of 3." in text
+    assert "\x1b" not in text
+
+
+def test_without_colour_tokens_stand_between_brackets() -> None:
+    kinds = ["accepted", "recovered", "corrected", "bonus", "bonus"]
+    text = printed(results(pieces=["\n    x", " = ", "value", "\n", "  "], kinds=kinds))
+    assert "def f():\n    x ⟦=⟧ «value»\n" in text
+
+
+def test_with_colour_there_are_none() -> None:
+    text = printed(results(pieces=["x", "y"], kinds=["recovered", "bonus"]), force_terminal=True)
+    assert "\x1b[" in text
+    assert "⟦" not in text
+
+
+def test_time_is_told_whether_it_was_gained_or_lost() -> None:
+    assert "1.23 times the target's own speed." in report.time_sentence(ROWS)
+    slower = [row("target alone", None, tokens_per_second=3000.0), *ROWS[1:]]
+    assert "no gain with these models on this machine" in report.time_sentence(slower)
+    assert "saves 60%" in report.time_sentence(slower)
+
+
+def test_pieces_join_to_the_text_even_where_a_character_has_several_tokens(tiny: Models) -> None:
+    tokenizer = tiny.tokenizer
+    text = "x = 'naïve ∑ 😀'  # done"
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) > len("x = ")
+    parts = pieces(tokenizer, ids[:2], ids[2:])
+    assert tokenizer.decode(ids[:2]) + "".join(parts) == text
+    assert len(parts) == len(ids) - 2
+
+
+def test_nothing_that_steers_a_terminal_is_printed() -> None:
+    assert printable("a\x1b[2Jb\rc\td\n") == "a\ufffd[2Jb\ufffdc\td\n"
