@@ -131,7 +131,12 @@ def test_ctrl_c_ends_it_with_one_line_and_no_files(
 ) -> None:
     command = [sys.executable, "-m", "rdk_cuda", *arguments(directories, tmp_path)]
     process = subprocess.Popen(
-        [*command, "--tokens", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--tokens", "300"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs the tests in the background may have it ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     printed = ""
