@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
-# environment that is active; torch only where there is none (a .venv sees the torch of its Python).
+# environment that is active; torch only where there is none that will do (a .venv sees that of its Python).
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -10,6 +10,7 @@ else
 ENVIRONMENT := .venv
 endif
 RUN := $(ENVIRONMENT)/bin/python
+HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 11)
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh tests/*/*.cpp)
 
@@ -22,18 +23,18 @@ test: lint
 	$(RUN) -m pytest
 
 lint: $(ENVIRONMENT)/.rdk-dev
-	$(ENVIRONMENT)/bin/ruff check .
-	$(ENVIRONMENT)/bin/ruff format --check .
-	$(ENVIRONMENT)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
-	$(ENVIRONMENT)/bin/mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -c "import clang_format; clang_format.clang_format()" --dry-run -Werror $(CXX_SOURCES)
+	$(RUN) -m mypy
 
 install: $(ENVIRONMENT)/.rdk-demo
 
 $(ENVIRONMENT)/.rdk-torch:
-	test -x $(RUN) || $(PYTHON) -m venv $(ENVIRONMENT) \
-	    $$($(PYTHON) -c "import torch" 2>/dev/null && echo --system-site-packages)
+	$(RUN) -m pip --version >/dev/null 2>&1 || { rm -rf .venv; $(PYTHON) -m venv $(ENVIRONMENT) \
+	    $$($(PYTHON) -c "$(HAS_TORCH)" 2>/dev/null && echo --system-site-packages); }
 	$(RUN) -m pip install --quiet "setuptools>=77,<82" wheel ninja
-	$(RUN) -c "import torch" 2>/dev/null || $(RUN) -m pip install --quiet "$(TORCH)"
+	$(RUN) -c "$(HAS_TORCH)" 2>/dev/null || $(RUN) -m pip install --quiet "$(TORCH)"
 	touch $@
 
 $(ENVIRONMENT)/.rdk-demo: $(ENVIRONMENT)/.rdk-torch $(SOURCES)

@@ -16,6 +16,9 @@ __all__ = ["read_canonical", "write_canonical"]
 
 _FORMAT = "rdk_cuda.affinity"
 _VERSION = 1
+# Without priors nothing in a file is as long as the target's vocabulary, so a short one could ask
+# for any amount of memory. The largest vocabularies have 2^18 tokens.
+_LARGEST_TARGET = 1 << 24
 
 
 def write_canonical(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -51,6 +54,11 @@ def read_canonical(path: Path) -> dict[str, Tensor]:
         ) from error
     if tensors["bias"].dim() != 1 or tensors["prior_cdf"].dim() != 2:
         return tensors  # sizes cannot be compared; the shapes are refused by check_canonical
+    if tensors["prior_cdf"].shape[1] > _LARGEST_TARGET:
+        raise AffinityError(
+            f"Affinity.load: {path} has {tensors['prior_cdf'].shape[1]} target tokens; a file may "
+            f"have at most {_LARGEST_TARGET}"
+        )
     for name, size in _sizes(tensors).items():
         if metadata.get(name) != size:
             raise AffinityError(

@@ -1,7 +1,8 @@
-"""What the Python layer accepts in place of an operator's `[B]` tensors: one number for all."""
+"""What the Python layer accepts in place of an operator's `[B]` tensors: one number, or a list."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -9,41 +10,52 @@ from torch import Tensor
 
 from . import operators
 
+Integers = int | Sequence[int] | Tensor
+Numbers = float | Sequence[float] | Tensor
+
 
 def temperatures(
-    function: str, temperature: float | Tensor, leading: Sequence[int], device: torch.device
+    function: str, temperature: Numbers, leading: Sequence[int], device: torch.device
 ) -> Tensor:
     """Float32 of the leading shape, from one number, `[B]` or that shape."""
-    if not isinstance(temperature, Tensor):
-        return torch.full(tuple(leading), float(temperature), device=device)
-    shape, needed = tuple(temperature.shape), tuple(leading)
-    if shape not in ((), needed, needed[:1]):
+    needed = tuple(leading)
+    if isinstance(temperature, (int, float)):
+        return torch.full(needed, float(temperature), device=device)
+    given = torch.as_tensor(temperature)
+    if tuple(given.shape) not in ((), needed, needed[:1]):
         choices = " or ".join(dict.fromkeys(str(list(s)) for s in (needed[:1], needed)))
         raise ValueError(
-            f"rdk_cuda.{function}: temperature has shape {list(shape)}; needs {choices}, or one "
-            "number"
+            f"{function}: temperature has shape {list(given.shape)}; needs {choices}, or one number"
         )
-    padded = temperature.reshape(shape + (1,) * (len(needed) - len(shape)))
+    padded = given.reshape(given.shape + (1,) * (len(needed) - given.dim()))
     return padded.to(device, torch.float32).expand(needed).contiguous()
 
 
 def per_sequence(
-    function: str, name: str, value: int | Tensor, batch: int, device: torch.device
+    function: str, name: str, value: Integers, batch: int, device: torch.device
 ) -> Tensor:
-    """Int64 `[B]`, from one number or `[B]`."""
-    if not isinstance(value, Tensor):
-        return torch.full((batch,), int(value), dtype=torch.int64, device=device)
-    if tuple(value.shape) not in ((), (batch,)) or value.is_floating_point():
+    """Int64 `[B]`, from one integer or `[B]`. Integers of 64 unsigned bits keep their bits."""
+    if isinstance(value, (Tensor, Sequence)) and not isinstance(value, str):
+        given = torch.as_tensor(value)
+    else:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise ValueError(
+                f"{function}: {name} is {value!r}; needs an integer, or {batch} of them"
+            ) from None
+        return torch.full((batch,), (number + 2**63) % 2**64 - 2**63, device=device)
+    if tuple(given.shape) not in ((), (batch,)) or given.is_floating_point():
         raise ValueError(
-            f"rdk_cuda.{function}: {name} is {value.dtype} of shape {list(value.shape)}; needs "
-            f"int64 of shape [{batch}], one for each sequence, or one int"
+            f"{function}: {name} is {given.dtype} of shape {list(given.shape)}; needs int64 of "
+            f"shape [{batch}], one for each sequence, or one int"
         )
-    return value.to(device, torch.int64).expand(batch).contiguous()
+    return given.to(device, torch.int64).expand(batch).contiguous()
 
 
 def user_seeds(
     function: str,
-    seeds: int | Tensor | None,
+    seeds: Integers | None,
     generator: torch.Generator | None,
     batch: int,
     device: torch.device,
@@ -55,8 +67,8 @@ def user_seeds(
         drawn = torch.randint(limits.min, limits.max, (batch,), generator=generator, device=source)
         return drawn.to(device)
     if generator is not None:
-        raise ValueError(f"rdk_cuda.{function}: got both seeds and generator; pass one of them")
+        raise ValueError(f"{function}: got both seeds and generator; pass one of them")
     given = per_sequence(function, "seeds", seeds, batch, device)
-    if isinstance(seeds, Tensor) and seeds.dim() == 1:
+    if isinstance(seeds, Sequence) or (isinstance(seeds, Tensor) and seeds.dim() == 1):
         return given
     return operators.step_seeds(given, torch.arange(batch, device=device))

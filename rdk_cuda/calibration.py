@@ -49,7 +49,7 @@ def cluster_pruned_tokens(
         kept tokens.
 
     Raises:
-        ImportError: without scikit-learn (`pip install rdk_cuda[demo]`).
+        ImportError: without scikit-learn (`pip install --no-build-isolation '.[demo]'`).
         ValueError: shapes that disagree, a count out of range, or no pruned token with mass.
 
     Example:
@@ -74,7 +74,9 @@ def cluster_pruned_tokens(
     try:
         from sklearn.cluster import KMeans
     except ImportError as error:
-        raise ImportError(f"{name} needs scikit-learn: pip install rdk_cuda[demo]") from error
+        raise ImportError(
+            f"{name} needs scikit-learn: pip install --no-build-isolation '.[demo]'"
+        ) from error
 
     points = weight.detach()[pruned.to(weight.device)].float().cpu()
     if hidden_second_moment is not None:

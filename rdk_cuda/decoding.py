@@ -11,6 +11,7 @@ section 5): whether a position is drafted, and its q, may not depend on the toke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, cast
@@ -21,6 +22,7 @@ from torch import Tensor
 import rdk_cuda
 
 from .affinity import Affinity
+from .arguments import Integers, Numbers
 from .generation import Batch, Continuation, Generation, Kind, Statistics
 from .ops import Draft
 from .vocabulary import Vocabulary
@@ -40,6 +42,7 @@ class CausalModel(Protocol):
         vocabulary_size: width of the logits, V_t or V_d. A drafter, too, is fed target ids.
         device: of the logits.
         lengths: how many tokens each sequence has been fed and still remembers.
+        context: how many it can remember; `math.inf` if any number.
     """
 
     @property
@@ -48,6 +51,8 @@ class CausalModel(Protocol):
     def device(self) -> torch.device: ...  # noqa: D102
     @property
     def lengths(self) -> Sequence[int]: ...  # noqa: D102
+    @property
+    def context(self) -> float: ...  # noqa: D102
 
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
@@ -126,6 +131,11 @@ class SpeculativeDecoder:
                 f"SpeculativeDecoder: draft_length is {draft_length}; needs at least 1 with a "
                 "drafter, and 0 without one"
             )
+        if draft_temperature is not None and not 0 <= draft_temperature < math.inf:
+            raise ValueError(
+                f"SpeculativeDecoder: draft_temperature is {draft_temperature}; needs to be finite "
+                "and at least 0, or None for each sequence's own"
+            )
         if (dynamic_tokens is None) != (full_head is None):
             raise ValueError("SpeculativeDecoder: dynamic_tokens and full_head belong together")
         self.target, self.drafter = target, drafter
@@ -138,10 +148,10 @@ class SpeculativeDecoder:
         self,
         prompts: Sequence[Sequence[int]],
         *,
-        max_new_tokens: int | Sequence[int],
-        temperature: float | Sequence[float] = 1.0,
-        seeds: int | Sequence[int] | None = None,
-        eos: int | Collection[int] | Sequence[Collection[int]] = (),
+        max_new_tokens: Integers,
+        temperature: Numbers = 1.0,
+        seeds: Integers | None = None,
+        eos: int | Collection[int] | Sequence[Collection[int]] | None = None,
         on_tokens: Callable[[int, list[int], list[Kind]], None] | None = None,
     ) -> Generation:
         """Continue every prompt to one of its end tokens or to `max_new_tokens`.
@@ -156,7 +166,7 @@ class SpeculativeDecoder:
 
         Raises:
             ValueError: arguments that do not fit.
-            RuntimeError: the target's logits are NaN or infinite.
+            RuntimeError: the target's logits are no distribution: NaN or +inf, or none finite.
         """
         batch = Batch.of(
             prompts,
@@ -167,6 +177,13 @@ class SpeculativeDecoder:
             eos,
             self.affinity.device,
         )
+        # The last token is decided but never read.
+        longest = max((s.full_length - 1 for s in batch.sequences), default=0)
+        if longest > self.target.context:
+            raise ValueError(
+                f"SpeculativeDecoder.generate: prompt and max_new_tokens take {longest} tokens of "
+                f"the target's context of {self.target.context:.0f}; shorten one of them"
+            )
         statistics = Statistics.empty(self.draft_length)
         models = [model for model in (self.target, self.drafter) if model is not None]
         for model in models:
@@ -200,10 +217,15 @@ class SpeculativeDecoder:
         drafts: list[Draft] = []
         for s in sequences:
             s.drafts = []
-        # A sequence goes on while it has drafted every place so far, and leaves one for the target.
+        context = self.drafter.context if self.drafter else 0
+        # A sequence goes on while it has drafted every place so far, leaves one for the target, and
+        # the drafter can read it.
         while any(
             keep := [
-                int(len(s.drafts) == len(drafts) < min(self.draft_length, s.room - 1))
+                int(
+                    len(s.drafts) == len(drafts) < min(self.draft_length, s.room - 1)
+                    and len(s.tokens) + len(s.drafts) <= context
+                )
                 for s in sequences
             ]
         ):

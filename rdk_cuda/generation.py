@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .ops import step_seeds
+from .arguments import Integers, Numbers, per_sequence, temperatures, user_seeds
 
 Kind = Literal["accepted", "recovered", "corrected", "bonus"]
 """How a token was decided: drafted and accepted; the same, but outside the drafter's own
@@ -103,7 +103,7 @@ class Continuation:
     def room(self) -> int:
         """How many tokens are still to be decided, 0 when it has ended."""
         ended = len(self.tokens) > self.prompt_length and self.tokens[-1] in self.eos
-        return 0 if ended else self.full_length - len(self.tokens)
+        return 0 if ended else max(0, self.full_length - len(self.tokens))
 
     def extend(self, decided: Sequence[int]) -> int:
         """Append tokens up to the first end token; returns how many."""
@@ -111,7 +111,8 @@ class Continuation:
             if token < 0:
                 raise RuntimeError(
                     "SpeculativeDecoder.generate: the target's logits behind "
-                    f"{len(self.tokens)} tokens of a sequence are NaN or infinite"
+                    f"{len(self.tokens)} tokens of a sequence are no distribution: NaN or +inf "
+                    "among them, or none finite"
                 )
             self.tokens.append(token)
             if token in self.eos:
@@ -131,60 +132,47 @@ class Batch(NamedTuple):
     def of(
         cls,
         prompts: Sequence[Sequence[int]],
-        max_new_tokens: int | Sequence[int],
-        temperature: float | Sequence[float],
+        max_new_tokens: Integers,
+        temperature: Numbers,
         draft_temperature: float | None,
-        seeds: int | Sequence[int] | None,
-        eos: int | Collection[int] | Sequence[Collection[int]],
+        seeds: Integers | None,
+        eos: int | Collection[int] | Sequence[Collection[int]] | None,
         device: torch.device,
     ) -> Batch:
         """Spread the arguments of `SpeculativeDecoder.generate` over its sequences."""
-        count = len(prompts)
-        if any(len(prompt) == 0 for prompt in prompts):
-            raise ValueError("SpeculativeDecoder.generate: prompts has an empty one; needs a token")
-        limits = _each("max_new_tokens", max_new_tokens, count)
-        heats = _each("temperature", temperature, count)
-        if min(limits, default=0) < 0 or not all(0 <= t < math.inf for t in heats):
+        name, count = "SpeculativeDecoder.generate", len(prompts)
+        if any(isinstance(prompt, int) or len(prompt) == 0 for prompt in prompts):
+            raise ValueError(f"{name}: prompts needs lists of token ids, none of them empty")
+        host = torch.device("cpu")
+        limits = per_sequence(name, "max_new_tokens", max_new_tokens, count, host).tolist()
+        target = temperatures(name, temperature, (count,), host)
+        if min(limits, default=0) < 0 or not bool(((target >= 0) & target.isfinite()).all()):
             raise ValueError(
-                f"SpeculativeDecoder.generate: max_new_tokens is {max_new_tokens} and temperature "
-                f"{temperature}; both need to be finite and at least 0"
+                f"{name}: max_new_tokens is {max_new_tokens} and temperature {temperature}; both "
+                "need to be finite and at least 0"
             )
         sequences = [
             Continuation(list(prompt), len(prompt), len(prompt) + limit, ends)
             for prompt, limit, ends in zip(prompts, limits, _end_tokens(eos, count), strict=True)
         ]
-        target = torch.tensor(heats, dtype=torch.float32, device=device)
+        target = target.to(device)
         draft = target if draft_temperature is None else torch.full_like(target, draft_temperature)
-        return cls(sequences, target, draft, _seeds(seeds, count).to(device))
+        return cls(sequences, target, draft, user_seeds(name, seeds, None, count, device))
 
 
 def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
 
 
-def _each(name: str, value: Any, count: int) -> list[Any]:
-    if isinstance(value, (int, float)):
-        return [value] * count
-    values = list(value)
-    if len(values) != count:
-        raise ValueError(
-            f"SpeculativeDecoder.generate: {name} has {len(values)} entries; needs {count}, one "
-            "for each prompt, or a single one"
-        )
-    return values
-
-
 def _end_tokens(eos: Any, count: int) -> list[frozenset[int]]:
-    ends = [eos] if isinstance(eos, int) else list(eos)
+    if isinstance(eos, Tensor):
+        eos = eos.tolist()
+    ends: list[Any] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     if all(isinstance(end, int) for end in ends):
         return [frozenset(ends)] * count
-    return [frozenset(each) for each in _each("eos", ends, count)]
-
-
-def _seeds(seeds: int | Sequence[int] | None, count: int) -> Tensor:
-    if seeds is None:
-        limits = torch.iinfo(torch.int64)
-        return torch.randint(limits.min, limits.max, (count,))
-    given = torch.tensor(_each("seeds", seeds, count), dtype=torch.int64)
-    # One seed is never shared: the sequences would draw with the same random numbers.
-    return step_seeds(given, torch.arange(count)) if isinstance(seeds, int) else given
+    if len(ends) != count:
+        raise ValueError(
+            f"SpeculativeDecoder.generate: eos has {len(ends)} sets; needs {count}, one for each "
+            "prompt, or a single one"
+        )
+    return [frozenset(each) for each in ends]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import operators
 from .affinity import Affinity
-from .arguments import per_sequence, temperatures, user_seeds
+from .arguments import Integers, Numbers, per_sequence, temperatures, user_seeds
 
 __all__ = ["Draft", "Verified", "draft", "gather_logits", "redistribute", "step_seeds", "verify"]
 
@@ -32,13 +32,14 @@ class Verified(NamedTuple):
     num_accepted: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Draft:
     """Drafted tokens and what `verify` needs of them: the drafter's own logits, nothing wider.
 
     Attributes:
         tokens: `[B, K]` int64 target ids; -1 ends a sequence's draft.
-        logits: `[B, K, V_d]`, or None for drafts without a distribution.
+        logits: `[B, K, V_d]`, or None for drafts without a distribution. The caller's own tensor:
+            what it holds may not change before `verify`.
         stats: `[B, K, 2 + R]` float32, (max, sum, spread mass...) of the drafter's softmax, or
             None.
         temperature: `[B]` float32, the drafter's.
@@ -63,8 +64,8 @@ class Draft:
         cls,
         tokens: Tensor,
         *,
-        seeds: int | Tensor | None = None,
-        positions: int | Tensor = 0,
+        seeds: Integers | None = None,
+        positions: Integers = 0,
         generator: torch.Generator | None = None,
     ) -> Draft:
         """Drafts of an n-gram, suffix or copying drafter: q is one-hot on the token given.
@@ -84,14 +85,14 @@ class Draft:
                 f"Draft.without_distribution: tokens has shape {list(tokens.shape)}; needs [B, K]"
             )
         batch, device = tokens.shape[0], tokens.device
-        first = per_sequence("without_distribution", "positions", positions, batch, device)
+        first = per_sequence("Draft.without_distribution", "positions", positions, batch, device)
         return cls(
             tokens=tokens.long(),
             logits=None,
             stats=None,
             temperature=torch.zeros(batch, device=device),
             seeds=step_seeds(
-                user_seeds("without_distribution", seeds, generator, batch, device), first
+                user_seeds("Draft.without_distribution", seeds, generator, batch, device), first
             ),
             positions=first,
         )
@@ -101,8 +102,15 @@ class Draft:
         """The drafts of one step, each made with `after=` the one before, as one `[B, K]` draft."""
         if not drafts:
             raise ValueError("Draft.join: drafts is empty; needs at least one Draft")
-        length = drafts[0].offset
+        first = drafts[0]
+        length = first.offset
         for index, part in enumerate(drafts):
+            # after= hands on the tensors themselves.
+            if part.seeds is not first.seeds and not torch.compiler.is_compiling():
+                raise ValueError(
+                    f"Draft.join: drafts[{index}] belongs to another step than drafts[0]; make it "
+                    "with after= the one before it"
+                )
             if part.offset != length:
                 raise ValueError(
                     f"Draft.join: drafts[{index}] follows {part.offset} tokens of its step, but "
@@ -116,9 +124,13 @@ class Draft:
                 if any(part is not None for part in parts):
                     raise ValueError(f"Draft.join: only some of the drafts have {name}")
                 return None
+            if len({part.shape[2:] for part in parts}) > 1:
+                raise ValueError(
+                    f"Draft.join: {name} have the shapes {[list(part.shape) for part in parts]}; "
+                    "all need the same last dimension (fill up dynamic tokens with -1)"
+                )
             return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-        first = drafts[0]
         return cls(
             tokens=cast(Tensor, joined("tokens")),
             logits=joined("logits"),
@@ -135,7 +147,7 @@ class Draft:
 def redistribute(
     draft_logits: Tensor,
     affinity: Affinity,
-    temperature: float | Tensor = 1.0,
+    temperature: Numbers = 1.0,
     *,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
@@ -169,7 +181,7 @@ def redistribute(
     leading = draft_logits.shape[:-1]
     return operators.redistribute(
         draft_logits,
-        temperatures("redistribute", temperature, leading, draft_logits.device),
+        temperatures("rdk_cuda.redistribute", temperature, leading, draft_logits.device),
         *affinity.columns,
         affinity.row_top,
         dynamic_tokens,
@@ -180,10 +192,10 @@ def redistribute(
 def draft(
     draft_logits: Tensor,
     affinity: Affinity,
-    temperature: float | Tensor | None = None,
+    temperature: Numbers | None = None,
     *,
-    seeds: int | Tensor | None = None,
-    positions: int | Tensor = 0,
+    seeds: Integers | None = None,
+    positions: Integers | None = None,
     generator: torch.Generator | None = None,
     after: Draft | None = None,
     dynamic_tokens: Tensor | None = None,
@@ -201,8 +213,10 @@ def draft(
         seeds: `[B]` int64, a seed for each sequence that stays the same through its decoding, or
             one int from which each sequence gets its own. Drawn from `generator` if not given. The
             key of each step is derived here (DESIGN section 5).
-        positions: the absolute position of the first token drafted, one for all or `[B]`.
-        generator: where seeds come from if none are given; torch's default one if not given.
+        positions: the absolute position of the first token drafted, one for all or `[B]`; 0 if not
+            given.
+        generator: where seeds come from if none are given; torch's default one if not given. Not
+            for compiled code: torch.compile takes no generator.
         after: the previous draft of the same step. Seeds, positions and temperature are its own.
         dynamic_tokens: `[B, C]` or `[B, K, C]` int32, extra target ids, -1 for an unused column.
             They may not depend on the token drafted here.
@@ -233,15 +247,24 @@ def draft(
     batch, length, _ = draft_logits.shape
     device = draft_logits.device
     if after is None:
-        first = per_sequence("draft", "positions", positions, batch, device)
-        scale = temperatures("draft", 1.0 if temperature is None else temperature, (batch,), device)
-        step = step_seeds(user_seeds("draft", seeds, generator, batch, device), first)
+        first = per_sequence(
+            "rdk_cuda.draft", "positions", 0 if positions is None else positions, batch, device
+        )
+        scale = temperatures(
+            "rdk_cuda.draft", 1.0 if temperature is None else temperature, (batch,), device
+        )
+        step = step_seeds(user_seeds("rdk_cuda.draft", seeds, generator, batch, device), first)
         offset = 0
     else:
-        if temperature is not None or seeds is not None or generator is not None:
+        if any(value is not None for value in (temperature, seeds, positions, generator)):
             raise ValueError(
-                "rdk_cuda.draft: temperature, seeds and generator belong to the first draft of a "
-                "step; leave them out together with after="
+                "rdk_cuda.draft: temperature, seeds, positions and generator belong to the first "
+                "draft of a step; leave them out together with after="
+            )
+        if after.tokens.shape[0] != batch:
+            raise ValueError(
+                f"rdk_cuda.draft: draft_logits has {batch} sequences, but after= has "
+                f"{after.tokens.shape[0]}; both need the same batch"
             )
         first, scale, step = after.positions, after.temperature, after.seeds
         offset = after.offset + after.tokens.shape[1]
@@ -275,7 +298,7 @@ def verify(
     target_logits: Tensor,
     draft: Draft | Sequence[Draft],
     affinity: Affinity,
-    temperature: float | Tensor = 1.0,
+    temperature: Numbers = 1.0,
 ) -> Verified:
     """Accept drafted tokens, or replace the first rejected one, so that the output is the target's.
 
@@ -313,7 +336,7 @@ def verify(
     device = target_logits.device
 
     def packed(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.flatten(0, 1)
+        return None if tensor is None else tensor.flatten(0, 1).contiguous()
 
     if joined.logits is None:
         logits = target_logits.new_empty((0, affinity.draft_size))
@@ -325,9 +348,9 @@ def verify(
         logits,
         packed(joined.stats),
         rows,
-        joined.tokens.flatten(),
+        joined.tokens.flatten().contiguous(),
         torch.arange(batch + 1, dtype=torch.int32, device=device) * length,
-        temperatures("verify", temperature, (batch,), device),
+        temperatures("rdk_cuda.verify", temperature, (batch,), device),
         joined.temperature,
         joined.seeds,
         joined.positions,

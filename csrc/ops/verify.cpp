@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "affinity_arguments.h"
 #include "backend.h"
 #include "operators.h"
@@ -57,8 +59,8 @@ std::tuple<Tensor, Tensor> verify(
                                      col_weights, spread, prior);
   params.draft = draft_columns(checks, draft_logits, bias, params.affinity.target_size,
                                dynamic_tokens, dynamic_logits);
-  if (max_draft < 0) {
-    checks.refuse("max_draft", "is " + std::to_string(max_draft), "0 or more");
+  if (max_draft < 0 || max_draft >= std::numeric_limits<int32_t>::max()) {
+    checks.refuse("max_draft", "is " + std::to_string(max_draft), "0 or more, below 2^31 - 1");
   }
   params.max_draft = max_draft;
   params.sequences = count_sequences(checks, draft_offsets);

@@ -1,4 +1,4 @@
-"""The demo's command line. Imports nothing heavy, so that `--help` and refusals come at once."""
+"""The demo's command line. Imports nothing but torch, so that refusals come before models load."""
 
 import argparse
 import math
@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [module for module in REQUIRED if find_spec(module) is None]
     if missing:
         raise InputError(
-            f"needs {', '.join(missing)}: pip install 'rdk_cuda[demo]', or in a source folder "
+            f"needs {', '.join(missing)}: in the source folder, "
             "pip install --no-build-isolation '.[demo]'"
         )
     if (arguments.target is None) != (arguments.drafter is None):

@@ -69,7 +69,7 @@ class HuggingFaceModel:
         self.model, self.return_hidden = model, return_hidden
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
-        self._readable, self._context = embedding.shape[0], _context_length(model.config)
+        self._readable, self.context = embedding.shape[0], _context_length(model.config)
         self._own_head = head is None
         self._head = self.full_head
         self._check_against_plain_forward()
@@ -196,10 +196,11 @@ class HuggingFaceModel:
         for b, (new, kept, length) in enumerate(zip(tokens, keep, self._lengths, strict=True)):
             if not 0 <= kept <= len(new):
                 raise ValueError(f"HuggingFaceModel.feed: keep[{b}] is {kept} of {len(new)} tokens")
-            if length + len(new) > self._context:
+            if length + len(new) > self.context:
                 raise ValueError(
                     f"HuggingFaceModel.feed: sequence {b} gets {length + len(new)} tokens long; "
-                    f"the model's context is {self._context}: shorten the prompt or max_new_tokens"
+                    f"the model's context is {self.context:.0f}; shorten the prompt or "
+                    "max_new_tokens"
                 )
 
     def _checked_head(

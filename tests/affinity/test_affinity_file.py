@@ -283,3 +283,12 @@ def test_a_header_that_promises_more_than_there_is_allocates_nothing(tmp_path):
     path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + content[8 + length :])
     with pytest.raises(AffinityError, match="not a complete safetensors file"):
         Affinity.load(path)
+
+
+def test_a_short_file_cannot_ask_for_any_amount_of_memory(tmp_path):
+    """Without priors V_t is a number in the header, and what is derived from it has its size."""
+    path = tmp_path / "a"
+    Affinity.intersection(Vocabulary([0], target_size=1 << 25)).save(path)
+    assert path.stat().st_size < 1000
+    with pytest.raises(AffinityError, match="33554432 target tokens; a file may have at most"):
+        Affinity.load(path)

@@ -135,7 +135,7 @@ def test_heads_refuse_what_does_not_fit():
 class TestClusters:
     @pytest.fixture(autouse=True)
     def _needs_sklearn(self):
-        pytest.importorskip("sklearn", reason="clustering needs rdk_cuda[demo]")
+        pytest.importorskip("sklearn", reason="clustering needs the demo extra")
 
     def test_they_cover_all_pruned_tokens_and_no_kept_one(self):
         (weight, _), vocabulary = _head(), _vocabulary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -22,6 +23,7 @@ class TableModel:
     """
 
     device = torch.device("cpu")
+    context = math.inf
 
     def __init__(self, table: Tensor, size: int) -> None:
         self.table, self.size, self.vocabulary_size = table, size, table.shape[1]

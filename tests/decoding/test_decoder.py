@@ -216,20 +216,20 @@ def test_a_drafter_without_a_distribution_costs_drafts_only() -> None:
 def test_a_target_without_a_distribution_is_an_error() -> None:
     broken = torch.full((SIZE * SIZE, SIZE), torch.nan)
     speculative = SpeculativeDecoder(TableModel(broken, SIZE), draft_length=0)
-    with pytest.raises(RuntimeError, match=r"logits behind 2 tokens .* are NaN or infinite"):
+    with pytest.raises(RuntimeError, match=r"logits behind 2 tokens .* are no distribution"):
         speculative.generate([[1, 2]], max_new_tokens=3)
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"prompts": [[1], []]}, "prompts has an empty one"),
+        ({"prompts": [[1], []]}, "none of them empty"),
         ({"temperature": -1.0}, "temperature -1.0"),
         ({"temperature": math.nan}, "temperature nan"),
         ({"max_new_tokens": -1}, "max_new_tokens is -1"),
-        ({"max_new_tokens": [1, 2, 3]}, "max_new_tokens has 3 entries; needs 2"),
-        ({"seeds": [1]}, "seeds has 1 entries; needs 2"),
-        ({"eos": [{1}]}, "eos has 1 entries; needs 2"),
+        ({"max_new_tokens": [1, 2, 3]}, r"max_new_tokens is .* of shape \[3\]"),
+        ({"seeds": [1]}, r"seeds is .* of shape \[1\]"),
+        ({"eos": [{1}]}, "eos has 1 sets; needs 2"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], complaint: str) -> None:
@@ -255,3 +255,51 @@ def test_sizes_that_do_not_agree_are_refused() -> None:
         SpeculativeDecoder(model)
     with pytest.raises(ValueError, match="dynamic_tokens and full_head"):
         SpeculativeDecoder(model, copy(model), dynamic_tokens=lambda contexts: torch.zeros(1, 1))
+
+
+def table_model(seed: int = 0) -> TableModel:
+    return TableModel(random_table(SIZE, seed), SIZE)
+
+
+@pytest.mark.parametrize("limit", [2.5, float("nan"), -1, [1, 2, 3]])
+def test_a_limit_that_is_no_count_is_refused(limit: object) -> None:
+    """A fraction would never be reached exactly, and so never end."""
+    decoder = SpeculativeDecoder(table_model(), draft_length=0)
+    with pytest.raises(ValueError, match="max_new_tokens is"):
+        decoder.generate([[1, 2]], max_new_tokens=limit)
+
+
+@pytest.mark.parametrize("temperature", [-1.0, float("nan"), float("inf")])
+def test_a_draft_temperature_without_distribution_is_refused(temperature: float) -> None:
+    with pytest.raises(ValueError, match="draft_temperature is"):
+        SpeculativeDecoder(
+            table_model(), table_model(), draft_length=2, draft_temperature=temperature
+        )
+
+
+def test_more_tokens_than_the_target_can_read_are_refused_at_the_start() -> None:
+    target = table_model()
+    target.context = 8
+    decoder = SpeculativeDecoder(target, draft_length=0)
+    assert len(decoder.generate([[1, 2]], max_new_tokens=7, seeds=1).tokens[0]) == 7
+    with pytest.raises(ValueError, match="take 9 tokens of the target's context of 8"):
+        decoder.generate([[1, 2]], max_new_tokens=8, seeds=1)
+    assert target.passes == 7
+
+
+def test_a_drafter_with_a_shorter_context_drafts_while_it_can() -> None:
+    drafter = table_model()
+    drafter.context = 6
+    decoder = SpeculativeDecoder(table_model(), drafter, draft_length=3)
+    tokens, statistics = decoder.generate([[1, 2]], max_new_tokens=20, temperature=0.0, seeds=1)
+    alone = SpeculativeDecoder(table_model(), draft_length=0)
+    assert tokens == alone.generate([[1, 2]], max_new_tokens=20, temperature=0.0).tokens
+    assert sum(statistics.drafted) > 0
+    assert max(drafter.lengths) <= 6
+
+
+@pytest.mark.parametrize("eos", [None, torch.tensor([3]), {3}, 3, [{3}]])
+def test_end_tokens_come_in_any_form(eos: object) -> None:
+    decoder = SpeculativeDecoder(table_model(), draft_length=0)
+    (tokens,) = decoder.generate([[1, 2]], max_new_tokens=40, seeds=1, eos=eos).tokens
+    assert len(tokens) == 40 if eos is None else tokens[-1] == 3 or 3 not in tokens

@@ -65,7 +65,7 @@ def test_a_missing_extra_is_answered_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setattr(arguments, "find_spec", lambda name: None if name == "rich" else name)
     answer = refusal(capsys, "--output", tmp_path)
-    assert "needs rich: pip install 'rdk_cuda[demo]'" in answer
+    assert "needs rich: in the source folder, pip install --no-build-isolation '.[demo]'" in answer
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 
 SIZE, BATCH, DRAFTS = 300, 4, 3
@@ -188,3 +189,99 @@ def test_drafts_of_a_step_are_joined_in_order(affinity: Affinity) -> None:
         rdk_cuda.verify(target, [second, first], affinity)
     with pytest.raises(ValueError, match="lacks"):
         rdk_cuda.verify(target[:, :DRAFTS], second, affinity)
+
+
+# ---------------------------------------------------------------- what fits together, what does not
+
+
+def identity(size: int = 5) -> Affinity:
+    return Affinity.intersection(Vocabulary.identity(size))
+
+
+def test_drafts_of_different_steps_are_not_joined() -> None:
+    """One step has one key, temperature and position: joined with another's, q would be wrong."""
+    logits = torch.zeros(1, 5)
+    first = rdk_cuda.draft(logits, identity(), seeds=1, positions=10)
+    other = rdk_cuda.draft(logits, identity(), 0.3, seeds=2, positions=50)
+    stranger = rdk_cuda.draft(logits, identity(), after=other)
+    with pytest.raises(ValueError, match="belongs to another step"):
+        rdk_cuda.verify(torch.zeros(1, 3, 5), [first, stranger], identity())
+
+
+@pytest.mark.parametrize(
+    "argument", [{"positions": 9}, {"seeds": 1}, {"temperature": 1.0}], ids=lambda a: next(iter(a))
+)
+def test_what_belongs_to_the_first_draft_is_refused_after_it(argument: dict[str, float]) -> None:
+    first = rdk_cuda.draft(torch.zeros(1, 5), identity(), seeds=1)
+    with pytest.raises(ValueError, match="belong to the first draft of a step"):
+        rdk_cuda.draft(torch.zeros(1, 5), identity(), after=first, **argument)
+
+
+def test_a_draft_goes_on_with_the_same_sequences() -> None:
+    first = rdk_cuda.draft(torch.zeros(1, 5), identity(), seeds=1)
+    with pytest.raises(ValueError, match="has 2 sequences, but after= has 1"):
+        rdk_cuda.draft(torch.zeros(2, 5), identity(), after=first)
+
+
+def test_dynamic_tokens_of_joined_drafts_have_one_width() -> None:
+    logits = torch.zeros(1, 5)
+    tokens = torch.zeros(1, 3, dtype=torch.int32)
+    extra = {"dynamic_tokens": tokens, "dynamic_logits": torch.zeros(1, 3)}
+    less = {name: tensor[:, :2].contiguous() for name, tensor in extra.items()}
+    first = rdk_cuda.draft(logits, identity(), seeds=1, **extra)
+    with pytest.raises(ValueError, match="dynamic_tokens have the shapes"):
+        rdk_cuda.Draft.join([first, rdk_cuda.draft(logits, identity(), after=first, **less)])
+
+
+def test_copied_drafts_may_be_views() -> None:
+    history = torch.arange(5)
+    for tokens in (history[None, :4:2], history[:4].view(2, 2)[:, :1]):
+        batch, length = tokens.shape
+        copied = rdk_cuda.Draft.without_distribution(tokens, seeds=3)
+        rdk_cuda.verify(torch.zeros(batch, length + 1, 5), copied, identity())
+
+
+def test_seeds_have_64_bits_signed_or_not() -> None:
+    logits = torch.zeros(2, 5)
+    unsigned = rdk_cuda.draft(logits, identity(), seeds=2**64 - 1)
+    signed = rdk_cuda.draft(logits, identity(), seeds=-1)
+    assert torch.equal(unsigned.seeds, signed.seeds)
+
+
+def test_lists_do_for_numbers_of_each_sequence() -> None:
+    logits = torch.zeros(2, 5)
+    lists = rdk_cuda.draft(logits, identity(), [1.0, 0.5], seeds=[1, 2], positions=[3, 4])
+    tensors = rdk_cuda.draft(
+        logits,
+        identity(),
+        torch.tensor([1.0, 0.5]),
+        seeds=torch.tensor([1, 2]),
+        positions=torch.tensor([3, 4]),
+    )
+    assert torch.equal(lists.seeds, tensors.seeds)
+    assert torch.equal(lists.temperature, tensors.temperature)
+
+
+@pytest.mark.parametrize("seeds", [1.5, [1.0, 2.0], [1, 2, 3], "7"])
+def test_seeds_that_are_none_are_refused_by_name(seeds: object) -> None:
+    with pytest.raises(ValueError, match=r"rdk_cuda\.draft: seeds is"):
+        rdk_cuda.draft(torch.zeros(2, 5), identity(), seeds=seeds)
+
+
+def test_drafts_are_compared_by_identity() -> None:
+    draft = rdk_cuda.draft(torch.zeros(2, 5), identity(), seeds=1)
+    assert draft == draft
+    assert draft != rdk_cuda.draft(torch.zeros(2, 5), identity(), seeds=1)
+
+
+def test_a_step_of_the_python_layer_compiles_into_one_graph() -> None:
+    affinity = identity()
+
+    def step(draft_logits: torch.Tensor, target_logits: torch.Tensor) -> torch.Tensor:
+        first = rdk_cuda.draft(draft_logits, affinity, seeds=1, positions=7)
+        second = rdk_cuda.draft(draft_logits, affinity, after=first)
+        return rdk_cuda.verify(target_logits, [first, second], affinity).tokens
+
+    inputs = torch.randn(3, 5), torch.randn(3, 3, 5)
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*inputs), step(*inputs))
