@@ -11,8 +11,9 @@ ENVIRONMENT := .venv
 endif
 RUN := $(ENVIRONMENT)/bin/python
 HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 11)
-SOURCES := setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
-CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh tests/*/*.cpp)
+SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
+CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
+    tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
 .PHONY: demo test lint install clean
 

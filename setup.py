@@ -1,5 +1,8 @@
 """Builds the operators of rdk_cuda. Metadata is in pyproject.toml.
 
+`python setup.py build_kernels` compiles the CUDA kernels alone, for every architecture and beside
+any torch, and prints the registers and memory that they take.
+
 Environment:
     RDK_CUDA   auto (default): CUDA operators if this torch has CUDA, nvcc is found and the sources
                have CUDA kernels; on: refuse to build without; off: CPU operators only.
@@ -15,13 +18,16 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import ClassVar
 
-from setuptools import Extension, setup
+from setuptools import Command, Extension, setup
 
 ROOT = Path(__file__).resolve().parent
 PYTHON_TARGET = (3, 10)
 TORCH_TARGET = (2, 11)
-DEFAULT_ARCHS = "80 86 89 90a 100 120"
+
+sys.path.insert(0, str(ROOT))  # pip runs this file without its folder
+import build_kernels as kernels  # noqa: E402
 
 if not sys.platform.startswith("linux"):
     sys.exit(f"rdk_cuda builds on Linux only; this is {sys.platform}.")
@@ -29,7 +35,8 @@ if sys.version_info < PYTHON_TARGET:
     sys.exit(f"rdk_cuda needs Python 3.10 or later; this is {sys.version.split()[0]}.")
 try:
     import torch
-    from torch.utils.cpp_extension import BuildExtension, CppExtension
+    from torch.utils.cpp_extension import BuildExtension as TorchBuildExtension
+    from torch.utils.cpp_extension import CppExtension
 except ImportError as error:
     sys.exit(
         f"rdk_cuda needs torch 2.11 or later to build ({error}). "
@@ -70,30 +77,47 @@ def cuda_decision() -> tuple[bool, str]:
 def build_info() -> dict[str, object]:
     """What rdk_cuda.build_info() will report; compiled into the module."""
     with_cuda, reason = cuda_decision()
-    archs = os.environ.get("RDK_ARCHS", DEFAULT_ARCHS).replace(";", " ").split()
     return {
         "version": version(),
         "torch_target": ".".join(map(str, TORCH_TARGET)),
         "built_with_torch": torch.__version__,
         "cuda": torch.version.cuda if with_cuda else None,
         "cuda_reason": reason,
-        "architectures": archs if with_cuda else [],
+        "architectures": kernels.architectures() if with_cuda else [],
     }
 
 
 def extension(info: dict[str, object]) -> Extension:
     """The one extension module: stable ABI of torch, limited API of Python."""
     torch_target = f"0x{TORCH_TARGET[0]:02x}{TORCH_TARGET[1]:02x}000000000000"
+    with_cuda = info["cuda"] is not None
+    macros: list[tuple[str, str | None]] = [("TORCH_TARGET_VERSION", torch_target)]
+    cuda: dict[str, list[str]] = {}
+    if with_cuda:
+        include, library = kernels.toolkit_folders()
+        macros.append(("RDK_WITH_CUDA", None))
+        # The static runtime, as nvcc itself links it: no tie to the one that torch brings.
+        cuda = {
+            "include_dirs": [str(include)],
+            "library_dirs": [str(library)],
+            "libraries": ["cudart_static", "rt", "pthread", "dl"],
+            "extra_link_args": ["-Wl,--exclude-libs,libcudart_static.a"],
+        }
     sources = [
         *sorted((ROOT / "csrc").glob("*.cpp")),
         *sorted((ROOT / "csrc" / "cpu").glob("*.cpp")),
         *sorted((ROOT / "csrc" / "ops").glob("*.cpp")),
     ]
+    sources = [path for path in sources if with_cuda or path.name != "backend_cuda.cpp"]
     extension: Extension = CppExtension(
         "rdk_cuda._C",
         [str(path.relative_to(ROOT)) for path in sources],
-        depends=[str(path.relative_to(ROOT)) for path in sorted((ROOT / "csrc").rglob("*.h"))],
-        define_macros=[("TORCH_TARGET_VERSION", torch_target)],
+        depends=[
+            str(path.relative_to(ROOT))
+            for pattern in ("*.h", "*.cu", "*.cuh")
+            for path in sorted((ROOT / "csrc").rglob(pattern))
+        ],
+        define_macros=macros,
         extra_compile_args={
             "cxx": [
                 "-O3",
@@ -105,8 +129,45 @@ def extension(info: dict[str, object]) -> Extension:
             ]
         },
         py_limited_api=True,
+        **cuda,
     )
     return extension
+
+
+class BuildExtension(TorchBuildExtension):  # type: ignore[misc]
+    """Compiles the kernels first, and links them into the extension."""
+
+    def build_extensions(self) -> None:
+        """As torch does it, with the kernels' objects."""
+        if INFO["cuda"]:
+            folder = Path(self.build_temp).resolve() / "kernels"
+            objects = kernels.compile_objects(folder, kernels.architectures())
+            self.extensions[0].extra_objects = [str(path) for path in objects]
+        super().build_extensions()
+
+
+class BuildKernels(Command):  # type: ignore[misc]
+    """`python setup.py build_kernels`."""
+
+    description = "compile the CUDA kernels for every architecture and print what they take"
+    user_options: ClassVar = [
+        ("json=", None, "also write registers and shared memory to this file")
+    ]
+
+    def initialize_options(self) -> None:
+        """No file is written."""
+        self.json: str | None = None
+
+    def finalize_options(self) -> None:
+        """Nothing is left to decide."""
+
+    def run(self) -> None:
+        """Compiles what has changed, then prints."""
+        cubins = kernels.compile_cubins(ROOT / "build" / "kernels", kernels.architectures())
+        found = kernels.resources(cubins)
+        print(kernels.table(found))
+        if self.json is not None:
+            Path(self.json).write_text(kernels.golden(found), encoding="utf-8")
 
 
 INFO = build_info()
@@ -120,6 +181,6 @@ print(
 setup(
     version=version(),
     ext_modules=[extension(INFO)],
-    cmdclass={"build_ext": BuildExtension},
+    cmdclass={"build_ext": BuildExtension, "build_kernels": BuildKernels},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -2,21 +2,23 @@
 // read them. Strides are in elements. Absent optional tensors are null.
 #pragma once
 
-#include <stdint.h>
-
 #include "host_device.h"
 
 namespace rdk {
 
 // Columns of a softmax are cut into chunks of this many by index; draws are two-level over them
 // (DESIGN.md, "Random numbers"). Part of the contract: tokens depend on it.
-constexpr int64_t kChunk = 1024;
+constexpr int kChunk = 1024;
 
 // Proposals from p before the residual is drawn by a direct pass.
 constexpr int kResidualTries = 32;
 
+// Kernels count columns and rows in 32 bits, also in units of R + 2 and with a chunk to spare.
+constexpr int64_t kMaxColumns = int64_t{1} << 28;
+constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1;
+
 // R, the number of priors of an affinity, is small by design.
-constexpr int64_t kMaxRank = 4;
+constexpr int kMaxRank = 4;
 
 enum class Dtype : int32_t { kFloat32, kFloat16, kBFloat16 };
 
@@ -27,8 +29,11 @@ struct Rows {
   int64_t outer_stride;
   int64_t inner_stride;
 
+  // At most kMaxRows: 64-bit division would cost a GPU a subroutine.
   RDK_HOST_DEVICE int64_t offset(int64_t row) const {
-    return (row / inner) * outer_stride + (row % inner) * inner_stride;
+    const uint32_t outer = static_cast<uint32_t>(row) / static_cast<uint32_t>(inner);
+    const uint32_t rest = static_cast<uint32_t>(row) - outer * static_cast<uint32_t>(inner);
+    return outer * outer_stride + rest * inner_stride;
   }
 };
 

@@ -4,7 +4,14 @@
 
 #include "ops/operators.h"
 
-STABLE_TORCH_LIBRARY(rdk, m) {
+// The emulated tests register the same operators under a name of their own.
+#ifndef RDK_NAMESPACE
+#define RDK_NAMESPACE rdk
+#endif
+#define RDK_LIBRARY(name, m) STABLE_TORCH_LIBRARY(name, m)
+#define RDK_LIBRARY_IMPL(name, key, m) STABLE_TORCH_LIBRARY_IMPL(name, key, m)
+
+RDK_LIBRARY(RDK_NAMESPACE, m) {
   m.def(
       "redistribute(Tensor draft_logits, Tensor temperature, "
       "Tensor bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
@@ -30,10 +37,16 @@ STABLE_TORCH_LIBRARY(rdk, m) {
   m.def("step_seeds(Tensor seeds, Tensor positions) -> Tensor step_seeds");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(rdk, CPU, m) {
+// The implementations tell CPU from CUDA by themselves (ops/backend.h).
+void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("redistribute", TORCH_BOX(&rdk::ops::redistribute));
   m.impl("draft", TORCH_BOX(&rdk::ops::draft));
   m.impl("verify", TORCH_BOX(&rdk::ops::verify));
   m.impl("gather_logits", TORCH_BOX(&rdk::ops::gather_logits));
   m.impl("step_seeds", TORCH_BOX(&rdk::ops::step_seeds));
 }
+
+RDK_LIBRARY_IMPL(RDK_NAMESPACE, CPU, m) { implement(m); }
+#if defined(RDK_WITH_CUDA)
+RDK_LIBRARY_IMPL(RDK_NAMESPACE, CUDA, m) { implement(m); }
+#endif

@@ -60,7 +60,7 @@ class DraftRow {
   }
 
   bool scale_static(int64_t begin, float* z) const {
-    const int64_t count = std::min(kChunk, columns_.draft_size - begin);
+    const int64_t count = std::min<int64_t>(kChunk, columns_.draft_size - begin);
     logits_.load(begin, count, z);
     bool usable = true;
     for (int64_t i = 0; i < count; ++i) {
@@ -71,7 +71,7 @@ class DraftRow {
   }
 
   bool scale_dynamic(int64_t begin, float* z) const {
-    const int64_t count = std::min(kChunk, columns_.dynamic_size - begin);
+    const int64_t count = std::min<int64_t>(kChunk, columns_.dynamic_size - begin);
     bool usable = true;
     std::fill(z, z + kChunk, -kInfinity);
     for (int64_t i = 0; i < count; ++i) {
@@ -99,7 +99,7 @@ inline bool draft_stats(const DraftRow& row, int64_t draft_size, const float* sp
   summarize(row, softmax, [&](int64_t chunk, const float* exponentials) {
     if (rank == 0 || row.is_dynamic(chunk * kChunk)) return;
     const int64_t begin = chunk * kChunk;
-    const int64_t count = std::min(kChunk, draft_size - begin);
+    const int64_t count = std::min<int64_t>(kChunk, draft_size - begin);
     for (int64_t r = 0; r < rank; ++r) {
       spread_sums[chunk * rank + r] = sum_chunk([&](int64_t i) {
         return i < count ? exponentials[i] * spread[(begin + i) * rank + r] : 0.0f;

@@ -21,7 +21,7 @@ class TargetRow {
 
   bool scale_chunk(int64_t chunk, float* z) const {
     const int64_t begin = chunk * kChunk;
-    const int64_t count = std::min(kChunk, size_ - begin);
+    const int64_t count = std::min<int64_t>(kChunk, size_ - begin);
     logits_.load(begin, count, z);
     bool usable = true;
     for (int64_t i = 0; i < count; ++i) usable &= scale(z[i], temperature_, 0.0f, &z[i]);

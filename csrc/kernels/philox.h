@@ -4,8 +4,6 @@
 // DESIGN.md, "Random numbers", is the contract.
 #pragma once
 
-#include <stdint.h>
-
 #include "../host_device.h"
 
 namespace rdk {

@@ -35,6 +35,7 @@ inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logi
   checks.shape("dynamic_tokens", *dynamic_tokens, needed,
                "[..., C], rows parallel to those of draft_logits");
   checks.shape("dynamic_logits", *dynamic_logits, needed, "[..., C], the shape of dynamic_tokens");
+  if (width > 0) checks.columns("dynamic_tokens", *dynamic_tokens);
   columns.dynamic_size = width;
   columns.dynamic_tokens = checks.rows("dynamic_tokens", *dynamic_tokens);
   columns.dynamic_logits = checks.rows("dynamic_logits", *dynamic_logits);
@@ -63,6 +64,7 @@ inline AffinityColumns affinity_columns(const Checks& checks, int64_t draft_size
     checks.refuse("col_offsets", "has shape " + describe(shape_of(col_offsets)),
                   "[V_t + 1] with V_t at least 1");
   }
+  checks.columns("col_offsets", col_offsets);
   checks.dimensions("col_drafts", col_drafts, 1, "[nnz]");
   const Shape entries = {col_drafts.size(0)};
   checks.plain("col_offsets", col_offsets, ScalarType::Int, {columns.target_size + 1}, "[V_t + 1]");
@@ -95,6 +97,7 @@ inline AffinityRows affinity_rows(const Checks& checks, int64_t draft_size,
     checks.refuse("prior_cdf", "has shape " + describe(shape_of(prior_cdf)),
                   "[R, V_t] with V_t at least 1");
   }
+  checks.columns("prior_cdf", prior_cdf);
   const Shape entries = {row_targets.size(0)};
   checks.plain("row_offsets", row_offsets, ScalarType::Int, {draft_size + 1},
                "[V_d + 1], V_d columns in draft_logits");

@@ -98,6 +98,13 @@ class Checks {
     }
   }
 
+  void columns(const char* argument, const Tensor& tensor) const {
+    if (tensor.size(tensor.dim() - 1) > kMaxColumns) {
+      refuse(argument, "has " + std::to_string(tensor.size(tensor.dim() - 1)) + " columns",
+             "at most " + std::to_string(kMaxColumns));
+    }
+  }
+
   // Logits: a floating dtype, at least one column, the last dimension contiguous.
   Dtype logits(const char* argument, const Tensor& tensor) const {
     device(argument, tensor);
@@ -106,6 +113,7 @@ class Checks {
       refuse(argument, "has shape " + describe(shape_of(tensor)),
              "at least one column in its last dimension");
     }
+    columns(argument, tensor);
     switch (tensor.scalar_type()) {
       case ScalarType::Half:
         return Dtype::kFloat16;
@@ -156,7 +164,12 @@ inline Rows Checks::rows(const char* argument, const Tensor& tensor) const {
     }
   }
   Rows rows{tensor.const_data_ptr(), 1, 0, 0};
-  if (product(leading_shape(tensor)) == 0 || folded.empty()) return rows;
+  const int64_t count = product(leading_shape(tensor));
+  if (count > kMaxRows) {
+    refuse(argument, "has " + std::to_string(count) + " rows",
+           "at most " + std::to_string(kMaxRows));
+  }
+  if (count == 0 || folded.empty()) return rows;
   if (folded.size() > 2) {
     refuse(argument, "has rows with more than two different strides",
            "at most two; call .contiguous()");

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 
 B, K, V_T, C, D = 3, 2, 40, 4, 16  # Sequences, drafts each, target ids, dynamic columns, hidden.
@@ -282,3 +284,13 @@ def test_a_scalar_where_a_vector_is_needed(operator: str, name: str) -> None:
     arguments = calls()[operator]
     arguments[name] = arguments[name][0]
     assert refusal(operator, arguments)[0] == name
+
+
+def test_rows_and_columns_that_32_bits_do_not_count_are_refused() -> None:
+    affinity = Affinity.intersection(Vocabulary.identity(3))
+    many = torch.zeros(1, 3).expand(2**31, 3)
+    with pytest.raises(RuntimeError, match=r"rdk::draft: draft_logits has 2147483648 rows"):
+        torch.ops.rdk.draft(many, *[torch.zeros(1)] * 3, *affinity.rows)
+    wide = torch.empty(2**28 + 1, dtype=torch.float16)  # never touched, so it takes no memory
+    with pytest.raises(RuntimeError, match=r"rdk::draft: draft_logits has 268435457 columns"):
+        torch.ops.rdk.draft(wide, *[torch.zeros(1)] * 3, *affinity.rows)

@@ -1,0 +1,216 @@
+"""Compiles csrc/kernels/*.cu with nvcc through ninja, beside any torch, and reads what came out.
+
+`torch.utils.cpp_extension.CUDAExtension` refuses a torch without CUDA; whether kernels compile, and
+into how many registers, must be known there too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+KERNELS = ROOT / "csrc" / "kernels"
+DEFAULT_ARCHS = "80 86 89 90a 100 120"
+FLAGS = ["-std=c++17", "-O3", "-Xptxas=-v", "-Xcompiler=-fPIC,-fvisibility=hidden"]
+
+RULE = """\
+rule nvcc
+  command = {nvcc} {flags} $target -MD -MF $out.d $in -o $out >$out.log 2>&1 || ! cat $out.log
+  description = nvcc $what
+  depfile = $out.d
+  deps = gcc
+"""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel takes on one architecture, in the words of ptxas."""
+
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+
+
+def architectures() -> list[str]:
+    """RDK_ARCHS, or all that the project supports."""
+    archs = os.environ.get("RDK_ARCHS", DEFAULT_ARCHS).replace(";", " ").split()
+    for arch in archs:
+        if not re.fullmatch(r"\d{2,3}[af]?", arch):
+            sys.exit(
+                f"RDK_ARCHS has {arch!r}; it needs compute capabilities such as {DEFAULT_ARCHS}."
+            )
+    return archs
+
+
+def sources() -> list[Path]:
+    """Every kernel's file, in order."""
+    return sorted(KERNELS.glob("*.cu"))
+
+
+def find_nvcc() -> str:
+    """The compiler on the PATH; ends the process with one sentence where there is none."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        sys.exit(
+            "Compiling the kernels needs nvcc of CUDA 12 or later on the PATH; it is not there."
+        )
+    return nvcc
+
+
+def toolkit_folders() -> tuple[Path, Path]:
+    """The toolkit's own include and library folders, wherever nvcc on the PATH really is."""
+    plan = subprocess.run([find_nvcc(), "-dryrun", "x.cu"], capture_output=True, text=True).stderr
+    top = re.search(r"^#\$ TOP=(.*)$", plan, re.MULTILINE)
+    if top is None:
+        sys.exit(f"nvcc did not say where its toolkit is: {plan.strip()}")
+    folder = Path(top[1]).resolve()
+    (target,) = list(folder.glob("targets/*-linux"))[:1] or [folder]
+    library = target / "lib" if (target / "lib").exists() else folder / "lib64"
+    return target / "include", library
+
+
+def compile_objects(folder: Path, archs: Sequence[str]) -> list[Path]:
+    """An object a kernel file for the host's linker: code for every architecture, and PTX of the
+    newest for those that come after it."""
+    codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
+    if archs[-1].isdigit():
+        codes.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
+    outputs = {folder / f"{source.stem}.o": (source, ["-c", *codes]) for source in sources()}
+    run_ninja(folder, outputs)
+    return list(outputs)
+
+
+def compile_cubins(folder: Path, archs: Sequence[str]) -> dict[tuple[str, str], Path]:
+    """A cubin for each kernel file and architecture, by (file's stem, architecture)."""
+    cubins = {
+        (source.stem, arch): folder / f"{source.stem}.sm_{arch}.cubin"
+        for source in sources()
+        for arch in archs
+    }
+    outputs = {
+        path: (
+            KERNELS / f"{stem}.cu",
+            ["-cubin", f"-gencode=arch=compute_{arch},code=sm_{arch}"],
+        )
+        for (stem, arch), path in cubins.items()
+    }
+    run_ninja(folder, outputs)
+    return cubins
+
+
+def run_ninja(folder: Path, outputs: dict[Path, tuple[Path, list[str]]]) -> None:
+    """Compiles what is not up to date, MAX_JOBS at once; ends the process where that fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["ninja_required_version = 1.5", RULE.format(nvcc=find_nvcc(), flags=" ".join(FLAGS))]
+    for output, (source, target) in outputs.items():
+        lines += [
+            f"build {escape(output)}: nvcc {escape(source)}",
+            f"  target = {' '.join(target)}",
+            f"  what = {output.name}",
+        ]
+    (folder / "build.ninja").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    ninja = shutil.which(
+        "ninja", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
+    if ninja is None:
+        sys.exit("Compiling the kernels needs ninja; install it with `pip install ninja`.")
+    jobs = ["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else []
+    if subprocess.run([ninja, "-C", str(folder), *jobs], stdout=sys.stderr).returncode != 0:
+        sys.exit("Compiling the kernels failed; nvcc's messages are above.")
+
+
+def escape(path: Path) -> str:
+    """A path as ninja reads it."""
+    return re.sub(r"([$ :])", r"$\1", str(path))
+
+
+def resources(cubins: dict[tuple[str, str], Path]) -> dict[tuple[str, str], Resources]:
+    """What ptxas reported for every kernel, by (kernel, architecture)."""
+    found = {}
+    for (_, arch), cubin in cubins.items():
+        log = Path(f"{cubin}.log").read_text(encoding="utf-8")
+        for report in log.split("Compiling entry function '")[1:]:
+            name = readable(report.split("'")[0])
+            found[name, arch] = Resources(
+                registers=number(r"Used (\d+) registers", report),
+                shared_bytes=number(r"(\d+) bytes smem", report),
+                stack_bytes=number(r"(\d+) bytes stack frame", report),
+                spill_bytes=number(r"(\d+) bytes spill stores", report)
+                + number(r"(\d+) bytes spill loads", report),
+            )
+    return dict(sorted(found.items(), key=lambda entry: entry[0][0]))
+
+
+def number(pattern: str, text: str) -> int:
+    """What the pattern's group says, 0 where it does not occur."""
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
+
+
+def readable(mangled: str) -> str:
+    """A kernel's name with its template arguments, as in `verify_kernel<float, float>`."""
+    names = {"f": "float"}
+    match = re.search(r"\d+([a-z_]+_kernel)(?:I(.*?)EEv)?", mangled)
+    if match is None:
+        return mangled
+    arguments: list[str] = []
+    rest = match[2] or ""
+    while rest:
+        if rest[0] in names:
+            arguments, rest = [*arguments, names[rest[0]]], rest[1:]
+        elif nested := re.match(r"NS_(\d+)", rest):
+            end = nested.end() + int(nested[1])
+            arguments, rest = [*arguments, rest[nested.end() : end]], rest[end:].removeprefix("E")
+        else:  # a substitution, S2_ for one: the same type again
+            arguments, rest = [*arguments, arguments[-1]], rest[rest.index("_") + 1 :]
+    return match[1] + (f"<{', '.join(arguments)}>" if arguments else "")
+
+
+def table(found: dict[tuple[str, str], Resources]) -> str:
+    """A line for each kernel and architecture."""
+    head = ("kernel", "architecture", "registers", "shared", "stack", "spills")
+    rows = [head] + [
+        (
+            name,
+            f"sm_{arch}",
+            str(used.registers),
+            str(used.shared_bytes),
+            str(used.stack_bytes),
+            str(used.spill_bytes),
+        )
+        for (name, arch), used in found.items()
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def golden(found: dict[tuple[str, str], Resources]) -> str:
+    """The text of tests/build/kernel_resources.json: by kernel and architecture."""
+    entries: dict[str, dict[str, str]] = {}
+    for (name, arch), used in found.items():
+        entries.setdefault(name, {})[f"sm_{arch}"] = (
+            f"{used.registers} registers, {used.shared_bytes} bytes shared"
+        )
+    return json.dumps({"nvcc": nvcc_version(), "kernels": entries}, indent=2) + "\n"
+
+
+def nvcc_version() -> str:
+    """As in `13.0`."""
+    text = subprocess.run([find_nvcc(), "--version"], capture_output=True, text=True).stdout
+    match = re.search(r"release (\d+\.\d+)", text)
+    return match[1] if match else "unknown"

@@ -1,0 +1,112 @@
+// draft: the drafter token i ~ q' by a two-level draw, then x ~ A[i] by a search in running sums; q
+// is never built (DESIGN section 3). Memory floor: the V_d + C logits of each row, read once, and,
+// shared by all rows, bias and spread. A warp sums a chunk of 1024 columns; few rows are split over
+// many blocks and the last block of a row draws from the chunk sums, re-reading one chunk.
+
+#include "draft.h"
+
+#include "affinity.cuh"
+#include "launch_kernel.cuh"
+#include "ticket.cuh"
+
+namespace rdk {
+namespace {
+
+constexpr int kMaxThreads = 256;
+constexpr int kBlocks = 2;  // on a multiprocessor, at least
+
+template <typename T>
+__device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t index,
+                                           const DraftRow<T>& row, float temperature) {
+  const DraftParams& params = launch.params;
+  const int rank = static_cast<int>(params.affinity.rank);
+  const int chunks = row.chunks();
+  float* stats = params.stats + index * (2 + rank);
+  const Softmax softmax = merge_chunks(launch.chunks + index * chunks, chunks);
+  if (temperature != 0.0f || !softmax.valid) {
+    write_draft_stats(softmax, launch.spread_sums + index * rank * chunks, rank, stats);
+  } else if (lane_index() < 2 + rank) {
+    stats[lane_index()] = 0.0f;
+  }
+
+  int64_t token = -1;
+  if (softmax.valid) {
+    const int64_t seed = params.seeds[index];
+    const int64_t position = params.positions[index];
+    const PhiloxWords words = random_words(seed, position, Purpose::kDraft, 0);
+    const int column =
+        temperature == 0.0f ? argmax_column(row, softmax) : draw_column(row, softmax, words);
+    if (row.is_dynamic(column)) {
+      token = row.dynamic_tokens[row.dynamic_index(column)];
+    } else if (temperature == 0.0f) {
+      token = params.affinity.top[column];
+    } else {
+      token = warp_draw_target(params.affinity, column, seed, position, words.word[2]);
+    }
+  }
+  if (lane_index() == 0) params.tokens[index] = token;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const DraftLaunch launch) {
+  const DraftParams& params = launch.params;
+  const int64_t index = blockIdx.x / launch.splits;
+  const int split = blockIdx.x % launch.splits;
+  const int rank = static_cast<int>(params.affinity.rank);
+  const float temperature = params.temperature[index];
+  if (!usable_temperature(temperature)) {
+    if (split == 0 && threadIdx.x < 2 + rank) {
+      params.stats[index * (2 + rank) + threadIdx.x] = not_a_number();
+    }
+    if (split == 0 && threadIdx.x == 0) params.tokens[index] = -1;
+    return;
+  }
+  const DraftRow<T> row(params.draft, index, temperature);
+  const int chunks = row.chunks();
+  const int warps = blockDim.x / kWarp;
+  for (int chunk = split * warps + warp_index(); chunk < chunks; chunk += launch.splits * warps) {
+    sum_draft_chunk(row, chunk, params.affinity.spread, rank, launch.chunks + index * chunks,
+                    launch.spread_sums + index * rank * chunks);
+  }
+  if (!last_block(launch.tickets + index, launch.splits)) return;
+  if (warp_index() == 0) finish_row(launch, index, row, temperature);
+}
+
+}  // namespace
+
+void plan_draft(const Machine& machine, DraftLaunch* launch) {
+  const DraftParams& params = launch->params;
+  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  // Few rows: a chunk or two for each warp of small blocks, all over the chip. Many: a block a row.
+  const bool many = params.rows >= machine.multiprocessors;
+  launch->shape.threads = many ? kMaxThreads : 2 * kWarp;
+  const int64_t room = divide_up(4 * machine.multiprocessors, params.rows > 0 ? params.rows : 1);
+  const int64_t wanted = divide_up(chunks, launch->shape.threads / kWarp);
+  launch->splits = static_cast<int>(many ? 1 : (wanted < room ? wanted : room));
+  launch->shape.blocks = params.rows * launch->splits;
+  place_draft(nullptr, launch);
+}
+
+void place_draft(void* workspace, DraftLaunch* launch) {
+  const DraftParams& params = launch->params;
+  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  WorkspaceParts parts(workspace);
+  launch->tickets = parts.take<unsigned>(launch->splits > 1 ? params.rows : 0);
+  launch->shape.zeroed_bytes = parts.bytes();
+  launch->chunks = parts.take<ChunkSum>(params.rows * chunks);
+  launch->spread_sums = parts.take<float>(params.rows * params.affinity.rank * chunks);
+  launch->shape.workspace_bytes = parts.bytes();
+}
+
+cudaError_t launch_draft(const DraftLaunch& launch, cudaStream_t stream) {
+  switch (launch.params.draft.dtype) {
+    case Dtype::kFloat16:
+      return launch_kernel(draft_kernel<Float16Bits>, launch, stream);
+    case Dtype::kBFloat16:
+      return launch_kernel(draft_kernel<BFloat16Bits>, launch, stream);
+    default:
+      return launch_kernel(draft_kernel<float>, launch, stream);
+  }
+}
+
+}  // namespace rdk

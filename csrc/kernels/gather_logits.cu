@@ -1,0 +1,120 @@
+// gather_logits: rows of the full head dotted with the hidden state. Memory floor: the bytes of the
+// gathered rows. A warp takes a token; its lanes stride the row by 128-bit loads, and the hidden
+// state comes from cache.
+
+#include "gather_logits.h"
+
+#include "launch_kernel.cuh"
+#include "logits.cuh"
+#include "warp.cuh"
+
+namespace rdk {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
+
+__device__ __forceinline__ void store_logit(float value, float* out) { *out = value; }
+
+// Round to nearest, ties to even; NaN stays NaN.
+__device__ __forceinline__ void store_logit(float value, BFloat16Bits* out) {
+  const unsigned bits = __float_as_uint(value);
+  const bool nan = value != value;
+  out->bits = static_cast<uint16_t>(nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+__device__ __forceinline__ void store_logit(float value, Float16Bits* out) {
+  const unsigned bits = __float_as_uint(value);
+  const unsigned sign = (bits >> 16) & 0x8000u;
+  const float magnitude = fabsf(value);
+  unsigned half;
+  if (value != value) {
+    half = 0x7e00u;
+  } else if (magnitude >= 65520.0f) {
+    half = 0x7c00u;
+  } else if (magnitude < 6.103515625e-05f) {
+    // Subnormal: 2^-24 is the unit, and adding 0.5 in float32 rounds to it.
+    half = __float_as_uint(magnitude + 0.5f) - __float_as_uint(0.5f);
+  } else {
+    const unsigned rebased = __float_as_uint(magnitude) - (112u << 23);
+    half = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
+  }
+  out->bits = static_cast<uint16_t>(sign | half);
+}
+
+template <typename T>
+__device__ __forceinline__ float warp_dot(const Logits<T>& row, const Logits<T>& hidden, int size) {
+  constexpr int kStep = kWarp * kVector;
+  const int whole = row.aligned() && hidden.aligned() ? size / kStep * kStep : 0;
+  const int own = lane_index() * kVector;
+  float sums[kVector] = {};
+#pragma unroll 4
+  for (int begin = 0; begin < whole; begin += kStep) {
+    float a[kVector];
+    float b[kVector];
+    row.load_vector(begin + own, a);
+    hidden.load_vector(begin + own, b);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) sums[j] += a[j] * b[j];
+  }
+  for (int i = whole + own; i < size; i += kStep) {  // the end of a row, or one not aligned
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      if (i + j < size) sums[j] += row[i + j] * hidden[i + j];
+    }
+  }
+#pragma unroll
+  for (int width = kVector / 2; width > 0; width /= 2) {
+#pragma unroll
+    for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
+  }
+  return warp_sum(sums[0]);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) gather_logits_kernel(const GatherLogitsLaunch launch) {
+  const GatherLogitsParams& params = launch.params;
+  const int row = blockIdx.x / launch.splits;
+  const int split = blockIdx.x % launch.splits;
+  const int tokens_per_row = static_cast<int>(params.tokens_per_row);
+  const Logits<T> hidden(params.dtype, params.hidden.data, params.hidden.offset(row));
+  for (int c = split * kWarps + warp_index(); c < tokens_per_row; c += launch.splits * kWarps) {
+    const int64_t index = row * params.tokens_per_row + c;
+    const int64_t token = params.tokens_are_int64
+                              ? static_cast<const int64_t*>(params.tokens)[index]
+                              : static_cast<const int32_t*>(params.tokens)[index];
+    float logit = -infinity();
+    if (token >= 0 && token < params.vocabulary) {
+      logit = warp_dot(Logits<T>(params.dtype, params.weight, token * params.weight_stride), hidden,
+                       static_cast<int>(params.hidden_size));
+      if (params.bias != nullptr) logit += to_float(static_cast<const T*>(params.bias)[token]);
+    }
+    if (lane_index() == 0) store_logit(logit, static_cast<T*>(params.logits) + index);
+  }
+}
+
+}  // namespace
+
+void plan_gather_logits(const Machine& machine, GatherLogitsLaunch* launch) {
+  const GatherLogitsParams& params = launch->params;
+  const int64_t rows = params.rows > 0 ? params.rows : 1;
+  const int64_t wanted = divide_up(params.tokens_per_row, kWarps);
+  const int64_t room = divide_up(8 * machine.multiprocessors, rows);
+  launch->splits = static_cast<int>(wanted < 1 ? 1 : (wanted < room ? wanted : room));
+  launch->shape = {params.tokens_per_row > 0 ? params.rows * launch->splits : 0, kThreads, 0, 0, 0};
+}
+
+void place_gather_logits(void*, GatherLogitsLaunch*) {}  // needs none
+
+cudaError_t launch_gather_logits(const GatherLogitsLaunch& launch, cudaStream_t stream) {
+  switch (launch.params.dtype) {
+    case Dtype::kFloat16:
+      return launch_kernel(gather_logits_kernel<Float16Bits>, launch, stream);
+    case Dtype::kBFloat16:
+      return launch_kernel(gather_logits_kernel<BFloat16Bits>, launch, stream);
+    default:
+      return launch_kernel(gather_logits_kernel<float>, launch, stream);
+  }
+}
+
+}  // namespace rdk

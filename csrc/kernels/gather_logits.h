@@ -1,0 +1,19 @@
+// gather_logits on a GPU: its launch, for the torch side, NVRTC and the emulated tests.
+#pragma once
+
+#include "launch.h"
+
+namespace rdk {
+
+struct GatherLogitsLaunch {
+  using Params = GatherLogitsParams;
+  Params params;
+  LaunchShape shape;
+  int splits;  // blocks that share a row of hidden states
+};
+
+void plan_gather_logits(const Machine& machine, GatherLogitsLaunch* launch);
+void place_gather_logits(void* workspace, GatherLogitsLaunch* launch);
+cudaError_t launch_gather_logits(const GatherLogitsLaunch& launch, cudaStream_t stream);
+
+}  // namespace rdk

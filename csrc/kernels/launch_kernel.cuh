@@ -1,0 +1,31 @@
+// How a plan becomes a launch.
+#pragma once
+
+#include "device.cuh"
+#include "launch.h"
+
+namespace rdk {
+
+// One launch of a kernel that takes its whole launch struct by value.
+template <typename Launch>
+cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cudaStream_t stream) {
+  const LaunchShape& shape = launch.shape;
+  if (shape.blocks == 0) return cudaSuccess;
+#if defined(RDK_EMULATED)
+  return emulation::launch(kernel, dim3(shape.blocks), dim3(shape.threads), shape.shared_bytes,
+                           launch);
+#else
+  constexpr int64_t kAlwaysAllowed = 48 * 1024;
+  if (shape.shared_bytes > kAlwaysAllowed) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
+    if (status != cudaSuccess) return status;
+  }
+  void* arguments[] = {const_cast<Launch*>(&launch)};
+  return cudaLaunchKernel(kernel, dim3(shape.blocks), dim3(shape.threads), arguments,
+                          shape.shared_bytes, stream);
+#endif
+}
+
+}  // namespace rdk

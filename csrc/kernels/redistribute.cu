@@ -1,0 +1,199 @@
+// redistribute: q(x) = sum_i q'_i S[i, x] + sum_r s_r P[r, x] for every x, gathered over the
+// columns of S, so that each sum is taken in one fixed order, without atomics. Memory floor: the
+// V_t probabilities of each row written once, its V_d + C logits and the sparse structure read
+// once. A block takes a tile of target tokens for a group of rows; no block waits for another, so
+// each takes its rows' softmax sums itself, from logits that lie in the L2 cache, and keeps exp(z -
+// max) in shared memory where it fits.
+
+#include "redistribute.h"
+
+#include "affinity.cuh"
+#include "launch_kernel.cuh"
+
+namespace rdk {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kBlocks = 2;  // on a multiprocessor, at least
+constexpr int kMaxGroup = 4;
+
+enum class RowKind : int32_t { kNone, kGreedy, kSoftmax };
+
+// In shared memory.
+struct GroupRow {
+  RowKind kind;
+  int top;  // of a greedy row
+  float stats[2 + kMaxRank];
+};
+
+// The row's kind and stats, by the whole block; workspace is this block's own.
+template <typename T>
+__device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch,
+                                              const DraftRow<T>& row, float temperature,
+                                              GroupRow* summary) {
+  const int rank = static_cast<int>(launch.params.affinity.rank);
+  const int chunks = row.chunks();
+  ChunkSum* chunk_sums = launch.chunks + static_cast<int64_t>(blockIdx.x) * chunks;
+  float* spread_sums = launch.spread_sums + static_cast<int64_t>(blockIdx.x) * rank * chunks;
+  const bool usable = usable_temperature(temperature);
+  for (int chunk = warp_index(); usable && chunk < chunks; chunk += kWarps) {
+    sum_draft_chunk(row, chunk, launch.params.affinity.spread, rank, chunk_sums, spread_sums);
+  }
+  __syncthreads();
+  if (warp_index() == 0) {
+    const Softmax softmax = merge_chunks(chunk_sums, usable ? chunks : 0);
+    RowKind kind = softmax.valid ? RowKind::kSoftmax : RowKind::kNone;
+    int top = -1;
+    if (softmax.valid && temperature == 0.0f) {
+      kind = RowKind::kGreedy;
+      const int column = argmax_column(row, softmax);
+      top = row.is_dynamic(column) ? row.dynamic_tokens[row.dynamic_index(column)]
+                                   : launch.params.row_top[column];
+    }
+    if (lane_index() == 0) {
+      summary->kind = kind;
+      summary->top = top;
+    }
+    write_draft_stats(softmax, spread_sums, rank, summary->stats);
+  }
+  __syncthreads();
+}
+
+// What the dynamic columns add to a token, in their order.
+template <typename T>
+__device__ __forceinline__ float dynamic_mass(const DraftRow<T>& row, float max, int token) {
+  float mass = 0.0f;
+  for (int c = 0; c < row.dynamic_size; ++c) {
+    if (row.dynamic_tokens[c] == token) mass += expf(row.dynamic_value(c) - max);
+  }
+  return mass;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    redistribute_kernel(const RedistributeLaunch launch) {
+  __shared__ GroupRow group[kMaxGroup];
+  RDK_DYNAMIC_SHARED(shared);
+  const RedistributeParams& params = launch.params;
+  const AffinityColumns& affinity = params.affinity;
+  const int draft_size = static_cast<int>(params.draft.draft_size);
+  const int rank = static_cast<int>(affinity.rank);
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x / launch.tiles) * launch.group;
+  const int rows =
+      static_cast<int>(min(static_cast<int64_t>(launch.group), params.rows - first_row));
+  const int begin = blockIdx.x % launch.tiles * launch.tile;
+  const int end = min(begin + launch.tile, static_cast<int>(affinity.target_size));
+  float* weights = reinterpret_cast<float*>(shared);  // [group, V_d], or nothing
+  unsigned char* marked =
+      shared + (launch.shared_weights ? launch.group * draft_size * sizeof(float) : 0);
+
+#pragma unroll 1
+  for (int g = 0; g < rows; ++g) {
+    const float temperature = params.temperature[first_row + g];
+    const DraftRow<T> row(params.draft, first_row + g, temperature);
+    summarize_row(launch, row, temperature, &group[g]);
+    if (launch.shared_weights && group[g].kind == RowKind::kSoftmax) {
+      for (int i = threadIdx.x; i < draft_size; i += kThreads) {
+        weights[g * draft_size + i] = expf(row.static_value(i) - group[g].stats[0]);
+      }
+    }
+    if (row.dynamic_size > 0) {
+      unsigned char* marks = marked + g * launch.tile;
+      for (int i = threadIdx.x; i < launch.tile; i += kThreads) marks[i] = 0;
+      __syncthreads();
+      for (int c = threadIdx.x; c < row.dynamic_size; c += kThreads) {
+        const int token = row.dynamic_tokens[c];
+        if (token >= begin && token < end) marks[token - begin] = 1;
+      }
+    }
+  }
+  __syncthreads();
+
+#pragma unroll 1
+  for (int x = begin + threadIdx.x; x < end; x += kThreads) {
+    const int entry_begin = affinity.offsets[x];
+    const int entry_end = affinity.offsets[x + 1];
+#pragma unroll 1
+    for (int g = 0; g < rows; ++g) {
+      float* out = params.probs + (first_row + g) * affinity.target_size + x;
+      const float* stats = group[g].stats;
+      if (group[g].kind != RowKind::kSoftmax) {
+        *out = group[g].kind == RowKind::kNone ? not_a_number() : (x == group[g].top ? 1.0f : 0.0f);
+        continue;
+      }
+      const DraftRow<T> row(params.draft, first_row + g, params.temperature[first_row + g]);
+      float mass = 0.0f;
+      for (int entry = entry_begin; entry < entry_end; ++entry) {
+        const int draft = affinity.drafts[entry];
+        const float weight = launch.shared_weights ? weights[g * draft_size + draft]
+                                                   : expf(row.static_value(draft) - stats[0]);
+        mass += weight * affinity.weights[entry];
+      }
+      if (row.dynamic_size > 0 && marked[g * launch.tile + x - begin] != 0) {
+        mass += dynamic_mass(row, stats[0], x);
+      }
+      float q = mass / stats[1];
+      for (int r = 0; r < rank; ++r) {
+        q += stats[2 + r] * affinity.prior[r * affinity.target_size + x];
+      }
+      *out = q;
+    }
+  }
+}
+
+}  // namespace
+
+void plan_redistribute(const Machine& machine, RedistributeLaunch* launch) {
+  const RedistributeParams& params = launch->params;
+  const int64_t row_bytes = params.draft.draft_size * static_cast<int64_t>(sizeof(float));
+  const int64_t mark_bytes = params.draft.dynamic_size > 0 ? 1 : 0;
+  const int64_t rows = params.rows > 0 ? params.rows : 1;
+  const int64_t target_size = params.affinity.target_size;
+  const auto shared_bytes = [&](int64_t group) {
+    return (launch->shared_weights ? group * row_bytes : 0) + group * mark_bytes * launch->tile;
+  };
+  // Sharing a pass over the sparse structure pays once there are blocks for every multiprocessor.
+  for (launch->group = kMaxGroup; launch->group >= 1; launch->group /= 2) {
+    const int64_t groups = divide_up(rows, launch->group);
+    if (launch->group > 1 && groups < machine.multiprocessors) continue;
+    const int64_t tiles = groups < machine.multiprocessors ? machine.multiprocessors / groups : 1;
+    launch->tile =
+        static_cast<int>(divide_up(target_size, tiles < target_size ? tiles : target_size));
+    launch->shared_weights = true;
+    if (shared_bytes(launch->group) <= machine.shared_bytes) break;
+    launch->shared_weights = false;
+    if (launch->group == 1) break;
+  }
+  // Marks of a tile must fit by themselves; smaller tiles only mean more blocks.
+  if (shared_bytes(launch->group) > machine.shared_bytes)
+    launch->tile = static_cast<int>(machine.shared_bytes);
+  launch->tiles = static_cast<int>(divide_up(target_size, launch->tile));
+  launch->shape.blocks = divide_up(params.rows, launch->group) * launch->tiles;
+  launch->shape.threads = kThreads;
+  launch->shape.shared_bytes = shared_bytes(launch->group);
+  place_redistribute(nullptr, launch);
+}
+
+void place_redistribute(void* workspace, RedistributeLaunch* launch) {
+  const RedistributeParams& params = launch->params;
+  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  WorkspaceParts parts(workspace);
+  launch->shape.zeroed_bytes = 0;
+  launch->chunks = parts.take<ChunkSum>(launch->shape.blocks * chunks);
+  launch->spread_sums = parts.take<float>(launch->shape.blocks * params.affinity.rank * chunks);
+  launch->shape.workspace_bytes = parts.bytes();
+}
+
+cudaError_t launch_redistribute(const RedistributeLaunch& launch, cudaStream_t stream) {
+  switch (launch.params.draft.dtype) {
+    case Dtype::kFloat16:
+      return launch_kernel(redistribute_kernel<Float16Bits>, launch, stream);
+    case Dtype::kBFloat16:
+      return launch_kernel(redistribute_kernel<BFloat16Bits>, launch, stream);
+    default:
+      return launch_kernel(redistribute_kernel<float>, launch, stream);
+  }
+}
+
+}  // namespace rdk

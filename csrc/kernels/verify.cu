@@ -1,0 +1,296 @@
+// verify: drafted tokens accepted or the first rejected one replaced, in one launch, the drafter's
+// softmax included where its stats are absent (DESIGN sections 2 and 3). Memory floor: the target
+// logits that are looked at, once. Few sequences: the rows of all positions are split over many
+// blocks by chunks, and the last block of a sequence decides. At least a sequence for each
+// multiprocessor: a block a sequence, positions in order, and rows behind the first rejection are
+// never read. Both take the same sums in the same order, so the tokens are the same.
+
+#include "verify.h"
+
+#include "launch_kernel.cuh"
+#include "ticket.cuh"
+#include "verify_position.cuh"
+
+namespace rdk {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kBlocks = 2;  // on a multiprocessor, at least
+
+__device__ __forceinline__ int chunks_in(int64_t columns) {
+  return (static_cast<int>(columns) + kChunk - 1) / kChunk;
+}
+
+// The chunk sums of the positions [first, last] of a sequence, target and then, where needed,
+// draft; this block's share of them. A warp steps through the chunks of all positions in one count.
+template <typename T, typename D>
+__device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const Sequence& sequence,
+                                              int first, int last, int target_chunks,
+                                              int draft_chunks, int split) {
+  const VerifyParams& params = launch.params;
+  const int stride = launch.splits * kWarps;
+  int chunk = split * kWarps + warp_index();
+  for (int step = first; step <= last; ++step, chunk -= target_chunks) {
+    const TargetColumns<T> row = target_row<T>(params, sequence, step);
+    ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, step) * target_chunks;
+    for (; chunk < target_chunks; chunk += stride) {
+      float z[kPerLane];
+      row.scaled_chunk(chunk, z);
+      const ChunkSum sum = exponentiate(z);
+      if (lane_index() == 0) {
+        global_store(&sums[chunk].max, sum.max);
+        global_store(&sums[chunk].sum, sum.sum);
+      }
+    }
+  }
+  if (params.draft_stats != nullptr) return;
+  const int rank = static_cast<int>(params.affinity.rank);
+  for (int step = first; step <= last && step < sequence.count; ++step, chunk -= draft_chunks) {
+    const int64_t slot = slot_of(launch, sequence, step);
+    const bool needed = kind_of_draft(params, sequence, step) == DraftKind::kRow;
+    const DraftRow<D> row(params.draft, needed ? draft_row_index(params, sequence.start + step) : 0,
+                          sequence.draft_temperature);
+    for (; chunk < draft_chunks; chunk += stride) {
+      if (!needed) continue;
+      sum_draft_chunk(row, chunk, params.affinity.spread, rank,
+                      launch.draft_chunks + slot * draft_chunks,
+                      launch.spread_sums + slot * rank * draft_chunks);
+    }
+  }
+}
+
+// q at a token of this lane's own, for the direct pass.
+template <typename D>
+__device__ __forceinline__ float lane_q(const AffinityColumns& affinity, const DraftRow<D>& row,
+                                        const float* stats, int token) {
+  float mass = 0.0f;
+  const int end = affinity.offsets[token + 1];
+#pragma unroll 1
+  for (int entry = affinity.offsets[token]; entry < end; ++entry) {
+    mass += expf(row.static_value(affinity.drafts[entry]) - stats[0]) * affinity.weights[entry];
+  }
+#pragma unroll 1
+  for (int c = 0; c < row.dynamic_size; ++c) {
+    if (row.dynamic_tokens[c] == token) mass += expf(row.dynamic_value(c) - stats[0]);
+  }
+  float q = mass / stats[1];
+#pragma unroll 1
+  for (int r = 0; r < affinity.rank; ++r) {
+    q += stats[2 + r] * affinity.prior[r * affinity.target_size + token];
+  }
+  return q;
+}
+
+// max(p - q, 0) at a token of this lane's own.
+template <typename T, typename D>
+__device__ __forceinline__ float lane_residual(const VerifyParams& params, const Sequence& sequence,
+                                               const Position& position,
+                                               const TargetColumns<T>& columns, int token) {
+  if (token >= columns.size) return 0.0f;
+  float q = 0.0f;
+  if (position.kind == DraftKind::kOneHot) q = token == position.token ? 1.0f : 0.0f;
+  if (position.kind == DraftKind::kRow) {
+    const DraftRow<D> row(params.draft, position.row, sequence.draft_temperature);
+    q = lane_q(params.affinity, row, position.stats, token);
+  }
+  return fmaxf(target_p(position, columns.value(token)) - q, 0.0f);
+}
+
+// After every proposal failed: a token from max(p - q, 0), summed by the whole block and drawn by
+// its first warp. Its other warps, and all of them where there is no mass (p = q up to rounding),
+// return -1.
+template <typename T, typename D>
+__device__ __forceinline__ int draw_residual_directly(const VerifyLaunch& launch,
+                                                      const Sequence& sequence,
+                                                      const Position& position,
+                                                      const TargetColumns<T>& columns,
+                                                      const PhiloxWords& words) {
+  const int chunks = columns.chunks();
+  float* sums = launch.residual_sums + sequence.index * chunks;
+  const auto residual_in = [&](int chunk) {
+    return [&, chunk](int i) {
+      return lane_residual<T, D>(launch.params, sequence, position, columns, chunk * kChunk + i);
+    };
+  };
+  for (int chunk = warp_index(); chunk < chunks; chunk += kWarps) {
+    const float sum = warp_total(kChunk, residual_in(chunk));
+    if (lane_index() == 0) global_store(&sums[chunk], sum);
+  }
+  __syncthreads();
+  if (warp_index() != 0) return -1;
+  const auto chunk_sum = [&](int c) { return c < chunks ? global_load(&sums[c]) : 0.0f; };
+  const float total = warp_total(chunks, chunk_sum);
+  if (!(total > 0.0f)) return -1;
+  const int chunk = warp_draw(chunks, uniform(words.word[0]), total, chunk_sum);
+  return chunk * kChunk +
+         warp_draw(kChunk, uniform(words.word[1]), global_load(&sums[chunk]), residual_in(chunk));
+}
+
+// The token that follows the accepted ones; the first warp returns it. A bonus is one draw from p.
+// A rejected draft is replaced by the lowest proposal from p that is kept, a warp each, as if they
+// had come one after the other.
+template <typename T, typename D>
+__device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequence& sequence,
+                                          int step, const Position& position) {
+  __shared__ int kept[kWarps];
+  if (position.verdict == Verdict::kStopped) return -1;
+  if (sequence.target_temperature == 0.0f) return position.argmax;
+  const TargetColumns<T> columns = target_row<T>(launch.params, sequence, step);
+  const int64_t place = sequence.position + step;
+  Purpose purpose = position.verdict == Verdict::kBonus ? Purpose::kBonus : Purpose::kResidual;
+#pragma unroll 1
+  for (int first = 0;; first += kWarps) {
+    if (purpose == Purpose::kResidual && first == kResidualTries) {
+      purpose = Purpose::kDirect;
+      const int token = draw_residual_directly<T, D>(
+          launch, sequence, position, columns, random_words(sequence.seed, place, purpose, 0));
+      if (token >= 0) return token;
+    }
+    const bool proposes = purpose == Purpose::kResidual;
+    const PhiloxWords words =
+        random_words(sequence.seed, place, purpose, proposes ? first + warp_index() : 0);
+    const int token = draw_column(columns, position.target, words);
+    if (!proposes) return token;
+    const float p = target_p(position, columns.value(token));
+    const float q = draft_q<D>(launch.params, sequence, position, token);
+    if (lane_index() == 0) {
+      kept[warp_index()] = uniform(words.word[2]) * p < p - q ? token : -1;
+    }
+    __syncthreads();
+    for (int warp = 0; warp < kWarps; ++warp) {
+      if (kept[warp] >= 0) return kept[warp];
+    }
+    __syncthreads();
+  }
+}
+
+// Decides the positions [first, last], whose sums are there, a warp each. True where the sequence
+// ends.
+template <typename T, typename D>
+__device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
+                                                 const Sequence& sequence, int first, int last,
+                                                 int draft_chunks) {
+  __shared__ Position positions[kWarps];
+  const VerifyParams& params = launch.params;
+  int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
+#pragma unroll 1
+  for (int begin = first; begin <= last; begin += kWarps) {
+    const int decided = min(kWarps, last - begin + 1);
+    if (warp_index() < decided) {
+      decide<T, D>(launch, sequence, begin + warp_index(), draft_chunks, &positions[warp_index()]);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < decided; ++i) {
+      const int step = begin + i;
+      if (positions[i].verdict == Verdict::kAccepted) {
+        if (threadIdx.x == 0) tokens[step] = positions[i].token;
+        continue;
+      }
+      const int token = last_token<T, D>(launch, sequence, step, positions[i]);
+      if (threadIdx.x == 0) {
+        tokens[step] = token;
+        params.num_accepted[sequence.index] = step;
+      }
+      return true;
+    }
+    __syncthreads();
+  }
+  return false;
+}
+
+template <typename T, typename D>
+__global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
+  __shared__ Sequence sequence;
+  const VerifyParams& params = launch.params;
+  const int64_t index = blockIdx.x / launch.splits;
+  const int split = blockIdx.x % launch.splits;
+  if (threadIdx.x == 0) sequence = load_sequence(params, index);
+  __syncthreads();
+  const int target_chunks = chunks_in(params.affinity.target_size);
+  const int draft_chunks =
+      chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size);
+  const bool usable = usable_temperature(sequence.target_temperature);
+  const bool in_order = launch.splits == 1;
+  int64_t* tokens = params.tokens + index * (params.max_draft + 1);
+  if (split == 0) {
+#pragma unroll 1
+    for (int64_t i = threadIdx.x; i <= params.max_draft; i += kThreads) {
+      if (in_order || !usable || i > sequence.count) tokens[i] = -1;
+    }
+    if (threadIdx.x == 0 && !usable) params.num_accepted[index] = 0;
+  }
+  if (!usable) return;
+  const int stride = in_order ? 1 : sequence.count + 1;
+#pragma unroll 1
+  for (int first = 0; first <= sequence.count; first += stride) {
+    const int last = first + stride - 1;
+    sum_positions<T, D>(launch, sequence, first, last, target_chunks, draft_chunks, split);
+    if (in_order) {
+      __syncthreads();
+    } else {
+      if (!last_block(launch.tickets + index, launch.splits)) return;
+      for (int i = threadIdx.x; i <= sequence.count; i += kThreads) tokens[i] = -1;
+      __syncthreads();
+    }
+    if (decide_positions<T, D>(launch, sequence, first, last, draft_chunks)) return;
+  }
+}
+
+}  // namespace
+
+void plan_verify(const Machine& machine, VerifyLaunch* launch) {
+  const VerifyParams& params = launch->params;
+  const int64_t chunks = chunks_of(params.affinity.target_size);
+  // Splitting pays while there are more multiprocessors than sequences; then a block of a sequence
+  // alone has enough loads under way, and what it need not read is worth more.
+  const bool many = params.sequences >= machine.multiprocessors;
+  const int64_t sequences = params.sequences > 0 ? params.sequences : 1;
+  const int64_t rows_each = divide_up(params.num_drafts, sequences) + 1;
+  const int64_t wanted = divide_up(rows_each * chunks, kWarps);
+  const int64_t room = divide_up(2 * machine.multiprocessors, sequences);
+  const int64_t splits = wanted < room ? wanted : room;
+  launch->splits = static_cast<int>(many || splits < 2 ? 1 : splits);
+  launch->shape.blocks = params.sequences * launch->splits;
+  launch->shape.threads = kThreads;
+  launch->shape.shared_bytes = 0;
+  place_verify(nullptr, launch);
+}
+
+void place_verify(void* workspace, VerifyLaunch* launch) {
+  const VerifyParams& params = launch->params;
+  const int64_t target_chunks = chunks_of(params.affinity.target_size);
+  const int64_t draft_chunks =
+      chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const int64_t longest =
+      params.max_draft < params.num_drafts ? params.max_draft : params.num_drafts;
+  launch->slots = static_cast<int>(longest + 1);
+  const int64_t steps = params.sequences * launch->slots;
+  const int64_t draft_steps = params.draft_stats == nullptr ? steps : 0;
+  WorkspaceParts parts(workspace);
+  launch->tickets = parts.take<unsigned>(launch->splits > 1 ? params.sequences : 0);
+  launch->shape.zeroed_bytes = parts.bytes();
+  launch->target_chunks = parts.take<ChunkSum>(steps * target_chunks);
+  launch->draft_chunks = parts.take<ChunkSum>(draft_steps * draft_chunks);
+  launch->spread_sums = parts.take<float>(draft_steps * params.affinity.rank * draft_chunks);
+  launch->residual_sums = parts.take<float>(params.sequences * target_chunks);
+  launch->shape.workspace_bytes = parts.bytes();
+}
+
+cudaError_t launch_verify(const VerifyLaunch& launch, cudaStream_t stream) {
+  const Dtype dtype = launch.params.target_dtype;
+  if (launch.params.draft.dtype != dtype) {
+    return launch_kernel(verify_kernel<AnyDtype, AnyDtype>, launch, stream);
+  }
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return launch_kernel(verify_kernel<Float16Bits, Float16Bits>, launch, stream);
+    case Dtype::kBFloat16:
+      return launch_kernel(verify_kernel<BFloat16Bits, BFloat16Bits>, launch, stream);
+    default:
+      return launch_kernel(verify_kernel<float, float>, launch, stream);
+  }
+}
+
+}  // namespace rdk

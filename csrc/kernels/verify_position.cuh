@@ -1,0 +1,175 @@
+// One position of a sequence under verification: the target's p, the draft's q and the verdict, by
+// one warp, from chunk sums that are already there.
+#pragma once
+
+#include "affinity.cuh"
+#include "verify.h"
+
+namespace rdk {
+
+enum class Verdict : int32_t { kAccepted, kRejected, kBonus, kStopped };
+enum class DraftKind : int32_t { kUnusable, kOneHot, kRow };
+
+// In shared memory, written by the warp that decides a position and read by all.
+struct Position {
+  Verdict verdict;
+  DraftKind kind;
+  Softmax target;
+  int argmax;     // at target temperature 0
+  int64_t token;  // the drafted one
+  int row;        // of draft_logits
+  float stats[2 + kMaxRank];
+};
+
+// What a block knows of its sequence, in shared memory.
+struct Sequence {
+  int64_t index;
+  int64_t start;  // its first draft
+  int count;      // drafts that are considered: at most max_draft, up to the first -1
+  int64_t seed;
+  int64_t position;
+  float target_temperature;
+  float draft_temperature;
+};
+
+__device__ __forceinline__ int64_t drafted_token(const VerifyParams& params, int64_t draft) {
+  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.draft_tokens)[draft]
+                                 : static_cast<const int32_t*>(params.draft_tokens)[draft];
+}
+
+// Offsets out of order or outside [0, N] leave the sequence without drafts.
+__device__ __forceinline__ Sequence load_sequence(const VerifyParams& params, int64_t index) {
+  const int64_t begin = params.draft_offsets[index];
+  const int64_t end = params.draft_offsets[index + 1];
+  const bool sound = 0 <= begin && begin <= end && end <= params.num_drafts;
+  Sequence sequence{index,
+                    begin < 0 ? 0 : min(begin, params.num_drafts),
+                    sound ? static_cast<int>(min(end - begin, params.max_draft)) : 0,
+                    params.seeds[index],
+                    params.positions[index],
+                    params.target_temperature[index],
+                    params.draft_temperature[index]};
+#pragma unroll 1
+  for (int j = 0; j < sequence.count; ++j) {
+    if (drafted_token(params, sequence.start + j) == -1) sequence.count = j;
+  }
+  return sequence;
+}
+
+template <typename T>
+__device__ __forceinline__ TargetColumns<T> target_row(const VerifyParams& params,
+                                                       const Sequence& sequence, int step) {
+  const int64_t row = sequence.start + sequence.index + step;
+  return {
+      Logits<T>(params.target_dtype, params.target_logits.data, params.target_logits.offset(row)),
+      static_cast<int>(params.affinity.target_size), Scale(sequence.target_temperature)};
+}
+
+__device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64_t draft) {
+  return params.draft_rows != nullptr ? params.draft_rows[draft] : static_cast<int>(draft);
+}
+
+// What the arguments alone say of a draft's distribution; a row may still turn out to have none.
+__device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params,
+                                                   const Sequence& sequence, int step) {
+  const int64_t token = drafted_token(params, sequence.start + step);
+  const int row = draft_row_index(params, sequence.start + step);
+  if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;
+  if (row == -1) return DraftKind::kOneHot;
+  if (row < 0 || row >= params.draft_rows_available) return DraftKind::kUnusable;
+  if (sequence.draft_temperature == 0.0f) return DraftKind::kOneHot;
+  return usable_temperature(sequence.draft_temperature) ? DraftKind::kRow : DraftKind::kUnusable;
+}
+
+__device__ __forceinline__ float target_p(const Position& position, float z) {
+  return expf(z - position.target.max) / position.target.total;
+}
+
+template <typename T>
+__device__ __forceinline__ float draft_q(const VerifyParams& params, const Sequence& sequence,
+                                         const Position& position, int token) {
+  if (position.kind == DraftKind::kUnusable) return 0.0f;
+  if (position.kind == DraftKind::kOneHot) return token == position.token ? 1.0f : 0.0f;
+  const DraftRow<T> row(params.draft, position.row, sequence.draft_temperature);
+  return warp_q(params.affinity, row, position.stats, token);
+}
+
+// Where the sums of a step of a sequence are kept.
+__device__ __forceinline__ int64_t slot_of(const VerifyLaunch& launch, const Sequence& sequence,
+                                           int step) {
+  return static_cast<int64_t>(sequence.index) * launch.slots + step;
+}
+
+// Stats as they were passed, or from the chunk sums of this launch.
+__device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int64_t slot,
+                                                 int draft_chunks, Position* position) {
+  const VerifyParams& params = launch.params;
+  const int rank = static_cast<int>(params.affinity.rank);
+  if (params.draft_stats != nullptr) {
+    if (lane_index() < 2 + rank) {
+      const float* stats = params.draft_stats + static_cast<int64_t>(position->row) * (2 + rank);
+      position->stats[lane_index()] = stats[lane_index()];
+    }
+  } else {
+    const Softmax softmax = merge_chunks(launch.draft_chunks + slot * draft_chunks, draft_chunks);
+    write_draft_stats(softmax, launch.spread_sums + slot * rank * draft_chunks, rank,
+                      position->stats);
+  }
+  __syncwarp(kAllLanes);
+  bool finite = true;
+  for (int i = 0; i < 2 + rank; ++i) {
+    finite = finite && fabsf(position->stats[i]) < infinity();
+  }
+  if (lane_index() == 0 && !(finite && position->stats[1] > 0.0f)) {
+    position->kind = DraftKind::kUnusable;
+  }
+  __syncwarp(kAllLanes);
+}
+
+// By one warp, which leaves everything it found in `position`.
+template <typename T, typename D>
+__device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequence& sequence,
+                                       int step, int draft_chunks, Position* position) {
+  const VerifyParams& params = launch.params;
+  const TargetColumns<T> columns = target_row<T>(params, sequence, step);
+  const bool greedy = sequence.target_temperature == 0.0f;
+  const int64_t slot = slot_of(launch, sequence, step);
+  const Softmax target =
+      merge_chunks(launch.target_chunks + slot * columns.chunks(), columns.chunks());
+  const int argmax = greedy && target.valid ? argmax_column(columns, target) : -1;
+  const bool drafted = step < sequence.count;
+  if (lane_index() == 0) {
+    position->target = target;
+    position->argmax = argmax;
+    position->token = drafted ? drafted_token(params, sequence.start + step) : -1;
+    position->row = drafted ? draft_row_index(params, sequence.start + step) : -1;
+    position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
+  }
+  __syncwarp(kAllLanes);
+
+  Verdict verdict = Verdict::kRejected;
+  if (!target.valid) {
+    verdict = Verdict::kStopped;
+  } else if (!drafted) {
+    verdict = Verdict::kBonus;
+  } else {
+    if (position->kind == DraftKind::kRow) {
+      load_draft_stats(launch, slot, draft_chunks, position);
+    }
+    if (position->kind == DraftKind::kUnusable) {
+      verdict = Verdict::kRejected;
+    } else if (greedy) {
+      verdict = position->token == argmax ? Verdict::kAccepted : Verdict::kRejected;
+    } else {
+      const float coin = uniform(
+          random_words(sequence.seed, sequence.position + step, Purpose::kAccept, 0).word[0]);
+      const float q = draft_q<D>(params, sequence, *position, static_cast<int>(position->token));
+      const float p = target_p(*position, columns.value(static_cast<int>(position->token)));
+      verdict = coin * q < p ? Verdict::kAccepted : Verdict::kRejected;
+    }
+  }
+  __syncwarp(kAllLanes);
+  if (lane_index() == 0) position->verdict = verdict;
+}
+
+}  // namespace rdk

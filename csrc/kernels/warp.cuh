@@ -1,0 +1,93 @@
+// Warp-wide reductions, scans and searches in one fixed order each, so that a result does not
+// depend on who asks for it.
+#pragma once
+
+#include "device.cuh"
+
+namespace rdk {
+
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, offset);
+  }
+  return value;
+}
+
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
+  }
+  return value;
+}
+
+__device__ __forceinline__ int warp_min(int value) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value = min(value, __shfl_xor_sync(kAllLanes, value, offset));
+  }
+  return value;
+}
+
+// Sum of the lanes up to this one.
+__device__ __forceinline__ float warp_running_sum(float value) {
+  const int lane = lane_index();
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const float below = __shfl_up_sync(kAllLanes, value, offset);
+    if (lane >= offset) value += below;
+  }
+  return value;
+}
+
+// The first index whose entry exceeds the word, count if there is none: 32 probes a step.
+__device__ __forceinline__ int warp_first_above(const int64_t* sums, int count, uint32_t word) {
+  int begin = 0;
+  while (count > 0) {
+    const int stride = (count + kWarp - 1) / kWarp;
+    const int last = (lane_index() + 1) * stride - 1;  // of this lane's share
+    const int probe = last < count ? last : count - 1;
+    const unsigned above =
+        __ballot_sync(kAllLanes, sums[begin + probe] > static_cast<int64_t>(word));
+    if (above == 0) return begin + count;
+    const int share = (__ffs(above) - 1) * stride;
+    if (stride == 1) return begin + share;
+    begin += share;
+    count = stride < count - share ? stride : count - share;
+  }
+  return begin;
+}
+
+// Draws from weights that are known chunk by chunk or entry by entry: the first index whose running
+// sum exceeds u * total and whose weight is not zero. weight(index) is called by all lanes, index
+// >= count must give zero. Returns the last index of positive weight where rounding finds none, -1
+// where the total is zero. total, if asked for, is the sum in the order in which the draw takes it.
+template <typename Weight>
+__device__ __forceinline__ float warp_total(int count, Weight&& weight) {
+  float carry = 0.0f;
+  for (int begin = 0; begin < count; begin += kWarp) {
+    const float running = warp_running_sum(weight(begin + lane_index()));
+    carry += __shfl_sync(kAllLanes, running, kWarp - 1);
+  }
+  return carry;
+}
+
+template <typename Weight>
+__device__ __forceinline__ int warp_draw(int count, float u, float total, Weight&& weight) {
+  const float threshold = u * total;
+  float carry = 0.0f;
+  int last_positive = -1;
+  for (int begin = 0; begin < count; begin += kWarp) {
+    const float value = weight(begin + lane_index());
+    const float running = warp_running_sum(value);
+    const unsigned positive = __ballot_sync(kAllLanes, value > 0.0f);
+    const unsigned above = __ballot_sync(kAllLanes, value > 0.0f && carry + running > threshold);
+    if (above != 0) return begin + __ffs(above) - 1;
+    if (positive != 0) last_positive = begin + 31 - __clz(positive);
+    carry += __shfl_sync(kAllLanes, running, kWarp - 1);
+  }
+  return last_positive;
+}
+
+}  // namespace rdk
