@@ -1,0 +1,282 @@
+// What a CUDA kernel needs of CUDA, so that g++ compiles its source as C++17 and it runs on the CPU
+// (DESIGN.md, "How we know it is right", tier 3). One block runs at a time; each of its threads is
+// a fiber that runs until a barrier or a warp collective and then gives way to another, in an order
+// that depends on a seed. What would be undefined on a GPU is an emulation::Error here.
+//
+// Beyond CUDA's own names there are
+//   emulation::launch(kernel, grid, block, dynamic_shared_bytes, params)
+//   emulation::dynamic_shared()           in place of extern __shared__
+//   global_store(p, v), global_load(p)    for global memory that blocks exchange
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "cuda_half.h"
+#include "cuda_types.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+// noinit gathers them in one section, also where a template declares them, for poisoning.
+#define __shared__ static __attribute__((noinit))
+
+constexpr int warpSize = 32;
+extern uint3 threadIdx;
+extern uint3 blockIdx;
+extern dim3 blockDim;
+extern dim3 gridDim;
+
+namespace emulation {
+
+// What went wrong in a kernel: its name, block, thread and place are in what().
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+enum class BlockOrder { kShuffled, kForward, kReverse };
+
+// A launch depends on nothing else: the same options give the same schedule.
+struct Options {
+  uint64_t seed = 0;
+  bool shuffle = true;  // the threads; false runs them in the order of their index
+  BlockOrder block_order = BlockOrder::kShuffled;
+};
+extern Options options;
+
+// Where a kernel calls the emulator.
+struct Site {
+  const char* file;
+  int line;
+  static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
+enum class Barrier { kPlain, kCount, kAnd, kOr };
+enum class Collective { kSyncwarp, kShfl, kShflUp, kShflDown, kShflXor, kBallot, kAny, kAll };
+
+// The number of threads whose predicate is not 0.
+int block_barrier(Barrier kind, int predicate, Site site);
+
+// The bits of value of the source lane; for votes, one bit of each lane whose value is not 0.
+uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
+                         Site site);
+
+unsigned lane();
+[[noreturn]] void fail(const std::string& what, Site site);
+
+void* dynamic_shared();
+
+void fence();
+void store(void* address, const void* value, size_t size);
+void store_atomic(void* address, const void* value, size_t size);
+
+cudaError_t launch_threads(const void* kernel, const std::function<void()>& thread, dim3 grid,
+                           dim3 block, size_t dynamic_shared_bytes);
+
+template <typename T>
+struct Identity {
+  using type = T;
+};
+
+template <typename Params>
+cudaError_t launch(void (*kernel)(Params), dim3 grid, dim3 block, size_t dynamic_shared_bytes,
+                   const typename Identity<Params>::type& params) {
+  return launch_threads(
+      reinterpret_cast<const void*>(kernel), [&] { kernel(params); }, grid, block,
+      dynamic_shared_bytes);
+}
+
+template <typename T>
+void require_alignment(const T* address, Site site) {
+  if (reinterpret_cast<uintptr_t>(address) % alignof(T) != 0) {
+    fail("an access of " + std::to_string(sizeof(T)) + " bytes is not aligned", site);
+  }
+}
+
+template <typename T>
+T shuffle(Collective kind, unsigned mask, T value, unsigned source, Site site) {
+  static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = warp_collective(kind, mask, bits, source, site);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+// The lanes of a segment of width lanes, to which a shuffle is confined.
+inline unsigned segment_begin(int width, Site site) {
+  if (width <= 0 || width > warpSize || (width & (width - 1)) != 0) {
+    fail("a shuffle has width " + std::to_string(width) + ", not a power of 2 up to 32", site);
+  }
+  return lane() & ~(width - 1u);
+}
+
+template <typename T, typename Update>
+T update_atomically(T* address, Site site, Update update) {
+  require_alignment(address, site);
+  const T old = *address;
+  const T value = update(old);
+  store_atomic(address, &value, sizeof(T));
+  return old;
+}
+
+}  // namespace emulation
+
+// ---- barriers and warp collectives ----
+
+inline void __syncthreads(emulation::Site site = emulation::Site::here()) {
+  emulation::block_barrier(emulation::Barrier::kPlain, 0, site);
+}
+inline int __syncthreads_count(int predicate, emulation::Site site = emulation::Site::here()) {
+  return emulation::block_barrier(emulation::Barrier::kCount, predicate, site);
+}
+inline int __syncthreads_and(int predicate, emulation::Site site = emulation::Site::here()) {
+  return emulation::block_barrier(emulation::Barrier::kAnd, !predicate, site) == 0;
+}
+inline int __syncthreads_or(int predicate, emulation::Site site = emulation::Site::here()) {
+  return emulation::block_barrier(emulation::Barrier::kOr, predicate, site) != 0;
+}
+
+inline void __syncwarp(unsigned mask = 0xffffffffu,
+                       emulation::Site site = emulation::Site::here()) {
+  emulation::warp_collective(emulation::Collective::kSyncwarp, mask, 0, emulation::lane(), site);
+}
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
+              emulation::Site site = emulation::Site::here()) {
+  const unsigned from = emulation::segment_begin(width, site) + (source & (width - 1));
+  return emulation::shuffle(emulation::Collective::kShfl, mask, value, from, site);
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
+                 emulation::Site site = emulation::Site::here()) {
+  const unsigned lane = emulation::lane(), begin = emulation::segment_begin(width, site);
+  const unsigned from = delta <= lane - begin ? lane - delta : lane;
+  return emulation::shuffle(emulation::Collective::kShflUp, mask, value, from, site);
+}
+
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
+                   emulation::Site site = emulation::Site::here()) {
+  const unsigned lane = emulation::lane(), end = emulation::segment_begin(width, site) + width;
+  const unsigned from = delta < end - lane ? lane + delta : lane;
+  return emulation::shuffle(emulation::Collective::kShflDown, mask, value, from, site);
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize,
+                  emulation::Site site = emulation::Site::here()) {
+  const unsigned lane = emulation::lane(), end = emulation::segment_begin(width, site) + width;
+  const unsigned other = lane ^ static_cast<unsigned>(lane_mask);
+  const unsigned from = other < end ? other : lane;
+  return emulation::shuffle(emulation::Collective::kShflXor, mask, value, from, site);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate,
+                              emulation::Site site = emulation::Site::here()) {
+  return static_cast<unsigned>(emulation::warp_collective(emulation::Collective::kBallot, mask,
+                                                          predicate != 0, emulation::lane(), site));
+}
+inline int __any_sync(unsigned mask, int predicate,
+                      emulation::Site site = emulation::Site::here()) {
+  return emulation::warp_collective(emulation::Collective::kAny, mask, predicate != 0,
+                                    emulation::lane(), site) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate,
+                      emulation::Site site = emulation::Site::here()) {
+  return emulation::warp_collective(emulation::Collective::kAll, mask, predicate == 0,
+                                    emulation::lane(), site) == 0;
+}
+
+// ---- memory ----
+
+template <typename T>
+T __ldg(const T* address, emulation::Site site = emulation::Site::here()) {
+  emulation::require_alignment(address, site);
+  return *address;
+}
+template <typename T>
+T __ldcg(const T* address, emulation::Site site = emulation::Site::here()) {
+  return __ldg(address, site);
+}
+template <typename T>
+T __ldcs(const T* address, emulation::Site site = emulation::Site::here()) {
+  return __ldg(address, site);
+}
+
+// The block itself sees the value at once, other blocks only as fences allow.
+template <typename T>
+void global_store(T* address, const typename emulation::Identity<T>::type& value,
+                  emulation::Site site = emulation::Site::here()) {
+  static_assert(sizeof(T) <= 16, "no GPU stores more at once");
+  emulation::require_alignment(address, site);
+  emulation::store(address, &value, sizeof(T));
+}
+
+template <typename T>
+T global_load(const T* address, emulation::Site site = emulation::Site::here()) {
+  return __ldg(address, site);
+}
+
+inline void __threadfence() { emulation::fence(); }
+inline void __threadfence_block() {}
+inline void __threadfence_system() { emulation::fence(); }
+
+[[noreturn]] inline void __trap(emulation::Site site = emulation::Site::here()) {
+  emulation::fail("__trap", site);
+}
+
+template <typename T>
+T atomicAdd(T* address, typename emulation::Identity<T>::type value,
+            emulation::Site site = emulation::Site::here()) {
+  static_assert(std::is_integral_v<T>, "a sum of floats would depend on the order of threads");
+  return emulation::update_atomically(address, site,
+                                      [=](T old) { return static_cast<T>(old + value); });
+}
+template <typename T>
+T atomicMax(T* address, typename emulation::Identity<T>::type value,
+            emulation::Site site = emulation::Site::here()) {
+  return emulation::update_atomically(address, site, [=](T old) { return std::max(old, value); });
+}
+template <typename T>
+T atomicMin(T* address, typename emulation::Identity<T>::type value,
+            emulation::Site site = emulation::Site::here()) {
+  return emulation::update_atomically(address, site, [=](T old) { return std::min(old, value); });
+}
+template <typename T>
+T atomicOr(T* address, typename emulation::Identity<T>::type value,
+           emulation::Site site = emulation::Site::here()) {
+  return emulation::update_atomically(address, site, [=](T old) { return old | value; });
+}
+template <typename T>
+T atomicExch(T* address, typename emulation::Identity<T>::type value,
+             emulation::Site site = emulation::Site::here()) {
+  return emulation::update_atomically(address, site, [=](T) { return value; });
+}
+template <typename T>
+T atomicCAS(T* address, typename emulation::Identity<T>::type expected,
+            typename emulation::Identity<T>::type value,
+            emulation::Site site = emulation::Site::here()) {
+  return emulation::update_atomically(address, site,
+                                      [=](T old) { return old == expected ? value : old; });
+}
+inline unsigned atomicInc(unsigned* address, unsigned limit,
+                          emulation::Site site = emulation::Site::here()) {
+  return emulation::update_atomically(address, site,
+                                      [=](unsigned old) { return old >= limit ? 0 : old + 1; });
+}

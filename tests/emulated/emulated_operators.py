@@ -1,0 +1,45 @@
+"""torch.ops.rdk_emulated.*: the CUDA kernels' own source, run by the emulator on CPU tensors.
+
+Environment:
+    RDK_EMULATED_MODULE  what `build` returned elsewhere, to be used in place of this tree's
+                         kernels: sanitized ones, or ones that tests/mutation has broken.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch.utils import cpp_extension
+
+from .module_builder import build_module, load_module
+
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
+
+
+def build(csrc: Path = CSRC, sanitize: bool = False) -> Path:
+    """Compiles the operators of a source tree; see `build_module`."""
+    operators = sorted((csrc / "ops").glob("*.cpp"))
+    return build_module(
+        "rdk_emulated",
+        [
+            Path(__file__).with_name("operators_module.cpp"),  # in place of ops/backend*.cpp
+            csrc / "registration.cpp",
+            *(path for path in operators if not path.stem.startswith("backend")),
+            *sorted((csrc / "kernels").glob("*.cu")),
+        ],
+        [csrc, *map(Path, cpp_extension.include_paths())],
+        sanitize=sanitize,
+        definitions=["TORCH_TARGET_VERSION=0x020b000000000000", "RDK_NAMESPACE=rdk_emulated"],
+        libraries=[Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"],
+    )
+
+
+@functools.cache
+def emulator() -> ModuleType:
+    """The module that configures machine and schedule; loading it registers the operators."""
+    built = os.environ.get("RDK_EMULATED_MODULE")
+    return load_module(Path(built) if built else build())

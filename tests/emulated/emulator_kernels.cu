@@ -1,0 +1,318 @@
+#include "emulator_kernels.h"
+
+#include <climits>
+
+#include "cuda_emulation.h"
+
+namespace {
+
+constexpr unsigned kFullMask = 0xffffffffu;
+
+// ---- softmax of a row by a block ----
+
+template <bool kIsMax>
+__device__ float combine(float x, float y) {
+  return kIsMax ? fmaxf(x, y) : x + y;
+}
+
+template <bool kIsMax, bool kAllBarriers>
+__device__ float block_reduce(float value) {
+  __shared__ float partial[32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  for (int step = 16; step > 0; step /= 2) {
+    value = combine<kIsMax>(value, __shfl_xor_sync(kFullMask, value, step));
+  }
+  if (lane == 0) partial[warp] = value;
+  if (kAllBarriers) __syncthreads();
+  value = partial[lane % warps];
+  for (int step = static_cast<int>(warps) / 2; step > 0; step /= 2) {
+    value = combine<kIsMax>(value, __shfl_xor_sync(kFullMask, value, step));
+  }
+  return value;
+}
+
+template <bool kAllBarriers>
+__global__ void __launch_bounds__(1024) softmax_kernel(const SoftmaxParams params) {
+  const int64_t offset = static_cast<int64_t>(blockIdx.x) * params.columns;
+  const float* __restrict__ logits = params.logits + offset;
+  float* __restrict__ probs = params.probs + offset;
+  float max = -INFINITY;
+  for (int i = threadIdx.x; i < params.columns; i += blockDim.x)
+    max = fmaxf(max, __ldg(&logits[i]));
+  max = block_reduce<true, kAllBarriers>(max);
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < params.columns; i += blockDim.x) {
+    probs[i] = expf(logits[i] - max);
+    sum += probs[i];
+  }
+  sum = block_reduce<false, kAllBarriers>(sum);
+  for (int i = threadIdx.x; i < params.columns; i += blockDim.x) probs[i] /= sum;
+}
+
+// ---- softmax of a row by as many threads, with one array for everything ----
+
+template <bool kAllBarriers>
+__global__ void shared_softmax_kernel(const SoftmaxParams params) {
+  __shared__ float values[1024];
+  const float logit = params.logits[blockIdx.x * params.columns + threadIdx.x];
+  values[threadIdx.x] = logit;
+  __syncthreads();
+  float max = -INFINITY;
+  for (int i = 0; i < params.columns; ++i) max = fmaxf(max, values[i]);
+  if (kAllBarriers) __syncthreads();
+  values[threadIdx.x] = expf(logit - max);
+  __syncthreads();
+  float sum = 0.0f;
+  for (int i = 0; i < params.columns; ++i) sum += values[i];
+  params.probs[blockIdx.x * params.columns + threadIdx.x] = values[threadIdx.x] / sum;
+}
+
+// ---- inclusive sums within each warp ----
+
+__global__ void warp_scan_kernel(ScanParams params) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const unsigned lane = threadIdx.x % warpSize;
+  const unsigned active = __ballot_sync(kFullMask, i < params.size);
+  if (i >= params.size) return;
+  int sum = params.values[i];
+  for (unsigned step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(active, sum, step);
+    if (lane >= step) sum += other;
+  }
+  params.sums[i] = sum;
+}
+
+// ---- the last block adds up ----
+
+__device__ bool take_last_ticket(unsigned* ticket) {
+  return atomicAdd(ticket, 1u) == gridDim.x - 1;
+}
+
+__global__ void reduction_kernel(ReductionParams params) {
+  __shared__ bool last;
+  const Publication publication = params.publication;
+  const bool every_thread_fences = publication == Publication::kFenceByEveryThread ||
+                                   publication == Publication::kNoBarrierAfterFences;
+  const bool barrier = publication != Publication::kNoBarrierBeforeFence &&
+                       publication != Publication::kNoBarrierAfterFences;
+  const bool warps_fence = publication == Publication::kFenceByWarps;
+  const bool one_thread_fences =
+      !every_thread_fences && !warps_fence && publication != Publication::kNoFence;
+  const bool ticket_first = publication == Publication::kTicketFirst;
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
+
+  if (threadIdx.x == 0 && ticket_first) last = take_last_ticket(params.ticket);
+  int sum = 0;
+  for (int at = static_cast<int>(i); at < params.size; at += static_cast<int>(threads)) {
+    sum += params.values[at];
+  }
+  global_store(&params.partials[i], sum);
+  if (every_thread_fences) __threadfence();
+  if (warps_fence) {
+    __syncwarp();
+    if (threadIdx.x % warpSize == 0) __threadfence();
+  }
+  if (barrier) __syncthreads();
+  if (threadIdx.x == 0) {
+    if (one_thread_fences) __threadfence();
+    if (!ticket_first) last = take_last_ticket(params.ticket);
+  }
+  __syncthreads();
+  if (!last || threadIdx.x != 0) return;
+  __threadfence();
+  int total = 0;
+  for (unsigned at = 0; at < threads; ++at) total += global_load(&params.partials[at]);
+  *params.sum = total;
+}
+
+// ---- misuse ----
+
+int guards = 0;
+
+struct Guard {
+  Guard() { ++guards; }
+  ~Guard() { --guards; }
+};
+
+template <typename T>
+__device__ float unwritten() {
+  __shared__ T values[8];
+  if (threadIdx.x == 1000) values[0] = 1;
+  return static_cast<float>(values[threadIdx.x % 8]);
+}
+
+__device__ __attribute__((noinline)) float* as_pointer(float* values) { return values; }
+
+__global__ void misuse_kernel(MisuseParams params) {
+  __shared__ float values[8];
+  auto* dynamic = static_cast<float*>(emulation::dynamic_shared());
+  const Guard guard;
+  const unsigned thread = threadIdx.x, lane = thread % 32;
+  float x = static_cast<float>(thread);
+  switch (params.misuse) {
+    case Misuse::kBarrierInBranch:
+      if (thread < 16) __syncthreads();
+      break;
+    case Misuse::kBarriersOfTwoBranches:
+      if (thread % 2 == 0) {
+        __syncthreads();
+      } else {
+        __syncthreads();
+      }
+      break;
+    case Misuse::kReturnBeforeBarrier:
+      if (thread == 3) return;
+      __syncthreads();
+      break;
+    case Misuse::kShuffleWithoutALane:
+      if (lane != 5) x = __shfl_xor_sync(kFullMask, x, 1);
+      break;
+    case Misuse::kShuffleNamesReturnedLane:
+      if (lane == 5) return;
+      __syncwarp(kFullMask & ~(1u << 5));
+      x = __shfl_sync(kFullMask, x, 0);
+      break;
+    case Misuse::kShuffleOutsideMask:
+      x = __shfl_sync(0x0000ffffu, x, 0);
+      break;
+    case Misuse::kShuffleReadsLaneOutsideMask:
+      if (lane < 16) x = __shfl_down_sync(0x0000ffffu, x, 1);
+      break;
+    case Misuse::kShuffleAgainstBallot:
+      if (lane < 16) {
+        x = __shfl_sync(kFullMask, x, 0);
+      } else {
+        x = static_cast<float>(__ballot_sync(kFullMask, 1));
+      }
+      break;
+    case Misuse::kBarrierAgainstShuffle:
+      if (lane < 16) {
+        __syncthreads();
+      } else {
+        __syncwarp();
+      }
+      break;
+    case Misuse::kCircularWait:  // lane 0 waits for 1, 1 for 2, 2 for 0
+      if (lane < 3) __syncwarp(1u << lane | 1u << (lane + 1) % 3);
+      break;
+    case Misuse::kUninitialisedStatic:
+      if (thread > 8) values[0] = x;
+      x = values[thread % 8];
+      break;
+    case Misuse::kUninitialisedDynamic:
+      x = dynamic[thread];
+      break;
+    case Misuse::kUninitialisedInTemplate:
+      x = unwritten<float>();
+      break;
+    case Misuse::kDynamicOverrun:
+      dynamic[thread + 1] = x;
+      break;
+    case Misuse::kStaticOverrun:  // by one, for the sanitizer's red zone
+      if (thread <= 8) as_pointer(values)[thread] = x;
+      break;
+    case Misuse::kGlobalOverrun:
+      x = params.out[thread + 1];
+      break;
+    case Misuse::kMisaligned:
+      x = __ldg(reinterpret_cast<const float4*>(params.out + 1)).x;
+      break;
+    case Misuse::kSignedOverflow:
+      x = static_cast<float>(INT_MAX - 8 + static_cast<int>(thread));
+      break;
+    case Misuse::kThrows:
+      __syncthreads();
+      if (thread == 7) throw std::out_of_range("thrown by thread 7");
+      __syncthreads();
+      break;
+    case Misuse::kMixedStores:
+      global_store(&params.out[thread], x);
+      x += 1;
+      break;
+    case Misuse::kNone:
+      break;
+  }
+  params.out[blockIdx.x * blockDim.x + thread] = x;
+}
+
+// ---- schedules and 16-bit floats ----
+
+__global__ void order_kernel(OrderParams params) {
+  params.order[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(params.counter, 1u);
+}
+
+__global__ void conversion_kernel(ConversionParams params) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  const __half half = __float2half_rn(params.values[i]);
+  const __nv_bfloat16 bfloat16 = __float2bfloat16_rn(params.values[i]);
+  params.halves[i] = __half_as_ushort(half);
+  params.halves_back[i] = __half2float(half);
+  params.bfloat16s[i] = __bfloat16_as_ushort(bfloat16);
+  params.bfloat16s_back[i] = __bfloat162float(bfloat16);
+}
+
+// ---- every collective against what CUDA says it does ----
+
+__global__ void primitives_kernel(PrimitivesParams params) {
+  const unsigned thread = threadIdx.x, lane = thread % 32;
+  unsigned* out = params.out + thread;
+  const auto write = [&](unsigned value) {
+    *out = value;
+    out += blockDim.x;
+  };
+  write(__shfl_sync(kFullMask, lane, static_cast<int>(lane) + 3));
+  write(__shfl_sync(kFullMask, lane, 2, 8));
+  write(__shfl_up_sync(kFullMask, lane, 3u, 16));
+  write(__shfl_down_sync(kFullMask, lane, 3u, 16));
+  write(__shfl_xor_sync(kFullMask, lane, 5));
+  write(__shfl_xor_sync(kFullMask, lane, 8, 8));
+  write(static_cast<unsigned>(__shfl_sync(kFullMask, lane + (int64_t{1} << 40), 4) >> 38));
+  write(static_cast<unsigned>(__shfl_xor_sync(kFullMask, lane + 0.5, 1) * 2));
+  write(__ballot_sync(kFullMask, lane % 3 == 0));
+  write(__any_sync(kFullMask, lane == 9));
+  write(__all_sync(kFullMask, lane < 31));
+  write(lane < 12 ? __ballot_sync(0x00000fffu, lane > 4) : __ballot_sync(0xfffff000u, lane < 20));
+  write(__syncthreads_count(thread % 5 == 0));
+  write(__syncthreads_and(thread < 40));
+  write(__syncthreads_or(thread == 40));
+  write(__popc(thread) + 100 * __ffs(static_cast<int>(thread)) +
+        10000 * __clz(static_cast<int>(thread)));
+}
+
+}  // namespace
+
+void launch_softmax(const SoftmaxParams& params, int rows, int threads, bool all_barriers) {
+  emulation::launch(all_barriers ? softmax_kernel<true> : softmax_kernel<false>, rows, threads, 0,
+                    params);
+}
+
+void launch_shared_softmax(const SoftmaxParams& params, int rows, bool all_barriers) {
+  emulation::launch(all_barriers ? shared_softmax_kernel<true> : shared_softmax_kernel<false>, rows,
+                    params.columns, 0, params);
+}
+
+void launch_warp_scan(const ScanParams& params, int blocks, int threads) {
+  emulation::launch(warp_scan_kernel, blocks, threads, 0, params);
+}
+
+void launch_reduction(const ReductionParams& params, int blocks, int threads) {
+  emulation::launch(reduction_kernel, blocks, threads, 0, params);
+}
+
+void launch_misuse(const MisuseParams& params, int blocks, int threads, size_t dynamic_bytes) {
+  emulation::launch(misuse_kernel, blocks, threads, dynamic_bytes, params);
+}
+
+int live_guards() { return guards; }
+
+void launch_order(const OrderParams& params, int blocks, int threads) {
+  emulation::launch(order_kernel, blocks, threads, 0, params);
+}
+
+void launch_conversion(const ConversionParams& params, int blocks, int threads) {
+  emulation::launch(conversion_kernel, blocks, threads, 0, params);
+}
+
+void launch_primitives(const PrimitivesParams& params, int threads) {
+  emulation::launch(primitives_kernel, 1, threads, 0, params);
+}

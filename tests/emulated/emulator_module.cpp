@@ -1,0 +1,107 @@
+// emulator_kernels.cu for Python. Arrays are numpy's and are written in place.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include "emulation_binding.h"
+#include "emulator_kernels.h"
+
+namespace py = pybind11;
+
+namespace {
+
+template <typename T>
+using Array = py::array_t<T, py::array::c_style>;
+
+SoftmaxParams softmax_params(const Array<float>& logits, Array<float>& probs) {
+  return {logits.data(), probs.mutable_data(), static_cast<int>(logits.shape(1))};
+}
+
+void softmax(const Array<float>& logits, Array<float> probs, int threads, bool all_barriers) {
+  launch_softmax(softmax_params(logits, probs), static_cast<int>(logits.shape(0)), threads,
+                 all_barriers);
+}
+
+void shared_softmax(const Array<float>& logits, Array<float> probs, bool all_barriers) {
+  launch_shared_softmax(softmax_params(logits, probs), static_cast<int>(logits.shape(0)),
+                        all_barriers);
+}
+
+void warp_scan(const Array<int>& values, Array<int> sums, int blocks, int threads) {
+  launch_warp_scan({values.data(), sums.mutable_data(), static_cast<int>(values.size())}, blocks,
+                   threads);
+}
+
+void reduction(const Array<int>& values, Array<int> partials, Array<unsigned> ticket,
+               Array<int> sum, int blocks, int threads, Publication publication) {
+  launch_reduction({values.data(), partials.mutable_data(), ticket.mutable_data(),
+                    sum.mutable_data(), static_cast<int>(values.size()), publication},
+                   blocks, threads);
+}
+
+void misuse(Misuse misuse, Array<float> out, int blocks, int threads, size_t dynamic_bytes) {
+  launch_misuse({misuse, out.mutable_data()}, blocks, threads, dynamic_bytes);
+}
+
+void order(Array<unsigned> order) {
+  unsigned counter = 0;
+  launch_order({&counter, order.mutable_data()}, static_cast<int>(order.shape(0)),
+               static_cast<int>(order.shape(1)));
+}
+
+void conversion(const Array<float>& values, Array<uint16_t> halves, Array<uint16_t> bfloat16s,
+                Array<float> halves_back, Array<float> bfloat16s_back) {
+  constexpr int kThreads = 256;
+  launch_conversion({values.data(), halves.mutable_data(), bfloat16s.mutable_data(),
+                     halves_back.mutable_data(), bfloat16s_back.mutable_data()},
+                    static_cast<int>(values.size() / kThreads), kThreads);
+}
+
+void primitives(Array<unsigned> out) {
+  launch_primitives({out.mutable_data()}, static_cast<int>(out.shape(1)));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(emulator_kernels, module) {
+  emulation::bind(module);
+  py::enum_<Publication>(module, "Publication", py::module_local())
+      .value("fence_after_barrier", Publication::kFenceAfterBarrier)
+      .value("fence_by_every_thread", Publication::kFenceByEveryThread)
+      .value("fence_by_warps", Publication::kFenceByWarps)
+      .value("no_fence", Publication::kNoFence)
+      .value("no_barrier_before_fence", Publication::kNoBarrierBeforeFence)
+      .value("no_barrier_after_fences", Publication::kNoBarrierAfterFences)
+      .value("ticket_first", Publication::kTicketFirst);
+  py::enum_<Misuse>(module, "Misuse", py::module_local())
+      .value("barrier_in_branch", Misuse::kBarrierInBranch)
+      .value("barriers_of_two_branches", Misuse::kBarriersOfTwoBranches)
+      .value("return_before_barrier", Misuse::kReturnBeforeBarrier)
+      .value("shuffle_without_a_lane", Misuse::kShuffleWithoutALane)
+      .value("shuffle_names_returned_lane", Misuse::kShuffleNamesReturnedLane)
+      .value("shuffle_outside_mask", Misuse::kShuffleOutsideMask)
+      .value("shuffle_reads_lane_outside_mask", Misuse::kShuffleReadsLaneOutsideMask)
+      .value("shuffle_against_ballot", Misuse::kShuffleAgainstBallot)
+      .value("barrier_against_shuffle", Misuse::kBarrierAgainstShuffle)
+      .value("circular_wait", Misuse::kCircularWait)
+      .value("uninitialised_static", Misuse::kUninitialisedStatic)
+      .value("uninitialised_dynamic", Misuse::kUninitialisedDynamic)
+      .value("uninitialised_in_template", Misuse::kUninitialisedInTemplate)
+      .value("dynamic_overrun", Misuse::kDynamicOverrun)
+      .value("static_overrun", Misuse::kStaticOverrun)
+      .value("global_overrun", Misuse::kGlobalOverrun)
+      .value("misaligned", Misuse::kMisaligned)
+      .value("signed_overflow", Misuse::kSignedOverflow)
+      .value("throws", Misuse::kThrows)
+      .value("mixed_stores", Misuse::kMixedStores)
+      .value("none", Misuse::kNone);
+  module.def("softmax", &softmax);
+  module.def("shared_softmax", &shared_softmax);
+  module.def("warp_scan", &warp_scan);
+  module.def("reduction", &reduction);
+  module.def("misuse", &misuse);
+  module.def("order", &order);
+  module.def("conversion", &conversion);
+  module.def("primitives", &primitives);
+  module.def("live_guards", &live_guards);
+}

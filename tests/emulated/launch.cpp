@@ -1,0 +1,170 @@
+// A grid on the CPU: the launch configuration, the order of blocks, shared memory, and the calls
+// that kernels make while they run.
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <vector>
+
+#include "cuda_emulation.h"
+#include "global_memory.h"
+#include "kernel_name.h"
+#include "scheduler.h"
+
+// The section of all __shared__ variables; placed by shared_memory.ld.
+extern "C" {
+extern char emulation_shared_begin[] __attribute__((visibility("hidden")));
+extern char emulation_shared_end[] __attribute__((visibility("hidden")));
+}
+
+uint3 threadIdx;
+uint3 blockIdx;
+dim3 blockDim;
+dim3 gridDim;
+
+namespace emulation {
+
+Options options;
+Scheduler scheduler;
+
+namespace {
+
+constexpr uint64_t kMaxSharedBytes = 227 << 10;
+constexpr size_t kSharedAlignment = 128;
+
+GlobalMemory global_memory;
+
+// Allocated for each launch with exactly the bytes asked for, so that a sanitizer sees an overrun.
+std::unique_ptr<char, decltype(&std::free)> dynamic_bytes{nullptr, std::free};
+size_t dynamic_size = 0;
+
+bool is_shared(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  const auto dynamic_begin = reinterpret_cast<uintptr_t>(dynamic_bytes.get());
+  return (at >= reinterpret_cast<uintptr_t>(emulation_shared_begin) &&
+          at < reinterpret_cast<uintptr_t>(emulation_shared_end)) ||
+         (at >= dynamic_begin && at < dynamic_begin + dynamic_size);
+}
+
+// Volatile and unchecked, because the section holds the sanitizer's red zones too.
+__attribute__((no_sanitize_address)) void fill(char* begin, char* end, unsigned char pattern) {
+  for (volatile char* byte = begin; byte != end; ++byte) *byte = static_cast<char>(pattern);
+}
+
+// NaN and -1; then large and very negative numbers, because a maximum hides a NaN.
+void poison_shared_memory(uint64_t turn) {
+  constexpr unsigned char patterns[] = {0xff, 0x7b, 0xfb};
+  const unsigned char pattern = patterns[turn % 3];
+  fill(emulation_shared_begin, emulation_shared_end, pattern);
+  std::memset(dynamic_bytes.get(), pattern, dynamic_size);
+}
+
+std::string shape(dim3 extent) {
+  return "(" + std::to_string(extent.x) + ", " + std::to_string(extent.y) + ", " +
+         std::to_string(extent.z) + ")";
+}
+
+void require_configuration(dim3 grid, dim3 block, size_t shared) {
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads == 0 || threads > kMaxThreads) {
+    throw Error("a block of " + shape(block) + " threads; it takes 1 to 1024");
+  }
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
+      grid.z > 65535) {
+    throw Error("a grid of " + shape(grid) + " blocks; it takes 1 to 2147483647, 65535, 65535");
+  }
+  if (shared > kMaxSharedBytes) {
+    throw Error(std::to_string(shared) + " bytes of shared memory; a block takes up to " +
+                std::to_string(kMaxSharedBytes));
+  }
+}
+
+void allocate_dynamic_shared(size_t bytes) {
+  void* allocated = nullptr;
+  if (posix_memalign(&allocated, kSharedAlignment, bytes) != 0) throw std::bad_alloc();
+  dynamic_bytes.reset(static_cast<char*>(allocated));
+  dynamic_size = bytes;
+}
+
+std::vector<uint64_t> block_order(uint64_t blocks, Random& random) {
+  std::vector<uint64_t> order(blocks);
+  std::iota(order.begin(), order.end(), uint64_t{0});
+  if (options.block_order == BlockOrder::kReverse) std::reverse(order.begin(), order.end());
+  if (options.block_order == BlockOrder::kShuffled) {
+    for (uint64_t last = blocks; last > 1; --last) {
+      std::swap(order[last - 1], order[random.below(static_cast<uint32_t>(last))]);
+    }
+  }
+  return order;
+}
+
+void run_grid(const std::function<void()>& thread, Random& random) {
+  const uint64_t blocks = uint64_t{gridDim.x} * gridDim.y * gridDim.z;
+  uint64_t turn = options.seed;
+  for (const uint64_t block : block_order(blocks, random)) {
+    blockIdx.x = static_cast<unsigned>(block % gridDim.x);
+    blockIdx.y = static_cast<unsigned>(block / gridDim.x % gridDim.y);
+    blockIdx.z = static_cast<unsigned>(block / gridDim.x / gridDim.y);
+    poison_shared_memory(turn++);
+    scheduler.run_block(thread, blockDim, random);
+    global_memory.end_block(random.coin());
+  }
+  global_memory.end_grid();
+}
+
+}  // namespace
+
+cudaError_t launch_threads(const void* kernel, const std::function<void()>& thread, dim3 grid,
+                           dim3 block, size_t dynamic_shared_bytes) {
+  if (scheduler.running()) throw Error("a kernel launches a kernel, which is not emulated");
+  blockIdx = {0, 0, 0};
+  try {
+    require_configuration(grid, block, dynamic_shared_bytes);
+    gridDim = grid;
+    blockDim = block;
+    allocate_dynamic_shared(dynamic_shared_bytes);
+    Random random(options.seed);
+    run_grid(thread, random);
+  } catch (const Error& error) {
+    global_memory.forget();
+    throw Error("kernel " + kernel_name(kernel) + ", block " +
+                shape({blockIdx.x, blockIdx.y, blockIdx.z}) + ": " + error.what());
+  } catch (...) {
+    global_memory.forget();
+    throw;
+  }
+  return cudaSuccess;
+}
+
+void* dynamic_shared() { return dynamic_bytes.get(); }
+
+int block_barrier(Barrier kind, int predicate, Site site) {
+  return scheduler.block_barrier(kind, predicate, site);
+}
+
+uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
+                         Site site) {
+  return scheduler.warp_collective(kind, mask, value, source, site);
+}
+
+unsigned lane() { return scheduler.lane(); }
+
+void fail(const std::string& what, Site site) { scheduler.fail(what, site); }
+
+void fence() { global_memory.fence(scheduler.now()); }
+
+void store(void* address, const void* value, size_t size) {
+  global_memory.store(address, value, size, scheduler.now());
+}
+
+void store_atomic(void* address, const void* value, size_t size) {
+  if (is_shared(address)) {
+    std::memcpy(address, value, size);
+  } else {
+    global_memory.store_atomic(address, value, size, scheduler.now());
+  }
+}
+
+}  // namespace emulation

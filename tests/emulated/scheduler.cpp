@@ -1,0 +1,298 @@
+#include "scheduler.h"
+
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace emulation {
+
+extern Scheduler scheduler;
+
+namespace {
+
+struct Unwinding {};  // thrown in a suspended thread to end it
+
+constexpr Site kEnd = {nullptr, 0};
+constexpr unsigned kNamedThreads = 4;
+
+const char* name_of(Barrier kind) {
+  constexpr const char* names[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and",
+                                   "__syncthreads_or"};
+  return names[static_cast<int>(kind)];
+}
+
+const char* name_of(Collective kind) {
+  constexpr const char* names[] = {"__syncwarp",       "__shfl_sync",     "__shfl_up_sync",
+                                   "__shfl_down_sync", "__shfl_xor_sync", "__ballot_sync",
+                                   "__any_sync",       "__all_sync"};
+  return names[static_cast<int>(kind)];
+}
+
+bool is_vote(Collective kind) { return kind >= Collective::kBallot; }
+
+std::string place(Site site) {
+  if (site.file == nullptr) return "";
+  const char* slash = std::strrchr(site.file, '/');
+  return " (" + std::string(slash ? slash + 1 : site.file) + ":" + std::to_string(site.line) + ")";
+}
+
+std::string hexadecimal(unsigned mask) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "0x%08x", mask);
+  return text;
+}
+
+}  // namespace
+
+// ---- threads ----
+
+Scheduler::Thread::Thread(unsigned number) : fiber(thread_body, number), number(number) {}
+
+void Scheduler::run_block(const std::function<void()>& thread, dim3 shape, Random& random) {
+  using Order = ReadyQueue::Order;
+  count_ = shape.x * shape.y * shape.z;
+  while (threads_.size() < count_) threads_.push_back(std::make_unique<Thread>(threads_.size()));
+  body_ = &thread;
+  random_ = &random;
+  finished_ = arrived_ = barriers_ = 0;
+  unwinding_ = false;
+  failure_ = nullptr;
+  for (Warp& warp : warps_) warp = Warp();
+  for (unsigned i = 0; i < count_; ++i) {
+    Thread& next = *threads_[i];
+    next.index = {i % shape.x, i / shape.x % shape.y, i / (shape.x * shape.y)};
+    next.started = next.finished = false;
+    next.waits_at = nullptr;
+    warps_[next.warp()].lanes |= 1u << i % warpSize;
+  }
+  ready_.clear(!options.shuffle ? Order::kInOrder
+               : random.coin()  ? Order::kRandom
+                                : Order::kDepthFirst);
+  ready_.push_block(count_, random);
+
+  switch_to(threads_[ready_.pop(random)].get());
+  if (failure_) {
+    unwind_all();
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+}
+
+// A fiber never ends: the thread with its number in the next block goes on with it.
+void Scheduler::thread_body() {
+  Fiber::entered();
+  for (;;) scheduler.run_thread();
+}
+
+void Scheduler::run_thread() {
+  Thread& self = *current_;
+  self.started = true;
+  try {
+    (*body_)();
+    finish();
+  } catch (const Unwinding&) {
+  } catch (...) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+  self.finished = true;
+  const bool done = failure_ || finished_ == count_;
+  switch_to(done ? nullptr : threads_[ready_.pop(*random_)].get());
+}
+
+void Scheduler::switch_to(Thread* next) {
+  Fiber& from = current_ ? current_->fiber : launcher_;
+  current_ = next;
+  if (next) threadIdx = next->index;
+  Fiber::switch_stacks(from, next ? next->fiber : launcher_);
+}
+
+// Until the running thread has been made ready; it may be so already.
+void Scheduler::wait() {
+  if (ready_.empty()) fail("deadlock: " + describe_waiting(), kEnd);
+  Thread* const next = threads_[ready_.pop(*random_)].get();
+  if (next != current_) switch_to(next);
+  if (unwinding_) throw Unwinding();
+}
+
+void Scheduler::finish() {
+  Thread& self = *current_;
+  Warp& warp = warps_[self.warp()];
+  const unsigned bit = 1u << lane();
+  ++finished_;
+  warp.finished |= bit;
+  self.finished = true;
+  if (arrived_ > 0) fail("barrier divergence: it returns while " + describe_waiting(), kEnd);
+  for (const Group& group : warp.groups) {
+    if (group.mask & bit) {
+      fail("it returns while a collective names its lane: " + describe_waiting(), kEnd);
+    }
+  }
+  if (ready_.empty() && finished_ < count_) fail("deadlock: " + describe_waiting(), kEnd);
+}
+
+void Scheduler::unwind_all() {
+  unwinding_ = true;
+  for (unsigned i = 0; i < count_; ++i) {
+    if (threads_[i]->started && !threads_[i]->finished) switch_to(threads_[i].get());
+  }
+}
+
+Moment Scheduler::now() const {
+  return {current_->number, current_->warp(), barriers_, warps_[current_->warp()].barriers};
+}
+
+// ---- barriers and collectives ----
+
+int Scheduler::block_barrier(Barrier kind, int predicate, Site site) {
+  const char* const name = name_of(kind);
+  Warp& warp = warps_[current_->warp()];
+  const unsigned bit = 1u << lane();
+  if (finished_ > 0) {
+    unsigned i = 0;
+    while (!threads_[i]->finished) ++i;
+    fail("barrier divergence: " + std::string(name) + " without " + describe(*threads_[i]), site);
+  }
+  for (const Group& group : warp.groups) {
+    if (group.mask & bit) {
+      fail("barrier divergence: " + std::string(name) + " while " +
+               describe(lowest_lane(current_->warp(), group.arrived)),
+           site);
+    }
+  }
+  if (arrived_ == 0) {
+    barrier_kind_ = kind;
+    barrier_site_ = site;
+    votes_ = 0;
+  } else if (kind != barrier_kind_ || site.line != barrier_site_.line ||
+             std::strcmp(site.file, barrier_site_.file) != 0) {
+    fail("barrier divergence: " + std::string(name) + " while " + describe_waiting(), site);
+  }
+  votes_ += predicate != 0;
+  warp.at_block_barrier |= bit;
+  current_->waits_at = name;
+  current_->site = site;
+  if (++arrived_ == count_) {
+    arrived_ = 0;
+    ++barriers_;
+    barrier_result_ = votes_;
+    for (Warp& each : warps_) each.at_block_barrier = 0;
+    for (unsigned i = 0; i < count_; ++i) threads_[i]->waits_at = nullptr;
+    ready_.push_block(count_, *random_);
+  }
+  wait();
+  return barrier_result_;
+}
+
+uint64_t Scheduler::warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
+                                    Site site) {
+  Thread& self = *current_;
+  Warp& warp = warps_[self.warp()];
+  require_all_lanes(name_of(kind), mask, source, site);
+  Group& group = join(kind, mask, site);
+  group.arrived |= 1u << lane();
+  self.waits_at = name_of(kind);
+  self.site = site;
+  self.value = value;
+  self.source = source;
+  if (group.arrived == mask) {
+    const Group complete_group = group;
+    group = warp.groups.back();
+    warp.groups.pop_back();
+    complete(complete_group);
+  }
+  wait();
+  return self.value;
+}
+
+void Scheduler::require_all_lanes(const char* name, unsigned mask, unsigned source,
+                                  Site site) const {
+  const Warp& warp = warps_[current_->warp()];
+  const std::string call = std::string(name) + " with mask " + hexadecimal(mask);
+  if (!(mask >> lane() & 1)) fail(call + " is called by a lane that the mask does not name", site);
+  if (mask & ~warp.lanes) fail(call + " names lanes that the block does not have", site);
+  if (mask & warp.finished) {
+    fail(call + " names " + describe(lowest_lane(current_->warp(), mask & warp.finished)), site);
+  }
+  if (mask & warp.at_block_barrier) {
+    const unsigned waiting = mask & warp.at_block_barrier;
+    fail("barrier divergence: " + call + " while " +
+             describe(lowest_lane(current_->warp(), waiting)),
+         site);
+  }
+  if (!(mask >> source & 1)) {
+    fail(call + " reads lane " + std::to_string(source) + ", which the mask does not name", site);
+  }
+}
+
+Scheduler::Group& Scheduler::join(Collective kind, unsigned mask, Site site) {
+  Warp& warp = warps_[current_->warp()];
+  Group* joined = nullptr;
+  for (Group& group : warp.groups) {
+    if (group.kind == kind && group.mask == mask) {
+      joined = &group;
+    } else if ((group.mask >> lane() & 1) && (group.arrived & mask)) {
+      fail(std::string(name_of(kind)) + " with mask " + hexadecimal(mask) + " while " +
+               describe(lowest_lane(current_->warp(), group.arrived & mask)) + " with mask " +
+               hexadecimal(group.mask),
+           site);
+    }
+  }
+  if (joined) return *joined;
+  warp.groups.push_back({kind, mask, 0});
+  return warp.groups.back();
+}
+
+void Scheduler::complete(const Group& group) {
+  const unsigned warp = current_->warp();
+  std::array<uint64_t, warpSize> values{};
+  uint64_t ballot = 0;
+  for (unsigned lane = 0; lane < warpSize; ++lane) {
+    if (!(group.mask >> lane & 1)) continue;
+    values[lane] = lane_of(warp, lane).value;
+    ballot |= uint64_t{values[lane] != 0} << lane;
+  }
+  for (unsigned lane = 0; lane < warpSize; ++lane) {
+    if (!(group.mask >> lane & 1)) continue;
+    Thread& thread = lane_of(warp, lane);
+    thread.value = is_vote(group.kind) ? ballot : values[thread.source];
+    thread.waits_at = nullptr;
+    ready_.push(thread.number);
+  }
+  if (group.kind == Collective::kSyncwarp &&
+      (group.mask | warps_[warp].finished) == warps_[warp].lanes) {
+    ++warps_[warp].barriers;
+  }
+}
+
+// ---- messages ----
+
+Scheduler::Thread& Scheduler::lowest_lane(unsigned warp, unsigned mask) const {
+  return lane_of(warp, __builtin_ctz(mask));
+}
+
+std::string Scheduler::describe(const Thread& thread) const {
+  const uint3 i = thread.index;
+  std::string text = "thread (" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " +
+                     std::to_string(i.z) + ")";
+  if (thread.finished) return text + ", which has returned";
+  if (thread.waits_at) text += " waits at " + std::string(thread.waits_at) + place(thread.site);
+  return text;
+}
+
+std::string Scheduler::describe_waiting() const {
+  std::string text;
+  unsigned waiting = 0;
+  for (unsigned i = 0; i < count_; ++i) {
+    if (threads_[i]->finished || !threads_[i]->waits_at) continue;
+    if (++waiting <= kNamedThreads) text += (waiting > 1 ? ", " : "") + describe(*threads_[i]);
+  }
+  if (waiting > kNamedThreads) text += " and " + std::to_string(waiting - kNamedThreads) + " more";
+  return text;
+}
+
+void Scheduler::fail(const std::string& what, Site site) const {
+  const uint3 i = current_->index;
+  throw Error("thread (" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " +
+              std::to_string(i.z) + ")" + place(site) + ": " + what);
+}
+
+}  // namespace emulation

@@ -1,0 +1,102 @@
+// Runs the threads of one block, each a fiber, from one barrier or warp collective to the next, and
+// refuses what would be undefined on a GPU.
+#pragma once
+
+#include <array>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda_emulation.h"
+#include "fiber.h"
+#include "global_memory.h"
+#include "random.h"
+#include "ready_queue.h"
+
+namespace emulation {
+
+class Scheduler {
+ public:
+  // Returns when every thread has; rethrows what the first one threw, with the others unwound.
+  void run_block(const std::function<void()>& thread, dim3 shape, Random& random);
+
+  bool running() const { return current_ != nullptr; }
+  unsigned lane() const { return current_->number % warpSize; }
+  Moment now() const;
+
+  int block_barrier(Barrier kind, int predicate, Site site);
+  uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
+                           Site site);
+
+  // Throws an Error in the running thread.
+  [[noreturn]] void fail(const std::string& what, Site site) const;
+
+ private:
+  struct Thread {
+    explicit Thread(unsigned number);
+    unsigned warp() const { return number / warpSize; }
+
+    Fiber fiber;
+    unsigned number;
+    uint3 index{};
+    bool started = false;
+    bool finished = false;
+    const char* waits_at = nullptr;  // the barrier or collective; null: running or ready
+    Site site{};
+    uint64_t value = 0;  // given to a collective, then its result
+    unsigned source = 0;
+  };
+
+  // Lanes that have met in a collective. Groups of one warp with disjoint masks exist side by side.
+  struct Group {
+    Collective kind;
+    unsigned mask;
+    unsigned arrived;
+  };
+  struct Warp {
+    unsigned lanes = 0;  // one bit each
+    unsigned finished = 0;
+    unsigned at_block_barrier = 0;
+    unsigned barriers = 0;
+    std::vector<Group> groups;
+  };
+
+  static void thread_body();
+  void run_thread();
+  void switch_to(Thread* next);  // null: the launcher
+  void wait();
+  void finish();
+  void unwind_all();
+
+  void require_all_lanes(const char* name, unsigned mask, unsigned source, Site site) const;
+  Group& join(Collective kind, unsigned mask, Site site);
+  void complete(const Group& group);
+
+  Thread& lane_of(unsigned warp, unsigned lane) const { return *threads_[warp * warpSize + lane]; }
+  Thread& lowest_lane(unsigned warp, unsigned mask) const;
+  std::string describe(const Thread& thread) const;
+  std::string describe_waiting() const;
+
+  std::vector<std::unique_ptr<Thread>> threads_;  // kept from block to block, with their stacks
+  std::array<Warp, kMaxThreads / warpSize> warps_;
+  Fiber launcher_;
+  Thread* current_ = nullptr;
+  const std::function<void()>* body_ = nullptr;
+  Random* random_ = nullptr;
+  ReadyQueue ready_;
+  unsigned count_ = 0;
+  unsigned finished_ = 0;
+  bool unwinding_ = false;
+  std::exception_ptr failure_;
+
+  Barrier barrier_kind_ = Barrier::kPlain;
+  Site barrier_site_{};
+  unsigned arrived_ = 0;
+  unsigned barriers_ = 0;
+  int votes_ = 0;
+  int barrier_result_ = 0;
+};
+
+}  // namespace emulation

@@ -1,0 +1,332 @@
+"""The emulator runs right kernels right, in every schedule, and notices each kind of wrong one.
+
+The kernels are in emulator_kernels.cu. Each deliberate bug there is a negative control: a test of
+the project's own kernels means something only if a bug of that kind would be seen.
+"""
+
+from __future__ import annotations
+
+import time
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+SEEDS = range(6)
+
+
+def random_logits(rows: int, columns: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).normal(scale=3, size=(rows, columns)).astype(np.float32)
+
+
+def exact_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def is_softmax(probs: NDArray[np.float32], logits: NDArray[np.float32]) -> bool:
+    return np.allclose(probs, exact_softmax(logits), rtol=1e-5, atol=0)
+
+
+def softmax(
+    emulator: ModuleType, logits: NDArray[np.float32], threads: int, all_barriers: bool = True
+) -> NDArray[np.float32]:
+    probs = np.full_like(logits, np.nan)
+    emulator.softmax(logits, probs, threads, all_barriers)
+    return probs
+
+
+# ---- right kernels ----
+
+
+@pytest.mark.parametrize("threads", [32, 64, 1024])
+@pytest.mark.parametrize("columns", [1, 31, 1025, 4096])
+def test_a_block_softmax_is_the_same_to_the_bit_in_every_schedule(
+    emulator: ModuleType, threads: int, columns: int
+) -> None:
+    logits = random_logits(3, columns)
+    emulator.configure(shuffle=False, block_order="forward")
+    in_order = softmax(emulator, logits, threads)
+    assert is_softmax(in_order, logits)
+    for seed in SEEDS:
+        emulator.configure(seed=seed)
+        np.testing.assert_array_equal(softmax(emulator, logits, threads), in_order)
+
+
+def test_1024_threads_a_block_are_cheap(emulator: ModuleType) -> None:
+    """About 0.35 s of processor time; the bound leaves room for slow machines."""
+    logits = random_logits(64, 32000)
+    emulator.configure(seed=1)
+    start = time.process_time()
+    probs = softmax(emulator, logits, 1024)
+    assert time.process_time() - start < 3
+    assert is_softmax(probs, logits)
+
+
+@pytest.mark.parametrize("size", [1, 32, 33, 200])
+def test_a_warp_scan_with_lanes_that_have_returned(emulator: ModuleType, size: int) -> None:
+    values = np.arange(1, size + 1, dtype=np.int32)
+    expected = np.concatenate([np.cumsum(values[at : at + 32]) for at in range(0, size, 32)])
+    for seed in SEEDS:
+        emulator.configure(seed=seed)
+        sums = np.zeros_like(values)
+        emulator.warp_scan(values, sums, 4, 64)
+        np.testing.assert_array_equal(sums, expected)
+
+
+def test_collectives_and_intrinsics_are_as_cuda_defines_them(emulator: ModuleType) -> None:
+    threads = 64
+    thread = np.arange(threads)
+    lane = thread % 32
+    segment8, segment16 = lane // 8 * 8, lane // 16 * 16
+    thirds = sum(1 << i for i in range(0, 32, 3))
+    low, high = sum(1 << i for i in range(5, 12)), sum(1 << i for i in range(12, 20))
+    first_bit = np.where(thread > 0, np.log2(np.maximum(thread & -thread, 1)) + 1, 0)
+    leading = np.where(thread > 0, 31 - np.floor(np.log2(np.maximum(thread, 1))), 32)
+    ones = np.array([int(i).bit_count() for i in thread])
+    expected = np.broadcast_to(
+        np.array(
+            [
+                (lane + 3) % 32,
+                segment8 + 2,
+                np.where(lane - 3 >= segment16, lane - 3, lane),
+                np.where(lane + 3 < segment16 + 16, lane + 3, lane),
+                lane ^ 5,
+                np.where((lane ^ 8) < segment8 + 8, lane ^ 8, lane),
+                np.full(threads, 4),
+                2 * (lane ^ 1) + 1,
+                np.full(threads, thirds),
+                np.full(threads, 1),
+                np.full(threads, 0),
+                np.where(lane < 12, low, high),
+                np.full(threads, 13),
+                np.full(threads, 0),
+                np.full(threads, 1),
+                ones + 100 * first_bit + 10000 * leading,
+            ]
+        ),
+        (16, threads),
+    )
+    for seed in SEEDS:
+        emulator.configure(seed=seed)
+        out = np.zeros((16, threads), dtype=np.uint32)
+        emulator.primitives(out)
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_16_bit_floats_round_to_nearest_even(emulator: ModuleType) -> None:
+    generator = np.random.default_rng(0)
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    finite = np.sort(halves[np.isfinite(halves)])
+    midpoints = (finite[:-1] + finite[1:]) / 2
+    padding = -(halves.size + midpoints.size) % 256
+    values = np.concatenate(
+        [
+            halves,
+            midpoints,
+            generator.integers(0, 2**32, 2**16, dtype=np.uint32).view(np.float32),
+            np.zeros(padding, np.float32),
+        ]
+    )
+    bits = np.zeros((2, values.size), dtype=np.uint16)
+    back = np.zeros((2, values.size), dtype=np.float32)
+    emulator.conversion(values, bits[0], bits[1], back[0], back[1])
+    with np.errstate(over="ignore"):
+        as_half = values.astype(np.float16)
+    as_bfloat16 = torch.from_numpy(values).to(torch.bfloat16).float().numpy()
+    np.testing.assert_array_equal(bits[0].view(np.float16), as_half)
+    np.testing.assert_array_equal(back[0], as_half.astype(np.float32))
+    np.testing.assert_array_equal((bits[1].astype(np.uint32) << 16).view(np.float32), as_bfloat16)
+    np.testing.assert_array_equal(back[1], as_bfloat16)
+
+
+# ---- schedules ----
+
+
+def order(emulator: ModuleType, **options: object) -> NDArray[np.uint32]:
+    emulator.configure(**options)
+    out = np.zeros((16, 64), dtype=np.uint32)
+    emulator.order(out)
+    np.testing.assert_array_equal(np.sort(out, axis=None), np.arange(out.size))
+    return out
+
+
+def test_the_same_seed_gives_the_same_schedule_and_another_seed_another(
+    emulator: ModuleType,
+) -> None:
+    np.testing.assert_array_equal(order(emulator, seed=3), order(emulator, seed=3))
+    assert (order(emulator, seed=3) != order(emulator, seed=4)).any()
+
+
+def test_blocks_run_one_at_a_time_in_the_order_asked_for(emulator: ModuleType) -> None:
+    forward = np.arange(16 * 64).reshape(16, 64)
+    in_order = order(emulator, shuffle=False, block_order="forward")
+    np.testing.assert_array_equal(in_order, forward)
+    reverse = order(emulator, shuffle=False, block_order="reverse")
+    np.testing.assert_array_equal(reverse, forward[::-1])
+    shuffled = order(emulator, seed=1)
+    assert (np.ptp(shuffled, axis=1) == 63).all()
+    assert (np.argsort(shuffled[:, 0]) != np.arange(16)).any()
+    assert (np.argsort(shuffled, axis=1) != np.arange(64)).any()
+
+
+def test_an_unknown_block_order_is_refused(emulator: ModuleType) -> None:
+    with pytest.raises(ValueError, match="it must be shuffled, forward or reverse"):
+        emulator.configure(block_order="sideways")
+
+
+# ---- bugs that show as wrong results ----
+
+
+def test_a_missing_barrier_between_write_and_read_shows(emulator: ModuleType) -> None:
+    logits = random_logits(2, 5000)
+    wrong = 0
+    for seed in SEEDS:
+        emulator.configure(seed=seed)
+        wrong += not is_softmax(softmax(emulator, logits, 256, all_barriers=False), logits)
+    assert wrong > 0
+
+
+def test_a_missing_barrier_between_read_and_next_write_shows(emulator: ModuleType) -> None:
+    logits = random_logits(2, 100)
+    wrong = 0
+    for seed in SEEDS:
+        emulator.configure(seed=seed)
+        probs = np.zeros_like(logits)
+        emulator.shared_softmax(logits, probs, True)
+        assert is_softmax(probs, logits)
+        emulator.shared_softmax(logits, probs, False)
+        wrong += not is_softmax(probs, logits)
+    assert wrong > 0
+
+
+def last_block_sums(
+    emulator: ModuleType, publication: str, seed: int, blocks: int = 4
+) -> tuple[bool, bool]:
+    """Whether the last block saw all partial sums, and whether they were there after the grid."""
+    values = np.arange(1, 2001, dtype=np.int32)
+    partials = np.full(blocks * 64, -(10**6), dtype=np.int32)
+    ticket, total = np.zeros(1, dtype=np.uint32), np.zeros(1, dtype=np.int32)
+    emulator.configure(seed=seed)
+    emulator.reduction(
+        values, partials, ticket, total, blocks, 64, getattr(emulator.Publication, publication)
+    )
+    return total[0] == values.sum(), partials.sum() == values.sum()
+
+
+@pytest.mark.parametrize(
+    "publication", ["fence_after_barrier", "fence_by_every_thread", "fence_by_warps"]
+)
+def test_the_last_block_sees_what_was_fenced_before_the_ticket(
+    emulator: ModuleType, publication: str
+) -> None:
+    for seed in SEEDS:
+        assert last_block_sums(emulator, publication, seed) == (True, True)
+
+
+@pytest.mark.parametrize("publication", ["no_fence", "no_barrier_before_fence"])
+def test_without_a_fence_no_other_block_sees_it_until_the_grid_ends(
+    emulator: ModuleType, publication: str
+) -> None:
+    for seed in SEEDS:
+        assert last_block_sums(emulator, publication, seed) == (False, True)
+
+
+@pytest.mark.parametrize("publication", ["ticket_first", "no_barrier_after_fences"])
+def test_a_ticket_that_may_be_taken_before_the_fence_shows(
+    emulator: ModuleType, publication: str
+) -> None:
+    seen = [last_block_sums(emulator, publication, seed)[0] for seed in SEEDS]
+    assert not all(seen)
+
+
+@pytest.mark.parametrize(
+    "misuse", ["uninitialised_static", "uninitialised_dynamic", "uninitialised_in_template"]
+)
+def test_shared_memory_that_was_not_written_reads_as_garbage(
+    emulator: ModuleType, misuse: str
+) -> None:
+    """NaN, then huge, then very negative, because a maximum would hide a NaN."""
+    for seed in SEEDS:
+        out = np.zeros(3 * 64, dtype=np.float32)
+        emulator.configure(seed=seed, block_order="forward")
+        emulator.misuse(getattr(emulator.Misuse, misuse), out, 3, 64, 256)
+        garbage = out.reshape(3, 64)[:, 1]
+        assert np.isnan(garbage).sum() == 1
+        assert (garbage > 1e30).sum() == 1
+        assert (garbage < -1e30).sum() == 1
+
+
+# ---- bugs that are reported ----
+
+REPORTED = {
+    "barrier_in_branch": r"barrier divergence: .*__syncthreads",
+    "barriers_of_two_branches": r"barrier divergence: .* waits at __syncthreads \(emulator_kernels",
+    "return_before_barrier": r"thread \(3, 0, 0\)(: barrier divergence: it returns|, which has)",
+    "shuffle_without_a_lane": r"thread \((5|37), 0, 0\)(: it returns while|, which has returned)",
+    "shuffle_names_returned_lane": r"names thread \((5|37), 0, 0\), which has returned",
+    "shuffle_outside_mask": r"mask 0x0000ffff is called by a lane that the mask does not name",
+    "shuffle_reads_lane_outside_mask": r"__shfl_down_sync .* reads lane 16, which the mask does",
+    "shuffle_against_ballot": r"__(shfl|ballot)_sync .* waits at __(ballot|shfl)_sync",
+    "barrier_against_shuffle": r"barrier divergence: .* waits at __sync(warp|threads)",
+    "circular_wait": r"deadlock: thread \((0|32), 0, 0\) waits at __syncwarp",
+    "misaligned": r"an access of 16 bytes is not aligned",
+    "mixed_stores": r"memory written by global_store was then written without it",
+}
+
+
+@pytest.mark.parametrize(("misuse", "message"), REPORTED.items())
+def test_what_a_gpu_leaves_undefined_is_an_error_that_says_where(
+    emulator: ModuleType, misuse: str, message: str
+) -> None:
+    for seed in SEEDS:
+        emulator.configure(seed=seed, block_order="forward")
+        with pytest.raises(emulator.EmulationError, match=message) as error:
+            emulator.misuse(
+                getattr(emulator.Misuse, misuse), np.zeros(136, dtype=np.float32), 2, 64, 0
+            )
+        assert "misuse_kernel(MisuseParams), block (0, 0, 0): " in str(error.value)
+        assert misuse == "mixed_stores" or "thread (" in str(error.value)
+
+
+def test_a_full_mask_in_a_part_of_a_warp_is_an_error(emulator: ModuleType) -> None:
+    with pytest.raises(emulator.EmulationError, match="names lanes that the block does not have"):
+        softmax(emulator, random_logits(1, 100), 48)
+
+
+@pytest.mark.parametrize("misuse", ["throws", "barrier_in_branch", "circular_wait"])
+def test_an_error_unwinds_every_thread_and_the_next_launch_is_right(
+    emulator: ModuleType, misuse: str
+) -> None:
+    logits = random_logits(2, 500)
+    for seed in SEEDS:
+        emulator.configure(seed=seed)
+        with pytest.raises(IndexError if misuse == "throws" else emulator.EmulationError):
+            emulator.misuse(
+                getattr(emulator.Misuse, misuse), np.zeros(2048, dtype=np.float32), 2, 1024, 0
+            )
+        assert emulator.live_guards() == 0
+        assert is_softmax(softmax(emulator, logits, 128), logits)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "threads", "dynamic_bytes", "message"),
+    [
+        (1, 1025, 0, "a block of (1025, 1, 1) threads"),
+        (1, 0, 0, "a block of (0, 1, 1) threads"),
+        (0, 32, 0, "a grid of (0, 1, 1) blocks"),
+        (-1, 32, 0, "a grid of (4294967295, 1, 1) blocks"),
+        (1, 32, 227 * 1024 + 1, "232449 bytes of shared memory"),
+    ],
+)
+def test_a_launch_that_no_gpu_takes_is_refused(
+    emulator: ModuleType, blocks: int, threads: int, dynamic_bytes: int, message: str
+) -> None:
+    out = np.zeros(2048, dtype=np.float32)
+    with pytest.raises(emulator.EmulationError) as error:
+        emulator.misuse(emulator.Misuse.none, out, blocks, threads, dynamic_bytes)
+    assert message in str(error.value)
+    emulator.misuse(emulator.Misuse.none, out, 2, 1024, 227 * 1024)
+    np.testing.assert_array_equal(out, np.tile(np.arange(1024), 2))

@@ -1,0 +1,160 @@
+"""What kernels read and write: every output, nothing else, and nothing they need not read."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import generators
+from tests.reference.test_draft import arguments
+
+from .emulated_operators import build
+from .module_builder import run_sanitized
+
+ROOT = Path(__file__).resolve().parents[2]
+FAR = 2**30 + 3  # elements between rows: the third row starts beyond 2^31
+
+
+def far_apart(rows: Tensor, folder: Path) -> Tensor:
+    """The same rows in a sparse file of some gigabytes, of which only they take space."""
+    count = (rows.shape[0] - 1) * FAR + rows.shape[1]
+    file = folder / f"{len(list(folder.iterdir()))}"
+    flat = torch.from_file(str(file), shared=True, size=count, dtype=rows.dtype)
+    far = flat.as_strided(rows.shape, (FAR, 1))
+    far.copy_(rows)
+    return far
+
+
+@pytest.mark.usefixtures("kernels")
+def test_draft_and_redistribute_read_rows_beyond_2_31_elements(tmp_path: Path) -> None:
+    affinity = generators.affinity("mixed-1", 300)
+    given = list(arguments(affinity, 4, dtype=torch.bfloat16, dynamic=5))
+    columns = (*affinity.columns, affinity.row_top)
+    drafted = torch.ops.rdk.draft(*given)
+    probs = torch.ops.rdk.redistribute(*given[:2], *columns, *given[-2:])
+    for index in (0, -2, -1):
+        given[index] = far_apart(given[index], tmp_path)
+    for actual, expected in zip(torch.ops.rdk.draft(*given), drafted, strict=True):
+        assert torch.equal(actual, expected)
+    assert torch.equal(torch.ops.rdk.redistribute(*given[:2], *columns, *given[-2:]), probs)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_verify_reads_rows_beyond_2_31_elements(tmp_path: Path) -> None:
+    affinity = generators.affinity("mixed-1", 300)
+    batch = generators.batch(affinity, [2, 1], dtype=torch.bfloat16, dynamic=5)
+    batch.target_logits[0, batch.draft_tokens[0]] = 60.0  # so that later rows matter
+    expected = torch.ops.rdk.verify(*batch.arguments())
+    assert expected[1][0] > 0
+    names = ("target_logits", "draft_logits", "dynamic_tokens", "dynamic_logits")
+    far = batch.replace(**{name: far_apart(getattr(batch, name), tmp_path) for name in names})
+    for actual, same in zip(torch.ops.rdk.verify(*far.arguments()), expected, strict=True):
+        assert torch.equal(actual, same)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_gather_logits_reads_rows_beyond_2_31_elements(tmp_path: Path) -> None:
+    hidden = generators.logits(3, 70, dtype=torch.bfloat16)
+    weight = generators.logits(4, 70, seed=1, dtype=torch.bfloat16)
+    tokens = torch.tensor([[0, 3], [2, 1], [3, 3]])
+    expected = torch.ops.rdk.gather_logits(hidden, weight, tokens)
+    actual = torch.ops.rdk.gather_logits(
+        far_apart(hidden, tmp_path), far_apart(weight, tmp_path), tokens
+    )
+    assert torch.equal(actual, expected)
+
+
+# ------------------------------------------------------------------------------------- outputs
+
+
+@pytest.mark.usefixtures("kernels")
+def test_stats_and_tokens_of_a_row_without_distribution_are_written() -> None:
+    """The outputs most likely lie where those of the call before lay, which were good."""
+    given = list(arguments(generators.affinity("mixed-2", 300), 7))
+    torch.use_deterministic_algorithms(False)  # which would fill outputs with NaN
+    for bad in (math.nan, -1.0, math.inf):
+        torch.ops.rdk.draft(*given)
+        spoilt = [given[0], torch.full((7,), bad), *given[2:]]
+        tokens, stats = torch.ops.rdk.draft(*spoilt)
+        assert stats.isnan().all()
+        assert (tokens == -1).all()
+
+
+# --------------------------------------------------------------------- what need not be read
+
+COLUMNS = 8 * 1024  # of float32: whole pages, and enough for two blocks
+
+
+def unreadable_behind_the_first() -> Tensor:
+    """Two rows of logits, [2, COLUMNS] float32; to read the second ends the process."""
+    bytes_each = COLUMNS * 4
+    memory = mmap.mmap(-1, 2 * bytes_each)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    rows = torch.frombuffer(memory, dtype=torch.float32).view(2, COLUMNS)
+    rows.copy_(generators.logits(2, COLUMNS))
+    libc = ctypes.CDLL(None, use_errno=True)
+    protection = libc.mprotect(ctypes.c_void_p(address + bytes_each), bytes_each, 0)
+    assert protection == 0
+    return rows
+
+
+def verify_one_rejected_draft(multiprocessors: int) -> None:
+    """In a process of its own: the second target row lies in unreadable memory."""
+    from .emulated_operators import emulator
+
+    emulator().set_machine(multiprocessors)
+    batch = generators.batch(generators.affinity("identity", COLUMNS), [1])
+    target = unreadable_behind_the_first()
+    target[0, batch.draft_tokens[0]] = -math.inf
+    batch = batch.replace(target_logits=target)
+    _, accepted = torch.ops.rdk_emulated.verify(*batch.arguments())
+    assert accepted.tolist() == [0]
+
+
+@pytest.mark.parametrize(("multiprocessors", "survives"), [(1, True), (132, False)])
+def test_in_order_rows_behind_the_first_rejection_are_never_read(
+    emulated: ModuleType, multiprocessors: int, survives: bool
+) -> None:
+    """The control is the split strategy, which sums the rows of all positions."""
+    call = f"verify_one_rejected_draft({multiprocessors})"
+    script = f"import rdk_cuda, tests.emulated.test_kernels_memory as m; m.{call}"
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (result.returncode == 0) == survives, result.stderr
+
+
+# ---------------------------------------------------------------------------------- sanitizers
+
+# Every path on machines that split, group and tile, and arguments that point outside.
+SANITIZED = [
+    "test_kernels_schedules.py::test_any_machine_gives_the_same_bits",
+    "test_kernels_bad_values.py::test_a_draft_row_out_of_range_is_rejected",
+    "test_kernels_bad_values.py::test_a_drafted_id_out_of_range_is_rejected",
+    "test_kernels_bad_values.py::test_offsets_that_make_no_sense_mean_no_drafts",
+    "test_kernels_bad_values.py::test_drafts_without_any_drafter_row",
+    "test_kernels_gather_logits.py::test_ids_far_outside_are_not_read",
+]
+NOT_SANITIZED = "232448"  # a machine's shared memory: the sweep without these machines
+RUN_TESTS = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+
+
+def test_address_and_undefined_behaviour_sanitizers_find_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = build(sanitize=True)
+    monkeypatch.setenv("RDK_EMULATED_MODULE", str(module))
+    tests = [f"{Path(__file__).parent}/{test}" for test in SANITIZED]
+    options = ["-qx", "-p", "no:cacheprovider", "-k", f"not {NOT_SANITIZED}"]
+    result = run_sanitized(module, RUN_TESTS, *options, *tests)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    assert " passed" in result.stdout

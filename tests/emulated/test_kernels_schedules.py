@@ -1,0 +1,148 @@
+"""Bits do not depend on the machine, the strategy it leads to, or the order things happen in."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import generators
+
+from .workloads import WORKLOADS, batch, draft, no_residual, redistribute, verify, with_stats
+
+FULL = 227 * 1024
+# One multiprocessor never splits; then splits of every number of blocks and, in redistribute, of
+# groups and tiles. 1000 bytes hold neither q' nor the marks of a large tile.
+MACHINES = [(1, 1000), (2, FULL), (4, 40_000), (5, 1000), (16, FULL), (132, 40_000)]
+SEEDS = range(1, 5)
+
+
+def assert_same_bits(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    for ours, same in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, same, rtol=0, atol=0, equal_nan=True)
+
+
+@functools.cache
+def in_order(emulated: ModuleType, workload: str) -> tuple[Tensor, ...]:
+    """On one multiprocessor, blocks and threads in the order of their index."""
+    emulated.set_machine(1, FULL)
+    emulated.configure(shuffle=False, block_order="forward")
+    return WORKLOADS[workload]()
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=str)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_any_machine_gives_the_same_bits(
+    emulated: ModuleType, workload: str, machine: tuple[int, int]
+) -> None:
+    """So both strategies of verify, a draft row split or whole, q' in shared memory or not."""
+    expected = in_order(emulated, workload)
+    emulated.set_machine(*machine)
+    emulated.configure()
+    assert_same_bits(WORKLOADS[workload](), expected)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 16])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_any_schedule_gives_the_same_bits(
+    emulated: ModuleType, workload: str, multiprocessors: int
+) -> None:
+    """Threads shuffled or not; blocks forwards, backwards and shuffled; fences seen late."""
+    expected = in_order(emulated, workload)
+    emulated.set_machine(multiprocessors, FULL)
+    emulated.configure(shuffle=False, block_order="reverse")
+    assert_same_bits(WORKLOADS[workload](), expected)
+    for seed in SEEDS:
+        emulated.configure(seed=seed, block_order=("shuffled", "reverse")[seed % 2])
+        assert_same_bits(WORKLOADS[workload](), expected)
+
+
+@pytest.mark.parametrize("workload", [name for name in WORKLOADS if "redistribute" not in name])
+def test_the_cpu_operators_give_the_same_tokens(
+    emulated: ModuleType, cpu: Any, workload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So few draws that none of them lies at a boundary (section 5)."""
+    ours = WORKLOADS[workload]()
+    monkeypatch.setattr(torch.ops, "rdk", cpu)
+    for actual, expected in zip(ours, WORKLOADS[workload](), strict=True):
+        exact = {} if expected.is_floating_point() else {"rtol": 0, "atol": 0}
+        torch.testing.assert_close(actual, expected, **exact)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=str)
+@pytest.mark.parametrize("kind", ["mixed-2", "virtual"])
+def test_stats_passed_or_recomputed_on_any_machine(
+    emulated: ModuleType, kind: str, machine: tuple[int, int]
+) -> None:
+    emulated.set_machine(1, FULL)
+    expected = verify(batch(kind))
+    emulated.set_machine(*machine)
+    assert_same_bits(verify(with_stats(batch(kind))), expected)
+
+
+def test_the_workloads_lead_where_they_say(emulated: ModuleType) -> None:
+    """Accepted, rejected, replaced after a direct pass, and stopped: all of it occurs."""
+    tokens, accepted = WORKLOADS["verify"]()
+    assert 0 < int(accepted.sum()) < 8
+    assert int((tokens >= 0).sum()) == 4 + int(accepted.sum())
+    tokens, accepted = WORKLOADS["verify, greedy"]()
+    assert 0 < int(accepted.sum()) < 8
+    assert not WORKLOADS["verify, direct pass"]()[1].any()
+    tokens, accepted = WORKLOADS["verify, no residual"]()
+    assert 0 < int(accepted.sum()) < no_residual().size
+    assert (tokens[:, 0] >= 0).all()
+    tokens, accepted = WORKLOADS["verify, bad values"]()
+    assert accepted.tolist()[1] == 0
+    assert tokens[1, 0] == -1
+
+
+@pytest.mark.parametrize("shared_bytes", [0, 4, 8, 12])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_redistribute_at_each_limit_of_shared_memory(
+    emulated: ModuleType, dynamic: bool, shared_bytes: int
+) -> None:
+    """q' of 1, 2 or 4 rows and the marks of their tiles fit exactly, or lack 4 or more bytes."""
+    given = batch()
+    if not dynamic:
+        given = given.replace(dynamic_tokens=None, dynamic_logits=None)
+    emulated.set_machine(1, FULL)
+    expected = redistribute(given)
+    row = 4 * given.affinity.draft_size
+    marks = given.affinity.target_size if dynamic else 0
+    for group in (1, 2, 4):
+        emulated.set_machine(1, group * (row + marks) - shared_bytes)
+        assert_same_bits(redistribute(given), expected)
+
+
+def test_marks_that_need_more_than_shared_memory_shrink_the_tile(emulated: ModuleType) -> None:
+    expected = in_order(emulated, "redistribute")
+    emulated.set_machine(1, 100)
+    assert_same_bits(WORKLOADS["redistribute"](), expected)
+
+
+def test_other_inputs_give_other_bits(emulated: ModuleType) -> None:
+    """The control: without it, a test of equality would pass on constants."""
+    for workload in (draft, redistribute, verify):
+        one, other = workload(batch()), workload(batch("virtual"))
+        assert any(not torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_sequences_whose_offsets_overlap_do_not_disturb_each_other(
+    emulated: ModuleType, cpu: Any
+) -> None:
+    """[0, 4, 2, 6]: the second has no drafts, the others own some rows in common."""
+    emulated.set_machine(132)
+    batch = generators.batch(generators.affinity("mixed-1", 8193), [2, 2, 2]).replace(
+        draft_offsets=torch.tensor([0, 4, 2, 6], dtype=torch.int32),
+        max_draft=4,
+        target_temperature=torch.tensor([1.0, 1.0, 0.3]),
+        draft_temperature=torch.tensor([1.0, 1.0, 2.0]),
+    )
+    expected, _ = cpu.verify(*batch.arguments())
+    for seed in range(20):
+        emulated.configure(seed=seed)
+        assert torch.equal(torch.ops.rdk.verify(*batch.arguments())[0], expected)

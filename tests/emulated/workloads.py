@@ -1,0 +1,176 @@
+"""Calls of every operator that lead kernels along every path, at sizes that any machine splits.
+
+`WORKLOADS[name]()` calls `torch.ops.rdk`, whatever that stands for, and returns all outputs. Inputs
+are built on the first call and kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tests import generators
+from tests.generators import Batch
+
+SIZE = 9 * 1024 + 1  # a chunk more than a block has warps, and a column more than that
+DYNAMIC = 1025  # two chunks
+
+
+@functools.cache
+def batch(kind: str = "mixed-2", dtype: torch.dtype = torch.float32) -> Batch:
+    return generators.batch(
+        generators.affinity(kind, SIZE),
+        [3, 0, 1, 4],
+        dtype=dtype,
+        draft_temperature=0.9,
+        target_temperature=1.1,
+        dynamic=DYNAMIC,
+        forbidden=0.05,
+    )
+
+
+def drafter_rows(batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+    rows = batch.draft_logits.shape[0]
+    return batch.draft_logits, torch.full((rows,), temperature)
+
+
+def draft(batch: Batch, temperature: float = 0.9) -> tuple[Tensor, ...]:
+    logits, temperatures = drafter_rows(batch, temperature)
+    integers = torch.arange(logits.shape[0])
+    return tuple(
+        torch.ops.rdk.draft(
+            logits,
+            temperatures,
+            integers * 31,
+            integers + 2**33,
+            *batch.affinity.rows,
+            batch.dynamic_tokens,
+            batch.dynamic_logits,
+        )
+    )
+
+
+def redistribute(batch: Batch, temperature: float = 0.9) -> tuple[Tensor, ...]:
+    return (
+        torch.ops.rdk.redistribute(
+            *drafter_rows(batch, temperature),
+            *batch.affinity.columns,
+            batch.affinity.row_top,
+            batch.dynamic_tokens,
+            batch.dynamic_logits,
+        ),
+    )
+
+
+def verify(batch: Batch) -> tuple[Tensor, ...]:
+    return tuple(torch.ops.rdk.verify(*batch.arguments()))
+
+
+def with_stats(batch: Batch) -> Batch:
+    return batch.replace(draft_stats=draft(batch, float(batch.draft_temperature[0]))[1])
+
+
+@functools.cache
+def greedy_target() -> Batch:
+    """Nearly all columns tie, and so do chunks; every other draft is the argmax."""
+    made = batch()
+    target = made.target_logits.round().clamp(max=1)
+    drafts = made.draft_tokens.clone()
+    rows = torch.arange(8) + torch.tensor([0, 0, 0, 2, 3, 3, 3, 3])
+    drafts[::2] = target[rows].argmax(1)[::2]
+    return made.replace(
+        target_logits=target,
+        draft_tokens=drafts,
+        target_temperature=torch.zeros(4),
+    )
+
+
+@functools.cache
+def nearly_equal() -> Batch:
+    """Residuals of 3 %, so that many need the direct pass.
+
+    q has 3 % on a token that p forbids, and p has them spread over the second half of all tokens.
+    """
+    size, sequences = 5 * 1024 + 1, 12  # two blocks a sequence
+    made = generators.batch(generators.affinity("identity", size), [1] * sequences)
+    logits, target = made.draft_logits.clone(), made.target_logits.clone()
+    logits[:, 5] = logits.logsumexp(1) + math.log(0.03)
+    target[0::2] = logits
+    target[0::2, size // 2 :] += 0.06
+    target[0::2, 5] = -math.inf
+    return made.replace(
+        target_logits=target, draft_logits=logits, draft_tokens=torch.full((sequences,), 5)
+    )
+
+
+@functools.cache
+def no_residual() -> Batch:
+    """Stats of half the sum make q = 2 p: half are rejected and nothing is left of p - q."""
+    made = nearly_equal()
+    made = made.replace(draft_logits=made.target_logits[0::2].nan_to_num(neginf=0.0))
+    target = made.target_logits.clone()
+    target[0::2] = made.draft_logits
+    made = with_stats(made.replace(target_logits=target))
+    assert made.draft_stats is not None
+    made.draft_stats[:, 1] /= 2
+    return made
+
+
+@functools.cache
+def without_distributions() -> Batch:
+    """Sequences with a bad draft row, a bad target row, a bad id and bad offsets."""
+    made = batch("virtual")
+    drafter, target = made.draft_logits.clone(), made.target_logits.clone()
+    drafter[0, 17] = math.nan
+    target[4] = -math.inf
+    tokens = made.draft_tokens.clone()
+    tokens[3:] = torch.tensor([1, SIZE, -1, 7, 2**40])
+    return made.replace(
+        draft_logits=drafter,
+        target_logits=target,
+        draft_tokens=tokens,
+        draft_offsets=torch.tensor([0, 3, 3, 5, 4], dtype=torch.int32),
+        draft_rows=torch.tensor([0, -1, 2, -1, 99, 5, 6, 7], dtype=torch.int32),
+    )
+
+
+@functools.cache
+def head() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states, the head's weight and bias, and tokens, some of them outside."""
+    return (
+        generators.logits(5, 777, dtype=torch.bfloat16),
+        generators.logits(300, 777, seed=1, dtype=torch.bfloat16, scale=0.1),
+        generators.logits(1, 300, seed=2, dtype=torch.bfloat16)[0],
+        generators.dynamic_tokens(5, 100, 300),
+    )
+
+
+def gather_logits() -> tuple[Tensor, ...]:
+    hidden, weight, bias, tokens = head()
+    return (torch.ops.rdk.gather_logits(hidden, weight, tokens, bias),)
+
+
+def step_seeds() -> tuple[Tensor, ...]:
+    integers = torch.arange(-300, 300)
+    return (torch.ops.rdk.step_seeds(integers * 2**53, integers * 2**40),)
+
+
+WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
+    "draft": lambda: draft(batch()),
+    "draft, 16 bits": lambda: draft(batch("virtual", torch.bfloat16)),
+    "draft, greedy": lambda: draft(batch("mixed-2", torch.float16), 0.0),
+    "redistribute": lambda: redistribute(batch()),
+    "redistribute, greedy": lambda: redistribute(batch("mixed-2", torch.float16), 0.0),
+    "verify": lambda: verify(batch()),
+    "verify, 16 bits": lambda: verify(batch("virtual", torch.bfloat16)),
+    "verify, greedy": lambda: verify(greedy_target()),
+    "verify, direct pass": lambda: verify(nearly_equal()),
+    "verify, no residual": lambda: verify(no_residual()),
+    "verify, bad values": lambda: verify(without_distributions()),
+    "gather_logits": gather_logits,
+    "step_seeds": step_seeds,
+}

@@ -1,0 +1,319 @@
+"""Ways to break the CUDA kernels, and the tests that must notice.
+
+Each is an exact substitution in one file of csrc/. It has to apply exactly once: when kernels
+change, these change with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SCHEDULES = "test_kernels_schedules.py::test_any_schedule_gives_the_same_bits"
+MACHINES = "test_kernels_schedules.py::test_any_machine_gives_the_same_bits"
+CPU = "test_kernels_schedules.py::test_the_cpu_operators_give_the_same_tokens"
+
+
+class StaleMutantError(ValueError):
+    """The text that a mutant replaces is not in its file exactly once."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``tests`` are relative to tests/emulated; they run in this order until one fails."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def apply(self, csrc: Path) -> None:
+        """Break the file; raises StaleMutantError."""
+        path = csrc / self.file
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise StaleMutantError(
+                f"mutant {self.name!r}: {self.file} has the text it replaces "
+                f"{text.count(self.old)} times, but needs it once; adapt tests/mutation/mutants.py "
+                f"to the kernel:\n{self.old}"
+            )
+        path.write_text(text.replace(self.old, self.new))
+
+
+def draft(*names: str) -> tuple[str, ...]:
+    return tuple(f"test_kernels_draft.py::{name}" for name in names)
+
+
+def verify(*names: str) -> tuple[str, ...]:
+    return tuple(f"test_kernels_verify.py::{name}" for name in names)
+
+
+def redistribute(*names: str) -> tuple[str, ...]:
+    return tuple(f"test_kernels_redistribute.py::{name}" for name in names)
+
+
+def bad_values(*names: str) -> tuple[str, ...]:
+    return tuple(f"test_kernels_bad_values.py::{name}" for name in names)
+
+
+MUTANTS = (
+    # ---- barriers, fences, workspace ----
+    Mutant(
+        "no barrier before the ticket",
+        "kernels/ticket.cuh",
+        "__shared__ bool last;\n  __syncthreads();",
+        "__shared__ bool last;",
+        (SCHEDULES,),
+    ),
+    Mutant(
+        "no barrier behind the ticket",
+        "kernels/ticket.cuh",
+        "  }\n  __syncthreads();\n  return last;",
+        "  }\n  return last;",
+        (SCHEDULES,),
+    ),
+    Mutant(
+        "no fence before the ticket",
+        "kernels/ticket.cuh",
+        "__threadfence();\n      last = ",
+        "last = ",
+        (SCHEDULES,),
+    ),
+    Mutant(
+        "draft's tickets are not zeroed",
+        "kernels/draft.cu",
+        "launch->shape.zeroed_bytes = parts.bytes();",
+        "launch->shape.zeroed_bytes = 0;",
+        (MACHINES,),
+    ),
+    Mutant(
+        "verify's tickets are not zeroed",
+        "kernels/verify.cu",
+        "launch->shape.zeroed_bytes = parts.bytes();",
+        "launch->shape.zeroed_bytes = 0;",
+        (MACHINES,),
+    ),
+    Mutant(
+        "sums of a sequence land in another's rows",
+        "kernels/verify.cu",
+        "launch.target_chunks + slot_of(launch, sequence, step) * target_chunks",
+        "launch.target_chunks + step * target_chunks",
+        (MACHINES,),
+    ),
+    Mutant(
+        "positions in order without a barrier behind their sums",
+        "kernels/verify.cu",
+        "if (in_order) {\n      __syncthreads();",
+        "if (in_order) {",
+        (SCHEDULES,),
+    ),
+    Mutant(
+        "no barrier behind the sums of the direct pass",
+        "kernels/verify.cu",
+        "__syncthreads();\n  if (warp_index() != 0) return -1;",
+        "if (warp_index() != 0) return -1;",
+        (SCHEDULES,),
+    ),
+    Mutant(
+        "no barrier between rounds of proposals",
+        "kernels/verify.cu",
+        "    }\n    __syncthreads();\n  }\n}",
+        "    }\n  }\n}",
+        (SCHEDULES,),
+    ),
+    Mutant(
+        "no barrier before weights and marks are used",
+        "kernels/redistribute.cu",
+        "    }\n  }\n  __syncthreads();\n",
+        "    }\n  }\n",
+        (SCHEDULES,),
+    ),
+    Mutant(
+        "padding of the output is not written",
+        "kernels/verify.cu",
+        "i <= sequence.count; i += kThreads) tokens[i] = -1;",
+        "i < 0; i += kThreads) tokens[i] = -1;",
+        (MACHINES,),
+    ),
+    # ---- which columns ----
+    Mutant(
+        "a vector load one column past the tail",
+        "kernels/logits.cuh",
+        "begin + kChunk <= size",
+        "begin + kChunk <= size + 1",
+        draft("test_sizes_around_lanes_chunks_and_warps"),
+    ),
+    Mutant(
+        "no -inf behind the last column",
+        "kernels/logits.cuh",
+        "column < size ? logits[column] : -infinity()",
+        "column < size ? logits[column] : 0.0f",
+        draft("test_sizes_around_lanes_chunks_and_warps"),
+    ),
+    Mutant(
+        "a draw inside a chunk takes columns for lanes side by side",
+        "kernels/softmax.cuh",
+        "const int column = column_of(lane, step * kVector + j);",
+        "const int column = (step * kVector + j) * kWarp + lane;",
+        draft("test_awkward_sizes"),
+    ),
+    Mutant(
+        "running sums start anew every 32 chunks",
+        "kernels/warp.cuh",
+        "value > 0.0f && carry + running > threshold",
+        "value > 0.0f && running > threshold",
+        (CPU,),
+    ),
+    Mutant(
+        "chunks are merged without their own maxima",
+        "kernels/softmax.cuh",
+        ": global_load(&chunks[chunk].sum) * expf(chunk_max - max)",
+        ": global_load(&chunks[chunk].sum)",
+        draft("test_awkward_sizes"),
+    ),
+    Mutant(
+        "split, chunks are merged in reverse order",
+        "kernels/verify.cu",
+        "row.scaled_chunk(chunk, z);",
+        "row.scaled_chunk(launch.splits > 1 ? target_chunks - 1 - chunk : chunk, z);",
+        (MACHINES,),
+    ),
+    Mutant(
+        "blocks of a row overlap, and none takes its last chunks",
+        "kernels/draft.cu",
+        "split * warps + warp_index()",
+        "split + warp_index()",
+        (MACHINES,),
+    ),
+    Mutant(
+        "a tie goes to the higher column of a lane",
+        "kernels/softmax.cuh",
+        "if (z[v] == softmax.max) column = min(column, column_of(lane_index(), v));",
+        "if (z[v] == softmax.max) column = column_of(lane_index(), v);",
+        draft("test_a_greedy_tie_between_lanes_and_chunks_goes_to_the_lower_column")
+        + draft("test_temperature_zero_is_greedy"),
+    ),
+    Mutant(
+        "a running sum equal to the word counts as above it",
+        "kernels/warp.cuh",
+        "sums[begin + probe] > static_cast<int64_t>(word)",
+        "sums[begin + probe] >= static_cast<int64_t>(word)",
+        draft("test_a_token_of_the_smallest_mass_can_be_drawn"),
+    ),
+    # ---- which distribution ----
+    Mutant(
+        "q without the bias",
+        "kernels/draft_row.cuh",
+        "return with_bias(scale(logits[column]), __ldg(bias + column));",
+        "return scale(logits[column]);",
+        redistribute("test_awkward_sizes"),
+    ),
+    Mutant(
+        "temperature 0 forgets which columns are masked",
+        "kernels/draft_row.cuh",
+        "greedy && shift != -infinity() ?",
+        "greedy ?",
+        draft("test_temperature_zero_is_greedy"),
+    ),
+    Mutant(
+        "q(x) without the dynamic columns",
+        "kernels/affinity.cuh",
+        "if (row.dynamic_tokens[c] == token) mass +=",
+        "if (row.dynamic_tokens[c] == -2) mass +=",
+        verify("test_any_number_of_dynamic_columns"),
+    ),
+    Mutant(
+        "redistribute skips the dynamic columns of all but the first row",
+        "kernels/redistribute.cu",
+        "unsigned char* marks = marked + g * launch.tile;",
+        "unsigned char* marks = marked;",
+        redistribute("test_groups_of_rows_with_any_number_of_dynamic_columns"),
+    ),
+    Mutant(
+        "a NaN leaves a row its distribution",
+        "kernels/softmax.cuh",
+        "sound = sound && global_load(&chunks[c].sum) < infinity();",
+        "",
+        bad_values("test_a_draft_row_without_distribution"),
+    ),
+    Mutant(
+        "an unused dynamic column is read",
+        "kernels/draft_row.cuh",
+        "dynamic_tokens[index] >= 0 && dynamic_tokens[index] < target_size",
+        "dynamic_tokens[index] >= 0",
+        bad_values("test_an_unused_dynamic_column_is_not_read"),
+    ),
+    Mutant(
+        "a drafted id beyond the vocabulary is looked up",
+        "kernels/verify_position.cuh",
+        "token < 0 || token >= params.affinity.target_size",
+        "token < 0",
+        bad_values("test_a_drafted_id_out_of_range_is_rejected"),
+    ),
+    Mutant(
+        "a float16 logit rounds up on ties",
+        "kernels/gather_logits.cu",
+        "rebased + 0xfffu + ((rebased >> 13) & 1u)",
+        "rebased + 0x1000u",
+        ("test_kernels_gather_logits.py::test_results_round_to_the_nearest_even_of_16_bits",),
+    ),
+    # ---- which random numbers ----
+    Mutant(
+        "one coin for all positions of a sequence",
+        "kernels/verify_position.cuh",
+        "random_words(sequence.seed, sequence.position + step, Purpose::kAccept, 0)",
+        "random_words(sequence.seed, sequence.position, Purpose::kAccept, 0)",
+        verify("test_every_affinity_and_dtype"),
+    ),
+    Mutant(
+        "the coin comes from the RESIDUAL stream",
+        "kernels/verify_position.cuh",
+        "Purpose::kAccept, 0",
+        "Purpose::kResidual, 0",
+        verify("test_every_affinity_and_dtype"),
+    ),
+    Mutant(
+        "the direct pass draws from the BONUS stream",
+        "kernels/verify.cu",
+        "purpose = Purpose::kDirect;",
+        "purpose = Purpose::kBonus;",
+        (CPU,),
+    ),
+    Mutant(
+        "all warps make the same proposal",
+        "kernels/verify.cu",
+        "proposes ? first + warp_index() : 0",
+        "proposes ? first : 0",
+        (CPU,),
+    ),
+    Mutant(
+        "the highest proposal that is kept wins",
+        "kernels/verify.cu",
+        "for (int warp = 0; warp < kWarps; ++warp) {",
+        "for (int warp = kWarps - 1; warp >= 0; --warp) {",
+        verify("test_every_affinity_and_dtype"),
+    ),
+    Mutant(
+        "eight proposals too many before the direct pass",
+        "kernels/verify.cu",
+        "first == kResidualTries",
+        "first == kResidualTries + kWarps",
+        verify("test_the_direct_pass_is_what_the_reference_does"),
+    ),
+    # ---- large offsets ----
+    Mutant(
+        "32-bit offsets into the target's logits",
+        "kernels/verify_position.cuh",
+        "params.target_logits.offset(row)",
+        "static_cast<int32_t>(params.target_logits.offset(row))",
+        ("test_kernels_memory.py::test_verify_reads_rows_beyond_2_31_elements",),
+    ),
+    Mutant(
+        "32-bit offsets into the head",
+        "kernels/gather_logits.cu",
+        "token * params.weight_stride",
+        "static_cast<int32_t>(token * params.weight_stride)",
+        ("test_kernels_memory.py::test_gather_logits_reads_rows_beyond_2_31_elements",),
+    ),
+)

@@ -1,0 +1,60 @@
+"""Kernels broken on purpose are noticed by the tests that hold the promise they break."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.emulated.emulated_operators import CSRC
+
+from .mutants import MUTANTS, Mutant, StaleMutantError
+from .running import Outcome, of_the_day, run, run_one
+
+OF_THE_DAY = 6
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_applies_to_the_kernels_as_they_are(mutant: Mutant, tmp_path: Path) -> None:
+    csrc = Path(shutil.copytree(CSRC, tmp_path / "csrc"))
+    mutant.apply(csrc)
+    assert (csrc / mutant.file).read_text() != (CSRC / mutant.file).read_text()
+
+
+def test_a_substitution_that_no_longer_applies_is_an_error(tmp_path: Path) -> None:
+    csrc = Path(shutil.copytree(CSRC, tmp_path / "csrc"))
+    MUTANTS[0].apply(csrc)
+    with pytest.raises(StaleMutantError, match="has the text it replaces 0 times"):
+        MUTANTS[0].apply(csrc)
+
+
+def test_names_are_unique() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_the_mutants_of_the_day_are_caught(outcomes: list[Outcome]) -> None:
+    """A few a day, by date; the table at the end of the output says which and by what."""
+    outcomes += run(of_the_day(OF_THE_DAY))
+    assert all(outcome.caught for outcome in outcomes), "see the table at the end"
+
+
+def test_every_mutant_has_its_day() -> None:
+    day = datetime.date(2026, 1, 1)
+    days = [day + datetime.timedelta(i) for i in range(-(-len(MUTANTS) // OF_THE_DAY))]
+    turns = {mutant.name for day in days for mutant in of_the_day(OF_THE_DAY, day)}
+    assert turns == {mutant.name for mutant in MUTANTS}
+
+
+def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
+    """The control: the tests pass on unbroken kernels, so it is the break that they notice."""
+    harmless = Mutant(
+        "nothing",
+        "kernels/step_seeds.cu",
+        "constexpr int kThreads = 256;",
+        "constexpr int kThreads = 128;",
+        ("test_kernels_step_seeds.py",),
+    )
+    outcome = run_one(harmless)
+    assert (outcome.caught, outcome.how) == (False, "no test fails")
