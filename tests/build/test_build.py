@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,56 @@ def test_cuda_on_refuses_to_build_without_cuda(source: Path) -> None:
     assert result.returncode != 0
     assert "RDK_CUDA=on, but torch" in result.stderr
     assert "has no CUDA" in result.stderr
+
+
+# A torch with CUDA as far as setup.py can tell; its headers are the same.
+WITH_CUDA = """
+import runpy, sys, torch
+torch.version.cuda = "13.0"
+sys.argv = ["setup.py", "build_ext", "--inplace"]
+runpy.run_path("setup.py", run_name="__main__")
+"""
+
+
+def test_with_a_cuda_torch_the_kernels_are_in_the_binary(source: Path, tmp_path: Path) -> None:
+    """Compiled and linked, not run: no symbol is left open but torch's own."""
+    if shutil.which("nvcc") is None or shutil.which("nm") is None:
+        pytest.skip("nvcc or nm is not installed")
+    copy = tmp_path / "rdk_cuda"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "*.so"))
+    result = run(["-c", WITH_CUDA], copy, RDK_CUDA="on", RDK_ARCHS="90a")
+    assert result.returncode == 0, result.stderr
+    assert "building the CPU and CUDA 13.0 operators" in result.stderr
+    symbols = subprocess.run(
+        ["nm", "-D", copy / "rdk_cuda" / "_C.abi3.so"], check=True, capture_output=True, text=True
+    ).stdout
+    undefined = set(re.findall(r" U (\w+)", symbols))
+    torch_cpu = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    torch_symbols = {name for name in undefined if name.startswith(("aoti_torch", "torch_"))}
+    missing = {name for name in torch_symbols if not hasattr(torch_cpu, name)}
+    assert missing <= {"aoti_torch_get_current_cuda_stream"}
+    assert "aoti_torch_get_current_cuda_stream" in undefined
+    assert [name for name in undefined if name.startswith("cuda")] == []
+    assert re.findall(r" T (cuda\w+)", symbols) == []
+
+
+def test_a_source_distribution_has_every_source(built: tuple[Path, str], tmp_path: Path) -> None:
+    source, _ = built
+    result = run(["setup.py", "sdist", "--dist-dir", str(tmp_path)], source)
+    assert result.returncode == 0, result.stderr
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.split("/", 1)[1] for name in files.getnames() if "/" in name}
+    needed = {str(path.relative_to(source)) for path in (source / "csrc").rglob("*.*")}
+    assert needed | {"build_kernels.py", "setup.py", "pyproject.toml"} <= names
+
+
+def test_build_kernels_without_nvcc_says_what_it_needs(source: Path, tmp_path: Path) -> None:
+    result = run(["setup.py", "build_kernels"], source, PATH=str(tmp_path))
+    assert result.returncode != 0
+    assert result.stderr.strip().endswith(
+        "Compiling the kernels needs nvcc of CUDA 12 or later on the PATH; it is not there."
+    )
 
 
 def test_an_unknown_cuda_switch_is_refused(source: Path) -> None:
