@@ -7,12 +7,12 @@
 
 namespace rdk::ops {
 
-inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logits,
+inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logits, Dtype dtype,
                                   const Tensor& bias, int64_t target_size,
                                   const std::optional<Tensor>& dynamic_tokens,
                                   const std::optional<Tensor>& dynamic_logits) {
   DraftColumns columns{};
-  columns.dtype = checks.logits("draft_logits", draft_logits);
+  columns.dtype = dtype;
   columns.logits = checks.rows("draft_logits", draft_logits);
   columns.draft_size = draft_logits.size(draft_logits.dim() - 1);
   columns.target_size = target_size;

@@ -12,14 +12,14 @@ std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& tempe
                                  const std::optional<Tensor>& dynamic_tokens,
                                  const std::optional<Tensor>& dynamic_logits) {
   const Checks checks("draft", "draft_logits", draft_logits);
-  checks.logits("draft_logits", draft_logits);
+  const Dtype dtype = checks.logits("draft_logits", draft_logits);
   const Shape leading = leading_shape(draft_logits);
   const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
 
   DraftParams params{};
   params.affinity = affinity_rows(checks, draft_size, row_offsets, row_targets, row_cdf, row_top,
                                   spread, spread_cdf, prior_cdf);
-  params.draft = draft_columns(checks, draft_logits, bias, params.affinity.target_size,
+  params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
                                dynamic_tokens, dynamic_logits);
   constexpr const char* kLeading = "the leading shape of draft_logits";
   checks.plain("temperature", temperature, ScalarType::Float, leading, kLeading);

@@ -10,14 +10,14 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const
                     const std::optional<Tensor>& dynamic_tokens,
                     const std::optional<Tensor>& dynamic_logits) {
   const Checks checks("redistribute", "draft_logits", draft_logits);
-  checks.logits("draft_logits", draft_logits);
+  const Dtype dtype = checks.logits("draft_logits", draft_logits);
   const Shape leading = leading_shape(draft_logits);
   const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
 
   RedistributeParams params{};
   params.affinity =
       affinity_columns(checks, draft_size, col_offsets, col_drafts, col_weights, spread, prior);
-  params.draft = draft_columns(checks, draft_logits, bias, params.affinity.target_size,
+  params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
                                dynamic_tokens, dynamic_logits);
   checks.plain("row_top", row_top, ScalarType::Int, {draft_size},
                "[V_d], one for each column of draft_logits");

@@ -52,12 +52,12 @@ std::tuple<Tensor, Tensor> verify(
   const Checks checks("verify", "target_logits", target_logits);
   VerifyParams params{};
   params.target_dtype = checks.logits("target_logits", target_logits);
-  checks.logits("draft_logits", draft_logits);
+  const Dtype dtype = checks.logits("draft_logits", draft_logits);
   checks.dimensions("draft_logits", draft_logits, 2, "[M, V_d]");
   params.draft_rows_available = draft_logits.size(0);
   params.affinity = affinity_columns(checks, draft_logits.size(1), col_offsets, col_drafts,
                                      col_weights, spread, prior);
-  params.draft = draft_columns(checks, draft_logits, bias, params.affinity.target_size,
+  params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
                                dynamic_tokens, dynamic_logits);
   if (max_draft < 0 || max_draft >= std::numeric_limits<int32_t>::max()) {
     checks.refuse("max_draft", "is " + std::to_string(max_draft), "0 or more, below 2^31 - 1");

@@ -1,14 +1,8 @@
-"""Models this small run slower in several threads than in one."""
-
-from collections.abc import Iterator
+"""What every test of the decoder has in common."""
 
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _in_one_thread(one_thread: None) -> None:
+    """Every test here runs tiny models."""

@@ -1,6 +1,5 @@
 """Two tiny Llama models with random weights and one byte-level tokenizer, as files."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,8 @@ SHORT = ("--tokens", "8", "--positions", "400", "--virtual", "8", "--threads", "
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _in_one_thread(one_thread: None) -> None:
+    """Every test here runs tiny models."""
 
 
 def save_model(directory: Path, *, hidden: int, seed: int, vocabulary: int = VOCABULARY) -> None:
