@@ -74,6 +74,8 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
 
 }  // namespace
 
+#if !defined(__CUDACC_RTC__)
+
 void plan_draft(const Machine& machine, DraftLaunch* launch) {
   const DraftParams& params = launch->params;
   const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
@@ -108,5 +110,7 @@ cudaError_t launch_draft(const DraftLaunch& launch, cudaStream_t stream) {
       return launch_kernel(draft_kernel<float>, launch, stream);
   }
 }
+
+#endif
 
 }  // namespace rdk

@@ -17,10 +17,12 @@ struct DraftLaunch {
   float* spread_sums;  // [rows, R, chunks]
 };
 
+#if !defined(__CUDACC_RTC__)
 // Decides everything but params, from them. Then the workspace is allocated, placed and, for its
 // first zeroed_bytes, cleared.
 void plan_draft(const Machine& machine, DraftLaunch* launch);
 void place_draft(void* workspace, DraftLaunch* launch);
 cudaError_t launch_draft(const DraftLaunch& launch, cudaStream_t stream);
+#endif
 
 }  // namespace rdk

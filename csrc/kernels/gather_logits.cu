@@ -95,6 +95,8 @@ __global__ void __launch_bounds__(kThreads) gather_logits_kernel(const GatherLog
 
 }  // namespace
 
+#if !defined(__CUDACC_RTC__)
+
 void plan_gather_logits(const Machine& machine, GatherLogitsLaunch* launch) {
   const GatherLogitsParams& params = launch->params;
   const int64_t rows = params.rows > 0 ? params.rows : 1;
@@ -116,5 +118,7 @@ cudaError_t launch_gather_logits(const GatherLogitsLaunch& launch, cudaStream_t 
       return launch_kernel(gather_logits_kernel<float>, launch, stream);
   }
 }
+
+#endif
 
 }  // namespace rdk

@@ -12,8 +12,10 @@ struct GatherLogitsLaunch {
   int splits;  // blocks that share a row of hidden states
 };
 
+#if !defined(__CUDACC_RTC__)
 void plan_gather_logits(const Machine& machine, GatherLogitsLaunch* launch);
 void place_gather_logits(void* workspace, GatherLogitsLaunch* launch);
 cudaError_t launch_gather_logits(const GatherLogitsLaunch& launch, cudaStream_t stream);
+#endif
 
 }  // namespace rdk

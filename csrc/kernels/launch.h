@@ -6,7 +6,7 @@
 
 #if defined(RDK_EMULATED)
 #include "cuda_emulation.h"
-#else
+#elif !defined(__CUDACC_RTC__)  // NVRTC compiles kernels alone: what launches them is left out
 #include <cuda_runtime.h>
 #endif
 
@@ -28,6 +28,8 @@ struct LaunchShape {
 
 RDK_HOST_DEVICE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+#if !defined(__CUDACC_RTC__)
+
 inline int64_t chunks_of(int64_t columns) { return divide_up(columns, kChunk); }
 
 // Hands out parts of one allocation, each 16-byte aligned; over a null pointer it only counts.
@@ -47,5 +49,7 @@ class WorkspaceParts {
   unsigned char* memory_;
   int64_t bytes_ = 0;
 };
+
+#endif
 
 }  // namespace rdk

@@ -4,6 +4,8 @@
 #include "device.cuh"
 #include "launch.h"
 
+#if !defined(__CUDACC_RTC__)
+
 namespace rdk {
 
 // One launch of a kernel that takes its whole launch struct by value.
@@ -29,3 +31,5 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
 }
 
 }  // namespace rdk
+
+#endif

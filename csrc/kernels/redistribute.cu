@@ -144,6 +144,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 }  // namespace
 
+#if !defined(__CUDACC_RTC__)
+
 void plan_redistribute(const Machine& machine, RedistributeLaunch* launch) {
   const RedistributeParams& params = launch->params;
   const int64_t row_bytes = params.draft.draft_size * static_cast<int64_t>(sizeof(float));
@@ -195,5 +197,7 @@ cudaError_t launch_redistribute(const RedistributeLaunch& launch, cudaStream_t s
       return launch_kernel(redistribute_kernel<float>, launch, stream);
   }
 }
+
+#endif
 
 }  // namespace rdk

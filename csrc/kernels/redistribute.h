@@ -19,8 +19,10 @@ struct RedistributeLaunch {
   float* spread_sums;   // [blocks, R, chunks]
 };
 
+#if !defined(__CUDACC_RTC__)
 void plan_redistribute(const Machine& machine, RedistributeLaunch* launch);
 void place_redistribute(void* workspace, RedistributeLaunch* launch);
 cudaError_t launch_redistribute(const RedistributeLaunch& launch, cudaStream_t stream);
+#endif
 
 }  // namespace rdk

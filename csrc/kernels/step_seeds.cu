@@ -19,6 +19,8 @@ __global__ void __launch_bounds__(kThreads) step_seeds_kernel(const StepSeedsLau
 
 }  // namespace
 
+#if !defined(__CUDACC_RTC__)
+
 void plan_step_seeds(const Machine&, StepSeedsLaunch* launch) {
   launch->shape = {divide_up(launch->params.count, kThreads), kThreads, 0, 0, 0};
 }
@@ -28,5 +30,7 @@ void place_step_seeds(void*, StepSeedsLaunch*) {}  // needs none
 cudaError_t launch_step_seeds(const StepSeedsLaunch& launch, cudaStream_t stream) {
   return launch_kernel(step_seeds_kernel, launch, stream);
 }
+
+#endif
 
 }  // namespace rdk

@@ -11,8 +11,10 @@ struct StepSeedsLaunch {
   LaunchShape shape;
 };
 
+#if !defined(__CUDACC_RTC__)
 void plan_step_seeds(const Machine& machine, StepSeedsLaunch* launch);
 void place_step_seeds(void* workspace, StepSeedsLaunch* launch);
 cudaError_t launch_step_seeds(const StepSeedsLaunch& launch, cudaStream_t stream);
+#endif
 
 }  // namespace rdk

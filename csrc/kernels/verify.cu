@@ -240,6 +240,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
 
 }  // namespace
 
+#if !defined(__CUDACC_RTC__)
+
 void plan_verify(const Machine& machine, VerifyLaunch* launch) {
   const VerifyParams& params = launch->params;
   const int64_t chunks = chunks_of(params.affinity.target_size);
@@ -292,5 +294,7 @@ cudaError_t launch_verify(const VerifyLaunch& launch, cudaStream_t stream) {
       return launch_kernel(verify_kernel<float, float>, launch, stream);
   }
 }
+
+#endif
 
 }  // namespace rdk

@@ -22,8 +22,10 @@ struct VerifyLaunch {
   float* residual_sums;     // [B, chunks of V_t]
 };
 
+#if !defined(__CUDACC_RTC__)
 void plan_verify(const Machine& machine, VerifyLaunch* launch);
 void place_verify(void* workspace, VerifyLaunch* launch);
 cudaError_t launch_verify(const VerifyLaunch& launch, cudaStream_t stream);
+#endif
 
 }  // namespace rdk
