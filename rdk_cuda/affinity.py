@@ -7,7 +7,6 @@ Every row of `A` sums to 1, exactly: its masses are whole numbers of 2^-32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -16,17 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from . import samplers
 from .affinity_file import read_canonical, write_canonical
 from .fixed_point import to_float32, to_float64
-from .masses import (
-    RowMasses,
-    canonical_tensors,
-    kept_masses,
-    offsets_of,
-    row_masses,
-    token_masses,
-    virtual_token_weights,
-)
+from .masses import offsets_of
 from .row_top import row_top
 from .validation import CANONICAL, AffinityError, check_canonical, unit_masses
 from .vocabulary import Vocabulary
@@ -193,11 +185,7 @@ class Affinity:
             tensor([[0., 0., 1.],
                     [0., 0., 0.]], dtype=torch.float64)
         """
-        return cls(
-            **canonical_tensors(
-                vocabulary.target_size, kept_masses(vocabulary), bias=_kept_bias(vocabulary)
-            )
-        )
+        return cls(**samplers.intersection(vocabulary))
 
     @classmethod
     def first_order(cls, vocabulary: Vocabulary, mean_probs: Tensor, tau: float) -> Affinity:
@@ -217,24 +205,7 @@ class Affinity:
             tensor([[0.5000, 0.5000],
                     [0.5000, 0.5000]], dtype=torch.float64)
         """
-        size = vocabulary.target_size
-        prior = token_masses("Affinity.first_order: mean_probs", mean_probs, (size,))
-        if not (tau > 0 and math.isfinite(size * tau)):
-            raise AffinityError(f"Affinity.first_order: tau is {tau}; needs a positive number")
-        if not prior.sum() > 0:
-            raise AffinityError("Affinity.first_order: mean_probs is all 0; needs some mass")
-        mean = prior / prior.sum()
-        mu = torch.where(vocabulary.draft_ids >= 0, mean[vocabulary.draft_ids], 0.0)
-        return cls(
-            **canonical_tensors(
-                size,
-                RowMasses.none(),
-                bias=torch.zeros(vocabulary.draft_size),
-                # tau (V_t, mu_i / tau): the same row, without dividing by a small number
-                spread=torch.stack([torch.full_like(mu, size * tau), mu], dim=1),
-                prior=torch.stack([torch.ones_like(prior), prior]),
-            )
-        )
+        return cls(**samplers.first_order(vocabulary, mean_probs, tau))
 
     @classmethod
     def virtual_tokens(
@@ -271,30 +242,7 @@ class Affinity:
             >>> affinity.bias  # log 2, the entropy of two equally likely members
             tensor([0.0000, 0.0000, 0.6931])
         """
-        weights = virtual_token_weights(vocabulary, clusters, prior, temperature=temperature)
-        members = weights.nonzero().flatten()
-        count = int(clusters.max()) + 1
-        virtual_bias = torch.as_tensor(offset, dtype=torch.float64).cpu()
-        if virtual_bias.shape not in ((), (count,)):
-            raise AffinityError(
-                f"Affinity.virtual_tokens: offset has shape {list(virtual_bias.shape)}; needs a "
-                f"number or [K] = [{count}], one for each cluster"
-            )
-        share, cluster = weights[members], clusters.cpu().long()[members]
-        entropy = torch.zeros(count, dtype=torch.float64)
-        entropy.index_add_(0, cluster, torch.special.entr(share))
-        has_mass = torch.bincount(cluster, minlength=count) > 0
-        virtual_bias = torch.where(has_mass, entropy + virtual_bias, -math.inf)
-
-        kept, order = kept_masses(vocabulary), cluster.argsort(stable=True)
-        virtual = RowMasses(vocabulary.draft_size + cluster, members, share)
-        return cls(
-            **canonical_tensors(
-                vocabulary.target_size,
-                RowMasses(*(torch.cat([k, v[order]]) for k, v in zip(kept, virtual, strict=True))),
-                bias=torch.cat([_kept_bias(vocabulary), virtual_bias]),
-            )
-        )
+        return cls(**samplers.virtual_tokens(vocabulary, clusters, prior, temperature, offset))
 
     @classmethod
     def from_rows(
@@ -325,25 +273,7 @@ class Affinity:
             >>> affinity.bias  # log 4, and a masked row
             tensor([1.3863,   -inf])
         """
-        draft_size, target_size = _sizes_of_rows(rows, target_size, spread, prior)
-        if spread is not None and prior is not None:
-            rank = prior.shape[0]
-            spread = token_masses("Affinity.from_rows: spread", spread, (draft_size, rank))
-            prior = token_masses("Affinity.from_rows: prior", prior, (rank, target_size))
-        if bias is None:
-            bias = torch.zeros(draft_size)
-        if bias.shape != (draft_size,):
-            raise AffinityError(
-                f"Affinity.from_rows: bias has shape {list(bias.shape)}; needs [{draft_size}], "
-                "one number for each row"
-            )
-        entries = row_masses("Affinity.from_rows: rows", rows, target_size)
-        totals = torch.zeros(draft_size, dtype=torch.float64)
-        totals.index_add_(0, entries.rows, entries.masses)
-        if spread is not None:
-            totals += spread.sum(1)
-        bias = bias.detach().cpu().double() + totals.log()  # log 0 = -inf masks the row
-        return cls(**canonical_tensors(target_size, entries, bias=bias, spread=spread, prior=prior))
+        return cls(**samplers.from_rows(rows, target_size, spread, prior, bias))
 
     # Files.
 
@@ -365,34 +295,3 @@ class Affinity:
         except AffinityError as error:
             raise AffinityError(f"Affinity.load: {path}: {error}") from error
         return affinity.to(device)
-
-
-def _kept_bias(vocabulary: Vocabulary) -> Tensor:
-    """0 for the drafter tokens that the target has, -inf for the others: `[V_d]` float64."""
-    return torch.where(vocabulary.draft_ids >= 0, 0.0, -math.inf).double()
-
-
-def _sizes_of_rows(
-    rows: Sequence[Mapping[int, float]] | Tensor,
-    target_size: int | None,
-    spread: Tensor | None,
-    prior: Tensor | None,
-) -> tuple[int, int]:
-    """`V_d` and `V_t` of the arguments of `from_rows`, where they agree on them."""
-    if (spread is None) != (prior is None):
-        raise AffinityError("Affinity.from_rows: got one of spread and prior; needs both or none")
-    widths = {} if target_size is None else {"target_size": target_size}
-    for name, matrix in (("rows", rows), ("prior", prior)):
-        if isinstance(matrix, Tensor):
-            if matrix.dim() != 2:
-                raise AffinityError(
-                    f"Affinity.from_rows: {name} has shape {list(matrix.shape)}; needs two "
-                    "dimensions, the second of them V_t"
-                )
-            widths[name] = matrix.shape[1]
-    if len(set(widths.values())) != 1:
-        raise AffinityError(
-            f"Affinity.from_rows: got {widths or 'no target_size'}; needs one V_t, as target_size "
-            "or as the width of rows or of prior"
-        )
-    return len(rows), next(iter(widths.values()))
