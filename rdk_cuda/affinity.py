@@ -33,8 +33,8 @@ class Affinity:
     """A linear map from drafter tokens to distributions over target tokens.
 
     Immutable: replace one, never write into its tensors. Build one with `intersection`,
-    `first_order`, `virtual_tokens` or `from_rows`, or read it with `load`. The constructor itself
-    takes the canonical tensors below and copies and checks them.
+    `first_order`, `covariance`, `cold_mass`, `virtual_tokens` or `from_rows`, or read it with
+    `load`. The constructor itself takes the canonical tensors below and copies and checks them.
 
     Attributes:
         bias: `[V_d]` float32, added to the drafter's logits; `-inf` masks a token.
@@ -179,6 +179,7 @@ class Affinity:
 
         This is plain speculative decoding for equal vocabularies, a pruned drafter without
         redistribution, and token-level intersection (arXiv:2502.05202) for different tokenizers.
+        Tokens keep all of their mass, so there is no `keep`.
 
         Example:
             >>> Affinity.intersection(Vocabulary([2, -1], target_size=3)).dense()
@@ -188,7 +189,14 @@ class Affinity:
         return cls(**samplers.intersection(vocabulary))
 
     @classmethod
-    def first_order(cls, vocabulary: Vocabulary, mean_probs: Tensor, tau: float) -> Affinity:
+    def first_order(
+        cls,
+        vocabulary: Vocabulary,
+        mean_probs: Tensor,
+        tau: float,
+        *,
+        keep: float | Tensor | Sequence[float] = 0.0,
+    ) -> Affinity:
         """RDK to first order (arXiv:2506.03206): a uniform prior and the mean probabilities.
 
         Row i is proportional to `1 + mu_i mu_j / tau`, which is `softmax(Omega_i / tau)` for
@@ -198,14 +206,73 @@ class Affinity:
         Args:
             mean_probs: `[V_t]`, mean target probabilities; normalised here.
             tau: temperature of the affinity, positive. Small values favour likely tokens.
+            keep: what share of its own mass each drafter token keeps, 0 to 1: one number or
+                `[V_d]`. The rest is redistributed. A token that the target lacks keeps nothing.
 
         Example:
             >>> vocabulary = Vocabulary([0, -1], target_size=2)
-            >>> Affinity.first_order(vocabulary, torch.tensor([0.5, 0.5]), tau=1.0).dense()
-            tensor([[0.5000, 0.5000],
+            >>> mean_probs = torch.tensor([0.5, 0.5])
+            >>> Affinity.first_order(vocabulary, mean_probs, tau=1.0, keep=0.5).dense()
+            tensor([[0.7500, 0.2500],
                     [0.5000, 0.5000]], dtype=torch.float64)
         """
-        return cls(**samplers.first_order(vocabulary, mean_probs, tau))
+        return cls(**samplers.first_order(vocabulary, mean_probs, tau, keep))
+
+    @classmethod
+    def covariance(
+        cls,
+        vocabulary: Vocabulary,
+        omega: Tensor,
+        tau: float,
+        *,
+        keep: float | Tensor | Sequence[float] = 0.0,
+    ) -> Affinity:
+        """RDK, exact (arXiv:2506.03206): a drafter token's row is `softmax(Omega_i / tau)`.
+
+        A softmax of a sparse row is a uniform prior and sparse entries above it, at a cost of
+        O(V + nnz). A token that the target lacks has no row of `Omega` and spreads evenly.
+
+        Args:
+            omega: `[V_t, V_t]`, the similarity of target tokens, such as the covariance or second
+                moment of target distributions. Dense, at most `V_d V_t = 2^22`: all its entries
+                count, and those above the least of their row become entries of `S`. Or sparse, of
+                any size: its positive entries count, and all others, those that are not listed
+                and those that are negative, are 0.
+            tau: temperature of the affinity, positive. Small values favour similar tokens.
+            keep: what share of its own mass each drafter token keeps, 0 to 1: one number or
+                `[V_d]`. The rest is redistributed. A token that the target lacks keeps nothing.
+
+        Example:
+            >>> omega = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, -1.0], [0.0, -1.0, 3.0]])
+            >>> vocabulary = Vocabulary([1], target_size=3)
+            >>> Affinity.covariance(vocabulary, omega, tau=1.0).dense()
+            tensor([[0.1142, 0.8438, 0.0420]], dtype=torch.float64)
+            >>> Affinity.covariance(vocabulary, omega.to_sparse(), tau=1.0).dense()
+            tensor([[0.1065, 0.7870, 0.1065]], dtype=torch.float64)
+        """
+        return cls(**samplers.covariance(vocabulary, omega, tau, keep))
+
+    @classmethod
+    def cold_mass(cls, vocabulary: Vocabulary, mean_probs: Tensor) -> Affinity:
+        """Kept tokens map to themselves; one extra drafter token stands for all pruned ones.
+
+        The extra token is the last, drafter token `vocabulary.draft_size`: the drafter's logits
+        have one column more than its vocabulary. Its row is the mean over the pruned tokens, as a
+        prior. A token that the target lacks is masked. Kept tokens keep all of their mass, so
+        there is no `keep`. One cluster of `virtual_tokens` is the same map with a bias.
+
+        Args:
+            mean_probs: `[V_t]`, mean target probabilities, non-negative, some of them on pruned
+                tokens; normalised there. A pruned token of probability 0 cannot be drafted.
+
+        Example:
+            >>> vocabulary = Vocabulary([0, 1], target_size=4)
+            >>> Affinity.cold_mass(vocabulary, torch.tensor([0.5, 0.1, 0.3, 0.1])).dense()
+            tensor([[1.0000, 0.0000, 0.0000, 0.0000],
+                    [0.0000, 1.0000, 0.0000, 0.0000],
+                    [0.0000, 0.0000, 0.7500, 0.2500]], dtype=torch.float64)
+        """
+        return cls(**samplers.cold_mass(vocabulary, mean_probs))
 
     @classmethod
     def virtual_tokens(
@@ -222,7 +289,8 @@ class Affinity:
         The virtual token of cluster c is drafter token `vocabulary.draft_size + c`. Its row is
         `w`, the prior sharpened to `prior^(1 / temperature)` within the cluster, and its bias is
         the entropy `H(w)` in nats plus `offset`. See `rdk_cuda.calibration.virtual_head` for the
-        matching rows of the drafter's head. One cluster makes the cold-mass sampler.
+        matching rows of the drafter's head. Kept tokens keep all of their mass, so there is no
+        `keep`. One cluster makes the cold-mass sampler.
 
         Args:
             clusters: `[V_t]` int64, the cluster 0 to K - 1 of each pruned token, -1 for none.
@@ -257,7 +325,8 @@ class Affinity:
         """Any non-negative weights: `S = rows`, `U = spread`, `P = prior`.
 
         Each row, `S` and spread together, is normalised, and the logarithm of what it summed to
-        is added to its bias. A row without mass is masked. Priors are normalised.
+        is added to its bias. A row without mass is masked. Priors are normalised. What a token is
+        to keep is an entry like any other, so there is no `keep`.
 
         Args:
             rows: `V_d` mappings from target id to weight, or a dense or sparse `[V_d, V_t]` tensor.

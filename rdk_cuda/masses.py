@@ -42,6 +42,20 @@ class RowMasses(NamedTuple):
         nothing = torch.zeros(0, dtype=torch.int64)
         return cls(nothing, nothing, nothing.double())
 
+    def row_sums(self, draft_size: int) -> Tensor:
+        """`[V_d]` float64."""
+        sums = torch.zeros(draft_size, dtype=torch.float64)
+        return sums.index_add_(0, self.rows, self.masses)
+
+    def plus(self, other: RowMasses, shape: tuple[int, int]) -> RowMasses:
+        """The sum of two matrices `[V_d, V_t]`."""
+        rows, targets, masses = (torch.cat(parts) for parts in zip(self, other, strict=True))
+        matrix = torch.sparse_coo_tensor(
+            torch.stack([rows, targets]), masses, shape, check_invariants=False
+        ).coalesce()
+        rows, targets = matrix.indices().unbind(0)
+        return RowMasses(rows, targets, matrix.values())
+
 
 def token_masses(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`values` as float64 on the CPU, if they are non-negative, finite and of the given shape."""

@@ -6,7 +6,8 @@ judge a float32 implementation, and a `Trace` then tells how close each random d
 another outcome, which is where an implementation may rightly return another token.
 
 The dense O(V^2) forms behind them (`exact_rdk`, `exact_redistribute`) and the distribution that
-speculative sampling has by algebra (`output_distribution`) are here too, as the ground truth.
+speculative sampling has by algebra (`output_distribution`) are at hand too, as the ground truth;
+`rdk_cuda.dense_reference` has them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
+
+# Part of this module's interface.
+from .dense_reference import acceptance_rate as acceptance_rate
+from .dense_reference import exact_rdk as exact_rdk
+from .dense_reference import exact_redistribute as exact_redistribute
+from .dense_reference import output_distribution as output_distribution
+from .dense_reference import residual as residual
 
 CHUNK = 1024
 TRIES = 32
@@ -89,50 +97,6 @@ class Trace:
         for row, _, margin in self.decisions:
             smallest[row] = min(float(smallest[row]), margin)
         return smallest
-
-
-# --------------------------------------------------------------------------- dense ground truth
-
-
-def exact_rdk(omega: Tensor, tau: float) -> Tensor:
-    """The exact RDK matrix ``softmax_rows(omega / tau)``, ``[V, V]`` (arXiv:2506.03206)."""
-    return torch.softmax(omega / tau, dim=-1)
-
-
-def exact_redistribute(draft_probs: Tensor, matrix: Tensor) -> Tensor:
-    """``q = M^T q'`` for a dense row-stochastic ``M [V_d, V_t]``: ``[..., V_d] -> [..., V_t]``."""
-    return draft_probs @ matrix
-
-
-def acceptance_rate(p: Tensor, q: Tensor) -> Tensor:
-    """``sum_x min(p(x), q(x))`` over the last dimension."""
-    return torch.minimum(p, q).sum(-1)
-
-
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """``max(p - q, 0)`` normalised, or ``p`` where that has no mass."""
-    excess = (p - q).clamp(min=0)
-    mass = excess.sum(-1, keepdim=True)
-    return torch.where(mass > 0, excess / mass, p)
-
-
-def output_distribution(p: Tensor, q: Tensor, drafted: Tensor | None = None) -> Tensor:
-    """The exact distribution of the token that one speculative position puts out, ``[..., V_t]``.
-
-    ``drafted`` is the distribution that draft tokens are really drawn from. Where it is ``q``, the
-    one they are verified with (the default), the result is ``p``: the verification is lossless.
-    Where it is not, the result shows by how much the output is wrong.
-
-    Example:
-        >>> p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.25, 0.0, 0.75])
-        >>> output_distribution(p, q)
-        tensor([0.5000, 0.5000, 0.0000])
-        >>> output_distribution(p, q, drafted=torch.tensor([1.0, 0.0, 0.0]))
-        tensor([1., 0., 0.])
-    """
-    drafted = q if drafted is None else drafted
-    accepted = drafted * torch.where(q > p, p / q, 1.0)
-    return accepted + (1 - accepted.sum(-1, keepdim=True)) * residual(p, q)
 
 
 # --------------------------------------------------------------------------------- the operators

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,7 +23,20 @@ from .masses import (
 from .validation import AffinityError
 from .vocabulary import Vocabulary
 
-__all__ = ["first_order", "from_rows", "intersection", "virtual_tokens"]
+__all__ = [
+    "Keep",
+    "cold_mass",
+    "covariance",
+    "first_order",
+    "from_rows",
+    "intersection",
+    "virtual_tokens",
+]
+
+Keep: TypeAlias = float | Sequence[float] | Tensor
+"""What share of its own mass each drafter token keeps: one number or `[V_d]`."""
+
+_MAX_DENSE_ENTRIES = 1 << 22
 
 
 def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
@@ -32,7 +46,9 @@ def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
     )
 
 
-def first_order(vocabulary: Vocabulary, mean_probs: Tensor, tau: float) -> dict[str, Tensor]:
+def first_order(
+    vocabulary: Vocabulary, mean_probs: Tensor, tau: float, keep: Keep
+) -> dict[str, Tensor]:
     """Two priors, the uniform one and the mean."""
     size = vocabulary.target_size
     prior = token_masses("Affinity.first_order: mean_probs", mean_probs, (size,))
@@ -42,13 +58,56 @@ def first_order(vocabulary: Vocabulary, mean_probs: Tensor, tau: float) -> dict[
         raise AffinityError("Affinity.first_order: mean_probs is all 0; needs some mass")
     mean = prior / prior.sum()
     mu = torch.where(vocabulary.draft_ids >= 0, mean[vocabulary.draft_ids], 0.0)
-    return canonical_tensors(
-        size,
+    return _redistributing(
+        "Affinity.first_order",
+        vocabulary,
         RowMasses.none(),
-        bias=torch.zeros(vocabulary.draft_size),
         # tau (V_t, mu_i / tau): the same row, without dividing by a small number
         spread=torch.stack([torch.full_like(mu, size * tau), mu], dim=1),
         prior=torch.stack([torch.ones_like(prior), prior]),
+        keep=keep,
+    )
+
+
+def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) -> dict[str, Tensor]:
+    """A uniform prior, and what rises above it."""
+    if not 0 < tau < math.inf:
+        raise AffinityError(f"Affinity.covariance: tau is {tau}; needs a positive number")
+    entries, floor = _similarities(vocabulary, omega)
+    rows, _, values = entries
+    peak = floor.scatter_reduce(0, rows, values, "amax")
+    # A row of weights exp((omega - peak) / tau): none overflows, however small tau is.
+    weights = torch.exp((values - peak[rows]) / tau)
+    above = weights * -torch.expm1((floor[rows] - values) / tau)
+    size = vocabulary.target_size
+    return _redistributing(
+        "Affinity.covariance",
+        vocabulary,
+        entries._replace(masses=above),
+        spread=size * torch.exp((floor - peak) / tau)[:, None],
+        prior=torch.ones(1, size, dtype=torch.float64),
+        keep=keep,
+    )
+
+
+def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
+    """Kept tokens to themselves, one more to the prior of the pruned ones."""
+    size = vocabulary.target_size
+    prior = token_masses("Affinity.cold_mass: mean_probs", mean_probs, (size,))
+    prior = prior.index_fill(0, vocabulary.kept, 0.0)
+    if not prior.sum() > 0:
+        raise AffinityError(
+            f"Affinity.cold_mass: mean_probs has no mass on the {vocabulary.pruned.numel()} pruned "
+            "tokens; needs some, or use Affinity.intersection, which drafts none of them"
+        )
+    spread = torch.zeros(vocabulary.draft_size + 1, 1, dtype=torch.float64)
+    spread[-1] = 1.0
+    return canonical_tensors(
+        size,
+        kept_masses(vocabulary),
+        bias=torch.cat([_kept_bias(vocabulary), torch.zeros(1, dtype=torch.float64)]),
+        spread=spread,
+        prior=prior[None],
     )
 
 
@@ -105,12 +164,111 @@ def from_rows(
             "one number for each row"
         )
     entries = row_masses("Affinity.from_rows: rows", rows, target_size)
-    totals = torch.zeros(draft_size, dtype=torch.float64)
-    totals.index_add_(0, entries.rows, entries.masses)
+    totals = entries.row_sums(draft_size)
     if spread is not None:
         totals += spread.sum(1)
     bias = bias.detach().cpu().double() + totals.log()  # log 0 = -inf masks the row
     return canonical_tensors(target_size, entries, bias=bias, spread=spread, prior=prior)
+
+
+def _redistributing(
+    name: str,
+    vocabulary: Vocabulary,
+    entries: RowMasses,
+    *,
+    spread: Tensor,
+    prior: Tensor,
+    keep: Keep,
+) -> dict[str, Tensor]:
+    """`keep E + (1 - keep) (S + U P)`, no bias; `E` maps the tokens that the target has."""
+    size = vocabulary.draft_size
+    kept = _kept_shares(name, vocabulary, keep)
+    if bool(kept.any()):
+        # What is kept is in proportion to the row, which is not normalised yet.
+        totals = entries.row_sums(size) + spread.sum(1)
+        own = kept_masses(vocabulary)
+        own = own._replace(masses=(kept * totals)[own.rows])
+        rest = entries._replace(masses=entries.masses * (1 - kept)[entries.rows])
+        entries = rest.plus(own, (size, vocabulary.target_size))
+        spread = spread * (1 - kept)[:, None]
+    return canonical_tensors(
+        vocabulary.target_size, entries, bias=torch.zeros(size), spread=spread, prior=prior
+    )
+
+
+def _kept_shares(name: str, vocabulary: Vocabulary, keep: Keep) -> Tensor:
+    """`[V_d]` float64, 0 for a token that the target lacks."""
+    shares = torch.as_tensor(keep, dtype=torch.float64).detach().cpu()
+    size = vocabulary.draft_size
+    if shares.shape not in ((), (size,)):
+        raise AffinityError(
+            f"{name}: keep has shape {list(shares.shape)}; needs a number or [V_d] = [{size}], one "
+            "for each drafter token"
+        )
+    wrong = ~((shares >= 0) & (shares <= 1))  # catches NaN too
+    if bool(wrong.any()):
+        at = wrong.nonzero()[0].tolist()
+        raise AffinityError(
+            f"{name}: keep{at or ''} is {shares[tuple(at)].item()}; needs a share from 0 to 1"
+        )
+    return torch.where(vocabulary.draft_ids >= 0, shares, 0.0)
+
+
+def _similarities(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Tensor]:
+    """The drafter's entries of Omega that exceed the floor of their row, and the floors, `[V_d]`.
+
+    A token that the target lacks has no entries and floor 0.
+    """
+    size = vocabulary.target_size
+    omega = torch.as_tensor(omega).detach().cpu()
+    sparse = omega.layout != torch.strided
+    if list(omega.shape) != [size, size] or omega.is_complex() or (sparse and omega.dense_dim()):
+        raise AffinityError(
+            f"Affinity.covariance: omega has shape {list(omega.shape)}, dtype {omega.dtype} and "
+            f"layout {omega.layout}; needs [V_t, V_t] = [{size}, {size}] real numbers, dense or "
+            "sparse in both dimensions"
+        )
+    if sparse:
+        return _positive_entries(vocabulary, omega.to_sparse().coalesce())
+    if vocabulary.draft_size * size > _MAX_DENSE_ENTRIES:
+        raise AffinityError(
+            f"Affinity.covariance: omega is dense and V_d x V_t, {vocabulary.draft_size} x {size}, "
+            "is more than 2^22 entries; needs a sparse one, such as "
+            "(omega - least).clamp(min=0).to_sparse(), in which all below `least` count as that"
+        )
+    return _entries_above_the_least(vocabulary, omega)
+
+
+def _entries_above_the_least(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Tensor]:
+    """Of a dense Omega; the floor of a row is its least entry."""
+    _refuse_not_finite(omega, (~omega.isfinite()).nonzero())
+    known = (vocabulary.draft_ids >= 0).nonzero().flatten()
+    values = omega[vocabulary.draft_ids[known]].double()
+    least = values.amin(1)
+    row, targets = (values > least[:, None]).nonzero().unbind(1)
+    floor = torch.zeros(vocabulary.draft_size, dtype=torch.float64).index_copy_(0, known, least)
+    return RowMasses(known[row], targets, values[row, targets]), floor
+
+
+def _positive_entries(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Tensor]:
+    """Of a sparse Omega; the floor is 0, the value of what is not listed."""
+    (row, targets), values = omega.indices().unbind(0), omega.values().double()
+    _refuse_not_finite(omega, omega.indices().T[~values.isfinite()])
+    draft_of = torch.full((vocabulary.target_size,), -1)
+    known = (vocabulary.draft_ids >= 0).nonzero().flatten()
+    draft_of[vocabulary.draft_ids[known]] = known
+    listed = (values > 0) & (draft_of[row] >= 0)
+    entries = RowMasses(draft_of[row[listed]], targets[listed], values[listed])
+    order = entries.rows.argsort(stable=True)
+    return RowMasses(*(part[order] for part in entries)), values.new_zeros(vocabulary.draft_size)
+
+
+def _refuse_not_finite(omega: Tensor, not_finite: Tensor) -> None:
+    if not_finite.numel():
+        at = not_finite[0].tolist()
+        raise AffinityError(
+            f"Affinity.covariance: omega{at} is {omega[tuple(at)].item()}; needs finite numbers"
+        )
 
 
 def _kept_bias(vocabulary: Vocabulary) -> Tensor:
