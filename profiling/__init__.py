@@ -1,0 +1,1 @@
+"""How fast the operators are: `python profiling/bench.py --help`. Not part of the package."""

@@ -1,0 +1,69 @@
+"""First-order RDK costs O(N), the dense matrix O(N^2) (arXiv:2506.03206)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profiling import first_order_growth as growth
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = {growth.FIRST_ORDER: (64, 128, 256), growth.DENSE: (64, 128)}
+
+
+def test_first_order_grows_linearly_and_the_dense_matrix_quadratically() -> None:
+    sizes = {growth.FIRST_ORDER: (4096, 8192, 16384, 32768), growth.DENSE: (1024, 2048, 3072)}
+    fitted = growth.exponents(growth.measure(sizes, rounds=9))
+    assert fitted[growth.FIRST_ORDER] < 1.3
+    assert fitted[growth.DENSE] > 1.6
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.5])
+def test_the_exponent_of_a_power_is_found(exponent: float) -> None:
+    sizes = [10, 40, 70, 1000]
+    times = [3e-6 * size**exponent for size in sizes]
+    assert growth.fitted_exponent(sizes, times) == pytest.approx(exponent, abs=1e-12)
+
+
+def test_table_and_picture_are_written_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(growth, "SIZES", SMALL)
+    assert growth.main(["--output", str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["growth.png", "results.json"]
+    content = json.loads((tmp_path / "results.json").read_text())
+    measured = [(row["form"], row["size"]) for row in content["rows"]]
+    assert sorted(measured) == sorted((form, n) for form, sizes in SMALL.items() for n in sizes)
+    printed = capsys.readouterr()
+    assert all(f"V^{exponent:.2f}" in printed.out for exponent in content["exponents"].values())
+    assert printed.err.count("V = ") == 3
+
+
+def test_an_interruption_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(sizes: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(growth, "measure", interrupted)
+    assert growth.main(["--output", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_readme_quotes_the_committed_run() -> None:
+    content = json.loads((growth.RESULTS / "results.json").read_text())
+    assert content["exponents"] == pytest.approx(growth.exponents(content["rows"]))
+    times = {
+        row["form"]: f"{1000 * row['fastest_seconds']:.1f} ms"
+        for row in content["rows"]
+        if row["size"] == 8192
+    }
+    readme = " ".join((growth.ROOT / "README.md").read_text().split())
+    for form, exponent in content["exponents"].items():
+        assert f"V^{exponent:.2f}" in readme, form
+    assert f"{times[growth.FIRST_ORDER]} and {times[growth.DENSE]}" in readme
