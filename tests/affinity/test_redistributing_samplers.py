@@ -27,12 +27,12 @@ def generator(seed):
 
 
 def random_omega(size, seed, *, sparse=False):
-    """Symmetric, of both signs; or almost empty and non-negative."""
+    """Of both signs, or almost empty and non-negative. Not symmetric: rows are what counts."""
     omega = torch.randn(size, size, generator=generator(seed), dtype=torch.float64)
     if sparse:
         listed = torch.rand(size, size, generator=generator(seed + 1)) < 2 / size
         omega = omega.abs() * listed
-    return omega + omega.T
+    return omega
 
 
 def mean_probs(size, seed=0):
