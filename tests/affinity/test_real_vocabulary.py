@@ -81,6 +81,25 @@ def test_virtual_tokens_reach_every_token_of_positive_prior(statistics, count):
     assert affinity.draft_size == vocabulary.draft_size + count
 
 
+def test_cold_mass_reaches_every_token_of_positive_probability(statistics):
+    vocabulary, mean_probs = statistics
+    affinity = Affinity.cold_mass(vocabulary, mean_probs)
+    _assert_exact(affinity)
+    assert torch.equal(_reachable(affinity), (mean_probs > 0) | affinity.col_offsets.diff().bool())
+    pruned = mean_probs.index_fill(0, vocabulary.kept, 0.0)
+    assert int(affinity.row_top[-1]) == int(pruned.argmax())
+    assert torch.equal(affinity.row_top[:-1].long(), vocabulary.draft_ids)
+
+
+@pytest.mark.parametrize("keep", [0.5, 1.0])
+def test_a_token_that_keeps_half_is_the_likeliest_of_its_row(statistics, keep):
+    vocabulary, mean_probs = statistics
+    affinity = Affinity.first_order(vocabulary, mean_probs, 1e-8, keep=keep)
+    _assert_exact(affinity)
+    assert bool((affinity.spread.sum(1) > 0).all()) == (keep < 1)
+    assert torch.equal(affinity.row_top.long(), vocabulary.draft_ids)
+
+
 def test_float32_running_sums_would_not_reach_them(statistics):
     # Why masses are integers: the control of the tests above.
     _, mean_probs = statistics
