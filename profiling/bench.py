@@ -1,0 +1,266 @@
+"""`python profiling/bench.py`: how fast the operators are, beside their floor and plain PyTorch.
+
+From the root of the repository: the operators are those built there. `--help` has the options;
+results.py says what is in a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+if not __package__:  # started by its path: the repository's root takes the place of this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import torch
+
+import rdk_cuda
+from profiling import growth, targets
+from profiling.cases import DTYPES, OPERATORS, PRESETS, SAMPLERS, Case, preset_cases
+from profiling.machine import describe
+from profiling.measure import COMPILED, PEERS, Bench, now, one_line
+from profiling.results import ResultError, Results, Row
+from profiling.table import caption, table
+from profiling.timing import MEBIBYTE, CpuClock, CudaClock, bandwidths
+from rdk_cuda.__main__ import INTERRUPTED, Parser
+from rdk_cuda.demo.arguments import natural, positive
+from rdk_cuda.demo.errors import InputError
+
+SECONDS = {"tiny": 0.02, "short": 1.0, "targets": 3.0, "full": 1.0}
+CPU_THREADS = 2  # of the targets on the CPU
+
+DESCRIPTION = """\
+Times the operators with a cold cache, beside the time that their bytes take at the bandwidth
+measured in the same run, and beside plain PyTorch that does the same work on the same inputs.
+Ctrl-C keeps the finished rows."""
+
+
+def parser() -> Parser:
+    """The command line."""
+    parser = Parser(prog="python profiling/bench.py", description=DESCRIPTION)
+    add = parser.add_argument
+    add("--device", choices=("cpu", "cuda"), required=True)
+    add(
+        "--preset",
+        choices=PRESETS,
+        default="short",
+        help="tiny: whether it runs; short: a minute on a GPU; targets: the shapes the project has "
+        "set itself figures for; full: the whole grid, growth included (%(default)s)",
+    )
+    add(
+        "--operators",
+        nargs="+",
+        choices=OPERATORS,
+        default=OPERATORS,
+        metavar="NAME",
+        help=f"some of {', '.join(OPERATORS)} (all)",
+    )
+    add(
+        "--dtype",
+        nargs="+",
+        choices=DTYPES,
+        default=DTYPES,
+        metavar="DTYPE",
+        help="float32, bfloat16 (both, as far as the preset has them)",
+    )
+    add("--sampler", choices=SAMPLERS, default="virtual", help="the affinity (%(default)s)")
+    add(
+        "--peers",
+        nargs="*",
+        choices=PEERS,
+        metavar="NAME",
+        help=f"some of {', '.join(PEERS)}, or none (all; {COMPILED} only with --preset targets)",
+    )
+    add("--growth", action="store_true", help="fit how time grows with V_t, V_d, batch and K too")
+    add("--output", type=Path, metavar="FILE", help="JSON file to append rows to")
+    add("--csv", type=Path, metavar="FILE", help="the same rows as CSV (beside --output)")
+    add(
+        "--threads",
+        type=natural,
+        metavar="N",
+        help=f"on the CPU (torch's own number; {CPU_THREADS} with --preset targets)",
+    )
+    add("--repeats", type=natural, metavar="N", default=200, help="rounds at most (%(default)s)")
+    seconds = ", ".join(f"{name} {value:g}" for name, value in SECONDS.items())
+    add(
+        "--seconds",
+        type=positive,
+        metavar="S",
+        help=f"for the rounds of one row, at least three of them (by preset: {seconds})",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = parser()
+    arguments = command.parse_args(argv)
+    try:
+        return run(arguments)
+    except (InputError, ResultError) as error:
+        print(f"{command.prog}: {error}", file=sys.stderr)
+        return 2
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, measure, print; `Results` has each row on disk as soon as it is there."""
+    check(arguments)
+    results = Results(arguments.output, arguments.csv)
+    fits: list[Row] = []
+    progress = Progress()
+    try:
+        failed = measure(arguments, results, fits, progress)
+        exit_code = 1 if failed else 0
+    except KeyboardInterrupt:
+        results.write()  # it may have come between two files
+        exit_code = INTERRUPTED
+    progress.clear()
+    show(results.new_rows, fits, arguments)
+    if exit_code == INTERRUPTED:
+        kept = f" in {arguments.output}" if arguments.output else ""
+        print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)
+    return exit_code
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot work, before anything is made."""
+    if arguments.csv and not arguments.output:
+        raise InputError("--csv needs --output, whose rows it repeats")
+    if not chosen_cases(arguments):
+        raise InputError(
+            f"--preset {arguments.preset} has no case of --operators "
+            f"{' '.join(arguments.operators)} in --dtype {' '.join(arguments.dtype)}; "
+            "ask for more of them"
+        )
+    if arguments.device == "cpu":
+        return
+    if arguments.threads:
+        raise InputError("--threads is for --device cpu; leave it out")
+    if not torch.cuda.is_available():
+        raise InputError(f"--device cuda: torch {torch.__version__} sees no GPU; use --device cpu")
+    build = rdk_cuda.build_info()
+    if build["cuda"] is None:
+        raise InputError(f"--device cuda: no CUDA operators were built ({build['cuda_reason']})")
+
+
+def chosen_cases(arguments: argparse.Namespace) -> list[Case]:
+    """Those of the preset that --operators and --dtype leave."""
+    return [
+        case
+        for case in preset_cases(arguments.preset, arguments.device, arguments.sampler)
+        if case.operator in arguments.operators and case.dtype in arguments.dtype
+    ]
+
+
+def measure(
+    arguments: argparse.Namespace, results: Results, fits: list[Row], progress: Progress
+) -> int:
+    """All rows, then the growth; returns how many cases failed."""
+    if arguments.threads or (arguments.device == "cpu" and arguments.preset == "targets"):
+        torch.set_num_threads(arguments.threads or CPU_THREADS)
+    progress.show("measuring bandwidth")
+    bench = bench_of(arguments)
+    cases, failed = chosen_cases(arguments), 0
+    for number, case in enumerate(cases, 1):
+        progress.show(f"[{number}/{len(cases)}] {case.name}")
+        try:
+            results.append(bench.row(case))
+        except torch.OutOfMemoryError:
+            progress.say(f"left out, out of memory: {case.name}")
+        except RuntimeError as error:
+            progress.say(f"failed: {case.name}: {one_line(error)}")
+            failed += 1
+    if not (arguments.growth or arguments.preset == "full"):
+        return failed
+    bench.peers = ()
+    sizes = growth.TINY if arguments.preset == "tiny" else growth.SIZES
+    dtype, sampler = arguments.dtype[0], arguments.sampler
+    axes = list(growth.growth_cases(arguments.operators, dtype, sampler, sizes))
+    for number, (operator, axis, along) in enumerate(axes, 1):
+        progress.show(f"[growth {number}/{len(axes)}] {operator} with {growth.SYMBOLS[axis]}")
+        fits.append(growth.measure_growth(operator, axis, along, bench.row))
+        results.append_growth(fits[-1])
+    return failed
+
+
+def bench_of(arguments: argparse.Namespace) -> Bench:
+    """The clock, the bandwidths and what all rows have in common."""
+    device = torch.device(arguments.device)
+    tiny = arguments.preset == "tiny"
+    clock = CudaClock() if device.type == "cuda" else CpuClock(MEBIBYTE if tiny else None)
+    peers = arguments.peers
+    if peers is None:
+        peers = [each for each in PEERS if each != COMPILED or arguments.preset == "targets"]
+    return Bench(
+        device,
+        clock,
+        bandwidths(clock, device, (32 if tiny else 512) * MEBIBYTE),
+        peers,
+        arguments.seconds or SECONDS[arguments.preset],
+        arguments.repeats,
+        {"run": now(), "command": command_of(arguments), **describe(device)},
+    )
+
+
+def command_of(arguments: argparse.Namespace) -> str:
+    """What to type for the same rows: no paths, and no options at their defaults."""
+    words = ["python", "profiling/bench.py"]
+    defaults = parser().parse_args(["--device", "cpu"])
+    for name, value in vars(arguments).items():
+        if name in ("output", "csv") or (name != "device" and value == getattr(defaults, name)):
+            continue
+        words.append(f"--{name}")
+        if value is not True:
+            words += [
+                str(each) for each in (value if isinstance(value, (list, tuple)) else [value])
+            ]
+    return shlex.join(words)
+
+
+def show(rows: list[Row], fits: list[Row], arguments: argparse.Namespace) -> None:
+    """The tables, and the picture of the growth."""
+    if fits:
+        print(growth.summary(fits), end="\n\n")
+        if arguments.output:
+            picture = arguments.output.with_suffix(".png")
+            if not growth.plot(fits, picture):
+                print("No picture: matplotlib is not installed.", file=sys.stderr)
+    if not rows:
+        return
+    print(caption(rows), end="\n\n")
+    if summary := targets.summary(rows):
+        print(summary, end="\n\n")
+    print(table(rows))
+
+
+class Progress:
+    """A line on standard error: rewritten on a terminal, one for each step elsewhere."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """What is being done now."""
+        line = f"{time.monotonic() - self.start:5.0f} s  {text}"
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Something to keep."""
+        self.clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave the terminal's line empty."""
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Result files: rows in JSON, and the same rows in CSV.
+
+The JSON file has "format": "rdk_cuda.bench", "format_version": 1, "rows" and "growth" (fits, see
+growth.py). A row, with all of `FIELDS`, stands for itself: what was measured, where, when and at
+which commit. Rows of several runs may share a file: `run` tells them apart; `case`, `device_name`
+and `threads` tell what can be compared.
+
+    run, date, command          when the run began and the row was there (UTC), and how to repeat it
+    case                        operator and shape in one string
+    operator ... dtype          the attributes of `cases.Case`, null where an operator has none,
+                                and rank and nnz of its affinity
+    accepted_mean               accepted drafts of a sequence
+    visited_rows                target rows up to the first rejections, mean of a call
+    bytes_visited, bytes_all    by formula (traffic.py), with those rows and with all target rows
+    bytes                       the one of them that the strategy used has to read
+    bandwidth, bandwidth_gb_s   measured in the run: "read" (a sum) or "copy" (counted twice)
+    floor_us                    bytes over bandwidth
+    median_us, p10_us, p90_us   cold: nothing in the last-level cache
+    rounds, share_of_floor      how many of them; floor over time, median of the rounds
+    warm_us, graph_us           directly after the same call; in a CUDA graph (batch 1)
+    peers                       by name: median_us, p10_us, p90_us, and `ratio`, their time over
+                                ours, median of the rounds; or `skipped`, why not
+    load                        of the machine in the last minute, processes that want to run
+    device ... dirty            machine, versions, threads, instruction set, and the commit; where
+                                git cannot tell, the environment variable RDK_COMMIT can
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+FORMAT, FORMAT_VERSION = "rdk_cuda.bench", 1
+
+FIELDS = (
+    *("case", "operator", "sampler", "acceptance", "stats", "target_size", "draft_size", "batch"),
+    *("draft_length", "columns", "hidden_size", "rank", "nnz", "dtype"),
+    *("accepted_mean", "visited_rows", "bytes_visited", "bytes_all", "bytes"),
+    *("bandwidth", "bandwidth_gb_s", "floor_us", "median_us", "p10_us", "p90_us", "rounds"),
+    *("share_of_floor", "warm_us", "graph_us", "peers", "run", "date", "command"),
+    *(
+        "device",
+        "device_name",
+        "threads",
+        "load",
+        "capability",
+        "version",
+        "torch",
+        "cuda",
+        "driver",
+    ),
+    *("commit", "dirty"),
+)
+
+Row = dict[str, Any]
+
+
+class ResultError(ValueError):
+    """A file that results cannot go to; one sentence."""
+
+
+class Results:
+    """Rows, on disk after each one, whole or not at all.
+
+    Args:
+        path: of the JSON file; rows that it has already stay. None keeps rows in memory.
+        csv_path: of the CSV file; beside the JSON one if absent.
+    """
+
+    def __init__(self, path: Path | None, csv_path: Path | None = None) -> None:
+        self.path = path
+        self.csv_path = csv_path or (path and path.with_suffix(".csv"))
+        self.content = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "rows": [],
+            "growth": [],
+        }
+        if path is not None and path.exists():
+            self.content = read(path)
+        self.own = len(self.rows)
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self.write()
+            except OSError as error:
+                raise ResultError(f"{path}: {error.strerror}; needs a file to write to") from None
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows of the file."""
+        rows: list[Row] = self.content["rows"]  # type: ignore[assignment]
+        return rows
+
+    @property
+    def new_rows(self) -> list[Row]:
+        """Those of this run."""
+        return self.rows[self.own :]
+
+    def append(self, row: Row) -> None:
+        """Add a row and write the files."""
+        self.rows.append(row)
+        self.write()
+
+    def append_growth(self, fit: Row) -> None:
+        """Add a fitted exponent (growth.py) and write the files."""
+        growth: list[Row] = self.content["growth"]  # type: ignore[assignment]
+        growth.append(fit)
+        self.write()
+
+    def write(self) -> None:
+        """Write both files, each whole or not at all."""
+        if self.path is None or self.csv_path is None:
+            return
+        text = json.dumps(self.content, indent=1, allow_nan=False)
+        write_whole(self.path, f"{text}\n".encode())
+        write_whole(self.csv_path, as_csv(self.rows).encode())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a result file. Raises ResultError where it is something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{path}: is no result file ({error}); name another one") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ResultError(f"{path}: is no result file of bench.py; name another one")
+    if content.get("format_version") != FORMAT_VERSION:
+        raise ResultError(
+            f"{path}: has format version {content.get('format_version')}; "
+            f"needs {FORMAT_VERSION}, so name another file"
+        )
+    return content
+
+
+def as_csv(rows: list[Row]) -> str:
+    """One line a row; a peer's figures become columns, as peers.eager.median_us."""
+    flat = [flattened(row) for row in rows]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def flattened(row: Row, prefix: str = "") -> Row:
+    """Nested dictionaries as dotted names."""
+    flat: Row = {}
+    for name, value in row.items():
+        flat |= (
+            flattened(value, f"{prefix}{name}.")
+            if isinstance(value, dict)
+            else {prefix + name: value}
+        )
+    return flat
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write under another name first: whoever interrupts never leaves half a file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,96 @@
+"""Rows as a table in plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .cases import PAIR
+from .results import Row
+
+COLUMNS = (
+    "operator", "sampler", "V_t", "V_d", "B", "K", "C", "dtype", "acceptance", "accepted",
+    "MB", "floor us", "median us", "p10 .. p90", "warm us", "floor / time",
+    "x eager", "x sparse", "x compiled", "x logsumexp",
+)  # fmt: skip
+LEFT = {"operator", "sampler", "dtype", "acceptance"}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The figures of rows, one a line; columns that nobody has are left out."""
+    cells = [dict(zip(COLUMNS, row_cells(row), strict=True)) for row in rows]
+    shown = [name for name in COLUMNS if any(row[name] for row in cells)]
+    lines = [{name: name for name in shown}, *cells]
+    widths = {name: max(len(line[name]) for line in lines) for name in shown}
+    return "\n".join(
+        "  ".join(
+            line[name].ljust(widths[name]) if name in LEFT else line[name].rjust(widths[name])
+            for name in shown
+        ).rstrip()
+        for line in lines
+    )
+
+
+def row_cells(row: Row) -> list[str]:
+    """In the order of `COLUMNS`."""
+    operator = row["operator"] + ("" if row["stats"] in (True, None) else ", no stats")
+    warm = row["graph_us"] if row["graph_us"] is not None else row["warm_us"]
+    return [
+        operator,
+        row["sampler"] or "",
+        *(str(row[name] or "") for name in ("target_size", "draft_size", "batch")),
+        *(str(row[name] or "") for name in ("draft_length", "columns")),
+        row["dtype"],
+        row["acceptance"] or "",
+        "" if row["accepted_mean"] is None else f"{row['accepted_mean']:.2f}",
+        figure(row["bytes"] / 1e6),
+        figure(row["floor_us"]),
+        figure(row["median_us"]),
+        f"{figure(row['p10_us'])} .. {figure(row['p90_us'])}",
+        figure(warm),
+        f"{row['share_of_floor']:.0%}",
+        *(ratio(row, peer) for peer in ("eager", "sparse", "compiled")),
+        " / ".join(filter(None, (ratio(row, peer) for peer in ("logsumexp", "logsumexp-float")))),
+    ]
+
+
+def ratio(row: Row, peer: str) -> str:
+    """How many times as long the peer takes; nothing where it was not measured."""
+    value = row["peers"].get(peer, {}).get("ratio")
+    return "" if value is None else figure(value)
+
+
+def figure(value: float) -> str:
+    """Three significant digits, without exponent."""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def caption(rows: Sequence[Row]) -> str:
+    """What the columns mean and where the figures come from."""
+    row = rows[-1]
+    names = {"read": "reading (a sum)", "copy": "a copy, read and write counted"}
+    used = dict.fromkeys((each["bandwidth"], each["bandwidth_gb_s"]) for each in rows)
+    speeds = "; ".join(f"{names[kind]}: {speed:.0f} GB/s" for kind, speed in used)
+    where = f"{row['device_name']}, torch {row['torch']}"
+    if row["device"] == "cpu":
+        where += f", {row['threads']} threads, {row['capability']}"
+    lines = [
+        where,
+        f"Floor: bytes over bandwidth measured in this run ({speeds}).",
+        "Times: medians with a cold cache. warm us: directly after the same call; at batch 1 on a",
+        "GPU, in a CUDA graph. x peer: the peer's time over ours, on the same inputs in turn.",
+    ]
+    if (load := max(each["load"] for each in rows)) > row["threads"] + 1:
+        lines.append(
+            f"Others were at work on this machine (load {load:.1f}): do not trust the times."
+        )
+    if any(each["operator"] == PAIR for each in rows):
+        lines.append(f"{PAIR}: K calls of draft, one of verify.")
+    skipped = {
+        f"{peer}: {entry['skipped']}"
+        for each in rows
+        for peer, entry in each["peers"].items()
+        if "skipped" in entry
+    }
+    return "\n".join([*lines, *(f"Not measured, {reason}." for reason in sorted(skipped))])

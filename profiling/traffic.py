@@ -1,0 +1,111 @@
+"""Bytes that an operator has to move, by formula: what its floor is computed from.
+
+Everything counts once, however often it is read again from a cache. What all rows share (bias,
+spread, S, priors) counts once for a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .cases import PAIR, Case
+
+FLOAT, INT, LONG = 4, 4, 8
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes read and bytes written."""
+
+    read: int
+    written: int
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.read + self.written
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """One after the other."""
+        return Traffic(self.read + other.read, self.written + other.written)
+
+
+def traffic(case: Case, nnz: int, rank: int, accepted: Sequence[int] | None = None) -> Traffic:
+    """Of one call.
+
+    Args:
+        nnz, rank: of the case's affinity.
+        accepted: how many drafts of each sequence are accepted, so that only target rows up to the
+            first rejection count (DESIGN section 3). None: all target rows count, as where few
+            sequences are split over a GPU.
+    """
+    item = case.torch_dtype.itemsize
+    if case.operator == "draft":
+        return _draft(case, item, rank)
+    if case.operator == "redistribute":
+        return _redistribute(case, item, nnz, rank)
+    if case.operator == "gather_logits":
+        return _gather_logits(case, item)
+    verified = _verify(case, item, nnz, rank, accepted)
+    if case.operator == PAIR:
+        for _ in range(case.draft_length):
+            verified += _draft(case, item, rank)
+    return verified
+
+
+def visited_rows(case: Case, accepted: Sequence[int] | None) -> int:
+    """Target rows that a verification looks at: the accepted ones and the one it stops at."""
+    if accepted is None:
+        return case.batch * (case.draft_length + 1)
+    return sum(count + 1 for count in accepted)
+
+
+def _shared(case: Case, rank: int) -> int:
+    """Bias and spread."""
+    return case.draft_size * FLOAT * (1 + rank)
+
+
+def _logits(case: Case, item: int) -> int:
+    """A row of draft logits with its dynamic columns."""
+    return case.draft_size * item + case.columns * (item + INT)
+
+
+def _draft(case: Case, item: int, rank: int) -> Traffic:
+    row = _logits(case, item) + FLOAT + 2 * LONG  # temperature, seed, position
+    return Traffic(
+        _shared(case, rank) + case.batch * row,
+        case.batch * (LONG + FLOAT * (2 + rank)),  # token, stats
+    )
+
+
+def _redistribute(case: Case, item: int, nnz: int, rank: int) -> Traffic:
+    matrix = INT * (case.target_size + 1) + nnz * (INT + FLOAT)
+    prior = rank * case.target_size * FLOAT
+    return Traffic(
+        _shared(case, rank) + matrix + prior + case.batch * (_logits(case, item) + FLOAT),
+        case.batch * case.target_size * FLOAT,
+    )
+
+
+def _gather_logits(case: Case, item: int) -> Traffic:
+    rows = case.batch * case.columns
+    return Traffic(
+        rows * (case.hidden_size * item + INT) + case.batch * case.hidden_size * item, rows * item
+    )
+
+
+def _verify(case: Case, item: int, nnz: int, rank: int, accepted: Sequence[int] | None) -> Traffic:
+    """Target rows, and q at the drafted tokens that are judged."""
+    length = case.draft_length
+    judged = [length] * case.batch if accepted is None else [min(a + 1, length) for a in accepted]
+    # A column of S (its entry's drafter token, weight, bias, logit), the priors, dynamic tokens.
+    column = 2 * INT + round(nnz / case.target_size * (INT + 2 * FLOAT + item)) + rank * FLOAT
+    dynamic = case.columns * (INT + item)
+    stats = FLOAT * (2 + rank)
+    read = visited_rows(case, accepted) * case.target_size * item
+    read += sum(judged) * (LONG + INT + column + dynamic + stats)  # token, draft row
+    read += case.batch * (2 * FLOAT + 2 * LONG + INT)  # temperatures, seed, position, offset
+    if not case.stats:
+        read += sum(judged) * (case.draft_size * item - stats) + _shared(case, rank)
+    return Traffic(read, case.batch * ((length + 1) * LONG + INT))

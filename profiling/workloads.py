@@ -1,0 +1,359 @@
+"""Inputs of a case, and its work as calls: the operators' own and those they are compared with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import Affinity, Vocabulary, operators
+
+from . import eager
+from .cases import PAIR, Case
+
+VIRTUAL = 64  # virtual tokens, of the V_d
+# Standard deviation of the noise between drafter and target: p ~ q exp(noise) overlaps with q by
+# about 2 Phi(-noise / 2), that is 92 % and 13 %.
+NOISE = {"high": 0.2, "low": 3.0}
+MOST_SETS = 8
+
+Call = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Of one call. Drafts lie in an arena, as K calls of `draft` leave them: `[K, B, ...]`."""
+
+    draft_logits: Tensor
+    dynamic_tokens: Tensor | None
+    dynamic_logits: Tensor | None
+    temperature: Tensor  # [B]
+    seeds: Tensor  # [B], of the step
+    positions: Tensor  # [K, B]
+    tokens: Tensor  # [B, K], as draft drew them
+    stats: Tensor  # [K * B, 2 + R]
+    target_logits: Tensor  # [B * (K + 1), V_t]
+    accepted: tuple[int, ...]  # of each sequence
+
+
+@dataclass(frozen=True)
+class GatherInputs:
+    """Of one call of `gather_logits`."""
+
+    hidden: Tensor
+    weight: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A case with several sets of inputs; a call takes the number of one.
+
+    Attributes:
+        ours: the operators.
+        peers: the same work otherwise, by name. Those of `compilable` are plain functions that
+            torch.compile can take, with their arguments.
+        accepted: for each set of inputs, how many drafts of each sequence; empty if none.
+    """
+
+    case: Case
+    affinity: Affinity | None
+    sets: int
+    ours: Call
+    peers: dict[str, Call]
+    compilable: tuple[Callable[..., object], list[tuple[Any, ...]]]
+    accepted: list[tuple[int, ...]]
+
+
+def build(case: Case, device: torch.device) -> Workload:
+    """The inputs, always the same ones, and the calls of a case."""
+    random = torch.Generator(device).manual_seed(0)
+    if case.operator == "gather_logits":
+        return _gather_workload(case, random)
+    affinity = affinity_of(case.sampler, case.target_size, case.draft_size).to(device)
+    # Acceptance differs between sequences: of small batches several sets are measured in turn.
+    count = max(1, min(MOST_SETS, 32 // case.batch))
+    inputs = [draw_inputs(case, affinity, random) for _ in range(count)]
+    function, arguments = _eager_arguments(case, affinity, inputs)
+    with_matrix = (eager.Entries.of(affinity).matrix(),)
+
+    def sparse(index: int) -> object:
+        return function(*arguments[index], *with_matrix)
+
+    peers: dict[str, Call] = {"eager": _of(function, arguments), "sparse": sparse}
+    if case.verifies and device.type == "cpu":
+        peers |= _logsumexp(case, inputs)
+    return Workload(
+        case,
+        affinity,
+        count,
+        _ours(case, affinity, inputs),
+        peers,
+        (function, arguments),
+        [each.accepted for each in inputs] if case.verifies else [],
+    )
+
+
+def _of(function: Callable[..., object], arguments: Sequence[tuple[Any, ...]]) -> Call:
+    return lambda index: function(*arguments[index])
+
+
+@lru_cache(maxsize=4)
+def mean_probs(target_size: int) -> Tensor:
+    """Zipf's law over tokens in random order, float64 `[V_t]`."""
+    order = torch.randperm(target_size, generator=torch.Generator().manual_seed(1))
+    weights = 1 / (order + 1).double()
+    return weights / weights.sum()
+
+
+@lru_cache(maxsize=4)
+def affinity_of(sampler: str, target_size: int, draft_size: int) -> Affinity:
+    """An affinity from `draft_size` drafter tokens, on the CPU; kept are the likeliest ones."""
+    if draft_size == target_size:
+        return Affinity.intersection(Vocabulary.identity(target_size))
+    prior = mean_probs(target_size)
+    if sampler != "virtual":
+        vocabulary = Vocabulary.most_likely(prior, draft_size)
+        if sampler == "first-order":
+            return Affinity.first_order(vocabulary, prior, tau=1 / target_size)
+        return Affinity.intersection(vocabulary)
+    vocabulary = Vocabulary.most_likely(prior, draft_size - VIRTUAL)
+    random = torch.Generator().manual_seed(2)
+    clusters = torch.full((target_size,), -1)
+    order = torch.randperm(vocabulary.pruned.numel(), generator=random)
+    clusters[vocabulary.pruned[order]] = torch.arange(order.numel()) % VIRTUAL
+    return Affinity.virtual_tokens(vocabulary, clusters, prior)
+
+
+@lru_cache(maxsize=4)
+def draft_means(sampler: str, target_size: int, draft_size: int) -> Tensor:
+    """Logits `[V_d]` of a drafter that follows the prior; a token has what its row stands for."""
+    affinity = affinity_of(sampler, target_size, draft_size)
+    prior = mean_probs(target_size)
+    mass = torch.zeros(draft_size, dtype=torch.float64)
+    mass.index_add_(0, affinity.col_drafts.long(), _entry_masses(affinity, prior))
+    if affinity.nnz == 0:  # first order has no S
+        mass = prior[Vocabulary.most_likely(prior, draft_size).draft_ids]
+    return (mass.log() - affinity.bias).float()
+
+
+def _entry_masses(affinity: Affinity, prior: Tensor) -> Tensor:
+    """The prior's mass of each entry's target, as every target has one entry at most."""
+    targets = torch.arange(affinity.target_size).repeat_interleave(affinity.col_offsets.diff())
+    return prior[targets]
+
+
+def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inputs:
+    """Drafter logits around the prior's, drafts drawn from them, target logits around log q."""
+    device, dtype = random.device, case.torch_dtype
+    length, batch = max(1, case.draft_length), case.batch
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random, device=device)
+
+    def integers(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=random, device=device)
+
+    means = draft_means(case.sampler, case.target_size, case.draft_size).to(device)
+    logits = (means + 2 * normal(length, batch, case.draft_size)).to(dtype)
+    dynamic_tokens = dynamic_logits = None
+    if case.columns:
+        shape = (length, batch, case.columns)
+        dynamic_tokens = integers(0, case.target_size, *shape).to(torch.int32)
+        dynamic_logits = (means.max() - 3 + normal(*shape)).to(dtype)
+    temperature = torch.ones(batch, device=device)
+    seeds = integers(-(2**62), 2**62, batch)
+    positions = integers(0, 2**20, batch) + torch.arange(length, device=device)[:, None]
+    drafted = [
+        operators.draft(logits[k], temperature, seeds, positions[k], *affinity.rows, *dynamic)
+        for k, dynamic in enumerate(_dynamic_rows(dynamic_tokens, dynamic_logits, length))
+    ]
+    tokens = torch.stack([each[0] for each in drafted], 1)
+    stats = torch.cat([each[1] for each in drafted])
+    target_logits = torch.empty(0, case.target_size, dtype=dtype, device=device)
+    if case.verifies:
+        q = operators.redistribute(
+            logits.flatten(0, 1),
+            temperature.repeat(length),
+            *affinity.columns,
+            affinity.row_top,
+            None if dynamic_tokens is None else dynamic_tokens.flatten(0, 1),
+            None if dynamic_logits is None else dynamic_logits.flatten(0, 1),
+        ).unflatten(0, (length, batch))
+        target_logits = target_like(q, NOISE[case.acceptance or "high"], random).to(dtype)
+    unjudged = Inputs(
+        logits, dynamic_tokens, dynamic_logits, temperature, seeds, positions, tokens, stats,
+        target_logits, ()
+    )  # fmt: skip
+    if not case.verifies:
+        return unjudged
+    accepted = operators.verify(*_verify_arguments(case, affinity, unjudged))[1]
+    return replace(unjudged, accepted=tuple(accepted.tolist()))
+
+
+def target_like(q: Tensor, noise: float, random: torch.Generator) -> Tensor:
+    """Target logits `[B * (K + 1), V_t]` around log q `[K, B, V_t]`; the bonus row has the last q.
+
+    A token that q lacks keeps a little mass, as the target of a pruned drafter does.
+    """
+    length, batch, size = q.shape
+    rows = torch.empty(batch, length + 1, size, device=q.device)
+    for k in range(length + 1):
+        normal = torch.randn(batch, size, generator=random, device=q.device)
+        rows[:, k] = q[min(k, length - 1)].clamp(min=0.02 / size).log() + noise * normal
+    return rows.flatten(0, 1)
+
+
+def _dynamic_rows(
+    tokens: Tensor | None, logits: Tensor | None, length: int
+) -> Sequence[tuple[Tensor | None, Tensor | None]]:
+    if tokens is None or logits is None:
+        return [(None, None)] * length
+    return list(zip(tokens, logits, strict=True))
+
+
+def _verify_arguments(case: Case, affinity: Affinity, inputs: Inputs) -> tuple[Any, ...]:
+    """Of `rdk::verify`: draft n = b K + j lies in row j B + b of the arena."""
+    device, length, batch = inputs.seeds.device, case.draft_length, case.batch
+    n = torch.arange(batch * length, device=device)
+    return (
+        inputs.target_logits,
+        inputs.draft_logits.flatten(0, 1),
+        inputs.stats if case.stats else None,
+        (n % length * batch + n // length).to(torch.int32),
+        inputs.tokens.flatten(),
+        (torch.arange(batch + 1, device=device) * length).to(torch.int32),
+        inputs.temperature,
+        inputs.temperature,
+        inputs.seeds,
+        inputs.positions[0].contiguous(),
+        *affinity.columns,
+        length,
+        None if inputs.dynamic_tokens is None else inputs.dynamic_tokens.flatten(0, 1),
+        None if inputs.dynamic_logits is None else inputs.dynamic_logits.flatten(0, 1),
+    )
+
+
+def _ours(case: Case, affinity: Affinity, inputs: list[Inputs]) -> Call:
+    if case.operator == "verify":
+        return _of(operators.verify, [_verify_arguments(case, affinity, each) for each in inputs])
+    if case.operator == "redistribute":
+        return _of(
+            operators.redistribute,
+            [
+                (
+                    each.draft_logits[0],
+                    each.temperature,
+                    *affinity.columns,
+                    affinity.row_top,
+                    *_dynamic_rows(each.dynamic_tokens, each.dynamic_logits, 1)[0],
+                )
+                for each in inputs
+            ],
+        )
+    drafts = [_draft_arguments(affinity, each) for each in inputs]
+    if case.operator == "draft":
+        return _of(operators.draft, [arguments[0] for arguments in drafts])
+    verifies = [_verify_arguments(case, affinity, each) for each in inputs]
+
+    def pair(index: int) -> object:
+        drafted = [operators.draft(*arguments) for arguments in drafts[index]]
+        tokens = torch.stack([each[0] for each in drafted], 1).flatten()
+        stats = torch.cat([each[1] for each in drafted])
+        target, arena, _, rows, _, *others = verifies[index]
+        return operators.verify(target, arena, stats, rows, tokens, *others)
+
+    return pair
+
+
+def _draft_arguments(affinity: Affinity, inputs: Inputs) -> list[tuple[Any, ...]]:
+    """Of K calls of `rdk::draft`."""
+    length = inputs.draft_logits.shape[0]
+    return [
+        (
+            inputs.draft_logits[k],
+            inputs.temperature,
+            inputs.seeds,
+            inputs.positions[k],
+            *affinity.rows,
+            *dynamic,
+        )
+        for k, dynamic in enumerate(
+            _dynamic_rows(inputs.dynamic_tokens, inputs.dynamic_logits, length)
+        )
+    ]
+
+
+def _eager_arguments(
+    case: Case, affinity: Affinity, inputs: list[Inputs]
+) -> tuple[Callable[..., object], list[tuple[Any, ...]]]:
+    """The function of eager.py that does the case's work, and its arguments for each set."""
+    entries = eager.Entries.of(affinity)
+    if not case.verifies:
+        function = eager.draft if case.operator == "draft" else eager.redistribute
+        return function, [
+            (
+                each.draft_logits[0],
+                each.temperature,
+                entries,
+                *_dynamic_rows(each.dynamic_tokens, each.dynamic_logits, 1)[0],
+            )
+            for each in inputs
+        ]
+    arguments = []
+    for each in inputs:
+        target = each.target_logits.unflatten(0, (case.batch, case.draft_length + 1))
+        given = (target, each.draft_logits) + ((each.tokens,) if case.operator == "verify" else ())
+        dynamic = (each.dynamic_tokens, each.dynamic_logits)
+        arguments.append((*given, each.temperature, entries, *dynamic))
+    if case.operator == PAIR:
+        return eager.draft_and_verify, arguments
+    return eager.redistribute_and_verify, arguments
+
+
+def _logsumexp(case: Case, inputs: list[Inputs]) -> dict[str, Call]:
+    """`torch.logsumexp` over just the target rows that `verify` visits, laid out beforehand."""
+    rows = []
+    for each in inputs:
+        place = torch.arange(case.draft_length + 1)
+        visited = place <= torch.tensor(each.accepted)[:, None]
+        rows.append(each.target_logits[visited.flatten()])
+    calls: dict[str, Call] = {"logsumexp": lambda index: torch.logsumexp(rows[index], 1)}
+    if case.dtype != "float32":
+        calls["logsumexp-float"] = lambda index: torch.logsumexp(rows[index].float(), 1)
+    return calls
+
+
+def _gather_workload(case: Case, random: torch.Generator) -> Workload:
+    """Different rows of one head in each set, as long as there are enough."""
+    device, dtype = random.device, case.torch_dtype
+    some = torch.randn(
+        min(1024, case.target_size), case.hidden_size, generator=random, device=device
+    ).to(dtype)
+    weight = some.repeat(math.ceil(case.target_size / some.shape[0]), 1)[: case.target_size]
+    gathered = case.batch * case.columns
+    count = max(1, min(MOST_SETS, case.target_size // gathered))
+    drawn = torch.randperm(case.target_size, generator=random, device=device)
+    drawn = drawn.repeat(math.ceil(count * gathered / case.target_size))[: count * gathered]
+    inputs = [
+        (
+            torch.randn(case.batch, case.hidden_size, generator=random, device=device).to(dtype),
+            weight,
+            tokens.view(case.batch, case.columns).to(torch.int32),
+        )
+        for tokens in drawn.split(gathered)
+    ]
+    return Workload(
+        case,
+        None,
+        count,
+        _of(operators.gather_logits, inputs),
+        {"eager": _of(eager.gather_logits, inputs)},
+        (eager.gather_logits, list(inputs)),
+        [],
+    )

@@ -1,0 +1,251 @@
+"""The command: rows that parse, refusals of one sentence, Ctrl-C that keeps what is there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from profiling import bench, measure
+from profiling.cases import Case
+from profiling.results import FIELDS, as_csv
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ("--device", "cpu", "--preset", "tiny", "--repeats", "3")
+
+
+@pytest.fixture(autouse=True)
+def _in_one_thread(one_thread: None) -> None:
+    """Everything here is tiny."""
+
+
+def rows_of(path: Path) -> list[dict]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert (content["format"], content["format_version"]) == ("rdk_cuda.bench", 1)
+    rows: list[dict] = content["rows"]
+    return rows
+
+
+def test_rows_have_every_field_and_figures_that_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new folder" / "rows.json"
+    assert bench.main([*TINY, "--output", str(output)]) == 0
+    rows = rows_of(output)
+    operators = [row["operator"] for row in rows]
+    assert operators == ["draft"] + 2 * ["verify"] + 2 * ["draft+verify"] + [
+        "redistribute",
+        "gather_logits",
+    ]
+    for row in rows:
+        assert tuple(sorted(row)) == tuple(sorted(FIELDS))
+        assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"]
+        assert row["rounds"] == 3
+        floor = row["bytes"] / row["bandwidth_gb_s"] / 1e3
+        assert row["floor_us"] == pytest.approx(floor)
+        assert row["bytes_visited"] <= row["bytes_all"]
+        assert row["device"] == "cpu"
+        assert row["threads"] == 1
+        assert row["torch"] == torch.__version__
+        assert row["peers"]["eager"]["ratio"] > 0
+        assert "--peers compiled" in row["peers"]["compiled"]["skipped"]
+    assert {row["bandwidth"] for row in rows if row["operator"] != "redistribute"} == {"read"}
+    low, high = (row for row in rows if row["operator"] == "verify")
+    assert low["accepted_mean"] < high["accepted_mean"]
+    assert low["bytes_visited"] < high["bytes_visited"]
+    assert low["peers"]["logsumexp"]["ratio"] > 0
+
+    captured = capsys.readouterr()
+    assert len(captured.err.splitlines()) == 1 + len(rows)
+    table = captured.out.splitlines()[-len(rows) :]
+    assert [line.split()[0] for line in table] == operators
+
+
+def test_csv_has_the_same_rows(tmp_path: Path) -> None:
+    output, beside = tmp_path / "rows.json", tmp_path / "rows.csv"
+    assert bench.main([*TINY, "--operators", "draft", "--output", str(output)]) == 0
+    with beside.open(newline="") as file:
+        (line,) = csv.DictReader(file)
+    (row,) = rows_of(output)
+    assert float(line["median_us"]) == row["median_us"]
+    assert float(line["peers.eager.ratio"]) == row["peers"]["eager"]["ratio"]
+    assert line["acceptance"] == ""
+    assert beside.read_text() == as_csv([row])
+
+
+def test_a_second_run_appends_and_shows_its_own_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "rows.json"
+    for operator in ("draft", "gather_logits"):
+        capsys.readouterr()
+        chosen = ("--operators", operator, "--csv", str(tmp_path / "other.csv"))
+        assert bench.main([*TINY, *chosen, "--output", str(output)]) == 0
+    assert [row["operator"] for row in rows_of(output)] == ["draft", "gather_logits"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.csv", "rows.json"]
+    assert "\ndraft " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("sampler", ["pruned", "first-order"])
+def test_other_samplers_can_be_measured(tmp_path: Path, sampler: str) -> None:
+    output = tmp_path / "rows.json"
+    assert bench.main([*TINY, "--sampler", sampler, "--output", str(output)]) == 0
+    sampled = [row for row in rows_of(output) if row["operator"] != "gather_logits"]
+    assert {row["sampler"] for row in sampled} == {sampler}
+    assert {row["rank"] for row in sampled} == {2 if sampler == "first-order" else 0}
+
+
+def test_the_command_of_a_row_repeats_it_and_names_no_paths(tmp_path: Path) -> None:
+    output = tmp_path / "rows.json"
+    bench.main([*TINY, "--operators", "draft", "--peers", "--output", str(output)])
+    (row,) = rows_of(output)
+    options = "--device cpu --preset tiny --operators draft --peers --repeats 3"
+    assert row["command"] == f"python profiling/bench.py {options}"
+    assert set(row["peers"]) == {"compiled"}
+
+
+def test_growth_is_fitted_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "rows.json"
+    chosen = ("--operators", "draft", "verify", "--growth", "--seconds", "0.001")
+    assert bench.main([*TINY, *chosen, "--output", str(output)]) == 0
+    fits = json.loads(output.read_text())["growth"]
+    drafts = [("draft", axis) for axis in ("target_size", "draft_size", "batch")]
+    verifies = [("verify", axis) for axis in ("target_size", "draft_size", "batch", "draft_length")]
+    assert [(fit["operator"], fit["axis"]) for fit in fits] == drafts + verifies
+    assert "Growth: time ~ size ^ exponent" in capsys.readouterr().out
+    assert (tmp_path / "rows.png").is_file() or "matplotlib" not in sys.modules
+
+
+def test_a_compiler_that_fails_is_a_reason_and_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(function: object, **_: object) -> object:
+        def call(*_: object) -> None:
+            raise RuntimeError("no working C++ compiler\nfound anywhere")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    output = tmp_path / "rows.json"
+    chosen = ("--operators", "draft", "--peers", "eager", "compiled")
+    assert bench.main([*TINY, *chosen, "--output", str(output)]) == 0
+    (row,) = rows_of(output)
+    assert row["peers"]["compiled"] == {"skipped": "RuntimeError: no working C++ compiler"}
+    assert row["peers"]["eager"]["ratio"] > 0
+
+
+def test_a_case_that_fails_is_named_and_the_others_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = measure.build
+
+    def sometimes(case: Case, device: torch.device) -> object:
+        if case.operator == "verify":
+            raise RuntimeError("rdk::verify: no such thing\nas a second line")
+        if case.operator == "redistribute":
+            raise torch.OutOfMemoryError("at all")
+        return build(case, device)
+
+    monkeypatch.setattr(measure, "build", sometimes)
+    output = tmp_path / "rows.json"
+    chosen = ("--operators", "verify", "redistribute", "gather_logits")
+    assert bench.main([*TINY, *chosen, "--output", str(output)]) == 1
+    assert [row["operator"] for row in rows_of(output)] == ["gather_logits"]
+    errors = capsys.readouterr().err
+    assert "low: RuntimeError: rdk::verify: no such thing\n" in errors
+    assert "left out, out of memory: redistribute virtual" in errors
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    code: object
+    try:
+        code = bench.main([str(argument) for argument in argv])
+    except SystemExit as exit:  # argparse's own refusals
+        code = exit.code
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("python profiling/bench.py: ")
+    assert captured.out == ""
+    return str(line)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--device", "tpu"), "invalid choice: 'tpu'"),
+        ((), "required: --device"),
+        ((*TINY, "--operators", "sample"), "invalid choice: 'sample'"),
+        ((*TINY, "--dtype", "float64"), "invalid choice: 'float64'"),
+        ((*TINY, "--repeats", "0"), "--repeats: got '0'; needs a whole number, at least 1"),
+        ((*TINY, "--seconds", "never"), "--seconds: got 'never'; needs a number above 0"),
+        ((*TINY, "--threads", "0"), "--threads: got '0'"),
+        ((*TINY, "--csv", "rows.csv"), "--csv needs --output"),
+        ((*TINY, "--dtype", "bfloat16"), "--preset tiny has no case of --operators"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert message in refusal(capsys, *options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "sees no GPU; use --device cpu" in refusal(capsys, "--device", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("mine", "is no result file"),
+        ('{"format": "rdk_cuda.demo"}', "is no result file of bench.py"),
+        ('{"format": "rdk_cuda.bench", "format_version": 2}', "has format version 2; needs 1"),
+    ],
+)
+def test_a_file_of_something_else_is_left_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str, message: str
+) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text(content)
+    assert message in refusal(capsys, *TINY, "--output", file)
+    assert file.read_text() == content
+    assert "needs a file to write to" in refusal(capsys, *TINY, "--output", file / "below.json")
+
+
+@pytest.mark.parametrize("start", [["profiling/bench.py"], ["-m", "profiling.bench"]])
+def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path, start: list[str]) -> None:
+    output = tmp_path / "rows.json"
+    long = ("--device", "cpu", "--preset", "tiny", "--repeats", "1000000", "--seconds", "0.5")
+    process = subprocess.Popen(
+        [sys.executable, *start, *long, "--threads", "1", "--output", str(output)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs the tests in the background may have it ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stderr is not None
+    printed = ""
+    while "[3/" not in printed:
+        line = process.stderr.readline()
+        assert line, printed
+        printed += line
+    os.kill(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    rows = rows_of(output)
+    assert errors.splitlines()[-1] == f"Interrupted: {len(rows)} rows kept in {output}."
+    assert "Traceback" not in errors
+    assert len(rows) == 2
+    assert len(out.splitlines()[-2:]) == 2
+    assert out.splitlines()[-1].startswith("verify")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv", "rows.json"]
