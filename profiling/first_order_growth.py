@@ -10,15 +10,10 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import math
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,7 +23,11 @@ import torch
 import rdk_cuda
 from rdk_cuda import dense_reference as dense
 
-ROOT = Path(__file__).resolve().parents[1]
+from .growth import fitted_exponent
+from .machine import ROOT, describe
+from .measure import now
+from .results import write_whole
+
 RESULTS = ROOT / "profiling" / "results" / "first-order-growth"
 
 FIRST_ORDER, DENSE = "first-order", "dense"
@@ -89,44 +88,6 @@ def exponents(rows: Sequence[Row]) -> dict[str, float]:
     return fitted
 
 
-def fitted_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """The slope of log time over log size, least squares."""
-    x, y = [math.log(size) for size in sizes], [math.log(time) for time in seconds]
-    return statistics.linear_regression(x, y).slope
-
-
-def describe() -> Row:
-    """Where and when this is measured."""
-    return {
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "commit": git("rev-parse", "HEAD"),
-        "dirty": git("status", "--porcelain", "--untracked-files=no") != "",
-        "rdk_cuda": rdk_cuda.__version__,
-        "torch": torch.__version__,
-        "cpu": processor_name(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def git(*arguments: str) -> str | None:
-    """What git says of this repository; None where it does not know."""
-    command = ("git", "-C", str(ROOT), *arguments)
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def processor_name() -> str:
-    """As Linux names it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def table(rows: Sequence[Row]) -> str:
     """Milliseconds by vocabulary and form, and the exponents."""
     forms = list(dict.fromkeys(row["form"] for row in rows))
@@ -156,18 +117,10 @@ def picture(rows: Sequence[Row], where: Row) -> bytes:
     axes.legend(title="fitted growth")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{where['cpu']}, one thread, float32", fontsize=10)
+    figure.suptitle(f"{where['device_name']}, one thread, float32", fontsize=10)
     content = io.BytesIO()
     figure.savefig(content, dpi=150, format="png")
     return content.getvalue()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, or leave what was there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(content)
-    os.replace(beside, path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,9 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # whose own time is measured, whatever else the machine does
     try:
-        rows, where = measure(SIZES), describe()
+        rows = measure(SIZES)
+        where = {"run": now(), **describe(torch.device("cpu"))}
         content = {**where, "batch": BATCH, "rows": rows, "exponents": exponents(rows)}
         print(table(rows))
+        options.output.mkdir(parents=True, exist_ok=True)
         write_whole(options.output / "results.json", json.dumps(content, indent=2).encode() + b"\n")
         if find_spec("matplotlib") is not None:
             write_whole(options.output / "growth.png", picture(rows, where))
