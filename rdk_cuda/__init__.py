@@ -34,6 +34,7 @@ _operators = _load_operators()
 
 from . import fake_kernels as _fake_kernels  # noqa: E402, F401  registers them
 from .affinity import Affinity, AffinityError  # noqa: E402
+from .dynamic import RecentTokens, distinct_tokens  # noqa: E402
 from .ops import (  # noqa: E402
     Draft,
     Verified,
@@ -50,10 +51,12 @@ __all__ = [
     "Affinity",
     "AffinityError",
     "Draft",
+    "RecentTokens",
     "Verified",
     "Vocabulary",
     "__version__",
     "build_info",
+    "distinct_tokens",
     "draft",
     "gather_logits",
     "redistribute",

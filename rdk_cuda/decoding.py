@@ -23,6 +23,7 @@ import rdk_cuda
 
 from .affinity import Affinity
 from .arguments import Integers, Numbers
+from .dynamic import DynamicTokens
 from .generation import Batch, Continuation, Generation, Kind, Statistics
 from .ops import Draft
 from .vocabulary import Vocabulary
@@ -79,11 +80,12 @@ class SpeculativeDecoder:
         draft_length: K, the most tokens drafted in a step; a sequence near its end drafts fewer.
         draft_temperature: the drafter's; None: each sequence's own.
         vocabulary: the drafter's own tokens, so that accepted ones outside it count as recovered.
-        dynamic_tokens: called before each drafted token with the sequences so far, drafts
-            included. Returns target ids `[B, C]`, -1 for none, from which this token may be drafted
-            besides what the affinity reaches (DESIGN section 2).
+        dynamic_tokens: a source as `rdk_cuda.RecentTokens`, called before each drafted token with
+            the sequences so far, drafts of the step included. Returns target ids `[B, C]`, -1 for
+            none, from which this token may be drafted besides what the affinity reaches (DESIGN
+            section 2). The drafter has to return its hidden state.
         full_head: weight `[V_t, d]` and bias `[V_t]` (or None) for the logits of dynamic tokens;
-            the drafter has to return its hidden state.
+            None: the drafter's own, as a `HuggingFaceModel` has one.
 
     Raises:
         ValueError: sizes that do not agree.
@@ -109,7 +111,7 @@ class SpeculativeDecoder:
         draft_length: int = 4,
         draft_temperature: float | None = None,
         vocabulary: Vocabulary | None = None,
-        dynamic_tokens: Callable[[Sequence[Sequence[int]]], Tensor] | None = None,
+        dynamic_tokens: DynamicTokens | None = None,
         full_head: tuple[Tensor, Tensor | None] | None = None,
     ) -> None:
         if affinity is None:
@@ -136,12 +138,11 @@ class SpeculativeDecoder:
                 f"SpeculativeDecoder: draft_temperature is {draft_temperature}; needs to be finite "
                 "and at least 0, or None for each sequence's own"
             )
-        if (dynamic_tokens is None) != (full_head is None):
-            raise ValueError("SpeculativeDecoder: dynamic_tokens and full_head belong together")
         self.target, self.drafter = target, drafter
         self.affinity = affinity.to(target.device)
         self.draft_length, self.draft_temperature = draft_length, draft_temperature
-        self.dynamic_tokens, self.full_head = dynamic_tokens, full_head
+        self.dynamic_tokens = dynamic_tokens
+        self.full_head = self._checked_full_head(full_head)
         self._pruned = set() if vocabulary is None else set(vocabulary.pruned.tolist())
 
     def generate(
@@ -256,6 +257,31 @@ class SpeculativeDecoder:
         tokens = tokens.to(weight.device)
         gathered = rdk_cuda.gather_logits(hidden[:, 0], weight, tokens, bias)
         return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
+
+    def _checked_full_head(
+        self, full_head: tuple[Tensor, Tensor | None] | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        if self.dynamic_tokens is None:
+            if full_head is not None:
+                raise ValueError(
+                    "SpeculativeDecoder: full_head is for the logits of dynamic tokens; give "
+                    "dynamic_tokens too, or leave it out"
+                )
+            return None
+        if full_head is None:
+            full_head = getattr(self.drafter, "full_head", None)
+        if full_head is None:
+            raise ValueError(
+                "SpeculativeDecoder: dynamic_tokens need the full head for their logits, and the "
+                "drafter has none of its own; pass full_head=(weight [V_t, d], bias or None)"
+            )
+        rows = full_head[0].shape[0]
+        if rows != self.affinity.target_size:
+            raise ValueError(
+                f"SpeculativeDecoder: full_head has {rows} rows; needs one for each of the "
+                f"{self.affinity.target_size} target tokens"
+            )
+        return full_head
 
     def _kinds(self, new: Sequence[int], drafts: Sequence[int]) -> list[Kind]:
         kinds: list[Kind] = ["recovered" if t in self._pruned else "accepted" for t in new[:-1]]

@@ -32,7 +32,8 @@ class HuggingFaceModel:
         head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
             `rdk_cuda.calibration.virtual_head`. Brought to the model's dtype and device.
         head_bias: `[V_d]`, its bias if it has one.
-        return_hidden: return the final hidden state, too; dynamic tokens need it.
+        return_hidden: return the final hidden state, too, for dynamic tokens. With a `head` it is
+            returned in any case: it is there.
 
     Construction runs a few tokens through the model and through its plain forward and compares
     them: a model that does not respect explicit positions and masks, or whose logits are more than
@@ -66,11 +67,10 @@ class HuggingFaceModel:
         return_hidden: bool = False,
     ) -> None:
         _refuse_unsupported(model)
-        self.model, self.return_hidden = model, return_hidden
+        self.model, self.return_hidden = model, return_hidden or head is not None
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
         self._readable, self.context = embedding.shape[0], _context_length(model.config)
-        self._own_head = head is None
         self._head = self.full_head
         self._check_against_plain_forward()
         if head is not None or head_bias is not None:
@@ -82,7 +82,8 @@ class HuggingFaceModel:
     def full_head(self) -> tuple[Tensor, Tensor | None]:
         """The model's own LM head: weight `[V, d]`, and bias `[V]` or None."""
         head = self.model.get_output_embeddings()
-        return head.weight, getattr(head, "bias", None)
+        bias = getattr(head, "bias", None)
+        return head.weight.detach(), None if bias is None else bias.detach()
 
     @property
     def lengths(self) -> list[int]:
@@ -143,14 +144,14 @@ class HuggingFaceModel:
             "use_cache": True,
         }
         self._alive = torch.cat([self._alive, real], dim=1)
-        if self._own_head and not self.return_hidden:
+        if not self.return_hidden:
             # All of the model's forward, so its scales and soft caps of logits are kept.
             logits = self.model(**arguments, logits_to_keep=max(kept, 1)).logits
             return Output(logits[:, logits.shape[1] - kept :])
         states = self.model.base_model(**arguments).last_hidden_state
         hidden = states[:, states.shape[1] - kept :]
         logits = torch.nn.functional.linear(hidden, *self._head)
-        return Output(logits, hidden if self.return_hidden else None)
+        return Output(logits, hidden)
 
     def _attention_mask(self, real: Tensor) -> Tensor:
         """Additive mask `[B, 1, W, slots + W]`, which sdpa and eager attention both take.

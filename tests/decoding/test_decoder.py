@@ -10,7 +10,7 @@ import pytest
 import torch
 from table_model import TableModel, greedy, pruned, random_table
 
-from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.decoding import Output, SpeculativeDecoder
 
 SIZE = 9
@@ -253,8 +253,13 @@ def test_sizes_that_do_not_agree_are_refused() -> None:
         SpeculativeDecoder(model, small, Affinity.intersection(VOCABULARY), draft_length=0)
     with pytest.raises(ValueError, match="draft_length is 4"):
         SpeculativeDecoder(model)
-    with pytest.raises(ValueError, match="dynamic_tokens and full_head"):
-        SpeculativeDecoder(model, copy(model), dynamic_tokens=lambda contexts: torch.zeros(1, 1))
+    recent, head = RecentTokens(VOCABULARY), (model.table.T, None)
+    with pytest.raises(ValueError, match=r"drafter has none of its own; pass full_head="):
+        SpeculativeDecoder(model, copy(model), dynamic_tokens=recent)
+    with pytest.raises(ValueError, match="give dynamic_tokens too"):
+        SpeculativeDecoder(model, copy(model), full_head=head)
+    with pytest.raises(ValueError, match="full_head has 8 rows; needs one for each of the 9"):
+        SpeculativeDecoder(model, copy(model), dynamic_tokens=recent, full_head=(head[0][:8], None))
 
 
 def table_model(seed: int = 0) -> TableModel:

@@ -9,8 +9,11 @@ import torch
 from table_model import TableModel, greedy, random_table
 from torch import Tensor
 
-from rdk_cuda import Affinity, Vocabulary
+import rdk_cuda
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.decoding import Output, SpeculativeDecoder
+from rdk_cuda.dynamic import DynamicTokens
+from rdk_cuda.generation import Kind
 
 SIZE = 9
 VOCABULARY = Vocabulary([0, 2, 3, 7], SIZE)
@@ -44,8 +47,12 @@ def test_offering_every_pruned_token_undoes_the_pruning() -> None:
     assert offered.recovered > 0
 
 
-def test_greedy_output_stays_the_target_s() -> None:
-    result = decoder(dynamic=True).generate(PROMPTS, max_new_tokens=30, temperature=0)
+@pytest.mark.parametrize("source", [every_pruned_token, RecentTokens(VOCABULARY, 4, 6)])
+def test_greedy_output_stays_the_target_s(source: DynamicTokens) -> None:
+    speculative = decoder(dynamic=True)
+    speculative.dynamic_tokens = source
+    result = speculative.generate(PROMPTS, max_new_tokens=30, temperature=0)
+    assert result.statistics.recovered > 0
     assert result.tokens == [greedy(TableModel(TABLE, SIZE), prompt, 30) for prompt in PROMPTS]
 
 
@@ -62,6 +69,54 @@ def test_the_hook_sees_sequences_with_the_drafts_so_far() -> None:
     for b, prompt in enumerate(PROMPTS):
         assert [len(contexts[b]) - len(prompt) for contexts in seen[:3]] == [0, 1, 2]
         assert seen[2][b][:-1] == seen[1][b]
+
+
+def test_tokens_of_the_context_can_be_drafted_and_no_others() -> None:
+    """With one token in the window, the recovered tokens are repetitions of the one before."""
+    speculative = decoder(dynamic=True)
+    speculative.dynamic_tokens = RecentTokens(VOCABULARY, width=1, window=1)
+    recovered = 0
+
+    def look(b: int, new: list[int], kinds: list[Kind]) -> None:
+        nonlocal recovered
+        for token, kind in zip(new, kinds, strict=True):
+            assert kind != "recovered" or token == last[b]
+            recovered += kind == "recovered"
+            last[b] = token
+
+    last = [prompt[-1] for prompt in PROMPTS]
+    speculative.generate(PROMPTS, max_new_tokens=60, seeds=1, on_tokens=look)
+    assert recovered > 0
+
+
+def test_a_sequence_s_tokens_do_not_depend_on_its_neighbours() -> None:
+    speculative = decoder(dynamic=True)
+    speculative.dynamic_tokens = RecentTokens(VOCABULARY, width=3, window=9)
+    together = speculative.generate(PROMPTS, max_new_tokens=[40, 9, 23], seeds=[5, 6, 7])
+    assert together.statistics.recovered > 0
+    for prompt, count, seed, tokens in zip(
+        PROMPTS, [40, 9, 23], [5, 6, 7], together.tokens, strict=True
+    ):
+        alone = speculative.generate([prompt], max_new_tokens=count, seeds=[seed])
+        assert alone.tokens == [tokens]
+
+
+def test_masses_add_up_where_a_token_is_reached_by_its_cluster_a_kept_row_and_twice_by_name() -> (
+    None
+):
+    clusters, prior = torch.tensor([-1, 0, -1, -1, 1, 0, 1, -1, 0]), torch.arange(1.0, 10.0)
+    affinity = Affinity.virtual_tokens(VOCABULARY, clusters, prior)
+    generator = torch.Generator().manual_seed(0)
+    static, named = torch.randn(6, generator=generator), torch.randn(4, generator=generator)
+    tokens = torch.tensor([1, 7, 1, -1], dtype=torch.int32)  # 1 is in a cluster, 7 is kept
+    q = rdk_cuda.redistribute(static, affinity, dynamic_tokens=tokens, dynamic_logits=named)
+
+    own = torch.cat([static + affinity.bias, named[:3]]).double().softmax(0)
+    expected = own[:6] @ affinity.dense()
+    for token, mass in zip([1, 7, 1], own[6:], strict=True):
+        expected[token] += mass
+    torch.testing.assert_close(q.double(), expected, atol=1e-6, rtol=0)
+    assert float(q.sum()) == pytest.approx(1)
 
 
 def test_unused_columns_change_nothing() -> None:

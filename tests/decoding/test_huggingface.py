@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda.calibration import virtual_head
 from rdk_cuda.decoding import SpeculativeDecoder
 
 transformers = pytest.importorskip("transformers", minversion="4.56")
@@ -199,18 +200,39 @@ def test_dynamic_tokens_come_from_the_full_head() -> None:
     model = tiny()
     vocabulary = Vocabulary(torch.arange(10, 30), SIZE)
     weight = model.get_output_embeddings().weight.detach()
-    drafter = HuggingFaceModel(model, head=weight[10:30], return_hidden=True)
     speculative = SpeculativeDecoder(
         HuggingFaceModel(model),
-        drafter,
+        HuggingFaceModel(model, head=weight[10:30]),
         Affinity.intersection(vocabulary),
         vocabulary=vocabulary,
         dynamic_tokens=lambda contexts: vocabulary.pruned.expand(len(contexts), -1),
-        full_head=drafter.full_head,
     )
     statistics = speculative.generate([[3], [4, 5]], max_new_tokens=40, seeds=1).statistics
     assert statistics.recovered > 0
     assert statistics.mean_accepted_length > 3
+
+
+def test_recent_tokens_beside_virtual_ones_leave_greedy_output_as_it_is() -> None:
+    """Ragged prompts; the drafter is another model with virtual tokens and a head of its own."""
+    model, small = tiny(), near(tiny(), noise=0.1)
+    vocabulary, prior = Vocabulary(torch.arange(10, 30), SIZE), torch.ones(SIZE)
+    clusters = torch.arange(SIZE) % 3
+    clusters[10:30] = -1
+    weight = small.get_output_embeddings().weight.detach()
+    head, _ = virtual_head(weight, None, vocabulary, clusters, prior)
+    speculative = SpeculativeDecoder(
+        HuggingFaceModel(model),
+        HuggingFaceModel(small, head=head),
+        Affinity.virtual_tokens(vocabulary, clusters, prior),
+        vocabulary=vocabulary,
+        dynamic_tokens=RecentTokens(vocabulary, width=8, window=20),
+    )
+    prompts = [[40, 7, 8], [55], list(range(30, 45))]
+    result = speculative.generate(prompts, max_new_tokens=COUNT, temperature=0)
+    plain = SpeculativeDecoder(HuggingFaceModel(model), draft_length=0)
+    assert result.tokens == plain.generate(prompts, max_new_tokens=COUNT, temperature=0).tokens
+    assert result.statistics.recovered > 0
+    assert result.statistics.corrected > 0
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from table_model import TableModel, chi_square, continuations, joint, pruned, ra
 from torch import Tensor
 
 import rdk_cuda
-from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
 
 SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
@@ -144,3 +144,61 @@ def test_control_without_step_seeds_feeding_them_back_is_caught(
 ) -> None:
     monkeypatch.setattr(rdk_cuda.ops, "step_seeds", lambda seeds, positions: seeds)
     assert p_value_fed_back() < CAUGHT
+
+
+class EverythingDrafted:
+    """Recent tokens of all that a sequence has ever drafted or kept, rejected drafts included."""
+
+    def __init__(self) -> None:
+        self.recent = RecentTokens(VOCABULARY, width=2, window=4)
+        self.histories: list[list[int]] = []
+        self.lengths: list[int] = []
+
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> Tensor:
+        self.histories = self.histories or [[] for _ in contexts]
+        self.lengths = self.lengths or [0 for _ in contexts]
+        for b, context in enumerate(contexts):
+            # Behind a rejection the context grows again from where it was cut.
+            self.histories[b] += context[min(self.lengths[b], len(context) - 1) :]
+            self.lengths[b] = len(context)
+        return self.recent(self.histories)
+
+
+def p_value_of_recent_tokens(everything: bool = True, temperature: float = 1.0) -> float:
+    """Dynamic beside virtual tokens. Of four tokens the first three count, as above."""
+    affinity = virtual_tokens(temperature)
+
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        source = EverythingDrafted() if everything else RecentTokens(VOCABULARY, 2, 4)
+        decoder = SpeculativeDecoder(
+            TARGET,
+            TableModel(pruned(DRAFTER, affinity), SIZE),
+            affinity,
+            draft_length=3,
+            dynamic_tokens=source,
+            full_head=((DRAFTER.T + 1).contiguous(), None),
+        )
+        decoded = decoder.generate(prompts, max_new_tokens=4, seeds=seeds, temperature=temperature)
+        assert decoded.statistics.corrected > 0 < decoded.statistics.bonus
+        return [tokens[:LENGTH] for tokens in decoded.tokens]
+
+    exact = joint(TARGET, PROMPT, LENGTH, temperature)
+    return chi_square(continuations(generate, PROMPT, SAMPLES), exact)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("everything", [False, True], ids=["of the context", "and rejected drafts"])
+def test_recent_tokens_are_lossless(everything: bool, temperature: float) -> None:
+    assert p_value_of_recent_tokens(everything, temperature) > FALSE_ALARM
+
+
+def test_control_forgetting_the_dynamic_tokens_in_verify_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verify = rdk_cuda.verify
+
+    def forgetful(logits: Tensor, draft: Any, *rest: Any) -> Any:
+        return verify(logits, replace(draft, dynamic_tokens=None, dynamic_logits=None), *rest)
+
+    monkeypatch.setattr(rdk_cuda, "verify", forgetful)
+    assert p_value_of_recent_tokens() < CAUGHT

@@ -1,0 +1,146 @@
+"""Which pruned tokens a row offers by name (DESIGN section 2, "Dynamic tokens").
+
+A *source* of dynamic tokens is any function from the sequences so far to target ids `[B, C]`, -1
+for none. `RecentTokens` is one. Two of them make a third, without naming a token twice:
+
+    distinct_tokens(torch.cat([one(contexts), other(contexts)], dim=1), allowed, width)
+
+For a decoder to stay lossless a source may look at anything that is known before the token is
+drawn: the context, earlier drafts of the same step, rejected ones of the steps before (DESIGN
+section 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .vocabulary import Vocabulary
+
+__all__ = ["DynamicTokens", "RecentTokens", "distinct_tokens"]
+
+DynamicTokens = Callable[[Sequence[Sequence[int]]], Tensor]
+"""A source: from B sequences of target ids to `[B, C]` integers, -1 for an unused column."""
+
+
+class RecentTokens:
+    """The pruned tokens that a sequence has had lately: names and identifiers come again.
+
+    Args:
+        vocabulary: the drafter's own tokens; only the others are offered.
+        width: C, how many columns each row has. The oldest tokens are left out, not the newest.
+        window: how many of a sequence's last tokens are looked at.
+        device: where the result is made, and where contexts are if they are a tensor.
+
+    Raises:
+        ValueError: a width or window below 1.
+
+    Example:
+        >>> vocabulary = Vocabulary([0, 1], target_size=10)
+        >>> recent = RecentTokens(vocabulary, width=3)
+        >>> recent([[7, 0, 9, 7, 1], [0, 4]])
+        tensor([[ 7,  9, -1],
+                [ 4, -1, -1]], dtype=torch.int32)
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        width: int = 64,
+        window: int = 256,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if width < 1 or window < 1:
+            raise ValueError(
+                f"RecentTokens: width is {width} and window {window}; both need to be at least 1"
+            )
+        self.width, self.window = width, window
+        allowed = torch.zeros(vocabulary.target_size, dtype=torch.bool)
+        allowed[vocabulary.pruned] = True
+        self.allowed = allowed.to(device)
+
+    def __call__(
+        self, contexts: Sequence[Sequence[int]] | Tensor, lengths: Tensor | None = None
+    ) -> Tensor:
+        """The distinct pruned tokens among each sequence's last `window`, newest first.
+
+        Args:
+            contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers. Ids
+                outside the vocabulary are passed over.
+            lengths: `[B]` integers, how many tokens of each row of the tensor are the sequence's;
+                L if absent.
+
+        Returns:
+            `[B, width]` int32, -1 where there are no more. For tensors nothing is read back from
+            the device.
+
+        Raises:
+            ValueError: shapes or dtypes that do not fit.
+        """
+        if isinstance(contexts, Tensor):
+            newest_first = self._reversed_rows(contexts, lengths)
+        elif lengths is not None:
+            raise ValueError("RecentTokens: lengths belong to a padded tensor; sequences have one")
+        else:
+            newest_first = self._reversed_sequences(contexts)
+        return distinct_tokens(newest_first, self.allowed, self.width)
+
+    def _reversed_rows(self, contexts: Tensor, lengths: Tensor | None) -> Tensor:
+        if contexts.dim() != 2 or not _is_integer(contexts):
+            raise ValueError(
+                f"RecentTokens: contexts has shape {list(contexts.shape)} and dtype "
+                f"{contexts.dtype}; needs integers [B, L], or a list of sequences"
+            )
+        batch, length = contexts.shape
+        if lengths is None:
+            lengths = torch.full((batch,), length, device=contexts.device)
+        if lengths.shape != (batch,) or not _is_integer(lengths):
+            raise ValueError(
+                f"RecentTokens: lengths has shape {list(lengths.shape)} and dtype "
+                f"{lengths.dtype}; needs integers [B] = [{batch}]"
+            )
+        back = torch.arange(1, min(self.window, length) + 1, device=contexts.device)
+        place = lengths.clamp(max=length)[:, None] - back
+        return contexts.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)
+
+    def _reversed_sequences(self, contexts: Sequence[Sequence[int]]) -> Tensor:
+        reversed_ = [context[-self.window :][::-1] for context in contexts]
+        longest = max(map(len, reversed_), default=0)
+        padded = [[*ids, *[-1] * (longest - len(ids))] for ids in reversed_]
+        newest_first = torch.tensor(padded, dtype=torch.int64, device=self.allowed.device)
+        return newest_first.view(len(padded), longest)
+
+
+def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
+    """The first `width` distinct allowed tokens of each row, in the order of the candidates.
+
+    Args:
+        candidates: `[..., n]` integer target ids; ids outside `[0, V_t)` are passed over.
+        allowed: `[V_t]` bool, on the same device.
+
+    Returns:
+        `[..., width]` int32, -1 where there are no more.
+
+    Example:
+        >>> allowed = torch.tensor([True, False, True, True])
+        >>> distinct_tokens(torch.tensor([3, 1, 3, -1, 0, 2]), allowed, width=2)
+        tensor([3, 0], dtype=torch.int32)
+    """
+    inside = (candidates >= 0) & (candidates < allowed.numel())
+    offered = inside & allowed[candidates.where(inside, 0)]
+    # A stable sort brings equal tokens together, the first one in front.
+    tokens, order = candidates.sort(dim=-1, stable=True)
+    new = torch.ones_like(tokens, dtype=torch.bool)
+    new[..., 1:] = tokens[..., 1:] != tokens[..., :-1]
+    chosen = offered & torch.zeros_like(new).scatter(-1, order, new)
+    # What is not chosen goes to one column more, which is cut off.
+    column = (chosen.cumsum(-1) - 1).clamp(max=width).where(chosen, width)
+    result = torch.full((*candidates.shape[:-1], width + 1), -1, device=candidates.device)
+    return result.scatter(-1, column, candidates.long())[..., :width].int().contiguous()
+
+
+def _is_integer(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.int32, torch.int64)
