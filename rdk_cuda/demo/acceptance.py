@@ -38,14 +38,12 @@ def measure_acceptance(
         ids = torch.tensor([window.ids])
         probs = (models.target(ids).logits[0].float() / temperature).softmax(-1)
         hidden = models.drafter.base_model(ids).last_hidden_state[0]
-        rates.append(
-            torch.stack(
-                [
-                    acceptance(probs, redistribute(m.logits(hidden), m.affinity, temperature))
-                    for m in methods
-                ]
-            )
-        )
+        each = []
+        for method in methods:
+            columns = method.columns(models, hidden, window.contexts)
+            q = redistribute(affinity=method.affinity, temperature=temperature, **columns)
+            each.append(acceptance(probs, q))
+        rates.append(torch.stack(each))
     return torch.stack(rates, dim=1)
 
 

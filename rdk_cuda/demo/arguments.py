@@ -26,6 +26,8 @@ class Settings:
     Attributes:
         keep: shares of the vocabulary that pruned drafters keep, descending.
         virtual: how many virtual tokens stand for the rest.
+        dynamic, window: how many dynamic tokens a row has at most, and from how many of the last
+            tokens they are taken.
         draft_length: drafts for each target pass.
         tokens: new tokens for each prompt.
         positions: held-out positions.
@@ -34,6 +36,8 @@ class Settings:
 
     keep: tuple[float, ...] = (0.25, 0.0625)
     virtual: int = 64
+    dynamic: int = 64
+    window: int = 256
     temperature: float = 1.0
     draft_length: int = 4
     tokens: int = 96
@@ -76,6 +80,20 @@ def add_command(commands: Any) -> None:
         metavar="K",
         default=Settings.virtual,
         help="virtual tokens (%(default)s)",
+    )
+    add(
+        "--dynamic",
+        type=natural,
+        metavar="C",
+        default=Settings.dynamic,
+        help="dynamic tokens of each row, at most (%(default)s)",
+    )
+    add(
+        "--window",
+        type=natural,
+        metavar="N",
+        default=Settings.window,
+        help="how many of the last tokens they are taken from (%(default)s)",
     )
     add(
         "--temperature",

@@ -1,25 +1,27 @@
 """What the drafters are calibrated on, and how each gets its head and its affinity."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.calibration import cluster_pruned_tokens, pruned_head, virtual_head
 
 from .acceptance import measure_acceptance
 from .arguments import Settings
 from .loading import Models
-from .methods import FIRST_ORDER, FULL, PRUNED, VIRTUAL, Method
+from .methods import DYNAMIC, FIRST_ORDER, FULL, PRUNED, VIRTUAL, VIRTUAL_DYNAMIC, Method
 from .text import Window
 
 # What is tried on a few windows of the calibration text: temperatures of the first-order affinity
 # (far below, its uniform part is gone, far above, its mean probabilities), and what is added to the
-# logits of virtual tokens, which Jensen's bound leaves too low.
+# logits of virtual tokens, which Jensen's bound leaves too low; -inf, which turns them off, is for
+# text on which they hurt.
 TAUS = (1e-4, 1e-6, 1e-8, 1e-10)
-OFFSETS = (0.0, 0.25, 0.5, 1.0)
+OFFSETS = (-math.inf, 0.0, 0.25, 0.5, 1.0, 1.5)
 TUNING_WINDOWS = 3
 
 
@@ -60,9 +62,8 @@ def build_methods(
     keeps: Iterable[float],
     settings: Settings,
 ) -> list[Method]:
-    """The full drafter, then three drafters for each share of the vocabulary kept."""
-    head = models.drafter.get_output_embeddings()
-    full = head.weight.detach(), getattr(head, "bias", None)
+    """The full drafter, then five drafters for each share of the vocabulary kept."""
+    full = models.drafter_head
     size = models.vocabulary_size
     everything = Vocabulary.identity(size)
     methods = [Method(FULL, 1.0, everything, Affinity.intersection(everything), *full)]
@@ -71,14 +72,29 @@ def build_methods(
         vocabulary = Vocabulary.most_likely(calibration.mean_probs, max(1, round(keep * size)))
         pruned = pruned_head(*full, vocabulary)
         plain = Method(PRUNED, keep, vocabulary, Affinity.intersection(vocabulary), *pruned)
-        methods.append(plain)
-        for candidates in (
-            first_order_methods(plain, calibration),
-            virtual_methods(plain, full, calibration, settings),
-        ):
-            rates = measure_acceptance(models, candidates, some, settings.temperature)
-            methods.append(candidates[int(rates.mean((1, 2)).argmax())])
+        recent = RecentTokens(vocabulary, settings.dynamic, settings.window)
+        virtual = virtual_methods(plain, full, calibration, settings)
+        candidates = [
+            plain,
+            *first_order_methods(plain, calibration),
+            replace(plain, name=DYNAMIC, dynamic_tokens=recent),
+            *virtual,
+            *(replace(one, name=VIRTUAL_DYNAMIC, dynamic_tokens=recent) for one in virtual),
+        ]
+        methods += best_of_each_name(models, candidates, some, settings.temperature)
     return methods
+
+
+def best_of_each_name(
+    models: Models, candidates: Sequence[Method], windows: Sequence[Window], temperature: float
+) -> list[Method]:
+    """Of the candidates with one name the one that is accepted most, of equals the first."""
+    rates = measure_acceptance(models, candidates, windows, temperature).mean((1, 2)).tolist()
+    best: dict[str, tuple[float, Method]] = {}
+    for rate, method in zip(rates, candidates, strict=True):
+        if method.name not in best or rate > best[method.name][0]:
+            best[method.name] = rate, method
+    return [method for _, method in best.values()]
 
 
 def first_order_methods(plain: Method, calibration: Calibration) -> list[Method]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -108,7 +108,12 @@ def part_at_a_tie(
 
 
 def check_lossless(
-    target_logits: Tensor, draft_logits: Tensor, affinity: Affinity, temperature: float, seed: int
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    affinity: Affinity,
+    temperature: float,
+    seed: int,
+    **dynamic: Tensor,
 ) -> Check:
     """Test many outputs of draft and verify at one position against the target's distribution.
 
@@ -117,9 +122,12 @@ def check_lossless(
 
     Args:
         target_logits: `[V_t]`. draft_logits: `[V_d]`.
+        dynamic: `dynamic_tokens` and `dynamic_logits`, both `[C]`, if the draft has them.
     """
-    draft_probs = rdk_cuda.redistribute(draft_logits, affinity, temperature)
-    drafted, output = draw_outputs(target_logits, draft_logits, affinity, temperature, seed)
+    draft_probs = rdk_cuda.redistribute(draft_logits, affinity, temperature, **dynamic)
+    drafted, output = draw_outputs(
+        target_logits, draft_logits, affinity, temperature, seed, **dynamic
+    )
     probs = (target_logits.double() / temperature).softmax(-1)
     test, control = chi_square(output, probs), chi_square(drafted, probs)
     distance = 1 - float(torch.minimum(probs, draft_probs).sum())
@@ -147,14 +155,22 @@ def check_lossless(
 
 
 def draw_outputs(
-    target_logits: Tensor, draft_logits: Tensor, affinity: Affinity, temperature: float, seed: int
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    affinity: Affinity,
+    temperature: float,
+    seed: int,
+    **dynamic: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """`DRAWS` independent (draft, output) tokens of one position, without a model call for each.
 
     Every draw is a sequence of its own to the operators; all of them read one row of logits.
     """
     seeds = torch.arange(DRAWS) + (seed << 32)
-    draft = rdk_cuda.draft(draft_logits.expand(DRAWS, -1), affinity, temperature, seeds=seeds)
+    each: dict[str, Any] = {name: columns.expand(DRAWS, -1) for name, columns in dynamic.items()}
+    draft = rdk_cuda.draft(
+        draft_logits.expand(DRAWS, -1), affinity, temperature, seeds=seeds, **each
+    )
     tokens, _ = torch.ops.rdk.verify(
         target_logits.expand(2 * DRAWS, -1),
         draft_logits[None],
@@ -168,6 +184,7 @@ def draw_outputs(
         draft.positions,
         *affinity.columns,
         1,
+        **{name: columns[None] for name, columns in dynamic.items()},
     )
     return draft.tokens[:, 0], tokens[:, 0]
 

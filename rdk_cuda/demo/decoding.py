@@ -47,6 +47,7 @@ def decoder_of(models: Models, method: Method | None, draft_length: int) -> Spec
         method.affinity,
         draft_length=draft_length,
         vocabulary=method.vocabulary,
+        dynamic_tokens=method.dynamic_tokens,
     )
 
 

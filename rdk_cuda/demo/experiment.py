@@ -14,7 +14,7 @@ from .corpus import calibration_files, held_out_files
 from .decoding import Decoded, decode, decoder_of
 from .errors import InputError
 from .loading import Models
-from .methods import VIRTUAL, Method
+from .methods import VIRTUAL_DYNAMIC, Method
 from .progress import Stages
 from .text import WINDOW, Prompt, Window, cut_windows, encode, held_out_prompts
 
@@ -93,11 +93,11 @@ def greedy_check(
     settings: Settings,
     stages: Stages,
 ) -> Check:
-    """Virtual tokens at every pruning against the target's own `generate`."""
+    """Virtual and dynamic tokens at every pruning against the target's own `generate`."""
     once = [prompt for place, prompt in enumerate(prompts) if prompt not in prompts[:place]]
-    virtual = [method for method in methods if method.name == VIRTUAL]
+    chosen = [method for method in methods if method.name == VIRTUAL_DYNAMIC]
     outputs = {}
-    for method in stages.each(virtual, "Checking greedy output"):
+    for method in stages.each(chosen, "Checking greedy output"):
         outputs[str(method)] = decoder_of(models, method, settings.draft_length).generate(
             [prompt.ids for prompt in once],
             max_new_tokens=settings.tokens,
@@ -121,8 +121,13 @@ def lossless_check(
     for _ in stages.each([window], "Checking sampled output"):
         ids = torch.tensor([windows[window].ids[: place + 1]])
         target_logits = models.target(ids).logits[0, -1].float()
-        draft_logits = method.logits(models.drafter.base_model(ids).last_hidden_state[0, -1])
+        hidden = models.drafter.base_model(ids).last_hidden_state[0, -1:]
+        columns = method.columns(models, hidden, ids.tolist())
         check = check_lossless(
-            target_logits, draft_logits, method.affinity, settings.temperature, settings.seed
+            target_logits,
+            affinity=method.affinity,
+            temperature=settings.temperature,
+            seed=settings.seed,
+            **{name: rows[0] for name, rows in columns.items()},
         )
     return check

@@ -39,6 +39,13 @@ class Models:
         return head_size(self.target)
 
     @property
+    def drafter_head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The drafter's full head: weight `[V, d]`, and bias `[V]` or None."""
+        head = self.drafter.get_output_embeddings()
+        bias = getattr(head, "bias", None)
+        return head.weight.detach(), None if bias is None else bias.detach()
+
+    @property
     def context(self) -> int:
         """How many tokens both can read; a million where neither says."""
         configs = [model.config.get_text_config() for model in (self.target, self.drafter)]

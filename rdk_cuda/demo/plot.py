@@ -7,15 +7,22 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .methods import FIRST_ORDER, FULL, PRUNED, VIRTUAL
+from .methods import DYNAMIC, FIRST_ORDER, FULL, PRUNED, VIRTUAL, VIRTUAL_DYNAMIC
 
-COLOURS = {FULL: "#444444", PRUNED: "#c1440e", FIRST_ORDER: "#7d6ba0", VIRTUAL: "#17805b"}
+COLOURS = {
+    FULL: "#444444",
+    PRUNED: "#c1440e",
+    FIRST_ORDER: "#7d6ba0",
+    DYNAMIC: "#2a6fb0",
+    VIRTUAL: "#8a7a1c",
+    VIRTUAL_DYNAMIC: "#17805b",
+}
 SHARE_RANGE = (-0.5, 2.0)  # of the right half; what lies beyond is written at its edge
 
 
 def plot_data(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the picture shows: a part of each row that has a drafter."""
-    shown = ("method", "keep", "head_rows", "acceptance", "recovered")
+    shown = ("method", "keep", "head_rows", "dynamic_columns", "acceptance", "recovered")
     return [{name: row[name] for name in shown} for row in rows if row["acceptance"] is not None]
 
 
@@ -55,7 +62,8 @@ def stacked(keeps: list[float]) -> list[float]:
 def label(point: dict[str, Any]) -> str:
     """A row's name."""
     share = "" if point["method"] == FULL else f" at {100 * point['keep']:.4g} %"
-    return f"{point['method']}{share}\n{point['head_rows']:,} head rows"
+    columns = f" + {point['dynamic_columns']:.0f}" if point["dynamic_columns"] else ""
+    return f"{point['method']}{share}\n{point['head_rows']:,}{columns} head rows"
 
 
 def draw(axes: Axes, interval: dict[str, float], height: float, colour: str, form: str) -> None:

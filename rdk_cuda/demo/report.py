@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rdk_cuda.generation import Kind
 
-from .methods import FIRST_ORDER, PRUNED, VIRTUAL
+from .methods import FIRST_ORDER, PRUNED, VIRTUAL, VIRTUAL_DYNAMIC
 from .results import TARGET_ALONE
 
 # How a token is shown by the way it came about: a style and, where there is no colour, brackets.
@@ -55,7 +55,7 @@ def show_table(console: Console, rows: Sequence[dict[str, Any]], temperature: fl
     for row in rows:
         if row["method"] == PRUNED:
             table.add_row(Text(f"keeping {percent(row['keep'])}", "italic"))
-        table.add_row(*cells(row), style="bold" if row["method"] == VIRTUAL else "")
+        table.add_row(*cells(row), style="bold" if row["method"] == VIRTUAL_DYNAMIC else "")
     console.print(f"\nTemperature {temperature:g}.", highlight=False)
     console.print(table)
 
@@ -66,13 +66,19 @@ def cells(row: dict[str, Any]) -> list[str]:
     indent = "" if row["keep"] in (None, 1.0) else "  "
     return [
         indent + row["method"],
-        f"{row['head_rows']}",
+        head_rows(row),
         "–" if alone else f"{row['acceptance']['value']:.3f}",
         share_with_interval(row["recovered"]),
         "–" if alone else f"{row['accepted_length']:.2f}",
         f"{row['target_passes_per_token']:.3f}",
         f"{row['tokens_per_second']:.0f}",
     ]
+
+
+def head_rows(row: dict[str, Any]) -> str:
+    """For example `4160` or, with the dynamic tokens that a position has on average, `4160+12`."""
+    columns = row["dynamic_columns"]
+    return f"{row['head_rows']}" + (f"+{columns:.0f}" if columns else "")
 
 
 def share_with_interval(share: dict[str, float] | None) -> str:
@@ -102,9 +108,11 @@ def notes(rows: Sequence[dict[str, Any]], positions: dict[str, int]) -> list[str
             "probabilities, which the full drafter does not have."
         )
     sentences.append(
-        f"First-order RDK spreads kept tokens too, by mean probabilities. The best of a few values "
-        f"on calibration text: its tau {tuned(rows, FIRST_ORDER)}, the offset of virtual tokens "
-        f"{tuned(rows, VIRTUAL)}."
+        "Dynamic tokens are the pruned ones of the recent context; behind the + stands how many a "
+        "position has on average. First-order RDK spreads kept tokens too, by mean probabilities. "
+        f"The best of a few values on calibration text: its tau {tuned(rows, FIRST_ORDER)}, the "
+        f"offset of virtual tokens {tuned(rows, VIRTUAL)}, of virtual tokens beside dynamic ones "
+        f"{tuned(rows, VIRTUAL_DYNAMIC)}."
     )
     return [*sentences, time_sentence(rows)]
 
@@ -112,7 +120,9 @@ def notes(rows: Sequence[dict[str, Any]], positions: dict[str, int]) -> list[str
 def tuned(rows: Sequence[dict[str, Any]], method: str) -> str:
     """What was picked for a method at every pruning."""
     chosen = [row for row in rows if row["method"] == method]
-    return ", ".join(f"{row['tuned']:g} (at {percent(row['keep'])})" for row in chosen)
+    values = [t if isinstance(t := row["tuned"], str) else f"{t:g}" for row in chosen]
+    shares = [percent(row["keep"]) for row in chosen]
+    return ", ".join(f"{v} (at {share})" for v, share in zip(values, shares, strict=True))
 
 
 def time_sentence(rows: Sequence[dict[str, Any]]) -> str:

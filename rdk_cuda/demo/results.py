@@ -32,6 +32,7 @@ def table_rows(
             "method": TARGET_ALONE,
             "keep": None,
             "head_rows": vocabulary_size,
+            "dynamic_columns": 0.0,
             "acceptance": None,
             "recovered": None,
             "tuned": None,
@@ -48,9 +49,10 @@ def table_rows(
                 "method": method.name,
                 "keep": method.keep,
                 "head_rows": method.affinity.draft_size,
+                "dynamic_columns": method.mean_dynamic_columns(measured.windows),
                 "acceptance": plain(bootstrap.mean(rate)),
                 "recovered": plain(share),
-                "tuned": method.tuned,
+                "tuned": "off" if method.tuned == -math.inf else method.tuned,
                 **decoding_figures(run),
             }
         )

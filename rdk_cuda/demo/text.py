@@ -18,6 +18,11 @@ class Window(NamedTuple):
     document: int
     ids: list[int]
 
+    @property
+    def contexts(self) -> list[list[int]]:
+        """What stands before the prediction at each position."""
+        return [self.ids[:length] for length in range(1, len(self.ids) + 1)]
+
 
 class Prompt(NamedTuple):
     """Text to continue, and where it is from."""

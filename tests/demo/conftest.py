@@ -15,7 +15,10 @@ from rdk_cuda.demo.corpus import held_out_files, read_text
 from rdk_cuda.demo.loading import Models, load_models
 
 VOCABULARY = 400
-SHORT = ("--tokens", "8", "--positions", "400", "--virtual", "8", "--threads", "1")
+SHORT = (
+    *("--tokens", "8", "--positions", "400", "--virtual", "8", "--dynamic", "16"),
+    *("--threads", "1"),
+)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,8 @@
 """The measured acceptance is the definition's, and its intervals are paired."""
 
+import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,16 +13,25 @@ from rdk_cuda.demo.arguments import Settings
 from rdk_cuda.demo.calibration import build_methods, calibrate
 from rdk_cuda.demo.corpus import calibration_files, held_out_files
 from rdk_cuda.demo.loading import Models
-from rdk_cuda.demo.methods import FIRST_ORDER, FULL, PRUNED, VIRTUAL
+from rdk_cuda.demo.methods import (
+    DYNAMIC,
+    FIRST_ORDER,
+    FULL,
+    PRUNED,
+    VIRTUAL,
+    VIRTUAL_DYNAMIC,
+    Method,
+)
 from rdk_cuda.demo.text import cut_windows
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_acceptance_of_every_method_equals_brute_force(tiny: Models, temperature: float) -> None:
     training = cut_windows(tiny.tokenizer, calibration_files(), 300, 100)
-    settings = Settings(keep=(0.25,), virtual=8, temperature=temperature)
+    settings = Settings(keep=(0.25,), virtual=8, dynamic=3, window=7, temperature=temperature)
     methods = build_methods(tiny, calibrate(tiny, training), training, settings.keep, settings)
-    assert [method.name for method in methods] == [FULL, PRUNED, FIRST_ORDER, VIRTUAL]
+    names = [FULL, PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, VIRTUAL_DYNAMIC]
+    assert [method.name for method in methods] == names
 
     windows = cut_windows(tiny.tokenizer, held_out_files(), 60, 20)
     measured = measure_acceptance(tiny, methods, windows, temperature)
@@ -32,8 +43,15 @@ def test_acceptance_of_every_method_equals_brute_force(tiny: Models, temperature
             with torch.no_grad():
                 target = tiny.target(ids).logits[0].double()
                 hidden = tiny.drafter.base_model(ids).last_hidden_state[0].double()
-            logits = hidden @ method.weight.double().T / temperature + method.affinity.bias
-            drafted = logits.softmax(-1) @ matrix
+            static = hidden @ method.weight.double().T / temperature + method.affinity.bias
+            # The named tokens join the softmax with their own rows of the full head.
+            every = hidden @ tiny.drafter_head[0].double().T / temperature
+            named = [recently_pruned(method, window.ids[: i + 1]) for i in range(len(window.ids))]
+            drafted = torch.zeros(len(window.ids), tiny.vocabulary_size).double()
+            for i, tokens in enumerate(named):
+                own = torch.cat([static[i], every[i, tokens]]).softmax(0)
+                drafted[i] = own[: len(static[i])] @ matrix
+                drafted[i, tokens] += own[len(static[i]) :]
             expected = [
                 sum(min(p, q) for p, q in zip(*pair, strict=True))
                 for pair in zip(
@@ -43,6 +61,33 @@ def test_acceptance_of_every_method_equals_brute_force(tiny: Models, temperature
             torch.testing.assert_close(
                 rates.double(), torch.tensor(expected).double(), atol=2e-6, rtol=0
             )
+
+
+def recently_pruned(method: Method, context: list[int]) -> list[int]:
+    """Up to 3 distinct pruned tokens of the last 7, newest first."""
+    pruned = set(method.vocabulary.pruned.tolist())
+    named = [token for token in dict.fromkeys(context[:-8:-1]) if token in pruned]
+    return named[:3] if "dynamic" in method.name else []
+
+
+def test_virtual_tokens_are_off_where_they_hurt(tiny: Models) -> None:
+    """A target that never emits what was pruned, and a calibration that takes it for likely."""
+    training = cut_windows(tiny.tokenizer, calibration_files(), 300, 100)
+    calibration = calibrate(tiny, training)
+    vocabulary = Vocabulary.most_likely(calibration.mean_probs, 100)
+    with_bias = copy.deepcopy(tiny.target)
+    with_bias.lm_head.bias = torch.nn.Parameter(torch.zeros(tiny.vocabulary_size))
+    with torch.no_grad():
+        with_bias.lm_head.bias[vocabulary.pruned] = -100.0
+    misled = replace(tiny, target=with_bias)
+
+    methods = build_methods(misled, calibration, training, [0.25], Settings(virtual=8))
+    by_name = {method.name: method for method in methods}
+    assert by_name[VIRTUAL].tuned == by_name[VIRTUAL_DYNAMIC].tuned == -math.inf
+    rates = measure_acceptance(misled, [by_name[PRUNED], by_name[VIRTUAL]], training, 1.0)
+    assert torch.equal(rates[0], rates[1])
+    honest = build_methods(tiny, calibration, training, [0.25], Settings(virtual=8))
+    assert all(method.tuned != -math.inf for method in honest)
 
 
 def test_kept_tokens_are_the_targets_likeliest(tiny: Models) -> None:

@@ -37,6 +37,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
         (["--temperature", "0"], "greedy decoding is checked in any case"),
         (["--temperature", "inf"], "--temperature: got 'inf'; needs"),
         (["--draft-length", "0"], "--draft-length: got '0'; needs a whole number, at least 1"),
+        (["--dynamic", "0"], "--dynamic: got '0'; needs a whole number, at least 1"),
+        (["--window", "-3"], "--window: got '-3'; needs a whole number, at least 1"),
         (["--tokens", "2.5"], "--tokens: got '2.5'; needs a whole number"),
         (["--seed", "-1"], "--seed: got '-1'; needs a whole number from 0"),
         (["--prompt", " \n"], "--prompt is empty"),

@@ -101,6 +101,22 @@ def test_a_right_sampler_passes(
     assert check.figures["probability"] >= checks.FALSE_ALARM > check.figures["control_probability"]
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_dynamic_tokens_are_part_of_what_is_checked(
+    position: tuple[Tensor, Tensor, Affinity], monkeypatch: pytest.MonkeyPatch, forgotten: bool
+) -> None:
+    """The control: a sampler that drafts them and forgets them when it verifies."""
+    target, drafter, affinity = position
+    tokens = torch.arange(0, 60, 7, dtype=torch.int32)
+    dynamic = {"dynamic_tokens": tokens, "dynamic_logits": target[tokens.long()] + 1}
+    if forgotten:
+        verify = torch.ops.rdk.verify
+        without = {"dynamic_tokens": None, "dynamic_logits": None}
+        monkeypatch.setattr(torch.ops.rdk, "verify", lambda *a, **k: verify(*a, **k | without))
+    check = check_lossless(target, drafter, affinity, temperature=0.8, seed=1, **dynamic)
+    assert check.passed is not forgotten, check.detail
+
+
 @pytest.mark.parametrize("fault", ["unverified", "no residual", "replaced too rarely"])
 def test_a_wrong_sampler_is_caught(
     position: tuple[Tensor, Tensor, Affinity], monkeypatch: pytest.MonkeyPatch, fault: str

@@ -21,7 +21,9 @@ from .conftest import SHORT
 METHODS = ["target alone", "full drafter"] + 2 * [
     "pruned drafter",
     "first-order RDK",
+    "dynamic tokens",
     "virtual tokens",
+    "virtual+dynamic",
 ]
 
 
@@ -74,7 +76,12 @@ def test_everything_that_was_measured_is_printed(finished: tuple[Path, str, int]
 def test_the_file_has_the_table_as_numbers(results: dict[str, Any]) -> None:
     rows = results["table"]
     assert [row["method"] for row in rows] == METHODS
-    assert [row["head_rows"] for row in rows] == [400, 400, 100, 100, 108, 25, 25, 33]
+    pruned = [100, 100, 100, 108, 108, 25, 25, 25, 33, 33]
+    assert [row["head_rows"] for row in rows] == [400, 400, *pruned]
+    for row in rows:
+        # Fewer than half of the tokens are pruned in the text; a window has at most 16 of them.
+        named = "dynamic" in row["method"]
+        assert 0 < row["dynamic_columns"] <= 16 if named else row["dynamic_columns"] == 0
     for row in rows:
         assert row["tokens"] == rows[0]["tokens"] >= 14 * 8
         assert row["tokens_per_second"] > 0
@@ -89,6 +96,8 @@ def test_the_file_has_the_table_as_numbers(results: dict[str, Any]) -> None:
 def test_the_file_says_how_the_figures_came_about(results: dict[str, Any]) -> None:
     assert results["settings"]["keep"] == [0.25, 0.0625]
     assert results["settings"]["virtual"] == 8
+    assert results["settings"]["dynamic"] == 16
+    assert results["settings"]["window"] == 256
     assert results["versions"]["rdk_cuda"] == rdk_cuda.__version__
     assert results["versions"]["threads"] == 1
     assert results["positions"]["held_out"] >= 400

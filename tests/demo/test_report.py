@@ -16,7 +16,14 @@ DECODED = {"accepted_length": 1.5, "target_passes_per_token": 0.4, "tokens_per_s
 def row(method: str, keep: float | None, **others: Any) -> dict[str, Any]:
     acceptance = None if keep is None else {"value": 0.5, "low": 0.4, "high": 0.6}
     empty = {"head_rows": 262144, "acceptance": acceptance, "recovered": None, "tuned": None}
-    return {"method": method, "keep": keep, **empty, **DECODED, **others}
+    return {
+        "method": method,
+        "keep": keep,
+        "dynamic_columns": 0.0,
+        **empty,
+        **DECODED,
+        **others,
+    }
 
 
 ROWS = [
@@ -24,7 +31,9 @@ ROWS = [
     row("full drafter", 1.0),
     row("pruned drafter", 0.0625),
     row("first-order RDK", 0.0625, tuned=1e-8, recovered={"value": -25.2, "low": -33, "high": -20}),
-    row("virtual tokens", 0.0625, tuned=0.25, recovered=INTERVAL),
+    row("dynamic tokens", 0.0625, dynamic_columns=12.3, recovered=INTERVAL),
+    row("virtual tokens", 0.0625, tuned="off", recovered=INTERVAL),
+    row("virtual+dynamic", 0.0625, tuned=0.25, dynamic_columns=12.3, recovered=INTERVAL),
 ]
 
 
@@ -51,7 +60,9 @@ def test_the_table_fits_80_columns_with_nothing_cut_off() -> None:
     assert "…" not in text
     assert "-2520 [-3300, -2000]" in text
     assert "123 [110, 140]" in text
-    assert "1e-08 (at 6.25 %)" in text
+    assert "262144+12 " in text
+    for tuned in ("its tau 1e-08", "of virtual tokens off", "beside dynamic ones 0.25"):
+        assert f"{tuned} (at 6.25 %)" in " ".join(text.split())
     assert "FAILED  greedy output: 2 of 3." in text
     assert "\x1b" not in text
 
