@@ -251,7 +251,10 @@ class SpeculativeDecoder:
         if self.dynamic_tokens is None or self.full_head is None:
             return {}
         if hidden is None:
-            raise ValueError("SpeculativeDecoder: dynamic_tokens need a drafter that gives hidden")
+            raise ValueError(
+                "SpeculativeDecoder: dynamic_tokens need a drafter that gives hidden states, but "
+                "its feed() returned none (HuggingFaceModel: return_hidden=True)"
+            )
         weight, bias = self.full_head
         tokens = self.dynamic_tokens([s.tokens + s.drafts for s in sequences]).int()
         tokens = tokens.to(weight.device)

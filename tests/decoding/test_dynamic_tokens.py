@@ -101,9 +101,7 @@ def test_a_sequence_s_tokens_do_not_depend_on_its_neighbours() -> None:
         assert alone.tokens == [tokens]
 
 
-def test_masses_add_up_where_a_token_is_reached_by_its_cluster_a_kept_row_and_twice_by_name() -> (
-    None
-):
+def test_masses_of_a_token_that_is_reached_in_several_ways_add_up() -> None:
     clusters, prior = torch.tensor([-1, 0, -1, -1, 1, 0, 1, -1, 0]), torch.arange(1.0, 10.0)
     affinity = Affinity.virtual_tokens(VOCABULARY, clusters, prior)
     generator = torch.Generator().manual_seed(0)
