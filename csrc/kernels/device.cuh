@@ -41,8 +41,31 @@ __device__ __forceinline__ float half_to_float(uint16_t bits) {
   return value;
 }
 
+// Copies 16 bytes to shared memory while the thread goes on. Copies up to a commit are a group;
+// after a wait all but the last kGroups have landed, for the thread that made them.
+__device__ __forceinline__ void async_copy(uint4* shared, const uint4* global) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+__device__ __forceinline__ void async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kGroups>
+__device__ __forceinline__ void async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
 #define RDK_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #else
+inline void async_copy(uint4* shared, const uint4* global) {
+  emulation::async_copy(shared, global);
+}
+inline void async_commit() { emulation::async_commit(); }
+template <int kGroups>
+void async_wait() {
+  emulation::async_wait(kGroups);
+}
+
 inline float fast_exp(float x) { return expf(x); }
 
 // The fields moved to float32's, times 2^112 to correct the exponent, subnormals included;

@@ -49,6 +49,7 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
 
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const DraftLaunch launch) {
+  RDK_DYNAMIC_SHARED(shared);
   const DraftParams& params = launch.params;
   const int64_t index = blockIdx.x / launch.splits;
   const int split = blockIdx.x % launch.splits;
@@ -64,10 +65,13 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
   const DraftRow<T> row(params.draft, index, temperature);
   const int chunks = row.chunks();
   const int warps = blockDim.x / kWarp;
-  for (int chunk = split * warps + warp_index(); chunk < chunks; chunk += launch.splits * warps) {
-    sum_draft_chunk(row, chunk, params.affinity.spread, rank, launch.chunks + index * chunks,
-                    launch.spread_sums + index * rank * chunks);
-  }
+  ChunkSum* chunk_sums = launch.chunks + index * chunks;
+  float* spread_sums = launch.spread_sums + index * rank * chunks;
+  stream_chunks(row, ring_of_warp(shared), split * warps + warp_index(), launch.splits * warps,
+                chunks, [&](int chunk, float (&z)[kPerLane]) {
+                  sum_draft_chunk(row, chunk, z, params.affinity.spread, rank, chunk_sums,
+                                  spread_sums);
+                });
   if (!last_block(launch.tickets + index, launch.splits)) return;
   if (warp_index() == 0) finish_row(launch, index, row, temperature);
 }
@@ -86,6 +90,7 @@ void plan_draft(const Machine& machine, DraftLaunch* launch) {
   const int64_t wanted = divide_up(chunks, launch->shape.threads / kWarp);
   launch->splits = static_cast<int>(many ? 1 : (wanted < room ? wanted : room));
   launch->shape.blocks = params.rows * launch->splits;
+  launch->shape.shared_bytes = launch->shape.threads / kWarp * kRingBytes;
   place_draft(nullptr, launch);
 }
 

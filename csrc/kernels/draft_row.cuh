@@ -8,6 +8,7 @@ namespace rdk {
 // The drafter's row: V_d static columns with a bias, then, in chunks of their own, dynamic ones.
 template <typename T>
 struct DraftRow {
+  using Element = T;
   Logits<T> logits;
   const float* bias;
   int size;
@@ -57,12 +58,16 @@ struct DraftRow {
     return scale(dynamic_logits[index]);
   }
 
-  __device__ __forceinline__ void scaled_chunk(int chunk, float (&z)[kPerLane]) const {
+  __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
+    if (chunk < static_chunks()) copy_chunk(logits, chunk * kChunk, size, landing);
+  }
+  __device__ __forceinline__ void scaled_chunk(int chunk, const uint4* landed,
+                                               float (&z)[kPerLane]) const {
     if (chunk < static_chunks()) {
       float shift[kPerLane];
-      load_chunk(logits, chunk * kChunk, size, z);
-      load_chunk(Logits<float>(Dtype::kFloat32, bias, 0), chunk * kChunk, size, shift);
+      read_chunk(logits, chunk * kChunk, size, landed, z);
       scale(z);
+      read_chunk(Logits<float>(Dtype::kFloat32, bias, 0), chunk * kChunk, size, nullptr, shift);
 #pragma unroll
       for (int v = 0; v < kPerLane; ++v) z[v] = with_bias(z[v], shift[v]);
     } else {
@@ -76,62 +81,37 @@ struct DraftRow {
   }
 };
 
-// By one warp: for each of kRank priors r the sum of weight U[i, r] over a chunk. Rows of U lie
-// side by side, so a lane's columns are one run of memory.
-template <int kRank>
-__device__ __forceinline__ void sum_spread(const float (&weights)[kPerLane],
-                                           const Logits<float>& spread, int begin, int size,
-                                           int chunks, float* spread_sums) {
-  const bool whole = spread.aligned() && begin + kChunk <= size;
-  float masses[kRank] = {};
-#pragma unroll
-  for (int v = 0; v < kPerLane; v += kVector) {
-    const int column = begin + column_of(lane_index(), v);
-#pragma unroll
-    for (int first = 0; first < kVector * kRank; first += kVector) {
-      float values[kVector];
-      if (whole) spread.load_vector(column * kRank + first, values);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        const int i = first + j;
-        if (!whole) values[j] = column + i / kRank < size ? spread[column * kRank + i] : 0.0f;
-        masses[i % kRank] += weights[v + i / kRank] * values[j];
-      }
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kRank; ++r) {
-    const float mass = warp_sum(masses[r]);
-    if (lane_index() == 0) global_store(&spread_sums[r * chunks], mass);
-  }
-}
-
-// By one warp: the sums of one chunk of a row, and, for each prior r, that of exp(z - chunk max)
-// U[i, r].
+// By one warp, which has read a chunk of a row into z: its sums and, for each prior r, that of
+// exp(z - chunk max) U[i, r].
 template <typename T>
 __device__ __forceinline__ void sum_draft_chunk(const DraftRow<T>& row, int chunk,
-                                                const float* spread, int rank, ChunkSum* chunk_sums,
-                                                float* spread_sums) {
-  float weights[kPerLane];
-  row.scaled_chunk(chunk, weights);
-  const ChunkSum sum = exponentiate(weights);
-  if (lane_index() == 0) {
-    global_store(&chunk_sums[chunk].max, sum.max);
-    global_store(&chunk_sums[chunk].sum, sum.sum);
-  }
+                                                float (&z)[kPerLane], const float* spread, int rank,
+                                                ChunkSum* chunk_sums, float* spread_sums) {
+  store_chunk_sum(exponentiate(z), &chunk_sums[chunk]);
   const Logits<float> rows(Dtype::kFloat32, spread, 0);
   const int begin = chunk * kChunk;
   const int size = row.is_dynamic(begin) ? 0 : row.size;
-  const int chunks = row.chunks();
-  switch (rank) {
-    case 1:
-      return sum_spread<1>(weights, rows, begin, size, chunks, spread_sums + chunk);
-    case 2:
-      return sum_spread<2>(weights, rows, begin, size, chunks, spread_sums + chunk);
-    case 3:
-      return sum_spread<3>(weights, rows, begin, size, chunks, spread_sums + chunk);
-    case kMaxRank:
-      return sum_spread<kMaxRank>(weights, rows, begin, size, chunks, spread_sums + chunk);
+  const bool whole = rank == 1 && is_whole(rows, begin, size);
+#pragma unroll 1
+  for (int r = 0; r < rank; ++r) {
+    float mass = 0.0f;
+#pragma unroll
+    for (int v = 0; v < kPerLane; v += kVector) {
+      const int column = begin + column_of(lane_index(), v);
+      float values[kVector];
+      if (whole) {
+        rows.load_vector(column, values);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          values[j] = column + j < size ? rows[(column + j) * rank + r] : 0.0f;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) mass += z[v + j] * values[j];
+    }
+    mass = warp_sum(mass);
+    if (lane_index() == 0) global_store(&spread_sums[r * row.chunks() + chunk], mass);
   }
 }
 

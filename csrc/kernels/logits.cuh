@@ -58,16 +58,21 @@ struct Logits {
     return reinterpret_cast<uint64_t>(row) % 16 == 0;
   }
 
+  // The 16 bytes of an aligned row that begin at column i, and the kPerLoad columns in them.
+  __device__ __forceinline__ const uint4* vector(int i) const {
+    return reinterpret_cast<const uint4*>(row + i);
+  }
+  __device__ __forceinline__ static void unpack_bits(uint4 bits, float* out) {
+    const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int word = 0; word < 4; ++word) unpack(words[word], T{}, out + word * kPerLoad / 4);
+  }
+
   // The columns [i, i + kVector) of an aligned row.
   __device__ __forceinline__ void load_vector(int i, float* out) const {
 #pragma unroll
     for (int part = 0; part < kVector; part += kPerLoad) {
-      const uint4 bits = __ldg(reinterpret_cast<const uint4*>(row + i + part));
-      const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        unpack(words[word], T{}, out + part + word * kPerLoad / 4);
-      }
+      unpack_bits(__ldg(vector(i + part)), out + part);
     }
   }
 };
@@ -78,6 +83,7 @@ struct AnyDtype {};
 
 template <>
 struct Logits<AnyDtype> {
+  static constexpr int kPerLoad = kPerLane;
   Dtype dtype;
   const void* data;
   int64_t offset;
@@ -95,19 +101,51 @@ struct Logits<AnyDtype> {
         return static_cast<const float*>(data)[offset + i];
     }
   }
+
+  // Nothing of it is read by 16 bytes.
   __device__ __forceinline__ bool aligned() const { return false; }
-  __device__ __forceinline__ void load_vector(int, float*) const {}
+  __device__ __forceinline__ const uint4* vector(int) const { return nullptr; }
+  __device__ __forceinline__ static void unpack_bits(uint4, float*) {}
 };
 
-// A chunk of a row, -inf behind its end. All loads of a full chunk are under way before the first
-// is used.
+// Where a warp's chunks land that it has asked for but not yet used: this much shared memory.
+constexpr int kRingBytes = 4096;
+
 template <typename T>
-__device__ __forceinline__ void load_chunk(const Logits<T>& logits, int begin, int size,
-                                           float (&out)[kPerLane]) {
-  if (logits.aligned() && begin + kChunk <= size) {
+constexpr int kChunksInFlight = kRingBytes / (kChunk * static_cast<int>(sizeof(T)));
+template <>
+constexpr int kChunksInFlight<AnyDtype> = 1;
+
+// Whether a chunk can be read by 16-byte loads, and so ahead of its use.
+template <typename T>
+__device__ __forceinline__ bool is_whole(const Logits<T>& logits, int begin, int size) {
+  return logits.aligned() && begin + kChunk <= size;
+}
+
+// Starts the copy of this lane's columns of a chunk, if it is whole, to its place in the ring.
+template <typename T>
+__device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, int size,
+                                           uint4* landing) {
+  if (!is_whole(logits, begin, size)) return;
 #pragma unroll
-    for (int v = 0; v < kPerLane; v += kVector) {
-      logits.load_vector(begin + column_of(lane_index(), v), out + v);
+  for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
+    async_copy(&landing[v / Logits<T>::kPerLoad * kWarp + lane_index()],
+               logits.vector(begin + column_of(lane_index(), v)));
+  }
+}
+
+// A chunk of a row, -inf behind its end: from where a copy of it has landed, or (null) from memory,
+// with all loads of a whole chunk under way before the first is used.
+template <typename T>
+__device__ __forceinline__ void read_chunk(const Logits<T>& logits, int begin, int size,
+                                           const uint4* landed, float (&out)[kPerLane]) {
+  if (is_whole(logits, begin, size)) {
+#pragma unroll
+    for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
+      const uint4 bits = landed != nullptr
+                             ? landed[v / Logits<T>::kPerLoad * kWarp + lane_index()]
+                             : __ldg(logits.vector(begin + column_of(lane_index(), v)));
+      Logits<T>::unpack_bits(bits, out + v);
     }
   } else {
 #pragma unroll

@@ -38,7 +38,9 @@ __device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch,
   float* spread_sums = launch.spread_sums + static_cast<int64_t>(blockIdx.x) * rank * chunks;
   const bool usable = usable_temperature(temperature);
   for (int chunk = warp_index(); usable && chunk < chunks; chunk += kWarps) {
-    sum_draft_chunk(row, chunk, launch.params.affinity.spread, rank, chunk_sums, spread_sums);
+    float z[kPerLane];
+    row.scaled_chunk(chunk, nullptr, z);
+    sum_draft_chunk(row, chunk, z, launch.params.affinity.spread, rank, chunk_sums, spread_sums);
   }
   __syncthreads();
   if (warp_index() == 0) {

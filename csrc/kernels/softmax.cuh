@@ -69,22 +69,68 @@ __device__ __forceinline__ ChunkSum exponentiate(float (&z)[kPerLane]) {
   return {max, warp_sum(sum)};
 }
 
+// By one warp, for others to read.
+__device__ __forceinline__ void store_chunk_sum(const ChunkSum& sum, ChunkSum* chunk) {
+  if (lane_index() == 0) {
+    global_store(&chunk->max, sum.max);
+    global_store(&chunk->sum, sum.sum);
+  }
+}
+
 // The target's row: V_t logits, no bias.
 template <typename T>
 struct TargetColumns {
+  using Element = T;
   Logits<T> logits;
   int size;
   Scale scale;
 
   __device__ __forceinline__ int chunks() const { return (size + kChunk - 1) / kChunk; }
 
-  __device__ __forceinline__ void scaled_chunk(int chunk, float (&z)[kPerLane]) const {
-    load_chunk(logits, chunk * kChunk, size, z);
+  __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
+    copy_chunk(logits, chunk * kChunk, size, landing);
+  }
+  __device__ __forceinline__ void scaled_chunk(int chunk, const uint4* landed,
+                                               float (&z)[kPerLane]) const {
+    read_chunk(logits, chunk * kChunk, size, landed, z);
     scale(z);
   }
 
   __device__ __forceinline__ float value(int token) const { return scale(logits[token]); }
 };
+
+// A block's dynamic shared memory is its warps' rings.
+__device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
+  return reinterpret_cast<uint4*>(shared + warp_index() * kRingBytes);
+}
+
+// Calls use(chunk, z) for the chunks first, first + stride, ... below count, by one warp, while
+// those to come are on their way into its ring. A multiprocessor needs some 40 KB on the way to
+// draw the whole bandwidth of an H200 (4.8 TB/s over 132 of them, about a microsecond away): 16
+// warps have 64.
+template <typename Row, typename Use>
+__device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
+                                              int count, Use&& use) {
+  constexpr int kInFlight = kChunksInFlight<typename Row::Element>;
+  constexpr int kSlot = kRingBytes / kInFlight / static_cast<int>(sizeof(uint4));
+#pragma unroll
+  for (int i = 0; i < kInFlight; ++i) {
+    if (first + i * stride < count) row.copy(first + i * stride, ring + i * kSlot);
+    async_commit();
+  }
+  int slot = 0;
+#pragma unroll 1
+  for (int chunk = first; chunk < count; chunk += stride) {
+    async_wait<kInFlight - 1>();
+    float z[kPerLane];
+    row.scaled_chunk(chunk, ring + slot * kSlot, z);
+    const int next = chunk + kInFlight * stride;
+    if (next < count) row.copy(next, ring + slot * kSlot);
+    async_commit();
+    slot = slot + 1 == kInFlight ? 0 : slot + 1;
+    use(chunk, z);
+  }
+}
 
 // A row's chunk sums, merged. Every lane holds the same.
 struct Softmax {
@@ -161,7 +207,7 @@ __device__ __forceinline__ int draw_column(const Row& row, const Softmax& softma
   const int chunk = warp_draw(softmax.count, uniform(words.word[0]), softmax.total,
                               [&](int c) { return softmax.weight(c); });
   float z[kPerLane];
-  row.scaled_chunk(chunk, z);
+  row.scaled_chunk(chunk, nullptr, z);
   exponentiate(z);
   return chunk * kChunk + draw_in_chunk(z, uniform(words.word[1]));
 }
@@ -179,7 +225,7 @@ __device__ __forceinline__ int argmax_column(const Row& row, const Softmax& soft
   }
   chunk = warp_min(chunk);
   float z[kPerLane];
-  row.scaled_chunk(chunk, z);
+  row.scaled_chunk(chunk, nullptr, z);
   int column = kChunk;
 #pragma unroll
   for (int v = 0; v < kPerLane; ++v) {

@@ -22,41 +22,57 @@ __device__ __forceinline__ int chunks_in(int64_t columns) {
   return (static_cast<int>(columns) + kChunk - 1) / kChunk;
 }
 
+// The target's rows of consecutive steps of a sequence as one, chunk behind chunk.
+template <typename T>
+struct TargetSteps {
+  using Element = T;
+  const VerifyParams& params;
+  const Sequence& sequence;
+  int first;
+  int chunks;  // of a row
+
+  __device__ __forceinline__ int step(int chunk) const { return first + chunk / chunks; }
+  __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
+    target_row<T>(params, sequence, step(chunk)).copy(chunk % chunks, landing);
+  }
+  __device__ __forceinline__ void scaled_chunk(int chunk, const uint4* landed,
+                                               float (&z)[kPerLane]) const {
+    target_row<T>(params, sequence, step(chunk)).scaled_chunk(chunk % chunks, landed, z);
+  }
+};
+
 // The chunk sums of the positions [first, last] of a sequence, target and then, where needed,
 // draft; this block's share of them. A warp steps through the chunks of all positions in one count.
 template <typename T, typename D>
 __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const Sequence& sequence,
                                               int first, int last, int target_chunks,
-                                              int draft_chunks, int split) {
+                                              int draft_chunks, int split, uint4* ring) {
   const VerifyParams& params = launch.params;
   const int stride = launch.splits * kWarps;
-  int chunk = split * kWarps + warp_index();
-  for (int step = first; step <= last; ++step, chunk -= target_chunks) {
-    const TargetColumns<T> row = target_row<T>(params, sequence, step);
-    ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, step) * target_chunks;
-    for (; chunk < target_chunks; chunk += stride) {
-      float z[kPerLane];
-      row.scaled_chunk(chunk, z);
-      const ChunkSum sum = exponentiate(z);
-      if (lane_index() == 0) {
-        global_store(&sums[chunk].max, sum.max);
-        global_store(&sums[chunk].sum, sum.sum);
-      }
-    }
-  }
+  const int start = split * kWarps + warp_index();
+  const int in_all = (last - first + 1) * target_chunks;
+  const TargetSteps<T> steps{params, sequence, first, target_chunks};
+  ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, first) * target_chunks;
+  stream_chunks(steps, ring, start, stride, in_all, [&](int chunk, float (&z)[kPerLane]) {
+    store_chunk_sum(exponentiate(z), &sums[chunk]);
+  });
   if (params.draft_stats != nullptr) return;
   const int rank = static_cast<int>(params.affinity.rank);
-  for (int step = first; step <= last && step < sequence.count; ++step, chunk -= draft_chunks) {
+  int before = in_all;  // chunks of the rows that this warp's count has passed
+#pragma unroll 1
+  for (int step = first; step <= last && step < sequence.count; ++step, before += draft_chunks) {
+    if (kind_of_draft(params, sequence, step) != DraftKind::kRow) continue;
     const int64_t slot = slot_of(launch, sequence, step);
-    const bool needed = kind_of_draft(params, sequence, step) == DraftKind::kRow;
-    const DraftRow<D> row(params.draft, needed ? draft_row_index(params, sequence.start + step) : 0,
+    ChunkSum* draft_sums = launch.draft_chunks + slot * draft_chunks;
+    float* spread_sums = launch.spread_sums + slot * rank * draft_chunks;
+    const DraftRow<D> row(params.draft, draft_row_index(params, sequence.start + step),
                           sequence.draft_temperature);
-    for (; chunk < draft_chunks; chunk += stride) {
-      if (!needed) continue;
-      sum_draft_chunk(row, chunk, params.affinity.spread, rank,
-                      launch.draft_chunks + slot * draft_chunks,
-                      launch.spread_sums + slot * rank * draft_chunks);
-    }
+    const int passed = max(before - start + stride - 1, 0) / stride * stride;
+    stream_chunks(row, ring, start + passed - before, stride, draft_chunks,
+                  [&](int chunk, float (&z)[kPerLane]) {
+                    sum_draft_chunk(row, chunk, z, params.affinity.spread, rank, draft_sums,
+                                    spread_sums);
+                  });
   }
 }
 
@@ -203,6 +219,7 @@ __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
 template <typename T, typename D>
 __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
   __shared__ Sequence sequence;
+  RDK_DYNAMIC_SHARED(shared);
   const VerifyParams& params = launch.params;
   const int64_t index = blockIdx.x / launch.splits;
   const int split = blockIdx.x % launch.splits;
@@ -226,7 +243,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
 #pragma unroll 1
   for (int first = 0; first <= sequence.count; first += stride) {
     const int last = first + stride - 1;
-    sum_positions<T, D>(launch, sequence, first, last, target_chunks, draft_chunks, split);
+    sum_positions<T, D>(launch, sequence, first, last, target_chunks, draft_chunks, split,
+                        ring_of_warp(shared));
     if (in_order) {
       __syncthreads();
     } else {
@@ -256,7 +274,7 @@ void plan_verify(const Machine& machine, VerifyLaunch* launch) {
   launch->splits = static_cast<int>(many || splits < 2 ? 1 : splits);
   launch->shape.blocks = params.sequences * launch->splits;
   launch->shape.threads = kThreads;
-  launch->shape.shared_bytes = 0;
+  launch->shape.shared_bytes = kWarps * kRingBytes;
   place_verify(nullptr, launch);
 }
 

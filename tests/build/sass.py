@@ -54,12 +54,15 @@ def local_memory(codes: list[str]) -> list[str]:
 
 
 def loads_under_way(codes: list[str]) -> int:
-    """The most 16-byte (or wider) global loads between two branches, so issued back to back."""
+    """The most 16-byte (or wider) global loads between two branches, so issued back to back.
+
+    LDG loads into registers, LDGSTS (cp.async) into shared memory.
+    """
     most = run = 0
     for code in codes:
         if code.split(".")[0] in CONTROL_FLOW:
             run = 0
-        if code.startswith("LDG.E") and (".128" in code or ".256" in code):
+        if code.startswith(("LDG.E", "LDGSTS.E")) and (".128" in code or ".256" in code):
             run += 2 if ".256" in code else 1
             most = max(most, run)
     return most

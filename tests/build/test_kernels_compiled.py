@@ -115,10 +115,21 @@ def test_logits_are_read_16_bytes_a_lane_several_at_once(
     assert {arch: n for arch, n in under_way.items() if n < VECTOR_LOADS[kernel]} == {}
 
 
+@pytest.mark.parametrize("kernel", [name for name in VECTOR_LOADS if name[0] in "dv"])
+def test_the_next_logits_are_on_their_way_while_these_are_summed(
+    codes: dict[tuple[str, str], list[str]], kernel: str
+) -> None:
+    """draft and verify copy ahead into shared memory, 16 bytes a lane, past the L1 cache."""
+    for arch in ARCHS:
+        copies = [code for code in codes[kernel, arch] if code.startswith("LDGSTS.E")]
+        assert copies, arch
+        assert all(".128" in code and "BYPASS" in code for code in copies), arch
+
+
 def test_the_reader_of_instructions_tells_good_code_from_bad() -> None:
     """A negative control of the gate itself."""
     scattered = ["LDG.E.128.CONSTANT", "FADD", "BRA", "LDG.E.128", "EXIT"]
-    together = ["LDG.E.128.CONSTANT", "LDG.E.128.CONSTANT", "LDG.E.U16", "FADD", "BRA"]
+    together = ["LDG.E.128.CONSTANT", "LDGSTS.E.BYPASS.128", "LDG.E.U16", "FADD", "BRA"]
     assert loads_under_way(scattered) == 1
     assert loads_under_way(together) == 2
     assert local_memory(["LDG.E", "STL.64", "FADD"]) == ["STL.64"]

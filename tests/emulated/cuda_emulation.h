@@ -7,6 +7,7 @@
 //   emulation::launch(kernel, grid, block, dynamic_shared_bytes, params)
 //   emulation::dynamic_shared()           in place of extern __shared__
 //   global_store(p, v), global_load(p)    for global memory that blocks exchange
+//   emulation::async_copy, async_commit, async_wait    in place of cp.async
 #pragma once
 
 #include <algorithm>
@@ -82,6 +83,10 @@ void* dynamic_shared();
 void fence();
 void store(void* address, const void* value, size_t size);
 void store_atomic(void* address, const void* value, size_t size);
+
+void async_copy(void* shared, const void* global, Site site = Site::here());  // 16 bytes
+void async_commit();
+void async_wait(unsigned groups_under_way);
 
 cudaError_t launch_threads(const void* kernel, const std::function<void()>& thread, dim3 grid,
                            dim3 block, size_t dynamic_shared_bytes);

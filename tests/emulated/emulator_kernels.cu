@@ -229,6 +229,23 @@ __global__ void misuse_kernel(MisuseParams params) {
       global_store(&params.out[thread], x);
       x += 1;
       break;
+    case Misuse::kCopyNotWaitedFor:
+    case Misuse::kCopyOfTheLastGroupNotWaitedFor:
+      for (int group = 0; group < 2; ++group) {
+        emulation::async_copy(dynamic + 4 * thread, params.out);
+        emulation::async_commit();
+        emulation::async_wait(params.misuse == Misuse::kCopyNotWaitedFor ? 2 : group);
+        x = dynamic[4 * thread];
+      }
+      emulation::async_wait(0);
+      break;
+    case Misuse::kReturnBeforeCopy:
+      emulation::async_copy(dynamic + 4 * thread, params.out);
+      emulation::async_commit();
+      break;
+    case Misuse::kCopyToGlobal:
+      emulation::async_copy(params.out + 4 * thread, params.out);
+      break;
     case Misuse::kNone:
       break;
   }

@@ -64,6 +64,10 @@ enum class Misuse : int {
   kSignedOverflow,
   kThrows,
   kMixedStores,
+  kCopyNotWaitedFor,
+  kCopyOfTheLastGroupNotWaitedFor,
+  kReturnBeforeCopy,
+  kCopyToGlobal,
   kNone,
 };
 struct MisuseParams {

@@ -94,6 +94,10 @@ PYBIND11_MODULE(emulator_kernels, module) {
       .value("signed_overflow", Misuse::kSignedOverflow)
       .value("throws", Misuse::kThrows)
       .value("mixed_stores", Misuse::kMixedStores)
+      .value("copy_not_waited_for", Misuse::kCopyNotWaitedFor)
+      .value("copy_of_the_last_group_not_waited_for", Misuse::kCopyOfTheLastGroupNotWaitedFor)
+      .value("return_before_copy", Misuse::kReturnBeforeCopy)
+      .value("copy_to_global", Misuse::kCopyToGlobal)
       .value("none", Misuse::kNone);
   module.def("softmax", &softmax);
   module.def("shared_softmax", &shared_softmax);

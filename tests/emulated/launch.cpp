@@ -153,6 +153,18 @@ unsigned lane() { return scheduler.lane(); }
 
 void fail(const std::string& what, Site site) { scheduler.fail(what, site); }
 
+void async_copy(void* shared, const void* global, Site site) {
+  if (!is_shared(shared)) fail("async_copy to memory that is not shared", site);
+  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) %
+          AsyncCopies::kBytes !=
+      0) {
+    fail("async_copy between addresses that are not aligned to 16 bytes", site);
+  }
+  scheduler.async_copies().start(shared, global);
+}
+void async_commit() { scheduler.async_copies().commit(); }
+void async_wait(unsigned groups_under_way) { scheduler.async_copies().wait(groups_under_way); }
+
 void fence() { global_memory.fence(scheduler.now()); }
 
 void store(void* address, const void* value, size_t size) {

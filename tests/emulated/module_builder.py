@@ -30,7 +30,14 @@ import pybind11
 EMULATOR = Path(__file__).resolve().parent
 EMULATOR_SOURCES = [
     EMULATOR / name
-    for name in ("fiber.cpp", "global_memory.cpp", "kernel_name.cpp", "launch.cpp", "scheduler.cpp")
+    for name in (
+        "async_copies.cpp",
+        "fiber.cpp",
+        "global_memory.cpp",
+        "kernel_name.cpp",
+        "launch.cpp",
+        "scheduler.cpp",
+    )
 ]
 LINKER_SCRIPT = EMULATOR / "shared_memory.ld"
 

@@ -63,6 +63,7 @@ void Scheduler::run_block(const std::function<void()>& thread, dim3 shape, Rando
     next.index = {i % shape.x, i / shape.x % shape.y, i / (shape.x * shape.y)};
     next.started = next.finished = false;
     next.waits_at = nullptr;
+    next.async_copies.forget();
     warps_[next.warp()].lanes |= 1u << i % warpSize;
   }
   ready_.clear(!options.shuffle ? Order::kInOrder
@@ -120,6 +121,7 @@ void Scheduler::finish() {
   ++finished_;
   warp.finished |= bit;
   self.finished = true;
+  if (self.async_copies.any_under_way()) fail("it returns while copies are under way", kEnd);
   if (arrived_ > 0) fail("barrier divergence: it returns while " + describe_waiting(), kEnd);
   for (const Group& group : warp.groups) {
     if (group.mask & bit) {

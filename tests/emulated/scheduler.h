@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "async_copies.h"
 #include "cuda_emulation.h"
 #include "fiber.h"
 #include "global_memory.h"
@@ -25,6 +26,8 @@ class Scheduler {
   bool running() const { return current_ != nullptr; }
   unsigned lane() const { return current_->number % warpSize; }
   Moment now() const;
+
+  AsyncCopies& async_copies() { return current_->async_copies; }
 
   int block_barrier(Barrier kind, int predicate, Site site);
   uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
@@ -47,6 +50,7 @@ class Scheduler {
     Site site{};
     uint64_t value = 0;  // given to a collective, then its result
     unsigned source = 0;
+    AsyncCopies async_copies;
   };
 
   // Lanes that have met in a collective. Groups of one warp with disjoint masks exist side by side.

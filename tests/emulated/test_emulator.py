@@ -259,6 +259,13 @@ def test_shared_memory_that_was_not_written_reads_as_garbage(
         assert (garbage < -1e30).sum() == 1
 
 
+@pytest.mark.parametrize("misuse", ["copy_not_waited_for", "copy_of_the_last_group_not_waited_for"])
+def test_a_copy_that_was_not_waited_for_reads_as_garbage(emulator: ModuleType, misuse: str) -> None:
+    out = np.zeros(64, dtype=np.float32)
+    emulator.misuse(getattr(emulator.Misuse, misuse), out, 1, 64, 64 * 16)
+    assert np.isnan(out).all()
+
+
 # ---- bugs that are reported ----
 
 REPORTED = {
@@ -273,6 +280,8 @@ REPORTED = {
     "barrier_against_shuffle": r"barrier divergence: .* waits at __sync(warp|threads)",
     "circular_wait": r"deadlock: thread \((0|32), 0, 0\) waits at __syncwarp",
     "misaligned": r"an access of 16 bytes is not aligned",
+    "return_before_copy": r"thread \(\d+, 0, 0\): it returns while copies are under way",
+    "copy_to_global": r"async_copy to memory that is not shared",
     "mixed_stores": r"memory written by global_store was then written without it",
 }
 
@@ -285,7 +294,7 @@ def test_what_a_gpu_leaves_undefined_is_an_error_that_says_where(
         emulator.configure(seed=seed, block_order="forward")
         with pytest.raises(emulator.EmulationError, match=message) as error:
             emulator.misuse(
-                getattr(emulator.Misuse, misuse), np.zeros(136, dtype=np.float32), 2, 64, 0
+                getattr(emulator.Misuse, misuse), np.zeros(256, dtype=np.float32), 2, 64, 1024
             )
         assert "misuse_kernel(MisuseParams), block (0, 0, 0): " in str(error.value)
         assert misuse == "mixed_stores" or "thread (" in str(error.value)

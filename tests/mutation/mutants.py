@@ -58,7 +58,28 @@ def bad_values(*names: str) -> tuple[str, ...]:
 
 
 MUTANTS = (
-    # ---- barriers, fences, workspace ----
+    # ---- copies under way, barriers, fences, workspace ----
+    Mutant(
+        "a chunk is used before it has landed",
+        "kernels/softmax.cuh",
+        "async_wait<kInFlight - 1>();",
+        "async_wait<kInFlight>();",
+        (SCHEDULES,),
+    ),
+    Mutant(
+        "the next chunk lands where this one has not been read",
+        "kernels/softmax.cuh",
+        "const int next = chunk + kInFlight * stride;",
+        "const int next = chunk + (kInFlight - 1) * stride;",
+        (SCHEDULES, CPU),
+    ),
+    Mutant(
+        "warps share one ring",
+        "kernels/softmax.cuh",
+        "shared + warp_index() * kRingBytes",
+        "shared",
+        (SCHEDULES, CPU),
+    ),
     Mutant(
         "no barrier before the ticket",
         "kernels/ticket.cuh",
@@ -97,8 +118,8 @@ MUTANTS = (
     Mutant(
         "sums of a sequence land in another's rows",
         "kernels/verify.cu",
-        "launch.target_chunks + slot_of(launch, sequence, step) * target_chunks",
-        "launch.target_chunks + step * target_chunks",
+        "launch.target_chunks + slot_of(launch, sequence, first) * target_chunks",
+        "launch.target_chunks + first * target_chunks",
         (MACHINES,),
     ),
     Mutant(
@@ -175,8 +196,8 @@ MUTANTS = (
     Mutant(
         "split, chunks are merged in reverse order",
         "kernels/verify.cu",
-        "row.scaled_chunk(chunk, z);",
-        "row.scaled_chunk(launch.splits > 1 ? target_chunks - 1 - chunk : chunk, z);",
+        "&sums[chunk]);",
+        "&sums[launch.splits > 1 ? in_all - 1 - chunk : chunk]);",
         (MACHINES,),
     ),
     Mutant(
