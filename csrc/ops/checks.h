@@ -50,7 +50,13 @@ class Checks {
                              ", but needs " + needs);
   }
 
+  // Python's None arrives as an undefined tensor.
+  void present(const char* argument, const Tensor& tensor) const {
+    if (!tensor.defined()) refuse(argument, "is None", "a tensor");
+  }
+
   void device(const char* argument, const Tensor& tensor) const {
+    present(argument, tensor);
     if (tensor.device() != first_.device()) {
       refuse(argument, "is on another device than " + std::string(first_name_),
              "the same; move it with .to(" + std::string(first_name_) + ".device)");
@@ -77,6 +83,7 @@ class Checks {
 
   void dimensions(const char* argument, const Tensor& tensor, int64_t needed,
                   const char* meaning) const {
+    present(argument, tensor);
     if (tensor.dim() != needed) {
       refuse(argument, "has shape " + describe(shape_of(tensor)),
              std::to_string(needed) + " dimensions (" + meaning + ")");

@@ -6,6 +6,7 @@ namespace rdk::ops {
 
 Tensor step_seeds(const Tensor& seeds, const Tensor& positions) {
   const Checks checks("step_seeds", "seeds", seeds);
+  checks.present("seeds", seeds);
   const Shape shape = shape_of(seeds);
   checks.plain("seeds", seeds, ScalarType::Long, shape, "any shape");
   checks.plain("positions", positions, ScalarType::Long, shape, "the shape of seeds");

@@ -294,3 +294,21 @@ def test_rows_and_columns_that_32_bits_do_not_count_are_refused() -> None:
     wide = torch.empty(2**28 + 1, dtype=torch.float16)  # never touched, so it takes no memory
     with pytest.raises(RuntimeError, match=r"rdk::draft: draft_logits has 268435457 columns"):
         torch.ops.rdk.draft(wide, *[torch.zeros(1)] * 3, *affinity.rows)
+
+
+OPTIONAL = {"draft_stats", "draft_rows", "dynamic_tokens", "dynamic_logits"}
+NEEDED = [
+    (operator, name)
+    for operator, name in TENSORS
+    if name not in OPTIONAL and (operator, name) != ("gather_logits", "bias")
+]
+
+
+@pytest.mark.parametrize(("operator", "name"), NEEDED)
+def test_none_where_a_tensor_is_needed(operator: str, name: str) -> None:
+    """PyTorch passes it on as a tensor that is not defined."""
+    arguments = calls()[operator]
+    arguments[name] = None
+    refused, message = refusal(operator, arguments)
+    assert refused == name
+    assert "None" in message
