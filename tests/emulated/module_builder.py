@@ -92,14 +92,25 @@ def build_module(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, [*sources, *EMULATOR_SOURCES]))
-    link = ["-shared", f"-Wl,-T,{LINKER_SCRIPT}", *(SANITIZERS if sanitize else []), "-ldl"]
-    link += map(str, libraries)
+    options = [f"-Wl,-T,{LINKER_SCRIPT}", *(SANITIZERS if sanitize else []), "-ldl"]
+    return link_module(name, objects, libraries, options, LINKER_SCRIPT.read_bytes())
+
+
+def link_module(
+    name: str,
+    objects: Sequence[Path],
+    libraries: Sequence[Path],
+    options: Sequence[str],
+    also_depends_on: bytes = b"",
+) -> Path:
+    """Links what `compile_source` made; the module is kept by the content of all its parts."""
     names = [path.name.encode() for path in [*objects, *libraries]]
-    key = digest([*names, LINKER_SCRIPT.read_bytes()])
+    key = digest([*names, also_depends_on])
     module = cache() / key / (name + sysconfig.get_config_var("EXT_SUFFIX"))
     if not module.exists():
+        arguments = [*map(str, objects), "-shared", *options, *map(str, libraries)]
         with replacing(module) as unfinished:
-            run_compiler([*map(str, objects), *link, "-o", str(unfinished)])
+            run_compiler([*arguments, "-o", str(unfinished)])
     return module
 
 
@@ -117,23 +128,25 @@ def run_sanitized(
     module: Path, script: str, *arguments: str, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Runs a Python script that imports a module that was built with sanitizers."""
-    # libstdc++ too, because AddressSanitizer looks for its __cxa_throw when the process starts.
-    libraries = [runtime_library("libasan.so"), runtime_library("libstdc++.so")]
-    environment = os.environ | {
-        "LD_PRELOAD": " ".join(libraries),
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        "PYTHONMALLOC": "malloc",
-        "PYTHONPATH": str(module.parent),
-    }
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
-        env=environment,
+        env=sanitizer_environment() | {"PYTHONPATH": str(module.parent), "PYTHONMALLOC": "malloc"},
         capture_output=True,
         text=True,
         timeout=timeout,
         stdin=subprocess.DEVNULL,
     )
+
+
+def sanitizer_environment() -> dict[str, str]:
+    """In which a Python process can load what was built with sanitizers."""
+    # libstdc++ too, because AddressSanitizer looks for its __cxa_throw when the process starts.
+    libraries = [runtime_library("libasan.so"), runtime_library("libstdc++.so")]
+    return os.environ | {
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
 
 
 def compile_source(source: Path, include_dirs: Iterable[Path], flags: Sequence[str]) -> Path:

@@ -1,0 +1,269 @@
+"""Random calls of every operator: valid ones with all kinds of values, then changes to arguments.
+
+Everything is a function of a seed and an index. Sizes are tiny: bounds are as near as they can be.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rdk_cuda.affinity import Affinity
+from tests import generators
+
+from . import changes
+from .contract import LOGITS, OPERATORS, RefusedError, sizes_of
+
+LEADING = [(), (1,), (2,), (3,), (7,), (2, 2), (1, 3), (2, 1, 2), (2, 2, 2), (0,), (2, 0)]
+TARGET_SIZES = [1, 2, 3, 5, 17, 40]
+LARGE = 1030  # a second chunk, rarely: it costs as much as many small ones
+KINDS = [*generators.AFFINITIES, "mixed-4"]
+
+ORDINARY_TEMPERATURES = [1.0, 1.0, 0.7, 2.0, 0.0]
+TEMPERATURES = [*ORDINARY_TEMPERATURES, -0.0, 1e-45, 1e-30, 1e30, 3e38, -1.0, math.nan, math.inf]
+LIMITS = [0, 1, -1, 2**31 - 1, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63)]
+LIMITS_32 = [0, 1, -1, -2, 2**31 - 1, -(2**31)]
+MAX_DRAFTS = [0, 1, 2, 4, 4, 5, 9, -1, 100, 2**31 - 1, 2**31, 2**63 - 1, -(2**63)]
+
+
+@dataclass
+class Call:
+    operator: str
+    arguments: dict[str, Any]
+    changed: list[str] = field(default_factory=list)  # what was done to a valid call, in words
+
+    def __str__(self) -> str:
+        lines = [f"{self.operator}, changed: {', '.join(self.changed) or 'nothing'}"]
+        for name, value in self.arguments.items():
+            if isinstance(value, Tensor):
+                layout = f"{value.dtype} {list(value.shape)} strides {list(value.stride())}"
+                shown = f" {value.tolist()}" if value.numel() <= 24 else ""
+                lines.append(f"  {name}: {layout}{shown}".replace("torch.", ""))
+            else:
+                lines.append(f"  {name}: {value}")
+        return "\n".join(lines)
+
+
+def make_call(
+    seed: int, index: int, operators: tuple[str, ...], without: frozenset[int] = frozenset()
+) -> Call:
+    """Argument set ``index``; ``without`` leaves out some of its changes."""
+    values = Values(Random(f"{seed}/{index}"))
+    operator = values.random.choice(operators)
+    call = Call(operator, MAKERS[operator](values))
+    original = dict(call.arguments)
+    count = values.random.choices([0, 1, 2, 3], [45, 40, 12, 3])[0]
+    for i in range(count):
+        if i not in without:
+            changes.change(call, Random(f"{seed}/{index}/{i}"))
+    keep_trusted_values(call, original)
+    return call
+
+
+def keep_trusted_values(call: Call, original: dict[str, Any]) -> None:
+    """A changed affinity that is still accepted may be inconsistent, and its values are trusted."""
+    try:
+        sizes_of(call.operator, call.arguments)
+    except RefusedError:
+        return
+    for name, rule in OPERATORS[call.operator].items():
+        if rule.affinity:
+            call.arguments[name] = original[name]
+
+
+@functools.cache
+def affinity(kind: str, size: int) -> Affinity:
+    return generators.affinity(kind, size)
+
+
+class Values:
+    """Random values for arguments: ordinary ones, and now and then the worst."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.generator = torch.Generator().manual_seed(random.getrandbits(63))
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def affinity(self) -> Affinity:
+        size = LARGE if self.chance(0.01) else self.random.choice(TARGET_SIZES)
+        return affinity(self.random.choice(KINDS), size)
+
+    def logits(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        scale = self.random.choice([0.0, 0.5, 2.0, 2.0, 30.0])
+        values = torch.randn(shape, generator=self.generator) * scale
+        if self.chance(0.1):
+            values[torch.rand(shape, generator=self.generator) < 0.5] = -math.inf
+        values = values.to(dtype)
+        if values.numel() and self.chance(0.2):
+            limits = torch.finfo(dtype)
+            worst = [math.nan, math.inf, -math.inf, limits.max, limits.min, limits.tiny, -0.0]
+            flat = values.view(-1)
+            for _ in range(self.random.randint(1, 3)):
+                flat[self.random.randrange(flat.numel())] = self.random.choice(worst)
+        return values
+
+    def temperatures(self, shape: tuple[int, ...]) -> Tensor:
+        choices = TEMPERATURES if self.chance(0.3) else ORDINARY_TEMPERATURES
+        values = self.random.choices(choices, k=math.prod(shape))
+        return torch.tensor(values, dtype=torch.float32).reshape(shape)
+
+    def integers(self, shape: tuple[int, ...]) -> Tensor:
+        """64 bits each."""
+        values = [
+            self.random.choice(LIMITS) if self.chance(0.2) else self.random.randint(-(2**63), 2**40)
+            for _ in range(math.prod(shape))
+        ]
+        return torch.tensor(values, dtype=torch.int64).reshape(shape)
+
+    def tokens(self, count: int, size: int, dtype: torch.dtype, worst: float) -> Tensor:
+        """Ids below ``size``; a fraction ``worst`` of them unused or out of range."""
+        outside = [size, size + 1, *(LIMITS if dtype == torch.int64 else LIMITS_32)]
+        values = [
+            self.random.choice(outside) if self.chance(worst) else self.random.randrange(size)
+            for _ in range(count)
+        ]
+        return torch.tensor(values, dtype=dtype)
+
+    def dynamic(
+        self, leading: tuple[int, ...], size: int, dtype: torch.dtype
+    ) -> dict[str, Tensor | None]:
+        if self.chance(0.4):
+            return {"dynamic_tokens": None, "dynamic_logits": None}
+        shape = (*leading, self.random.choice([0, 1, 2, 3, 8]))
+        tokens = self.tokens(math.prod(shape), size, torch.int32, worst=0.3)
+        return {
+            "dynamic_tokens": tokens.reshape(shape),
+            "dynamic_logits": self.logits(shape, dtype),
+        }
+
+
+def redistribute(values: Values) -> dict[str, Any]:
+    made, leading = values.affinity(), values.random.choice(LEADING)
+    dtype = values.random.choice(LOGITS)
+    names = [name for name, rule in OPERATORS["redistribute"].items() if rule.affinity]
+    return {
+        "draft_logits": values.logits((*leading, made.draft_size), dtype),
+        "temperature": values.temperatures(leading),
+        **{name: getattr(made, name) for name in names},
+        **values.dynamic(leading, made.target_size, dtype),
+    }
+
+
+def draft(values: Values) -> dict[str, Any]:
+    made, leading = values.affinity(), values.random.choice(LEADING)
+    dtype = values.random.choice(LOGITS)
+    names = [name for name, rule in OPERATORS["draft"].items() if rule.affinity]
+    return {
+        "draft_logits": values.logits((*leading, made.draft_size), dtype),
+        "temperature": values.temperatures(leading),
+        "seeds": values.integers(leading),
+        "positions": values.integers(leading),
+        **{name: getattr(made, name) for name in names},
+        **values.dynamic(leading, made.target_size, dtype),
+    }
+
+
+def verify(values: Values) -> dict[str, Any]:
+    made, random = values.affinity(), values.random
+    lengths = [random.randint(0, 4) for _ in range(random.randint(0, 4))]
+    sequences, drafts = len(lengths), sum(lengths) + random.choice([0, 0, 0, 1, 3])
+    rows = None
+    available = drafts
+    if values.chance(0.4):
+        available = random.choice([0, 1, drafts, drafts + 3])
+        rows = values.tokens(drafts, max(available, 1), torch.int32, worst=0.2)
+    dtype = random.choice(LOGITS)
+    tokens = values.tokens(drafts, made.target_size, random.choice([torch.int64, torch.int32]), 0.1)
+    target_rows = drafts + sequences + random.choice([0, 0, 2])
+    target = values.logits((target_rows, made.target_size), random.choice(LOGITS))
+    offsets = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    if values.chance(0.5):
+        accept(target, tokens, lengths)
+    if values.chance(0.15):
+        worst = [-1, drafts, drafts + 1, drafts - 1, *LIMITS_32]
+        offsets[random.randrange(sequences + 1)] = random.choice(worst)
+    names = [name for name, rule in OPERATORS["verify"].items() if rule.affinity]
+    arguments = {
+        "target_logits": target,
+        "draft_logits": values.logits((available, made.draft_size), dtype),
+        "draft_stats": None,
+        "draft_rows": rows,
+        "draft_tokens": tokens,
+        "draft_offsets": offsets,
+        "target_temperature": values.temperatures((sequences,)),
+        "draft_temperature": values.temperatures((sequences,)),
+        "seeds": values.integers((sequences,)),
+        "positions": values.integers((sequences,)),
+        **{name: getattr(made, name) for name in names},
+        "max_draft": max_draft(random, sequences),
+        **values.dynamic((available,), made.target_size, dtype),
+    }
+    if values.chance(0.4):
+        arguments["draft_stats"] = stats(values, available, made.rank)
+    return arguments
+
+
+def accept(target: Tensor, tokens: Tensor, lengths: list[int]) -> None:
+    """Makes the target nearly certain of each drafted token."""
+    draft = 0
+    for b, length in enumerate(lengths):
+        for _ in range(length):
+            token = int(tokens[draft])
+            if 0 <= token < target.shape[1]:
+                target[draft + b, token] = 60.0
+            draft += 1
+
+
+def max_draft(random: Random, sequences: int) -> int:
+    if sequences == 0 and random.random() < 0.1:
+        return 2**31 - 2  # the most that is allowed; nothing is allocated
+    return random.choice(MAX_DRAFTS if random.random() < 0.2 else [0, 1, 2, 4, 4, 4])
+
+
+def stats(values: Values, rows: int, rank: int) -> Tensor:
+    """Like those that `draft` returns, and sometimes like nothing that it would."""
+    made = torch.rand(rows, 2 + rank, generator=values.generator)
+    made[:, 1] += 1.0
+    if rows and values.chance(0.3):
+        worst = [math.nan, math.inf, -math.inf, 0.0, -1.0, 3e38, -3e38, 1e-45]
+        made[values.random.randrange(rows), values.random.randrange(2 + rank)] = (
+            values.random.choice(worst)
+        )
+    return made
+
+
+def gather_logits(values: Values) -> dict[str, Any]:
+    leading, dtype = values.random.choice(LEADING), values.random.choice(LOGITS)
+    vocabulary = values.random.choice([0, 1, 2, 9, 40])
+    hidden_size = values.random.choice([1, 2, 15, 16, 17, 33])
+    shape = (*leading, values.random.choice([0, 1, 2, 5]))
+    token_type = values.random.choice([torch.int32, torch.int64])
+    tokens = values.tokens(math.prod(shape), max(vocabulary, 1), token_type, worst=0.3)
+    return {
+        "hidden": values.logits((*leading, hidden_size), dtype),
+        "weight": values.logits((vocabulary, hidden_size), dtype),
+        "tokens": tokens.reshape(shape),
+        "bias": values.logits((vocabulary,), dtype) if values.chance(0.5) else None,
+    }
+
+
+def step_seeds(values: Values) -> dict[str, Any]:
+    shape = values.random.choice(LEADING)
+    return {"seeds": values.integers(shape), "positions": values.integers(shape)}
+
+
+MAKERS = {
+    "redistribute": redistribute,
+    "draft": draft,
+    "verify": verify,
+    "gather_logits": gather_logits,
+    "step_seeds": step_seeds,
+}

@@ -1,0 +1,215 @@
+"""What DESIGN.md section 4 promises of the outputs of an accepted call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import reference
+from tests.tolerances import BOUNDARY
+
+from .contract import Sizes
+
+Outputs = tuple[Tensor, ...]
+Arguments = dict[str, Any]
+
+# Logits beyond this are rounded so coarsely in float32 that float64 may rightly draw another token.
+COMPARABLE = 64.0
+SUM_TO_ONE = 1e-5
+
+
+class BrokenPromiseError(Exception):
+    """An output that the contract rules out."""
+
+
+def require(condition: bool | Tensor, promise: str) -> None:
+    if not bool(condition):
+        raise BrokenPromiseError(promise)
+
+
+def require_form(name: str, output: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    require(output.dtype == dtype, f"{name} is {output.dtype}, not {dtype}")
+    require(tuple(output.shape) == shape, f"{name} is {list(output.shape)}, not {list(shape)}")
+
+
+def has_distribution(logits: Tensor, temperature: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    """Section 4, "Columns of a softmax": rows ``[n, V]``, temperatures ``[n]``, to bool ``[n]``."""
+    scale = temperature[:, None]
+    logits = logits.float()
+    quotient = logits / torch.where(scale == 0, 1.0, scale)
+    z = quotient + torch.where(scale == 0, torch.as_tensor(bias).clamp(max=0, min=-math.inf), bias)
+    # At temperature 0 a bias only masks.
+    z = torch.where((scale == 0) & (torch.as_tensor(bias) > -math.inf), logits, z)
+    bad = logits.isnan() | (logits == math.inf) | (logits.isfinite() & quotient.isinf())
+    bad |= z.isnan() | (z == math.inf)
+    usable = (temperature >= 0) & (temperature < math.inf)
+    return usable & ~bad.any(1) & z.isfinite().any(1)
+
+
+def draft_rows(arguments: Arguments, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
+    """Static and used dynamic logits ``[n, V_d + C]``, temperatures ``[n]``, bias ``[V_d + C]``."""
+    static = arguments["draft_logits"].reshape(math.prod(sizes["..."]), sizes["V_d"]).float()
+    temperature = arguments["temperature"].reshape(-1)
+    bias, tokens = arguments["bias"], arguments["dynamic_tokens"]
+    if tokens is None:
+        return static, temperature, bias
+    shape = (static.shape[0], sizes["C"])
+    tokens = tokens.reshape(shape)
+    unused = (tokens < 0) | (tokens >= sizes["V_t"])
+    values = arguments["dynamic_logits"].reshape(shape).float().masked_fill(unused, -math.inf)
+    return torch.cat([static, values], 1), temperature, torch.cat([bias, bias.new_zeros(shape[1])])
+
+
+def redistribute(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    (probs,) = outputs
+    require_form("probs", probs, torch.float32, (*sizes["..."], sizes["V_t"]))
+    rows, temperature, bias = draft_rows(arguments, sizes)
+    good = has_distribution(rows, temperature, bias)
+    probs = probs.reshape(rows.shape[0], sizes["V_t"])
+    require(probs[~good].isnan().all(), "a row without distribution has a probability")
+    probs = probs[good]
+    require((probs >= 0).all(), "a probability is negative or NaN")
+    sums = probs.double().sum(1)
+    require(((sums - 1).abs() < SUM_TO_ONE).all(), "probabilities do not sum to 1")
+    greedy = probs[temperature[good] == 0]
+    require((greedy.max(1).values == 1).all(), "q at temperature 0 is not one-hot")
+
+
+def draft(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    tokens, stats = outputs
+    require_form("tokens", tokens, torch.int64, sizes["..."])
+    require_form("stats", stats, torch.float32, (*sizes["..."], 2 + sizes["R"]))
+    rows, temperature, bias = draft_rows(arguments, sizes)
+    good = has_distribution(rows, temperature, bias)
+    tokens, stats = tokens.reshape(-1), stats.reshape(rows.shape[0], 2 + sizes["R"])
+    require((tokens[~good] == -1).all(), "a row without distribution has a token")
+    require(stats[~good].isnan().all(), "a row without distribution has stats")
+    inside = (tokens[good] >= 0) & (tokens[good] < sizes["V_t"])
+    require(inside.all(), "a drafted token is outside of the vocabulary")
+    greedy = temperature == 0
+    require((stats[good & greedy] == 0).all(), "stats at temperature 0 are not zeros")
+    stats = stats[good & ~greedy]
+    require(stats.isfinite().all(), "stats are not finite")
+    require((stats[:, 1] > 0.999).all(), "the sum of exponentials is less than the largest")
+    spread = stats[:, 2:]
+    require(((spread >= 0) & (spread < 1 + SUM_TO_ONE)).all(), "a prior's mass is not in [0, 1]")
+
+
+def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    tokens, num_accepted = outputs
+    sequences, width = sizes["B"], arguments["max_draft"] + 1
+    require_form("tokens", tokens, torch.int64, (sequences, width))
+    require_form("num_accepted", num_accepted, torch.int32, (sequences,))
+    drafted = arguments["draft_tokens"].tolist()
+    offsets, temperatures = arguments["draft_offsets"].tolist(), arguments["target_temperature"]
+    for b, accepted in enumerate(num_accepted.tolist()):
+        start, count = owned(offsets[b], offsets[b + 1], len(drafted))
+        require(0 <= accepted <= min(count, width - 1), "more drafts are accepted than there are")
+        row = tokens[b].tolist()
+        require(row[:accepted] == drafted[start : start + accepted], "an accepted token is changed")
+        require(all(t == -1 for t in row[accepted + 1 :]), "a token behind the stop is not -1")
+        target = arguments["target_logits"][start + b : start + b + accepted + 1]
+        good = has_distribution(target, temperatures[b].expand(accepted + 1))
+        require(good[:accepted].all(), "a draft is accepted where p is no distribution")
+        put = row[: accepted + bool(good[accepted])]
+        if not good[accepted]:
+            require(row[accepted] == -1, "a token is drawn where p is no distribution")
+        require(all(0 <= t < sizes["V_t"] for t in put), "a token is outside of the vocabulary")
+        if temperatures[b] == 0:
+            require(put == target[: len(put)].argmax(1).tolist(), "a greedy token is no argmax")
+        possible = target[range(len(put)), put] > -math.inf
+        require(possible.all(), "a token is put out that the target forbids")
+
+
+def owned(begin: int, end: int, drafts: int) -> tuple[int, int]:
+    """The first draft of a sequence and how many it has (section 4, "Bad input")."""
+    sound = 0 <= begin <= end <= drafts
+    return min(max(begin, 0), drafts), end - begin if sound else 0
+
+
+def gather_logits(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    (logits,) = outputs
+    hidden, weight, tokens = (arguments[name] for name in ("hidden", "weight", "tokens"))
+    require_form("logits", logits, hidden.dtype, tuple(tokens.shape))
+    outside = (tokens < 0) | (tokens >= sizes["V"])
+    require((logits[outside] == -math.inf).all(), "a token outside of the head has a logit")
+    if sizes["V"] == 0:
+        return
+    bias = arguments["bias"]
+    exact = reference.gather_logits(hidden, weight, tokens, bias, dtype=torch.float64)
+    terms = (hidden.abs(), weight.abs(), tokens, None if bias is None else bias.abs())
+    magnitude = reference.gather_logits(*terms, dtype=torch.float64)
+    limits = torch.finfo(hidden.dtype)
+    compared = ~outside & (magnitude < limits.max / 4)  # false for NaN
+    rounding = 32 * torch.finfo(torch.float32).eps * magnitude + limits.eps * exact.abs()
+    error = (logits.double() - exact).abs()[compared]
+    require((error <= (rounding + limits.tiny)[compared]).all(), "a logit is not the dot product")
+
+
+def step_seeds(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    (seeds,) = outputs
+    require_form("step_seeds", seeds, torch.int64, sizes["..."])
+    expected = reference.step_seeds(arguments["seeds"], arguments["positions"])
+    require(torch.equal(seeds, expected), "a key is not that of the reference")
+
+
+PROMISES: dict[str, Callable[[Arguments, Sizes, Outputs], None]] = {
+    "redistribute": redistribute,
+    "draft": draft,
+    "verify": verify,
+    "gather_logits": gather_logits,
+    "step_seeds": step_seeds,
+}
+
+
+# ----------------------------------------------------------------------------- against float64
+
+
+def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
+    """Whether float64 computes nearly the same logits, so that it has to draw the same tokens."""
+    if operator not in ("redistribute", "draft", "verify"):
+        return False  # compared in every call
+    pairs = {
+        "redistribute": [("draft_logits", "temperature"), ("dynamic_logits", "temperature")],
+        "verify": [
+            ("target_logits", "target_temperature"),
+            ("draft_logits", "draft_temperature"),
+            ("dynamic_logits", "draft_temperature"),
+        ],
+    }
+    pairs["draft"] = pairs["redistribute"]
+    for name, scale in pairs[operator]:
+        temperatures = arguments[scale]
+        coldest = min((t for t in temperatures.flatten().tolist() if t > 0), default=1.0)
+        if arguments[name] is not None:
+            logits = arguments[name].float()
+            largest = logits[logits.isfinite()].abs().max() if logits.isfinite().any() else 0.0
+            if largest / min(coldest, 1.0) > COMPARABLE:
+                return False
+    stats = arguments.get("draft_stats")
+    if stats is None:
+        return True
+    # Stats are believed, and these are not always those of their rows.
+    as_drafted = arguments | {"temperature": torch.ones(sizes["M"])}
+    good = has_distribution(*draft_rows(as_drafted, sizes | {"...": (sizes["M"],)}))
+    return bool(good.all()) and bool((stats.isfinite() & (stats.abs() < 10)).all())
+
+
+def agrees_with_the_reference(operator: str, arguments: Arguments, outputs: Outputs) -> None:
+    """In float64, but for draws that float64 shows to be near a boundary."""
+    if operator == "redistribute":
+        exact = reference.redistribute(**arguments, dtype=torch.float64)
+        close = torch.allclose(outputs[0].double(), exact, rtol=1e-4, atol=1e-7, equal_nan=True)
+        require(close, "q is not that of the reference")
+        return
+    trace = reference.Trace()
+    operators = {"draft": reference.draft, "verify": reference.verify}
+    expected = operators[operator](**arguments, dtype=torch.float64, trace=trace)[0]
+    different = outputs[0] != expected
+    different = different.any(1) if operator == "verify" else different.reshape(-1)
+    clear = trace.margins(different.numel()) > BOUNDARY
+    require(not (different & clear).any(), "a token is not that of the reference")
