@@ -1,5 +1,5 @@
-// cp.async of one thread: a copy reads its source only when a wait says that it has landed, and
-// until then its place in shared memory is garbage.
+// cp.async of one thread. A copy lands at once or, its place garbage until then, when a wait says
+// so: a GPU may do either.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ class AsyncCopies {
  public:
   static constexpr size_t kBytes = 16;
 
-  void start(void* to, const void* from);
+  void start(void* to, const void* from, bool lands_at_once);
   void commit() { ++groups_; }
   void wait(unsigned under_way);  // until no more than this many groups are
 
@@ -21,8 +21,8 @@ class AsyncCopies {
  private:
   struct Copy {
     void* to;
-    const void* from;
-    unsigned group;  // how many were committed before it
+    const void* from;  // null: has landed
+    unsigned group;    // how many were committed before it
   };
   std::vector<Copy> copies_;
   unsigned groups_ = 0;

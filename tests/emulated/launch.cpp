@@ -160,7 +160,7 @@ void async_copy(void* shared, const void* global, Site site) {
       0) {
     fail("async_copy between addresses that are not aligned to 16 bytes", site);
   }
-  scheduler.async_copies().start(shared, global);
+  scheduler.async_copies().start(shared, global, scheduler.coin());
 }
 void async_commit() { scheduler.async_copies().commit(); }
 void async_wait(unsigned groups_under_way) { scheduler.async_copies().wait(groups_under_way); }

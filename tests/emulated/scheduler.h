@@ -27,6 +27,7 @@ class Scheduler {
   unsigned lane() const { return current_->number % warpSize; }
   Moment now() const;
 
+  bool coin() { return random_->coin(); }
   AsyncCopies& async_copies() { return current_->async_copies; }
 
   int block_barrier(Barrier kind, int predicate, Site site);
