@@ -94,11 +94,12 @@ def extension(info: dict[str, object]) -> Extension:
     if with_cuda:
         include, library = kernels.toolkit_folders()
         macros.append(("RDK_WITH_CUDA", None))
-        # The static runtime, as nvcc itself links it: no tie to the one that torch brings.
+        # torch_cuda has the current stream. The static runtime, as nvcc itself links it: no tie to
+        # the one that torch brings.
         cuda = {
             "include_dirs": [str(include)],
             "library_dirs": [str(library)],
-            "libraries": ["cudart_static", "rt", "pthread", "dl"],
+            "libraries": ["torch_cuda", "cudart_static", "rt", "pthread", "dl"],
             "extra_link_args": ["-Wl,--exclude-libs,libcudart_static.a"],
         }
     sources = [

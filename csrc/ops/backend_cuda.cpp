@@ -7,6 +7,7 @@
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/ops.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 #include <stdexcept>
 #include <string>
@@ -49,7 +50,7 @@ void launch_on(const char* name, const typename Launch::Params& params, const Te
   const auto device = on.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
   void* current = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &current));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &current));
   const cudaStream_t stream = static_cast<cudaStream_t>(current);
 
   Launch launch{};

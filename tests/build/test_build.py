@@ -120,6 +120,8 @@ def test_cuda_on_refuses_to_build_without_cuda(source: Path) -> None:
     assert "has no CUDA" in result.stderr
 
 
+TORCH_LIBRARIES = Path(torch.__file__).parent / "lib"
+
 # A torch with CUDA as far as setup.py can tell; its headers are the same.
 WITH_CUDA = """
 import runpy, sys, torch
@@ -129,26 +131,67 @@ runpy.run_path("setup.py", run_name="__main__")
 """
 
 
-def test_with_a_cuda_torch_the_kernels_are_in_the_binary(source: Path, tmp_path: Path) -> None:
-    """Compiled and linked, not run: no symbol is left open but torch's own."""
+# What only libtorch_cuda.so has, which a torch without CUDA lacks.
+OF_TORCH_CUDA = "aoti_torch_get_current_cuda_stream"
+
+
+@pytest.fixture
+def torch_cuda(tmp_path: Path) -> Path:
+    """The folder of a libtorch_cuda.so: torch's own, or one with the symbol that is used of it."""
+    if (TORCH_LIBRARIES / "libtorch_cuda.so").exists():
+        return TORCH_LIBRARIES
+    source = tmp_path / "torch_cuda.c"
+    source.write_text(f"int {OF_TORCH_CUDA}(int device, void** stream) {{ return 1; }}\n")
+    library = tmp_path / "libtorch_cuda.so"
+    command = ["g++", "-shared", "-fPIC", "-xc", source, "-o", library, f"-Wl,-h,{library.name}"]
+    subprocess.run(command, check=True)
+    return tmp_path
+
+
+def test_with_a_cuda_torch_the_kernels_are_in_the_binary(
+    source: Path, tmp_path: Path, torch_cuda: Path
+) -> None:
+    """Compiled and linked, not run: what is left open is torch's own, and from where it is said."""
     if shutil.which("nvcc") is None or shutil.which("nm") is None:
         pytest.skip("nvcc or nm is not installed")
     copy = tmp_path / "rdk_cuda"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "*.so"))
-    result = run(["-c", WITH_CUDA], copy, RDK_CUDA="on", RDK_ARCHS="90a")
+    environment = {"RDK_CUDA": "on", "RDK_ARCHS": "90a", "LDFLAGS": f"-L{torch_cuda}"}
+    result = run(["-c", WITH_CUDA], copy, **environment)
     assert result.returncode == 0, result.stderr
     assert "building the CPU and CUDA 13.0 operators" in result.stderr
+    binary = copy / "rdk_cuda" / "_C.abi3.so"
     symbols = subprocess.run(
-        ["nm", "-D", copy / "rdk_cuda" / "_C.abi3.so"], check=True, capture_output=True, text=True
+        ["nm", "-D", binary], check=True, capture_output=True, text=True
     ).stdout
     undefined = set(re.findall(r" U (\w+)", symbols))
-    torch_cpu = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    torch_cpu = ctypes.CDLL(str(TORCH_LIBRARIES / "libtorch_cpu.so"))
     torch_symbols = {name for name in undefined if name.startswith(("aoti_torch", "torch_"))}
     missing = {name for name in torch_symbols if not hasattr(torch_cpu, name)}
-    assert missing <= {"aoti_torch_get_current_cuda_stream"}
-    assert "aoti_torch_get_current_cuda_stream" in undefined
+    assert missing <= {OF_TORCH_CUDA}
+    assert OF_TORCH_CUDA in undefined
+    # A CUDA torch loads its libraries for itself: what is not named here is not found on import.
+    assert b"libtorch_cuda.so\0" in binary.read_bytes()
     assert [name for name in undefined if name.startswith("cuda")] == []
     assert re.findall(r" T (cuda\w+)", symbols) == []
+
+
+def test_no_macro_is_used_that_torch_2_11_lacks() -> None:
+    """A build sees one torch's headers, and the tests rarely the oldest's.
+
+    These were read in 2.11's.
+    """
+    used = {
+        name
+        for path in (ROOT / "csrc").rglob("*.*")
+        for name in re.findall(r"\b(?:STABLE_|AOTI_|STD_)*TORCH_[A-Z_]+\b", path.read_text())
+    }
+    assert used == {
+        "STABLE_TORCH_LIBRARY",
+        "STABLE_TORCH_LIBRARY_IMPL",
+        "TORCH_BOX",
+        "TORCH_ERROR_CODE_CHECK",
+    }
 
 
 def test_a_source_distribution_has_every_source(built: tuple[Path, str], tmp_path: Path) -> None:
