@@ -1,5 +1,7 @@
 # Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
 # environment that is active; torch only where there is none that will do (a .venv sees that of its Python).
+# `make gpu-check`, on a machine with a GPU, installs nothing: PYTHON has torch with CUDA, pytest and numpy, and
+# nvcc and ninja are there. Options go into GPU_CHECK, as in `make gpu-check GPU_CHECK="--resume"`.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -15,13 +17,16 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo test lint install clean
+.PHONY: demo test gpu-check lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m rdk_cuda demo
 
 test: lint
 	$(RUN) -m pytest
+
+gpu-check:
+	$(PYTHON) -m tests.gpu $(GPU_CHECK)
 
 lint: $(ENVIRONMENT)/.rdk-dev
 	$(RUN) -m ruff check .

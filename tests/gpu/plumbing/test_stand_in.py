@@ -1,0 +1,171 @@
+"""What stands for the operators lays tensors out on the device as they were, and hands on the rest.
+
+On the CPU in the GPU's place, so these run everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda.affinity import Affinity
+from tests import generators
+from tests.emulated.workloads import WORKLOADS, batch
+from tests.gpu.batches import BATCHES, repeated
+from tests.gpu.machine import ROOT
+from tests.gpu.recorded import FREE, recorded
+from tests.gpu.stand_in import OnDevice, laid_out_alike, moved
+
+CPU = torch.device("cpu")
+
+LAYOUTS = {
+    "contiguous": torch.arange(12.0).view(3, 4),
+    "a slice of rows": torch.arange(12.0).view(3, 4)[1:],
+    "a slice of columns": generators.in_wider_rows(torch.arange(12.0).view(3, 4)),
+    "expanded": torch.arange(4.0).expand(1000, 4),
+    "transposed": torch.arange(12.0).view(3, 4).T,
+    "every other": torch.arange(12, dtype=torch.int32)[1::2],
+    "half precision at an odd offset": torch.arange(9.0).bfloat16()[1:],
+    "no rows": torch.zeros(5, 4)[:0],
+    "nothing": torch.zeros(0, dtype=torch.int64),
+    "a number": torch.tensor(3),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_values_dtype_strides_and_offset_are_kept(layout: str) -> None:
+    tensor = LAYOUTS[layout]
+    copy = laid_out_alike(tensor, CPU)
+    assert torch.equal(copy, tensor)
+    assert copy.dtype == tensor.dtype
+    assert (copy.stride(), copy.storage_offset()) == (tensor.stride(), tensor.storage_offset())
+    assert copy.untyped_storage().nbytes() == tensor.untyped_storage().nbytes()
+
+
+def test_a_copy_has_memory_of_its_own() -> None:
+    tensor = torch.zeros(3)
+    laid_out_alike(tensor, CPU).fill_(1)
+    assert not tensor.any()
+
+
+def test_a_plain_copy_would_have_hidden_the_layout() -> None:
+    """The control: `Tensor.to` makes a slice of padded rows contiguous."""
+    padded = LAYOUTS["a slice of columns"]
+    assert padded.clone(memory_format=torch.contiguous_format).stride() != padded.stride()
+    assert padded.to("meta").storage_offset() != padded.storage_offset()
+
+
+def test_what_is_no_tensor_and_what_is_elsewhere_stays() -> None:
+    there = torch.empty(3, device="meta")
+    given = (None, 7, 0.5, "text", there, [None, there])
+    assert moved(given, CPU) == given
+    assert moved(given, CPU)[4] is there
+
+
+def test_tensors_are_found_in_batches_affinities_and_dictionaries() -> None:
+    made = batch()
+    copied = moved({"batch": made, "affinity": made.affinity}, CPU)
+    assert copied["batch"].target_logits is not made.target_logits
+    assert torch.equal(copied["batch"].target_logits, made.target_logits)
+    assert copied["batch"].max_draft == made.max_draft
+    assert copied["batch"].draft_stats is None
+    assert isinstance(copied["affinity"], Affinity)
+
+
+def test_results_come_back_in_their_own_form() -> None:
+    operators = OnDevice(torch.ops.rdk, CPU)
+    integers = torch.arange(5)
+    assert torch.equal(
+        operators.step_seeds(integers, positions=integers),
+        torch.ops.rdk.step_seeds(integers, integers),
+    )
+    given = batch().arguments()
+    results = operators.verify(*given)
+    assert isinstance(results, tuple)
+    for actual, expected in zip(results, torch.ops.rdk.verify(*given), strict=True):
+        assert torch.equal(actual, expected)
+    assert operators.draft.default is torch.ops.rdk.draft.default
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls += 1
+        return getattr(rdk_cuda.operators, name)
+
+
+def test_the_emulated_tests_call_what_stands_for_the_operators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr(torch.ops, "rdk", OnDevice(counting, CPU))
+    WORKLOADS["verify"]()
+    assert counting.calls == 1
+
+
+# ------------------------------------------------------------------------- recorded and repeated
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_recorded_call_is_the_workload(workload: str) -> None:
+    call = recorded(workload)
+    for actual, expected in zip(call(torch.ops.rdk), WORKLOADS[workload](), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_other_values_are_other_results_of_the_same_shapes(workload: str) -> None:
+    """Graphs are replayed with them; and an affinity's tensors are never touched."""
+    call = recorded(workload)
+    other = call.with_other_values()
+    free = {i % len(call.arguments) for i in FREE[call.operator]}
+    for i, (before, after) in enumerate(zip(call.arguments, other.arguments, strict=True)):
+        if isinstance(before, Tensor):
+            assert before.shape == after.shape
+            assert after is before or i in free
+    results = zip(call(torch.ops.rdk), other(torch.ops.rdk), strict=True)
+    assert any(not torch.equal(*pair) for pair in results)
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_repeated_batch_decides_the_same_again_and_again(kind: str) -> None:
+    few = BATCHES[kind]()
+    expected = torch.ops.rdk.verify(*few.arguments())
+    actual = torch.ops.rdk.verify(*repeated(few, 3).arguments())
+    assert repeated(few, 3).size == 3 * few.size
+    for many, same in zip(actual, expected, strict=True):
+        assert torch.equal(many, same.repeat(3, *[1] * (same.dim() - 1)))
+
+
+# ------------------------------------------------------------------------------ without a package
+
+WITHOUT = """
+import importlib.util, sys, pytest
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "hypothesis" else find_spec(name)
+options = ["-qrs", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+sys.exit(pytest.main([*options, *sys.argv[1:]]))
+"""
+
+
+def test_without_hypothesis_only_the_tests_that_it_drives_are_skipped() -> None:
+    tests = "test_a_row_draws_its_top or test_greedy_ties or test_batch_sizes"
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "tests/gpu/test_draft.py", "-k", tests],
+        cwd=ROOT,
+        env=os.environ | {"RDK_GPU_TESTS_ON": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "4 passed, 1 skipped" in result.stdout, result.stdout + result.stderr
+    assert "hypothesis is not installed" in result.stdout

@@ -1,0 +1,71 @@
+"""The operator calls that the workloads of tests/emulated make, to be made again on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.emulated.workloads import WORKLOADS
+
+from .stand_in import moved
+
+# The arguments that may hold any values: not an affinity's, which are trusted, and not offsets.
+FREE = {
+    "redistribute": (0, 1, -2, -1),
+    "draft": (0, 1, 2, 3, -2, -1),
+    "verify": (0, 1, 2, 3, 4, 6, 7, 8, 9, -2, -1),
+    "gather_logits": (0, 1, 2, 3),
+    "step_seeds": (0, 1),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    operator: str
+    arguments: tuple[Any, ...]
+
+    def __call__(self, operators: Any) -> tuple[Tensor, ...]:
+        results = getattr(operators, self.operator)(*self.arguments)
+        return (results,) if isinstance(results, Tensor) else tuple(results)
+
+    def on(self, device: torch.device) -> Call:
+        return Call(self.operator, moved(self.arguments, device))
+
+    def with_other_values(self) -> Call:
+        """Logits, tokens, seeds, positions and temperatures of the row before."""
+        arguments = list(self.arguments)
+        for i in FREE[self.operator]:
+            if arguments[i] is not None:
+                arguments[i] = arguments[i].roll(1, 0)
+        return Call(self.operator, tuple(arguments))
+
+
+class Recorder:
+    """Stands for `torch.ops.rdk` and keeps what it is called with."""
+
+    def __init__(self, operators: Any) -> None:
+        self.operators = operators
+        self.calls: list[Call] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            self.calls.append(Call(name, arguments))
+            return getattr(self.operators, name)(*arguments)
+
+        return run
+
+
+def recorded(workload: str) -> Call:
+    """The last call of a workload, on the CPU."""
+    operators = torch.ops.rdk
+    recorder = Recorder(operators)
+    torch.ops.rdk = recorder
+    try:
+        WORKLOADS[workload]()
+    finally:
+        torch.ops.rdk = operators
+    return recorder.calls[-1]

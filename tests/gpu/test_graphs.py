@@ -1,0 +1,130 @@
+"""Every call can be captured into a CUDA graph, is one launch there, and replays on new inputs."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.emulated.workloads import WORKLOADS
+from tests.reference.test_invariance import assert_same_bits
+from tests.reference.test_pytorch import step
+from tests.reference.test_refusals import calls
+
+from .recorded import recorded
+from .stand_in import moved
+
+# The driver's CUgraphNodeType.
+KERNEL, MEMSET = 0, 2
+
+Outputs = tuple[Tensor, ...]
+
+
+def warmed_up(work: Callable[[], Outputs]) -> None:
+    """Before a capture, on a side stream, as PyTorch's notes on graphs say."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+
+
+def captured(
+    work: Callable[[], Outputs], *, keep_graph: bool = False
+) -> tuple[torch.cuda.CUDAGraph, Outputs]:
+    warmed_up(work)
+    graph = torch.cuda.CUDAGraph(keep_graph=keep_graph)
+    with torch.cuda.graph(graph):
+        outputs = work()
+    return graph, outputs
+
+
+def replayed(graph: torch.cuda.CUDAGraph, outputs: Outputs) -> Outputs:
+    """What a replay writes; nothing is left of what was there before."""
+    for output in outputs:
+        output.fill_(77)
+    graph.replay()
+    return tuple(output.clone() for output in outputs)
+
+
+def assert_equal(actual: Outputs, expected: Outputs) -> None:
+    for ours, same in zip(actual, expected, strict=True):
+        assert_same_bits(ours, same)
+
+
+def rewrite(inputs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    for tensor, value in zip(inputs, values, strict=True):
+        if isinstance(tensor, Tensor):
+            tensor.copy_(value)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_replays_are_eager_calls_also_with_rewritten_inputs(
+    cuda: torch.device, workload: str
+) -> None:
+    """Several replays of each: without the captured memset the second would find used tickets."""
+    first, other = recorded(workload), recorded(workload).with_other_values()
+    expected = {call: call.on(cuda)(torch.ops.rdk) for call in (first, other)}
+    static = first.on(cuda)
+    graph, outputs = captured(lambda: static(torch.ops.rdk))
+    for call in (first, first, other, other, first):
+        rewrite(static.arguments, call.arguments)
+        assert_equal(replayed(graph, outputs), expected[call])
+        # The graph's workspace is its own: calls outside of it do not disturb the next replay.
+        assert_equal(other.on(cuda)(torch.ops.rdk), expected[other])
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_call_is_one_launch_and_at_most_one_memset(cuda: torch.device, workload: str) -> None:
+    call = recorded(workload).on(cuda)
+    graph, _ = captured(lambda: call(torch.ops.rdk), keep_graph=True)
+    kinds = sorted(node_kinds(graph))
+    assert kinds in ([KERNEL], [KERNEL, MEMSET])
+    if workload in ("draft", "verify"):  # so few rows that they are split, and take tickets
+        assert kinds == [KERNEL, MEMSET]
+
+
+def node_kinds(graph: torch.cuda.CUDAGraph) -> list[int]:
+    """The CUgraphNodeType of every node, as the driver tells them."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    handle, count = ctypes.c_void_p(graph.raw_cuda_graph()), ctypes.c_size_t()
+    assert driver.cuGraphGetNodes(handle, None, ctypes.byref(count)) == 0
+    nodes = (ctypes.c_void_p * count.value)()
+    assert driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count)) == 0
+    kinds = []
+    for node in nodes:
+        kind = ctypes.c_int()
+        assert driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)) == 0
+        kinds.append(kind.value)
+    return kinds
+
+
+def test_a_whole_step_captured_and_replayed_on_side_streams(cuda: torch.device) -> None:
+    """step_seeds, draft and verify with ordinary PyTorch between them, in one graph."""
+    static = moved((calls()["verify"], calls()["draft"]), cuda)
+    verify, _ = static
+    seeds = [verify["seeds"].clone() + 1000 * i for i in range(5)]
+    expected = []
+    for values in seeds:
+        verify["seeds"].copy_(values)
+        expected.append(tuple(output.clone() for output in step(*static)))
+    assert any(not torch.equal(tokens, expected[0][0]) for tokens, _ in expected)
+
+    capture_stream, replay_stream = torch.cuda.Stream(cuda), torch.cuda.Stream(cuda)
+    warmed_up(lambda: step(*static))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=capture_stream):
+        outputs = step(*static)
+    torch.cuda.synchronize(cuda)
+    results = []
+    with torch.cuda.stream(replay_stream):
+        for values in seeds:  # never waiting for the host
+            verify["seeds"].copy_(values)
+            results.append(replayed(graph, outputs))
+    torch.cuda.synchronize(cuda)
+    for actual, same in zip(results, expected, strict=True):
+        assert_equal(actual, same)

@@ -1,0 +1,58 @@
+"""The decoder's output has the target's joint distribution, with operators or all on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("scipy", reason="scipy is not installed: no chi-square tests")
+
+from table_model import TableModel, chi_square, continuations, joint, pruned
+
+from rdk_cuda import operators
+from rdk_cuda.decoding import Output, SpeculativeDecoder
+from tests.decoding.test_losslessness import *  # noqa: F403
+from tests.decoding.test_losslessness import (
+    DRAFTER,
+    FALSE_ALARM,
+    LENGTH,
+    PROMPT,
+    SAMPLES,
+    SIZE,
+    TARGET,
+    virtual_tokens,
+)
+
+from .stand_in import OPERATORS
+
+pytestmark = pytest.mark.usefixtures("on_device")
+
+
+def test_models_affinity_and_operators_on_the_device(
+    native: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in OPERATORS:
+        monkeypatch.setattr(operators, name, getattr(native, name))
+    torch.use_deterministic_algorithms(False)
+
+    class ThereModel(TableModel):
+        def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+            return Output(super().feed(tokens, keep).logits.to(device))
+
+    monkeypatch.setattr(ThereModel, "device", device)
+    affinity = virtual_tokens()
+    decoder = SpeculativeDecoder(
+        ThereModel(TARGET.table, SIZE),
+        ThereModel(pruned(DRAFTER, affinity), SIZE),
+        affinity,
+        draft_length=2,
+    )
+
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        return decoder.generate(prompts, max_new_tokens=LENGTH, seeds=seeds).tokens
+
+    counts = continuations(generate, PROMPT, SAMPLES)
+    assert chi_square(counts, joint(TARGET, PROMPT, LENGTH)) > FALSE_ALARM

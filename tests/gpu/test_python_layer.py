@@ -1,0 +1,103 @@
+"""The Python layer on the device: with tensors that come from the CPU, and ones that are there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda.affinity import Affinity
+from tests import generators
+from tests.reference.test_python_layer import *  # noqa: F403
+from tests.reference.test_python_layer import BATCH, DRAFTS, SIZE, identity, inputs
+
+from .stand_in import moved
+
+pytestmark = pytest.mark.usefixtures("on_device")
+
+ON_THE_DEVICE = ["seeds as a number", "seeds as a list", "seeds as a tensor", "in two parts"]
+
+
+def step(
+    how: str, affinity: Affinity, logits: Tensor, tokens: Tensor, values: Tensor, target: Tensor
+) -> tuple[Tensor, ...]:
+    """A draft and its verification, all tensors on one device."""
+    seeds = {
+        "seeds as a number": 7,
+        "seeds as a list": list(range(BATCH)),
+        "seeds as a tensor": torch.arange(BATCH, device=logits.device),
+    }.get(how, 3)
+    first = {"seeds": seeds, "positions": 5, "temperature": [1.0, 0.5, 0.0, 2.0]}
+    parts = [slice(0, DRAFTS)] if how != "in two parts" else [slice(0, 1), slice(1, DRAFTS)]
+    drafts: list[rdk_cuda.Draft] = []
+    for part in parts:
+        link = {"after": drafts[-1]} if drafts else first
+        dynamic = {
+            "dynamic_tokens": tokens[:, part].contiguous(),
+            "dynamic_logits": values[:, part],
+        }
+        drafts.append(rdk_cuda.draft(logits[:, part], affinity, **link, **dynamic))
+    verified = rdk_cuda.verify(target, drafts, affinity, 0.9)
+    copied = rdk_cuda.Draft.without_distribution(drafts[0].tokens, seeds=seeds)
+    width = copied.tokens.shape[1] + 1
+    greedy = rdk_cuda.verify(target[:, :width], copied, affinity, temperature=0)
+    return (*verified, *greedy, *(draft.tokens for draft in drafts))
+
+
+@pytest.fixture
+def natively(native: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operators themselves, not what stands for them."""
+    monkeypatch.setattr(torch.ops, "rdk", native)
+    for name in ("redistribute", "draft", "verify", "gather_logits", "step_seeds"):
+        monkeypatch.setattr(rdk_cuda.operators, name, getattr(native, name))
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("how", ON_THE_DEVICE)
+def test_tensors_on_the_device_give_what_tensors_on_the_cpu_give(
+    natively: None, device: torch.device, how: str
+) -> None:
+    affinity = generators.affinity("mixed-2", SIZE)
+    given = inputs(affinity)
+    expected = step(how, affinity, *given)
+    there, on_device = affinity.to(device), moved(given, device)
+    results = step(how, there, *on_device)
+    q = rdk_cuda.redistribute(on_device[0], there, 0.8)
+    assert torch.equal(q[1, 2], rdk_cuda.redistribute(on_device[0][1, 2], there, 0.8))
+    for actual, same in zip(results, expected, strict=True):
+        assert actual.device.type == device.type
+        assert torch.equal(actual.cpu(), same)
+
+
+@pytest.mark.parametrize("of", ["the device", "the CPU"])
+def test_a_generator_of_either_device(natively: None, device: torch.device, of: str) -> None:
+    affinity = generators.affinity("mixed-2", SIZE).to(device)
+    logits = torch.zeros(500, affinity.draft_size, device=device)
+
+    def drafted(seed: int) -> Tensor:
+        generator = torch.Generator(device if of == "the device" else "cpu").manual_seed(seed)
+        return rdk_cuda.draft(logits, affinity, generator=generator).tokens
+
+    assert torch.equal(drafted(1), drafted(1))
+    assert not torch.equal(drafted(1), drafted(2))
+    assert rdk_cuda.draft(logits, affinity).seeds.unique().numel() == 500
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_step_of_the_python_layer_compiles_into_one_graph(
+    natively: None, device: torch.device, backend: str
+) -> None:
+    """In place of the CPU's test: what stands for the operators is not for torch.compile."""
+    affinity = identity().to(device)
+
+    def step(draft_logits: Tensor, target_logits: Tensor) -> Tensor:
+        first = rdk_cuda.draft(draft_logits, affinity, seeds=1, positions=7)
+        second = rdk_cuda.draft(draft_logits, affinity, after=first)
+        return rdk_cuda.verify(target_logits, [first, second], affinity).tokens
+
+    given = [generators.logits(6, 5).view(2, 3, 5)[0], generators.logits(9, 5, 1).view(3, 3, 5)]
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    on_device = moved(given, device)
+    assert torch.equal(compiled(*on_device), step(*on_device))
