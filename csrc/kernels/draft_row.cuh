@@ -9,6 +9,7 @@ namespace rdk {
 template <typename T>
 struct DraftRow {
   using Element = T;
+  using Place = int;  // the chunk
   Logits<T> logits;
   const float* bias;
   int size;
@@ -58,16 +59,19 @@ struct DraftRow {
     return scale(dynamic_logits[index]);
   }
 
+  __device__ __forceinline__ int place(int chunk) const { return chunk; }
+  __device__ __forceinline__ void advance(int chunks, int* chunk) const { *chunk += chunks; }
   __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
     if (chunk < static_chunks()) copy_chunk(logits, chunk * kChunk, size, landing);
   }
-  __device__ __forceinline__ void scaled_chunk(int chunk, const uint4* landed,
+  template <typename Source>
+  __device__ __forceinline__ void scaled_chunk(int chunk, Source source,
                                                float (&z)[kPerLane]) const {
     if (chunk < static_chunks()) {
       float shift[kPerLane];
-      read_chunk(logits, chunk * kChunk, size, landed, z);
+      read_chunk(logits, chunk * kChunk, size, source, z);
       scale(z);
-      read_chunk(Logits<float>(Dtype::kFloat32, bias, 0), chunk * kChunk, size, nullptr, shift);
+      read_chunk(Logits<float>(Dtype::kFloat32, bias, 0), chunk * kChunk, size, InMemory{}, shift);
 #pragma unroll
       for (int v = 0; v < kPerLane; ++v) z[v] = with_bias(z[v], shift[v]);
     } else {

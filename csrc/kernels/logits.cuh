@@ -51,6 +51,8 @@ struct Logits {
   __device__ __forceinline__ Logits(Dtype, const void* data, int64_t offset)
       : row(static_cast<const T*>(data) + offset) {}
 
+  __device__ __forceinline__ void advance(int64_t elements) { row += elements; }
+
   __device__ __forceinline__ float operator[](int i) const { return to_float(row[i]); }
 
   // Whether a vector may begin at any column that is a multiple of kVector.
@@ -90,6 +92,8 @@ struct Logits<AnyDtype> {
 
   __device__ __forceinline__ Logits(Dtype type, const void* base, int64_t row_offset)
       : dtype(type), data(base), offset(row_offset) {}
+
+  __device__ __forceinline__ void advance(int64_t elements) { offset += elements; }
 
   __device__ __forceinline__ float operator[](int i) const {
     switch (dtype) {
@@ -134,18 +138,26 @@ __device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, i
   }
 }
 
-// A chunk of a row, -inf behind its end: from where a copy of it has landed, or (null) from memory,
-// with all loads of a whole chunk under way before the first is used.
-template <typename T>
+// Where the 16-byte parts of a whole chunk are read from: from where a copy of it has landed, or
+// from where it lies in memory.
+struct InMemory {};
+__device__ __forceinline__ uint4 read_part(const uint4* landed, int part, const uint4*) {
+  return landed[part * kWarp + lane_index()];
+}
+__device__ __forceinline__ uint4 read_part(InMemory, int, const uint4* memory) {
+  return __ldg(memory);
+}
+
+// A chunk of a row, -inf behind its end. All loads of a whole one are under way before the first is
+// used.
+template <typename T, typename Source>
 __device__ __forceinline__ void read_chunk(const Logits<T>& logits, int begin, int size,
-                                           const uint4* landed, float (&out)[kPerLane]) {
+                                           Source source, float (&out)[kPerLane]) {
   if (is_whole(logits, begin, size)) {
 #pragma unroll
     for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
-      const uint4 bits = landed != nullptr
-                             ? landed[v / Logits<T>::kPerLoad * kWarp + lane_index()]
-                             : __ldg(logits.vector(begin + column_of(lane_index(), v)));
-      Logits<T>::unpack_bits(bits, out + v);
+      const uint4* memory = logits.vector(begin + column_of(lane_index(), v));
+      Logits<T>::unpack_bits(read_part(source, v / Logits<T>::kPerLoad, memory), out + v);
     }
   } else {
 #pragma unroll

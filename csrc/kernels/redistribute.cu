@@ -39,7 +39,7 @@ __device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch,
   const bool usable = usable_temperature(temperature);
   for (int chunk = warp_index(); usable && chunk < chunks; chunk += kWarps) {
     float z[kPerLane];
-    row.scaled_chunk(chunk, nullptr, z);
+    row.scaled_chunk(chunk, InMemory{}, z);
     sum_draft_chunk(row, chunk, z, launch.params.affinity.spread, rank, chunk_sums, spread_sums);
   }
   __syncthreads();

@@ -90,9 +90,10 @@ struct TargetColumns {
   __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
     copy_chunk(logits, chunk * kChunk, size, landing);
   }
-  __device__ __forceinline__ void scaled_chunk(int chunk, const uint4* landed,
+  template <typename Source>
+  __device__ __forceinline__ void scaled_chunk(int chunk, Source source,
                                                float (&z)[kPerLane]) const {
-    read_chunk(logits, chunk * kChunk, size, landed, z);
+    read_chunk(logits, chunk * kChunk, size, source, z);
     scale(z);
   }
 
@@ -107,26 +108,32 @@ __device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
 // Calls use(chunk, z) for the chunks first, first + stride, ... below count, by one warp, while
 // those to come are on their way into its ring. A multiprocessor needs some 40 KB on the way to
 // draw the whole bandwidth of an H200 (4.8 TB/s over 132 of them, about a microsecond away): 16
-// warps have 64.
+// warps have 64. Row is a row or what goes through chunks like one; it counts them in a Place of
+// its own.
 template <typename Row, typename Use>
 __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
                                               int count, Use&& use) {
   constexpr int kInFlight = kChunksInFlight<typename Row::Element>;
   constexpr int kSlot = kRingBytes / kInFlight / static_cast<int>(sizeof(uint4));
+  typename Row::Place ahead = row.place(first);
+  typename Row::Place place = ahead;
 #pragma unroll
   for (int i = 0; i < kInFlight; ++i) {
-    if (first + i * stride < count) row.copy(first + i * stride, ring + i * kSlot);
+    if (first + i * stride < count) row.copy(ahead, ring + i * kSlot);
     async_commit();
+    row.advance(stride, &ahead);
   }
   int slot = 0;
 #pragma unroll 1
   for (int chunk = first; chunk < count; chunk += stride) {
     async_wait<kInFlight - 1>();
     float z[kPerLane];
-    row.scaled_chunk(chunk, ring + slot * kSlot, z);
+    row.scaled_chunk(place, ring + slot * kSlot, z);
     const int next = chunk + kInFlight * stride;
-    if (next < count) row.copy(next, ring + slot * kSlot);
+    if (next < count) row.copy(ahead, ring + slot * kSlot);
     async_commit();
+    row.advance(stride, &ahead);
+    row.advance(stride, &place);
     slot = slot + 1 == kInFlight ? 0 : slot + 1;
     use(chunk, z);
   }
@@ -207,7 +214,7 @@ __device__ __forceinline__ int draw_column(const Row& row, const Softmax& softma
   const int chunk = warp_draw(softmax.count, uniform(words.word[0]), softmax.total,
                               [&](int c) { return softmax.weight(c); });
   float z[kPerLane];
-  row.scaled_chunk(chunk, nullptr, z);
+  row.scaled_chunk(chunk, InMemory{}, z);
   exponentiate(z);
   return chunk * kChunk + draw_in_chunk(z, uniform(words.word[1]));
 }
@@ -225,7 +232,7 @@ __device__ __forceinline__ int argmax_column(const Row& row, const Softmax& soft
   }
   chunk = warp_min(chunk);
   float z[kPerLane];
-  row.scaled_chunk(chunk, nullptr, z);
+  row.scaled_chunk(chunk, InMemory{}, z);
   int column = kChunk;
 #pragma unroll
   for (int v = 0; v < kPerLane; ++v) {

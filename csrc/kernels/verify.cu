@@ -22,22 +22,41 @@ __device__ __forceinline__ int chunks_in(int64_t columns) {
   return (static_cast<int>(columns) + kChunk - 1) / kChunk;
 }
 
-// The target's rows of consecutive steps of a sequence as one, chunk behind chunk.
+// The target's rows of consecutive steps of a sequence, chunk behind chunk.
 template <typename T>
 struct TargetSteps {
   using Element = T;
-  const VerifyParams& params;
-  const Sequence& sequence;
-  int first;
+  struct Place {
+    int64_t offset;  // of the row, from the first one's
+    int chunk;
+  };
+  TargetColumns<T> first;
+  int64_t stride;
   int chunks;  // of a row
 
-  __device__ __forceinline__ int step(int chunk) const { return first + chunk / chunks; }
-  __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
-    target_row<T>(params, sequence, step(chunk)).copy(chunk % chunks, landing);
+  __device__ __forceinline__ Place place(int chunk) const {
+    Place place{0, 0};
+    advance(chunk, &place);
+    return place;
   }
-  __device__ __forceinline__ void scaled_chunk(int chunk, const uint4* landed,
+  // No division: most steps stay in the row or go to the next.
+  __device__ __forceinline__ void advance(int by, Place* place) const {
+    for (place->chunk += by; place->chunk >= chunks; place->chunk -= chunks) {
+      place->offset += stride;
+    }
+  }
+  __device__ __forceinline__ void copy(const Place& place, uint4* landing) const {
+    row(place).copy(place.chunk, landing);
+  }
+  template <typename Source>
+  __device__ __forceinline__ void scaled_chunk(const Place& place, Source source,
                                                float (&z)[kPerLane]) const {
-    target_row<T>(params, sequence, step(chunk)).scaled_chunk(chunk % chunks, landed, z);
+    row(place).scaled_chunk(place.chunk, source, z);
+  }
+  __device__ __forceinline__ TargetColumns<T> row(const Place& place) const {
+    TargetColumns<T> columns = first;
+    columns.logits.advance(place.offset);
+    return columns;
   }
 };
 
@@ -51,7 +70,8 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
   const int stride = launch.splits * kWarps;
   const int start = split * kWarps + warp_index();
   const int in_all = (last - first + 1) * target_chunks;
-  const TargetSteps<T> steps{params, sequence, first, target_chunks};
+  const TargetSteps<T> steps{target_row<T>(params, sequence, first),
+                             params.target_logits.inner_stride, target_chunks};
   ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, first) * target_chunks;
   stream_chunks(steps, ring, start, stride, in_all, [&](int chunk, float (&z)[kPerLane]) {
     store_chunk_sum(exponentiate(z), &sums[chunk]);

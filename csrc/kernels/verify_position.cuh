@@ -59,10 +59,10 @@ __device__ __forceinline__ Sequence load_sequence(const VerifyParams& params, in
 template <typename T>
 __device__ __forceinline__ TargetColumns<T> target_row(const VerifyParams& params,
                                                        const Sequence& sequence, int step) {
+  const Rows& rows = params.target_logits;  // of two dimensions, so of one stride
   const int64_t row = sequence.start + sequence.index + step;
-  return {
-      Logits<T>(params.target_dtype, params.target_logits.data, params.target_logits.offset(row)),
-      static_cast<int>(params.affinity.target_size), Scale(sequence.target_temperature)};
+  return {Logits<T>(params.target_dtype, rows.data, row * rows.inner_stride),
+          static_cast<int>(params.affinity.target_size), Scale(sequence.target_temperature)};
 }
 
 __device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64_t draft) {
