@@ -1,4 +1,5 @@
-// The Python module rdk_cuda._C. Importing it registers the operators; it tells how it was built.
+// The Python module rdk_cuda._C. Importing it registers the operators; it tells how it was built,
+// and which instruction set the CPU operators run.
 
 #include <Python.h>
 
@@ -6,12 +7,21 @@
 #error "rdk_cuda._C is one binary for every Python from 3.10 on: build it with Py_LIMITED_API"
 #endif
 
+#include <exception>
+
+#include "cpu/arithmetic.h"
+
 namespace {
 
 PyObject* build_info(PyObject*, PyObject*) { return PyUnicode_FromString(RDK_BUILD_INFO); }
 
+PyObject* cpu_capability(PyObject*, PyObject*) {
+  return PyUnicode_FromString(rdk::cpu::arithmetic().name);
+}
+
 PyMethodDef methods[] = {
     {"build_info", build_info, METH_NOARGS, "How the operators were built, as JSON."},
+    {"cpu_capability", cpu_capability, METH_NOARGS, "The instruction set of the CPU operators."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -20,4 +30,13 @@ PyModuleDef module = {
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__C() { return PyModule_Create(&module); }
+// An instruction set that cannot be had is refused here rather than by the first operator.
+PyMODINIT_FUNC PyInit__C() {
+  try {
+    rdk::cpu::arithmetic();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_ImportError, error.what());
+    return nullptr;
+  }
+  return PyModule_Create(&module);
+}

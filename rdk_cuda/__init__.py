@@ -66,12 +66,15 @@ __all__ = [
 
 
 def build_info() -> dict[str, Any]:
-    """How the operators were built.
+    """How the operators were built, and what they run on.
 
     Returns:
         version: of rdk_cuda. torch_target: the oldest torch that the binary runs with.
         built_with_torch: the torch it was compiled beside. cuda: the CUDA version, or None for CPU
         operators only. cuda_reason: why. architectures: the CUDA architectures, e.g. `["90a"]`.
+        cpu_capability: the instruction set of the CPU operators, `"default"`, `"avx2"` or
+        `"avx512"`: the best that this machine has, unless `RDK_CPU_CAPABILITY` named another when
+        rdk_cuda was imported.
 
     Example:
         >>> import rdk_cuda
@@ -79,4 +82,5 @@ def build_info() -> dict[str, Any]:
         '2.11'
     """
     info: dict[str, Any] = json.loads(_operators.build_info())
+    info["cpu_capability"] = _operators.cpu_capability()
     return info

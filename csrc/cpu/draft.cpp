@@ -30,7 +30,8 @@ int64_t draw_target(const AffinityRows& affinity, int64_t draft, int64_t seed, i
                      prior_word);
 }
 
-int64_t draft_row(const DraftParams& params, int64_t index, Softmax* softmax) {
+int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threads,
+                  Softmax* softmax) {
   const int64_t rank = params.affinity.rank;
   const float temperature = params.temperature[index];
   float* stats = params.stats + index * (2 + rank);
@@ -48,9 +49,7 @@ int64_t draft_row(const DraftParams& params, int64_t index, Softmax* softmax) {
     if (column < 0) return -1;
     std::fill(stats, stats + 2 + rank, 0.0f);
   } else {
-    if (!draft_stats(row, params.draft.draft_size, params.affinity.spread, rank, softmax, stats)) {
-      return -1;
-    }
+    if (!draft_stats(row, params.affinity.spread, rank, threads, softmax, stats)) return -1;
     seed = params.seeds[index];
     position = params.positions[index];
     words = random_words(seed, position, Purpose::kDraft, 0);
@@ -63,11 +62,11 @@ int64_t draft_row(const DraftParams& params, int64_t index, Softmax* softmax) {
 
 }  // namespace
 
-void draft(const DraftParams& params, int64_t begin, int64_t end) {
-  Softmax softmax;
-  for (int64_t index = begin; index < end; ++index) {
-    params.tokens[index] = draft_row(params, index, &softmax);
-  }
+void draft(const DraftParams& params, const Threads& threads) {
+  for_each_row<Softmax>(threads, params.rows, params.draft.draft_size,
+                        [&](int64_t index, const Threads& for_row, Softmax* softmax) {
+                          params.tokens[index] = draft_row(params, index, for_row, softmax);
+                        });
 }
 
 }  // namespace rdk::cpu

@@ -1,12 +1,13 @@
-// Rows of logits in any of the three dtypes, read as float32.
+// Rows of logits in any of the three dtypes.
 #pragma once
 
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
 
+#include <algorithm>
 #include <cstdint>
 
-#include "../params.h"
+#include "arithmetic.h"
 
 namespace rdk::cpu {
 
@@ -29,25 +30,29 @@ decltype(auto) with_element_type(Dtype dtype, F&& f) {
 class LogitsRow {
  public:
   LogitsRow(Dtype dtype, const Rows& rows, int64_t row)
-      : dtype_(dtype), data_(rows.data), offset_(rows.data ? rows.offset(row) : 0) {}
-
-  float operator[](int64_t i) const {
-    return with_element_type(dtype_, [&](auto type) {
-      return static_cast<float>(static_cast<decltype(type)>(data_)[offset_ + i]);
-    });
+      : dtype_(dtype),
+        bytes_(static_cast<const char*>(rows.data)),
+        element_bytes_(dtype == Dtype::kFloat32 ? 4 : 2) {
+    if (bytes_ != nullptr) bytes_ += rows.offset(row) * element_bytes_;
   }
 
-  void load(int64_t begin, int64_t count, float* out) const {
-    with_element_type(dtype_, [&](auto type) {
-      const auto* logits = static_cast<decltype(type)>(data_) + offset_ + begin;
-      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(logits[i]);
-    });
+  Dtype dtype() const { return dtype_; }
+  const void* at(int64_t i) const { return bytes_ + i * element_bytes_; }
+  float operator[](int64_t i) const {
+    return with_element_type(
+        dtype_, [&](auto type) { return static_cast<float>(*static_cast<decltype(type)>(at(i))); });
   }
 
  private:
   Dtype dtype_;
-  const void* data_;
-  int64_t offset_;
+  const char* bytes_;
+  int64_t element_bytes_;
 };
+
+// How many columns of `size` are in a chunk.
+inline int64_t chunk_count(int64_t size, int64_t chunk) {
+  return std::min<int64_t>(kChunk, size - chunk * kChunk);
+}
+inline int64_t chunks_of(int64_t size) { return (size + kChunk - 1) / kChunk; }
 
 }  // namespace rdk::cpu

@@ -1,15 +1,15 @@
-// The CPU operators: each computes rows (or sequences) [begin, end) of its output, so that the
-// caller decides the threads.
+// The CPU operators. The caller brings the threads.
 #pragma once
 
 #include "../params.h"
+#include "threads.h"
 
 namespace rdk::cpu {
 
-void redistribute(const RedistributeParams& params, int64_t begin, int64_t end);
-void draft(const DraftParams& params, int64_t begin, int64_t end);
-void verify(const VerifyParams& params, int64_t begin, int64_t end);
-void gather_logits(const GatherLogitsParams& params, int64_t begin, int64_t end);
-void step_seeds(const StepSeedsParams& params, int64_t begin, int64_t end);
+void redistribute(const RedistributeParams& params, const Threads& threads);
+void draft(const DraftParams& params, const Threads& threads);
+void verify(const VerifyParams& params, const Threads& threads);
+void gather_logits(const GatherLogitsParams& params, const Threads& threads);
+void step_seeds(const StepSeedsParams& params, const Threads& threads);
 
 }  // namespace rdk::cpu

@@ -1,12 +1,11 @@
-// redistribute: q(x) = sum_i q'_i S[i, x] + sum_r s_r P[r, x], gathered over the columns of S, so
-// that each entry is summed in one fixed order. Memory floor: the V_d + C logits and the sparse
-// structure read once, V_t probabilities written once.
+// redistribute: q(x) = sum_i q'_i S[i, x] + sum_r s_r P[r, x] over the whole target vocabulary.
+// Memory floor: the V_d + C logits and the sparse structure read once, V_t probabilities written
+// once.
 
 #include <algorithm>
-#include <vector>
 
-#include "draft_row.h"
 #include "operators.h"
+#include "redistributed_row.h"
 
 namespace rdk::cpu {
 namespace {
@@ -22,58 +21,68 @@ bool redistribute_greedy(const DraftRow& row, const int32_t* row_top, int64_t ta
   return true;
 }
 
-bool redistribute_row(const RedistributeParams& params, int64_t index, Softmax* softmax,
-                      std::vector<float>* exponentials) {
+// Rows whose q is evaluated together, so that the columns of S are read once for all of them.
+struct Group {
+  Softmax softmax;
+  RedistributedRow rows[kGroup];
+  const RedistributedRow* evaluated[kGroup];
+  float* probs[kGroup];
+  int64_t count = 0;
+};
+
+// Writes the row, or leaves it to the group. False where it has no distribution.
+bool begin_row(const RedistributeParams& params, int64_t index, const Threads& threads,
+               float* probs, Group* group) {
   const AffinityColumns& affinity = params.affinity;
   const float temperature = params.temperature[index];
-  float* probs = params.probs + index * affinity.target_size;
   if (!usable_temperature(temperature)) return false;
   const DraftRow row(params.draft, index, temperature);
   if (temperature == 0.0f) {
     return redistribute_greedy(row, params.row_top, affinity.target_size, probs);
   }
-
   float stats[2 + kMaxRank];
-  if (!draft_stats(row, params.draft.draft_size, affinity.spread, affinity.rank, softmax, stats)) {
+  if (!draft_stats(row, affinity.spread, affinity.rank, threads, &group->softmax, stats)) {
     return false;
   }
-  exponentials->resize(params.draft.draft_size);
-  for (int64_t i = 0; i < params.draft.draft_size; ++i) {
-    (*exponentials)[i] = std::exp(row.static_value(i) - stats[0]);
-  }
-  for (int64_t x = 0; x < affinity.target_size; ++x) {
-    float mass = 0.0f;
-    for (int64_t entry = affinity.offsets[x]; entry < affinity.offsets[x + 1]; ++entry) {
-      mass += (*exponentials)[affinity.drafts[entry]] * affinity.weights[entry];
-    }
-    probs[x] = mass;
-  }
-  for (int64_t c = 0; c < row.dynamic_size(); ++c) {
-    if (row.dynamic_used(c)) {
-      probs[row.dynamic_token(c)] += std::exp(row.dynamic_value(c) - stats[0]);
-    }
-  }
-  for (int64_t x = 0; x < affinity.target_size; ++x) {
-    probs[x] /= stats[1];
-    for (int64_t r = 0; r < affinity.rank; ++r) {
-      probs[x] += stats[2 + r] * affinity.prior[r * affinity.target_size + x];
-    }
-  }
+  RedistributedRow* redistributed = &group->rows[group->count];
+  redistributed->assign(row, stats, affinity.rank, threads);
+  group->evaluated[group->count] = redistributed;
+  group->probs[group->count++] = probs;
   return true;
+}
+
+void evaluate(const AffinityColumns& affinity, const Group& group, const Threads& threads) {
+  // What one pass over them writes is still in the first cache when the next one reads it.
+  constexpr int64_t kTile = 2048;
+  share(threads, (affinity.target_size + kTile - 1) / kTile, [&](Units& units) {
+    for (int64_t tile; units.claim(&tile);) {
+      const int64_t begin = tile * kTile;
+      const int64_t end = std::min(begin + kTile, affinity.target_size);
+      float* q[kGroup];
+      for (int64_t i = 0; i < group.count; ++i) q[i] = group.probs[i] + begin;
+      RedistributedRow::evaluate(group.evaluated, group.count, affinity, begin, end, q);
+    }
+  });
 }
 
 }  // namespace
 
-void redistribute(const RedistributeParams& params, int64_t begin, int64_t end) {
-  Softmax softmax;
-  std::vector<float> exponentials;
-  for (int64_t index = begin; index < end; ++index) {
-    if (!redistribute_row(params, index, &softmax, &exponentials)) {
-      float* probs = params.probs + index * params.affinity.target_size;
-      std::fill(probs, probs + params.affinity.target_size,
-                std::numeric_limits<float>::quiet_NaN());
-    }
-  }
+void redistribute(const RedistributeParams& params, const Threads& threads) {
+  const int64_t size = params.affinity.target_size;
+  const int64_t together = std::clamp<int64_t>(params.rows / threads.count, 1, kGroup);
+  for_each_row<Group>(threads, (params.rows + together - 1) / together,
+                      together * (params.draft.draft_size + size),
+                      [&](int64_t unit, const Threads& for_unit, Group* group) {
+                        group->count = 0;
+                        const int64_t end = std::min((unit + 1) * together, params.rows);
+                        for (int64_t index = unit * together; index < end; ++index) {
+                          float* probs = params.probs + index * size;
+                          if (!begin_row(params, index, for_unit, probs, group)) {
+                            std::fill(probs, probs + size, std::numeric_limits<float>::quiet_NaN());
+                          }
+                        }
+                        if (group->count > 0) evaluate(params.affinity, *group, for_unit);
+                      });
 }
 
 }  // namespace rdk::cpu

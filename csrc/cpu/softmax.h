@@ -4,112 +4,111 @@
 //
 // A Row here is anything with
 //   int64_t chunks() const;
-//   bool scale_chunk(int64_t chunk, float* z) const;   kChunk values, padded with -inf; false: a
-//   value
-//                                                      in it leaves the row without a distribution
+//   int64_t count(int64_t chunk) const;                columns in it, kChunk but in the last
+//   float scale(int64_t chunk, float* z) const;        as Arithmetic::scale
 #pragma once
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
-#include "../params.h"
+#include "arithmetic.h"
+#include "threads.h"
 
 namespace rdk::cpu {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 inline bool usable_temperature(float temperature) {
   return temperature >= 0.0f && temperature < kInfinity;  // false for NaN
 }
 
-// z = logit / temperature + bias; false where that leaves the row without a distribution: a logit
-// that is NaN or +inf, a quotient that overflows. Logits of -inf are ordinary zeros.
-inline bool scale(float logit, float temperature, float bias, float* z) {
-  const float quotient = logit / temperature;
-  *z = quotient + bias;
-  const bool overflows = quotient == -kInfinity && logit != -kInfinity;
-  return *z < kInfinity && quotient < kInfinity && !overflows;
-}
-
-template <typename Value>
-float sum_chunk(Value&& value) {
-  constexpr int kLanes = 16;
-  float lanes[kLanes] = {};
-  for (int64_t i = 0; i < kChunk; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += value(i + lane);
-  }
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
-  }
-  return lanes[0];
-}
+// A chunk without a finite value has zeros only.
+inline float chunk_shift(float max) { return max == -kInfinity ? 0.0f : max; }
 
 struct ChunkSum {
-  float max;
+  float max;  // NaN: the row has no distribution
   float sum;  // of exp(z - max)
 };
 
-// Replaces the scaled logits of a chunk by exp(z - max).
-inline ChunkSum exponentiate_chunk(float* z) {
-  float max = -kInfinity;
-  for (int64_t i = 0; i < kChunk; ++i) max = z[i] > max ? z[i] : max;
-  const float shift = max == -kInfinity ? 0.0f : max;
-  for (int64_t i = 0; i < kChunk; ++i) z[i] = std::exp(z[i] - shift);
-  return {max, sum_chunk([z](int64_t i) { return z[i]; })};
-}
-
-// First index whose running sum exceeds u * total; never one of weight zero. -1 if the total is
-// zero.
-template <typename Weight>
-int64_t draw_index(int64_t count, float u, Weight&& weight) {
-  double total = 0.0;
-  for (int64_t i = 0; i < count; ++i) total += weight(i);
-  double running = 0.0;
-  for (int64_t i = 0; i < count; ++i) {
-    running += weight(i);
-    if (running > u * total) return i;
-  }
-  return -1;
-}
-
 struct Softmax {
   std::vector<ChunkSum> chunks;
+  std::vector<double> scales;  // exp(the chunk's max - max)
   float max = 0.0f;
   float sum = 0.0f;  // of exp(z - max)
   bool valid = false;
 
-  double chunk_scale(int64_t chunk) const {
-    return chunks[chunk].max == -kInfinity
-               ? 0.0
-               : std::exp(static_cast<double>(chunks[chunk].max) - static_cast<double>(max));
+  double chunk_weight(int64_t chunk) const { return chunks[chunk].sum * scales[chunk]; }
+
+  void merge() {
+    valid = false;
+    max = -kInfinity;
+    for (const ChunkSum& chunk : chunks) {
+      if (std::isnan(chunk.max)) return;
+      max = std::fmax(max, chunk.max);
+    }
+    if (max == -kInfinity) return;
+    valid = true;
+    scales.resize(chunks.size());
+    double total = 0.0;
+    for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+      scales[chunk] = std::exp(static_cast<double>(chunks[chunk].max) - static_cast<double>(max));
+      total += chunk_weight(chunk);
+    }
+    sum = static_cast<float>(total);
   }
-  double chunk_weight(int64_t chunk) const { return chunks[chunk].sum * chunk_scale(chunk); }
 };
 
 // One pass over a row. on_chunk(chunk, exponentials) sees each chunk while it is at hand.
 template <typename Row, typename OnChunk>
-void summarize(const Row& row, Softmax* softmax, OnChunk&& on_chunk) {
-  alignas(64) float z[kChunk];
-  softmax->chunks.resize(row.chunks());
-  softmax->max = -kInfinity;
-  softmax->valid = false;
-  for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
-    if (!row.scale_chunk(chunk, z)) return;
-    softmax->chunks[chunk] = exponentiate_chunk(z);
-    softmax->max = std::fmax(softmax->max, softmax->chunks[chunk].max);
-    on_chunk(chunk, z);
-  }
-  double total = 0.0;
-  for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) total += softmax->chunk_weight(chunk);
-  softmax->sum = static_cast<float>(total);
-  softmax->valid = softmax->max > -kInfinity;
+void summarize(const Row& row, const Threads& threads, Softmax* softmax, const OnChunk& on_chunk) {
+  constexpr int64_t kChunksPerUnit = 8;
+  const int64_t chunks = row.chunks();
+  softmax->chunks.resize(chunks);
+  share(threads, (chunks + kChunksPerUnit - 1) / kChunksPerUnit, [&](Units& units) {
+    alignas(64) float z[kChunk];
+    for (int64_t unit; units.claim(&unit);) {
+      const int64_t end = std::min((unit + 1) * kChunksPerUnit, chunks);
+      for (int64_t chunk = unit * kChunksPerUnit; chunk < end; ++chunk) {
+        const float max = row.scale(chunk, z);
+        const float sum = arithmetic().exponentiate(z, row.count(chunk), chunk_shift(max));
+        softmax->chunks[chunk] = {max, sum};
+        on_chunk(chunk, z);
+      }
+    }
+  });
+  softmax->merge();
 }
 
 template <typename Row>
-void summarize(const Row& row, Softmax* softmax) {
-  summarize(row, softmax, [](int64_t, const float*) {});
+void summarize(const Row& row, const Threads& threads, Softmax* softmax) {
+  summarize(row, threads, softmax, [](int64_t, const float*) {});
+}
+
+// First index whose running sum exceeds u * total; never one of weight zero. -1 if the total is
+// zero. Sixteen weights are added in order, then these sums: short chains of additions, and within
+// its sixteen an index is found by the same partial sums.
+template <typename Weight>
+int64_t draw_index(int64_t count, float u, const Weight& weight) {
+  constexpr int64_t kBlock = 16;
+  const auto block_sum = [&](int64_t begin) {
+    const int64_t end = std::min(begin + kBlock, count);
+    double sum = 0.0;
+    for (int64_t i = begin; i < end; ++i) sum += weight(i);
+    return sum;
+  };
+  double total = 0.0;
+  for (int64_t begin = 0; begin < count; begin += kBlock) total += block_sum(begin);
+  const double target = u * total;
+  double before = 0.0;
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const double sum = block_sum(begin);
+    if (before + sum > target) {
+      double running = weight(begin);
+      while (before + running <= target) running += weight(++begin);
+      return begin;
+    }
+    before += sum;
+  }
+  return -1;
 }
 
 // Two-level: one uniform picks the chunk, one the column inside it.
@@ -117,10 +116,11 @@ template <typename Row>
 int64_t draw_column(const Row& row, const Softmax& softmax, float u_chunk, float u_column) {
   const int64_t chunk =
       draw_index(row.chunks(), u_chunk, [&](int64_t c) { return softmax.chunk_weight(c); });
+  const int64_t count = row.count(chunk);
   alignas(64) float z[kChunk];
-  row.scale_chunk(chunk, z);
-  exponentiate_chunk(z);
-  return chunk * kChunk + draw_index(kChunk, u_column, [&z](int64_t i) { return z[i]; });
+  const float max = row.scale(chunk, z);
+  arithmetic().exponentiate(z, count, chunk_shift(max));
+  return chunk * kChunk + draw_index(count, u_column, [&z](int64_t i) { return z[i]; });
 }
 
 // The first column of the largest finite value; -1 where the row has no distribution.
@@ -130,12 +130,11 @@ int64_t argmax_column(const Row& row) {
   float best = -kInfinity;
   int64_t column = -1;
   for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
-    if (!row.scale_chunk(chunk, z)) return -1;
-    for (int64_t i = 0; i < kChunk; ++i) {
-      if (z[i] > best) {
-        best = z[i];
-        column = chunk * kChunk + i;
-      }
+    const float max = row.scale(chunk, z);
+    if (std::isnan(max)) return -1;
+    if (max > best) {
+      best = max;
+      column = chunk * kChunk + (std::find(z, z + kChunk, max) - z);
     }
   }
   return column;

@@ -5,8 +5,8 @@
 
 namespace rdk::cpu {
 
-void step_seeds(const StepSeedsParams& params, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i) {
+void step_seeds(const StepSeedsParams& params, const Threads&) {
+  for (int64_t i = 0; i < params.count; ++i) {
     params.step_seeds[i] = step_seed(params.seeds[i], params.positions[i]);
   }
 }

@@ -13,24 +13,32 @@ namespace {
 // After every proposal failed: max(p - q, 0) summed over all tokens. Without any mass there (p = q
 // up to rounding) the token is drawn from p.
 int64_t draw_residual_directly(const TargetDistribution& target, const DraftDistribution& draft,
-                               int64_t target_size, const PhiloxWords& words) {
-  const int64_t chunks = (target_size + kChunk - 1) / kChunk;
-  const auto residual = [&](int64_t token) {
-    return token < target_size ? std::fmax(target.p(token) - draft.q(token), 0.0f) : 0.0f;
+                               const Threads& threads, const PhiloxWords& words) {
+  RedistributedRow redistributed;
+  draft.prepare(threads, &redistributed);
+  const auto evaluate = [&](int64_t chunk, float* residual) {
+    const int64_t begin = chunk * kChunk;
+    alignas(64) float q[kChunk] = {};
+    target.evaluate(chunk, residual);
+    draft.evaluate(redistributed, begin, begin + target.count(chunk), q);
+    return arithmetic().residual(residual, q, target.count(chunk));
   };
-  std::vector<float> sums(chunks);
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    sums[chunk] = sum_chunk([&](int64_t i) { return residual(chunk * kChunk + i); });
-  }
+  std::vector<float> sums(target.chunks());
+  share(threads, target.chunks(), [&](Units& units) {
+    alignas(64) float residual[kChunk];
+    for (int64_t chunk; units.claim(&chunk);) sums[chunk] = evaluate(chunk, residual);
+  });
   const int64_t chunk =
-      draw_index(chunks, uniform(words.word[0]), [&](int64_t c) { return sums[c]; });
+      draw_index(target.chunks(), uniform(words.word[0]), [&](int64_t c) { return sums[c]; });
   if (chunk < 0) return target.draw(words);
-  return chunk * kChunk + draw_index(kChunk, uniform(words.word[1]),
-                                     [&](int64_t i) { return residual(chunk * kChunk + i); });
+  alignas(64) float residual[kChunk];
+  evaluate(chunk, residual);
+  return chunk * kChunk + draw_index(target.count(chunk), uniform(words.word[1]),
+                                     [&](int64_t i) { return residual[i]; });
 }
 
 int64_t draw_residual(const TargetDistribution& target, const DraftDistribution& draft,
-                      int64_t target_size, int64_t seed, int64_t position) {
+                      const Threads& threads, int64_t seed, int64_t position) {
   if (target.greedy()) return target.argmax();
   for (int attempt = 0; attempt < kResidualTries; ++attempt) {
     const PhiloxWords words = random_words(seed, position, Purpose::kResidual, attempt);
@@ -38,7 +46,7 @@ int64_t draw_residual(const TargetDistribution& target, const DraftDistribution&
     const float p = target.p(token);
     if (uniform(words.word[2]) * p < p - draft.q(token)) return token;
   }
-  return draw_residual_directly(target, draft, target_size,
+  return draw_residual_directly(target, draft, threads,
                                 random_words(seed, position, Purpose::kDirect, 0));
 }
 
@@ -74,8 +82,14 @@ int64_t drafted_token(const VerifyParams& params, int64_t draft) {
                                  : static_cast<const int32_t*>(params.draft_tokens)[draft];
 }
 
-void verify_sequence(const VerifyParams& params, int64_t sequence, Softmax* target_softmax,
-                     Softmax* draft_softmax) {
+// Kept from one sequence to the next for their memory.
+struct Scratch {
+  Softmax target;
+  Softmax draft;
+};
+
+void verify_sequence(const VerifyParams& params, int64_t sequence, const Threads& threads,
+                     Scratch* scratch) {
   int64_t* tokens = params.tokens + sequence * (params.max_draft + 1);
   int32_t* num_accepted = params.num_accepted + sequence;
   std::fill(tokens, tokens + params.max_draft + 1, -1);
@@ -86,16 +100,17 @@ void verify_sequence(const VerifyParams& params, int64_t sequence, Softmax* targ
   for (int64_t step = 0; step <= range.count; ++step) {
     const int64_t position = later(params.positions[sequence], step);
     const TargetDistribution target(params, range.start + sequence + step,
-                                    params.target_temperature[sequence], target_softmax);
+                                    params.target_temperature[sequence], threads, &scratch->target);
     if (!target.valid()) return;
     const int64_t token = step < range.count ? drafted_token(params, range.start + step) : -1;
     if (token == -1) {
       tokens[step] = target.draw(random_words(seed, position, Purpose::kBonus, 0));
       return;
     }
-    const DraftDistribution draft(params, sequence, range.start + step, token, draft_softmax);
+    const DraftDistribution draft(params, sequence, range.start + step, token, threads,
+                                  &scratch->draft);
     if (!accepts(target, draft, token, seed, position)) {
-      tokens[step] = draw_residual(target, draft, params.affinity.target_size, seed, position);
+      tokens[step] = draw_residual(target, draft, threads, seed, position);
       return;
     }
     tokens[step] = token;
@@ -105,12 +120,11 @@ void verify_sequence(const VerifyParams& params, int64_t sequence, Softmax* targ
 
 }  // namespace
 
-void verify(const VerifyParams& params, int64_t begin, int64_t end) {
-  Softmax target_softmax;
-  Softmax draft_softmax;
-  for (int64_t sequence = begin; sequence < end; ++sequence) {
-    verify_sequence(params, sequence, &target_softmax, &draft_softmax);
-  }
+void verify(const VerifyParams& params, const Threads& threads) {
+  for_each_row<Scratch>(threads, params.sequences, params.affinity.target_size,
+                        [&](int64_t sequence, const Threads& for_sequence, Scratch* scratch) {
+                          verify_sequence(params, sequence, for_sequence, scratch);
+                        });
 }
 
 }  // namespace rdk::cpu

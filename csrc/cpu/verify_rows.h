@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "../kernels/philox.h"
-#include "draft_row.h"
+#include "redistributed_row.h"
 
 namespace rdk::cpu {
 
@@ -17,16 +18,13 @@ class TargetRow {
         size_(params.affinity.target_size),
         temperature_(temperature == 0.0f ? 1.0f : temperature) {}
 
-  int64_t chunks() const { return (size_ + kChunk - 1) / kChunk; }
+  int64_t chunks() const { return chunks_of(size_); }
+  int64_t count(int64_t chunk) const { return chunk_count(size_, chunk); }
 
-  bool scale_chunk(int64_t chunk, float* z) const {
-    const int64_t begin = chunk * kChunk;
-    const int64_t count = std::min<int64_t>(kChunk, size_ - begin);
-    logits_.load(begin, count, z);
-    bool usable = true;
-    for (int64_t i = 0; i < count; ++i) usable &= scale(z[i], temperature_, 0.0f, &z[i]);
-    std::fill(z + count, z + kChunk, -kInfinity);
-    return usable;
+  float scale(int64_t chunk, float* z) const {
+    return arithmetic().scale(
+        {logits_.dtype(), logits_.at(chunk * kChunk), count(chunk), temperature_, nullptr, false},
+        z);
   }
 
   float value(int64_t token) const { return logits_[token] / temperature_; }
@@ -40,14 +38,15 @@ class TargetRow {
 // p at one position: one-hot on the argmax at temperature 0.
 class TargetDistribution {
  public:
-  TargetDistribution(const VerifyParams& params, int64_t row, float temperature, Softmax* softmax)
+  TargetDistribution(const VerifyParams& params, int64_t row, float temperature,
+                     const Threads& threads, Softmax* softmax)
       : row_(params, row, temperature), greedy_(temperature == 0.0f), softmax_(*softmax) {
     if (!usable_temperature(temperature)) return;
     if (greedy_) {
       argmax_ = argmax_column(row_);
       valid_ = argmax_ >= 0;
     } else {
-      summarize(row_, softmax);
+      summarize(row_, threads, softmax);
       valid_ = softmax->valid;
     }
   }
@@ -58,7 +57,17 @@ class TargetDistribution {
 
   float p(int64_t token) const {
     if (greedy_) return token == argmax_ ? 1.0f : 0.0f;
-    return std::exp(row_.value(token) - softmax_.max) / softmax_.sum;
+    return exponential(row_.value(token) - softmax_.max) / softmax_.sum;
+  }
+
+  int64_t chunks() const { return row_.chunks(); }
+  int64_t count(int64_t chunk) const { return row_.count(chunk); }
+
+  // p over one chunk.
+  void evaluate(int64_t chunk, float* p) const {
+    row_.scale(chunk, p);
+    arithmetic().exponentiate(p, count(chunk), softmax_.max);
+    for (int64_t i = 0; i < count(chunk); ++i) p[i] /= softmax_.sum;
   }
 
   // Of the words of one random draw, the first picks the chunk and the second the column.
@@ -79,27 +88,27 @@ class TargetDistribution {
 class DraftDistribution {
  public:
   DraftDistribution(const VerifyParams& params, int64_t sequence, int64_t draft, int64_t token,
-                    Softmax* softmax)
+                    const Threads& threads, Softmax* softmax)
       : params_(params),
         token_(token),
         index_(params.draft_rows ? params.draft_rows[draft] : draft),
         temperature_(params.draft_temperature[sequence]),
-        kind_(classify(softmax)) {}
+        kind_(classify(threads, softmax)) {}
 
   bool usable() const { return kind_ != Kind::kUnusable; }
 
   float q(int64_t token) const {
-    if (kind_ == Kind::kUnusable) return 0.0f;
-    if (kind_ == Kind::kOneHot) return token == token_ ? 1.0f : 0.0f;
+    if (kind_ != Kind::kRow) return one_hot(token);
     const AffinityColumns& affinity = params_.affinity;
-    const DraftRow row(params_.draft, index_, temperature_);
     float mass = 0.0f;
     for (int64_t entry = affinity.offsets[token]; entry < affinity.offsets[token + 1]; ++entry) {
-      mass +=
-          std::exp(row.static_value(affinity.drafts[entry]) - stats_[0]) * affinity.weights[entry];
+      mass += exponential(row_->static_value(affinity.drafts[entry]) - stats_[0]) *
+              affinity.weights[entry];
     }
-    for (int64_t c = 0; c < row.dynamic_size(); ++c) {
-      if (row.dynamic_token(c) == token) mass += std::exp(row.dynamic_value(c) - stats_[0]);
+    for (int64_t c = 0; c < row_->dynamic_size(); ++c) {
+      if (row_->dynamic_token(c) == token) {
+        mass += exponential(row_->dynamic_value(c) - stats_[0]);
+      }
     }
     float q = mass / stats_[1];
     for (int64_t r = 0; r < affinity.rank; ++r) {
@@ -108,22 +117,39 @@ class DraftDistribution {
     return q;
   }
 
+  // q over ranges of tokens: evaluate() after one prepare().
+  void prepare(const Threads& threads, RedistributedRow* redistributed) const {
+    if (kind_ == Kind::kRow) {
+      redistributed->assign(*row_, stats_, params_.affinity.rank, threads);
+    }
+  }
+  void evaluate(const RedistributedRow& redistributed, int64_t begin, int64_t end, float* q) const {
+    if (kind_ == Kind::kRow) {
+      const RedistributedRow* row = &redistributed;
+      return RedistributedRow::evaluate(&row, 1, params_.affinity, begin, end, &q);
+    }
+    for (int64_t token = begin; token < end; ++token) q[token - begin] = one_hot(token);
+  }
+
  private:
   enum class Kind { kUnusable, kOneHot, kRow };
 
-  Kind classify(Softmax* softmax) {
+  float one_hot(int64_t token) const {
+    return kind_ == Kind::kOneHot && token == token_ ? 1.0f : 0.0f;
+  }
+
+  Kind classify(const Threads& threads, Softmax* softmax) {
     if (token_ < 0 || token_ >= params_.affinity.target_size) return Kind::kUnusable;
     if (index_ == -1) return Kind::kOneHot;
     if (index_ < 0 || index_ >= params_.draft_rows_available) return Kind::kUnusable;
     if (temperature_ == 0.0f) return Kind::kOneHot;
     if (!usable_temperature(temperature_)) return Kind::kUnusable;
+    row_.emplace(params_.draft, index_, temperature_);
     const int64_t width = 2 + params_.affinity.rank;
     if (params_.draft_stats != nullptr) {
       std::copy_n(params_.draft_stats + index_ * width, width, stats_);
     } else {
-      const DraftRow row(params_.draft, index_, temperature_);
-      draft_stats(row, params_.draft.draft_size, params_.affinity.spread, params_.affinity.rank,
-                  softmax, stats_);
+      draft_stats(*row_, params_.affinity.spread, params_.affinity.rank, threads, softmax, stats_);
     }
     const bool finite =
         std::all_of(stats_, stats_ + width, [](float value) { return std::isfinite(value); });
@@ -134,6 +160,7 @@ class DraftDistribution {
   int64_t token_;
   int64_t index_;
   float temperature_;
+  std::optional<DraftRow> row_;
   float stats_[2 + kMaxRank];
   Kind kind_;
 };

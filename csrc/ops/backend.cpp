@@ -11,40 +11,36 @@
 namespace rdk::ops {
 namespace {
 
-// Rows are independent, so the threads that share them do not change a bit of the result.
+// The operators decide what is shared, so that the number of threads changes no bit of the result.
+void run_on_threads(int64_t workers, const std::function<void()>& work) {
+  torch::stable::parallel_for(0, workers, 1, [&](int64_t, int64_t) { work(); });
+}
+
 template <typename Params>
-void run_rows(const Params& params, const Tensor& on,
-              void (*on_cpu)(const Params&, int64_t, int64_t), int64_t count,
-              int64_t count_per_thread) {
+void run_on(const Params& params, const Tensor& on,
+            void (*on_cpu)(const Params&, const cpu::Threads&)) {
 #if defined(RDK_WITH_CUDA)
   if (on.is_cuda()) return run_on_cuda(params, on);
 #else
   (void)on;
 #endif
-  torch::stable::parallel_for(0, count, count_per_thread,
-                              [&](int64_t begin, int64_t end) { on_cpu(params, begin, end); });
+  on_cpu(params, {torch::stable::get_num_threads(), run_on_threads});
 }
 
 }  // namespace
 
 void run(const RedistributeParams& params, const Tensor& on) {
-  run_rows(params, on, cpu::redistribute, params.rows, 1);
+  run_on(params, on, cpu::redistribute);
 }
 
-void run(const DraftParams& params, const Tensor& on) {
-  run_rows(params, on, cpu::draft, params.rows, 1);
-}
+void run(const DraftParams& params, const Tensor& on) { run_on(params, on, cpu::draft); }
 
-void run(const VerifyParams& params, const Tensor& on) {
-  run_rows(params, on, cpu::verify, params.sequences, 1);
-}
+void run(const VerifyParams& params, const Tensor& on) { run_on(params, on, cpu::verify); }
 
 void run(const GatherLogitsParams& params, const Tensor& on) {
-  run_rows(params, on, cpu::gather_logits, params.rows * params.tokens_per_row, 32);
+  run_on(params, on, cpu::gather_logits);
 }
 
-void run(const StepSeedsParams& params, const Tensor& on) {
-  run_rows(params, on, cpu::step_seeds, params.count, 4096);
-}
+void run(const StepSeedsParams& params, const Tensor& on) { run_on(params, on, cpu::step_seeds); }
 
 }  // namespace rdk::ops

@@ -1,0 +1,70 @@
+// The arithmetic on whole chunks of a row, once for each instruction set and the same to the bit in
+// all of them. Everything else in this folder is compiled for any machine.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "../params.h"
+
+namespace rdk::cpu {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// The columns of one chunk as they lie in memory.
+struct ChunkColumns {
+  Dtype dtype;
+  const void* logits;
+  int64_t count;         // at most kChunk
+  float temperature;     // positive
+  const float* bias;     // null: none
+  bool bias_only_masks;  // a finite bias counts as 0
+};
+
+// Rows that are redistributed together.
+constexpr int64_t kGroup = 4;
+
+struct Arithmetic {
+  const char* name;
+
+  // z = logit / temperature + bias, padded with -inf to a multiple of 16. The largest of them, or
+  // NaN where one leaves the row without a distribution: a logit that is NaN or +inf, a quotient
+  // that overflows, a z that is NaN or +inf. Logits of -inf are ordinary zeros.
+  float (*scale)(const ChunkColumns& columns, float* z);
+
+  // Replaces z, with its padding, by exp(z - shift); the sum.
+  float (*exponentiate)(float* z, int64_t count, float shift);
+
+  // sums[r] = sum_i weights[i] * spread[i * rank + r]. weights are padded with 0.
+  void (*spread_sums)(const float* weights, int64_t count, const float* spread, int64_t rank,
+                      float* sums);
+
+  // For each of `rows` rows, at most kGroup: masses[row][x - begin] = sum over column x of S, in
+  // order, of weights[row][draft] * col_weights. The columns are read once for all rows.
+  void (*column_masses)(const AffinityColumns& affinity, const float* const* weights, int64_t rows,
+                        int64_t begin, int64_t end, float* const* masses);
+
+  // masses[x - begin] becomes masses[x - begin] / sum + s[0] * P[0, x] + s[1] * P[1, x] + ...
+  void (*finish_columns)(const AffinityColumns& affinity, float sum, const float* s, int64_t begin,
+                         int64_t end, float* masses);
+
+  // Replaces p by max(p - q, 0); the sum. Both are padded with 0 to a multiple of 16.
+  float (*residual)(float* p, const float* q, int64_t count);
+
+  // row . hidden, both of this dtype. Meanwhile fetches as many elements from `ahead`, if not null.
+  float (*dot)(Dtype dtype, const void* row, const void* hidden, int64_t size, const void* ahead);
+};
+
+// The best that this machine has, or the one that RDK_CPU_CAPABILITY names: default, avx2 or
+// avx512. Read once. Throws std::runtime_error where that is another word, or this machine has not
+// got it.
+const Arithmetic& arithmetic();
+
+// Of one column, to the bit as in its chunk.
+inline float exponential(float z) {
+  alignas(64) float padded[16] = {z};
+  arithmetic().exponentiate(padded, 1, 0.0f);
+  return padded[0];
+}
+
+}  // namespace rdk::cpu

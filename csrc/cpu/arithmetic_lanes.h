@@ -1,0 +1,264 @@
+// `Arithmetic` over lanes.h: included once by each arithmetic_*.cpp, and compiled for its machine.
+#pragma once
+
+#include "arithmetic.h"
+#include "lanes.h"
+
+namespace rdk::cpu {
+namespace {
+
+template <typename Type>
+float scale_as(const ChunkColumns& columns, float* z) {
+  const auto* logits = static_cast<const typename Type::Element*>(columns.logits);
+  const float* bias = columns.bias;
+  const bool divides = columns.temperature != 1.0f;
+  const Floats temperature = all(columns.temperature);
+  const Floats infinite = all(kInfinite);
+  const Floats minus_infinite = all(-kInfinite);
+  Floats largest = minus_infinite;
+  Mask usable = infinite == infinite;
+  for (int64_t i = 0; i < columns.count; i += kLanes) {
+    const int64_t left = columns.count - i;
+    const bool whole = left >= kLanes;
+    const Floats logit =
+        whole ? Type::load(logits + i) : load_some<Type>(logits + i, left, Type::kMinusInfinity);
+    Floats value = logit;
+    if (divides) {
+      value = value / temperature;
+      usable = usable & ~((value == minus_infinite) & (minus_infinite < logit));
+    }
+    if (bias != nullptr) {
+      Floats added = whole ? Float32::load(bias + i) : load_some<Float32>(bias + i, left, 0.0f);
+      if (columns.bias_only_masks) added = select(added == minus_infinite, added, all(0.0f));
+      value = value + added;
+    }
+    usable = usable & (value < infinite);
+    largest = larger(value, largest);
+    store(z + i, value);
+  }
+  return every_lane(usable) ? largest_lane(largest) : __builtin_nanf("");
+}
+
+float scale(const ChunkColumns& columns, float* z) {
+  switch (columns.dtype) {
+    case Dtype::kFloat16:
+      return scale_as<Float16Bits>(columns, z);
+    case Dtype::kBFloat16:
+      return scale_as<BFloat16Bits>(columns, z);
+    default:
+      return scale_as<Float32>(columns, z);
+  }
+}
+
+float exponentiate(float* z, int64_t count, float shift) {
+  const Floats shifts = all(shift);
+  Floats sums = all(0.0f);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Floats value = exponential(Float32::load(z + i) - shifts);
+    store(z + i, value);
+    sums = sums + value;
+  }
+  return add_lanes(sums);
+}
+
+template <int kRank>
+void spread_sums_of(const float* weights, int64_t count, const float* spread, float* sums) {
+  Floats lanes[kRank];
+  for (int r = 0; r < kRank; ++r) lanes[r] = all(0.0f);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const float* from = spread + i * kRank;
+    float padded[kLanes * kRank];
+    if (count - i < kLanes) {
+      for (int k = 0; k < kLanes * kRank; ++k) padded[k] = k < (count - i) * kRank ? from[k] : 0.0f;
+      from = padded;
+    }
+    const Floats weight = Float32::load(weights + i);
+    for (int r = 0; r < kRank; ++r) {
+      float column[kLanes];
+      for (int k = 0; k < kLanes; ++k) column[k] = from[k * kRank + r];
+      lanes[r] = lanes[r] + weight * Float32::load(column);
+    }
+  }
+  for (int r = 0; r < kRank; ++r) sums[r] = add_lanes(lanes[r]);
+}
+
+void spread_sums(const float* weights, int64_t count, const float* spread, int64_t rank,
+                 float* sums) {
+  static_assert(kMaxRank == 4, "one case for each rank");
+  switch (rank) {
+    case 1:
+      return spread_sums_of<1>(weights, count, spread, sums);
+    case 2:
+      return spread_sums_of<2>(weights, count, spread, sums);
+    case 3:
+      return spread_sums_of<3>(weights, count, spread, sums);
+    case 4:
+      return spread_sums_of<4>(weights, count, spread, sums);
+  }
+}
+
+// Columns of S for kRows rows at once.
+template <int kRows>
+struct Columns {
+  const AffinityColumns& affinity;
+  int64_t begin;
+  const float* weights[kRows];
+  float* masses[kRows];
+
+  // Pointers of its own, which no store through them can change.
+  Columns(const AffinityColumns& columns, int64_t first, const float* const* from, float* const* to)
+      : affinity(columns), begin(first) {
+    for (int row = 0; row < kRows; ++row) {
+      weights[row] = from[row];
+      masses[row] = to[row];
+    }
+  }
+
+  // Sixteen columns of one entry each are sixteen entries in a row. Four at a time, because all
+  // machines put four loads into one register equally fast.
+  void of_single_entries(int64_t x) const {
+    typedef float Four __attribute__((vector_size(16)));
+    const int64_t first = affinity.offsets[x];
+    for (int i = 0; i < kLanes; i += 4) {
+      int32_t draft[4];
+      Four factor;
+      __builtin_memcpy(draft, affinity.drafts + first + i, sizeof draft);
+      __builtin_memcpy(&factor, affinity.weights + first + i, sizeof factor);
+      for (int row = 0; row < kRows; ++row) {
+        const float* from = weights[row];
+        Four mass = {from[draft[0]], from[draft[1]], from[draft[2]], from[draft[3]]};
+        mass = mass * factor;
+        __builtin_memcpy(masses[row] + (x - begin + i), &mass, sizeof mass);
+      }
+    }
+  }
+
+  // Sixteen columns of one entry or none. S has an entry, and its last is read in place of none.
+  void of_single_or_no_entries(int64_t x) const {
+    const int32_t last = affinity.offsets[affinity.target_size] - 1;
+    for (int64_t i = x; i < x + kLanes; ++i) {
+      const int32_t entry = affinity.offsets[i];
+      const int32_t read = entry < last ? entry : last;
+      // All bits or none, which is 0.0f: a branch would be guessed wrong.
+      const int32_t mask = entry - affinity.offsets[i + 1];
+      const int32_t draft = affinity.drafts[read];
+      const float factor = affinity.weights[read];
+      for (int row = 0; row < kRows; ++row) {
+        const float mass = weights[row][draft] * factor;
+        int32_t bits;
+        __builtin_memcpy(&bits, &mass, sizeof bits);
+        bits &= mask;
+        __builtin_memcpy(masses[row] + (i - begin), &bits, sizeof bits);
+      }
+    }
+  }
+
+  void of_any(int64_t x, int64_t end) const {
+    for (; x < end; ++x) {
+      float mass[kRows] = {};
+      for (int64_t entry = affinity.offsets[x]; entry < affinity.offsets[x + 1]; ++entry) {
+        for (int row = 0; row < kRows; ++row) {
+          mass[row] += weights[row][affinity.drafts[entry]] * affinity.weights[entry];
+        }
+      }
+      for (int row = 0; row < kRows; ++row) masses[row][x - begin] = mass[row];
+    }
+  }
+
+  void until(int64_t end) const {
+    const bool empty = affinity.offsets[affinity.target_size] == 0;
+    int64_t x = begin;
+    for (; x + kLanes <= end; x += kLanes) {
+      const Steps steps = steps_between(affinity.offsets + x);
+      if (steps.all_one) {
+        of_single_entries(x);
+      } else if (steps.at_most_one && !empty) {
+        of_single_or_no_entries(x);
+      } else {
+        of_any(x, x + kLanes);
+      }
+    }
+    of_any(x, end);
+  }
+};
+
+void column_masses(const AffinityColumns& affinity, const float* const* weights, int64_t rows,
+                   int64_t begin, int64_t end, float* const* masses) {
+  static_assert(kGroup == 4, "one case for each number of rows");
+  switch (rows) {
+    case 1:
+      return Columns<1>(affinity, begin, weights, masses).until(end);
+    case 2:
+      return Columns<2>(affinity, begin, weights, masses).until(end);
+    case 3:
+      return Columns<3>(affinity, begin, weights, masses).until(end);
+    case 4:
+      return Columns<4>(affinity, begin, weights, masses).until(end);
+  }
+}
+
+void finish_columns(const AffinityColumns& affinity, float sum, const float* s, int64_t begin,
+                    int64_t end, float* masses) {
+  for (int64_t i = 0; i < end - begin; ++i) masses[i] = masses[i] / sum;
+  for (int64_t r = 0; r < affinity.rank; ++r) {
+    const float* prior = affinity.prior + r * affinity.target_size + begin;
+    for (int64_t i = 0; i < end - begin; ++i) masses[i] += s[r] * prior[i];
+  }
+}
+
+float residual(float* p, const float* q, int64_t count) {
+  Floats sums = all(0.0f);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Floats value = larger(Float32::load(p + i) - Float32::load(q + i), all(0.0f));
+    store(p + i, value);
+    sums = sums + value;
+  }
+  return add_lanes(sums);
+}
+
+template <typename Type>
+float dot_as(const void* row_data, const void* hidden_data, int64_t size, const void* ahead) {
+  const auto* row = static_cast<const typename Type::Element*>(row_data);
+  const auto* hidden = static_cast<const typename Type::Element*>(hidden_data);
+  // Four sums, because one alone would wait for its last addition more than for memory.
+  Floats sums[4] = {all(0.0f), all(0.0f), all(0.0f), all(0.0f)};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= size; i += 4 * kLanes) {
+    if (ahead != nullptr) {
+      const auto* line = static_cast<const typename Type::Element*>(ahead) + i;
+      for (int k = 0; k < 4 * kLanes; k += 64 / sizeof *line) __builtin_prefetch(line + k);
+    }
+    for (int k = 0; k < 4; ++k) {
+      sums[k] = sums[k] + Type::load(row + i + k * kLanes) * Type::load(hidden + i + k * kLanes);
+    }
+  }
+  for (; i < size; i += kLanes) {
+    sums[0] =
+        sums[0] + load_some<Type>(row + i, size - i, 0) * load_some<Type>(hidden + i, size - i, 0);
+  }
+  return add_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+float dot(Dtype dtype, const void* row, const void* hidden, int64_t size, const void* ahead) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return dot_as<Float16Bits>(row, hidden, size, ahead);
+    case Dtype::kBFloat16:
+      return dot_as<BFloat16Bits>(row, hidden, size, ahead);
+    default:
+      return dot_as<Float32>(row, hidden, size, ahead);
+  }
+}
+
+}  // namespace
+}  // namespace rdk::cpu
+
+#define RDK_ARITHMETIC(name) \
+  {name,                     \
+   rdk::cpu::scale,          \
+   rdk::cpu::exponentiate,   \
+   rdk::cpu::spread_sums,    \
+   rdk::cpu::column_masses,  \
+   rdk::cpu::finish_columns, \
+   rdk::cpu::residual,       \
+   rdk::cpu::dot}

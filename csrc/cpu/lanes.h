@@ -1,0 +1,246 @@
+// Sixteen floats at a time. Included once by each arithmetic_*.cpp, which says how wide the
+// machine's own vectors are (RDK_PART_LANES), so that one source serves every instruction set.
+//
+// Only operations that IEEE 754 defines to the last bit are used, one rounding each, and lanes
+// never mix but in `add_lanes`: every instruction set gives the same bits (DESIGN.md, "To the
+// bit").
+//
+// Everything is in an unnamed namespace and uses nothing of the standard library but types. An
+// inline function with a name that others share, compiled here for AVX-512, might be the copy that
+// the linker keeps for all of the program, and stop it on a machine without.
+#pragma once
+
+#include <cstdint>
+
+#if RDK_PART_LANES >= 8
+#include <immintrin.h>
+#endif
+
+namespace rdk::cpu {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kPartLanes = RDK_PART_LANES;
+constexpr int kParts = kLanes / kPartLanes;
+constexpr float kInfinite = __builtin_inff();
+
+// In parts of the machine's own width: GCC takes wider vectors to single elements for a comparison.
+typedef float FloatPart __attribute__((vector_size(4 * kPartLanes)));
+typedef int32_t IntPart __attribute__((vector_size(4 * kPartLanes)));
+typedef uint16_t ShortPart __attribute__((vector_size(2 * kPartLanes)));
+
+struct Floats {
+  FloatPart part[kParts];
+};
+
+// All bits of a lane are set, or none.
+struct Mask {
+  IntPart part[kParts];
+};
+
+#define RDK_EACH_PART for (int i = 0; i < kParts; ++i)
+
+#define RDK_LANEWISE(result, op)                      \
+  inline result operator op(Floats a, Floats b) {     \
+    result c;                                         \
+    RDK_EACH_PART c.part[i] = a.part[i] op b.part[i]; \
+    return c;                                         \
+  }
+RDK_LANEWISE(Floats, +)
+RDK_LANEWISE(Floats, -)
+RDK_LANEWISE(Floats, *)
+RDK_LANEWISE(Floats, /)
+RDK_LANEWISE(Mask, <)
+RDK_LANEWISE(Mask, ==)
+#undef RDK_LANEWISE
+
+inline Floats all(float value) {
+  Floats result;
+  RDK_EACH_PART result.part[i] = value - FloatPart{};
+  return result;
+}
+
+inline Mask operator&(Mask a, Mask b) {
+  RDK_EACH_PART a.part[i] &= b.part[i];
+  return a;
+}
+
+inline Mask operator~(Mask a) {
+  RDK_EACH_PART a.part[i] = ~a.part[i];
+  return a;
+}
+
+inline Floats select(Mask mask, Floats yes, Floats no) {
+  RDK_EACH_PART yes.part[i] = mask.part[i] ? yes.part[i] : no.part[i];
+  return yes;
+}
+
+// Where b is NaN, b.
+inline Floats larger(Floats a, Floats b) {
+  RDK_EACH_PART a.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
+  return a;
+}
+
+inline Floats smaller(Floats a, Floats b) {
+  RDK_EACH_PART a.part[i] = a.part[i] < b.part[i] ? a.part[i] : b.part[i];
+  return a;
+}
+
+// 2^n from the lowest nine bits of a float: n + 127, as `exponential` leaves it there.
+inline Floats power_of_two(Floats biased) {
+  RDK_EACH_PART biased.part[i] = (FloatPart)((IntPart)biased.part[i] << 23);
+  return biased;
+}
+
+// Part by part: GCC copies more than a machine's vector at once through 16-byte registers.
+inline void store(float* out, Floats a) {
+  RDK_EACH_PART __builtin_memcpy(out + i * kPartLanes, &a.part[i], sizeof a.part[i]);
+}
+
+// Elements of a dtype: how they are loaded, and -inf for lanes that are not there.
+struct Float32 {
+  using Element = float;
+  static constexpr Element kMinusInfinity = -kInfinite;
+  static Floats load(const Element* in) {
+    Floats result;
+    RDK_EACH_PART __builtin_memcpy(&result.part[i], in + i * kPartLanes, sizeof result.part[i]);
+    return result;
+  }
+};
+
+// GCC widens in halves what the wider machines do at once.
+inline IntPart load_words(const uint16_t* in) {
+#if RDK_PART_LANES == 16
+  return (IntPart)_mm512_maskz_cvtepu16_epi32(
+      0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in)));
+#elif RDK_PART_LANES == 8
+  return (IntPart)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in)));
+#else
+  ShortPart words;
+  __builtin_memcpy(&words, in, sizeof words);
+  return __builtin_convertvector(words, IntPart);
+#endif
+}
+
+struct BFloat16Bits {
+  using Element = uint16_t;
+  static constexpr Element kMinusInfinity = 0xFF80;
+  static Floats load(const Element* in) {
+    Floats result;
+    RDK_EACH_PART result.part[i] = (FloatPart)(load_words(in + i * kPartLanes) << 16);
+    return result;
+  }
+};
+
+struct Float16Bits {
+  using Element = uint16_t;
+  static constexpr Element kMinusInfinity = 0xFC00;
+  static FloatPart widen(const Element* in) {
+#if RDK_PART_LANES == 16
+    return (FloatPart)_mm512_maskz_cvtph_ps(
+        0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in)));
+#elif RDK_PART_LANES == 8
+    return (FloatPart)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in)));
+#else
+    // Exponents are rebiased from 15 to 127; subnormals are normalised by a subtraction.
+    const IntPart bits = load_words(in);
+    const IntPart magnitude = (bits & 0x7FFF) << 13;
+    const IntPart exponent = magnitude & 0x0F800000;
+    const IntPart normal = magnitude + (112 << 23);
+    const IntPart infinite = normal + (112 << 23);
+    const FloatPart smallest = (FloatPart)(IntPart{} + (113 << 23));
+    const IntPart subnormal = (IntPart)((FloatPart)(normal + (1 << 23)) - smallest);
+    const IntPart absolute =
+        exponent == 0x0F800000 ? infinite : (exponent == 0 ? subnormal : normal);
+    return (FloatPart)(absolute | ((bits & 0x8000) << 16));
+#endif
+  }
+  static Floats load(const Element* in) {
+    Floats result;
+    RDK_EACH_PART result.part[i] = widen(in + i * kPartLanes);
+    return result;
+  }
+};
+
+// Of fewer than kLanes elements; the lanes behind them get `filler`.
+template <typename Type>
+Floats load_some(const typename Type::Element* in, int64_t count, typename Type::Element filler) {
+  typename Type::Element padded[kLanes];
+  for (int i = 0; i < kLanes; ++i) padded[i] = i < count ? in[i] : filler;
+  return Type::load(padded);
+}
+
+// Lane l gets lane l + 8, then + 4, + 2, + 1.
+inline float add_lanes(Floats a) {
+  float lane[kLanes];
+  store(lane, a);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  }
+  return lane[0];
+}
+
+inline float largest_lane(Floats a) {
+  float lane[kLanes];
+  store(lane, a);
+  for (int i = 1; i < kLanes; ++i) lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
+  return lane[0];
+}
+
+inline bool no_bit(IntPart part) {
+  uint64_t words[sizeof part / 8];
+  __builtin_memcpy(words, &part, sizeof words);
+  uint64_t bits = 0;
+  for (uint64_t word : words) bits |= word;
+  return bits == 0;
+}
+
+inline bool every_lane(Mask mask) {
+  IntPart missing = {};
+  RDK_EACH_PART missing |= ~mask.part[i];
+  return no_bit(missing);
+}
+
+// in[1] - in[0] to in[16] - in[15], of ascending numbers.
+struct Steps {
+  bool all_one;
+  bool at_most_one;
+};
+
+inline Steps steps_between(const int32_t* in) {
+  IntPart not_one = {};
+  IntPart more = {};
+  RDK_EACH_PART {
+    IntPart before;
+    IntPart after;
+    __builtin_memcpy(&before, in + i * kPartLanes, sizeof before);
+    __builtin_memcpy(&after, in + i * kPartLanes + 1, sizeof after);
+    not_one |= (after - before) ^ 1;
+    more |= (after - before) & ~1;
+  }
+  return {no_bit(not_one), no_bit(more)};
+}
+
+// exp(x) for x <= 0 (and up to 88): within 1 unit in the last place; 0 below -87.68, 0 at -inf, NaN
+// at NaN. x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite), exp(r) = 1 + r + r^2 P(r), P of
+// degree 4 with an error of 2^-28 relative to exp(r) (minimax by Lawson's iteration). A product by
+// 2^-127, which is stored as 0, is how small results become 0.
+inline Floats exponential(Floats x) {
+  x = larger(all(-88.0f), smaller(all(89.0f), x));
+  // Adding 1.5 * 2^23 rounds to an integer, and leaves it in the lowest bits.
+  const Floats shift = all(12582912.0f + 127.0f);
+  const Floats biased = x * all(1.44269504088896341f) + shift;
+  const Floats n = biased - shift;
+  const Floats r = x - n * all(0.693359375f) - n * all(-2.12194440054690583e-4f);
+  Floats p = all(0x1.6a2318p-10f);
+  p = p * r + all(0x1.123a8ep-7f);
+  p = p * r + all(0x1.5558f6p-5f);
+  p = p * r + all(0x1.555490p-3f);
+  p = p * r + all(0x1.fffffcp-2f);
+  return (p * (r * r) + r + all(1.0f)) * power_of_two(biased);
+}
+
+#undef RDK_EACH_PART
+
+}  // namespace
+}  // namespace rdk::cpu

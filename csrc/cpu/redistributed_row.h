@@ -1,0 +1,60 @@
+// q of rows over ranges of the target's vocabulary, gathered over the columns of S, so that each
+// entry is summed in one fixed order (DESIGN.md, "Redistribute").
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "draft_row.h"
+
+namespace rdk::cpu {
+
+class RedistributedRow {
+ public:
+  // stats: the row's, as draft_stats gives them. Memory is kept from one row to the next.
+  void assign(const DraftRow& row, const float* stats, int64_t rank, const Threads& threads) {
+    std::copy_n(stats, 2 + rank, stats_);
+    exponentials_.resize(row.static_chunks() * kChunk);
+    share(threads, row.static_chunks(), [&](Units& units) {
+      for (int64_t chunk; units.claim(&chunk);) {
+        float* z = exponentials_.data() + chunk * kChunk;
+        row.scale(chunk, z);
+        arithmetic().exponentiate(z, row.count(chunk), stats_[0]);
+      }
+    });
+    dynamic_.clear();
+    for (int64_t c = 0; c < row.dynamic_size(); ++c) {
+      if (row.dynamic_used(c)) {
+        dynamic_.push_back({row.dynamic_token(c), exponential(row.dynamic_value(c) - stats_[0])});
+      }
+    }
+  }
+
+  // q[row][x - begin] of several rows, at most kGroup, for the target tokens x of [begin, end).
+  static void evaluate(const RedistributedRow* const* rows, int64_t count,
+                       const AffinityColumns& affinity, int64_t begin, int64_t end,
+                       float* const* q) {
+    const float* exponentials[kGroup];
+    for (int64_t i = 0; i < count; ++i) exponentials[i] = rows[i]->exponentials_.data();
+    arithmetic().column_masses(affinity, exponentials, count, begin, end, q);
+    for (int64_t i = 0; i < count; ++i) {
+      for (const DynamicMass& column : rows[i]->dynamic_) {
+        if (begin <= column.token && column.token < end) q[i][column.token - begin] += column.mass;
+      }
+      const float* stats = rows[i]->stats_;
+      arithmetic().finish_columns(affinity, stats[1], stats + 2, begin, end, q[i]);
+    }
+  }
+
+ private:
+  struct DynamicMass {
+    int64_t token;
+    float mass;
+  };
+
+  float stats_[2 + kMaxRank];
+  std::vector<float> exponentials_;
+  std::vector<DynamicMass> dynamic_;
+};
+
+}  // namespace rdk::cpu

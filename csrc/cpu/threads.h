@@ -1,0 +1,65 @@
+// How the work of an operator is shared. ops/ brings torch's threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+namespace rdk::cpu {
+
+struct Threads {
+  int64_t count;
+  // work() on each of `workers` threads.
+  void (*run)(int64_t workers, const std::function<void()>& work);
+
+  // No more than are worth it: below 32768 columns each, torch's own grain, waking one costs more.
+  Threads for_columns(int64_t columns) const {
+    return {std::clamp<int64_t>((columns + 32767) / 32768, 1, count), run};
+  }
+};
+
+// Claimed one by one, so that a thread which the system holds up delays one unit and not its share.
+class Units {
+ public:
+  explicit Units(int64_t count) : count_(count) {}
+
+  bool claim(int64_t* unit) {
+    *unit = next_.fetch_add(1, std::memory_order_relaxed);
+    return *unit < count_;
+  }
+
+ private:
+  std::atomic<int64_t> next_{0};
+  int64_t count_;
+};
+
+// worker(units) on every thread, until all are claimed.
+template <typename Worker>
+void share(const Threads& threads, int64_t count, const Worker& worker) {
+  Units units(count);
+  const int64_t workers = std::min(threads.count, count);
+  if (workers > 1) {
+    threads.run(workers, [&] { worker(units); });
+  } else {
+    worker(units);
+  }
+}
+
+// work(row, threads, scratch). Enough rows are given to one thread each; of few, each is given to
+// all. Which of the two is never seen in the result.
+template <typename Scratch, typename Work>
+void for_each_row(const Threads& threads, int64_t rows, int64_t columns, const Work& work) {
+  const Threads useful = threads.for_columns(rows * columns);
+  if (rows < useful.count) {
+    Scratch scratch;
+    for (int64_t row = 0; row < rows; ++row) work(row, useful.for_columns(columns), &scratch);
+    return;
+  }
+  share(useful, rows, [&](Units& units) {
+    Scratch scratch;
+    for (int64_t row; units.claim(&row);) work(row, Threads{1, nullptr}, &scratch);
+  });
+}
+
+}  // namespace rdk::cpu
