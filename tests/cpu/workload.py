@@ -1,0 +1,121 @@
+"""`python -m tests.cpu.workload FILE`: every operator with 1, 2 and 4 threads, saved as tensors.
+
+A process of its own, because the instruction set is chosen once, by `RDK_CPU_CAPABILITY`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import torch
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
+from tests import generators
+from tests.generators import Batch
+
+THREADS = (1, 2, 4)
+
+
+def batches() -> dict[str, Batch]:
+    """Rows longer and shorter than a thread's least share, aligned and not."""
+    found = {}
+    for kind, size, lengths, dtype in (
+        ("virtual", 2600, [3, 0, 1, 5, 2], torch.float32),
+        ("mixed-3", 1029, [2, 4], torch.bfloat16),
+        ("first-order", 1500, [1, 3], torch.float16),
+        ("intersection", 75_001, [2, 2, 2, 2], torch.bfloat16),
+        ("virtual", 75_001, [3], torch.float32),
+    ):
+        batch = generators.batch(
+            generators.affinity(kind, size),
+            lengths,
+            dtype=dtype,
+            draft_temperature=0.9,
+            target_temperature=1.1,
+            dynamic=7,
+            forbidden=0.05,
+        )
+        found[f"{kind} {size}"] = batch
+        found[f"{kind} {size}, elsewhere"] = batch.replace(
+            target_logits=generators.in_wider_rows(batch.target_logits),
+            draft_logits=generators.in_wider_rows(batch.draft_logits),
+            dynamic_logits=generators.in_wider_rows(batch.dynamic_logits),
+        )
+        if size < 2600:
+            found[f"{kind} {size}, greedy"] = batch.replace(
+                target_temperature=torch.zeros(batch.size),
+                draft_temperature=torch.zeros(batch.size),
+            )
+    found["direct"] = direct_pass()
+    return found
+
+
+def direct_pass(sequences: int = 3, size: int = 75_001) -> Batch:
+    """p is q but at the drafted token, where it is 0: one try in 10,000 is kept."""
+    affinity = Affinity.intersection(Vocabulary.identity(size))
+    logits = generators.logits(sequences, size, seed=5)
+    drafted = logits.softmax(1).sub(1e-4).abs().argmin(1)
+    target = logits.repeat_interleave(2, 0)
+    target[torch.arange(sequences) * 2, drafted] = -math.inf
+    return Batch(
+        target,
+        logits,
+        None,
+        None,
+        drafted,
+        torch.arange(sequences + 1, dtype=torch.int32),
+        torch.ones(sequences),
+        torch.ones(sequences),
+        torch.arange(sequences),
+        torch.arange(sequences),
+        affinity,
+        1,
+    )
+
+
+def results(batch: Batch) -> list[Tensor]:
+    rows = batch.draft_logits.shape[0]
+    temperature = torch.full((rows,), float(batch.draft_temperature[0]))
+    temperature[-1] = math.nan if rows > 1 else 1.0
+    dynamic = (batch.dynamic_tokens, batch.dynamic_logits)
+    affinity = batch.affinity
+    seeds = torch.arange(rows)
+    tokens, stats = torch.ops.rdk.draft(
+        batch.draft_logits, temperature, seeds, seeds + 2**33, *affinity.rows, *dynamic
+    )
+    probs = torch.ops.rdk.redistribute(
+        batch.draft_logits, temperature, *affinity.columns, affinity.row_top, *dynamic
+    )
+    return [tokens, stats, probs, *torch.ops.rdk.verify(*batch.arguments())]
+
+
+def gathered(dtype: torch.dtype) -> list[Tensor]:
+    """Logits of 331 tokens by rows of 517 elements, some tokens outside of the vocabulary."""
+    weight = generators.logits(1000, 520, seed=1, dtype=dtype)[:, 3:]
+    hidden = generators.logits(3, 517, seed=2, dtype=dtype)
+    tokens = torch.randint(-20, 1020, (3, 331), generator=generators.generator(3))
+    bias = generators.logits(1, 1000, seed=4, dtype=dtype)[0]
+    return [torch.ops.rdk.gather_logits(hidden, weight, tokens, bias)]
+
+
+def main(path: str) -> None:
+    """Writes {name with the number of threads: tensor}."""
+    found: dict[str, Tensor] = {}
+    inputs = batches()
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        for name, batch in inputs.items():
+            for index, tensor in enumerate(results(batch)):
+                found[f"{threads} {name} {index}"] = tensor
+        for dtype in generators.DTYPES:
+            found[f"{threads} gathered {dtype}"] = gathered(dtype)[0].float()
+    capability = str(rdk_cuda.build_info()["cpu_capability"])
+    torch.save({"capability": capability, "results": found}, path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
