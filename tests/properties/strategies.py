@@ -86,7 +86,7 @@ def first_order(draw: st.DrawFn) -> Affinity:
 def virtual_tokens(draw: st.DrawFn) -> Affinity:
     vocabulary = draw(vocabularies())
     clusters = torch.full((vocabulary.target_size,), -1)
-    count = draw(st.integers(1, 4))
+    count = draw(st.integers(1, min(4, vocabulary.target_size)))
     for token in vocabulary.pruned.tolist():
         clusters[token] = draw(st.integers(-1, count - 1))
     offset = draw(st.sampled_from([0.0, 0.0, -1.5, 2.0, -math.inf]))
