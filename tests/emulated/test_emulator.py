@@ -260,7 +260,9 @@ def test_shared_memory_that_was_not_written_reads_as_garbage(
 
 
 @pytest.mark.parametrize("misuse", ["copy_not_waited_for", "copy_of_the_last_group_not_waited_for"])
-def test_a_copy_that_was_not_waited_for_may_read_as_garbage(emulator: ModuleType, misuse: str) -> None:
+def test_a_copy_that_was_not_waited_for_may_read_as_garbage(
+    emulator: ModuleType, misuse: str
+) -> None:
     out = np.zeros(64, dtype=np.float32)
     emulator.misuse(getattr(emulator.Misuse, misuse), out, 1, 64, 64 * 16)
     assert np.isnan(out).any()

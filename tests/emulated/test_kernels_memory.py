@@ -49,10 +49,13 @@ def test_draft_and_redistribute_read_rows_beyond_2_31_elements(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("kernels")
-def test_verify_reads_rows_beyond_2_31_elements(tmp_path: Path) -> None:
-    affinity = generators.affinity("mixed-1", 300)
-    batch = generators.batch(affinity, [2, 1], dtype=torch.bfloat16, dynamic=5)
-    batch.target_logits[0, batch.draft_tokens[0]] = 60.0  # so that later rows matter
+@pytest.mark.parametrize("lengths", [[2, 1], [4]], ids=str)
+def test_verify_reads_rows_beyond_2_31_elements(lengths: list[int], tmp_path: Path) -> None:
+    """Of later sequences, and later in a sequence that several blocks share."""
+    affinity = generators.affinity("mixed-1", 3000)
+    batch = generators.batch(affinity, lengths, dtype=torch.bfloat16, dynamic=5)
+    drafts = torch.arange(lengths[0])
+    batch.target_logits[drafts, batch.draft_tokens[drafts]] = 60.0  # so that later rows matter
     expected = torch.ops.rdk.verify(*batch.arguments())
     assert expected[1][0] > 0
     names = ("target_logits", "draft_logits", "dynamic_tokens", "dynamic_logits")

@@ -326,8 +326,15 @@ MUTANTS = (
     Mutant(
         "32-bit offsets into the target's logits",
         "kernels/verify_position.cuh",
-        "params.target_logits.offset(row)",
-        "static_cast<int32_t>(params.target_logits.offset(row))",
+        "row * rows.inner_stride",
+        "static_cast<int32_t>(row * rows.inner_stride)",
+        ("test_kernels_memory.py::test_verify_reads_rows_beyond_2_31_elements",),
+    ),
+    Mutant(
+        "32-bit offsets between the rows of a sequence",
+        "kernels/verify.cu",
+        "    int64_t offset;  // of the row, from the first one's",
+        "    int32_t offset;  // of the row, from the first one's",
         ("test_kernels_memory.py::test_verify_reads_rows_beyond_2_31_elements",),
     ),
     Mutant(
