@@ -32,7 +32,7 @@ RESULTS = ROOT / "profiling" / "results" / "first-order-growth"
 
 FIRST_ORDER, DENSE = "first-order", "dense"
 SIZES = {
-    FIRST_ORDER: tuple(2**k for k in range(11, 18)),
+    FIRST_ORDER: tuple(2**k for k in range(13, 20)),
     DENSE: (4096, 6144, 8192, 12288),  # 64 to 576 MiB: from memory, not from a cache
 }
 BATCH, TAU, ROUNDS = 8, 1e-4, 15
