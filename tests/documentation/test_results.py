@@ -56,3 +56,23 @@ def test_what_is_recovered_at_a_low_temperature_is_that_of_the_committed_run() -
     assert [cells[0] for cells in rows] == ["dynamic tokens", "virtual tokens", "virtual+dynamic"]
     for method, *shares in rows:
         assert shares == [share(row) for row in results if row["method"] == method]
+
+
+def test_the_benchmark_table_is_that_of_the_committed_run() -> None:
+    results = ROOT / "profiling/results/bench-cpu/targets.json"
+    rows = json.loads(results.read_text())["rows"]
+    shown = {
+        (
+            row["operator"]
+            + (f", {row['accepted_mean']:.2f} accepted" if row["acceptance"] else ""),
+            row["dtype"],
+            f"{row['median_us']:.0f}",
+            f"{100 * row['share_of_floor']:.0f} %",
+            *(f"{row['peers'][peer]['ratio']:.3g}" for peer in ("eager", "compiled")),
+        )
+        for row in rows
+    }
+    table = (ROOT / "README.md").read_text().split("| | logits | µs |")[1].split("\n\n")[0]
+    lines = [line.strip("|").split("|") for line in table.splitlines()[2:]]
+    assert len(lines) == 8
+    assert {tuple(cell.strip() for cell in line) for line in lines} <= shown
