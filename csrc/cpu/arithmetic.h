@@ -21,8 +21,15 @@ struct ChunkColumns {
   bool bias_only_masks;  // a finite bias counts as 0
 };
 
-// Rows that are redistributed together.
+// Rows that are redistributed, or dotted with a hidden state, together.
 constexpr int64_t kGroup = 4;
+
+// Rows of a head, wherever they lie: memory serves several places at once faster than one.
+struct HeadRows {
+  int64_t count;  // at most kGroup
+  const void* row[kGroup];
+  const void* ahead[kGroup];  // to be fetched meanwhile; null: none
+};
 
 struct Arithmetic {
   const char* name;
@@ -51,8 +58,8 @@ struct Arithmetic {
   // Replaces p by max(p - q, 0); the sum. Both are padded with 0 to a multiple of 16.
   float (*residual)(float* p, const float* q, int64_t count);
 
-  // row . hidden, both of this dtype. Meanwhile fetches as many elements from `ahead`, if not null.
-  float (*dot)(Dtype dtype, const void* row, const void* hidden, int64_t size, const void* ahead);
+  // dots[r] = row[r] . hidden, all of this dtype and each as if it were alone.
+  void (*dots)(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, float* dots);
 };
 
 // The best that this machine has, or the one that RDK_CPU_CAPABILITY names: default, avx2 or

@@ -216,37 +216,67 @@ float residual(float* p, const float* q, int64_t count) {
   return add_lanes(sums);
 }
 
-template <typename Type>
-float dot_as(const void* row_data, const void* hidden_data, int64_t size, const void* ahead) {
-  const auto* row = static_cast<const typename Type::Element*>(row_data);
-  const auto* hidden = static_cast<const typename Type::Element*>(hidden_data);
-  // Four sums, because one alone would wait for its last addition more than for memory.
-  Floats sums[4] = {all(0.0f), all(0.0f), all(0.0f), all(0.0f)};
+template <typename Type, int kRows>
+void dots_of(const HeadRows& rows, const void* hidden_data, int64_t size, float* dots) {
+  using Element = typename Type::Element;
+  const auto* hidden = static_cast<const Element*>(hidden_data);
+  const Element* row[kRows];
+  const Element* ahead[kRows];
+  // Four sums a row, because one alone would wait for its last addition more than for memory.
+  Floats sums[kRows][4];
+  for (int r = 0; r < kRows; ++r) {
+    row[r] = static_cast<const Element*>(rows.row[r]);
+    ahead[r] = static_cast<const Element*>(rows.ahead[r]);
+    for (int k = 0; k < 4; ++k) sums[r][k] = all(0.0f);
+  }
   int64_t i = 0;
   for (; i + 4 * kLanes <= size; i += 4 * kLanes) {
-    if (ahead != nullptr) {
-      const auto* line = static_cast<const typename Type::Element*>(ahead) + i;
+    for (int r = 0; r < kRows; ++r) {
+      if (ahead[r] == nullptr) continue;
+      const Element* line = ahead[r] + i;
       for (int k = 0; k < 4 * kLanes; k += 64 / sizeof *line) __builtin_prefetch(line + k);
     }
     for (int k = 0; k < 4; ++k) {
-      sums[k] = sums[k] + Type::load(row + i + k * kLanes) * Type::load(hidden + i + k * kLanes);
+      const Floats factor = Type::load(hidden + i + k * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        sums[r][k] = sums[r][k] + Type::load(row[r] + i + k * kLanes) * factor;
+      }
     }
   }
   for (; i < size; i += kLanes) {
-    sums[0] =
-        sums[0] + load_some<Type>(row + i, size - i, 0) * load_some<Type>(hidden + i, size - i, 0);
+    const Floats factor = load_some<Type>(hidden + i, size - i, 0);
+    for (int r = 0; r < kRows; ++r) {
+      sums[r][0] = sums[r][0] + load_some<Type>(row[r] + i, size - i, 0) * factor;
+    }
   }
-  return add_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (int r = 0; r < kRows; ++r) {
+    dots[r] = add_lanes((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3]));
+  }
 }
 
-float dot(Dtype dtype, const void* row, const void* hidden, int64_t size, const void* ahead) {
+template <typename Type>
+void dots_as(const HeadRows& rows, const void* hidden, int64_t size, float* dots) {
+  static_assert(kGroup == 4, "one case for each number of rows");
+  switch (rows.count) {
+    case 1:
+      return dots_of<Type, 1>(rows, hidden, size, dots);
+    case 2:
+      return dots_of<Type, 2>(rows, hidden, size, dots);
+    case 3:
+      return dots_of<Type, 3>(rows, hidden, size, dots);
+    case 4:
+      return dots_of<Type, 4>(rows, hidden, size, dots);
+  }
+}
+
+void dots(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, float* dots) {
   switch (dtype) {
     case Dtype::kFloat16:
-      return dot_as<Float16Bits>(row, hidden, size, ahead);
+      return dots_as<Float16Bits>(rows, hidden, size, dots);
     case Dtype::kBFloat16:
-      return dot_as<BFloat16Bits>(row, hidden, size, ahead);
+      return dots_as<BFloat16Bits>(rows, hidden, size, dots);
     default:
-      return dot_as<Float32>(row, hidden, size, ahead);
+      return dots_as<Float32>(rows, hidden, size, dots);
   }
 }
 
@@ -261,4 +291,4 @@ float dot(Dtype dtype, const void* row, const void* hidden, int64_t size, const 
    rdk::cpu::column_masses,  \
    rdk::cpu::finish_columns, \
    rdk::cpu::residual,       \
-   rdk::cpu::dot}
+   rdk::cpu::dots}

@@ -1,6 +1,8 @@
 // gather_logits: rows of the full head dotted with the hidden state. Memory floor: the bytes of the
 // gathered rows.
 
+#include <algorithm>
+
 #include "logits.h"
 #include "operators.h"
 
@@ -14,43 +16,55 @@ int64_t gathered_token(const GatherLogitsParams& params, int64_t index) {
   return 0 <= token && token < params.vocabulary ? token : -1;
 }
 
+// The logits [begin, end) of one hidden state.
 template <typename T>
 void gather(const GatherLogitsParams& params, int64_t begin, int64_t end) {
+  const T* hidden = static_cast<const T*>(params.hidden.data) +
+                    params.hidden.offset(begin / params.tokens_per_row);
   const T* bias = static_cast<const T*>(params.bias);
   T* logits = static_cast<T*>(params.logits);
-  const auto weight_row = [&](int64_t token) -> const T* {
+  const auto weight_row = [&](int64_t index) -> const T* {
+    const int64_t token = index < end ? gathered_token(params, index) : -1;
     if (token < 0) return nullptr;
     return static_cast<const T*>(params.weight) + token * params.weight_stride;
   };
-  int64_t next = gathered_token(params, begin);
-  for (int64_t index = begin; index < end; ++index) {
-    const int64_t token = next;
-    next = index + 1 < end ? gathered_token(params, index + 1) : -1;
-    if (token < 0) {
+  HeadRows rows;
+  int64_t places[kGroup];
+  for (int64_t first = begin; first < end; first += kGroup) {
+    rows.count = 0;
+    for (int64_t index = first; index < std::min(first + kGroup, end); ++index) {
+      const T* row = weight_row(index);
       logits[index] = static_cast<T>(-kInfinity);
-      continue;
+      if (row == nullptr) continue;
+      rows.row[rows.count] = row;
+      rows.ahead[rows.count] = weight_row(index + kGroup);
+      places[rows.count++] = index;
     }
-    const T* hidden = static_cast<const T*>(params.hidden.data) +
-                      params.hidden.offset(index / params.tokens_per_row);
-    float logit = arithmetic().dot(params.dtype, weight_row(token), hidden, params.hidden_size,
-                                   weight_row(next));
-    if (bias != nullptr) logit += static_cast<float>(bias[token]);
-    logits[index] = static_cast<T>(logit);
+    if (rows.count == 0) continue;
+    float dots[kGroup];
+    arithmetic().dots(params.dtype, rows, hidden, params.hidden_size, dots);
+    for (int64_t r = 0; r < rows.count; ++r) {
+      if (bias != nullptr) dots[r] += static_cast<float>(bias[gathered_token(params, places[r])]);
+      logits[places[r]] = static_cast<T>(dots[r]);
+    }
   }
 }
 
 }  // namespace
 
 void gather_logits(const GatherLogitsParams& params, const Threads& threads) {
-  constexpr int64_t kTokensPerUnit = 16;
+  constexpr int64_t kTokensPerUnit = 32;
   const int64_t count = params.rows * params.tokens_per_row;
-  share(threads.for_columns(count * params.hidden_size),
-        (count + kTokensPerUnit - 1) / kTokensPerUnit, [&](Units& units) {
+  const int64_t units_per_row = (params.tokens_per_row + kTokensPerUnit - 1) / kTokensPerUnit;
+  share(threads.for_columns(count * params.hidden_size), params.rows * units_per_row,
+        [&](Units& units) {
           for (int64_t unit; units.claim(&unit);) {
-            const int64_t begin = unit * kTokensPerUnit;
+            const int64_t row = unit / units_per_row;
+            const int64_t begin =
+                row * params.tokens_per_row + unit % units_per_row * kTokensPerUnit;
+            const int64_t end = std::min(begin + kTokensPerUnit, (row + 1) * params.tokens_per_row);
             with_element_type(params.dtype, [&](auto type) {
-              gather<std::remove_cv_t<std::remove_pointer_t<decltype(type)>>>(
-                  params, begin, std::min(begin + kTokensPerUnit, count));
+              gather<std::remove_cv_t<std::remove_pointer_t<decltype(type)>>>(params, begin, end);
             });
           }
         });

@@ -24,7 +24,7 @@ class Arithmetic:
 
     def __init__(self, library: ctypes.CDLL, index: int) -> None:
         self.library, self.index = library, index
-        for function in ("scale", "exponentiate", "residual", "dot"):
+        for function in ("scale", "exponentiate", "residual"):
             getattr(library, function).restype = ctypes.c_float
         library.name.restype = ctypes.c_char_p
         self.name = library.name(index).decode()
@@ -106,13 +106,16 @@ class Arithmetic:
         )
         return float(total), padded[0, : p.numel()]
 
-    def dot(self, row: Tensor, hidden: Tensor) -> float:
-        return float(
-            self.library.dot(
-                self.index,
-                DTYPES[row.dtype],
-                pointer(row),
-                pointer(hidden),
-                ctypes.c_int64(row.numel()),
-            )
+    def dots(self, rows: list[Tensor], hidden: Tensor) -> Tensor:
+        """Of at most four rows with one hidden state."""
+        results = torch.full((len(rows),), 77.0)
+        self.library.dots(
+            self.index,
+            DTYPES[hidden.dtype],
+            pointers(rows),
+            ctypes.c_int64(len(rows)),
+            pointer(hidden),
+            ctypes.c_int64(hidden.numel()),
+            pointer(results),
         )
+        return results

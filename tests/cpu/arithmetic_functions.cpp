@@ -1,5 +1,7 @@
 // The functions of every `Arithmetic` that this machine has, for ctypes.
 
+#include <algorithm>
+
 #include "cpu/capabilities.h"
 
 using namespace rdk;
@@ -47,8 +49,13 @@ float residual(int index, float* p, const float* q, int64_t count) {
   return arithmetic_of(index).residual(p, q, count);
 }
 
-float dot(int index, int dtype, const void* row, const void* hidden, int64_t size) {
-  return arithmetic_of(index).dot(static_cast<Dtype>(dtype), row, hidden, size, nullptr);
+void dots(int index, int dtype, const void* const* rows, int64_t count, const void* hidden,
+          int64_t size, float* results) {
+  HeadRows head{};
+  head.count = count;
+  std::copy_n(rows, count, head.row);
+  std::copy_n(rows + 1, count - 1, head.ahead);  // null behind the last
+  arithmetic_of(index).dots(static_cast<Dtype>(dtype), head, hidden, size, results);
 }
 
 }  // extern "C"

@@ -152,17 +152,20 @@ def test_a_dot_product_has_the_same_bits_everywhere(
     arithmetics: list[Arithmetic], dtype: torch.dtype
 ) -> None:
     for count in (*COUNTS, 63, 64, 65, 4099):
-        row = generators.logits(1, count, seed=2, dtype=dtype)[0]
+        rows = generators.logits(4, count, seed=2, dtype=dtype)
         hidden = generators.logits(1, count, seed=3, dtype=dtype)[0]
-        results: list[tuple[float | Tensor, ...]] = [
-            (arithmetic.dot(misaligned(row, by), misaligned(hidden, 2 * by)),)
-            for arithmetic in arithmetics
-            for by in (0, 1, 3)
-        ]
+        results: list[tuple[float | Tensor, ...]] = []
+        for arithmetic in arithmetics:
+            for by in (0, 1, 3):
+                state, row = misaligned(hidden, 2 * by), [misaligned(row, by) for row in rows]
+                together = [arithmetic.dots(row[:n], state) for n in (1, 2, 3, 4)]
+                results.append(tuple(together[-1]))
+                for n, some in enumerate(together, 1):
+                    assert_all_same([tuple(some), results[-1][:n]])
         assert_all_same(results)
-        exact = float(row.double() @ hidden.double())
-        scale = float(row.double().abs() @ hidden.double().abs())
-        assert abs(float(results[0][0]) - exact) <= 1e-6 * scale
+        exact = rows.double() @ hidden.double()
+        scale = rows.double().abs() @ hidden.double().abs()
+        assert ((torch.tensor(results[0]) - exact).abs() <= 1e-6 * scale).all()
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
