@@ -15,6 +15,7 @@ import rdk_cuda
 from rdk_cuda.__main__ import main
 from rdk_cuda.demo import experiment
 from rdk_cuda.demo.checks import Check
+from tests import interruptible
 
 from .conftest import SHORT
 
@@ -139,14 +140,7 @@ def test_ctrl_c_ends_it_with_one_line_and_no_files(
     directories: tuple[Path, Path], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "rdk_cuda", *arguments(directories, tmp_path)]
-    process = subprocess.Popen(
-        [*command, "--tokens", "300"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Whoever runs the tests in the background may have it ignored, which children inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = interruptible.start([*command, "--tokens", "300"])
     assert process.stderr is not None
     printed = ""
     while "Decoding" not in printed:

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from profiling import bench, measure
 from profiling.cases import Case
 from profiling.results import FIELDS, as_csv
+from tests import interruptible
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--device", "cpu", "--preset", "tiny", "--repeats", "3")
@@ -225,14 +225,8 @@ def test_a_file_of_something_else_is_left_alone(
 def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path, start: list[str]) -> None:
     output = tmp_path / "rows.json"
     long = ("--device", "cpu", "--preset", "tiny", "--repeats", "1000000", "--seconds", "0.5")
-    process = subprocess.Popen(
-        [sys.executable, *start, *long, "--threads", "1", "--output", str(output)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Whoever runs the tests in the background may have it ignored, which children inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    process = interruptible.start(
+        [sys.executable, *start, *long, "--threads", "1", "--output", str(output)], ROOT
     )
     assert process.stderr is not None
     printed = ""

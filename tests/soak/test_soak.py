@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import interruptible
 from tests.tolerances import FALSE_ALARM
 
 from .__main__ import ROOT, Soak, StateError, run
@@ -71,15 +71,7 @@ def test_a_soak_that_is_continued_draws_the_same(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     path = tmp_path / "state.npz"
     command = [sys.executable, "-m", "tests.soak", "--tokens", "1e12", "--state", str(path)]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        # Whoever runs the tests in the background may have it ignored, which children inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = interruptible.start(command, ROOT)
     assert process.stderr is not None
     while "tokens" not in process.stderr.read(40):
         time.sleep(0.1)
