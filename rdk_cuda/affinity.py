@@ -26,6 +26,7 @@ from .vocabulary import Vocabulary
 __all__ = ["Affinity", "AffinityError"]
 
 _MAX_DENSE_ENTRIES = 1 << 26
+_BLOCK_ENTRIES = 1 << 13  # rows of a head that are held in float64 at a time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,6 +166,45 @@ class Affinity:
         entries = (self._entry_rows(), self.row_targets.long())
         return matrix.index_put_(entries, to_float64(row_units), accumulate=True)
 
+    def expectation(self, values: Tensor, *, first_row: int = 0) -> Tensor:
+        """What `values` are on average under each row: `A[first_row:] @ values`.
+
+        Args:
+            values: `[V_t, n]` of any floating dtype and device.
+            first_row: rows before it are left out, so virtual tokens can be had alone.
+
+        Returns:
+            `[V_d - first_row, n]` float64, on the device of `values`. A masked row has 0.
+
+        Raises:
+            AffinityError: another shape.
+
+        Example:
+            >>> affinity = Affinity.from_rows([{0: 1.0}, {1: 0.5, 2: 0.5}], target_size=3)
+            >>> affinity.expectation(torch.tensor([[1.0], [2.0], [4.0]]))
+            tensor([[1.],
+                    [3.]], dtype=torch.float64)
+        """
+        if values.dim() != 2 or values.shape[0] != self.target_size:
+            raise AffinityError(
+                f"Affinity.expectation: values has shape {list(values.shape)}; needs [V_t, n] "
+                f"with V_t = {self.target_size}"
+            )
+        row_masses, spread, prior = (
+            to_float64(units).to(values.device) for units in unit_masses(self._canonical())
+        )
+        tokens = torch.arange(self.target_size, device=values.device)
+        prior_means = values.new_zeros(self.rank, values.shape[1], dtype=torch.float64)
+        if self.rank:
+            for part in torch.split(tokens, _BLOCK_ENTRIES):
+                prior_means += prior[:, part] @ values[part].double()
+        means = spread[first_row:] @ prior_means
+        rows, targets = self._entry_rows().to(values.device), self.row_targets.to(values.device)
+        for part in torch.split((rows >= first_row).nonzero().flatten(), _BLOCK_ENTRIES):
+            weighted = values[targets[part].long()].double() * row_masses[part, None]
+            means.index_add_(0, rows[part] - first_row, weighted)
+        return means
+
     def __repr__(self) -> str:
         return (
             f"Affinity(draft_size={self.draft_size}, target_size={self.target_size}, "
@@ -288,7 +328,7 @@ class Affinity:
 
         The virtual token of cluster c is drafter token `vocabulary.draft_size + c`. Its row is
         `w`, the prior sharpened to `prior^(1 / temperature)` within the cluster, and its bias is
-        the entropy `H(w)` in nats plus `offset`. See `rdk_cuda.calibration.virtual_head` for the
+        the entropy `H(w)` in nats plus `offset`. See `rdk_cuda.calibration.prune_head` for the
         matching rows of the drafter's head. Kept tokens keep all of their mass, so there is no
         `keep`. One cluster makes the cold-mass sampler.
 

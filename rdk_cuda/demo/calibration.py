@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
-from rdk_cuda.calibration import cluster_pruned_tokens, pruned_head, virtual_head
+from rdk_cuda.calibration import cluster_pruned_tokens, prune_head
 
 from .acceptance import measure_acceptance
 from .arguments import Settings
@@ -70,7 +70,7 @@ def build_methods(
     some = windows[:: max(1, len(windows) // TUNING_WINDOWS)][:TUNING_WINDOWS]
     for keep in keeps:
         vocabulary = Vocabulary.most_likely(calibration.mean_probs, max(1, round(keep * size)))
-        pruned = pruned_head(*full, vocabulary)
+        pruned = prune_head(*full, vocabulary)
         plain = Method(PRUNED, keep, vocabulary, Affinity.intersection(vocabulary), *pruned)
         recent = RecentTokens(vocabulary, settings.dynamic, settings.window)
         virtual = virtual_methods(plain, full, calibration, settings)
@@ -124,11 +124,12 @@ def virtual_methods(
         hidden_second_moment=calibration.second_moment,
         seed=settings.seed,
     )
-    head = virtual_head(*full, vocabulary, clusters, prior, temperature=temperature)
     affinities = [
         Affinity.virtual_tokens(vocabulary, clusters, prior, temperature=temperature, offset=offset)
         for offset in OFFSETS
     ]
+    # The first offset is -inf, and what is off has no row.
+    head = prune_head(*full, vocabulary, virtual=affinities[-1])
     return [
         Method(VIRTUAL, plain.keep, vocabulary, affinity, *head, tuned=offset)
         for affinity, offset in zip(affinities, OFFSETS, strict=True)

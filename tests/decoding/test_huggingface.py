@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
-from rdk_cuda.calibration import virtual_head
+from rdk_cuda.calibration import prune_head
 from rdk_cuda.decoding import SpeculativeDecoder
 
 transformers = pytest.importorskip("transformers", minversion="4.56")
@@ -219,11 +219,12 @@ def test_recent_tokens_beside_virtual_ones_leave_greedy_output_as_it_is() -> Non
     clusters = torch.arange(SIZE) % 3
     clusters[10:30] = -1
     weight = small.get_output_embeddings().weight.detach()
-    head, _ = virtual_head(weight, None, vocabulary, clusters, prior)
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
+    head, _ = prune_head(weight, None, vocabulary, virtual=affinity)
     speculative = SpeculativeDecoder(
         HuggingFaceModel(model),
         HuggingFaceModel(small, head=head),
-        Affinity.virtual_tokens(vocabulary, clusters, prior),
+        affinity,
         vocabulary=vocabulary,
         dynamic_tokens=RecentTokens(vocabulary, width=8, window=20),
     )

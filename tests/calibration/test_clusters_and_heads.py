@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.calibration import cluster_pruned_tokens, pruned_head, virtual_head
+from rdk_cuda.calibration import cluster_pruned_tokens, prune_head
 from rdk_cuda.vocabulary import Vocabulary
 
 V_T, D, K = 60, 8, 5
@@ -38,20 +38,19 @@ def _bound_and_mass(prior, hidden, temperature):
     weight, bias = _head()
     vocabulary = _vocabulary()
     clusters = _clusters(vocabulary)
-    rows, constants = virtual_head(
-        weight, bias, vocabulary, clusters, prior, temperature=temperature
-    )
     affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, temperature=temperature)
+    rows, constants = prune_head(weight, bias, vocabulary, virtual=affinity)
     virtual = (rows @ hidden + constants[:, None]) / temperature + affinity.bias[:, None]
     logits = (weight @ hidden + bias[:, None]) / temperature
     mass = torch.stack([logits[clusters == c].logsumexp(0) for c in range(K)])
     return virtual[vocabulary.draft_size :], mass
 
 
-def test_virtual_head_is_the_kept_rows_then_the_weighted_means():
+def test_the_head_is_the_kept_rows_then_the_weighted_means():
     (weight, bias), vocabulary = _head(), _vocabulary()
     clusters, prior = _clusters(vocabulary), torch.rand(V_T).double()
-    small_weight, small_bias = virtual_head(weight, bias, vocabulary, clusters, prior)
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
+    small_weight, small_bias = prune_head(weight, bias, vocabulary, virtual=affinity)
     assert list(small_weight.shape) == [20 + K, D]
     assert list(small_bias.shape) == [20 + K]
     assert torch.equal(small_weight[:20], weight[vocabulary.draft_ids])
@@ -63,12 +62,22 @@ def test_virtual_head_is_the_kept_rows_then_the_weighted_means():
         torch.testing.assert_close(small_bias[20 + c], w @ bias[members])
 
 
-def test_virtual_head_uses_the_weights_of_the_affinity():
-    (weight, _), vocabulary = _head(), _vocabulary()
-    clusters, prior = _clusters(vocabulary), torch.rand(V_T).double()
-    rows, _ = virtual_head(weight, None, vocabulary, clusters, prior, temperature=0.6)
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, temperature=0.6)
+def test_the_row_of_the_cold_mass_token_is_the_mean_under_its_prior():
+    (weight, bias), vocabulary = _head(), _vocabulary()
+    affinity = Affinity.cold_mass(vocabulary, torch.rand(V_T).double())
+    rows, constants = prune_head(weight, bias, vocabulary, virtual=affinity)
+    assert list(rows.shape) == [21, D]
     torch.testing.assert_close(rows, affinity.dense() @ weight, rtol=0, atol=1e-7)
+    torch.testing.assert_close(constants, affinity.dense() @ bias, rtol=0, atol=1e-7)
+
+
+def test_a_virtual_token_that_is_off_has_a_row_of_zeros():
+    (weight, _), vocabulary = _head(), _vocabulary()
+    offset = torch.tensor([0.0, -math.inf, 0, 0, 0])
+    clusters, prior = _clusters(vocabulary), torch.rand(V_T)
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, offset=offset)
+    rows, _ = prune_head(weight, None, vocabulary, virtual=affinity)
+    assert rows[20:].any(1).tolist() == [True, False, True, True, True]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.3])
@@ -95,13 +104,14 @@ def test_the_bound_is_tight_when_the_members_follow_the_prior(temperature):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_virtual_head_keeps_the_dtype_and_sums_in_float64(dtype):
+def test_the_head_keeps_the_dtype_and_sums_in_float64(dtype):
     (weight, bias), vocabulary = _head(), _vocabulary()
     clusters, prior = _clusters(vocabulary), torch.rand(V_T)
     weight, bias = weight.to(dtype), bias.to(dtype)
-    rows, constants = virtual_head(weight, bias, vocabulary, clusters, prior)
-    exact, exact_constants = virtual_head(
-        weight.double(), bias.double(), vocabulary, clusters, prior
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
+    rows, constants = prune_head(weight, bias, vocabulary, virtual=affinity)
+    exact, exact_constants = prune_head(
+        weight.double(), bias.double(), vocabulary, virtual=affinity
     )
     assert torch.equal(rows, exact.to(dtype))
     assert torch.equal(constants, exact_constants.to(dtype))
@@ -109,27 +119,35 @@ def test_virtual_head_keeps_the_dtype_and_sums_in_float64(dtype):
 
 def test_a_head_without_bias_stays_without():
     (weight, _), vocabulary = _head(), _vocabulary()
-    assert pruned_head(weight, None, vocabulary)[1] is None
-    clusters = _clusters(vocabulary)
-    assert virtual_head(weight, None, vocabulary, clusters, torch.ones(V_T))[1] is None
+    affinity = Affinity.virtual_tokens(vocabulary, _clusters(vocabulary), torch.ones(V_T))
+    for virtual in (None, affinity):
+        assert prune_head(weight, None, vocabulary, virtual=virtual)[1] is None
 
 
-def test_without_clusters_the_virtual_head_is_the_pruned_head():
+def test_without_virtual_tokens_it_is_the_kept_rows():
     (weight, bias), vocabulary = _head(), _vocabulary()
-    none = torch.full((V_T,), -1)
-    virtual = virtual_head(weight, bias, vocabulary, none, torch.ones(V_T))
-    for ours, theirs in zip(virtual, pruned_head(weight, bias, vocabulary), strict=True):
-        assert torch.equal(ours, theirs)
+    kept = weight[vocabulary.draft_ids], bias[vocabulary.draft_ids]
+    for virtual in (None, Affinity.intersection(vocabulary)):
+        for ours, theirs in zip(
+            prune_head(weight, bias, vocabulary, virtual=virtual), kept, strict=True
+        ):
+            assert torch.equal(ours, theirs)
 
 
 def test_heads_refuse_what_does_not_fit():
     weight, bias = _head()
     with pytest.raises(ValueError, match=r"weight has shape \[59, 8\].* V_t = 60"):
-        pruned_head(weight[1:], None, _vocabulary())
+        prune_head(weight[1:], None, _vocabulary())
     with pytest.raises(ValueError, match=r"bias has shape \[1\]"):
-        pruned_head(weight, bias[:1], _vocabulary())
+        prune_head(weight, bias[:1], _vocabulary())
     with pytest.raises(ValueError, match="drafter token 1 has no target id"):
-        pruned_head(weight, bias, Vocabulary([0, -1], V_T))
+        prune_head(weight, bias, Vocabulary([0, -1], V_T))
+    other = Affinity.intersection(Vocabulary(torch.arange(20), V_T + 1))
+    with pytest.raises(ValueError, match=r"virtual has 61 target and 20 .* at least 20 .* 60"):
+        prune_head(weight, bias, _vocabulary(), virtual=other)
+    fewer = Affinity.intersection(Vocabulary(torch.arange(5), V_T))
+    with pytest.raises(ValueError, match=r"virtual has 60 target and 5 drafter tokens"):
+        prune_head(weight, bias, _vocabulary(), virtual=fewer)
 
 
 class TestClusters:

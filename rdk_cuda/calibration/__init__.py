@@ -1,0 +1,13 @@
+"""From a full LM head to a pruned one with virtual tokens (DESIGN section 2, "Virtual tokens").
+
+    clusters = cluster_pruned_tokens(weight, vocabulary, mean_probs, count=64)
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs)
+    small_weight, small_bias = prune_head(weight, bias, vocabulary, virtual=affinity)
+
+The drafter's logits `small_weight @ x + small_bias` are then the `draft_logits` of the operators.
+"""
+
+from .clusters import cluster_pruned_tokens
+from .heads import prune_head
+
+__all__ = ["cluster_pruned_tokens", "prune_head"]

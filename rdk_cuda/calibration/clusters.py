@@ -1,0 +1,92 @@
+"""Groups of pruned tokens that one virtual token can stand for (DESIGN section 2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..masses import token_masses
+from ..vocabulary import Vocabulary
+from .heads import check_head
+
+__all__ = ["cluster_pruned_tokens"]
+
+
+def cluster_pruned_tokens(
+    weight: Tensor,
+    vocabulary: Vocabulary,
+    prior: Tensor,
+    count: int,
+    *,
+    hidden_second_moment: Tensor | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Groups the pruned tokens so that a virtual token loses little of its members' mass.
+
+    For a cluster with weights w, Jensen's inequality gives away, to second order in the logits,
+    half of their variance under w. With `M = E[x x^T]` the mean of that over hidden states is at
+    most `1/2 sum_c w_c (h_c - h)^T M (h_c - h)`, h the virtual row. Weighted by the mass of the
+    clusters this is the objective of k-means, with the prior as weights and M as metric.
+
+    Args:
+        weight: `[V_t, d]`, the drafter's full head, one row for each target token.
+        prior: `[V_t]`, mean target probabilities, non-negative, positive for some pruned token.
+        count: the number of clusters wanted, 0 to the number of pruned tokens. There are fewer
+            if fewer rows are distinct.
+        hidden_second_moment: `[d, d]`, M, positive semi-definite; the identity if absent.
+        seed: of k-means. The same arguments give the same clusters.
+
+    Returns:
+        `[V_t]` int64: the cluster 0 to K - 1 of each pruned token, none of them empty; -1 for
+        kept tokens.
+
+    Raises:
+        ImportError: without scikit-learn (`pip install --no-build-isolation '.[demo]'`).
+        ValueError: shapes that disagree, a count out of range, or no pruned token with mass.
+
+    Example:
+        >>> weight = torch.tensor([[0.0], [5.0], [5.1], [-5.0], [-5.1]])
+        >>> vocabulary = Vocabulary([0], target_size=5)
+        >>> clusters = cluster_pruned_tokens(weight, vocabulary, torch.ones(5), count=2)
+        >>> bool(clusters[1] == clusters[2] != clusters[3]), int(clusters[0])
+        (True, -1)
+    """
+    name, size, pruned = "cluster_pruned_tokens", vocabulary.target_size, vocabulary.pruned
+    check_head(name, weight, None, vocabulary)
+    mass = token_masses(f"{name}: prior", prior, (size,))[pruned]
+    if not 0 <= count <= pruned.numel():
+        raise ValueError(
+            f"{name}: count is {count}; needs 0 to the number of pruned tokens, {pruned.numel()}"
+        )
+    clusters = torch.full((size,), -1)
+    if count == 0:
+        return clusters
+    if not mass.sum() > 0:
+        raise ValueError(f"{name}: prior is 0 for every pruned token; needs mass to weigh them by")
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError as error:
+        raise ImportError(
+            f"{name} needs scikit-learn: pip install --no-build-isolation '.[demo]'"
+        ) from error
+
+    points = weight.detach()[pruned.to(weight.device)].float().cpu()
+    if hidden_second_moment is not None:
+        points = points @ _square_root(name, hidden_second_moment, weight.shape[1])
+    kmeans = KMeans(count, n_init=1, random_state=seed)
+    labels = kmeans.fit(points.numpy(), sample_weight=mass.numpy()).labels_
+    clusters[pruned] = torch.from_numpy(labels).unique(return_inverse=True)[1]
+    return clusters
+
+
+def _square_root(name: str, moment: Tensor, width: int) -> Tensor:
+    """`B [d, d]` float32 with `B B^T = moment`, so that rows times B have its metric."""
+    if moment.shape != (width, width) or not bool(moment.isfinite().all()):
+        raise ValueError(
+            f"{name}: hidden_second_moment has shape {list(moment.shape)} or is not finite; needs "
+            f"finite [d, d] with d = {width}"
+        )
+    values, vectors = torch.linalg.eigh(moment.detach().cpu().double())
+    # Tiny negative eigenvalues are the rounding of a semi-definite matrix.
+    root: Tensor = vectors * values.clamp_min(0).sqrt()
+    return root.float()
