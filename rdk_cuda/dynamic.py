@@ -13,13 +13,17 @@ section 5).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from .vocabulary import Vocabulary
 
-__all__ = ["DynamicTokens", "RecentTokens", "distinct_tokens"]
+__all__ = ["Contexts", "DynamicTokens", "RecentTokens", "distinct_tokens"]
+
+Contexts: TypeAlias = Sequence[Sequence[int]] | Tensor
+"""B sequences of target ids, or a padded `[B, L]` tensor of them with the newest last."""
 
 DynamicTokens = Callable[[Sequence[Sequence[int]]], Tensor]
 """A source: from B sequences of target ids to `[B, C]` integers, -1 for an unused column."""
@@ -62,9 +66,7 @@ class RecentTokens:
         allowed[vocabulary.pruned] = True
         self.allowed = allowed.to(device)
 
-    def __call__(
-        self, contexts: Sequence[Sequence[int]] | Tensor, lengths: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
         """The distinct pruned tokens among each sequence's last `window`, newest first.
 
         Args:

@@ -1,0 +1,66 @@
+"""A bounded number of positions of the calibration text, as the models saw them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Samples"]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Positions drawn evenly from a text: the drafter's state and the target's likeliest tokens.
+
+    Where m is V_t, everything is exact. Otherwise the target's tail is missing, and an acceptance
+    computed from these is a little too low, for all methods alike.
+
+    Attributes:
+        hidden: `[n, d]` float32, the drafter's last hidden states.
+        targets: `[n, m]` int32, the target's likeliest tokens, descending, lowest id on ties.
+        target_logits: `[n, m]` float32, their raw logits.
+        temperatures: those at which probabilities can be had.
+        log_normalizers: `[n, len(temperatures)]` float32, log-sum-exp of `logits / T` over V_t.
+        contexts: `[n, w]` int32, the last w tokens before the prediction, newest last, -1 in
+            front where there were fewer.
+        documents: `[n]` int64, the document of each position.
+    """
+
+    hidden: Tensor
+    targets: Tensor
+    target_logits: Tensor
+    temperatures: tuple[float, ...]
+    log_normalizers: Tensor
+    contexts: Tensor
+    documents: Tensor
+
+    def __len__(self) -> int:
+        return self.hidden.shape[0]
+
+    def target_probs(self, temperature: float) -> Tensor:
+        """`[n, m]` float32, what the target gives to `targets` at a recorded temperature.
+
+        Raises:
+            ValueError: a temperature that was not recorded.
+        """
+        if temperature not in self.temperatures:
+            raise ValueError(
+                f"Samples.target_probs: temperature is {temperature}; recorded were "
+                f"{', '.join(map(str, self.temperatures))}"
+            )
+        normalizer = self.log_normalizers[:, self.temperatures.index(temperature), None]
+        return torch.exp(self.target_logits / temperature - normalizer)
+
+    def select(self, index: Tensor) -> Samples:
+        """The samples at `index`, integers or a mask."""
+        return Samples(
+            self.hidden[index],
+            self.targets[index],
+            self.target_logits[index],
+            self.temperatures,
+            self.log_normalizers[index],
+            self.contexts[index],
+            self.documents[index],
+        )
