@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from rdk_cuda.commands.errors import InputError
 from rdk_cuda.demo import arguments as demo
-from rdk_cuda.demo.errors import InputError
 
 # Of a program that a signal ended, as shells count it: 128 + SIGINT.
 INTERRUPTED = 130

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
+from rdk_cuda.commands.errors import InputError
 
 REQUIRED = ("transformers", "tokenizers", "sklearn", "matplotlib", "rich")
 

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.calibration import cluster_pruned_tokens, prune_head
+from rdk_cuda.calibration.acceptance import measure_acceptance
+from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.calibration.reading import read_models
+from rdk_cuda.calibration.windows import Window
+from rdk_cuda.commands.models import Models
 
-from .acceptance import measure_acceptance
 from .arguments import Settings
-from .loading import Models
 from .methods import DYNAMIC, FIRST_ORDER, FULL, PRUNED, VIRTUAL, VIRTUAL_DYNAMIC, Method
-from .text import Window
 
 # What is tried on a few windows of the calibration text: temperatures of the first-order affinity
 # (far below, its uniform part is gone, far above, its mean probabilities), and what is added to the
@@ -66,20 +68,21 @@ def build_methods(
     full = models.drafter_head
     size = models.vocabulary_size
     everything = Vocabulary.identity(size)
-    methods = [Method(FULL, 1.0, everything, Affinity.intersection(everything), *full)]
+    whole = PrunedDrafter(everything, Affinity.intersection(everything), *full)
+    methods = [Method(FULL, 1.0, whole)]
     some = windows[:: max(1, len(windows) // TUNING_WINDOWS)][:TUNING_WINDOWS]
     for keep in keeps:
         vocabulary = Vocabulary.most_likely(calibration.mean_probs, max(1, round(keep * size)))
         pruned = prune_head(*full, vocabulary)
-        plain = Method(PRUNED, keep, vocabulary, Affinity.intersection(vocabulary), *pruned)
+        drafter = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), *pruned)
+        plain = Method(PRUNED, keep, drafter)
         recent = RecentTokens(vocabulary, settings.dynamic, settings.window)
         virtual = virtual_methods(plain, full, calibration, settings)
         candidates = [
             plain,
             *first_order_methods(plain, calibration),
-            replace(plain, name=DYNAMIC, dynamic_tokens=recent),
+            *(with_dynamic_tokens(one, recent) for one in (plain, *virtual)),
             *virtual,
-            *(replace(one, name=VIRTUAL_DYNAMIC, dynamic_tokens=recent) for one in virtual),
         ]
         methods += best_of_each_name(models, candidates, some, settings.temperature)
     return methods
@@ -89,12 +92,21 @@ def best_of_each_name(
     models: Models, candidates: Sequence[Method], windows: Sequence[Window], temperature: float
 ) -> list[Method]:
     """Of the candidates with one name the one that is accepted most, of equals the first."""
-    rates = measure_acceptance(models, candidates, windows, temperature).mean((1, 2)).tolist()
+    drafters = {temperature: [method.drafter for method in candidates]}
+    read = read_models(models.target, models.drafter)
+    rates = measure_acceptance(read, models.drafter_head, drafters, windows)[temperature]
     best: dict[str, tuple[float, Method]] = {}
-    for rate, method in zip(rates, candidates, strict=True):
+    for rate, method in zip(rates.mean((1, 2)).tolist(), candidates, strict=True):
         if method.name not in best or rate > best[method.name][0]:
             best[method.name] = rate, method
-    return [method for _, method in best.values()]
+    order = (PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, VIRTUAL_DYNAMIC)
+    return sorted((method for _, method in best.values()), key=lambda m: order.index(m.name))
+
+
+def with_dynamic_tokens(method: Method, source: RecentTokens) -> Method:
+    """The same drafter with dynamic tokens."""
+    name = {PRUNED: DYNAMIC, VIRTUAL: VIRTUAL_DYNAMIC}[method.name]
+    return replace(method, name=name, drafter=replace(method.drafter, dynamic_tokens=source))
 
 
 def first_order_methods(plain: Method, calibration: Calibration) -> list[Method]:
@@ -103,7 +115,12 @@ def first_order_methods(plain: Method, calibration: Calibration) -> list[Method]
         replace(
             plain,
             name=FIRST_ORDER,
-            affinity=Affinity.first_order(plain.vocabulary, calibration.mean_probs, tau),
+            drafter=replace(
+                plain.drafter,
+                affinity=Affinity.first_order(
+                    plain.drafter.vocabulary, calibration.mean_probs, tau
+                ),
+            ),
             tuned=tau,
         )
         for tau in TAUS
@@ -114,7 +131,7 @@ def virtual_methods(
     plain: Method, full: tuple[Tensor, Tensor | None], calibration: Calibration, settings: Settings
 ) -> list[Method]:
     """A pruned head with virtual tokens for the rest, for every offset."""
-    vocabulary, prior = plain.vocabulary, calibration.mean_probs
+    vocabulary, prior = plain.drafter.vocabulary, calibration.mean_probs
     temperature = settings.temperature
     clusters = cluster_pruned_tokens(
         full[0],
@@ -131,6 +148,6 @@ def virtual_methods(
     # The first offset is -inf, and what is off has no row.
     head = prune_head(*full, vocabulary, virtual=affinities[-1])
     return [
-        Method(VIRTUAL, plain.keep, vocabulary, affinity, *head, tuned=offset)
+        Method(VIRTUAL, plain.keep, PrunedDrafter(vocabulary, affinity, *head), tuned=offset)
         for affinity, offset in zip(affinities, OFFSETS, strict=True)
     ]

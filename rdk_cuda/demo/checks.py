@@ -9,8 +9,8 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import Affinity
+from rdk_cuda.commands.models import Models
 
-from .loading import Models
 from .text import Prompt
 
 # The last digits of a float32 sum depend on the shape of the batch. Where the target's logits of

@@ -11,13 +11,14 @@ import torch
 from rich.console import Console
 from transformers.utils import logging
 
+from rdk_cuda.calibration.acceptance import Bootstrap
+from rdk_cuda.commands.models import Models, load_models
+from rdk_cuda.commands.progress import Stages
+
 from . import report
-from .acceptance import Bootstrap
 from .arguments import Settings
 from .experiment import Measured, measure
-from .loading import Models, load_models
 from .plot import plot_data, write_plot
-from .progress import Stages
 from .results import continuation, table_rows, versions, write_json, write_whole
 
 

@@ -4,12 +4,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rdk_cuda.commands.models import Models
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.generation import Kind, Statistics
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from .arguments import Settings
-from .loading import Models
 from .methods import Method
 from .text import Prompt
 
@@ -43,11 +43,11 @@ def decoder_of(models: Models, method: Method | None, draft_length: int) -> Spec
         return SpeculativeDecoder(target, draft_length=0)
     return SpeculativeDecoder(
         target,
-        method.drafter(models),
-        method.affinity,
+        method.model(models),
+        method.drafter.affinity,
         draft_length=draft_length,
-        vocabulary=method.vocabulary,
-        dynamic_tokens=method.dynamic_tokens,
+        vocabulary=method.drafter.vocabulary,
+        dynamic_tokens=method.drafter.dynamic_tokens,
     )
 
 

@@ -6,17 +6,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .acceptance import measure_acceptance
+from rdk_cuda.calibration.acceptance import measure_acceptance
+from rdk_cuda.calibration.reading import read_models
+from rdk_cuda.calibration.windows import Window
+from rdk_cuda.commands.errors import InputError
+from rdk_cuda.commands.models import Models
+from rdk_cuda.commands.progress import Stages
+from rdk_cuda.commands.text import encode
+
 from .arguments import Settings
 from .calibration import Calibration, build_methods, calibrate
 from .checks import Check, check_greedy, check_lossless, greedy_outputs
 from .corpus import calibration_files, held_out_files
 from .decoding import Decoded, decode, decoder_of
-from .errors import InputError
-from .loading import Models
 from .methods import VIRTUAL_DYNAMIC, Method
-from .progress import Stages
-from .text import WINDOW, Prompt, Window, cut_windows, encode, held_out_prompts
+from .text import WINDOW, Prompt, held_out_prompts, windows_of
 
 CALIBRATION_FACTOR = 3  # calibration positions for each held-out one
 REPEATS = 14  # continuations of a prompt that the user gave
@@ -50,16 +54,18 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     """
     prompts = choose_prompts(models, settings)
     length = min(WINDOW, models.context)
-    held_out = cut_windows(models.tokenizer, held_out_files(), settings.positions, length)
+    held_out = windows_of(models.tokenizer, held_out_files(), settings.positions, length)
     positions = CALIBRATION_FACTOR * settings.positions
-    training = cut_windows(models.tokenizer, calibration_files(), positions, length)
+    training = windows_of(models.tokenizer, calibration_files(), positions, length)
 
     reading = stages.each(training, "Calibrating: reading training text")
     calibration = calibrate(models, reading)
     keeps = stages.each(settings.keep, "Calibrating: clusters and affinities")
     methods = build_methods(models, calibration, training, keeps, settings)
     reading = stages.each(held_out, "Measuring acceptance: held-out text")
-    rates = measure_acceptance(models, methods, reading, settings.temperature)
+    drafters = {settings.temperature: [method.drafter for method in methods]}
+    read = read_models(models.target, models.drafter)
+    rates = measure_acceptance(read, models.drafter_head, drafters, reading)[settings.temperature]
     alone, *decoded = [
         decode(decoder_of(models, method, settings.draft_length), prompts, settings)
         for method in stages.each([None, *methods], f"Decoding {len(prompts)} prompts")
@@ -122,10 +128,10 @@ def lossless_check(
         ids = torch.tensor([windows[window].ids[: place + 1]])
         target_logits = models.target(ids).logits[0, -1].float()
         hidden = models.drafter.base_model(ids).last_hidden_state[0, -1:]
-        columns = method.columns(models, hidden, ids.tolist())
+        columns = method.drafter.columns(models.drafter_head, hidden, ids.tolist())
         check = check_lossless(
             target_logits,
-            affinity=method.affinity,
+            affinity=method.drafter.affinity,
             temperature=settings.temperature,
             seed=settings.seed,
             **{name: rows[0] for name, rows in columns.items()},

@@ -12,8 +12,8 @@ import torch
 import transformers
 
 import rdk_cuda
+from rdk_cuda.calibration.acceptance import Bootstrap, Interval, recovered_share
 
-from .acceptance import Bootstrap, Interval, recovered_share
 from .decoding import Decoded
 from .experiment import Measured
 from .methods import FULL, PRUNED
@@ -48,7 +48,7 @@ def table_rows(
             {
                 "method": method.name,
                 "keep": method.keep,
-                "head_rows": method.affinity.draft_size,
+                "head_rows": method.drafter.affinity.draft_size,
                 "dynamic_columns": method.mean_dynamic_columns(measured.windows),
                 "acceptance": plain(bootstrap.mean(rate)),
                 "recovered": plain(share),

@@ -5,23 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rdk_cuda.calibration.windows import Window, cut_windows
+from rdk_cuda.commands.errors import InputError
+from rdk_cuda.commands.text import encode
+
 from .corpus import held_out_files, read_text
-from .errors import InputError
 
 WINDOW = 384  # tokens; what the demo's models were trained on
 PROMPT = 128  # tokens
-
-
-class Window(NamedTuple):
-    """Consecutive tokens of one document, which windows of the same document share."""
-
-    document: int
-    ids: list[int]
-
-    @property
-    def contexts(self) -> list[list[int]]:
-        """What stands before the prediction at each position."""
-        return [self.ids[:length] for length in range(1, len(self.ids) + 1)]
 
 
 class Prompt(NamedTuple):
@@ -31,33 +22,13 @@ class Prompt(NamedTuple):
     ids: list[int]
 
 
-def encode(tokenizer: Any, text: str) -> list[int]:
-    """A text's token ids."""
-    ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
-    return ids
-
-
-def cut_windows(
-    tokenizer: Any, files: Sequence[Path], positions: int, length: int = WINDOW
-) -> list[Window]:
-    """About `positions` positions in windows of `length` tokens, spread over files and in each.
-
-    Windows of one file do not overlap; files shorter than a window have none.
-    """
-    count = -(-positions // length)
-    documents = min(count, len(files))
-    each = -(-count // documents)
-    windows = []
-    for document in range(documents):
-        file = files[document * len(files) // documents]
-        ids = encode(tokenizer, read_text(file))
-        here = min(each, len(ids) // length)
-        for place in range(here):
-            start = (2 * place + 1) * (len(ids) - here * length) // (2 * here) + place * length
-            windows.append(Window(document, ids[start : start + length]))
-    if not windows:
-        raise InputError(f"no document of the text has {length} tokens with this tokenizer")
-    return windows
+def windows_of(tokenizer: Any, files: Sequence[Path], positions: int, length: int) -> list[Window]:
+    """About `positions` positions of the files, in windows of `length` tokens."""
+    documents = [encode(tokenizer, read_text(file)) for file in files]
+    try:
+        return cut_windows(documents, positions, length)
+    except ValueError as error:
+        raise InputError(f"the demo's text: {error}") from error
 
 
 def held_out_prompts(tokenizer: Any, length: int = PROMPT) -> list[Prompt]:

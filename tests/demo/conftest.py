@@ -11,8 +11,8 @@ pytest.importorskip("rich")
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from rdk_cuda.commands.models import Models, load_models
 from rdk_cuda.demo.corpus import held_out_files, read_text
-from rdk_cuda.demo.loading import Models, load_models
 
 VOCABULARY = 400
 SHORT = (

@@ -8,11 +8,18 @@ import pytest
 import torch
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.demo.acceptance import Bootstrap, acceptance, measure_acceptance, recovered_share
+from rdk_cuda.calibration.acceptance import (
+    Bootstrap,
+    acceptance,
+    measure_acceptance,
+    recovered_share,
+)
+from rdk_cuda.calibration.reading import read_models
+from rdk_cuda.calibration.windows import Window
+from rdk_cuda.commands.models import Models
 from rdk_cuda.demo.arguments import Settings
 from rdk_cuda.demo.calibration import build_methods, calibrate
 from rdk_cuda.demo.corpus import calibration_files, held_out_files
-from rdk_cuda.demo.loading import Models
 from rdk_cuda.demo.methods import (
     DYNAMIC,
     FIRST_ORDER,
@@ -22,28 +29,31 @@ from rdk_cuda.demo.methods import (
     VIRTUAL_DYNAMIC,
     Method,
 )
-from rdk_cuda.demo.text import cut_windows
+from rdk_cuda.demo.text import windows_of
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_acceptance_of_every_method_equals_brute_force(tiny: Models, temperature: float) -> None:
-    training = cut_windows(tiny.tokenizer, calibration_files(), 300, 100)
+    training = windows_of(tiny.tokenizer, calibration_files(), 300, 100)
     settings = Settings(keep=(0.25,), virtual=8, dynamic=3, window=7, temperature=temperature)
     methods = build_methods(tiny, calibrate(tiny, training), training, settings.keep, settings)
     names = [FULL, PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, VIRTUAL_DYNAMIC]
     assert [method.name for method in methods] == names
 
-    windows = cut_windows(tiny.tokenizer, held_out_files(), 60, 20)
-    measured = measure_acceptance(tiny, methods, windows, temperature)
+    windows = windows_of(tiny.tokenizer, held_out_files(), 60, 20)
+    measured = measured_at(temperature, tiny, methods, windows)
 
     for method, of_method in zip(methods, measured, strict=True):
-        matrix = method.affinity.dense()
+        matrix = method.drafter.affinity.dense()
         for window, rates in zip(windows, of_method, strict=True):
             ids = torch.tensor([window.ids])
             with torch.no_grad():
                 target = tiny.target(ids).logits[0].double()
                 hidden = tiny.drafter.base_model(ids).last_hidden_state[0].double()
-            static = hidden @ method.weight.double().T / temperature + method.affinity.bias
+            static = (
+                hidden @ method.drafter.weight.double().T / temperature
+                + method.drafter.affinity.bias
+            )
             # The named tokens join the softmax with their own rows of the full head.
             every = hidden @ tiny.drafter_head[0].double().T / temperature
             named = [recently_pruned(method, window.ids[: i + 1]) for i in range(len(window.ids))]
@@ -63,16 +73,25 @@ def test_acceptance_of_every_method_equals_brute_force(tiny: Models, temperature
             )
 
 
+def measured_at(
+    temperature: float, models: Models, methods: list[Method], windows: list[Window]
+) -> torch.Tensor:
+    """`[methods, windows, positions]`."""
+    drafters = {temperature: [method.drafter for method in methods]}
+    read = read_models(models.target, models.drafter)
+    return measure_acceptance(read, models.drafter_head, drafters, windows)[temperature]
+
+
 def recently_pruned(method: Method, context: list[int]) -> list[int]:
     """Up to 3 distinct pruned tokens of the last 7, newest first."""
-    pruned = set(method.vocabulary.pruned.tolist())
+    pruned = set(method.drafter.vocabulary.pruned.tolist())
     named = [token for token in dict.fromkeys(context[:-8:-1]) if token in pruned]
     return named[:3] if "dynamic" in method.name else []
 
 
 def test_virtual_tokens_are_off_where_they_hurt(tiny: Models) -> None:
     """A target that never emits what was pruned, and a calibration that takes it for likely."""
-    training = cut_windows(tiny.tokenizer, calibration_files(), 300, 100)
+    training = windows_of(tiny.tokenizer, calibration_files(), 300, 100)
     calibration = calibrate(tiny, training)
     vocabulary = Vocabulary.most_likely(calibration.mean_probs, 100)
     with_bias = copy.deepcopy(tiny.target)
@@ -84,19 +103,19 @@ def test_virtual_tokens_are_off_where_they_hurt(tiny: Models) -> None:
     methods = build_methods(misled, calibration, training, [0.25], Settings(virtual=8))
     by_name = {method.name: method for method in methods}
     assert by_name[VIRTUAL].tuned == by_name[VIRTUAL_DYNAMIC].tuned == -math.inf
-    rates = measure_acceptance(misled, [by_name[PRUNED], by_name[VIRTUAL]], training, 1.0)
+    rates = measured_at(1.0, misled, [by_name[PRUNED], by_name[VIRTUAL]], training)
     assert torch.equal(rates[0], rates[1])
     honest = build_methods(tiny, calibration, training, [0.25], Settings(virtual=8))
     assert all(method.tuned != -math.inf for method in honest)
 
 
 def test_kept_tokens_are_the_targets_likeliest(tiny: Models) -> None:
-    training = cut_windows(tiny.tokenizer, calibration_files(), 300, 100)
+    training = windows_of(tiny.tokenizer, calibration_files(), 300, 100)
     calibration = calibrate(tiny, training)
     assert calibration.positions == sum(len(window.ids) for window in training)
     assert float(calibration.mean_probs.sum()) == pytest.approx(1, abs=1e-5)
     _, pruned, *_ = build_methods(tiny, calibration, training, [0.1], Settings(virtual=4))
-    assert pruned.vocabulary == Vocabulary.most_likely(calibration.mean_probs, 40)
+    assert pruned.drafter.vocabulary == Vocabulary.most_likely(calibration.mean_probs, 40)
 
 
 def test_acceptance_of_equal_distributions_is_one() -> None:

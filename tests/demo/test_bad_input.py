@@ -175,7 +175,7 @@ def test_a_prompt_beyond_the_context_is_refused(
 def test_shipped_models_that_are_missing_are_answered_with_what_to_do(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdk_cuda.demo.loading.SHIPPED", tmp_path / "none")
+    monkeypatch.setattr("rdk_cuda.commands.models.SHIPPED", tmp_path / "none")
     answer = refusal(capsys, "--output", tmp_path)
     assert "--train" in answer
     assert "--target DIR --drafter DIR" in answer

@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.console import Console
 
+from rdk_cuda.commands.models import Models
 from rdk_cuda.demo import report
-from rdk_cuda.demo.loading import Models
 from rdk_cuda.demo.results import pieces, printable
 
 INTERVAL = {"value": 1.234, "low": 1.1, "high": 1.4}

@@ -1,13 +1,14 @@
 """What the demo measures on and continues is held out, and cut as it says."""
 
+from rdk_cuda.commands.models import Models
+from rdk_cuda.commands.text import encode
 from rdk_cuda.demo.corpus import calibration_files, held_out_files, read_text
-from rdk_cuda.demo.loading import Models
-from rdk_cuda.demo.text import cut_windows, encode, held_out_prompts
+from rdk_cuda.demo.text import held_out_prompts, windows_of
 
 
 def test_windows_spread_over_the_files_without_overlap(tiny: Models) -> None:
     files = held_out_files()
-    windows = cut_windows(tiny.tokenizer, files, 5600, 200)
+    windows = windows_of(tiny.tokenizer, files, 5600, 200)
     assert len(windows) == 28
     assert all(len(window.ids) == 200 for window in windows)
     assert {window.document for window in windows} == set(range(len(files)))
@@ -22,11 +23,11 @@ def test_windows_spread_over_the_files_without_overlap(tiny: Models) -> None:
 
 def test_fewer_windows_than_files_are_spread_over_the_list(tiny: Models) -> None:
     files = calibration_files()
-    windows = cut_windows(tiny.tokenizer, files, 1000, 250)
+    windows = windows_of(tiny.tokenizer, files, 1000, 250)
     assert 1 <= len(windows) <= 4
     assert (
         windows[-1].ids
-        == cut_windows(tiny.tokenizer, files[3 * len(files) // 4 :][:1], 250, 250)[0].ids
+        == windows_of(tiny.tokenizer, files[3 * len(files) // 4 :][:1], 250, 250)[0].ids
     )
 
 

@@ -11,7 +11,7 @@ from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from .errors import InputError
 
-SHIPPED = Path(__file__).parent / "models"
+SHIPPED = Path(__file__).parents[1] / "demo" / "models"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
 

@@ -1,17 +1,20 @@
 """How much of a draft the target accepts: the mean of `sum_x min(p, q)`, exact, not sampled."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rdk_cuda import redistribute
+from ..ops import redistribute
+from .drafter import FullHead, PrunedDrafter
+from .reading import Read
+from .windows import Window
 
-from .loading import Models
-from .methods import Method
-from .text import Window
+__all__ = ["Bootstrap", "Interval", "acceptance", "measure_acceptance", "recovered_share"]
 
 RESAMPLES = 4000
 COVERAGE = 0.95
@@ -27,24 +30,43 @@ class Interval(NamedTuple):
 
 @torch.no_grad()
 def measure_acceptance(
-    models: Models, methods: Sequence[Method], windows: Iterable[Window], temperature: float
-) -> Tensor:
-    """Acceptance of every method at the same positions: `[methods, windows, positions]`.
+    read: Read,
+    full_head: FullHead,
+    drafters: Mapping[float, Sequence[PrunedDrafter]],
+    windows: Iterable[Window],
+) -> dict[float, Tensor]:
+    """Acceptance of drafters at the same positions of a text, at one or more temperatures.
 
-    Nothing of `V_t` width outlives a window.
+    Nothing of `V_t` width outlives a window. At temperature 0 it is the share of positions where
+    the greedy draft is the target's greedy choice (DESIGN section 2, "Temperature 0").
+
+    Args:
+        read: both models' view of token ids.
+        drafters: those of each temperature.
+        windows: all of one length.
+
+    Returns:
+        For each temperature `[drafters, windows, positions]` float32.
     """
-    rates = []
+    rates: dict[float, list[Tensor]] = {temperature: [] for temperature in drafters}
     for window in windows:
-        ids = torch.tensor([window.ids])
-        probs = (models.target(ids).logits[0].float() / temperature).softmax(-1)
-        hidden = models.drafter.base_model(ids).last_hidden_state[0]
-        each = []
-        for method in methods:
-            columns = method.columns(models, hidden, window.contexts)
-            q = redistribute(affinity=method.affinity, temperature=temperature, **columns)
-            each.append(acceptance(probs, q))
-        rates.append(torch.stack(each))
-    return torch.stack(rates, dim=1)
+        logits, hidden = (rows[0] for rows in read(torch.tensor([window.ids])))
+        for temperature, chosen in drafters.items():
+            probs = target_probs(logits, temperature)
+            each = []
+            for drafter in chosen:
+                columns = drafter.columns(full_head, hidden, window.contexts)
+                q = redistribute(affinity=drafter.affinity, temperature=temperature, **columns)
+                each.append(acceptance(probs, q))
+            rates[temperature].append(torch.stack(each))
+    return {temperature: torch.stack(parts, dim=1) for temperature, parts in rates.items()}
+
+
+def target_probs(logits: Tensor, temperature: float) -> Tensor:
+    """The target's distribution `[n, V_t]`, one-hot on its first largest logit at 0."""
+    if temperature == 0:
+        return torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
+    return (logits.float() / temperature).softmax(-1)
 
 
 def acceptance(target_probs: Tensor, draft_probs: Tensor) -> Tensor:

@@ -1,0 +1,58 @@
+"""Stretches of text that models read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = ["Window", "cut_windows"]
+
+
+class Window(NamedTuple):
+    """Consecutive tokens of one document, which windows of the same document share."""
+
+    document: int
+    ids: list[int]
+
+    @property
+    def contexts(self) -> list[list[int]]:
+        """What stands before the prediction at each position."""
+        return [self.ids[:length] for length in range(1, len(self.ids) + 1)]
+
+
+def cut_windows(documents: Sequence[Sequence[int]], positions: int, length: int) -> list[Window]:
+    """About `positions` positions in windows of `length` tokens, spread over documents.
+
+    Windows of one document do not overlap; documents shorter than a window have none.
+
+    Args:
+        documents: token ids.
+
+    Raises:
+        ValueError: no document has `length` tokens.
+
+    Example:
+        >>> cut_windows([[1, 2, 3, 4], [5], [6, 7]], positions=4, length=2)
+        [Window(document=0, ids=[2, 3]), Window(document=2, ids=[6, 7])]
+    """
+    if positions < 1 or length < 1:
+        raise ValueError(f"cut_windows: positions is {positions} and length {length}; needs both")
+    long_enough = [place for place, ids in enumerate(documents) if len(ids) >= length]
+    if not long_enough:
+        longest = max(map(len, documents), default=0)
+        raise ValueError(
+            f"cut_windows: the longest of {len(documents)} documents has {longest} tokens; needs "
+            f"one of {length}, a window"
+        )
+    count = -(-positions // length)
+    chosen = min(count, len(long_enough))
+    each = -(-count // chosen)
+    windows = []
+    for turn in range(chosen):
+        document = long_enough[turn * len(long_enough) // chosen]
+        ids = documents[document]
+        here = min(each, len(ids) // length)
+        for place in range(here):
+            start = (2 * place + 1) * (len(ids) - here * length) // (2 * here) + place * length
+            windows.append(Window(document, list(ids[start : start + length])))
+    return windows
