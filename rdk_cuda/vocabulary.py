@@ -85,29 +85,83 @@ class Vocabulary:
         return cls(torch.arange(size), size)
 
     @classmethod
-    def most_likely(cls, mean_probs: Tensor, count: int) -> Vocabulary:
-        """Keeps the `count` likeliest tokens (FR-Spec, arXiv:2502.14856), in ascending id order.
+    def most_likely(
+        cls, scores: Tensor, count: int, *, always: Sequence[int] | Tensor = ()
+    ) -> Vocabulary:
+        """Keeps the `count` tokens with the highest scores, in ascending id order.
+
+        Args:
+            scores: `[V_t]`, any numbers. Counts in a corpus keep the most frequent tokens (FR-Spec,
+                arXiv:2502.14856), means of the target's probabilities those it gives most mass to,
+                their variances those that depend most on the context.
+            count: how many tokens to keep, 1 to `V_t`. Among equals the lowest ids are kept.
+            always: target ids that are kept whatever they score, and are counted: special tokens
+                and byte fallbacks (`rdk_cuda.integrations.tokens.indispensable_tokens`).
+
+        Raises:
+            ValueError: scores that are no vector or hold NaN, a count out of range or below the
+                number of tokens to keep always, or one of those outside `[0, V_t)`.
+
+        Example:
+            >>> scores = torch.tensor([0.2, 0.5, 0.0, 0.3])
+            >>> Vocabulary.most_likely(scores, 2).draft_ids.tolist()
+            [1, 3]
+            >>> Vocabulary.most_likely(scores, 2, always=[2]).draft_ids.tolist()
+            [1, 2]
+        """
+        scores = torch.as_tensor(scores).detach().cpu()
+        if scores.dim() != 1 or bool(scores.isnan().any()):
+            raise ValueError(
+                f"Vocabulary.most_likely: scores has shape {list(scores.shape)}"
+                f"{' and holds NaN' if scores.isnan().any() else ''}; needs [V_t] numbers"
+            )
+        size = scores.numel()
+        if not 1 <= count <= size:
+            raise ValueError(f"Vocabulary.most_likely: count is {count}; needs 1 to V_t = {size}")
+        if isinstance(always, Tensor) and (
+            always.is_floating_point() or always.dtype == torch.bool
+        ):
+            raise ValueError(
+                f"Vocabulary.most_likely: always has dtype {always.dtype}; needs target ids"
+            )
+        first = torch.as_tensor(always, dtype=torch.int64).detach().cpu().unique()
+        outside = first[(first < 0) | (first >= size)]
+        if outside.numel():
+            raise ValueError(
+                f"Vocabulary.most_likely: always holds {int(outside[0])}; needs target ids in "
+                f"[0, {size})"
+            )
+        if first.numel() > count:
+            raise ValueError(
+                f"Vocabulary.most_likely: always holds {first.numel()} tokens and count is "
+                f"{count}; needs a count of at least {first.numel()}"
+            )
+        by_score = scores.sort(descending=True, stable=True).indices
+        others = by_score[~torch.isin(by_score, first)][: count - first.numel()]
+        return cls(torch.cat([first, others]).sort().values, size)
+
+    def coverage(self, mean_probs: Tensor) -> float:
+        """The share of the mass that lies on kept tokens, 0 to 1.
 
         Args:
             mean_probs: `[V_t]`, how often each token occurs: mean probabilities or counts.
-            count: how many tokens to keep, 1 to `V_t`. Among equals the lowest ids are kept.
+
+        Raises:
+            ValueError: another shape, negative or infinite numbers, or no mass at all.
 
         Example:
-            >>> Vocabulary.most_likely(torch.tensor([0.2, 0.5, 0.0, 0.3]), 2).draft_ids.tolist()
-            [1, 3]
+            >>> Vocabulary([1, 3], target_size=4).coverage(torch.tensor([2, 5, 0, 3]))
+            0.8
         """
-        probs = torch.as_tensor(mean_probs).detach().cpu()
-        if probs.dim() != 1 or bool(probs.isnan().any()):
+        mass = torch.as_tensor(mean_probs).detach().to("cpu", torch.float64)
+        usable = mass.shape == (self.target_size,) and bool((mass >= 0).all())
+        if not usable or not 0 < float(mass.sum()) < float("inf"):
             raise ValueError(
-                f"Vocabulary.most_likely: mean_probs has shape {list(probs.shape)}"
-                f"{' and holds NaN' if probs.isnan().any() else ''}; needs [V_t] numbers"
+                f"Vocabulary.coverage: mean_probs has shape {list(mass.shape)}, least entry "
+                f"{mass.min().item() if mass.numel() else None} and sum {mass.sum().item()}; "
+                f"needs [V_t] = [{self.target_size}] finite numbers, none negative, some positive"
             )
-        if not 1 <= count <= probs.numel():
-            raise ValueError(
-                f"Vocabulary.most_likely: count is {count}; needs 1 to V_t = {probs.numel()}"
-            )
-        likeliest = probs.sort(descending=True, stable=True).indices[:count]
-        return cls(likeliest.sort().values, probs.numel())
+        return float(mass[self.kept].sum() / mass.sum())
 
     @property
     def draft_size(self) -> int:

@@ -76,6 +76,53 @@ def test_most_likely_refuses_nan_and_matrices():
         Vocabulary.most_likely(torch.ones(2, 2), 1)
 
 
+def test_tokens_to_keep_always_take_the_place_of_the_least_likely_ones():
+    scores = torch.tensor([0.1, 0.3, 0.1, 0.4, 0.1])
+    assert Vocabulary.most_likely(scores, 3, always=[4]).draft_ids.tolist() == [1, 3, 4]
+    assert Vocabulary.most_likely(scores, 3, always=torch.tensor([3])) == (
+        Vocabulary.most_likely(scores, 3)
+    )
+    assert Vocabulary.most_likely(scores, 2, always=[4, 2, 4]).draft_ids.tolist() == [2, 4]
+    assert Vocabulary.most_likely(scores, 2, always=torch.tensor([], dtype=torch.int64)) == (
+        Vocabulary.most_likely(scores, 2)
+    )
+
+
+def test_a_score_may_be_any_number():
+    variances = torch.tensor([-float("inf"), -2.0, float("inf"), 0.0])
+    assert Vocabulary.most_likely(variances, 2).draft_ids.tolist() == [2, 3]
+    assert Vocabulary.most_likely(variances, 2, always=[0]).draft_ids.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("always", "message"),
+    [
+        ([3], r"always holds 3; needs target ids in \[0, 3\)"),
+        ([0, -1], "always holds -1"),
+        (torch.tensor([True, False, True]), "always has dtype torch.bool; needs target ids"),
+        ([0, 1, 2], "always holds 3 tokens and count is 2; needs a count of at least 3"),
+    ],
+)
+def test_most_likely_refuses_tokens_that_it_cannot_keep(always, message):
+    with pytest.raises(ValueError, match=message):
+        Vocabulary.most_likely(torch.ones(3), 2, always=always)
+
+
+def test_coverage_is_the_share_of_the_mass_on_kept_tokens():
+    vocabulary = Vocabulary([3, -1, 0], target_size=4)
+    assert vocabulary.coverage(torch.tensor([1, 2, 3, 4])) == 0.5
+    assert vocabulary.coverage(torch.tensor([0.5, 0.0, 0.0, 0.5])) == 1.0
+    assert Vocabulary([-1], target_size=2).coverage(torch.ones(2)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "mean_probs", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")], [1.0, float("inf")]]
+)
+def test_coverage_refuses_what_is_not_a_distribution(mean_probs):
+    with pytest.raises(ValueError, match=r"needs \[V_t\] = \[2\] finite numbers"):
+        Vocabulary([0], target_size=2).coverage(torch.tensor(mean_probs))
+
+
 def test_equality_is_of_the_maps_not_of_the_token_sets():
     vocabulary = Vocabulary([0, 2], target_size=3)
     assert vocabulary == Vocabulary(torch.tensor([0, 2]), target_size=3)
