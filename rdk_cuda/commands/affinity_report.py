@@ -16,10 +16,10 @@ SHOWN_VIRTUAL = 12  # virtual tokens in the summary
 SHOWN_MEMBERS = 6  # members of each, there
 SHOWN_TARGETS = 12  # target tokens of a row, and rows of a target token
 WAYS = {
-    "own": "by a drafter token of their own",
-    "shared": "by a drafter token that they share",
-    "prior": "by priors alone",
-    "never": "never",
+    "own": "drafted by a drafter token of their own",
+    "shared": "drafted by a drafter token that they share",
+    "prior": "drafted by priors alone",
+    "never": "never drafted",
 }
 
 
@@ -97,8 +97,7 @@ def show_summary(console: Console, source: str, facts: Facts) -> None:
     table.add_row("  masked, never drafting", f"{masked}")
     table.add_row("target tokens (V_t)", f"{affinity.target_size}")
     for way, tokens in facts.ways.items():
-        drafted = "never drafted" if way == "never" else f"drafted {WAYS[way]}"
-        table.add_row(f"  {drafted}", f"{tokens.sum()}")
+        table.add_row(f"  {WAYS[way]}", f"{tokens.sum()}")
     table.add_row("entries of S", f"{affinity.nnz}")
     table.add_row("priors (rank R)", f"{affinity.rank}")
     table.add_row("memory", f"{facts.bytes / 1e6:.3g} MB")
@@ -141,7 +140,8 @@ def show_token(console: Console, facts: Facts, names: TokenNames, token: int) ->
     for draft in own.nonzero().flatten().tolist():
         show_own_row(console, names, token, facts.row(draft))
     if not own.any():
-        console.print("Pruned: no drafter token is its own.")
+        known = facts.vocabulary is not None
+        console.print(f"{'Pruned: no' if known else 'No'} drafter token is its own.")
     drafters = facts.drafters_of(token)
     others = drafters.select(~own[drafters.drafts])
     if others.drafts.numel():

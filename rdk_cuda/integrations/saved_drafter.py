@@ -72,7 +72,8 @@ def save_drafter(
 ) -> None:
     """Writes a directory that `load_drafter` reads, whole or not at all.
 
-    It is written beside, under a hidden name, and renamed when it is complete.
+    It is written beside, under a hidden name, and renamed when it is complete. A run that is
+    killed leaves no more than that hidden directory, `.NAME.*.tmp`.
 
     Args:
         directory: must not exist, unless it is to be overwritten.
@@ -143,6 +144,7 @@ def load_drafter(
         SavedDrafterError: a file that is missing, truncated, altered, of another kind or version,
             or that does not belong to the others.
         OSError: one that cannot be opened.
+        ImportError: without transformers (`pip install --no-build-isolation '.[demo]'`).
 
     See `save_drafter` for an example.
     """
@@ -323,8 +325,12 @@ def _refuse_other_format(path: Path, format: object, version: object) -> None:
 
 
 def _load_model(directory: Path) -> Any:
-    from transformers import AutoModelForCausalLM
-
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise ImportError(
+            "load_drafter needs transformers: pip install --no-build-isolation '.[demo]'"
+        ) from error
     if not (directory / "config.json").is_file():
         raise SavedDrafterError(
             f"load_drafter: {directory} has no config.json; needs the model that save_drafter "

@@ -167,7 +167,7 @@ def test_a_pruned_token_with_its_virtual_token(
     capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:
     answer = told(capsys, file, "--token", 6)
-    assert "Pruned: no drafter token is its own." in answer
+    assert "No drafter token is its own." in answer
     assert "Drafted by 2 drafter tokens that it shares with others:" in answer
     assert "2 20 % 0 % 0.70 none, it is virtual" in answer
     assert "4 20 % 100 % 0.50 none, it is virtual" in answer
@@ -193,7 +193,7 @@ def test_a_token_that_nothing_reaches(
 ) -> None:
     # Token 0's virtual token is off, token 7 has none.
     answer = told(capsys, file, "--token", token)
-    assert "Pruned: no drafter token is its own." in answer
+    assert "No drafter token is its own." in answer
     assert "Never drafted: no drafter token reaches it. As a dynamic token it can be." in answer
 
 
@@ -278,6 +278,7 @@ def test_a_calibrated_drafter_knows_its_tokenizer_and_its_kept_tokens(
     answer = told(capsys, tmp_path, "--token", "b c")
     assert "Kept: drafter token 1 is its own" in answer
     assert "Of its mass 75 % stays on it. It reaches 2 target tokens:" in answer
+    assert "Pruned: no drafter token is its own." in told(capsys, tmp_path, "--token", 6)
     (tmp_path / "head.safetensors").unlink()
     assert f"{tmp_path} has no head.safetensors" in refusal(capsys, tmp_path)
 
