@@ -1,0 +1,105 @@
+"""Named tensors in a safetensors file: written whole or not at all, and checked when read."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["TensorFile"]
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """One kind of file.
+
+    Attributes:
+        owner: the class whose `save` and `load` write and read such files.
+        format, version: what their metadata says, a higher version for other contents.
+        names: of the tensors, all of them.
+        error: what is raised for a file that is not one of these, or not whole.
+    """
+
+    owner: str
+    format: str
+    version: int
+    names: tuple[str, ...]
+    error: type[ValueError]
+
+    def write(self, path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+        """Writes beside `path` and renames, so that no reader ever sees half a file."""
+        said = {name: str(size) for name, size in sizes.items()}
+        metadata = {"format": self.format, "format_version": str(self.version), **said}
+        content = {name: tensors[name].cpu().contiguous() for name in self.names}
+        safetensors = self._safetensors()
+        beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            beside.write_bytes(safetensors.torch.save(content, metadata))
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The tensors in a file that says it is of this kind, and its metadata; values unchecked.
+
+        Raises:
+            ValueError: of type `error`, naming the file and what is wrong with it.
+            OSError: if it cannot be opened.
+        """
+        safetensors = self._safetensors()
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                self._check_header(path, metadata, set(file.keys()))
+                return {name: file.get_tensor(name) for name in self.names}, metadata
+        except safetensors.SafetensorError as error:
+            raise self.error(
+                f"{self.owner}.load: {path} is not a complete safetensors file ({error}); needs "
+                f"one written by {self.owner}.save"
+            ) from error
+
+    def check_sizes(
+        self, path: Path, metadata: Mapping[str, str], sizes: Mapping[str, int]
+    ) -> None:
+        """Refuses a file whose metadata names other sizes than its tensors have."""
+        for name, size in sizes.items():
+            if metadata.get(name) != str(size):
+                raise self.error(
+                    f"{self.owner}.load: {path} says {name} = {metadata.get(name)}, but its "
+                    f"tensors have {size}; the file was altered"
+                )
+
+    def _check_header(self, path: Path, metadata: Mapping[str, str], found: set[str]) -> None:
+        if metadata.get("format") != self.format:
+            raise self.error(
+                f"{self.owner}.load: {path} is a safetensors file of format "
+                f"{metadata.get('format')!r}; needs {self.format!r}, as {self.owner}.save writes it"
+            )
+        version = metadata.get("format_version")
+        if version != str(self.version):
+            raise self.error(
+                f"{self.owner}.load: {path} has format version {version!r}; this rdk_cuda reads "
+                f"version {self.version} (a higher number needs a newer rdk_cuda)"
+            )
+        names = set(self.names)
+        if found != names:
+            raise self.error(
+                f"{self.owner}.load: {path} lacks {sorted(names - found)} and has unknown "
+                f"{sorted(found - names)}; needs the tensors {sorted(names)}"
+            )
+
+    def _safetensors(self) -> Any:
+        """Imported when a file is, as `setup.py install` brings no dependencies."""
+        try:
+            import safetensors.torch
+        except ImportError as error:
+            raise ImportError(
+                f"{self.owner} is kept in safetensors files ({error}): "
+                "pip install safetensors numpy"
+            ) from error
+        return safetensors
