@@ -34,7 +34,7 @@ _operators = _load_operators()
 
 from . import fake_kernels as _fake_kernels  # noqa: E402, F401  registers them
 from .affinity import Affinity, AffinityError  # noqa: E402
-from .dynamic import RecentTokens, distinct_tokens  # noqa: E402
+from .dynamic import CombinedTokens, RecentTokens, distinct_tokens  # noqa: E402
 from .ops import (  # noqa: E402
     Draft,
     Verified,
@@ -44,14 +44,18 @@ from .ops import (  # noqa: E402
     step_seeds,
     verify,
 )
+from .successors import SuccessorCounts, SuccessorTable  # noqa: E402
 from .version import __version__  # noqa: E402
 from .vocabulary import Vocabulary  # noqa: E402
 
 __all__ = [
     "Affinity",
     "AffinityError",
+    "CombinedTokens",
     "Draft",
     "RecentTokens",
+    "SuccessorCounts",
+    "SuccessorTable",
     "Verified",
     "Vocabulary",
     "__version__",

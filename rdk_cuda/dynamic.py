@@ -1,9 +1,8 @@
 """Which pruned tokens a row offers by name (DESIGN section 2, "Dynamic tokens").
 
 A *source* of dynamic tokens is any function from the sequences so far to target ids `[B, C]`, -1
-for none. `RecentTokens` is one. Two of them make a third, without naming a token twice:
-
-    distinct_tokens(torch.cat([one(contexts), other(contexts)], dim=1), allowed, width)
+for none. `RecentTokens` is one, a `SuccessorTable` another, and `CombinedTokens` makes one of
+several.
 
 For a decoder to stay lossless a source may look at anything that is known before the token is
 drawn: the context, earlier drafts of the same step, rejected ones of the steps before (DESIGN
@@ -20,7 +19,15 @@ from torch import Tensor
 
 from .vocabulary import Vocabulary
 
-__all__ = ["Contexts", "DynamicTokens", "RecentTokens", "distinct_tokens"]
+__all__ = [
+    "CombinedTokens",
+    "Contexts",
+    "DynamicTokens",
+    "RecentTokens",
+    "distinct_tokens",
+    "is_pruned",
+    "newest_first",
+]
 
 Contexts: TypeAlias = Sequence[Sequence[int]] | Tensor
 """B sequences of target ids, or a padded `[B, L]` tensor of them with the newest last."""
@@ -62,9 +69,7 @@ class RecentTokens:
                 f"RecentTokens: width is {width} and window {window}; both need to be at least 1"
             )
         self.width, self.window = width, window
-        allowed = torch.zeros(vocabulary.target_size, dtype=torch.bool)
-        allowed[vocabulary.pruned] = True
-        self.allowed = allowed.to(device)
+        self.allowed = is_pruned(vocabulary, device)
 
     def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
         """The distinct pruned tokens among each sequence's last `window`, newest first.
@@ -82,38 +87,126 @@ class RecentTokens:
         Raises:
             ValueError: shapes or dtypes that do not fit.
         """
-        if isinstance(contexts, Tensor):
-            newest_first = self._reversed_rows(contexts, lengths)
-        elif lengths is not None:
-            raise ValueError("RecentTokens: lengths belong to a padded tensor; sequences have one")
-        else:
-            newest_first = self._reversed_sequences(contexts)
-        return distinct_tokens(newest_first, self.allowed, self.width)
+        device = self.allowed.device
+        candidates = newest_first("RecentTokens", contexts, lengths, self.window, device)
+        return distinct_tokens(candidates, self.allowed, self.width)
 
-    def _reversed_rows(self, contexts: Tensor, lengths: Tensor | None) -> Tensor:
-        if contexts.dim() != 2 or not _is_integer(contexts):
-            raise ValueError(
-                f"RecentTokens: contexts has shape {list(contexts.shape)} and dtype "
-                f"{contexts.dtype}; needs integers [B, L], or a list of sequences"
-            )
-        batch, length = contexts.shape
-        if lengths is None:
-            lengths = torch.full((batch,), length, device=contexts.device)
-        if lengths.shape != (batch,) or not _is_integer(lengths):
-            raise ValueError(
-                f"RecentTokens: lengths has shape {list(lengths.shape)} and dtype "
-                f"{lengths.dtype}; needs integers [B] = [{batch}]"
-            )
-        back = torch.arange(1, min(self.window, length) + 1, device=contexts.device)
-        place = lengths.clamp(max=length)[:, None] - back
-        return contexts.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)
 
-    def _reversed_sequences(self, contexts: Sequence[Sequence[int]]) -> Tensor:
-        reversed_ = [context[-self.window :][::-1] for context in contexts]
-        longest = max(map(len, reversed_), default=0)
-        padded = [[*ids, *[-1] * (longest - len(ids))] for ids in reversed_]
-        newest_first = torch.tensor(padded, dtype=torch.int64, device=self.allowed.device)
-        return newest_first.view(len(padded), longest)
+class CombinedTokens:
+    """Several sources as one: what the first names, then what the second adds, each token once.
+
+    Where the width does not hold everything, the last sources lose. So put recent tokens before a
+    `SuccessorTable`, which can fill any width, and give them a small one of their own where columns
+    are few: in 32 or 64 columns the 8 newest recent tokens did better before a table than more or
+    none. Columns that no source fills are -1, behind the others.
+
+    Args:
+        sources: at least one. They are called in this order with what this is called with.
+        vocabulary: the drafter's own tokens; only the others are offered.
+        width: C, how many columns each row has.
+        device: where the result is made.
+
+    Raises:
+        ValueError: no source, or a width below 1.
+
+    Example:
+        >>> vocabulary = Vocabulary([0, 1], target_size=10)
+        >>> recent = RecentTokens(vocabulary, width=2)
+        >>> always = lambda contexts: torch.tensor([[5, 9]] * len(contexts))
+        >>> CombinedTokens([recent, always], vocabulary, width=3)([[7, 0, 9], [0, 4]])
+        tensor([[9, 7, 5],
+                [4, 5, 9]], dtype=torch.int32)
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Callable[..., Tensor]],
+        vocabulary: Vocabulary,
+        width: int = 128,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not sources or width < 1:
+            raise ValueError(
+                f"CombinedTokens: there are {len(sources)} sources and width is {width}; both "
+                "need to be at least 1"
+            )
+        self.sources, self.width = tuple(sources), width
+        self.allowed = is_pruned(vocabulary, device)
+
+    def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
+        """The distinct pruned tokens that the sources name, in their order.
+
+        Args:
+            contexts, lengths: as of `RecentTokens`; sources see lengths only if they are given.
+
+        Returns:
+            `[B, width]` int32, -1 where there are no more. Reads nothing back from the device.
+
+        Raises:
+            ValueError: what a source returns is not `[B, n]` integers.
+        """
+        given = (contexts,) if lengths is None else (contexts, lengths)
+        named = [source(*given) for source in self.sources]
+        for place, tokens in enumerate(named):
+            if tokens.dim() != 2 or len(tokens) != len(contexts) or not _is_integer(tokens):
+                raise ValueError(
+                    f"CombinedTokens: sources[{place}] returned shape {list(tokens.shape)} and "
+                    f"dtype {tokens.dtype}; needs integers [B, n] with B = {len(contexts)}"
+                )
+        candidates = torch.cat([tokens.to(self.allowed.device) for tokens in named], dim=1)
+        return distinct_tokens(candidates, self.allowed, self.width)
+
+
+def newest_first(
+    source: str,
+    contexts: Contexts,
+    lengths: Tensor | None,
+    window: int,
+    device: torch.device,
+) -> Tensor:
+    """The last `window` tokens of each sequence in reverse, for sources to look at.
+
+    Args:
+        source: what errors are said to come from.
+        contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers.
+        lengths: `[B]` integers, how many tokens of each row of the tensor are the sequence's.
+        device: for sequences; a tensor stays on its own.
+
+    Returns:
+        `[B, n]` integers with n <= `window`, -1 behind the oldest. Of a tensor nothing is read
+        back from the device.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit.
+    """
+    if isinstance(contexts, Tensor):
+        return _reversed_rows(source, contexts, lengths, window)
+    if lengths is not None:
+        raise ValueError(f"{source}: lengths belong to a padded tensor; sequences have one")
+    reversed_ = [context[-window:][::-1] for context in contexts]
+    longest = max(map(len, reversed_), default=0)
+    padded = [[*ids, *[-1] * (longest - len(ids))] for ids in reversed_]
+    return torch.tensor(padded, dtype=torch.int64, device=device).view(len(padded), longest)
+
+
+def _reversed_rows(source: str, contexts: Tensor, lengths: Tensor | None, window: int) -> Tensor:
+    if contexts.dim() != 2 or not _is_integer(contexts):
+        raise ValueError(
+            f"{source}: contexts has shape {list(contexts.shape)} and dtype "
+            f"{contexts.dtype}; needs integers [B, L], or a list of sequences"
+        )
+    batch, length = contexts.shape
+    if lengths is None:
+        lengths = torch.full((batch,), length, device=contexts.device)
+    if lengths.shape != (batch,) or not _is_integer(lengths):
+        raise ValueError(
+            f"{source}: lengths has shape {list(lengths.shape)} and dtype "
+            f"{lengths.dtype}; needs integers [B] = [{batch}]"
+        )
+    back = torch.arange(1, min(window, length) + 1, device=contexts.device)
+    place = lengths.clamp(max=length)[:, None] - back
+    return contexts.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)
 
 
 def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
@@ -142,6 +235,13 @@ def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
     column = (chosen.cumsum(-1) - 1).clamp(max=width).where(chosen, width)
     result = torch.full((*candidates.shape[:-1], width + 1), -1, device=candidates.device)
     return result.scatter(-1, column, candidates.long())[..., :width].int().contiguous()
+
+
+def is_pruned(vocabulary: Vocabulary, device: torch.device | str = "cpu") -> Tensor:
+    """`[V_t]` bool, as `distinct_tokens` takes it."""
+    pruned = torch.zeros(vocabulary.target_size, dtype=torch.bool)
+    pruned[vocabulary.pruned] = True
+    return pruned.to(device)
 
 
 def _is_integer(tensor: Tensor) -> bool:

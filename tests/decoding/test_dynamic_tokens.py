@@ -10,7 +10,14 @@ from table_model import TableModel, greedy, random_table
 from torch import Tensor
 
 import rdk_cuda
-from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda import (
+    Affinity,
+    CombinedTokens,
+    RecentTokens,
+    SuccessorCounts,
+    SuccessorTable,
+    Vocabulary,
+)
 from rdk_cuda.decoding import Output, SpeculativeDecoder
 from rdk_cuda.dynamic import DynamicTokens
 from rdk_cuda.generation import Kind
@@ -47,7 +54,25 @@ def test_offering_every_pruned_token_undoes_the_pruning() -> None:
     assert offered.recovered > 0
 
 
-@pytest.mark.parametrize("source", [every_pruned_token, RecentTokens(VOCABULARY, 4, 6)])
+def likeliest_successors() -> SuccessorTable:
+    """By the target's own probabilities behind each last token, whatever stands before it."""
+    counts = SuccessorCounts(SIZE)
+    last, ids = torch.arange(SIZE * SIZE) % SIZE, torch.arange(SIZE)
+    counts.add_probs(last, ids.expand(SIZE * SIZE, -1), TABLE.softmax(-1))
+    return SuccessorTable.from_counts(counts, VOCABULARY, width=2)
+
+
+SOURCES: dict[str, DynamicTokens] = {
+    "every pruned token": every_pruned_token,
+    "recent tokens": RecentTokens(VOCABULARY, 4, 6),
+    "successors": likeliest_successors(),
+    "both": CombinedTokens(
+        [RecentTokens(VOCABULARY, 4, 6), likeliest_successors()], VOCABULARY, width=4
+    ),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_greedy_output_stays_the_target_s(source: DynamicTokens) -> None:
     speculative = decoder(dynamic=True)
     speculative.dynamic_tokens = source
@@ -89,9 +114,28 @@ def test_tokens_of_the_context_can_be_drafted_and_no_others() -> None:
     assert recovered > 0
 
 
-def test_a_sequence_s_tokens_do_not_depend_on_its_neighbours() -> None:
+def test_only_listed_successors_of_the_last_token_are_recovered() -> None:
+    speculative, table = decoder(dynamic=True), likeliest_successors()
+    speculative.dynamic_tokens = table
+    listed = [set(row) for row in table([[token] for token in range(SIZE)]).tolist()]
+    recovered = 0
+
+    def look(b: int, new: list[int], kinds: list[Kind]) -> None:
+        nonlocal recovered
+        for token, kind in zip(new, kinds, strict=True):
+            assert kind != "recovered" or token in listed[last[b]]
+            recovered += kind == "recovered"
+            last[b] = token
+
+    last = [prompt[-1] for prompt in PROMPTS]
+    speculative.generate(PROMPTS, max_new_tokens=60, seeds=1, on_tokens=look)
+    assert recovered > 0
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_a_sequence_s_tokens_do_not_depend_on_its_neighbours(source: DynamicTokens) -> None:
     speculative = decoder(dynamic=True)
-    speculative.dynamic_tokens = RecentTokens(VOCABULARY, width=3, window=9)
+    speculative.dynamic_tokens = source
     together = speculative.generate(PROMPTS, max_new_tokens=[40, 9, 23], seeds=[5, 6, 7])
     assert together.statistics.recovered > 0
     for prompt, count, seed, tokens in zip(

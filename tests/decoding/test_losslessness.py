@@ -7,7 +7,7 @@ falsely once in 10,000 times. Each has a negative control that must be caught at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from table_model import TableModel, chi_square, continuations, joint, pruned, ra
 from torch import Tensor
 
 import rdk_cuda
-from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda import Affinity, CombinedTokens, RecentTokens, SuccessorTable, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.dynamic import DynamicTokens
 
 SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
 FALSE_ALARM, CAUGHT = 1e-4, 1e-6
@@ -164,18 +165,32 @@ class EverythingDrafted:
         return self.recent(self.histories)
 
 
-def p_value_of_recent_tokens(everything: bool = True, temperature: float = 1.0) -> float:
+def recent_tokens() -> DynamicTokens:
+    return RecentTokens(VOCABULARY, 2, 4)
+
+
+def successors() -> DynamicTokens:
+    """Up to two pruned tokens behind each; none behind 4, with which the prompt ends."""
+    offsets = torch.tensor([0, 2, 4, 5, 7, 7, 9], dtype=torch.int32)
+    tokens = torch.tensor([4, 2, 3, 0, 2, 0, 3, 4, 2], dtype=torch.int32)
+    return SuccessorTable(offsets, tokens, width=2)
+
+
+def recent_tokens_and_successors() -> DynamicTokens:
+    return CombinedTokens([recent_tokens(), successors()], VOCABULARY, width=3)
+
+
+def p_value_of_dynamic_tokens(source: Callable[[], DynamicTokens], temperature: float) -> float:
     """Dynamic beside virtual tokens. Of four tokens the first three count, as above."""
     affinity = virtual_tokens(temperature)
 
     def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        source = EverythingDrafted() if everything else RecentTokens(VOCABULARY, 2, 4)
         decoder = SpeculativeDecoder(
             TARGET,
             TableModel(pruned(DRAFTER, affinity), SIZE),
             affinity,
             draft_length=3,
-            dynamic_tokens=source,
+            dynamic_tokens=source(),
             full_head=((DRAFTER.T + 1).contiguous(), None),
         )
         decoded = decoder.generate(prompts, max_new_tokens=4, seeds=seeds, temperature=temperature)
@@ -186,14 +201,26 @@ def p_value_of_recent_tokens(everything: bool = True, temperature: float = 1.0) 
     return chi_square(continuations(generate, PROMPT, SAMPLES), exact)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("everything", [False, True], ids=["of the context", "and rejected drafts"])
-def test_recent_tokens_are_lossless(everything: bool, temperature: float) -> None:
-    assert p_value_of_recent_tokens(everything, temperature) > FALSE_ALARM
+@pytest.mark.parametrize(
+    ("source", "temperature"),
+    [
+        (recent_tokens, 1.0),
+        (recent_tokens, 0.7),
+        (EverythingDrafted, 1.0),
+        (EverythingDrafted, 0.7),
+        (successors, 1.0),
+        (recent_tokens_and_successors, 0.7),
+    ],
+)
+def test_dynamic_tokens_are_lossless(
+    source: Callable[[], DynamicTokens], temperature: float
+) -> None:
+    assert p_value_of_dynamic_tokens(source, temperature) > FALSE_ALARM
 
 
+@pytest.mark.parametrize("source", [EverythingDrafted, successors])
 def test_control_forgetting_the_dynamic_tokens_in_verify_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
+    source: Callable[[], DynamicTokens], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verify = rdk_cuda.verify
 
@@ -201,4 +228,4 @@ def test_control_forgetting_the_dynamic_tokens_in_verify_is_caught(
         return verify(logits, replace(draft, dynamic_tokens=None, dynamic_logits=None), *rest)
 
     monkeypatch.setattr(rdk_cuda, "verify", forgetful)
-    assert p_value_of_recent_tokens() < CAUGHT
+    assert p_value_of_dynamic_tokens(source, temperature=1.0) < CAUGHT

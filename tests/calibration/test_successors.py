@@ -1,0 +1,463 @@
+"""Successor counts and tables are what one would count by hand, and files are checked."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rdk_cuda import SuccessorCounts, SuccessorTable, Vocabulary, successors
+
+SIZE = 7
+VOCABULARY = Vocabulary([4, 0], SIZE)
+DOCUMENTS = st.lists(st.lists(st.integers(0, SIZE - 1), max_size=30), max_size=5)
+
+
+def counted(documents: list[list[int]], size: int = SIZE) -> SuccessorCounts:
+    counts = SuccessorCounts(size)
+    for document in documents:
+        counts.add(document)
+    return counts
+
+
+def as_dict(counts: SuccessorCounts) -> dict[tuple[int, int], float]:
+    last, following, weights = (column.tolist() for column in counts.pairs())
+    return dict(zip(zip(last, following, strict=True), weights, strict=True))
+
+
+def by_hand(documents: list[list[int]]) -> dict[tuple[int, int], float]:
+    return Counter(pair for document in documents for pair in pairwise(document))
+
+
+def rows(table: SuccessorTable) -> list[list[int]]:
+    ends = table.offsets.tolist()
+    return [table.tokens[begin:end].tolist() for begin, end in pairwise(ends)]
+
+
+# Counts
+
+
+@settings(max_examples=60, deadline=None)
+@given(DOCUMENTS)
+def test_counts_are_those_of_neighbours_within_documents(documents: list[list[int]]) -> None:
+    counts = counted(documents)
+    assert as_dict(counts) == by_hand(documents)
+    assert list(as_dict(counts)) == sorted(by_hand(documents))
+    assert counts.exact
+
+
+@settings(max_examples=30, deadline=None)
+@given(DOCUMENTS, st.integers(1, 20))
+def test_counts_do_not_depend_on_when_they_are_merged(
+    documents: list[list[int]], pending: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(successors, "_PENDING", pending)
+        counts = SuccessorCounts(SIZE)
+        for document in documents:
+            counts.add(torch.tensor(document, dtype=torch.int32))
+            counts.pairs()  # looking at them in between changes nothing
+        assert as_dict(counts) == by_hand(documents)
+
+
+def test_probabilities_add_up_beside_counts() -> None:
+    counts = counted([[1, 2, 1, 2]])
+    last, targets = torch.tensor([1, 5, 1]), torch.tensor([[2, 3], [6, 0], [3, 3]])
+    probs = torch.tensor([[0.5, 0.25], [0.75, 0.0], [0.125, 0.0625]])
+    counts.add_probs(last.int(), targets.int(), probs.half())
+    assert as_dict(counts) == {(1, 2): 2.5, (1, 3): 0.4375, (2, 1): 1.0, (5, 6): 0.75}
+
+
+def test_the_largest_vocabularies_do_not_overflow() -> None:
+    size = 2**31 - 1
+    counts = counted([[size - 1, size - 1, 0, size - 1]], size)
+    assert as_dict(counts) == {
+        (0, size - 1): 1,
+        (size - 1, 0): 1,
+        (size - 1, size - 1): 1,
+    }
+
+
+def zipf_text(length: int, size: int, seed: int) -> Tensor:
+    """Each token is the one before plus a small step that is likelier the smaller it is."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = 1 / torch.arange(1, size + 1).double() ** 1.5
+    steps = torch.multinomial(weights, length, replacement=True, generator=generator)
+    return steps.cumsum(0) % size
+
+
+def test_bounded_counts_hold_no_more_and_keep_the_heavy_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(successors, "_PENDING", 2000)
+    text, size, bound = zipf_text(40_000, size=50, seed=0), 50, 600
+    exact, bounded, again = (SuccessorCounts(size, b) for b in (size * size, bound, bound))
+    for document in text.split(500):
+        for counts in (exact, bounded, again):
+            counts.add(document)
+    assert not bounded.exact  # merged on the way, not only when looked at
+    true, held = as_dict(exact), as_dict(bounded)
+    assert len(held) == bound < len(true)
+    assert exact.exact
+    assert held == as_dict(again)
+    assert all(weight <= true[pair] for pair, weight in held.items())
+    heavy = {pair: weight for pair, weight in true.items() if weight >= 60}
+    assert len(heavy) >= 100
+    assert {pair: held.get(pair) for pair in heavy} == heavy
+
+
+def test_of_equally_light_pairs_an_even_selection_is_forgotten() -> None:
+    counts = SuccessorCounts(101, max_pairs=25)
+    counts.add(torch.arange(101))
+    last, _, weights = counts.pairs()
+    assert last.tolist() == list(range(0, 100, 4))
+    assert weights.eq(1).all()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([1, 7], r"tokens\[1\] is 7; needs a target id in \[0, 7\)"),
+        ([-1, 1], r"tokens\[0\] is -1"),
+        ([1.0, 2.0], "dtype torch.float32; needs integers"),
+        ([True, False], "dtype torch.bool; needs integers"),
+        ([[1, 2]], r"shape \[1, 2\].*needs integers \[n\]"),
+    ],
+)
+def test_documents_that_are_none_are_refused_and_not_counted(tokens: object, message: str) -> None:
+    counts = SuccessorCounts(SIZE)
+    with pytest.raises(ValueError, match=rf"SuccessorCounts\.add: .*{message}"):
+        counts.add(tokens)  # type: ignore[arg-type]
+    assert as_dict(counts) == {}
+
+
+ONE = torch.ones(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("last", "targets", "probs", "message"),
+    [
+        ([0, 9], [[1], [1]], ONE, r"last_tokens\[1\] is 9"),
+        ([0, 1], [[1], [-1]], ONE, r"targets\[1, 0\] is -1"),
+        ([0, 1], [1, 1], ONE, r"targets has shape \[2\].*needs integers \[n, m\]"),
+        ([0], [[1], [1]], ONE, r"last_tokens has shape \[1\], targets \[2, 1\]"),
+        ([0, 1], [[1], [1]], ONE[:, 0], r"probs \[2\]; needs \[n\], \[n, m\], \[n, m\]"),
+        ([0, 1], [[1], [1]], ONE * torch.nan, "negative, infinite or NaN"),
+        ([0, 1], [[1], [1]], ONE * torch.inf, "negative, infinite or NaN"),
+        ([0, 1], [[1], [1]], -ONE, "negative, infinite or NaN"),
+    ],
+)
+def test_probabilities_that_are_none_are_refused_and_not_added(
+    last: list[int], targets: list[list[int]], probs: Tensor, message: str
+) -> None:
+    counts = SuccessorCounts(SIZE)
+    with pytest.raises(ValueError, match=rf"SuccessorCounts\.add_probs: .*{message}"):
+        counts.add_probs(torch.tensor(last), torch.tensor(targets), probs)
+    assert as_dict(counts) == {}
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (2**31, 1), (5, 0), (5, 2**31)])
+def test_sizes_that_cannot_be_are_refused(sizes: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=r"vocabulary_size is .* both need 1 to 2"):
+        SuccessorCounts(*sizes)
+
+
+# Tables
+
+
+@settings(max_examples=60, deadline=None)
+@given(DOCUMENTS, st.integers(1, SIZE))
+def test_rows_are_the_likeliest_pruned_successors_of_equals_the_lowest_ids(
+    documents: list[list[int]], width: int
+) -> None:
+    table = SuccessorTable.from_counts(counted(documents), VOCABULARY, width)
+    count = by_hand(documents)
+    pruned = VOCABULARY.pruned.tolist()
+    for last, row in enumerate(rows(table)):
+        seen = [token for token in pruned if (last, token) in count]
+        assert row == sorted(seen, key=lambda token: (-count[last, token], token))[:width]
+    assert table.width == width
+
+
+def test_permuted_ids_give_the_permuted_table() -> None:
+    generator = torch.Generator().manual_seed(0)
+    size, permutation = 40, torch.randperm(40, generator=generator)
+    last = torch.arange(size)
+    probs = torch.rand(size, size, generator=generator)  # no ties
+    vocabulary = Vocabulary(torch.arange(0, size, 3), size)
+    tables = []
+    for name in (torch.arange(size), permutation):
+        counts = SuccessorCounts(size)
+        counts.add_probs(name[last], name[last].expand(size, -1), probs)
+        renamed = Vocabulary(name[vocabulary.draft_ids], size)
+        tables.append(SuccessorTable.from_counts(counts, renamed, width=9))
+    plain, permuted = tables
+    assert rows(plain)[5]
+    assert [rows(permuted)[int(permutation[t])] for t in last] == [
+        permutation[torch.tensor(row)].tolist() for row in rows(plain)
+    ]
+
+
+def small_table() -> SuccessorTable:
+    """Rows of every length up to the width, the first and the last ones empty."""
+    offsets = torch.tensor([0, 0, 3, 4, 6, 6, 6, 6], dtype=torch.int32)
+    return SuccessorTable(offsets, torch.tensor([5, 1, 6, 2, 3, 1], dtype=torch.int32), width=3)
+
+
+def test_a_lookup_is_the_row_of_the_last_token() -> None:
+    contexts = [[3], [0, 1], [1, 2], [1, 0], [1, 6], []]
+    contexts += [[1, last] for last in (-1, -5, -40, SIZE, 40, 2**40)]
+    found = small_table()(contexts)
+    assert found.dtype == torch.int32
+    assert found.tolist() == [[3, 1, -1], [5, 1, 6], [2, -1, -1], *[[-1] * 3] * 9]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_padded_tensors_and_sequences_agree(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    padded = torch.randint(-1, SIZE + 1, (60, 5), generator=generator).to(dtype)
+    lengths = torch.randint(0, 6, (60,), generator=generator).to(dtype)
+    contexts = [row[:n] for row, n in zip(padded.tolist(), lengths.tolist(), strict=True)]
+    table = small_table()
+    assert (table(contexts) >= 0).any()
+    assert torch.equal(table(padded, lengths), table(contexts))
+    assert torch.equal(table(padded), table(padded.tolist()))
+
+
+def test_lengths_beyond_the_tensor_read_nothing_outside_of_it() -> None:
+    ids = torch.tensor([[1, 2], [1, 2], [1, 2]])
+    found = small_table()(ids, torch.tensor([5, -3, 2**40]))
+    assert found.tolist() == [[2, -1, -1], [-1] * 3, [2, -1, -1]]
+
+
+def test_batches_or_tables_without_anything_have_no_successors() -> None:
+    table = small_table()
+    assert table([]).shape == table(torch.zeros(0, 5).long()).shape == (0, 3)
+    assert table([[], []]).tolist() == table(torch.zeros(2, 0).long()).tolist() == 2 * [[-1] * 3]
+    empty = SuccessorTable.from_counts(SuccessorCounts(SIZE), VOCABULARY, width=2)
+    assert empty([[1]]).tolist() == empty(torch.tensor([[1]])).tolist() == [[-1, -1]]
+
+
+def test_nothing_of_a_tensor_is_read_on_the_host() -> None:
+    """A fake tensor has no values: reading one, to branch on it or to size an output, raises."""
+    table = small_table()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        ids, lengths = torch.zeros(3, 9, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+        assert table(mode.from_tensor(ids), mode.from_tensor(lengths)).shape == (3, 3)
+
+
+def test_a_narrowed_table_is_the_first_columns() -> None:
+    every_token = [[token] for token in range(SIZE)]
+    table = small_table()
+    for width in (1, 2, 3):
+        narrow = table.narrowed(width)
+        assert torch.equal(narrow(every_token), table(every_token)[:, :width])
+        assert max(map(len, rows(narrow))) == width
+    for width in (0, 4):
+        with pytest.raises(ValueError, match=f"width is {width}; needs 1 to the table's, 3"):
+            table.narrowed(width)
+
+
+def test_a_table_moves_as_a_whole() -> None:
+    moved = small_table().to("meta")
+    assert moved.offsets.device.type == moved.tokens.device.type == "meta"
+    assert moved.width == 3
+    assert moved([[1], [2]]).shape == (2, 3)
+
+
+def test_counts_of_another_vocabulary_are_refused() -> None:
+    with pytest.raises(ValueError, match="counts has 9 tokens and vocabulary 7 target tokens"):
+        SuccessorTable.from_counts(SuccessorCounts(9), VOCABULARY, width=2)
+
+
+def test_contexts_that_do_not_fit_are_refused_in_the_table_s_name() -> None:
+    with pytest.raises(ValueError, match=r"SuccessorTable: contexts has shape \[3\]"):
+        small_table()(torch.zeros(3).long())
+
+
+# What a table, and so a file of one, must not hold
+
+
+def replaced(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], None]:
+    def tamper(tensors: dict[str, Tensor]) -> None:
+        tensors[name] = change(tensors[name]).contiguous()
+
+    return tamper
+
+
+def at(name: str, place: int, value: int) -> Callable[[dict[str, Tensor]], None]:
+    return replaced(name, lambda tensor: tensor.index_fill(0, torch.tensor(place), value))
+
+
+WRONG = [
+    (replaced("offsets", lambda t: t.long()), r"offsets is .*int64.*; needs a 1-D int32 tensor"),
+    (replaced("tokens", lambda t: t.float()), r"tokens is .*float32.*; needs a 1-D int32 tensor"),
+    (replaced("tokens", lambda t: t[None]), r"tokens is .*\[1, 6\]\); needs a 1-D int32 tensor"),
+    (replaced("offsets", lambda t: t[:1]), r"offsets has 1 entries; needs V_t \+ 1 >= 2"),
+    (replaced("offsets", lambda t: t[:3]), r"width is 3; needs 1 to V_t = 2"),
+    (at("offsets", 0, 1), "offsets runs from 1 to 6"),
+    (at("offsets", 0, -1), "offsets runs from -1 to 6"),
+    (at("offsets", 7, 5), "offsets runs from 0 to 5.* to the number of tokens, 6"),
+    (at("offsets", 3, 2), "its smallest step is -1; needs to rise"),
+    (at("offsets", 3, -(2**31)), "its smallest step is -2147483651; needs to rise"),
+    (at("offsets", 2, 4), "row 1 has 4 tokens; needs at most width = 3"),
+    (at("tokens", 4, -1), r"tokens\[4\] is -1; needs a target id in \[0, 7\)"),
+    (at("tokens", 0, 7), r"tokens\[0\] is 7"),
+    (at("tokens", 2, 5), "row 1 has token 5 twice"),
+]
+
+
+@pytest.mark.parametrize(("tamper", "message"), WRONG)
+def test_wrong_tensors_are_refused_by_the_constructor_and_in_files(
+    tamper: Callable[[dict[str, Tensor]], None], message: str, tmp_path: Path
+) -> None:
+    tensors = {"offsets": small_table().offsets, "tokens": small_table().tokens}
+    tamper(tensors)
+    with pytest.raises(ValueError, match=message):
+        SuccessorTable(**tensors, width=3)
+    save_by_hand(tmp_path / "table", tensors)
+    with pytest.raises(ValueError, match=message) as refused:
+        SuccessorTable.load(tmp_path / "table")
+    assert str(tmp_path / "table") in str(refused.value)
+
+
+@pytest.mark.parametrize("width", [0, -1, 8, 2**40])
+def test_a_width_that_cannot_be_is_refused(width: int) -> None:
+    table = small_table()
+    with pytest.raises(ValueError, match=rf"width is {width}; needs 1 to V_t = 7"):
+        SuccessorTable(table.offsets, table.tokens, width)
+    with pytest.raises(ValueError, match=rf"width is {width}; needs 1 to V_t = 7"):
+        SuccessorTable.from_counts(counted([[1, 2, 3]]), VOCABULARY, width)
+
+
+# Files
+
+
+def save_by_hand(path: Path, tensors: dict[str, Tensor], **said: str | None) -> None:
+    metadata = {
+        "format": "rdk_cuda.successors",
+        "format_version": "1",
+        "target_size": str(tensors["offsets"].numel() - 1),
+        "successors": str(tensors["tokens"].numel()),
+        "width": "3",
+        **said,
+    }
+    known = {name: value for name, value in metadata.items() if value is not None}
+    safetensors.torch.save_file(tensors, path, known)
+
+
+def assert_same(table: SuccessorTable, other: SuccessorTable) -> None:
+    assert torch.equal(table.offsets, other.offsets)
+    assert torch.equal(table.tokens, other.tokens)
+    assert table.width == other.width
+
+
+@pytest.mark.parametrize("documents", [[], [[1, 2, 1, 3, 6, 5]]])
+def test_a_file_gives_back_the_same_table(documents: list[list[int]], tmp_path: Path) -> None:
+    table = SuccessorTable.from_counts(counted(documents), VOCABULARY, width=4)
+    table.save(tmp_path / "table")
+    assert_same(SuccessorTable.load(str(tmp_path / "table")), table)
+    assert SuccessorTable.load(tmp_path / "table", device="meta").tokens.device.type == "meta"
+    assert [file.name for file in tmp_path.iterdir()] == ["table"]
+
+
+def test_a_hand_written_file_of_the_format_is_read(tmp_path: Path) -> None:
+    table = small_table()
+    save_by_hand(tmp_path / "table", {"offsets": table.offsets, "tokens": table.tokens})
+    assert_same(SuccessorTable.load(tmp_path / "table"), table)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            {"format": "rdk_cuda.affinity"},
+            "format 'rdk_cuda.affinity'; needs 'rdk_cuda.successors'",
+        ),
+        ({"format": None}, "safetensors file of format None"),
+        ({"format_version": "2"}, "format version '2'; this rdk_cuda reads version 1"),
+        (
+            {"target_size": "8"},
+            "says target_size = 8, but its tensors have 7; the file was altered",
+        ),
+        ({"successors": None}, "says successors = None, but its tensors have 6"),
+        ({"width": None}, "says width = None; needs a number"),
+        ({"width": "many"}, "says width = many; needs a number"),
+        ({"width": "2"}, "row 1 has 3 tokens; needs at most width = 2"),
+        ({"width": "99999999999"}, "width is 99999999999; needs 1 to V_t = 7"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(
+    said: dict[str, str | None], message: str, tmp_path: Path
+) -> None:
+    table, path = small_table(), tmp_path / "table"
+    save_by_hand(path, {"offsets": table.offsets, "tokens": table.tokens}, **said)
+    with pytest.raises(ValueError, match=message) as refused:
+        SuccessorTable.load(path)
+    assert str(path) in str(refused.value)
+
+
+def test_a_file_with_other_tensors_is_refused(tmp_path: Path) -> None:
+    table, path = small_table(), tmp_path / "table"
+    tensors = {"offsets": table.offsets, "tokens": table.tokens, "extra": torch.ones(1)}
+    save_by_hand(path, tensors)
+    with pytest.raises(ValueError, match=r"lacks \[\] and has unknown \['extra'\]"):
+        SuccessorTable.load(path)
+
+
+def test_truncated_and_foreign_files_are_refused_and_a_missing_one_is_an_os_error(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "table"
+    with pytest.raises(FileNotFoundError):
+        SuccessorTable.load(path)
+    small_table().save(path)
+    whole = path.read_bytes()
+    for content in [*(whole[:n] for n in range(0, len(whole), 11)), pickle.dumps([1, 2])]:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="table is not a complete safetensors file"):
+            SuccessorTable.load(path)
+
+
+def test_any_flipped_bit_gives_a_valid_table_or_a_value_error(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    small_table().save(path)
+    content, outcomes = path.read_bytes(), set()
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << (place % 7)
+        path.write_bytes(flipped)
+        try:
+            found = SuccessorTable.load(path)([[token] for token in range(SIZE)])
+        except ValueError:
+            outcomes.add("refused")
+        else:
+            outcomes.add("valid")
+            assert ((found >= -1) & (found < SIZE)).all()
+    assert outcomes == {"refused", "valid"}  # a token that became another one
+
+
+def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_table().save(tmp_path / "table")
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        small_table().narrowed(1).save(tmp_path / "table")
+    assert [file.name for file in tmp_path.iterdir()] == ["table"]
+    assert_same(SuccessorTable.load(tmp_path / "table"), small_table())
