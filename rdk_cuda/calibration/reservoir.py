@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -86,11 +84,13 @@ class Reservoir:
         for name, value in values.items():
             self.rows[name][rows] = value.to(self.rows[name])
 
-    def restore(self, rows: Mapping[str, Tensor]) -> None:
-        """Go on from rows that were saved."""
-        self.filled = len(rows["keys"])
-        for name, saved in rows.items():
-            self.rows[name][: self.filled] = saved
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        """Go on from rows that were saved. They are taken out of `saved` one by one: only one
+        tensor is held twice.
+        """
+        self.filled = len(saved["keys"])
+        for name, rows in self.rows.items():
+            rows[: self.filled] = saved.pop(name)
 
     def samples(self) -> Samples:
         """The positions in the order of the text. They are put in order in place, block by block:

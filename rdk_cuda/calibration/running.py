@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,8 +21,6 @@ _BLOCK_ENTRIES = 1 << 21
 # chosen rows, and who of them is among the likeliest; and for each of a row's likeliest tokens.
 _ENTRY_BYTES, _LIKELIEST_BYTES = 20, 48
 _FEWEST_SAMPLES = 256  # an acceptance measured on fewer says little
-
-_SUMS = ("probs", "squares", "counts", "moment")
 
 
 class TextWindow(Protocol):
@@ -211,11 +209,11 @@ class RunningRecording:
         filled = self.reservoir.filled
         return {**self.sums, **{name: row[:filled] for name, row in self.reservoir.rows.items()}}
 
-    def restore(self, tensors: Mapping[str, Tensor], windows: int) -> None:
-        """Go on from `tensors` that were saved after this many windows."""
-        for name in _SUMS:
-            self.sums[name].copy_(tensors[name])
-        self.reservoir.restore({name: tensors[name] for name in self.reservoir.rows})
+    def restore(self, saved: dict[str, Tensor], windows: int) -> None:
+        """Go on from `tensors()` that were saved after this many windows; takes them out."""
+        for name, total in self.sums.items():
+            total.copy_(saved.pop(name))
+        self.reservoir.restore(saved)
         self.windows, self.positions = windows, int(self.sums["counts"].sum())
 
 

@@ -26,6 +26,11 @@ MEMORY = 1 << 20
 READS = 7  # of `_windows()`, whose neighbours of one length are read together
 
 
+@pytest.fixture(autouse=True)
+def _in_one_thread(one_thread: None) -> None:
+    """Everything here is tiny."""
+
+
 class Window(NamedTuple):
     document: int
     ids: list[int]
