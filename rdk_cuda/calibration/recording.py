@@ -140,8 +140,9 @@ def record(
             together.
         temperatures: of the target, positive and distinct.
         memory: bytes for everything that is kept and worked with here, whatever the length of the
-            text: the windows, the models, and what they use to read are not in it. A quarter of it
-            is for windows that are read together, which may make batches smaller than `batch_size`.
+            text: the windows, the models, and what they use to read are not in it, nor the pages of
+            a state file while it is read. A quarter of it is for windows that are read together,
+            which may make batches smaller than `batch_size`.
         samples: how many positions to keep; as many as `memory` allows if absent, and never more
             than there are.
         likeliest: m, how many target tokens to keep of each; 4096, or V_t if that is less.
@@ -150,7 +151,7 @@ def record(
         seed: int64, of the choice of samples.
         state: a file that is written about every `save_every` seconds, less often if writing is
             slow. If it exists, the recording goes on from there; it stays when all is done, and
-            then the same call returns at once.
+            then the same call returns at once. What was read since the last write is read again.
         models: what the models are, in any words. Another name refuses to go on from `state`.
         each: shows the progress over batches.
 
@@ -190,7 +191,7 @@ def record(
         kept.go_on(lengths)
 
     batches = _batches(lengths, running.windows, batch_size, plan.batch_limit)
-    for batch in batches if each is None else each(batches, "Recording"):
+    for batch in batches if each is None else each(batches, "Calibrating: reading text"):
         _add_batch(running, read, [windows[i] for i in batch])
         if kept is not None:
             kept.batch_was_added(last=running.windows == len(windows))

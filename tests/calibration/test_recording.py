@@ -437,7 +437,8 @@ def test_progress_is_shown_over_what_is_left_to_read(tmp_path: Path) -> None:
     with pytest.raises(StopReading):
         _record(model=_reads_before_stopping(4), **arguments)
     _record(**arguments)
-    assert seen == [("Recording", READS), ("Recording", READS - 4)]
+    reading = "Calibrating: reading text"
+    assert seen == [(reading, READS), (reading, READS - 4)]
 
 
 # Files.
