@@ -9,5 +9,31 @@ The drafter's logits `small_weight @ x + small_bias` are then the `draft_logits`
 
 from .clusters import cluster_pruned_tokens
 from .heads import prune_head
+from .learned_rows import (
+    Learned,
+    joint_pattern,
+    joint_rows,
+    maximise_acceptance,
+    maximise_likelihood,
+)
+from .moments import second_moment
+from .pairs import DraftPairs, draft_pairs
+from .tuning import TauAndKeep, Tuned, tune, tuned_covariance, tuned_first_order
 
-__all__ = ["cluster_pruned_tokens", "prune_head"]
+__all__ = [
+    "DraftPairs",
+    "Learned",
+    "TauAndKeep",
+    "Tuned",
+    "cluster_pruned_tokens",
+    "draft_pairs",
+    "joint_pattern",
+    "joint_rows",
+    "maximise_acceptance",
+    "maximise_likelihood",
+    "prune_head",
+    "second_moment",
+    "tune",
+    "tuned_covariance",
+    "tuned_first_order",
+]

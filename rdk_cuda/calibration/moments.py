@@ -1,0 +1,92 @@
+"""How the target's probabilities of two tokens go together, for `Affinity.covariance`.
+
+The kernel of arXiv:2506.03206 is `softmax(Omega / tau)` of the covariance or the second moment of
+the target's distributions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..vocabulary import Vocabulary
+from .joint_masses import TargetMatrix
+from .samples import Samples
+
+__all__ = ["second_moment"]
+
+
+@torch.no_grad()
+def second_moment(
+    samples: Samples,
+    vocabulary: Vocabulary,
+    temperature: float,
+    *,
+    entries: int | None = None,
+    centered: bool = False,
+) -> Tensor:
+    """`E[p p^T]`, or the covariance `E[p p^T] - E[p] E[p]^T`, in the rows of kept tokens.
+
+    Of the samples' recorded tokens: where m is less than V_t, the others count as 0.
+
+    Args:
+        temperature: of the target, one of those of the samples.
+        entries: only the so many largest positive ones of each row; lower ones would count as 0,
+            the floor of a sparse Omega. None: all that are not 0, for small vocabularies: their
+            number grows with V_d V_t. `.to_dense()` then gives `Affinity.covariance` the negative
+            ones too.
+        centered: the covariance.
+
+    Returns:
+        Sparse `[V_t, V_t]` float32, coalesced; the rows of pruned tokens are empty.
+
+    Raises:
+        ValueError: a temperature that was not recorded, or less than 1 entry.
+
+    Example:
+        >>> samples = Samples(
+        ...     hidden=torch.zeros(1, 2),
+        ...     targets=torch.tensor([[2, 0]], dtype=torch.int32),
+        ...     target_logits=torch.tensor([[0.75, 0.25]]).log(),
+        ...     temperatures=(1.0,),
+        ...     log_normalizers=torch.zeros(1, 1),
+        ...     contexts=torch.full((1, 1), -1, dtype=torch.int32),
+        ...     documents=torch.zeros(1, dtype=torch.int64),
+        ... )
+        >>> second_moment(samples, Vocabulary([0], target_size=3), 1.0).to_dense()
+        tensor([[0.0625, 0.0000, 0.1875],
+                [0.0000, 0.0000, 0.0000],
+                [0.0000, 0.0000, 0.0000]])
+    """
+    if entries is not None and entries < 1:
+        raise ValueError(f"second_moment: entries is {entries}; needs at least 1, or None for all")
+    size, probs = vocabulary.target_size, samples.target_probs(temperature)
+    targets = samples.targets.long()
+    target = TargetMatrix.of(targets, probs, size)
+    # A token that no sample has is 0 at every position, and so is its row.
+    rows = vocabulary.kept[target.place[vocabulary.kept] < target.tokens.numel()]
+    mean = torch.zeros(size).index_add_(0, targets.flatten(), probs.flatten()) / max(1, len(probs))
+
+    def probs_of(block: slice) -> Tensor:
+        part = rows[block]
+        column = torch.full((size,), part.numel())
+        column[part] = torch.arange(part.numel())
+        dense = probs.new_zeros(len(probs), part.numel() + 1)
+        return dense.scatter_(1, column[targets], probs)[:, :-1].contiguous()
+
+    places, values = [torch.zeros(2, 0, dtype=torch.int64)], [torch.zeros(0)]
+    for block, joint in target.joint_with(rows.numel(), probs_of):
+        moments = joint[:, :-1]
+        if centered:
+            moments = moments - mean[rows[block], None] * mean[target.tokens]
+        if entries is None:
+            row, column = moments.nonzero().unbind(1)
+        else:
+            top, column = moments.topk(min(entries, moments.shape[1]))
+            row, rank = (top > 0).nonzero().unbind(1)
+            column = column[row, rank]
+        places.append(torch.stack([rows[block][row], target.tokens[column]]))
+        values.append(moments[row, column])
+    return torch.sparse_coo_tensor(
+        torch.cat(places, 1), torch.cat(values), (size, size), check_invariants=False
+    ).coalesce()

@@ -1,0 +1,165 @@
+"""The best of several pruned drafters on samples, and the tau and keep of the RDK samplers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..affinity import Affinity
+from ..masses import token_masses
+from ..vocabulary import Vocabulary
+from .drafter import FullHead, PrunedDrafter, sampled_acceptance
+from .heads import prune_head
+from .pairs import acceptance, draft_pairs, redistributed
+from .samples import Samples
+
+__all__ = ["TauAndKeep", "Tuned", "tune", "tuned_covariance", "tuned_first_order"]
+
+Label = TypeVar("Label")
+
+KEEPS = tuple(sixteenths / 16 for sixteenths in range(17))
+_MOST_DECADES = 10  # of tau; below, all rows but the rarest have long been one-hot
+
+
+class TauAndKeep(NamedTuple):
+    """What an RDK sampler was tuned to; at `keep` 1 it redistributes nothing."""
+
+    tau: float
+    keep: float
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned(Generic[Label]):
+    """The best of the candidates, and its mean `sum_x min(p(x), q(x))` over the samples."""
+
+    label: Label
+    drafter: PrunedDrafter
+    acceptance: float
+
+
+def tune(
+    candidates: Iterable[tuple[Label, PrunedDrafter]],
+    samples: Samples,
+    full_head: FullHead,
+    temperature: float,
+) -> Tuned[Label]:
+    """The candidate that the target accepts most, the first of equals.
+
+    Args:
+        candidates: labelled drafters. They may be made one at a time; two are held at most.
+        full_head: for the logits of dynamic tokens.
+
+    Raises:
+        ValueError: no candidates, or a temperature that was not recorded.
+    """
+    best: Tuned[Label] | None = None
+    for label, drafter in candidates:
+        rates = sampled_acceptance(samples, drafter, full_head, temperature)
+        rate = float(rates.double().mean())
+        if best is None or rate > best.acceptance:
+            best = Tuned(label, drafter, rate)
+    if best is None:
+        raise ValueError("tune: got no candidates; needs at least one to choose from")
+    return best
+
+
+def tuned_covariance(
+    samples: Samples,
+    full_head: FullHead,
+    vocabulary: Vocabulary,
+    omega: Tensor,
+    temperature: float,
+) -> Tuned[TauAndKeep]:
+    """Exact RDK (arXiv:2506.03206) with the tau and keep that the target accepts most.
+
+    Args:
+        omega: as for `Affinity.covariance`, such as `second_moment`. Tau is searched from ten
+            times the largest similarity of its rows down to a tenth of the smallest.
+    """
+    if omega.layout == torch.strided:
+        rows = omega[vocabulary.kept]
+        peaks = rows.amax(1) - rows.amin(1)
+    else:
+        matrix = omega.coalesce()
+        peaks = torch.zeros(vocabulary.target_size, dtype=matrix.dtype)
+        peaks = peaks.scatter_reduce(0, matrix.indices()[0], matrix.values(), "amax")
+        peaks = peaks[vocabulary.kept]
+    return _tuned(
+        samples,
+        full_head,
+        vocabulary,
+        temperature,
+        scales=peaks,
+        sampler=lambda tau, keep: Affinity.covariance(vocabulary, omega, tau, keep=keep),
+    )
+
+
+def tuned_first_order(
+    samples: Samples,
+    full_head: FullHead,
+    vocabulary: Vocabulary,
+    mean_probs: Tensor,
+    temperature: float,
+) -> Tuned[TauAndKeep]:
+    """First-order RDK (arXiv:2506.03206) with the tau and keep that the target accepts most.
+
+    Args:
+        mean_probs: `[V_t]`, as for `Affinity.first_order`. Tau is searched around `mu_i / V_t`,
+            where half of a row is uniform.
+    """
+    size = vocabulary.target_size
+    mean = token_masses("tuned_first_order: mean_probs", mean_probs, (size,))
+    return _tuned(
+        samples,
+        full_head,
+        vocabulary,
+        temperature,
+        scales=mean[vocabulary.kept] / mean.sum() / size,
+        sampler=lambda tau, keep: Affinity.first_order(vocabulary, mean, tau, keep=keep),
+    )
+
+
+def _tuned(
+    samples: Samples,
+    full_head: FullHead,
+    vocabulary: Vocabulary,
+    temperature: float,
+    *,
+    scales: Tensor,
+    sampler: Callable[[float, float], Affinity],
+) -> Tuned[TauAndKeep]:
+    """Decades of tau around the scales, then halves, quarters and eighths around the best."""
+    plain = PrunedDrafter(
+        vocabulary, Affinity.intersection(vocabulary), *prune_head(*full_head, vocabulary)
+    )
+    pairs = draft_pairs(samples, plain, full_head, temperature)
+    alone = redistributed(pairs, plain.affinity)
+
+    def rated(exponent: float) -> tuple[float, float, float]:
+        """Acceptance, exponent and keep; q is linear in keep."""
+        spread = redistributed(pairs, sampler(10**exponent, 0.0))
+        rates = [acceptance(pairs.target_probs, spread.lerp(alone, keep)) for keep in KEEPS]
+        best = max(range(len(KEEPS)), key=rates.__getitem__)
+        return rates[best], exponent, KEEPS[best]
+
+    positive = scales[scales > 0].double()
+    if not positive.numel():
+        raise ValueError(
+            "tuned RDK: all similarities of kept tokens are 0; needs some, or "
+            "Affinity.intersection, which redistributes nothing"
+        )
+    highest = math.ceil(math.log10(float(positive.max()))) + 1
+    lowest = max(math.floor(math.log10(float(positive.min()))) - 1, highest - _MOST_DECADES)
+    best = max((rated(float(e)) for e in range(highest, lowest - 1, -1)), key=lambda one: one[0])
+    for step in (0.5, 0.25, 0.125):
+        around = [best, rated(best[1] - step), rated(best[1] + step)]
+        best = max(around, key=lambda one: one[0])
+    rate, exponent, keep = best
+    affinity = sampler(10**exponent, keep)
+    drafter = PrunedDrafter(vocabulary, affinity, plain.weight, plain.bias)
+    return Tuned(TauAndKeep(10**exponent, keep), drafter, rate)
