@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..masses import token_masses
+from ..masses import RowMasses, canonical_tensors, token_masses
 from .joint_masses import TargetMatrix
 from .pairs import DraftPairs, Redistribution, acceptance, entries_of, redistributed
 
@@ -220,7 +220,8 @@ class _Rows(NamedTuple):
         if prior is not None:
             spread = torch.nn.functional.pad(spread, (0, 1))
             priors = torch.cat([priors, (prior / prior.sum())[None]])
-        return cls(*matrix.indices().unbind(0), matrix.values(), spread, priors)
+        rows, targets = matrix.indices().unbind(0)
+        return cls(rows, targets, matrix.values(), spread, priors)
 
     def sums(self) -> Tensor:
         """`[V_d]`."""
@@ -252,20 +253,11 @@ class _Rows(NamedTuple):
         )
 
     def affinity(self, bias: Tensor) -> Affinity:
-        """With rows that are normalised by what they sum to, and `bias` unchanged."""
-        sums = self.sums()
-        places = torch.stack([self.rows, self.targets])
-        entries = torch.sparse_coo_tensor(
-            places,
-            self.masses / sums[self.rows],
-            (sums.numel(), self.prior.shape[1]),
-            check_invariants=False,
-            is_coalesced=True,
-        )
-        if not self.prior.shape[0]:
-            return Affinity.from_rows(entries, bias=bias)
-        spread = self.spread / sums[:, None]
-        return Affinity.from_rows(entries, spread=spread, prior=self.prior, bias=bias)
+        """With `bias [V_d]`, whatever the rows sum to."""
+        entries = RowMasses(self.rows, self.targets, self.masses)
+        spread, prior = self.spread, self.prior
+        size = prior.shape[1]
+        return Affinity(**canonical_tensors(size, entries, bias=bias, spread=spread, prior=prior))
 
 
 def _start(

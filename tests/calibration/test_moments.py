@@ -1,0 +1,163 @@
+"""Second moments of the target, and the RDK samplers that are tuned on them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.calibration import (
+    joint_masses,
+    prune_head,
+    second_moment,
+    tune,
+    tuned_covariance,
+    tuned_first_order,
+)
+from rdk_cuda.calibration.drafter import PrunedDrafter, sampled_acceptance
+from rdk_cuda.vocabulary import Vocabulary
+
+from . import recorded
+from .recorded import V_T
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def _moment(samples, temperature, centered):
+    p = recorded.target_probs(samples, temperature)
+    moment = p.T @ p / len(p)
+    return moment - torch.outer(p.mean(0), p.mean(0)) if centered else moment
+
+
+def _plain(vocabulary):
+    head = prune_head(*recorded.full_head(), vocabulary)
+    return PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), *head)
+
+
+@pytest.mark.parametrize("centered", [False, True], ids=["second moment", "covariance"])
+@pytest.mark.parametrize("width", [V_T, 5], ids=["all tokens recorded", "the likeliest recorded"])
+@pytest.mark.parametrize("temperature", recorded.TEMPERATURES)
+def test_the_rows_of_kept_tokens_are_those_of_the_dense_product(
+    centered, width, temperature, monkeypatch
+):
+    monkeypatch.setattr(joint_masses, "_BLOCK_ROWS", 4)  # six rows are two blocks
+    samples, vocabulary = recorded.samples(width=width), recorded.vocabulary()
+    omega = second_moment(samples, vocabulary, temperature, centered=centered)
+    expected = _moment(samples, temperature, centered)
+    expected[vocabulary.pruned] = 0
+    torch.testing.assert_close(omega.to_dense().double(), expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("entries", [1, 3, 100])
+@pytest.mark.parametrize("centered", [False, True], ids=["second moment", "covariance"])
+def test_of_each_row_the_largest_positive_entries_stay(entries, centered):
+    samples, vocabulary = recorded.samples(), recorded.vocabulary()
+    omega = second_moment(samples, vocabulary, 1.0, entries=entries, centered=centered).to_dense()
+    expected = _moment(samples, 1.0, centered)
+    for token in vocabulary.kept:
+        row, place = expected[token].sort(descending=True)
+        chosen = place[: min(entries, int((row > 0).sum()))]
+        assert omega[token].nonzero().flatten().tolist() == chosen.sort().values.tolist()
+    assert not omega[vocabulary.pruned].any()
+
+
+def test_a_kept_token_that_no_sample_has_has_an_empty_row():
+    samples = recorded.samples(count=2, width=2)
+    everything = Vocabulary.identity(V_T)
+    omega = second_moment(samples, everything, 1.0).to_dense()
+    seen = samples.targets.long().unique()
+    assert omega.any(1).nonzero().flatten().tolist() == seen.tolist()
+
+
+def test_a_renamed_target_vocabulary_renames_the_moment():
+    samples, vocabulary = recorded.samples(), recorded.vocabulary()
+    names = torch.randperm(V_T, generator=torch.Generator().manual_seed(5))
+    renamed = replace(samples, targets=names[samples.targets.long()].int())
+    other = Vocabulary(names[vocabulary.draft_ids], V_T)
+    plain = second_moment(samples, vocabulary, 1.0, entries=3, centered=True).to_dense()
+    permuted = second_moment(renamed, other, 1.0, entries=3, centered=True).to_dense()
+    torch.testing.assert_close(permuted[names][:, names], plain)
+
+
+def test_no_entries_are_refused():
+    with pytest.raises(ValueError, match="entries is 0; needs at least 1"):
+        second_moment(recorded.samples(), recorded.vocabulary(), 1.0, entries=0)
+
+
+class TestTuning:
+    def test_the_first_of_the_best_candidates_is_chosen_and_they_are_made_one_at_a_time(self):
+        samples, head = recorded.samples(), recorded.full_head()
+        plain, made = _plain(recorded.vocabulary()), []
+
+        def candidates():
+            for label, keep in enumerate((0.0, 0.9, 0.9, 0.3)):
+                made.append(label)
+                affinity = Affinity.first_order(plain.vocabulary, torch.ones(V_T), 1, keep=keep)
+                yield label, replace(plain, affinity=affinity)
+
+        rates = [
+            float(sampled_acceptance(samples, drafter, head, 1.0).double().mean())
+            for _, drafter in candidates()
+        ]
+        best = tune(candidates(), samples, head, 1.0)
+        assert best.label == rates.index(max(rates))
+        assert best.acceptance == max(rates)
+        assert made == [0, 1, 2, 3] * 2
+
+    def test_no_candidates_are_refused(self):
+        with pytest.raises(ValueError, match="got no candidates"):
+            tune([], recorded.samples(), recorded.full_head(), 1.0)
+
+    @pytest.mark.parametrize("temperature", recorded.TEMPERATURES)
+    @pytest.mark.parametrize("kind", ["sparse", "dense", "first order"])
+    def test_no_tau_and_keep_of_a_fine_grid_are_much_better(self, kind, temperature):
+        samples, head = recorded.samples(count=60), recorded.full_head()
+        vocabulary = recorded.vocabulary(kept=3)
+        plain = _plain(vocabulary)
+        omega = second_moment(samples, vocabulary, temperature)
+        mean = recorded.target_probs(samples, temperature).mean(0)
+        if kind == "first order":
+            tuned = tuned_first_order(samples, head, vocabulary, mean, temperature)
+        else:
+            omega = omega.to_dense() if kind == "dense" else omega
+            tuned = tuned_covariance(samples, head, vocabulary, omega, temperature)
+
+        def rate(tau, keep):
+            if kind == "first order":
+                affinity = Affinity.first_order(vocabulary, mean, tau, keep=keep)
+            else:
+                affinity = Affinity.covariance(vocabulary, omega, tau, keep=keep)
+            drafter = replace(plain, affinity=affinity)
+            return float(sampled_acceptance(samples, drafter, head, temperature).mean())
+
+        assert rate(*tuned.label) == pytest.approx(tuned.acceptance, abs=1e-6)
+        measured = sampled_acceptance(samples, tuned.drafter, head, temperature)
+        assert float(measured.mean()) == pytest.approx(tuned.acceptance, abs=1e-6)
+        grid = [10.0**e for e in torch.arange(-6, 1.01, 0.25).tolist()]
+        rates = [rate(tau, keep) for tau in grid for keep in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        assert tuned.acceptance >= max(rates) - 1e-3
+        # Tuning matters here: a grid that had only its worst point would be far below.
+        assert min(rates) < tuned.acceptance - 0.05
+
+    def test_what_hurts_is_switched_off(self):
+        """A drafter that is the target needs no redistribution."""
+        samples, everything = recorded.samples(), Vocabulary.identity(V_T)
+        weight, bias = recorded.full_head()
+        own = samples.hidden @ weight.T + bias
+        logits, targets = own.sort(descending=True)
+        same = replace(
+            samples,
+            targets=targets.int(),
+            target_logits=logits,
+            log_normalizers=torch.stack([(own / t).logsumexp(1) for t in samples.temperatures], 1),
+        )
+        omega = second_moment(same, everything, 1.0)
+        tuned = tuned_covariance(same, (weight, bias), everything, omega, 1.0)
+        assert tuned.acceptance == pytest.approx(1.0, abs=1e-5)
+
+    def test_similarities_that_are_all_zero_are_refused(self):
+        nothing = torch.zeros(V_T, V_T).to_sparse()
+        with pytest.raises(ValueError, match="all similarities of kept tokens are 0"):
+            tuned_covariance(
+                recorded.samples(), recorded.full_head(), recorded.vocabulary(), nothing, 1.0
+            )
