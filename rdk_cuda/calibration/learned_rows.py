@@ -157,6 +157,7 @@ def maximise_acceptance(
     prior: Tensor | None = None,
     steps: int = 100,
     evidence: float = 1.0,
+    validation: DraftPairs | None = None,
     progress: Callable[[range], Iterable[int]] = iter,
 ) -> Learned:
     """Exponentiated gradient ascent of `mean_n sum_x min(p_n(x), q_n(x))` over the pattern.
@@ -165,7 +166,8 @@ def maximise_acceptance(
     gradient (Kivinen and Warmuth 1997) per drafted mass `E[q'_i]`, so that rare tokens learn as
     fast as frequent ones. `min` is rounded off near `q = p`, ever less, since at a kink the
     gradient need not point upwards; a step that does not raise the rounded objective is halved.
-    The result is the best of all steps and of `affinity` itself.
+    The result is the best of all steps and of `affinity` itself, on `validation` if there is one:
+    a few thousand samples are learned by heart, and their acceptance then says little.
 
     Args:
         affinity: the rows to start near, with the bias that `pairs` were made with.
@@ -173,16 +175,21 @@ def maximise_acceptance(
         prior: `[V_t]` masses, over which each row may spread as well, as if it were one entry.
         evidence: in drafts; a row that is drafted less often than this in all of the pairs
             hardly moves.
+        validation: pairs of other documents.
         progress: what the steps are drawn from, such as a progress bar.
 
     Returns:
-        The affinity, and the best acceptance so far: of `affinity`, then after each step.
+        The affinity, and the best acceptance so far where it is judged: of `affinity`, then after
+        each step.
     """
     rows, redistribution = _start("maximise_acceptance", pairs, affinity, pattern, prior)
     drafted = redistribution.mean_draft_probs + evidence / max(1, len(pairs))
     pace = torch.where(drafted > 0, 1 / drafted, 0.0)
     p = pairs.target_probs
-    best, history = None, [acceptance(p, redistributed(pairs, affinity))]
+    judge = pairs if validation is None else validation
+    _check(judge, affinity, "maximise_acceptance")
+    judging = Redistribution(judge, rows.rows, rows.targets, rows.prior)
+    best, history = None, [acceptance(judge.target_probs, redistributed(judge, affinity))]
     q, size = redistribution.of(rows.masses, rows.spread), 1.0
     for step in progress(range(steps)):
         width = _ROUNDED / (1 + step / _SHARPENED_AFTER)
@@ -191,11 +198,13 @@ def maximise_acceptance(
         trial_q = redistribution.of(trial.masses, trial.spread)
         if _rounded(p, trial_q, width) >= _rounded(p, q, width):
             rows, q, size = trial, trial_q, min(size * 1.5, _LARGEST_STEP)
+            judged = q if validation is None else judging.of(rows.masses, rows.spread)
+            history.append(max(history[-1], acceptance(judge.target_probs, judged)))
+            if history[-1] > history[-2]:
+                best = rows
         else:
             size /= 2
-        history.append(max(history[-1], acceptance(p, q)))
-        if history[-1] > history[-2]:
-            best = rows
+            history.append(history[-1])
     return Learned(affinity if best is None else best.affinity(affinity.bias), history)
 
 

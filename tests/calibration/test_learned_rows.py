@@ -234,6 +234,28 @@ class TestAcceptance:
         assert learned.history[-1] == pytest.approx(1.0)
         assert torch.equal(learned.affinity.dense(), everything.dense())
 
+    def test_what_is_learned_by_heart_is_not_taken_for_better(self):
+        """Drafter and target are independent here: nothing carries over to other samples."""
+        gains = {True: [], False: []}
+        for seed in range(5):
+            everything, affinity = random_pairs(seed, count=60, kept=5)
+            few, others, unseen = (
+                _some(everything, at) for at in (range(3), range(3, 30), range(30, 60))
+            )
+            pattern = joint_pattern(few, affinity, 4)
+            for judged in gains:
+                learned = maximise_acceptance(
+                    few, affinity, pattern, steps=60, validation=others if judged else None
+                )
+                judge = others if judged else few
+                rate = _acceptance(judge, learned.affinity)
+                assert rate == pytest.approx(learned.history[-1], abs=1e-6)
+                gains[judged].append(_acceptance(unseen, learned.affinity))
+                assert _acceptance(others, learned.affinity) >= judged * (
+                    _acceptance(others, affinity) - 1e-6
+                )
+        assert sum(gains[True]) > sum(gains[False])
+
     def test_rows_with_little_evidence_hardly_move(self):
         pairs, affinity = random_pairs(2)
         rare = pairs.draft_probs.clone()
@@ -385,3 +407,7 @@ _PROBS = ("draft_probs", "target_probs", "given")
 def _acceptance(pairs: DraftPairs, affinity: Affinity) -> float:
     q = pairs.draft_probs @ affinity.dense()
     return float(torch.minimum(dense_target(pairs), q).sum(1).mean())
+
+
+def _some(pairs: DraftPairs, index: range) -> DraftPairs:
+    return replace(pairs, **{name: getattr(pairs, name)[index] for name in (*_PROBS, "targets")})
