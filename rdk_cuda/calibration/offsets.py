@@ -1,0 +1,200 @@
+"""How loud virtual tokens should be: offsets that maximise acceptance on samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..affinity import Affinity
+from .drafter import FullHead, PrunedDrafter
+from .samples import Samples
+from .virtual_masses import VirtualMasses, virtual_masses
+
+__all__ = ["at_most", "calibrate_offsets", "held_out_rows", "with_offsets"]
+
+MOST_ENTRIES = 1 << 24  # recorded target probabilities that are looked at, 0.5 GB while fitting
+
+
+def calibrate_offsets(
+    samples: Samples,
+    drafter: PrunedDrafter,
+    full_head: FullHead,
+    temperature: float,
+    *,
+    held_out: float = 1 / 3,
+    steps: int = 80,
+) -> Tensor:
+    """Offsets of virtual tokens, beyond their bias, for which the target accepts most.
+
+    First one offset for all virtual tokens, from off (-inf) upwards; then one for each of them,
+    by projected gradient ascent on the masses `exp(offset)`, where off is the boundary 0. Neither
+    ends below where it started, on the samples that it is fitted to. Which of the three is used,
+    all off, one for all or one for each, is decided by documents that were held out; what won
+    is fitted again to all samples. Beside dynamic tokens the best offsets are others than without,
+    so the drafter is to have its `dynamic_tokens`.
+
+    Args:
+        samples: recorded positions; evenly spaced ones if there are more than 2^24 / m.
+        drafter: with virtual tokens behind its kept ones (`virtual_drafter`).
+        full_head: for the logits of dynamic tokens.
+        temperature: positive, a recorded one.
+        held_out: the share of the documents that is held out. 0: nothing is, and the offsets are
+            never worse on the samples than one for all, nor than all off. Of a single document
+            nothing can be held out, and there is no offset for each.
+        steps: of the ascent.
+
+    Returns:
+        `[K]` float32, for `with_offsets`. A masked virtual token stays masked.
+
+    Raises:
+        ValueError: as `virtual_masses`; no samples; a share outside [0, 1).
+
+    Example:
+        >>> offsets = calibrate_offsets(samples, drafter, full_head, 0.7)   # doctest: +SKIP
+        >>> drafter = with_offsets(drafter, offsets)                        # doctest: +SKIP
+    """
+    samples = at_most(samples, MOST_ENTRIES)
+    held = held_out_rows(samples.documents, held_out)
+
+    def known(part: Samples) -> VirtualMasses:
+        return virtual_masses(part, drafter, full_head, temperature)
+
+    for_each = held_out == 0
+    if bool(held.any()):
+        fitted, judging = known(samples.select(~held)), known(samples.select(held))
+        common = _offset_for_all(fitted)
+        off = torch.full_like(common, -math.inf)
+        candidates = off, common, _offset_for_each(fitted, common, steps)
+        rates = [judging.mean_acceptance(offsets) for offsets in candidates]
+        best = rates.index(max(rates))  # of equals the first: off costs least
+        if best == 0:
+            return off
+        for_each = best == 2
+    whole = known(samples)
+    common = _offset_for_all(whole)
+    return _offset_for_each(whole, common, steps) if for_each else common
+
+
+def with_offsets(drafter: PrunedDrafter, offsets: Tensor | Sequence[float]) -> PrunedDrafter:
+    """The drafter with offsets added to the biases of its virtual tokens; -inf turns one off.
+
+    Args:
+        offsets: `[K]`, one for each drafter token behind those of the vocabulary.
+
+    Raises:
+        ValueError: another shape.
+
+    Example:
+        >>> from rdk_cuda import Affinity, Vocabulary
+        >>> vocabulary, clusters = Vocabulary([0], 3), torch.tensor([-1, 0, 0])
+        >>> affinity = Affinity.virtual_tokens(vocabulary, clusters, torch.ones(3))
+        >>> drafter = PrunedDrafter(vocabulary, affinity, torch.zeros(2, 1))
+        >>> with_offsets(drafter, [0.5]).affinity.bias  # log 2 + 0.5
+        tensor([0.0000, 1.1931])
+    """
+    affinity, hot = drafter.affinity, drafter.vocabulary.draft_size
+    added = torch.as_tensor(offsets, dtype=torch.float32)
+    if added.shape != (affinity.draft_size - hot,):
+        raise ValueError(
+            f"with_offsets: offsets has shape {list(added.shape)}; needs "
+            f"[{affinity.draft_size - hot}], one for each virtual token"
+        )
+    bias = affinity.bias.clone()
+    bias[hot:] += added
+    off = bias == -math.inf
+    lengths = affinity.row_offsets.diff()
+    used = ~off.repeat_interleave(lengths)  # a masked row is empty
+    ends = torch.where(off, 0, lengths).cumsum(0).int()
+    masked = Affinity(
+        bias=bias,
+        row_offsets=torch.nn.functional.pad(ends, (1, 0)),
+        row_targets=affinity.row_targets[used],
+        row_cdf=affinity.row_cdf[used],
+        spread_cdf=affinity.spread_cdf.where(~off[:, None], 0),
+        prior_cdf=affinity.prior_cdf,
+    )
+    return replace(drafter, affinity=masked)
+
+
+def at_most(samples: Samples, entries: int) -> Samples:
+    """Evenly spaced samples with no more than `entries` target probabilities; all if they fit."""
+    count = max(1, entries // max(1, samples.targets.shape[1]))
+    if len(samples) <= count:
+        return samples
+    return samples.select(torch.arange(count) * len(samples) // count)
+
+
+def held_out_rows(documents: Tensor, share: float) -> Tensor:
+    """A mask `[n]` of the samples of about that share of the documents, evenly spaced.
+
+    At least one document, unless there is only one: then none.
+
+    Raises:
+        ValueError: a share outside [0, 1).
+
+    Example:
+        >>> held_out_rows(torch.tensor([4, 4, 5, 7, 7, 9]), 0.5)
+        tensor([False, False,  True, False, False,  True])
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"held_out_rows: share is {share}; needs 0 or more and less than 1")
+    members, place = documents.unique(return_inverse=True)
+    count = len(members)
+    if count < 2 or share == 0:
+        return torch.zeros_like(documents, dtype=torch.bool)
+    wanted = min(count - 1, max(1, round(share * count)))
+    ranks = torch.arange(count)
+    held = (ranks + 1) * wanted // count > ranks * wanted // count
+    return held[place]
+
+
+@torch.no_grad()
+def _offset_for_all(known: VirtualMasses) -> Tensor:
+    """The best single offset, -inf if virtual tokens only hurt: `[K]`, all alike."""
+    together = known.log_masses.logsumexp(1)
+    middle = float(together.median())
+    if middle == -math.inf:  # all are masked
+        return torch.zeros(known.log_masses.shape[1])
+    rates: dict[float, float] = {}
+
+    def rate(offset: float) -> float:
+        if offset not in rates:
+            rates[offset] = known.mean_acceptance(offset)
+        return rates[offset]
+
+    # From e^-12 of the other columns' mass to e^4 times that, at the median position.
+    step = 1.0
+    best = max((-math.inf, 0.0, *(step * k - middle for k in range(-12, 5))), key=rate)
+    while best > -math.inf and step > 0.01:
+        step /= 3
+        best = max((best, best - step, best + step, best - 2 * step, best + 2 * step), key=rate)
+    return torch.full((known.log_masses.shape[1],), best)
+
+
+def _offset_for_each(known: VirtualMasses, common: Tensor, steps: int) -> Tensor:
+    """The best that projected Adam meets on its way from the common offset: `[K]`."""
+    off = bool((common == -math.inf).all())
+    start = torch.zeros_like(common) if off else common
+    unit = known.masses(start)
+    factors = torch.full_like(start, 0.0 if off else 1.0).requires_grad_()
+    adam = torch.optim.Adam([factors], lr=0.1)
+    decay = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.05, total_iters=steps)
+    best, best_rate = factors.detach().clone(), -math.inf
+    for _ in range(steps + 1):
+        rate = known.acceptance(unit * factors).mean()
+        if rate.item() > best_rate:
+            best, best_rate = factors.detach().clone(), rate.item()
+        adam.zero_grad()
+        (-rate).backward()
+        adam.step()
+        decay.step()
+        with torch.no_grad():
+            factors.clamp_(min=0)
+    fitted = start + best.log()
+    # Sums in another order may differ in the last digit; the common offset wins ties.
+    worse = known.mean_acceptance(fitted) <= known.mean_acceptance(common)
+    return common if worse else fitted

@@ -1,0 +1,192 @@
+"""Virtual tokens: their drafter in closed form, and its refinement on recorded hidden states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..affinity import Affinity
+from ..dynamic import Contexts
+from ..vocabulary import Vocabulary
+from .drafter import FullHead, PrunedDrafter
+from .heads import prune_head
+from .offsets import MOST_ENTRIES, at_most, held_out_rows, with_offsets
+from .samples import Samples
+from .virtual_masses import VirtualMasses, virtual_masses
+
+__all__ = ["refine_virtual", "virtual_drafter"]
+
+_RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # beside the mean square of a hidden state's entry
+_BLOCK_ENTRIES = 1 << 25  # logits of pruned tokens that are held at a time, 128 MB
+
+
+def virtual_drafter(
+    full_head: FullHead,
+    vocabulary: Vocabulary,
+    clusters: Tensor,
+    prior: Tensor,
+    *,
+    temperature: float = 1.0,
+    offset: float | Tensor | Sequence[float] = 0.0,
+    dynamic_tokens: Callable[[Contexts], Tensor] | None = None,
+) -> PrunedDrafter:
+    """The drafter of virtual tokens in closed form (DESIGN section 2): Jensen rows, entropy bias.
+
+    Args:
+        full_head: of the drafter, weight `[V_t, d]` and bias `[V_t]` or None.
+        clusters: `[V_t]`, from `cluster_pruned_tokens`.
+        prior: `[V_t]`, mean target probabilities. The distribution within a cluster is
+            `prior^(1 / temperature)`. Means of probabilities that were taken at the temperature of
+            use are better, and need no sharpening: temperature 1.
+        temperature: what the prior is to be sharpened by.
+        offset: a number or `[K]`, added to the bias (`calibrate_offsets`).
+        dynamic_tokens: what the drafter can draft besides.
+
+    Raises:
+        ValueError: as `Affinity.virtual_tokens` and `prune_head`.
+
+    Example:
+        >>> weight = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 4.0]])
+        >>> clusters, prior = torch.tensor([-1, 0, 0]), torch.tensor([2.0, 1.0, 1.0])
+        >>> drafter = virtual_drafter((weight, None), Vocabulary([0], 3), clusters, prior)
+        >>> drafter.weight[1], drafter.affinity.bias[1]
+        (tensor([0., 3.]), tensor(0.6931))
+    """
+    affinity = Affinity.virtual_tokens(
+        vocabulary, clusters, prior, temperature=temperature, offset=offset
+    )
+    head = prune_head(*full_head, vocabulary, virtual=affinity)
+    return PrunedDrafter(vocabulary, affinity, *head, dynamic_tokens)
+
+
+def refine_virtual(
+    samples: Samples,
+    drafter: PrunedDrafter,
+    full_head: FullHead,
+    temperature: float,
+    *,
+    held_out: float = 1 / 3,
+    steps: int = 60,
+) -> PrunedDrafter:
+    """Moves the rows and biases of virtual tokens to where more is accepted, if there is such.
+
+    First towards what Jensen's inequality gives away: ridge regression, on the hidden states, of
+    the true `log sum_c exp(h_c . x / T)` of each cluster less the virtual token's logit. Then by
+    gradient ascent on the acceptance. Documents that were held out decide how strongly the first
+    is regularised, where the second stops, and whether either is used at all.
+
+    Args:
+        samples: recorded positions; evenly spaced ones if there are more than 2^24 / m.
+        drafter: with virtual tokens and their offsets, and with the dynamic tokens of use. One that
+            is off stays off.
+        full_head: the drafter's own.
+        temperature: positive, a recorded one. Refined rows belong to it.
+        held_out: the share of the documents that is held out.
+        steps: of the ascent.
+
+    Returns:
+        A drafter that is no worse on the held-out documents. The same object where nothing
+        helped there, or where there is but one document.
+
+    Raises:
+        ValueError: as `virtual_masses`; a share outside (0, 1).
+    """
+    if not 0 < held_out < 1:
+        raise ValueError(f"refine_virtual: held_out is {held_out}; needs more than 0, less than 1")
+    samples = at_most(samples, MOST_ENTRIES)
+    held = held_out_rows(samples.documents, held_out)
+    if not bool(held.any()):
+        return drafter
+    scale = float(samples.hidden.square().mean().sqrt().clamp_min(1e-30))
+    inputs = torch.nn.functional.pad(samples.hidden.float() / scale, (0, 1), value=1.0)
+    parts = [
+        (virtual_masses(samples.select(rows), drafter, full_head, temperature), inputs[rows])
+        for rows in (~held, held)
+    ]
+    (fitted, states), (judging, others) = parts
+    gaps = cluster_log_masses(samples.hidden[~held], drafter, full_head, temperature)
+    gaps -= virtual_logits(samples.hidden[~held], drafter, temperature)
+    gaps = gaps.where(gaps.isfinite(), 0.0)
+
+    def rate(change: Tensor) -> float:
+        return judging.mean_acceptance(others @ change)
+
+    nothing = torch.zeros(inputs.shape[1], gaps.shape[1])
+    best = max((nothing, *_ridge(states, gaps)), key=rate)
+    best = _ascend(fitted, states, best, rate, steps)
+    if not rate(best) > rate(nothing):
+        return drafter
+    hot = drafter.vocabulary.draft_size
+    weight = drafter.weight.clone()
+    weight[hot:] += (best[:-1].T * (temperature / scale)).to(weight.dtype)
+    return with_offsets(replace(drafter, weight=weight), best[-1])
+
+
+@torch.no_grad()
+def cluster_log_masses(
+    hidden: Tensor, drafter: PrunedDrafter, full_head: FullHead, temperature: float
+) -> Tensor:
+    """`log sum_c exp((h_c . x + b_c) / T)` over what each virtual token leads to: `[n, K]`.
+
+    float32; -inf for a masked virtual token.
+    """
+    weight, bias = full_head
+    affinity, hot = drafter.affinity, drafter.vocabulary.draft_size
+    offsets = affinity.row_offsets.tolist()
+    masses = torch.full((hidden.shape[0], affinity.draft_size - hot), -math.inf)
+    for c in range(masses.shape[1]):
+        members = affinity.row_targets[offsets[hot + c] : offsets[hot + c + 1]].long()
+        if not members.numel():
+            continue
+        rows, constants = weight[members], None if bias is None else bias[members]
+        block = max(1, _BLOCK_ENTRIES // members.numel())
+        parts = [torch.nn.functional.linear(x, rows, constants) for x in hidden.split(block)]
+        masses[:, c] = torch.cat([(part.float() / temperature).logsumexp(1) for part in parts])
+    return masses
+
+
+@torch.no_grad()
+def virtual_logits(hidden: Tensor, drafter: PrunedDrafter, temperature: float) -> Tensor:
+    """What the softmax sees of the virtual tokens, `logits / T + bias`: `[n, K]` float32."""
+    hot = drafter.vocabulary.draft_size
+    bias = None if drafter.bias is None else drafter.bias[hot:]
+    logits = torch.nn.functional.linear(hidden, drafter.weight[hot:], bias)
+    return logits.float() / temperature + drafter.affinity.bias[hot:]
+
+
+def _ridge(states: Tensor, gaps: Tensor) -> list[Tensor]:
+    """Regressions `[d + 1, K]` of the gaps on the states, from weak to strong penalty."""
+    double = states.double()
+    gram, cross = double.T @ double, double.T @ gaps.double()
+    penalty = torch.full((gram.shape[0],), float(len(states)), dtype=torch.float64)
+    penalty[-1] *= 1e-6  # the constant is hardly penalised
+    return [
+        torch.linalg.solve(gram + torch.diag(ridge * penalty), cross).float() for ridge in _RIDGES
+    ]
+
+
+def _ascend(
+    fitted: VirtualMasses,
+    states: Tensor,
+    start: Tensor,
+    rate: Callable[[Tensor], float],
+    steps: int,
+) -> Tensor:
+    """The best by `rate` that Adam meets on its way up the acceptance of the fitted samples."""
+    change = start.clone().requires_grad_()
+    # A step moves a logit by about 0.02, however wide the hidden state is.
+    adam = torch.optim.Adam([change], lr=0.02 / states.shape[1] ** 0.5)
+    best, best_rate = start, rate(start)
+    for step in range(1, steps + 1):
+        adam.zero_grad()
+        (-fitted.acceptance(fitted.masses(states @ change)).mean()).backward()
+        adam.step()
+        if step % 5 == 0:
+            now = change.detach().clone()
+            if rate(now) > best_rate:
+                best, best_rate = now, rate(now)
+    return best

@@ -1,0 +1,317 @@
+"""Offsets and rows of virtual tokens, against the operators and against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda.calibration import (
+    calibrate_offsets,
+    prune_head,
+    refine_virtual,
+    sampled_acceptance,
+    virtual_drafter,
+    with_offsets,
+)
+from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.calibration.offsets import held_out_rows
+from rdk_cuda.calibration.samples import Samples
+from rdk_cuda.calibration.virtual import cluster_log_masses, virtual_logits
+from rdk_cuda.calibration.virtual_masses import virtual_masses
+
+from . import tiny_pair as tiny
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OFF = -math.inf
+HEAD = tiny.full_head()
+
+
+def _drafter(samples: Samples, temperature: float = 1.0, *, dynamic: bool = False) -> PrunedDrafter:
+    kept = tiny.vocabulary()
+    return virtual_drafter(
+        HEAD,
+        kept,
+        tiny.clusters(kept),
+        tiny.prior(samples, temperature),
+        dynamic_tokens=RecentTokens(kept, 5) if dynamic else None,
+    )
+
+
+def _rate(samples: Samples, drafter: PrunedDrafter, temperature: float = 1.0) -> float:
+    return float(sampled_acceptance(samples, drafter, HEAD, temperature).double().mean())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
+def test_acceptance_as_a_function_of_the_offsets_is_that_of_the_operators(temperature, dynamic):
+    samples = tiny.samples()
+    drafter = _drafter(samples, temperature, dynamic=dynamic)
+    known = virtual_masses(samples, drafter, HEAD, temperature)
+    assert bool(known.named.samples.numel()) == dynamic
+    generator = torch.Generator().manual_seed(0)
+    for offsets in (
+        torch.zeros(tiny.K),
+        torch.full((tiny.K,), OFF),
+        torch.tensor([0.3, OFF, -1.0, 0.0]),
+        *torch.randn(5, tiny.K, generator=generator) * 2,
+    ):
+        rates = sampled_acceptance(samples, with_offsets(drafter, offsets), HEAD, temperature)
+        ours = known.acceptance(known.masses(offsets)).float()
+        torch.testing.assert_close(ours, rates, rtol=0, atol=2e-6)
+
+
+def test_its_gradient_is_right():
+    samples = tiny.samples(12)
+    known = virtual_masses(samples, _drafter(samples, dynamic=True), HEAD, 1.0)
+    masses = known.masses(0.1).double().requires_grad_()
+    torch.autograd.gradcheck(known.acceptance, masses, eps=1e-7, atol=1e-4)
+
+
+def test_blocks_of_samples_change_nothing(monkeypatch):
+    samples = tiny.samples()
+    drafter = _drafter(samples, dynamic=True)
+    whole = virtual_masses(samples, drafter, HEAD, 1.0)
+    monkeypatch.setattr("rdk_cuda.calibration.virtual_masses._BLOCK_ENTRIES", 7 * tiny.V_T)
+    parts = virtual_masses(samples, drafter, HEAD, 1.0)
+    rates = [known.acceptance(known.masses(0.4)) for known in (whole, parts)]
+    torch.testing.assert_close(*rates, rtol=0, atol=1e-7)
+
+
+def test_unrecorded_tokens_count_as_one():
+    samples = tiny.samples(recorded=10)
+    drafter = _drafter(tiny.samples())
+    rates = virtual_masses(samples, drafter, HEAD, 1.0)
+    rates = rates.acceptance(rates.masses(0.0))
+    recorded = sampled_acceptance(samples, drafter, HEAD, 1.0)
+    true = sampled_acceptance(tiny.samples(), drafter, HEAD, 1.0)
+    assert bool((recorded <= true + 1e-6).all())
+    assert bool((true <= rates + 1e-6).all())
+    assert float((rates - recorded).mean()) > 0.01
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
+def test_offsets_are_as_good_as_a_grid_search_with_the_operators(temperature, dynamic):
+    kept = tiny.vocabulary()
+    clusters = tiny.clusters(kept).clamp(max=1)
+    samples = tiny.samples(60)
+    drafter = virtual_drafter(
+        HEAD,
+        kept,
+        clusters,
+        tiny.prior(samples, temperature),
+        dynamic_tokens=RecentTokens(kept, 5) if dynamic else None,
+    )
+    offsets = calibrate_offsets(samples, drafter, HEAD, temperature, held_out=0)
+    ours = _rate(samples, with_offsets(drafter, offsets), temperature)
+    grid = [OFF, *torch.linspace(-2, 2, 17).tolist()]
+    rates = {
+        pair: _rate(samples, with_offsets(drafter, pair), temperature)
+        for pair in itertools.product(grid, grid)
+    }
+    assert ours >= max(rates.values()) - 1e-4
+    # It matters: one offset for both, and none, are worse.
+    assert ours > max(rate for (one, other), rate in rates.items() if one == other) + 1e-5
+    assert ours > rates[OFF, OFF] + 0.01
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_calibrated_offsets_are_never_worse_than_one_for_all_nor_than_off(seed):
+    samples = tiny.samples(40, noise=2.0, seed=seed)
+    drafter = _drafter(samples, dynamic=True)
+    offsets = calibrate_offsets(samples, drafter, HEAD, 1.0, held_out=0)
+    ours = _rate(samples, with_offsets(drafter, offsets))
+    for common in (OFF, *torch.linspace(-3, 3, 25).tolist()):
+        assert ours >= _rate(samples, with_offsets(drafter, [common] * tiny.K)) - 1e-5
+    guarded = calibrate_offsets(samples, drafter, HEAD, 1.0)
+    off = _rate(samples, with_offsets(drafter, [OFF] * tiny.K))
+    assert _rate(samples, with_offsets(drafter, guarded)) >= off - 1e-6
+
+
+def _target_that_never_says(tokens: torch.Tensor, samples: Samples) -> Samples:
+    logits = torch.empty(len(samples), tiny.V_T)
+    logits.scatter_(1, samples.targets.long(), samples.target_logits)
+    logits[:, tokens] = -40.0
+    return tiny.samples_of(samples.hidden, logits, samples.contexts, samples.documents)
+
+
+@pytest.mark.parametrize("held_out", [0.0, 1 / 3])
+def test_virtual_tokens_that_only_hurt_are_turned_off(held_out):
+    kept, samples = tiny.vocabulary(), tiny.samples()
+    drafter = _drafter(samples)
+    hostile = _target_that_never_says(kept.pruned, samples)
+    offsets = calibrate_offsets(hostile, drafter, HEAD, 1.0, held_out=held_out)
+    assert offsets.tolist() == [OFF] * tiny.K
+    pruned = PrunedDrafter(kept, Affinity.intersection(kept), *prune_head(*HEAD, kept))
+    off = with_offsets(drafter, offsets)
+    assert off.affinity.nnz == kept.draft_size
+    assert _rate(hostile, off) == pytest.approx(_rate(hostile, pruned), abs=1e-6)
+    assert _rate(hostile, off) > _rate(hostile, drafter) + 0.01
+
+
+@pytest.mark.parametrize("held_out", [0.0, 1 / 3])
+def test_one_virtual_token_may_be_off_while_the_others_are_on(held_out):
+    kept, samples = tiny.vocabulary(), tiny.samples()
+    never = (tiny.clusters(kept) == 2).nonzero().flatten()
+    offsets = calibrate_offsets(
+        _target_that_never_says(never, samples), _drafter(samples), HEAD, 1.0, held_out=held_out
+    )
+    assert (offsets == OFF).tolist() == [False, False, True, False]
+
+
+def test_an_offset_for_each_is_taken_only_if_it_helps_on_other_documents():
+    # The target of each document avoids a cluster of its own: nothing to learn for the next one.
+    kept, samples = tiny.vocabulary(), tiny.samples(12, documents=3)
+    clusters = tiny.clusters(kept)
+    parts = [
+        _target_that_never_says(
+            (clusters == document + 1).nonzero().flatten(),
+            samples.select(samples.documents == document),
+        )
+        for document in range(3)
+    ]
+    fields = zip(*(vars(part).values() for part in parts), strict=True)
+    joined = Samples(
+        *(each[0] if isinstance(each[0], tuple) else torch.cat(each) for each in fields)
+    )
+    drafter = _drafter(samples)
+    assert len(calibrate_offsets(joined, drafter, HEAD, 1.0, held_out=0).unique()) > 1
+    assert len(calibrate_offsets(joined, drafter, HEAD, 1.0).unique()) == 1
+
+
+def test_one_document_cannot_be_held_out_so_all_virtual_tokens_have_one_offset():
+    samples = tiny.samples(documents=1)
+    offsets = calibrate_offsets(samples, _drafter(samples), HEAD, 1.0)
+    assert len(offsets.unique()) == 1
+
+
+def test_the_best_offset_beside_dynamic_tokens_is_another():
+    kept, samples = tiny.vocabulary(), tiny.samples()
+    everything = kept.pruned.repeat(len(samples), 1)
+    drafter = replace(
+        _drafter(samples), dynamic_tokens=lambda contexts: everything[: len(contexts)]
+    )
+    # Everything is named: virtual tokens have nothing to add.
+    assert calibrate_offsets(samples, drafter, HEAD, 1.0, held_out=0).max() < -1.5
+    alone = calibrate_offsets(samples, replace(drafter, dynamic_tokens=None), HEAD, 1.0, held_out=0)
+    assert alone.min() > -1
+
+
+def test_a_permuted_vocabulary_gets_the_same_offsets_and_rows():
+    samples, kept = tiny.samples(), tiny.vocabulary()
+    clusters, prior = tiny.clusters(kept), tiny.prior(samples)
+    to = torch.randperm(tiny.V_T, generator=torch.Generator().manual_seed(5))
+    back = to.argsort()
+    renamed = replace(samples, targets=to[samples.targets.long()].int())
+    weight, bias = HEAD
+    head = weight[back], bias[back]
+    theirs = virtual_drafter(
+        head, Vocabulary(to[kept.draft_ids], tiny.V_T), clusters[back], prior[back]
+    )
+    drafter = virtual_drafter(HEAD, kept, clusters, prior)
+    torch.testing.assert_close(theirs.weight, drafter.weight)
+    offsets = calibrate_offsets(samples, drafter, HEAD, 1.0)
+    torch.testing.assert_close(
+        calibrate_offsets(renamed, theirs, head, 1.0), offsets, rtol=0, atol=1e-4
+    )
+
+
+def test_offsets_are_added_and_masked_rows_stay_masked():
+    drafter = _drafter(tiny.samples())
+    some = with_offsets(drafter, [0.5, OFF, 0.0, -1.0])
+    again = with_offsets(some, [0.5, 3.0, 0.0, 1.0])
+    base = drafter.affinity.bias[-tiny.K :]
+    expected = torch.stack([base[0] + 1, torch.tensor(OFF), base[2], base[3]])
+    torch.testing.assert_close(again.affinity.bias[-tiny.K :], expected)
+    dense = drafter.affinity.dense()
+    dense[tiny.V_HOT + 1] = 0
+    assert torch.equal(again.affinity.dense(), dense)
+    offsets = calibrate_offsets(tiny.samples(), some, HEAD, 1.0)
+    assert with_offsets(some, offsets).affinity.bias[tiny.V_HOT + 1] == OFF
+    with pytest.raises(ValueError, match=r"offsets has shape \[1\]; needs \[4\]"):
+        with_offsets(drafter, [0.0])
+
+
+def test_held_out_documents_are_whole_and_evenly_spaced():
+    documents = torch.arange(12).repeat_interleave(2)
+    held = held_out_rows(documents, 1 / 3)
+    assert documents[held].unique().tolist() == [2, 5, 8, 11]
+    assert int(held.sum()) == 8
+    assert not bool(held_out_rows(torch.zeros(5), 0.5).any())
+    assert int(held_out_rows(torch.tensor([0, 1]), 0.01).sum()) == 1
+    with pytest.raises(ValueError, match="share is 1"):
+        held_out_rows(documents, 1)
+
+
+def test_cluster_masses_and_virtual_logits_are_what_they_say():
+    kept, samples = tiny.vocabulary(), tiny.samples(20)
+    drafter = _drafter(samples)
+    weight, bias = HEAD
+    logits = (samples.hidden @ weight.T + bias) / 0.7
+    masses = cluster_log_masses(samples.hidden, drafter, HEAD, 0.7)
+    for c in range(tiny.K):
+        torch.testing.assert_close(masses[:, c], logits[:, tiny.clusters(kept) == c].logsumexp(1))
+    # Jensen's inequality, at any temperature.
+    assert bool((virtual_logits(samples.hidden, drafter, 0.7) <= masses + 1e-5).all())
+
+
+class TestRefinement:
+    @pytest.mark.parametrize("dynamic", [False, True])
+    @pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
+    def test_it_finds_what_the_jensen_rows_give_away(self, temperature, dynamic):
+        samples, others = tiny.samples(600, documents=30), tiny.samples(600, seed=99)
+        drafter = _drafter(samples, temperature, dynamic=dynamic)
+        refined = refine_virtual(samples, drafter, HEAD, temperature)
+        assert _rate(others, refined, temperature) > _rate(others, drafter, temperature) + 0.002
+        assert torch.equal(refined.weight[: tiny.V_HOT], drafter.weight[: tiny.V_HOT])
+        assert refined.dynamic_tokens is drafter.dynamic_tokens
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_it_is_never_worse_on_the_documents_that_were_held_out(self, seed):
+        samples = tiny.samples(24, noise=3.0, documents=4, seed=seed)
+        drafter = _drafter(samples)
+        held = samples.select(held_out_rows(samples.documents, 1 / 3))
+        refined = refine_virtual(samples, drafter, HEAD, 1.0)
+        assert _rate(held, refined) >= _rate(held, drafter) - 1e-6
+
+    def test_what_cannot_be_judged_is_not_changed(self):
+        samples = tiny.samples(documents=1)
+        drafter = _drafter(samples)
+        assert refine_virtual(samples, drafter, HEAD, 1.0) is drafter
+        with pytest.raises(ValueError, match="held_out is 0; needs more than 0"):
+            refine_virtual(samples, drafter, HEAD, 1.0, held_out=0)
+
+    def test_what_is_off_stays_off(self):
+        samples = tiny.samples()
+        drafter = with_offsets(_drafter(samples), [0.0, OFF, 0.0, 0.0])
+        refined = refine_virtual(samples, drafter, HEAD, 1.0)
+        assert refined is not drafter
+        assert bool(refined.weight.isfinite().all())
+        assert (refined.affinity.bias == OFF).nonzero().flatten().tolist() == [tiny.V_HOT + 1]
+
+
+def test_what_has_no_offsets_is_refused():
+    samples, kept = tiny.samples(), tiny.vocabulary()
+    drafter = _drafter(samples)
+    with pytest.raises(ValueError, match="temperature is 0; needs a positive one"):
+        calibrate_offsets(samples, drafter, HEAD, 0)
+    with pytest.raises(ValueError, match="recorded were"):
+        calibrate_offsets(samples, drafter, HEAD, 0.9)
+    with pytest.raises(ValueError, match="there are no samples"):
+        calibrate_offsets(samples.select(torch.arange(0)), drafter, HEAD, 1.0)
+    plain = PrunedDrafter(kept, Affinity.intersection(kept), *prune_head(*HEAD, kept))
+    with pytest.raises(ValueError, match="has 0 virtual tokens and 0 priors"):
+        calibrate_offsets(samples, plain, HEAD, 1.0)
+    cold = replace(drafter, affinity=Affinity.cold_mass(kept, torch.ones(tiny.V_T)))
+    with pytest.raises(ValueError, match="1 virtual tokens and 1 priors"):
+        calibrate_offsets(samples, cold, HEAD, 1.0)
+    rows = [{int(token): 1.0} for token in kept.draft_ids] + [{0: 1.0, 1: 1.0}, {0: 1.0}]
+    twice = replace(drafter, affinity=Affinity.from_rows(rows, target_size=tiny.V_T))
+    with pytest.raises(ValueError, match=r"drafter tokens lead to target token 0"):
+        calibrate_offsets(samples, twice, HEAD, 1.0)

@@ -1,0 +1,67 @@
+"""A tiny target and drafter, and samples of both, for tests of calibration."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import Vocabulary
+from rdk_cuda.calibration.drafter import FullHead
+from rdk_cuda.calibration.samples import Samples
+
+V_T, V_HOT, D, K = 40, 12, 6, 4
+TEMPERATURES = (1.0, 0.7)
+
+
+def vocabulary() -> Vocabulary:
+    """Twelve kept tokens, not in order."""
+    order = torch.randperm(V_T, generator=torch.Generator().manual_seed(11))
+    return Vocabulary(order[:V_HOT], V_T)
+
+
+def clusters(kept: Vocabulary) -> Tensor:
+    """The pruned tokens in turn."""
+    result = torch.full((V_T,), -1)
+    result[kept.pruned] = torch.arange(kept.pruned.numel()) % K
+    return result
+
+
+def full_head(*, with_bias: bool = True) -> FullHead:
+    """The drafter's."""
+    generator = torch.Generator().manual_seed(12)
+    weight = torch.randn(V_T, D, generator=generator)
+    bias = 0.5 * torch.randn(V_T, generator=generator)
+    return weight, bias if with_bias else None
+
+
+def samples(
+    count: int = 90, *, noise: float = 0.7, recorded: int = V_T, documents: int = 9, seed: int = 13
+) -> Samples:
+    """Targets whose logits are the full drafter's, up to noise."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(count, D, generator=generator)
+    weight, bias = full_head()
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    return samples_of(
+        hidden,
+        logits + noise * torch.randn(logits.shape, generator=generator),
+        torch.randint(V_T, (count, 8), generator=generator).int(),
+        torch.arange(count) * documents // count,
+        recorded,
+    )
+
+
+def samples_of(
+    hidden: Tensor, logits: Tensor, contexts: Tensor, documents: Tensor, recorded: int = V_T
+) -> Samples:
+    """Samples of a target with these logits `[n, V_t]`."""
+    values, targets = logits.topk(recorded, dim=1)
+    normalizers = torch.stack([(logits / t).logsumexp(1) for t in TEMPERATURES], 1)
+    return Samples(hidden, targets.int(), values, TEMPERATURES, normalizers, contexts, documents)
+
+
+def prior(recorded: Samples, temperature: float = 1.0) -> Tensor:
+    """Mean target probabilities of samples in which everything is recorded: `[V_t]` float64."""
+    sums = torch.zeros(V_T, dtype=torch.float64)
+    probs = recorded.target_probs(temperature).double()
+    return sums.index_add_(0, recorded.targets.flatten().long(), probs.flatten()) / len(recorded)
