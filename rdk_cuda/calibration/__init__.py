@@ -1,19 +1,20 @@
-"""From a full LM head to a pruned one with virtual tokens (DESIGN section 2, "Virtual tokens").
+"""Which affinity recovers the most acceptance: from two models and some text to a pruned drafter.
 
-    clusters = cluster_pruned_tokens(weight, vocabulary, mean_probs, count=64)
-    drafter = virtual_drafter((weight, bias), vocabulary, clusters, mean_probs)
-    offsets = calibrate_offsets(samples, drafter, (weight, bias), temperature=1.0)
-    drafter = with_offsets(drafter, offsets)
+    recording = record(read_models(target, drafter), windows, temperatures=[0.7])
+    vocabulary = Vocabulary.most_likely(recording.mean_probs_at(0.7), count)
+    pruning = Pruning(Material(recording, full_head, successor_counts(documents, recording)),
+                      vocabulary)
+    drafter = pruning.method(RECOMMENDED, temperature=0.7).drafter
 
-The drafter's logits `drafter.weight @ x + drafter.bias` are then the `draft_logits` of the
-operators, and `drafter.affinity` is their affinity.
+`python -m rdk_cuda calibrate` does that from model directories and text files. The pieces it is
+made of can be had alone: clusters, heads, offsets, learned rows, and what each is worth.
 """
 
+from .acceptance import Bootstrap, Interval, acceptance, measure_acceptance, recovered_share
 from .clusters import cluster_pruned_tokens
 from .cold_mass import cold_mass_drafter
 from .drafter import PrunedDrafter, sampled_acceptance
 from .heads import prune_head
-<<<<<<< HEAD
 from .learned_rows import (
     Learned,
     joint_pattern,
@@ -21,45 +22,63 @@ from .learned_rows import (
     maximise_acceptance,
     maximise_likelihood,
 )
+from .low_rank import LowRankHead, low_rank_head, screened_tokens
+from .methods import METHODS, RECOMMENDED, Material, Method, Options, Pruning, successor_counts
 from .moments import second_moment
+from .offsets import calibrate_offsets, with_offsets
 from .pairs import DraftPairs, draft_pairs
+from .reading import Read, Reading, read_models
+from .recording import Recording, RecordingError, record
+from .samples import Samples
 from .tuning import TauAndKeep, Tuned, tune, tuned_covariance, tuned_first_order
+from .virtual import refine_virtual, virtual_drafter
+from .windows import Window, cut_windows
 
 __all__ = [
+    "METHODS",
+    "RECOMMENDED",
+    "Bootstrap",
     "DraftPairs",
+    "Interval",
     "Learned",
+    "LowRankHead",
+    "Material",
+    "Method",
+    "Options",
+    "PrunedDrafter",
+    "Pruning",
+    "Read",
+    "Reading",
+    "Recording",
+    "RecordingError",
+    "Samples",
     "TauAndKeep",
     "Tuned",
-    "cluster_pruned_tokens",
-    "draft_pairs",
-    "joint_pattern",
-    "joint_rows",
-    "maximise_acceptance",
-    "maximise_likelihood",
-    "prune_head",
-    "second_moment",
-    "tune",
-    "tuned_covariance",
-    "tuned_first_order",
-=======
-from .low_rank import LowRankHead, low_rank_head, screened_tokens
-from .offsets import calibrate_offsets, with_offsets
-from .samples import Samples
-from .virtual import refine_virtual, virtual_drafter
-
-__all__ = [
-    "LowRankHead",
-    "PrunedDrafter",
-    "Samples",
+    "Window",
+    "acceptance",
     "calibrate_offsets",
     "cluster_pruned_tokens",
     "cold_mass_drafter",
+    "cut_windows",
+    "draft_pairs",
+    "joint_pattern",
+    "joint_rows",
     "low_rank_head",
+    "maximise_acceptance",
+    "maximise_likelihood",
+    "measure_acceptance",
     "prune_head",
+    "read_models",
+    "record",
+    "recovered_share",
     "refine_virtual",
     "sampled_acceptance",
     "screened_tokens",
+    "second_moment",
+    "successor_counts",
+    "tune",
+    "tuned_covariance",
+    "tuned_first_order",
     "virtual_drafter",
     "with_offsets",
->>>>>>> 56ed1f4 (Offsets of virtual tokens calibrated on samples, refined rows, cold mass, low-rank heads)
 ]

@@ -40,11 +40,15 @@ class Samples:
         return self.hidden.shape[0]
 
     def target_probs(self, temperature: float) -> Tensor:
-        """`[n, m]` float32, what the target gives to `targets` at a recorded temperature.
+        """`[n, m]` float32, what the target gives to `targets` at a recorded temperature, or at 0.
 
         Raises:
             ValueError: a temperature that was not recorded.
         """
+        if temperature == 0:
+            greedy = torch.zeros_like(self.target_logits)
+            greedy[:, 0] = 1.0  # the likeliest come first, of equals the lowest id
+            return greedy
         if temperature not in self.temperatures:
             raise ValueError(
                 f"Samples.target_probs: temperature is {temperature}; recorded were "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -74,12 +74,15 @@ def tuned_covariance(
     vocabulary: Vocabulary,
     omega: Tensor,
     temperature: float,
+    *,
+    keeps: Sequence[float] = KEEPS,
 ) -> Tuned[TauAndKeep]:
     """Exact RDK (arXiv:2506.03206) with the tau and keep that the target accepts most.
 
     Args:
         omega: as for `Affinity.covariance`, such as `second_moment`. Tau is searched from ten
             times the largest similarity of its rows down to a tenth of the smallest.
+        keeps: what is tried.
     """
     if omega.layout == torch.strided:
         rows = omega[vocabulary.kept]
@@ -94,6 +97,7 @@ def tuned_covariance(
         full_head,
         vocabulary,
         temperature,
+        keeps=keeps,
         scales=peaks,
         sampler=lambda tau, keep: Affinity.covariance(vocabulary, omega, tau, keep=keep),
     )
@@ -105,12 +109,15 @@ def tuned_first_order(
     vocabulary: Vocabulary,
     mean_probs: Tensor,
     temperature: float,
+    *,
+    keeps: Sequence[float] = KEEPS,
 ) -> Tuned[TauAndKeep]:
     """First-order RDK (arXiv:2506.03206) with the tau and keep that the target accepts most.
 
     Args:
         mean_probs: `[V_t]`, as for `Affinity.first_order`. Tau is searched around `mu_i / V_t`,
             where half of a row is uniform.
+        keeps: what is tried. The paper keeps nothing: `(0.0,)`.
     """
     size = vocabulary.target_size
     mean = token_masses("tuned_first_order: mean_probs", mean_probs, (size,))
@@ -119,6 +126,7 @@ def tuned_first_order(
         full_head,
         vocabulary,
         temperature,
+        keeps=keeps,
         scales=mean[vocabulary.kept] / mean.sum() / size,
         sampler=lambda tau, keep: Affinity.first_order(vocabulary, mean, tau, keep=keep),
     )
@@ -130,6 +138,7 @@ def _tuned(
     vocabulary: Vocabulary,
     temperature: float,
     *,
+    keeps: Sequence[float],
     scales: Tensor,
     sampler: Callable[[float, float], Affinity],
 ) -> Tuned[TauAndKeep]:
@@ -143,9 +152,9 @@ def _tuned(
     def rated(exponent: float) -> tuple[float, float, float]:
         """Acceptance, exponent and keep; q is linear in keep."""
         spread = redistributed(pairs, sampler(10**exponent, 0.0))
-        rates = [acceptance(pairs.target_probs, spread.lerp(alone, keep)) for keep in KEEPS]
-        best = max(range(len(KEEPS)), key=rates.__getitem__)
-        return rates[best], exponent, KEEPS[best]
+        rates = [acceptance(pairs.target_probs, spread.lerp(alone, keep)) for keep in keeps]
+        best = max(range(len(keeps)), key=rates.__getitem__)
+        return rates[best], exponent, keeps[best]
 
     positive = scales[scales > 0].double()
     if not positive.numel():

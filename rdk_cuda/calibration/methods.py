@@ -1,0 +1,421 @@
+"""Every way to prune a drafter, built from one recording of both models (DESIGN section 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..affinity import Affinity
+from ..dynamic import CombinedTokens, RecentTokens
+from ..successors import SuccessorCounts, SuccessorTable
+from ..vocabulary import Vocabulary
+from .clusters import cluster_pruned_tokens
+from .cold_mass import ColdRow, cold_mass_drafter
+from .drafter import FullHead, PrunedDrafter
+from .heads import prune_head
+from .learned_rows import joint_pattern, joint_rows, maximise_acceptance, maximise_likelihood
+from .low_rank import low_rank_head
+from .moments import second_moment
+from .offsets import calibrate_offsets, held_out_rows, with_offsets
+from .pairs import draft_pairs
+from .recording import Recording
+from .samples import Samples
+from .tuning import tune, tuned_covariance, tuned_first_order
+from .virtual import refine_virtual, virtual_drafter
+
+__all__ = [
+    "DYNAMIC",
+    "FIRST_ORDER",
+    "FULL",
+    "METHODS",
+    "PRUNED",
+    "RECOMMENDED",
+    "VIRTUAL",
+    "Material",
+    "Method",
+    "Options",
+    "Pruning",
+    "successor_counts",
+]
+
+FULL, PRUNED = "full drafter", "pruned drafter"
+FIRST_ORDER, SECOND_MOMENT, COVARIANCE = "first-order RDK", "RDK, E[p pᵀ]", "RDK, covariance"
+COLD_CONSTANT, COLD_JENSEN, COLD_LEARNED = (
+    "cold mass, constant",
+    "cold mass, mean row",
+    "cold mass, learned row",
+)
+JOINT, LIKELIHOOD, ACCEPTANCE = (
+    "sparse joint rows",
+    "sparse rows by likelihood",
+    "sparse rows by acceptance",
+)
+LOW_RANK = "low-rank head"
+DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
+RECOMMENDED = "virtual+dynamic"
+
+_SUCCESSOR_TARGETS = 256  # likeliest next tokens of a sample that count as successors
+
+
+@dataclass(frozen=True)
+class Options:
+    """How large drafters may be, and how much is looked at to build them.
+
+    Attributes:
+        virtual: K, virtual tokens at most.
+        dynamic: C, dynamic columns of a row at most.
+        recent: how many of them tokens of the context have for their own.
+        window: from how many of the last tokens of the context they are taken.
+        entries: of a sparse row, or of a row of similarities.
+        samples: how many are looked at where a method compares candidates.
+        seed: of the clusters.
+    """
+
+    virtual: int = 64
+    dynamic: int = 128
+    recent: int = 32
+    window: int = 256
+    entries: int = 16
+    samples: int = 2048
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What all prunings of a drafter are built from.
+
+    Attributes:
+        recording: of target and drafter on the calibration text.
+        full_head: the drafter's own, `[V_t, d]` and `[V_t]` or None.
+        counts: which token follows which, or None: no successors among the dynamic tokens.
+    """
+
+    recording: Recording
+    full_head: FullHead
+    counts: SuccessorCounts | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """A drafter and how it came about.
+
+    Attributes:
+        name: one of `METHODS`, or FULL.
+        keep: the share of the vocabulary that its head keeps.
+        tuned: what was chosen on the calibration text, in words; empty where nothing is.
+    """
+
+    name: str
+    keep: float
+    drafter: PrunedDrafter
+    tuned: str = ""
+
+    def __str__(self) -> str:
+        """For example `virtual tokens at 25 %`."""
+        return f"{self.name} at {100 * self.keep:.4g} %"
+
+    @classmethod
+    def full(cls, full_head: FullHead) -> Method:
+        """The drafter as it is."""
+        everything = Vocabulary.identity(full_head[0].shape[0])
+        drafter = PrunedDrafter(everything, Affinity.intersection(everything), *full_head)
+        return cls(FULL, 1.0, drafter)
+
+
+def successor_counts(
+    documents: Iterable[Sequence[int]], recording: Recording, max_pairs: int = 1 << 23
+) -> SuccessorCounts:
+    """Which token follows which: in a text, and by the target's probabilities on the samples.
+
+    Args:
+        documents: token ids; as much text as there is, since no model reads it here.
+        max_pairs: as `SuccessorCounts`.
+    """
+    counts = SuccessorCounts(recording.counts.numel(), max_pairs)
+    for document in documents:
+        counts.add(document)
+    samples = recording.samples
+    after_something = samples.contexts[:, -1] >= 0
+    some = samples.select(after_something)
+    if len(some):
+        probs = some.target_probs(samples.temperatures[0])[:, :_SUCCESSOR_TARGETS]
+        targets = some.targets[:, :_SUCCESSOR_TARGETS]
+        counts.add_probs(some.contexts[:, -1], targets, probs)
+    return counts
+
+
+class Pruning:
+    """The methods for one kept vocabulary, at any recorded temperature and at 0.
+
+    Args:
+        material: what they are built from.
+        vocabulary: the tokens that the head keeps.
+        options: sizes.
+
+    Raises:
+        ValueError: a vocabulary of another size than the recording's.
+    """
+
+    def __init__(
+        self, material: Material, vocabulary: Vocabulary, options: Options | None = None
+    ) -> None:
+        size = material.recording.counts.numel()
+        if vocabulary.target_size != size or material.full_head[0].shape[0] != size:
+            raise ValueError(
+                f"Pruning: the recording has {size} target tokens, the vocabulary "
+                f"{vocabulary.target_size} and the full head {material.full_head[0].shape[0]} "
+                "rows; needs one number"
+            )
+        self.material, self.vocabulary = material, vocabulary
+        self.options = Options() if options is None else options
+        self.full_head = material.full_head
+
+    @property
+    def keep(self) -> float:
+        """The share of the vocabulary that is kept."""
+        return self.vocabulary.draft_size / self.vocabulary.target_size
+
+    def method(self, name: str, temperature: float) -> Method:
+        """One of `METHODS`, calibrated for a temperature.
+
+        Args:
+            temperature: a recorded one, or 0 for greedy decoding: then the method is calibrated
+                for the lowest recorded one, and only used where it does not hurt.
+
+        Raises:
+            ValueError: an unknown method, or a temperature that was not recorded.
+        """
+        if name not in METHODS:
+            raise ValueError(f"Pruning.method: got {name!r}; needs one of {', '.join(METHODS)}")
+        if temperature == 0:
+            drafter, tuned = self._greedy(METHODS[name])
+        else:
+            drafter, tuned = METHODS[name](self, temperature)
+        return Method(name, self.keep, drafter, tuned)
+
+    def _greedy(self, build: Build) -> Built:
+        lowest = min(self.material.recording.temperatures)
+        drafter, tuned = build(self, lowest)
+        if drafter.vocabulary != self.vocabulary:
+            return drafter, tuned
+        off = replace(self.plain, dynamic_tokens=drafter.dynamic_tokens)
+        best = tune([(tuned, drafter), ("off when greedy", off)], self.samples, self.full_head, 0.0)
+        return best.drafter, best.label
+
+    # What several methods need.
+
+    @cached_property
+    def samples(self) -> Samples:
+        """Those that candidates are compared on: evenly spaced."""
+        samples = self.material.recording.samples
+        step = max(1, -(-len(samples) // self.options.samples))
+        return samples.select(torch.arange(0, len(samples), step))
+
+    @cached_property
+    def plain(self) -> PrunedDrafter:
+        """No redistribution."""
+        head = prune_head(*self.full_head, self.vocabulary)
+        return PrunedDrafter(self.vocabulary, Affinity.intersection(self.vocabulary), *head)
+
+    @cached_property
+    def clusters(self) -> Tensor:
+        """`[V_t]`, of the pruned tokens."""
+        recording = self.material.recording
+        return cluster_pruned_tokens(
+            self.full_head[0],
+            self.vocabulary,
+            recording.mean_probs[0],
+            min(self.options.virtual, self.vocabulary.pruned.numel()),
+            hidden_second_moment=recording.hidden_second_moment,
+            seed=self.options.seed,
+        )
+
+    @cached_property
+    def dynamic_tokens(self) -> CombinedTokens:
+        """Recent tokens, then successors of the last one."""
+        options, vocabulary = self.options, self.vocabulary
+        recent = RecentTokens(vocabulary, min(options.recent, options.dynamic), options.window)
+        sources: list[RecentTokens | SuccessorTable] = [recent]
+        if self.material.counts is not None:
+            width = min(options.dynamic, vocabulary.target_size)
+            sources.append(SuccessorTable.from_counts(self.material.counts, vocabulary, width))
+        return CombinedTokens(sources, vocabulary, options.dynamic)
+
+    def prior(self, temperature: float) -> Tensor:
+        """`[V_t]`, the target's mean probabilities."""
+        return self.material.recording.mean_probs_at(temperature)
+
+    def virtual(self, temperature: float, *, dynamic: bool) -> PrunedDrafter:
+        """Virtual tokens with calibrated offsets."""
+        if not self.vocabulary.pruned.numel():
+            return self.plain
+        drafter = virtual_drafter(
+            self.full_head,
+            self.vocabulary,
+            self.clusters,
+            self.prior(temperature),
+            dynamic_tokens=self.dynamic_tokens if dynamic else None,
+        )
+        offsets = calibrate_offsets(
+            self.material.recording.samples, drafter, self.full_head, temperature
+        )
+        return with_offsets(drafter, offsets)
+
+
+Built = tuple[PrunedDrafter, str]
+Build = Callable[[Pruning, float], Built]
+
+
+def _pruned(pruning: Pruning, temperature: float) -> Built:
+    return pruning.plain, ""
+
+
+def _dynamic(pruning: Pruning, temperature: float) -> Built:
+    return replace(pruning.plain, dynamic_tokens=pruning.dynamic_tokens), ""
+
+
+def _virtual(pruning: Pruning, temperature: float) -> Built:
+    drafter = pruning.virtual(temperature, dynamic=False)
+    return drafter, described(drafter)
+
+
+def _recommended(pruning: Pruning, temperature: float) -> Built:
+    """Virtual beside dynamic tokens, refined if that helps, and each only where it helps."""
+    samples, full_head = pruning.material.recording.samples, pruning.full_head
+
+    def candidates() -> Iterator[tuple[str, PrunedDrafter]]:
+        yield "off", pruning.plain
+        yield "virtual tokens off", _dynamic(pruning, temperature)[0]
+        virtual = pruning.virtual(temperature, dynamic=True)
+        yield described(virtual), virtual
+        if pruning.vocabulary.pruned.numel():
+            refined = refine_virtual(samples, virtual, full_head, temperature)
+            if refined is not virtual:
+                yield f"{described(refined)}, refined", refined
+
+    best = tune(candidates(), pruning.samples, full_head, temperature)
+    return best.drafter, best.label
+
+
+def _first_order(pruning: Pruning, temperature: float) -> Built:
+    """As the paper has it: no token keeps its own mass."""
+    best = tuned_first_order(
+        pruning.samples,
+        pruning.full_head,
+        pruning.vocabulary,
+        pruning.prior(temperature),
+        temperature,
+        keeps=(0.0,),
+    )
+    return best.drafter, f"tau {best.label.tau:.1e}"
+
+
+def _similarities(*, centered: bool) -> Build:
+    def build(pruning: Pruning, temperature: float) -> Built:
+        samples, vocabulary = pruning.samples, pruning.vocabulary
+        omega = second_moment(
+            samples, vocabulary, temperature, entries=8 * pruning.options.entries, centered=centered
+        )
+        best = tuned_covariance(samples, pruning.full_head, vocabulary, omega, temperature)
+        return best.drafter, f"tau {best.label.tau:.1e}, keep {best.label.keep:g}"
+
+    return build
+
+
+def _cold_mass(row: ColdRow) -> Build:
+    def build(pruning: Pruning, temperature: float) -> Built:
+        if not pruning.vocabulary.pruned.numel():
+            return pruning.plain, ""
+        drafter = cold_mass_drafter(
+            pruning.material.recording.samples,
+            pruning.full_head,
+            pruning.vocabulary,
+            pruning.prior(temperature),
+            temperature,
+            row=row,
+            prior_temperature=1.0,
+        )
+        return drafter, described(drafter)
+
+    return build
+
+
+def _sparse_rows(name: str) -> Build:
+    def build(pruning: Pruning, temperature: float) -> Built:
+        samples, plain, full_head = pruning.samples, pruning.plain, pruning.full_head
+        held = held_out_rows(samples.documents, 1 / 3)
+        pairs, validation = (
+            draft_pairs(samples.select(rows), plain, full_head, temperature)
+            for rows in (~held, held)
+        )
+        pattern = joint_pattern(pairs, plain.affinity, pruning.options.entries)
+        if name == ACCEPTANCE:
+            affinity = maximise_acceptance(
+                pairs, plain.affinity, pattern, validation=validation if len(validation) else None
+            ).affinity
+            return replace(plain, affinity=affinity), ""
+        if name == LIKELIHOOD:
+            affinity = maximise_likelihood(pairs, plain.affinity, pattern).affinity
+            return replace(plain, affinity=affinity), ""
+        judged = samples.select(held) if bool(held.any()) else samples
+        shares = [sixteenths / 16 for sixteenths in range(17)]
+        best = tune(
+            (
+                (share, replace(plain, affinity=joint_rows(pattern, plain.affinity, keep=share)))
+                for share in shares
+            ),
+            judged,
+            full_head,
+            temperature,
+        )
+        return best.drafter, f"keep {best.label:g}"
+
+    return build
+
+
+def _low_rank(pruning: Pruning, temperature: float) -> Built:
+    """An eighth of the width; its cost is `LowRankHead.bytes`."""
+    if not pruning.vocabulary.pruned.numel():
+        return pruning.plain, ""
+    rank = max(1, pruning.full_head[0].shape[1] // 8)
+    head = low_rank_head(
+        pruning.full_head,
+        pruning.vocabulary,
+        pruning.material.recording.hidden_second_moment,
+        rank,
+        prior=pruning.prior(temperature),
+    )
+    everything = Vocabulary.identity(pruning.vocabulary.target_size)
+    affinity = Affinity.intersection(everything)
+    return PrunedDrafter(everything, affinity, head.dense(), head.bias), f"rank {rank}"
+
+
+def described(drafter: PrunedDrafter) -> str:
+    """How many virtual tokens are on, for example `48 of 64 virtual tokens`."""
+    bias = drafter.affinity.bias[drafter.vocabulary.draft_size :]
+    on = int((bias > -math.inf).sum())
+    return f"{on} of {bias.numel()} virtual tokens"
+
+
+METHODS: dict[str, Build] = {
+    PRUNED: _pruned,
+    FIRST_ORDER: _first_order,
+    SECOND_MOMENT: _similarities(centered=False),
+    COVARIANCE: _similarities(centered=True),
+    COLD_CONSTANT: _cold_mass("constant"),
+    COLD_JENSEN: _cold_mass("jensen"),
+    COLD_LEARNED: _cold_mass("learned"),
+    JOINT: _sparse_rows(JOINT),
+    LIKELIHOOD: _sparse_rows(LIKELIHOOD),
+    ACCEPTANCE: _sparse_rows(ACCEPTANCE),
+    LOW_RANK: _low_rank,
+    DYNAMIC: _dynamic,
+    VIRTUAL: _virtual,
+    RECOMMENDED: _recommended,
+}
+"""How each method is built."""
