@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from ..dynamic import Contexts
 from ..ops import gather_logits, redistribute
 from ..vocabulary import Vocabulary
 from .samples import Samples
+from .windows import Window
 
 __all__ = ["FullHead", "PrunedDrafter", "sampled_acceptance"]
 
@@ -54,6 +55,13 @@ class PrunedDrafter:
             columns["dynamic_tokens"] = tokens
             columns["dynamic_logits"] = gather_logits(hidden, weight, tokens, bias)
         return columns
+
+    def mean_dynamic_columns(self, windows: Iterable[Window]) -> float:
+        """How many dynamic tokens a position of the windows has."""
+        if self.dynamic_tokens is None:
+            return 0.0
+        used = [self.dynamic_tokens(window.contexts) >= 0 for window in windows]
+        return float(torch.cat(used).sum(1).double().mean())
 
 
 @torch.no_grad()

@@ -46,12 +46,12 @@ def cut_windows(documents: Sequence[Sequence[int]], positions: int, length: int)
         )
     count = -(-positions // length)
     chosen = min(count, len(long_enough))
-    each = -(-count // chosen)
     windows = []
     for turn in range(chosen):
         document = long_enough[turn * len(long_enough) // chosen]
         ids = documents[document]
-        here = min(each, len(ids) // length)
+        share = count * (turn + 1) // chosen - count * turn // chosen
+        here = min(share, len(ids) // length)
         for place in range(here):
             start = (2 * place + 1) * (len(ids) - here * length) // (2 * here) + place * length
             windows.append(Window(document, list(ids[start : start + length])))

@@ -87,9 +87,9 @@ def load_tokenizer(directory: Path | None, target_size: int) -> Any:
     if directory is None:
         return None
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
-    from rdk_cuda.demo import loading
+    from .models import load_tokenizer as load
 
-    tokenizer = loading.load_tokenizer("--tokenizer", directory)
+    tokenizer = load("--tokenizer", directory)
     largest = max(tokenizer.get_vocab().values())
     if largest >= target_size:
         raise InputError(

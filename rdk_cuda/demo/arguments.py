@@ -36,7 +36,7 @@ class Settings:
 
     keep: tuple[float, ...] = (0.25, 0.0625)
     virtual: int = 64
-    dynamic: int = 64
+    dynamic: int = 128
     window: int = 256
     temperature: float = 1.0
     draft_length: int = 4

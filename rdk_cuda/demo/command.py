@@ -74,7 +74,7 @@ def results_of(models: Models, settings: Settings, measured: Measured) -> dict[s
         "models": {"target": models.names[0], "drafter": models.names[1]},
         "versions": versions(),
         "positions": {
-            "calibration": measured.calibration.positions,
+            "calibration": measured.material.recording.positions,
             "held_out": measured.rates[0].numel(),
             "documents": len(bootstrap.members),
         },

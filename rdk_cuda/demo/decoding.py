@@ -4,13 +4,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rdk_cuda.calibration.methods import FULL, Method
 from rdk_cuda.commands.models import Models
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.generation import Kind, Statistics
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from .arguments import Settings
-from .methods import Method
 from .text import Prompt
 
 WARM_UP_TOKENS = 4
@@ -43,12 +43,20 @@ def decoder_of(models: Models, method: Method | None, draft_length: int) -> Spec
         return SpeculativeDecoder(target, draft_length=0)
     return SpeculativeDecoder(
         target,
-        method.model(models),
+        drafting_model(method, models),
         method.drafter.affinity,
         draft_length=draft_length,
         vocabulary=method.drafter.vocabulary,
         dynamic_tokens=method.drafter.dynamic_tokens,
     )
+
+
+def drafting_model(method: Method, models: Models) -> HuggingFaceModel:
+    """The drafter's model with the method's head."""
+    if method.name == FULL:
+        return HuggingFaceModel(models.drafter)
+    drafter = method.drafter
+    return HuggingFaceModel(models.drafter, head=drafter.weight, head_bias=drafter.bias)
 
 
 def decode(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda.calibration.acceptance import measure_acceptance
+from rdk_cuda.calibration.methods import RECOMMENDED, Material, Method
 from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.windows import Window
 from rdk_cuda.commands.errors import InputError
@@ -15,11 +16,10 @@ from rdk_cuda.commands.progress import Stages
 from rdk_cuda.commands.text import encode
 
 from .arguments import Settings
-from .calibration import Calibration, build_methods, calibrate
+from .calibration import build_methods, calibrate
 from .checks import Check, check_greedy, check_lossless, greedy_outputs
 from .corpus import calibration_files, held_out_files
 from .decoding import Decoded, decode, decoder_of
-from .methods import VIRTUAL_DYNAMIC, Method
 from .text import WINDOW, Prompt, held_out_prompts, windows_of
 
 CALIBRATION_FACTOR = 3  # calibration positions for each held-out one
@@ -36,7 +36,7 @@ class Measured:
         decoded: every method's.
     """
 
-    calibration: Calibration
+    material: Material
     methods: list[Method]
     windows: list[Window]
     rates: Tensor
@@ -58,10 +58,9 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     positions = CALIBRATION_FACTOR * settings.positions
     training = windows_of(models.tokenizer, calibration_files(), positions, length)
 
-    reading = stages.each(training, "Calibrating: reading training text")
-    calibration = calibrate(models, reading)
+    material = calibrate(models, training, settings, stages.each)
     keeps = stages.each(settings.keep, "Calibrating: clusters and affinities")
-    methods = build_methods(models, calibration, training, keeps, settings)
+    methods = build_methods(material, keeps, settings)
     reading = stages.each(held_out, "Measuring acceptance: held-out text")
     drafters = {settings.temperature: [method.drafter for method in methods]}
     read = read_models(models.target, models.drafter)
@@ -74,7 +73,7 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
         greedy_check(models, methods, prompts, settings, stages),
         lossless_check(models, methods[-1], held_out, rates[-1], settings, stages),
     ]
-    return Measured(calibration, methods, held_out, rates, prompts, alone, decoded, checks)
+    return Measured(material, methods, held_out, rates, prompts, alone, decoded, checks)
 
 
 def choose_prompts(models: Models, settings: Settings) -> list[Prompt]:
@@ -101,7 +100,7 @@ def greedy_check(
 ) -> Check:
     """Virtual and dynamic tokens at every pruning against the target's own `generate`."""
     once = [prompt for place, prompt in enumerate(prompts) if prompt not in prompts[:place]]
-    chosen = [method for method in methods if method.name == VIRTUAL_DYNAMIC]
+    chosen = [method for method in methods if method.name == RECOMMENDED]
     outputs = {}
     for method in stages.each(chosen, "Checking greedy output"):
         outputs[str(method)] = decoder_of(models, method, settings.draft_length).generate(

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .methods import DYNAMIC, FIRST_ORDER, FULL, PRUNED, VIRTUAL, VIRTUAL_DYNAMIC
+from rdk_cuda.calibration.methods import DYNAMIC, FIRST_ORDER, FULL, PRUNED, RECOMMENDED, VIRTUAL
 
 COLOURS = {
     FULL: "#444444",
@@ -15,7 +15,7 @@ COLOURS = {
     FIRST_ORDER: "#7d6ba0",
     DYNAMIC: "#2a6fb0",
     VIRTUAL: "#8a7a1c",
-    VIRTUAL_DYNAMIC: "#17805b",
+    RECOMMENDED: "#17805b",
 }
 SHARE_RANGE = (-0.5, 2.0)  # of the right half; what lies beyond is written at its edge
 

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rdk_cuda.calibration.methods import FIRST_ORDER, PRUNED, RECOMMENDED, VIRTUAL
 from rdk_cuda.generation import Kind
 
-from .methods import FIRST_ORDER, PRUNED, VIRTUAL, VIRTUAL_DYNAMIC
 from .results import TARGET_ALONE
 
 # How a token is shown by the way it came about: a style and, where there is no colour, brackets.
@@ -55,7 +55,7 @@ def show_table(console: Console, rows: Sequence[dict[str, Any]], temperature: fl
     for row in rows:
         if row["method"] == PRUNED:
             table.add_row(Text(f"keeping {percent(row['keep'])}", "italic"))
-        table.add_row(*cells(row), style="bold" if row["method"] == VIRTUAL_DYNAMIC else "")
+        table.add_row(*cells(row), style="bold" if row["method"] == RECOMMENDED else "")
     console.print(f"\nTemperature {temperature:g}.", highlight=False)
     console.print(table)
 
@@ -108,11 +108,10 @@ def notes(rows: Sequence[dict[str, Any]], positions: dict[str, int]) -> list[str
             "probabilities, which the full drafter does not have."
         )
     sentences.append(
-        "Dynamic tokens are the pruned ones of the recent context; behind the + stands how many a "
-        "position has on average. First-order RDK spreads kept tokens too, by mean probabilities. "
-        f"The best of a few values on calibration text: its tau {tuned(rows, FIRST_ORDER)}, the "
-        f"offset of virtual tokens {tuned(rows, VIRTUAL)}, of virtual tokens beside dynamic ones "
-        f"{tuned(rows, VIRTUAL_DYNAMIC)}."
+        "Dynamic tokens are pruned ones of the recent context and likely successors of the last "
+        "token; behind the + stands how many a position has on average. First-order RDK spreads "
+        f"kept tokens too. Chosen on calibration text: its {tuned(rows, FIRST_ORDER)}; alone "
+        f"{tuned(rows, VIRTUAL)}; beside dynamic ones {tuned(rows, RECOMMENDED)}."
     )
     return [*sentences, time_sentence(rows)]
 
@@ -120,9 +119,7 @@ def notes(rows: Sequence[dict[str, Any]], positions: dict[str, int]) -> list[str
 def tuned(rows: Sequence[dict[str, Any]], method: str) -> str:
     """What was picked for a method at every pruning."""
     chosen = [row for row in rows if row["method"] == method]
-    values = [t if isinstance(t := row["tuned"], str) else f"{t:g}" for row in chosen]
-    shares = [percent(row["keep"]) for row in chosen]
-    return ", ".join(f"{v} (at {share})" for v, share in zip(values, shares, strict=True))
+    return ", ".join(f"{row['tuned']} (at {percent(row['keep'])})" for row in chosen)
 
 
 def time_sentence(rows: Sequence[dict[str, Any]]) -> str:

@@ -13,10 +13,10 @@ import transformers
 
 import rdk_cuda
 from rdk_cuda.calibration.acceptance import Bootstrap, Interval, recovered_share
+from rdk_cuda.calibration.methods import FULL, PRUNED
 
 from .decoding import Decoded
 from .experiment import Measured
-from .methods import FULL, PRUNED
 
 TARGET_ALONE = "target alone"
 SHOWN_PROMPT = 48  # tokens of the prompt that a continuation is shown behind
@@ -49,10 +49,10 @@ def table_rows(
                 "method": method.name,
                 "keep": method.keep,
                 "head_rows": method.drafter.affinity.draft_size,
-                "dynamic_columns": method.mean_dynamic_columns(measured.windows),
+                "dynamic_columns": method.drafter.mean_dynamic_columns(measured.windows),
                 "acceptance": plain(bootstrap.mean(rate)),
                 "recovered": plain(share),
-                "tuned": "off" if method.tuned == -math.inf else method.tuned,
+                "tuned": method.tuned,
                 **decoding_figures(run),
             }
         )

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,21 +15,22 @@ from rdk_cuda.calibration.acceptance import (
     measure_acceptance,
     recovered_share,
 )
+from rdk_cuda.calibration.methods import (
+    DYNAMIC,
+    FIRST_ORDER,
+    FULL,
+    PRUNED,
+    RECOMMENDED,
+    VIRTUAL,
+    Material,
+    Method,
+)
 from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.windows import Window
 from rdk_cuda.commands.models import Models
 from rdk_cuda.demo.arguments import Settings
 from rdk_cuda.demo.calibration import build_methods, calibrate
 from rdk_cuda.demo.corpus import calibration_files, held_out_files
-from rdk_cuda.demo.methods import (
-    DYNAMIC,
-    FIRST_ORDER,
-    FULL,
-    PRUNED,
-    VIRTUAL,
-    VIRTUAL_DYNAMIC,
-    Method,
-)
 from rdk_cuda.demo.text import windows_of
 
 
@@ -36,8 +38,9 @@ from rdk_cuda.demo.text import windows_of
 def test_acceptance_of_every_method_equals_brute_force(tiny: Models, temperature: float) -> None:
     training = windows_of(tiny.tokenizer, calibration_files(), 300, 100)
     settings = Settings(keep=(0.25,), virtual=8, dynamic=3, window=7, temperature=temperature)
-    methods = build_methods(tiny, calibrate(tiny, training), training, settings.keep, settings)
-    names = [FULL, PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, VIRTUAL_DYNAMIC]
+    material = calibrate(tiny, training, settings, each)
+    methods = build_methods(material, settings.keep, settings)
+    names = [FULL, PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, RECOMMENDED]
     assert [method.name for method in methods] == names
 
     windows = windows_of(tiny.tokenizer, held_out_files(), 60, 20)
@@ -56,7 +59,7 @@ def test_acceptance_of_every_method_equals_brute_force(tiny: Models, temperature
             )
             # The named tokens join the softmax with their own rows of the full head.
             every = hidden @ tiny.drafter_head[0].double().T / temperature
-            named = [recently_pruned(method, window.ids[: i + 1]) for i in range(len(window.ids))]
+            named = [dynamic_tokens(method, context) for context in window.contexts]
             drafted = torch.zeros(len(window.ids), tiny.vocabulary_size).double()
             for i, tokens in enumerate(named):
                 own = torch.cat([static[i], every[i, tokens]]).softmax(0)
@@ -82,40 +85,60 @@ def measured_at(
     return measure_acceptance(read, models.drafter_head, drafters, windows)[temperature]
 
 
-def recently_pruned(method: Method, context: list[int]) -> list[int]:
-    """Up to 3 distinct pruned tokens of the last 7, newest first."""
+def each(items: Sequence[object], description: str) -> Sequence[object]:
+    """Progress that nobody sees."""
+    return items
+
+
+def dynamic_tokens(method: Method, context: list[int]) -> list[int]:
+    """Up to 3 distinct pruned tokens: of the last 7, newest first, then likely successors."""
+    source = method.drafter.dynamic_tokens
+    if source is None:
+        return []
+    tokens: list[int] = source([context])[0].tolist()
+    named = [token for token in tokens if token >= 0]
     pruned = set(method.drafter.vocabulary.pruned.tolist())
-    named = [token for token in dict.fromkeys(context[:-8:-1]) if token in pruned]
-    return named[:3] if "dynamic" in method.name else []
+    recent = [token for token in dict.fromkeys(context[:-8:-1]) if token in pruned]
+    assert named[: len(recent)] == recent[:3]
+    assert len(named) <= 3
+    return named
+
+
+def material_of(models: Models, settings: Settings) -> Material:
+    training = windows_of(models.tokenizer, calibration_files(), 600, 50)
+    return calibrate(models, training, settings, each)
 
 
 def test_virtual_tokens_are_off_where_they_hurt(tiny: Models) -> None:
     """A target that never emits what was pruned, and a calibration that takes it for likely."""
-    training = windows_of(tiny.tokenizer, calibration_files(), 300, 100)
-    calibration = calibrate(tiny, training)
-    vocabulary = Vocabulary.most_likely(calibration.mean_probs, 100)
+    settings = Settings(keep=(0.25,), virtual=8)
+    honest = material_of(tiny, settings)
     with_bias = copy.deepcopy(tiny.target)
     with_bias.lm_head.bias = torch.nn.Parameter(torch.zeros(tiny.vocabulary_size))
+    kept = Vocabulary.most_likely(honest.recording.mean_probs[0], 100)
     with torch.no_grad():
-        with_bias.lm_head.bias[vocabulary.pruned] = -100.0
-    misled = replace(tiny, target=with_bias)
+        with_bias.lm_head.bias[kept.pruned] = -100.0
+    misled = material_of(replace(tiny, target=with_bias), settings)
+    recording = replace(misled.recording, mean_probs=honest.recording.mean_probs)
 
-    methods = build_methods(misled, calibration, training, [0.25], Settings(virtual=8))
-    by_name = {method.name: method for method in methods}
-    assert by_name[VIRTUAL].tuned == by_name[VIRTUAL_DYNAMIC].tuned == -math.inf
-    rates = measured_at(1.0, misled, [by_name[PRUNED], by_name[VIRTUAL]], training)
-    assert torch.equal(rates[0], rates[1])
-    honest = build_methods(tiny, calibration, training, [0.25], Settings(virtual=8))
-    assert all(method.tuned != -math.inf for method in honest)
+    def virtual_biases(material: Material) -> dict[str, torch.Tensor]:
+        methods = build_methods(material, [0.25], settings)
+        drafters = {method.name: method.drafter for method in methods}
+        return {name: drafters[name].affinity.bias[100:] for name in (VIRTUAL, RECOMMENDED)}
+
+    for bias in virtual_biases(replace(misled, recording=recording)).values():
+        assert bool((bias == -math.inf).all())
+    for bias in virtual_biases(honest).values():
+        assert bool((bias > -math.inf).any())
 
 
 def test_kept_tokens_are_the_targets_likeliest(tiny: Models) -> None:
-    training = windows_of(tiny.tokenizer, calibration_files(), 300, 100)
-    calibration = calibrate(tiny, training)
-    assert calibration.positions == sum(len(window.ids) for window in training)
-    assert float(calibration.mean_probs.sum()) == pytest.approx(1, abs=1e-5)
-    _, pruned, *_ = build_methods(tiny, calibration, training, [0.1], Settings(virtual=4))
-    assert pruned.drafter.vocabulary == Vocabulary.most_likely(calibration.mean_probs, 40)
+    settings = Settings(virtual=4)
+    material = material_of(tiny, settings)
+    mean_probs = material.recording.mean_probs_at(1.0)
+    assert float(mean_probs.sum()) == pytest.approx(1, abs=1e-5)
+    _, pruned, *_ = build_methods(material, [0.1], settings)
+    assert pruned.drafter.vocabulary == Vocabulary.most_likely(mean_probs, 40)
 
 
 def test_acceptance_of_equal_distributions_is_one() -> None:

@@ -10,6 +10,7 @@ from rdk_cuda.demo import report
 from rdk_cuda.demo.results import pieces, printable
 
 INTERVAL = {"value": 1.234, "low": 1.1, "high": 1.4}
+LOSS = {"value": -25.2, "low": -33, "high": -20}
 DECODED = {"accepted_length": 1.5, "target_passes_per_token": 0.4, "tokens_per_second": 1234.0}
 
 
@@ -30,10 +31,21 @@ ROWS = [
     row("target alone", None, tokens_per_second=1000.0),
     row("full drafter", 1.0),
     row("pruned drafter", 0.0625),
-    row("first-order RDK", 0.0625, tuned=1e-8, recovered={"value": -25.2, "low": -33, "high": -20}),
+    row(
+        "first-order RDK",
+        0.0625,
+        tuned="tau 1e-08",
+        recovered={"value": -25.2, "low": -33, "high": -20},
+    ),
     row("dynamic tokens", 0.0625, dynamic_columns=12.3, recovered=INTERVAL),
-    row("virtual tokens", 0.0625, tuned="off", recovered=INTERVAL),
-    row("virtual+dynamic", 0.0625, tuned=0.25, dynamic_columns=12.3, recovered=INTERVAL),
+    row("virtual tokens", 0.0625, tuned="60 of 64", recovered=INTERVAL),
+    row(
+        "virtual+dynamic",
+        0.0625,
+        tuned="off",
+        dynamic_columns=12.3,
+        recovered=INTERVAL,
+    ),
 ]
 
 
@@ -61,7 +73,11 @@ def test_the_table_fits_80_columns_with_nothing_cut_off() -> None:
     assert "-2520 [-3300, -2000]" in text
     assert "123 [110, 140]" in text
     assert "262144+12 " in text
-    for tuned in ("its tau 1e-08", "of virtual tokens off", "beside dynamic ones 0.25"):
+    for tuned in (
+        "its tau 1e-08",
+        "alone 60 of 64 virtual tokens",
+        "beside dynamic ones virtual tokens off",
+    ):
         assert f"{tuned} (at 6.25 %)" in " ".join(text.split())
     assert "FAILED  greedy output: 2 of 3." in text
     assert "\x1b" not in text
