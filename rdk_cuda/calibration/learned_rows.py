@@ -56,6 +56,7 @@ def joint_pattern(pairs: DraftPairs, affinity: Affinity, entries: int) -> Tensor
         that no sample reaches.
 
     Example:
+        >>> from rdk_cuda import Vocabulary
         >>> vocabulary = Vocabulary([0, 1], target_size=3)
         >>> q, p = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.3, 0.7]])
         >>> pairs = DraftPairs(q, torch.tensor([[0, 1, 2]]), p, torch.zeros(1, 3), 3)
@@ -101,6 +102,7 @@ def joint_rows(pattern: Tensor, affinity: Affinity, *, keep: float = 0.0) -> Aff
         keep: what share of each row stays that of `affinity`, 0 to 1.
 
     Example:
+        >>> from rdk_cuda import Vocabulary
         >>> affinity = Affinity.intersection(Vocabulary([0, 1], target_size=3))
         >>> masses = torch.tensor([[0.1, 0.0, 0.3], [0.0, 0.0, 0.0]]).to_sparse()
         >>> joint_rows(masses, affinity).dense()
@@ -110,8 +112,14 @@ def joint_rows(pattern: Tensor, affinity: Affinity, *, keep: float = 0.0) -> Aff
     if not 0 <= keep <= 1:
         raise ValueError(f"joint_rows: keep is {keep}; needs a share from 0 to 1")
     rows = _Rows.of(pattern, affinity, None)
-    values = pattern.coalesce().values().double()
-    joint = rows._replace(masses=values, spread=torch.zeros_like(rows.spread))
+    pattern = pattern.coalesce()
+    row, target = pattern.indices().unbind(0)
+    listed = RowMasses(row, target, pattern.values().double())
+    nowhere = RowMasses(rows.rows, rows.targets, torch.zeros_like(rows.masses))
+    joint = rows._replace(
+        masses=nowhere.plus(listed, (affinity.draft_size, affinity.target_size)).masses,
+        spread=torch.zeros_like(rows.spread),
+    )
     return rows.mixed(joint, torch.where(joint.sums() > 0, 1 - keep, 0.0)).affinity(affinity.bias)
 
 
