@@ -16,7 +16,7 @@ from .virtual_masses import VirtualMasses, virtual_masses
 
 __all__ = ["at_most", "calibrate_offsets", "held_out_rows", "with_offsets"]
 
-MOST_ENTRIES = 1 << 24  # recorded target probabilities that are looked at, 0.5 GB while fitting
+MOST_SAMPLES = 4096  # that are looked at
 
 
 def calibrate_offsets(
@@ -38,8 +38,8 @@ def calibrate_offsets(
     so the drafter is to have its `dynamic_tokens`.
 
     Args:
-        samples: recorded positions; evenly spaced ones if there are more than 2^24 / m. Record
-            all of the target, or nearly all: virtual tokens are for its tail. With 5 % of its mass
+        samples: recorded positions; evenly spaced ones if there are more than 4096. Record all of
+            the target, or nearly all: virtual tokens are for its tail. With 5 % of its mass
             unrecorded (demo models, T = 1, 25 % kept) the best offset seemed -1.4 and was 0.3, and
             half of what virtual tokens bring was lost.
         drafter: with virtual tokens behind its kept ones (`virtual_drafter`).
@@ -60,7 +60,7 @@ def calibrate_offsets(
         >>> offsets = calibrate_offsets(samples, drafter, full_head, 0.7)   # doctest: +SKIP
         >>> drafter = with_offsets(drafter, offsets)                        # doctest: +SKIP
     """
-    samples = at_most(samples, MOST_ENTRIES)
+    samples = at_most(samples, MOST_SAMPLES)
     held = held_out_rows(samples.documents, held_out)
 
     def known(part: Samples) -> VirtualMasses:
@@ -123,9 +123,8 @@ def with_offsets(drafter: PrunedDrafter, offsets: Tensor | Sequence[float]) -> P
     return replace(drafter, affinity=masked)
 
 
-def at_most(samples: Samples, entries: int) -> Samples:
-    """Evenly spaced samples with no more than `entries` target probabilities; all if they fit."""
-    count = max(1, entries // max(1, samples.targets.shape[1]))
+def at_most(samples: Samples, count: int) -> Samples:
+    """Evenly spaced samples, no more than `count`."""
     if len(samples) <= count:
         return samples
     return samples.select(torch.arange(count) * len(samples) // count)

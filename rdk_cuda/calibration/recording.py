@@ -145,7 +145,9 @@ def record(
             which may make batches smaller than `batch_size`.
         samples: how many positions to keep; as many as `memory` allows if absent, and never more
             than there are.
-        likeliest: m, how many target tokens to keep of each; 4096, or V_t if that is less.
+        likeliest: m, how many target tokens to keep of each; 16384, or V_t if that is less. What
+            is left out is missing where virtual tokens are calibrated: take fewer only for
+            targets whose tail weighs less than a pruning does.
         context: how many tokens of the text to keep of each.
         batch_size: the largest number of windows to read together.
         seed: int64, of the choice of samples.

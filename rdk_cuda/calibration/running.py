@@ -14,6 +14,8 @@ from .reservoir import Reservoir, likeliest_tokens, random_keys
 
 __all__ = ["Plan", "RunningRecording", "TextWindow", "plan_memory"]
 
+_MOST_LIKELIEST = 16384  # target tokens of a sample, unless more are asked for
+
 # Logits are worked through in blocks of rows, which does not depend on the bound: sums of floating
 # point numbers depend on it. 16 rows of 128,256 tokens.
 _BLOCK_ENTRIES = 1 << 21
@@ -84,7 +86,7 @@ def plan_memory(
     Raises:
         ValueError: too little memory, and how much would do.
     """
-    likeliest = min(target_size, 4096) if likeliest is None else likeliest
+    likeliest = min(target_size, _MOST_LIKELIEST) if likeliest is None else likeliest
     if not 1 <= likeliest <= target_size:
         raise ValueError(f"record: likeliest is {likeliest}; needs 1 to V_t = {target_size}")
     longest, total = max(lengths), sum(lengths)

@@ -14,7 +14,7 @@ from ..dynamic import Contexts
 from ..vocabulary import Vocabulary
 from .drafter import FullHead, PrunedDrafter
 from .heads import prune_head
-from .offsets import MOST_ENTRIES, at_most, held_out_rows, with_offsets
+from .offsets import MOST_SAMPLES, at_most, held_out_rows, with_offsets
 from .samples import Samples
 from .virtual_masses import VirtualMasses, virtual_masses
 
@@ -80,7 +80,7 @@ def refine_virtual(
     is regularised, where the second stops, and whether either is used at all.
 
     Args:
-        samples: recorded positions; evenly spaced ones if there are more than 2^24 / m.
+        samples: recorded positions; evenly spaced ones if there are more than 4096.
         drafter: with virtual tokens and their offsets, and with the dynamic tokens of use. One that
             is off stays off.
         full_head: the drafter's own.
@@ -97,7 +97,7 @@ def refine_virtual(
     """
     if not 0 < held_out < 1:
         raise ValueError(f"refine_virtual: held_out is {held_out}; needs more than 0, less than 1")
-    samples = at_most(samples, MOST_ENTRIES)
+    samples = at_most(samples, MOST_SAMPLES)
     held = held_out_rows(samples.documents, held_out)
     if not bool(held.any()):
         return drafter

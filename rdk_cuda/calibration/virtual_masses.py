@@ -14,6 +14,8 @@ from .samples import Samples
 __all__ = ["VirtualMasses", "virtual_masses"]
 
 _BLOCK_ENTRIES = 1 << 22  # draft logits, or target probabilities, that are held at a time
+# Of the recorded targets the 512 likeliest are looked at, and one of 16 of the others.
+_LIKELIEST, _ONE_OF = 512, 16
 _LOUDEST = 60.0  # log of a virtual token's mass, beside which float32 sees nothing else
 
 
@@ -170,7 +172,8 @@ def _of_block(
     logits = columns["draft_logits"].float() / temperature + affinity.bias
     dynamic = columns.get("dynamic_logits", logits[:, :0]).float() / temperature
     rest = torch.cat([logits[:, :hot], dynamic], 1).logsumexp(1, keepdim=True)
-    probs, targets = samples.target_probs(temperature), samples.targets.long()
+    targets, probs, times = _thinned(samples, temperature)
+    unrecorded = (1 - samples.target_probs(temperature).sum(1)).clamp(min=0)
 
     drafts, weights = _column_of(affinity, targets)
     member = drafts >= hot
@@ -180,6 +183,8 @@ def _of_block(
     weights = torch.where(member, weights, 0.0)
     both = member & (fixed > 0)
     at = both.nonzero()[:, 0]
+    # min(p, a s) times a number is min of both times it: so many tokens, for which one stands.
+    probs, fixed, weights = probs * times, fixed * times, weights * times
     named = Named(at, drafts[both] - hot, probs[both], fixed[both], weights[both])
 
     count = affinity.draft_size - hot
@@ -201,9 +206,28 @@ def _of_block(
         probs=probs.gather(1, order)[grouped],
         shares=shares.gather(1, order)[grouped],
         named=named,
-        unrecorded=(1 - probs.sum(1)).clamp(min=0),
+        unrecorded=unrecorded,
         covered=covered,
     )
+
+
+def _thinned(samples: Samples, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets `[n, e]`, their p, and how many each stands for: of the tail, one of every few.
+
+    The tail matters to virtual tokens, but not each of its tokens: those of neighbouring ranks are
+    about as likely. Which of them is taken depends on the sample's row.
+    """
+    targets, probs = samples.targets.long(), samples.target_probs(temperature)
+    tail = targets.shape[1] - _LIKELIEST
+    count = tail // _ONE_OF
+    if count < 1:
+        return targets, probs, torch.ones_like(probs)
+    rows = torch.arange(len(samples))[:, None]
+    taken = _LIKELIEST + _ONE_OF * torch.arange(count) + rows % _ONE_OF
+    index = torch.cat([torch.arange(_LIKELIEST).expand(len(samples), -1), taken], 1)
+    times = torch.ones(index.shape)
+    times[:, _LIKELIEST:] = tail / count
+    return targets.gather(1, index), probs.gather(1, index), times
 
 
 def _check(samples: Samples, affinity: Affinity, virtual: int, temperature: float) -> None:

@@ -18,7 +18,7 @@ from rdk_cuda.commands.text import encode
 from .arguments import Settings
 from .calibration import build_methods, calibrate
 from .checks import Check, check_greedy, check_lossless, greedy_outputs
-from .corpus import calibration_files, held_out_files
+from .corpus import held_out_files, training_files
 from .decoding import Decoded, decode, decoder_of
 from .text import WINDOW, Prompt, held_out_prompts, windows_of
 
@@ -56,7 +56,7 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     length = min(WINDOW, models.context)
     held_out = windows_of(models.tokenizer, held_out_files(), settings.positions, length)
     positions = CALIBRATION_FACTOR * settings.positions
-    training = windows_of(models.tokenizer, calibration_files(), positions, length)
+    training = windows_of(models.tokenizer, training_files(), positions, length)
 
     material = calibrate(models, training, settings, stages.each)
     keeps = stages.each(settings.keep, "Calibrating: clusters and affinities")
