@@ -1,0 +1,207 @@
+"""The sharp pair is the mixture that it says, of the past alone, and of no held-out text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from profiling import sharp_pair
+from profiling.context_models import DISCOUNT, ContextCache, NGrams
+from profiling.sharp_pair import LogitsDrafter, sharp_read
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda.calibration import prune_head
+from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
+from rdk_cuda.calibration.reading import Read, Reading
+from rdk_cuda.demo.corpus import held_out_files, read_text, training_files
+
+SIZE, WIDTH, LENGTH = 30, 8, 40
+
+
+def text(length: int, seed: int, size: int = SIZE) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    ids: list[int] = (size * torch.rand(length, generator=generator).pow(2)).long().tolist()
+    return ids
+
+
+DOCUMENTS = [text(300, 1), text(200, 2), [3]]
+IDS = torch.tensor([text(LENGTH, 3, size=6), text(LENGTH, 4)])  # the first repeats itself
+
+
+def tiny_pair() -> tuple[Read, FullHead]:
+    """A pair whose state is a random function of the last token and the place."""
+    generator = torch.Generator().manual_seed(5)
+    target = torch.randn(LENGTH, SIZE, SIZE, generator=generator)
+    drafter = torch.randn(LENGTH, SIZE, WIDTH, generator=generator)
+    head = torch.randn(SIZE, WIDTH, generator=generator), torch.randn(SIZE, generator=generator)
+
+    def read(ids: Tensor) -> Reading:
+        places = torch.arange(ids.shape[1])
+        return Reading(target[places, ids], drafter[places, ids])
+
+    return read, head
+
+
+def ngram_probs(documents: Sequence[Sequence[int]], context: Sequence[int], order: int) -> Tensor:
+    """Behind a context, straight from the formula."""
+    if order == 1:
+        every = [token for ids in documents for token in ids]
+        counts = 1 + torch.tensor(every).bincount(minlength=SIZE).double()
+        return counts / counts.sum()
+    shorter = ngram_probs(documents, context, order - 1)
+    wanted = list(context[len(context) - order + 1 :])
+    counts = torch.zeros(SIZE, dtype=torch.float64)
+    for ids in documents:
+        for start in range(len(ids) - order + 1):
+            if list(ids[start : start + order - 1]) == wanted:
+                counts[ids[start + order - 1]] += 1
+    if len(context) < order - 1 or counts.sum() == 0:
+        return shorter
+    left = DISCOUNT * (counts > 0).sum() / counts.sum()
+    return (counts - DISCOUNT).clamp_min(0) / counts.sum() + left * shorter
+
+
+def cache_probs(context: Sequence[int], cache: ContextCache) -> Tensor:
+    """Behind a context, straight from the words."""
+    now = len(context) - 1
+    weight = {
+        place: cache.decay ** (now - place)
+        for place in range(len(context))
+        if now - place < cache.window
+    }
+    probs = torch.zeros(SIZE, dtype=torch.float64)
+    for place, share in weight.items():
+        probs[context[place]] += share / sum(weight.values())
+    for matches in range(1, cache.matches + 1):
+        last = list(context[-matches:])
+        followed = torch.zeros(SIZE, dtype=torch.float64)
+        for place, share in weight.items():
+            first = place - matches + 1
+            if place < now and first >= 0 and list(context[first : place + 1]) == last:
+                followed[context[place + 1]] += share
+        probs = (followed + cache.trust * probs) / (followed.sum() + cache.trust)
+    return probs
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_ngrams_are_those_of_the_formula(order: int) -> None:
+    probs = NGrams(DOCUMENTS, SIZE, order).probs(IDS)
+    torch.testing.assert_close(probs.sum(-1), torch.ones(IDS.shape))
+    for row, ids in enumerate(IDS.tolist()):
+        for place in (0, 1, 2, 17, LENGTH - 1):
+            expected = ngram_probs(DOCUMENTS, ids[: place + 1], order)
+            torch.testing.assert_close(probs[row, place].double(), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("matches", [0, 1, 3])
+@pytest.mark.parametrize("window", [5, 256])
+def test_the_cache_is_what_it_says(matches: int, window: int) -> None:
+    cache = ContextCache(SIZE, window, decay=0.9, matches=matches, trust=0.3)
+    probs = cache.probs(IDS)
+    torch.testing.assert_close(probs.sum(-1), torch.ones(IDS.shape))
+    for row, ids in enumerate(IDS.tolist()):
+        for place in range(LENGTH):
+            expected = cache_probs(ids[: place + 1], cache)
+            torch.testing.assert_close(probs[row, place].double(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_text_that_cannot_be_counted_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 documents"):
+        NGrams([], SIZE, order=2)
+    with pytest.raises(ValueError, match="63 bits"):
+        NGrams(DOCUMENTS, 1 << 22, order=3)
+
+
+def test_both_of_the_pair_are_the_mixtures_of_the_first_lines() -> None:
+    read, (weight, bias) = tiny_pair()
+    plain, sharp = read(IDS), sharp_read(read, (weight, bias), DOCUMENTS)(IDS)
+    logits = [plain.target_logits, torch.nn.functional.linear(plain.hidden, weight, bias)]
+    for mixed, plainly, order, matches in zip(sharp, logits, (3, 2), (2, 1), strict=True):
+        torch.testing.assert_close(mixed.exp().sum(-1), torch.ones(IDS.shape))
+        cache = ContextCache(SIZE, sharp_pair.WINDOW, sharp_pair.DECAY, matches, sharp_pair.TRUST)
+        for place in (0, 1, 20):
+            context = IDS[0, : place + 1].tolist()
+            expected = (
+                0.25 * plainly[0, place].double().softmax(-1)
+                + 0.2 * ngram_probs(DOCUMENTS, context, order)
+                + 0.55 * cache_probs(context, cache)
+            )
+            torch.testing.assert_close(
+                mixed[0, place].double(), expected.log(), atol=1e-5, rtol=1e-5
+            )
+
+
+def test_nothing_later_is_looked_at() -> None:
+    read = sharp_read(*tiny_pair(), DOCUMENTS)
+    changed = IDS.clone()
+    changed[:, 25] = (changed[:, 25] + 1) % SIZE
+    for before, after in zip(read(IDS), read(changed), strict=True):
+        assert torch.equal(before[:, :25], after[:, :25])
+        assert not torch.equal(before[:, 26:], after[:, 26:])
+
+
+def test_rows_of_a_batch_are_as_alone() -> None:
+    read = sharp_read(*tiny_pair(), DOCUMENTS)
+    for together, alone in zip(read(IDS), read(IDS[1:]), strict=True):
+        torch.testing.assert_close(together[1:], alone)
+
+
+def test_held_out_files_are_not_counted() -> None:
+    held_out = {read_text(path) for path in held_out_files()}
+    seen: list[str] = []
+
+    def tokenizer(texts: list[str], verbose: bool) -> dict[str, list[list[int]]]:
+        seen.extend(texts)
+        return {"input_ids": [[len(text)] for text in texts]}
+
+    assert len(sharp_pair.training_documents(tokenizer)) == len(training_files())
+    assert held_out
+    assert not held_out & set(seen)
+
+
+def drafters(
+    vocabulary: Vocabulary, affinity: Affinity, dynamic: RecentTokens
+) -> tuple[PrunedDrafter, LogitsDrafter]:
+    head = prune_head(torch.eye(SIZE), None, vocabulary, virtual=affinity)
+    return (
+        PrunedDrafter(vocabulary, affinity, *head, dynamic_tokens=dynamic),
+        LogitsDrafter(vocabulary, affinity, dynamic_tokens=dynamic),
+    )
+
+
+def test_logits_drafter_is_a_drafter_with_an_identity_head() -> None:
+    vocabulary = Vocabulary([4, 0, 7, 2], target_size=SIZE)
+    clusters = torch.arange(SIZE) % 3
+    clusters[vocabulary.kept] = -1
+    prior = torch.rand(SIZE, generator=torch.Generator().manual_seed(6))
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, offset=0.5)
+    plain, own = drafters(vocabulary, affinity, RecentTokens(vocabulary, width=9))
+    hidden = torch.randn(LENGTH, SIZE, generator=torch.Generator().manual_seed(7))
+    contexts = [IDS[0, : place + 1].tolist() for place in range(LENGTH)]
+    expected = plain.columns((torch.eye(SIZE), None), hidden, contexts)
+    found = own.columns((torch.empty(0, 0), None), hidden, contexts)
+    assert expected.keys() == found.keys()
+    assert bool((expected["dynamic_tokens"] < 0).any() and (expected["dynamic_tokens"] >= 0).any())
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name])
+
+
+def test_logits_drafter_without_virtual_or_dynamic_tokens_gives_the_kept_logits() -> None:
+    vocabulary = Vocabulary([4, 0, 7, 2], target_size=SIZE)
+    own = LogitsDrafter(vocabulary, Affinity.intersection(vocabulary))
+    hidden = torch.arange(2.0 * SIZE).view(2, SIZE)
+    columns = own.columns((torch.empty(0, 0), None), hidden, [[1], [2]])
+    assert list(columns) == ["draft_logits"]
+    assert torch.equal(columns["draft_logits"], hidden[:, [4, 0, 7, 2]])
+
+
+def test_the_table_has_a_line_for_each_model() -> None:
+    read = sharp_read(*tiny_pair(), DOCUMENTS)
+    figures = sharp_pair.averages(read, IDS.tolist(), torch.tensor([5, 6, 9]))
+    assert 0 < figures["acceptance"][0] == figures["acceptance"][1] <= 1
+    target = read(IDS).target_logits.exp()
+    assert figures["mass"][0] == pytest.approx(float(target[..., [5, 6, 9]].sum(-1).mean()))
+    lines = sharp_pair.table({"tiny": figures}).splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["tiny", "target"], ["tiny", "drafter"]]
