@@ -1,0 +1,104 @@
+"""The report's texts: what is evaluated on was not calibrated on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from profiling import corpora
+from profiling.corpora import Corpus, Document
+from rdk_cuda.demo.corpus import calibration_files, held_out_files
+
+FIRST = "A licence that says in many words that you may do as you please with all of this text."
+SECOND = "Another paragraph, about warranties, of which there are none whatever happens to anyone."
+
+
+@pytest.fixture(scope="module")
+def prose() -> Corpus:
+    return corpora.prose()
+
+
+def runs_of(documents: list[Document]) -> set[tuple[str, ...]]:
+    return {
+        run
+        for document in documents
+        for paragraph in document.text.split("\n\n")
+        for run in corpora.shingles(paragraph)
+    }
+
+
+def test_both_parts_of_prose_have_text_and_share_no_document(prose: Corpus) -> None:
+    names = [{document.name for document in part} for part in (prose.calibration, prose.held_out)]
+    assert all(names)
+    assert not names[0] & names[1]
+    assert sum(prose.sources.values()) == len(prose.calibration) + len(prose.held_out)
+    assert prose.sources["topics"] > 20
+    assert sum(len(document.text) for document in prose.held_out) > 50_000
+
+
+def test_parts_of_prose_share_next_to_nothing_of_their_wording(prose: Corpus) -> None:
+    calibration, held_out = runs_of([*prose.calibration]), runs_of([*prose.held_out])
+    assert len(calibration & held_out) < 0.02 * len(held_out)
+
+
+def test_without_the_removal_of_repetitions_the_parts_do_share_their_wording(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(corpora, "without_repetitions", list)
+    prose = corpora.prose()
+    calibration, held_out = runs_of([*prose.calibration]), runs_of([*prose.held_out])
+    assert len(calibration & held_out) > 0.1 * len(held_out)
+
+
+def test_prose_is_the_same_every_time(prose: Corpus) -> None:
+    assert corpora.prose() == prose
+
+
+def test_a_repeated_paragraph_stays_in_the_longest_document_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(corpora, "SHORTEST", 20)
+    documents = [
+        Document("b", FIRST.upper().replace(" ", "\n  ")),
+        Document("a", f"{FIRST}\n\n{SECOND}"),
+        Document("c", f"{SECOND[:-9]}you.\n\nUnlike the rest this is new and short."),
+    ]
+    assert corpora.without_repetitions(documents) == [
+        documents[1],
+        Document("c", "Unlike the rest this is new and short."),
+    ]
+
+
+def test_sources_that_are_missing_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing() -> Iterator[Document]:
+        return iter(())
+
+    monkeypatch.setattr(corpora, "COMMON_LICENSES", tmp_path / "absent")
+    monkeypatch.setattr(corpora, "licenses_of_distributions", nothing)
+    monkeypatch.setattr(corpora, "licenses_of_python", nothing)
+    assert set(corpora.prose().sources) == {"topics"}
+    monkeypatch.setattr(corpora, "standard_library", lambda: tmp_path)
+    with pytest.raises(FileNotFoundError, match="only 0 documents"):
+        corpora.prose()
+
+
+def test_code_is_that_of_the_demo() -> None:
+    code = corpora.code()
+    assert len(code.calibration) == len(calibration_files())
+    assert len(code.held_out) == len(held_out_files()) == 14
+    assert not {*code.calibration} & {*code.held_out}
+    assert set(code.sources) == {"library"}
+
+
+def test_windows_are_cut_from_documents_that_are_long_enough() -> None:
+    def tokenizer(texts: list[str], verbose: bool) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
+
+    documents = [Document("a", "abcdef"), Document("b", "g")]
+    windows = corpora.windows_of(tokenizer, documents, positions=4, length=2)
+    assert [window.document for window in windows] == [0, 0]
+    assert all(len(window.ids) == 2 for window in windows)
