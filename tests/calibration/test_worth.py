@@ -1,0 +1,214 @@
+"""What acceptance is worth, against simulated decoding and the paper's formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from rdk_cuda.calibration import worth
+from rdk_cuda.calibration.worth import (
+    HeadCost,
+    Times,
+    expected_accepted_length,
+    measure_model_times,
+    measure_times,
+    speed_up,
+    speed_up_curve,
+)
+
+DRAFTS = 4
+
+
+def leviathan_accepted(alpha: float, draft_length: int) -> float:
+    """Equation 1, less the token that the target adds."""
+    return (1 - alpha ** (draft_length + 1)) / (1 - alpha) - 1
+
+
+def markov_chain(length: int) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+    """Target and drafter `[4, 4]` and a text of the target, whose token 3 never occurs.
+
+    After 0 the drafter is nearly right, after 1 and 2 nearly always wrong, and it errs in favour
+    of token 3 alone: min(p, q) is proportional to p. States last, so easy positions stand
+    together.
+    """
+    target = torch.tensor(
+        [[0.94, 0.04, 0.02, 0], [0.03, 0.9, 0.07, 0], [0.05, 0.05, 0.9, 0], [1, 0, 0, 0]]
+    )
+    share = torch.tensor([0.95, 0.2, 0.3, 0.5])
+    drafter = target * share[:, None]
+    drafter[:, 3] += 1 - share
+    generator = torch.Generator().manual_seed(1)
+    text = [0]
+    for _ in range(length):
+        text.append(int(target[text[-1]].multinomial(1, generator=generator)))
+    return target, drafter, torch.minimum(target, drafter).sum(1), text
+
+
+def simulated_accepted_lengths(target: Tensor, drafter: Tensor, starts: Tensor) -> Tensor:
+    """How many of `DRAFTS` drafts speculative decoding accepts behind each of the tokens."""
+    generator = torch.Generator().manual_seed(2)
+    last, alive = starts, torch.ones_like(starts, dtype=torch.bool)
+    accepted = torch.zeros_like(starts)
+    for _ in range(DRAFTS):
+        drafted = drafter[last].multinomial(1, generator=generator)[:, 0]
+        coin = torch.rand(starts.shape, generator=generator)
+        alive = alive & (coin * drafter[last, drafted] < target[last, drafted])
+        accepted += alive
+        last = drafted
+    return accepted.double()
+
+
+def test_accepted_length_is_that_of_simulated_decoding() -> None:
+    # 5 standard errors of the simulation and of the text: false alarm below 1e-5.
+    target, drafter, alpha, text = markov_chain(20_000)
+    rates = alpha[torch.tensor(text)].double()
+    expected = expected_accepted_length(rates, DRAFTS)
+    starts = torch.tensor(text)[: len(expected)]
+    found = simulated_accepted_lengths(target, drafter, starts)
+    blocks = (found - expected)[:19_900].view(100, -1).mean(1)  # neighbours are alike
+    difference, error = float(blocks.mean()), float(blocks.std() / 10)
+    assert error < 0.02
+    assert abs(difference) < 5 * error
+    # Negative control: one rate for all positions is far off here.
+    apart = leviathan_accepted(float(rates.mean()), DRAFTS) - float(found.mean())
+    assert abs(apart) > 10 * error
+
+
+def test_with_one_rate_it_is_equation_1_of_leviathan_et_al() -> None:
+    rates = torch.full((3, 9), 0.7, dtype=torch.float64)
+    lengths = expected_accepted_length(rates, DRAFTS)
+    assert lengths.shape == (3, 9 - DRAFTS + 1)
+    torch.testing.assert_close(lengths, torch.full_like(lengths, leviathan_accepted(0.7, DRAFTS)))
+
+
+@pytest.mark.parametrize("draft_length", [1, 2, 5])
+def test_accepted_length_is_between_its_bounds_and_grows_with_every_rate(draft_length: int) -> None:
+    rates = torch.rand(5, 20, generator=torch.Generator().manual_seed(3))
+    lengths = expected_accepted_length(rates, draft_length)
+    assert bool((lengths >= rates[:, : lengths.shape[1]]).all())
+    assert bool((lengths <= draft_length).all())
+    assert bool((expected_accepted_length(rates.sqrt(), draft_length) >= lengths).all())
+    ones = torch.ones(draft_length)
+    assert expected_accepted_length(ones, draft_length).tolist() == [draft_length]
+
+
+def test_greedy_rates_count_the_run_of_agreements() -> None:
+    agreement = torch.tensor([1.0, 1, 0, 1, 1, 1])
+    assert expected_accepted_length(agreement, 3).tolist() == [2, 1, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("rates", "draft_length"),
+    [
+        (torch.rand(3), 4),
+        (torch.rand(3), 0),
+        (torch.tensor(0.5), 1),
+        (torch.ones(3, dtype=torch.int64), 2),
+    ],
+)
+def test_rates_that_are_too_few_or_no_rates_are_refused(rates: Tensor, draft_length: int) -> None:
+    with pytest.raises(ValueError, match="draft_length is"):
+        expected_accepted_length(rates, draft_length)
+
+
+def test_a_head_reads_static_rows_once_a_batch_and_dynamic_rows_for_each() -> None:
+    weight, gathered = torch.zeros(100, 16).half(), torch.zeros(7, 16).half()
+    cost = HeadCost(*weight.shape, bytes_each=2, dynamic_columns=7)
+    assert cost.bytes_read() == weight.nbytes + gathered.nbytes
+    assert 8 * cost.bytes_read(batch=8) == weight.nbytes + 8 * gathered.nbytes
+    assert cost.flops == 2 * (weight.numel() + gathered.numel())
+
+
+def test_a_low_rank_head_of_full_rank_saves_nothing() -> None:
+    full = HeadCost(rows=1000, hidden_size=64)
+    low = HeadCost(rows=250, hidden_size=64, factored_rows=750, rank=16)
+    assert low.static_weights == 250 * 64 + 750 * 16 + 16 * 64
+    assert low.flops < full.flops
+    whole = HeadCost(rows=250, hidden_size=64, factored_rows=750, rank=64)
+    assert whole.flops == full.flops + 2 * 64 * 64
+
+
+def test_speed_up_is_theorem_3_8_of_leviathan_et_al() -> None:
+    alpha, ratio = 0.8, 0.05
+    accepted = leviathan_accepted(alpha, DRAFTS)
+    theorem = (1 - alpha ** (DRAFTS + 1)) / ((1 - alpha) * (DRAFTS * ratio + 1))
+    got = speed_up(accepted, DRAFTS, target_time=2.0, draft_time=2 * ratio, alone_time=2.0)
+    assert got == pytest.approx(theorem)
+    assert float(speed_up_curve(accepted, DRAFTS, torch.tensor([ratio]))) == pytest.approx(theorem)
+
+
+def test_speed_up_has_its_limits() -> None:
+    curve = speed_up_curve(3.0, DRAFTS, torch.tensor([0.0, 0.1, 1.0]), relative_cost=0.5)
+    assert float(curve[0]) == 4
+    assert bool((curve.diff() < 0).all())
+    # Nothing accepted by a drafter that costs nothing: as fast as the target alone.
+    assert speed_up(0.0, DRAFTS, target_time=1.0, draft_time=0.0, alone_time=1.0) == 1
+
+
+def test_a_cheaper_head_is_a_greater_speed_up_at_the_same_acceptance() -> None:
+    times = Times(DRAFTS, 10.0, 11.0, drafter_body=0.5, head_weight=1e-6)
+    full, small = HeadCost(rows=100_000, hidden_size=20), HeadCost(rows=10_000, hidden_size=20)
+    assert times.draft_time(full) == pytest.approx(2.5)
+    assert times.speed_up(3.0, small) > times.speed_up(3.0, full)
+    assert times.speed_up(3.0, full) == pytest.approx(4 * 10 / (11 + 4 * 2.5))
+
+
+def test_times_are_medians_of_warm_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    calls: list[int] = []
+    monkeypatch.setattr(worth.time, "perf_counter", lambda: clock[0])
+
+    def takes(seconds: float) -> None:
+        clock[0] += seconds
+
+    def target(tokens: int) -> None:
+        # The very first call is slow, and so is one of the others.
+        calls.append(tokens)
+        takes(100.0 if len(calls) in (1, 4) else 8.0 + tokens)
+
+    times = measure_times(
+        2,
+        target=target,
+        drafter_body=lambda: takes(2.0),
+        head=lambda: takes(5.0),
+        head_weights=10,
+        rounds=5,
+    )
+    assert calls == [1, 3] * 6
+    assert times == Times(2, 9.0, 11.0, drafter_body=2.0, head_weight=0.5)
+
+
+def test_times_of_no_rounds_are_refused() -> None:
+    def nothing() -> None:
+        pass
+
+    with pytest.raises(ValueError, match="rounds 0"):
+        measure_times(
+            1,
+            target=lambda tokens: None,
+            drafter_body=nothing,
+            head=nothing,
+            head_weights=1,
+            rounds=0,
+        )
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_models_are_timed_behind_their_context_and_left_as_they_were() -> None:
+    transformers = pytest.importorskip("transformers")
+    size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+    config = transformers.LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
+    model = transformers.LlamaForCausalLM(config).eval()
+    seen: list[tuple[int, int]] = []
+
+    def note(module: object, args: object, kwargs: dict, output: object) -> None:
+        cache = kwargs.get("past_key_values")
+        if cache is not None:
+            seen.append((kwargs["input_ids"].shape[1], cache.get_seq_length()))
+
+    model.model.register_forward_hook(note, with_kwargs=True)
+    times = measure_model_times(model, model, torch.arange(7), draft_length=3, rounds=2)
+    assert min(times.target_alone, times.target_verify, times.head_weight) > 0
+    # Target alone, target over 4, drafter body; behind 7 tokens every time.
+    assert seen[-9:] == [(1, 8), (4, 11), (1, 8)] * 3
