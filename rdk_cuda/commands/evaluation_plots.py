@@ -1,0 +1,277 @@
+"""Pictures of an evaluation; their data is what `evaluation_files` writes beside them.
+
+Colours are those of Okabe and Ito, which people who see few colours can tell apart; methods of one
+family share a colour and differ in their marks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, PercentFormatter
+
+from rdk_cuda.calibration import methods as names
+
+from .evaluation_files import Row
+from .files import write_whole
+
+__all__ = ["acceptance_figure", "methods_figure", "virtual_rows_figure", "write_figure"]
+
+BLACK, GREY = "#000000", "#777777"
+ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
+VERMILLION, PURPLE, OLIVE = "#D55E00", "#CC79A7", "#8A7A1C"
+SHARES = (-0.6, 1.4)  # of recovered shares that are drawn; what lies beyond is written at the edge
+
+
+class Style(NamedTuple):
+    """How a method is drawn everywhere."""
+
+    colour: str
+    marker: str = "o"
+    line: str = "-"
+
+
+STYLES = {
+    names.PRUNED: Style(BLACK, "s"),
+    names.FIRST_ORDER: Style(VERMILLION, "v", ":"),
+    names.SECOND_MOMENT: Style(VERMILLION, "^", "--"),
+    names.COVARIANCE: Style(VERMILLION, "<", "-."),
+    names.COLD_CONSTANT: Style(PURPLE, "v", ":"),
+    names.COLD_JENSEN: Style(PURPLE, "^", "--"),
+    names.COLD_LEARNED: Style(PURPLE, "<", "-."),
+    names.JOINT: Style(SKY, "v", ":"),
+    names.LIKELIHOOD: Style(SKY, "^", "--"),
+    names.ACCEPTANCE: Style(SKY, "<", "-."),
+    names.LOW_RANK: Style(OLIVE, "P", "--"),
+    names.DYNAMIC: Style(BLUE, "D"),
+    names.VIRTUAL: Style(ORANGE),
+    names.RECOMMENDED: Style(GREEN, "*"),
+}
+ENDS = (names.PRUNED, names.RECOMMENDED)  # whose bands are drawn where there are many lines
+PAIRS = (Style(GREEN), Style(PURPLE, "s"), Style(SKY, "D"), Style(VERMILLION, "^"))
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write PNG, whole or not at all."""
+    write_whole(path, lambda beside: figure.savefig(beside, dpi=150, format="png"))
+
+
+def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:
+    """Acceptance against the share of the vocabulary that is kept, a panel for each temperature.
+
+    Args:
+        rows: of one pair and corpus; one row for each method, pruning and temperature.
+    """
+    temperatures = sorted({row["temperature"] for row in rows})
+    figure, panels = panels_of(len(temperatures), columns=2, width=5, height=4, share_y=False)
+    for axes, temperature in zip(panels, temperatures, strict=True):
+        here = [row for row in rows if row["temperature"] == temperature]
+        pruned = [row for row in here if row["method"] != names.FULL]
+        ceiling = [row["acceptance"] for row in here if row["method"] == names.FULL]
+        for value in ceiling:
+            axes.axhline(value, color=GREY, ls="--", lw=1.2, label=names.FULL)
+        lowest = lowest_shown(pruned, ceiling)
+        below = []
+        for method, points in by_method(pruned):
+            if max(point["acceptance"] for point in points) < lowest:
+                below.append(f"{method}: {spread(points)}")
+                continue
+            draw_line(axes, points, "keep", "acceptance", method, bands=ENDS)
+        highest = max([*ceiling, *(row["acceptance"] for row in pruned)])
+        axes.set_ylim(lowest, highest + 0.06 * (highest - lowest))
+        if below:
+            text = "below: " + "\n".join(below)
+            axes.text(0.98, 0.02, text, transform=axes.transAxes, ha="right", fontsize=8)
+        axes.set_title("greedy" if temperature == 0 else f"T = {temperature:g}", fontsize=10)
+        axes.set_xlabel("vocabulary kept")
+        keep_ticks(axes, sorted({row["keep"] for row in pruned}))
+    figure.supylabel("acceptance, mean of $\\sum_x \\min(p(x), q(x))$", fontsize=10)
+    legend_below(figure, panels)
+    figure.suptitle(
+        f"{title}; bands, of two methods: 95 % intervals, bootstrap over documents", fontsize=10
+    )
+    return figure
+
+
+def virtual_rows_figure(rows: Sequence[Row], title: str) -> Figure:
+    """Recovered share against the number of virtual rows, a panel for each pruning.
+
+    Args:
+        rows: of one pair, corpus and temperature; those of virtual tokens, alone and beside
+            dynamic ones, for several numbers of them.
+    """
+    rows = [row for row in rows if row["recovered"] is not None]
+    keeps = sorted({row["keep"] for row in rows}, reverse=True)
+    figure, panels = panels_of(len(keeps), columns=3, width=3.2, height=2.6)
+    counts = sorted({row["virtual_rows"] for row in rows})
+    for axes, keep in zip(panels, keeps, strict=False):
+        for method, points in by_method(row for row in rows if row["keep"] == keep):
+            draw_line(axes, points, "virtual_rows", "recovered", method, bands=[method])
+        for mark in (0, 1):
+            axes.axhline(mark, color=GREY, lw=0.8, ls=":", zorder=0)
+        axes.set_xscale("symlog", base=2, linthresh=1)
+        axes.set_xticks(counts, [f"{count}" for count in counts])
+        axes.set_xlim(-0.3, 1.25 * counts[-1] + 0.3)
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(PercentFormatter(1, 0))
+        axes.set_title(f"{100 * keep:.4g} % kept", fontsize=10)
+        axes.set_xlabel("virtual rows")
+    values = [row["recovered"] for row in rows]
+    low, high = min([0.0, *values]), max([1.0, *values])
+    panels[0].set_ylim(max(low, SHARES[0]) - 0.04, min(high, SHARES[1]) + 0.04)
+    figure.supylabel("share of the acceptance lost to pruning that is recovered", fontsize=10)
+    legend_below(figure, panels)
+    figure.suptitle(f"{title}; bands: 95 % intervals", fontsize=10)
+    return figure
+
+
+def methods_figure(rows: Sequence[Row], title: str) -> Figure:
+    """Recovered share of every method, a panel for each pruning and a mark for each pair.
+
+    Args:
+        rows: of one temperature and corpus; one row for each pair, method and pruning.
+    """
+    rows = [row for row in rows if row["recovered"] is not None]
+    keeps = sorted({row["keep"] for row in rows}, reverse=True)
+    shown = [method for method, _ in by_method(rows)]
+    pairs = list(dict.fromkeys(row["pair"] for row in rows))
+    figure, panels = panels_of(len(keeps), columns=3, width=2.9, height=0.8 + 0.34 * len(shown))
+    for axes, keep in zip(panels, keeps, strict=False):
+        axes.set_xlim(*SHARES)
+        for turn, pair in enumerate(pairs):
+            style = PAIRS[turn % len(PAIRS)]
+            shift = 0.5 * ((turn + 0.5) / len(pairs) - 0.5)
+            axes.plot([], [], style.marker, color=style.colour, label=pair)
+            for row in rows:
+                if row["keep"] == keep and row["pair"] == pair:
+                    draw_share(axes, row, shown.index(row["method"]) + shift, style)
+        for mark in (0, 1):
+            axes.axvline(mark, color=GREY, lw=0.8, ls=":", zorder=0)
+        axes.xaxis.set_major_formatter(PercentFormatter(1, 0))
+        axes.set_title(f"{100 * keep:.4g} % kept", fontsize=10)
+        axes.set_xlabel("recovered")
+        axes.grid(axis="y", alpha=0.25)
+    panels[0].set_yticks(range(len(shown)), shown)
+    panels[0].set_ylim(max(1, len(shown)) - 0.5, -0.5)
+    legend_below(figure, panels)
+    figure.suptitle(
+        f"{title}: share of the acceptance lost to pruning that is recovered; bars: 95 % intervals",
+        fontsize=10,
+    )
+    return figure
+
+
+def panels_of(
+    count: int, *, columns: int, width: float, height: float, share_y: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """A figure of its own, which needs no display and no global state, and its panels.
+
+    Args:
+        columns: how many panels stand side by side at most.
+        width, height: of a panel in inches.
+    """
+    columns = max(1, min(columns, count))
+    lines = max(1, -(-count // columns))
+    size = max(7.0, 1.6 + width * columns), 1.2 + height * lines
+    figure = Figure(figsize=size, layout="constrained")
+    panels = list(figure.subplots(lines, columns, sharey=share_y, squeeze=False).flat)
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels[: max(1, count)]
+
+
+def by_method(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+    """The rows of each method, methods in the order of `STYLES`."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["method"], []).append(row)
+    places = {method: place for place, method in enumerate(STYLES)}
+    return sorted(groups.items(), key=lambda group: places.get(group[0], len(places)))
+
+
+def draw_line(
+    axes: Axes, rows: list[Row], x: str, y: str, label: str, *, bands: Sequence[str]
+) -> None:
+    """A line through a method's rows; with its intervals if it is among `bands`."""
+    style = STYLES.get(label, Style(GREY))
+    rows = sorted(rows, key=lambda row: row[x])
+    places = [row[x] for row in rows]
+    values, lows, highs = ([number(row[y + end]) for row in rows] for end in ("", "_low", "_high"))
+    main = label in (names.DYNAMIC, names.VIRTUAL, names.RECOMMENDED, names.PRUNED)
+    axes.plot(
+        places,
+        values,
+        color=style.colour,
+        marker=style.marker,
+        ls=style.line,
+        lw=1.8 if main else 1.1,
+        ms=9 if style.marker == "*" else 5,
+        label=label,
+        zorder=3 if main else 2,
+    )
+    if label in bands:
+        axes.fill_between(places, lows, highs, color=style.colour, alpha=0.12, lw=0)
+
+
+def draw_share(axes: Axes, row: Row, height: float, style: Style) -> None:
+    """A recovered share with its interval; in figures at the edge if it lies beyond."""
+    value, (first, last) = row["recovered"], SHARES
+    if not first <= value <= last:
+        edge, text, side = (first, "◂ {}", "left") if value < first else (last, "{} ▸", "right")
+        text = text.format(f"{value:.0%}")
+        axes.text(edge, height, text, ha=side, va="center", color=style.colour, fontsize=8)
+        return
+    ends = [[abs(number(row[f"recovered_{end}"]) - value)] for end in ("low", "high")]
+    axes.errorbar(value, height, xerr=ends, fmt=style.marker, color=style.colour, ms=5, capsize=2)
+
+
+def lowest_shown(pruned: Sequence[Row], ceiling: Sequence[float]) -> float:
+    """Where the axis begins: a little below what pruning alone leaves."""
+    alone = [row["acceptance"] for row in pruned if row["method"] == names.PRUNED]
+    values = alone or [row["acceptance"] for row in pruned]
+    lowest, highest = float(min([*values, *ceiling])), float(max([*values, *ceiling]))
+    return lowest - 0.15 * (highest - lowest) - 0.005
+
+
+def spread(rows: Sequence[Row]) -> str:
+    """The range of their acceptance in figures."""
+    values = sorted(f"{row['acceptance']:.2f}" for row in rows)
+    return values[0] if values[0] == values[-1] else f"{values[0]}–{values[-1]}"
+
+
+def keep_ticks(axes: Axes, keeps: Sequence[float]) -> None:
+    """A logarithmic axis with the prunings as its marks."""
+    axes.set_xscale("log")
+    axes.set_xticks(keeps, [f"{100 * keep:.3g} %" for keep in keeps])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def legend_below(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One legend for all panels."""
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        columns = min(len(entries), max(3, round(figure.get_figwidth() / 2.2)))
+        figure.legend(
+            entries.values(),
+            entries.keys(),
+            loc="outside lower center",
+            ncols=columns,
+            fontsize=8,
+            frameon=False,
+        )
+
+
+def number(value: Any) -> float:
+    """NaN for what is not known, which is not drawn."""
+    return math.nan if value is None else float(value)

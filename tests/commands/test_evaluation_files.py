@@ -1,0 +1,103 @@
+"""An evaluation's rows survive their files, and its pictures are drawn whatever is missing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from rdk_cuda.calibration import methods as names
+from rdk_cuda.calibration.acceptance import Interval
+from rdk_cuda.commands import files
+from rdk_cuda.commands.errors import InputError
+from rdk_cuda.commands.evaluation_files import (
+    FIELDS,
+    Row,
+    evaluation_row,
+    read_evaluation,
+    write_evaluation,
+)
+
+
+def row(method: str, keep: float, share: float | None = None, **others: float | str) -> Row:
+    recovered = None if share is None else Interval(share, share - 0.1, share + 0.1)
+    where = {"pair": "demo", "corpus": "code", "temperature": 1.0, "virtual_rows": 0, **others}
+    value = 0.5 + 0.1 * (share or 0)
+    return evaluation_row(
+        Interval(value, value - 0.02, value + 0.02), recovered, method=method, keep=keep, **where
+    )
+
+
+def rows() -> list[Row]:
+    return [
+        row(names.FULL, 1.0, head_rows=400, speed_up=1.25),
+        row(names.PRUNED, 0.25, tuned='48 of 64, "refined"'),
+        row(names.RECOMMENDED, 0.25, 0.9, head_rows=164, virtual_rows=64, dynamic_columns=57.5),
+    ]
+
+
+def test_rows_survive_json_and_csv_has_the_same(tmp_path: Path) -> None:
+    table = write_evaluation(rows(), {"positions": 5376}, tmp_path / "evaluation.json")
+    content = read_evaluation(tmp_path / "evaluation.json")
+    assert content["rows"] == rows()
+    assert content["positions"] == 5376
+    with table.open(newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [tuple(each) for each in read] == [FIELDS] * 3
+    for written, found in zip(rows(), read, strict=True):
+        assert found == {k: "" if v is None else str(v) for k, v in written.items()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluation.csv", "evaluation.json"]
+
+
+def test_what_is_no_number_is_null_and_empty(tmp_path: Path) -> None:
+    unknown = evaluation_row(Interval(0.5, math.nan, math.nan), None, speed_up=math.inf)
+    table = write_evaluation([unknown], {"share": math.nan}, tmp_path / "evaluation.json")
+    content = read_evaluation(tmp_path / "evaluation.json")
+    assert content["share"] is None
+    assert {name: v for name, v in content["rows"][0].items() if v is not None} == {
+        "acceptance": 0.5
+    }
+    assert table.read_text().splitlines()[1].replace(",", "") == "0.5"
+
+
+def test_a_name_that_is_no_field_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'speedup'; needs one of pair, corpus"):
+        evaluation_row(Interval(0.5, 0.4, 0.6), None, speedup=1.0)
+    with pytest.raises(ValueError, match="speedup"):
+        write_evaluation([{"speedup": 1.0}], {}, tmp_path / "evaluation.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    files.write_json({"kept": True}, path)
+
+    def interrupted(beside: Path) -> None:
+        beside.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.write_whole(path, interrupted)
+    assert json.loads(path.read_text()) == {"kept": True}
+    assert [path] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is no evaluation"),
+        ('{"rows": []}', "is no evaluation"),
+        ("[]", "is no evaluation"),
+        ('{"format": "rdk_cuda.evaluation", "format_version": 9}', "format version 9; needs 1"),
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "evaluation.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_evaluation(path)
+    with pytest.raises(InputError, match="absent"):
+        read_evaluation(tmp_path / "absent")

@@ -1,0 +1,104 @@
+"""Pictures of an evaluation are drawn whatever is missing, with every method where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from rdk_cuda.calibration import methods as names
+from rdk_cuda.commands import evaluation_plots as plots
+from rdk_cuda.commands.evaluation_files import Row
+
+from .test_evaluation_files import row
+
+Drawing = Callable[[list[Row], str], Any]
+DRAWINGS = [plots.acceptance_figure, plots.virtual_rows_figure, plots.methods_figure]
+
+
+def is_png(path: Path) -> bool:
+    return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def texts(figure: Any) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def legend(figure: Any) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+ONE_PRUNING = [row(names.FULL, 1.0), row(names.PRUNED, 0.25), row(names.VIRTUAL, 0.25, 0.9)]
+NO_SHARES = [row(names.FULL, 1.0), row(names.PRUNED, 1.0), row(names.VIRTUAL, 1.0)]
+NO_INTERVALS = [{**each, "acceptance_low": None, "recovered_high": None} for each in ONE_PRUNING]
+SEVERAL = [
+    row(method, keep, share, temperature=temperature, pair=pair, virtual_rows=rows)
+    for method, share in ((names.FIRST_ORDER, -9.0), (names.VIRTUAL, 0.8), ("another", 0.2))
+    for keep in (0.5, 0.25, 0.125, 0.01)
+    for temperature in (0.0, 0.7, 1.0)
+    for pair in ("demo", "sharp")
+    for rows in (0, 16)
+]
+
+
+@pytest.mark.parametrize("draw", DRAWINGS)
+@pytest.mark.parametrize(
+    "rows", [ONE_PRUNING, NO_SHARES, NO_INTERVALS, SEVERAL], ids=["one", "none", "bare", "several"]
+)
+def test_pictures_are_written(draw: Drawing, rows: list[Row], tmp_path: Path) -> None:
+    plots.write_figure(draw(rows, "Title"), tmp_path / "plot.png")
+    assert is_png(tmp_path / "plot.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["plot.png"]
+
+
+def test_acceptance_has_a_panel_for_each_temperature_and_a_ceiling() -> None:
+    rows = [
+        row(method, keep, share, temperature=temperature)
+        for temperature in (0.0, 0.7)
+        for method, keep, share in (
+            (names.FULL, 1.0, 1.0),
+            (names.PRUNED, 0.25, 0.0),
+            (names.PRUNED, 0.5, 0.2),
+            (names.VIRTUAL, 0.25, 0.8),
+            (names.FIRST_ORDER, 0.25, -3.0),
+        )
+    ]
+    figure = plots.acceptance_figure(rows, "Title")
+    assert [axes.get_title() for axes in figure.axes] == ["greedy", "T = 0.7"]
+    assert legend(figure) == [names.FULL, names.PRUNED, names.VIRTUAL]
+    assert texts(figure) == ["below: first-order RDK: 0.20"] * 2
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    assert set(lines[names.FULL].get_ydata()) == {0.6}
+    assert list(lines[names.PRUNED].get_xdata()) == [0.25, 0.5]
+
+
+def test_recovered_shares_beyond_the_axis_are_written_at_its_edge() -> None:
+    figure = plots.methods_figure(
+        [row(names.FIRST_ORDER, 0.25, -8.0), row(names.VIRTUAL, 0.25, 0.9)], "Title"
+    )
+    assert texts(figure) == ["◂ -800%"]
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == [names.FIRST_ORDER, names.VIRTUAL]
+
+
+def test_virtual_rows_have_a_line_with_and_one_without_dynamic_tokens() -> None:
+    rows = [
+        row(method, keep, count / 100, virtual_rows=count)
+        for method in (names.RECOMMENDED, names.VIRTUAL)
+        for keep in (0.25, 0.0625)
+        for count in (64, 0, 1)
+    ]
+    figure = plots.virtual_rows_figure(rows, "Title")
+    assert [axes.get_title() for axes in figure.axes] == ["25 % kept", "6.25 % kept"]
+    assert legend(figure) == [names.VIRTUAL, names.RECOMMENDED]
+    for axes in figure.axes:
+        assert list(axes.lines[0].get_xdata()) == [0, 1, 64]
+
+
+def test_every_method_has_a_style_of_its_own() -> None:
+    assert set(plots.STYLES) == set(names.METHODS)
+    assert len(set(plots.STYLES.values())) == len(plots.STYLES)
