@@ -9,7 +9,6 @@ The states lie in a subspace and decay, as those of real models do; the head's r
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 import time
@@ -28,10 +27,10 @@ from rdk_cuda.calibration import (
     virtual_drafter,
     with_offsets,
 )
+from rdk_cuda.commands.files import write_json
 
 from .machine import describe
 from .measure import now
-from .results import write_whole
 
 TEMPERATURE = 0.7
 CONTEXT = 64
@@ -171,9 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.output is not None:
             settings = {name: value for name, value in vars(options).items() if name != "output"}
             about = {"run": now(), **describe(torch.device("cpu")), **settings}
-            write_whole(
-                options.output, json.dumps({**about, "rows": rows}, indent=2).encode() + b"\n"
-            )
+            write_json({**about, "rows": rows}, options.output)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -8,8 +8,6 @@ building its matrix, fits the exponents, and writes a table as JSON with a pictu
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import statistics
 import sys
 import time
@@ -22,11 +20,11 @@ import torch
 
 import rdk_cuda
 from rdk_cuda import dense_reference as dense
+from rdk_cuda.commands.files import write_figure, write_json
 
 from .growth import fitted_exponent
 from .machine import ROOT, describe
 from .measure import now
-from .results import write_whole
 
 RESULTS = ROOT / "profiling" / "results" / "first-order-growth"
 
@@ -101,8 +99,8 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "".join(f"{cell:>20}" for cell in ("fitted", *cells))])
 
 
-def picture(rows: Sequence[Row], where: Row) -> bytes:
-    """The table as PNG, both axes logarithmic."""
+def picture(rows: Sequence[Row], where: Row) -> Any:
+    """The table as a matplotlib `Figure`, both axes logarithmic."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -118,9 +116,7 @@ def picture(rows: Sequence[Row], where: Row) -> bytes:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{where['device_name']}, one thread, float32", fontsize=10)
-    content = io.BytesIO()
-    figure.savefig(content, dpi=150, format="png")
-    return content.getvalue()
+    return figure
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,9 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         content = {**where, "batch": BATCH, "rows": rows, "exponents": exponents(rows)}
         print(table(rows))
         options.output.mkdir(parents=True, exist_ok=True)
-        write_whole(options.output / "results.json", json.dumps(content, indent=2).encode() + b"\n")
+        write_json(content, options.output / "results.json")
         if find_spec("matplotlib") is not None:
-            write_whole(options.output / "growth.png", picture(rows, where))
+            write_figure(picture(rows, where), options.output / "growth.png")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,8 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rdk_cuda.commands.files import write_figure
+
 from .cases import PAIR, Case
-from .results import Row, write_whole
+from .results import Row
 
 # Every axis doubles: the middle of a grid is where the presets measure.
 SIZES: dict[str, tuple[int, ...]] = {
@@ -137,9 +138,7 @@ def plot(fits: Sequence[Row], path: Path) -> bool:
     figure.suptitle(
         f"{fits[0]['device_name']}, {fits[0]['dtype']}, {fits[0]['sampler']}", fontsize=10
     )
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=150, format="png")
-    write_whole(path, picture.getvalue())
+    write_figure(figure, path)
     return True
 
 

@@ -30,9 +30,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from rdk_cuda.commands.files import write_whole
 
 FORMAT, FORMAT_VERSION = "rdk_cuda.bench", 1
 
@@ -117,8 +118,9 @@ class Results:
         if self.path is None or self.csv_path is None:
             return
         text = json.dumps(self.content, indent=1, allow_nan=False)
-        write_whole(self.path, f"{text}\n".encode())
-        write_whole(self.csv_path, as_csv(self.rows).encode())
+        table = as_csv(self.rows)
+        write_whole(self.path, lambda beside: beside.write_text(f"{text}\n", encoding="utf-8"))
+        write_whole(self.csv_path, lambda beside: beside.write_text(table, encoding="utf-8"))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -158,13 +160,3 @@ def flattened(row: Row, prefix: str = "") -> Row:
             else {prefix + name: value}
         )
     return flat
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write under another name first: whoever interrupts never leaves half a file."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -18,9 +17,8 @@ from matplotlib.ticker import NullLocator, PercentFormatter
 from rdk_cuda.calibration import methods as names
 
 from .evaluation_files import Row
-from .files import write_whole
 
-__all__ = ["acceptance_figure", "methods_figure", "virtual_rows_figure", "write_figure"]
+__all__ = ["acceptance_figure", "methods_figure", "virtual_rows_figure"]
 
 BLACK, GREY = "#000000", "#777777"
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
@@ -54,11 +52,6 @@ STYLES = {
 }
 ENDS = (names.PRUNED, names.RECOMMENDED)  # whose bands are drawn where there are many lines
 PAIRS = (Style(GREEN), Style(PURPLE, "s"), Style(SKY, "D"), Style(VERMILLION, "^"))
-
-
-def write_figure(figure: Figure, path: Path) -> None:
-    """Write PNG, whole or not at all."""
-    write_whole(path, lambda beside: figure.savefig(beside, dpi=150, format="png"))
 
 
 def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["without_nan", "write_csv", "write_json", "write_whole"]
+__all__ = ["without_nan", "write_csv", "write_figure", "write_json", "write_whole"]
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
@@ -33,6 +33,11 @@ def write_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: Pa
             writer.writerows(without_nan(rows))
 
     write_whole(path, write)
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure as PNG."""
+    write_whole(path, lambda beside: figure.savefig(beside, dpi=150, format="png"))
 
 
 def without_nan(value: Any) -> Any:

@@ -12,6 +12,7 @@ from rich.console import Console
 from transformers.utils import logging
 
 from rdk_cuda.calibration.acceptance import Bootstrap
+from rdk_cuda.commands.files import write_json, write_whole
 from rdk_cuda.commands.models import Models, load_models
 from rdk_cuda.commands.progress import Stages
 
@@ -19,7 +20,7 @@ from . import report
 from .arguments import Settings
 from .experiment import Measured, measure
 from .plot import plot_data, write_plot
-from .results import continuation, table_rows, versions, write_json, write_whole
+from .results import continuation, table_rows, versions
 
 
 def train(output: Path) -> int:

@@ -1,11 +1,8 @@
 """What the demo found: the rows of the table, and the files it leaves behind."""
 
-import json
 import math
-import os
 import platform
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -132,30 +129,3 @@ def versions() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "build": rdk_cuda.build_info(),
     }
-
-
-def write_json(content: dict[str, Any], path: Path) -> None:
-    """Write the results; what is no number becomes null, since JSON has no NaN."""
-    text = json.dumps(without_nan(content), indent=2, ensure_ascii=False, allow_nan=False)
-    write_whole(path, lambda beside: beside.write_text(text + "\n", encoding="utf-8"))
-
-
-def without_nan(value: Any) -> Any:
-    """The same content with None in place of NaN and infinity."""
-    if isinstance(value, dict):
-        return {str(key): without_nan(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_nan(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under another name first: whoever interrupts never leaves half of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

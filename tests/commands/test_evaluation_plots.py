@@ -13,6 +13,7 @@ pytest.importorskip("matplotlib")
 from rdk_cuda.calibration import methods as names
 from rdk_cuda.commands import evaluation_plots as plots
 from rdk_cuda.commands.evaluation_files import Row
+from rdk_cuda.commands.files import write_figure
 
 from .test_evaluation_files import row
 
@@ -50,7 +51,7 @@ SEVERAL = [
     "rows", [ONE_PRUNING, NO_SHARES, NO_INTERVALS, SEVERAL], ids=["one", "none", "bare", "several"]
 )
 def test_pictures_are_written(draw: Drawing, rows: list[Row], tmp_path: Path) -> None:
-    plots.write_figure(draw(rows, "Title"), tmp_path / "plot.png")
+    write_figure(draw(rows, "Title"), tmp_path / "plot.png")
     assert is_png(tmp_path / "plot.png")
     assert [path.name for path in tmp_path.iterdir()] == ["plot.png"]
 
