@@ -2,7 +2,8 @@
 
 Large models are sure of the names that a context has brought up; the demo's small ones are not.
 These are (discounting: Ney, Essen and Kneser 1994; caches: Kuhn and De Mori 1990), see
-`sharp_pair.py`. Both predict behind every token of a text at once.
+`sharp_pair.py`. Contexts are `[n, w]` integers: the last w tokens, newest last, -1 in front where
+there are fewer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class NGrams:
     Example:
         >>> bigrams = NGrams([[0, 1, 0, 1, 0, 2]], size=3, order=2)
         >>> bigrams.probs(torch.tensor([[0]]))  # behind 0: 1 twice, 2 once
-        tensor([[[0.2222, 0.5833, 0.1944]]])
+        tensor([[0.2222, 0.5833, 0.1944]])
     """
 
     def __init__(self, documents: Sequence[Sequence[int]], size: int, order: int) -> None:
@@ -52,15 +53,15 @@ class NGrams:
         self.unigrams = torch.from_numpy(counts / counts.sum()).float()
         self.counted = {length: count_ngrams(texts, size, length) for length in range(2, order + 1)}
 
-    def probs(self, ids: Tensor) -> Tensor:
-        """From ids `[B, L]` int64 to the next token's probabilities, `[B, L, V]` float32."""
-        left = torch.ones(ids.numel())  # what longer contexts leave to shorter ones
+    def probs(self, contexts: Tensor) -> Tensor:
+        """From contexts `[n, w]` to the next token's probabilities, `[n, V]` float32."""
+        left = torch.ones(len(contexts))  # what longer contexts leave to shorter ones
         cells, shares = [], []
         for length in range(self.order, 1, -1):
             keys, counts = self.counted[length]
-            contexts = self.contexts(ids, length - 1).flatten()
-            first = torch.searchsorted(keys, contexts * self.size)
-            types = torch.searchsorted(keys, (contexts + 1) * self.size) - first
+            numbers = self.numbers(contexts, length - 1)
+            first = torch.searchsorted(keys, numbers * self.size)
+            types = torch.searchsorted(keys, (numbers + 1) * self.size) - first
             rows = torch.arange(len(first)).repeat_interleave(types)
             entries = torch.arange(len(rows)) - (types.cumsum(0) - types - first)[rows]
             totals = torch.zeros(len(first)).index_add_(0, rows, counts[entries])
@@ -70,15 +71,15 @@ class NGrams:
         probs = left[:, None] * self.unigrams
         for cell, share in zip(cells, shares, strict=True):
             probs.view(-1).index_add_(0, cell, share)
-        return probs.view(*ids.shape, self.size)
+        return probs
 
-    def contexts(self, ids: Tensor, length: int) -> Tensor:
-        """The last `length` tokens at each place as one number; -1 where there are not as many."""
-        contexts = torch.zeros_like(ids)
-        for back in range(length):
-            contexts[:, back:] += ids[:, : ids.shape[1] - back] * self.size**back
-        contexts[:, : length - 1] = -1
-        return contexts
+    def numbers(self, contexts: Tensor, length: int) -> Tensor:
+        """The last `length` tokens of each context as a number; -1 where there are fewer."""
+        if contexts.shape[1] < length:
+            return torch.full((len(contexts),), -1)
+        last = contexts[:, -length:].long()
+        powers = self.size ** torch.arange(length - 1, -1, -1)
+        return ((last * powers).sum(1)).where((last >= 0).all(1), -1)
 
 
 def count_ngrams(
@@ -103,12 +104,12 @@ class ContextCache:
 
     Attributes:
         size: V.
-        window: how many of the last tokens are looked at.
+        window: how many of the last tokens are looked at; nothing before them counts.
 
     Example:
         >>> cache = ContextCache(size=3, window=8, decay=1.0, matches=1, trust=0.5)
-        >>> cache.probs(torch.tensor([[0, 1, 0]]))[0, -1]  # 0 was followed by 1 once
-        tensor([0.2222, 0.7778, 0.0000])
+        >>> cache.probs(torch.tensor([[0, 1, 0]]))  # 0 was followed by 1 once
+        tensor([[0.2222, 0.7778, 0.0000]])
     """
 
     size: int
@@ -117,26 +118,27 @@ class ContextCache:
     matches: int
     trust: float
 
-    def probs(self, ids: Tensor) -> Tensor:
-        """From ids `[B, L]` int64 to the next token's probabilities, `[B, L, V]` float32."""
-        weights = self.place_weights(ids)
-        probs = torch.zeros(*ids.shape, self.size)
-        return probs.scatter_add_(2, ids[:, None].expand(weights.shape), weights)
+    def probs(self, contexts: Tensor) -> Tensor:
+        """From contexts `[n, w]` to the next token's probabilities, `[n, V]` float32.
 
-    def place_weights(self, ids: Tensor) -> Tensor:
-        """How much each place counts behind each token: `[B, L, L]`, rows sum to 1."""
-        length = ids.shape[1]
-        place = torch.arange(length)
-        age = place[:, None] - place
-        recent = torch.where((age >= 0) & (age < self.window), self.decay ** age.clamp_min(0), 0.0)
-        weights = (recent / recent.sum(-1, keepdim=True)).expand(len(ids), -1, -1)
-        same = (ids[:, :, None] == ids[:, None, :]) & (age > 0)
-        matching = torch.ones_like(same)
+        Behind no token at all every token is as likely.
+        """
+        contexts = contexts[:, -self.window :].long()
+        width = contexts.shape[1]
+        there = contexts >= 0
+        recent = self.decay ** torch.arange(width - 1, -1, -1.0) * there
+        weights = recent / recent.sum(1, keepdim=True).clamp_min(1e-30)
+        # Whether the tokens up to each place, itself included, are those up to the last.
+        matching = there.clone()
+        matching[:, -1] = False
         for back in range(self.matches):
-            # The tokens `back` places before both are the same as well.
-            matching[:, :back], matching[:, :, :back] = False, False
-            matching[:, back:, back:] &= same[:, : length - back, : length - back]
-            followed = torch.nn.functional.pad((recent * matching)[:, :, :-1], (1, 0))
-            total = followed.sum(-1, keepdim=True) + self.trust
-            weights = (followed + self.trust * weights) / total
-        return weights
+            same = contexts == contexts[:, width - 1 - back, None] if back < width else ~there
+            matching[:, :back] = False
+            matching[:, back:] &= (same & there)[:, : width - back]
+            followed = torch.nn.functional.pad((recent * matching)[:, :-1], (1, 0))
+            weights = (followed + self.trust * weights) / (
+                followed.sum(1, keepdim=True) + self.trust
+            )
+        probs = torch.zeros(len(contexts), self.size)
+        probs[~there.any(1)] = 1 / self.size
+        return probs.scatter_add_(1, contexts.clamp_min(0), weights)

@@ -8,23 +8,27 @@ files. The shares are chosen so that on held-out text the whole drafter is accep
 as that of a real pair (0.8), and that the target is as sure of rare tokens as a large model is:
 `python -m profiling.sharp_pair` shows what the pair is like.
 
-The sharp drafter has no LM head of its own. Its "hidden state" is its logits, `[.., V]`, and its
-full head is the identity, which `LogitsDrafter` applies without building it.
+The sharp drafter is a function of the plain one's hidden state and the context. So everything that
+records, clusters and calibrates sees the plain drafter's states and head, and `SharpDrafter` makes
+the sharp logits of them: kept ones, means for virtual tokens, dynamic ones.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rdk_cuda import Vocabulary
+from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.calibration.acceptance import acceptance
 from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
+from rdk_cuda.calibration.methods import FULL, Material, Method, Options, Pruning
+from rdk_cuda.calibration.offsets import calibrate_offsets, with_offsets
 from rdk_cuda.calibration.reading import Read, Reading, read_models
 from rdk_cuda.calibration.windows import cut_windows
 from rdk_cuda.demo.corpus import held_out_files, read_text, training_files
@@ -32,7 +36,14 @@ from rdk_cuda.dynamic import Contexts
 
 from .context_models import ContextCache, NGrams
 
-__all__ = ["LogitsDrafter", "Mixture", "sharp_read", "training_documents"]
+__all__ = [
+    "LogitsDrafter",
+    "Mixture",
+    "SharpDrafter",
+    "SharpPair",
+    "SharpPruning",
+    "training_documents",
+]
 
 WINDOW, DECAY, TRUST = 256, 0.99, 0.1  # of the caches
 TARGET_MATCHES, DRAFTER_MATCHES = 2, 1
@@ -40,7 +51,7 @@ TARGET_ORDER, DRAFTER_ORDER = 3, 2
 NGRAM_SHARE, CACHE_SHARE = 0.2, 0.55
 
 Probs = Callable[[Tensor], Tensor]
-"""From ids `[B, L]` to the next token's probabilities behind each, `[B, L, V]` float32."""
+"""From contexts `[n, w]`, -1 in front, to the next token's probabilities, `[n, V]` float32."""
 
 
 @dataclass(frozen=True)
@@ -52,41 +63,65 @@ class Mixture:
     ngram_share: float = NGRAM_SHARE
     cache_share: float = CACHE_SHARE
 
-    def log_probs(self, logits: Tensor, ids: Tensor) -> Tensor:
-        """Logarithms of the mixture `[B, L, V]` float32, from the model's logits at the ids."""
+    def log_probs(self, logits: Tensor, contexts: Tensor) -> Tensor:
+        """Logarithms of the mixture `[n, V]` float32, from the model's logits behind contexts."""
         probs = logits.float().softmax(-1).mul_(1 - self.ngram_share - self.cache_share)
-        probs.add_(self.ngrams(ids), alpha=self.ngram_share)
-        probs.add_(self.cache(ids), alpha=self.cache_share)
+        probs.add_(self.ngrams(contexts), alpha=self.ngram_share)
+        probs.add_(self.cache(contexts), alpha=self.cache_share)
         return probs.log_()
 
 
-def sharp_read(read: Read, full_head: FullHead, documents: Sequence[Sequence[int]]) -> Read:
-    """The sharp pair made from a pair: reads log probabilities of its target and its drafter.
+class SharpPair:
+    """The sharp pair made from a pair.
 
     Args:
         read, full_head: the plain pair and its drafter's LM head `[V, d]`.
         documents: token ids to count n-grams on, as `training_documents` gives them.
 
-    Returns:
-        A `Read` whose `hidden` `[B, L, V]` is the full logits of the sharp drafter.
+    Attributes:
+        target, drafter: the mixtures.
     """
-    weight, bias = full_head
-    size = weight.shape[0]
 
-    def mixture(order: int, matches: int) -> Mixture:
+    def __init__(self, read: Read, full_head: FullHead, documents: Sequence[Sequence[int]]) -> None:
+        self.plain, self.full_head = read, full_head
+        self.target = self._mixture(documents, TARGET_ORDER, TARGET_MATCHES)
+        self.drafter = self._mixture(documents, DRAFTER_ORDER, DRAFTER_MATCHES)
+
+    def _mixture(self, documents: Sequence[Sequence[int]], order: int, matches: int) -> Mixture:
+        size = self.full_head[0].shape[0]
         cache = ContextCache(size, WINDOW, DECAY, matches, TRUST)
         return Mixture(NGrams(documents, size, order).probs, cache.probs)
 
-    target = mixture(TARGET_ORDER, TARGET_MATCHES)
-    drafter = mixture(DRAFTER_ORDER, DRAFTER_MATCHES)
+    @torch.no_grad()
+    def read(self, ids: Tensor) -> Reading:
+        """A `Read`: log probabilities of the sharp target, and the plain drafter's states."""
+        plain = self.plain(ids)
+        logits = plain.target_logits.flatten(0, 1)
+        sharp = self.target.log_probs(logits, contexts_of(ids))
+        return Reading(sharp.view(plain.target_logits.shape), plain.hidden)
 
     @torch.no_grad()
-    def read_sharply(ids: Tensor) -> Reading:
-        plain = read(ids)
-        logits = torch.nn.functional.linear(plain.hidden, weight, bias)
-        return Reading(target.log_probs(plain.target_logits, ids), drafter.log_probs(logits, ids))
+    def read_logits(self, ids: Tensor) -> Reading:
+        """A `Read` whose `hidden` `[B, L, V]` is the sharp drafter's full logits."""
+        target, hidden = self.read(ids)
+        logits = torch.nn.functional.linear(hidden, *self.full_head)
+        sharp = self.drafter.log_probs(logits.flatten(0, 1), contexts_of(ids))
+        return Reading(target, sharp.view(target.shape))
 
-    return read_sharply
+
+def contexts_of(ids: Tensor) -> Tensor:
+    """What stands before the prediction at each place of `[B, L]`: `[B L, WINDOW]`, -1 in front."""
+    return (
+        torch.nn.functional.pad(ids, (WINDOW - 1, 0), value=-1).unfold(1, WINDOW, 1).flatten(0, 1)
+    )
+
+
+def padded(contexts: Contexts) -> Tensor:
+    """The last `WINDOW` tokens of each, `[n, WINDOW]`, -1 in front."""
+    if isinstance(contexts, Tensor):
+        return contexts[:, -WINDOW:]
+    last = [list(context[-WINDOW:]) for context in contexts]
+    return torch.tensor([[-1] * (WINDOW - len(ids)) + ids for ids in last])
 
 
 def training_documents(tokenizer: Any) -> list[list[int]]:
@@ -124,6 +159,76 @@ class LogitsDrafter(PrunedDrafter):
             columns["dynamic_tokens"] = tokens
             columns["dynamic_logits"] = logits.masked_fill(tokens < 0, -torch.inf)
         return columns
+
+
+@dataclass(frozen=True, eq=False)
+class SharpDrafter(LogitsDrafter):
+    """A pruned sharp drafter, which sees the plain one's hidden states and full head.
+
+    Attributes:
+        weight: `[V_d, d]`; what its virtual rows make of a hidden state is added to the means of
+            their members' logits, so that they can be refined. The other rows are not used.
+        mixture: what is mixed with the plain drafter, `SharpPair.drafter`.
+    """
+
+    mixture: Mixture = field(kw_only=True)
+
+    def columns(self, full_head: FullHead, hidden: Tensor, contexts: Contexts) -> dict[str, Tensor]:
+        """As of a `PrunedDrafter`, from the plain drafter's states `[n, d]` and head."""
+        plain = torch.nn.functional.linear(hidden, *full_head)
+        logits = self.mixture.log_probs(plain, padded(contexts))
+        columns = super().columns(full_head, logits, contexts)
+        hot = self.vocabulary.draft_size
+        columns["draft_logits"][:, hot:] += torch.nn.functional.linear(hidden, self.weight[hot:])
+        return columns
+
+
+class SharpPruning(Pruning):
+    """The methods that need no head of the sharp drafter's own, as it has none.
+
+    These are: pruned, dynamic, virtual, virtual beside dynamic, and sparse rows.
+
+    Args:
+        mixture: `SharpPair.drafter`.
+        material: recorded with `SharpPair.read`; its full head is the plain drafter's.
+        vocabulary, options: as of a `Pruning`.
+    """
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        material: Material,
+        vocabulary: Vocabulary,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__(material, vocabulary, options)
+        self.mixture = mixture
+
+    def full(self) -> Method:
+        """The sharp drafter as it is."""
+        everything = Vocabulary.identity(self.vocabulary.target_size)
+        return Method(FULL, 1.0, self.drafter(everything, Affinity.intersection(everything)))
+
+    def drafter(self, vocabulary: Vocabulary, affinity: Affinity) -> SharpDrafter:
+        """One that drafts with an affinity."""
+        weight = torch.zeros(affinity.draft_size, self.full_head[0].shape[1])
+        return SharpDrafter(vocabulary, affinity, weight, mixture=self.mixture)
+
+    @cached_property
+    def plain(self) -> PrunedDrafter:
+        """No redistribution."""
+        return self.drafter(self.vocabulary, Affinity.intersection(self.vocabulary))
+
+    def virtual(self, temperature: float, *, dynamic: bool) -> PrunedDrafter:
+        """Virtual tokens with calibrated offsets."""
+        if not self.vocabulary.pruned.numel():
+            return self.plain
+        affinity = Affinity.virtual_tokens(self.vocabulary, self.clusters, self.prior(temperature))
+        tokens = self.dynamic_tokens if dynamic else None
+        drafter = replace(self.drafter(self.vocabulary, affinity), dynamic_tokens=tokens)
+        samples = self.material.recording.samples
+        offsets = calibrate_offsets(samples, drafter, self.full_head, temperature)
+        return with_offsets(drafter, offsets)
 
 
 @torch.no_grad()
@@ -180,7 +285,10 @@ def show() -> None:
         target, hidden = plain(ids)
         return Reading(target, torch.nn.functional.linear(hidden, weight, bias))
 
-    reads = {"plain": plain_logits, "sharp": sharp_read(plain, (weight, bias), documents)}
+    reads = {
+        "plain": plain_logits,
+        "sharp": SharpPair(plain, (weight, bias), documents).read_logits,
+    }
     everything = torch.tensor([token for ids in documents for token in ids])
     frequencies = everything.bincount(minlength=len(weight)) / len(everything)
     pruned = Vocabulary.most_likely(frequencies, len(weight) // 4).pruned

@@ -10,11 +10,22 @@ from torch import Tensor
 
 from profiling import sharp_pair
 from profiling.context_models import DISCOUNT, ContextCache, NGrams
-from profiling.sharp_pair import LogitsDrafter, sharp_read
+from profiling.sharp_pair import (
+    LogitsDrafter,
+    SharpDrafter,
+    SharpPair,
+    SharpPruning,
+    contexts_of,
+)
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda.calibration import methods as names
 from rdk_cuda.calibration import prune_head
+from rdk_cuda.calibration.acceptance import measure_acceptance
 from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
+from rdk_cuda.calibration.methods import Material, Options
 from rdk_cuda.calibration.reading import Read, Reading
+from rdk_cuda.calibration.recording import record
+from rdk_cuda.calibration.windows import Window
 from rdk_cuda.demo.corpus import held_out_files, read_text, training_files
 
 SIZE, WIDTH, LENGTH = 30, 8, 40
@@ -65,12 +76,9 @@ def ngram_probs(documents: Sequence[Sequence[int]], context: Sequence[int], orde
 
 def cache_probs(context: Sequence[int], cache: ContextCache) -> Tensor:
     """Behind a context, straight from the words."""
+    context = context[-cache.window :]
     now = len(context) - 1
-    weight = {
-        place: cache.decay ** (now - place)
-        for place in range(len(context))
-        if now - place < cache.window
-    }
+    weight = {place: cache.decay ** (now - place) for place in range(len(context))}
     probs = torch.zeros(SIZE, dtype=torch.float64)
     for place, share in weight.items():
         probs[context[place]] += share / sum(weight.values())
@@ -87,7 +95,7 @@ def cache_probs(context: Sequence[int], cache: ContextCache) -> Tensor:
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_ngrams_are_those_of_the_formula(order: int) -> None:
-    probs = NGrams(DOCUMENTS, SIZE, order).probs(IDS)
+    probs = NGrams(DOCUMENTS, SIZE, order).probs(contexts_of(IDS)).view(*IDS.shape, SIZE)
     torch.testing.assert_close(probs.sum(-1), torch.ones(IDS.shape))
     for row, ids in enumerate(IDS.tolist()):
         for place in (0, 1, 2, 17, LENGTH - 1):
@@ -96,15 +104,23 @@ def test_ngrams_are_those_of_the_formula(order: int) -> None:
 
 
 @pytest.mark.parametrize("matches", [0, 1, 3])
-@pytest.mark.parametrize("window", [5, 256])
+@pytest.mark.parametrize("window", [2, 5, 256])
 def test_the_cache_is_what_it_says(matches: int, window: int) -> None:
     cache = ContextCache(SIZE, window, decay=0.9, matches=matches, trust=0.3)
-    probs = cache.probs(IDS)
+    probs = cache.probs(contexts_of(IDS)).view(*IDS.shape, SIZE)
     torch.testing.assert_close(probs.sum(-1), torch.ones(IDS.shape))
     for row, ids in enumerate(IDS.tolist()):
         for place in range(LENGTH):
             expected = cache_probs(ids[: place + 1], cache)
             torch.testing.assert_close(probs[row, place].double(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_behind_nothing_there_is_still_a_distribution() -> None:
+    nothing = torch.full((2, 4), -1)
+    cache = ContextCache(SIZE, 256, decay=0.9, matches=2, trust=0.3)
+    torch.testing.assert_close(cache.probs(nothing), torch.full((2, SIZE), 1 / SIZE))
+    ngrams = NGrams(DOCUMENTS, SIZE, 3)
+    torch.testing.assert_close(ngrams.probs(nothing), ngrams.unigrams.expand(2, -1))
 
 
 def test_text_that_cannot_be_counted_is_refused() -> None:
@@ -116,7 +132,9 @@ def test_text_that_cannot_be_counted_is_refused() -> None:
 
 def test_both_of_the_pair_are_the_mixtures_of_the_first_lines() -> None:
     read, (weight, bias) = tiny_pair()
-    plain, sharp = read(IDS), sharp_read(read, (weight, bias), DOCUMENTS)(IDS)
+    pair = SharpPair(read, (weight, bias), DOCUMENTS)
+    plain, sharp = read(IDS), pair.read_logits(IDS)
+    assert torch.equal(pair.read(IDS).hidden, plain.hidden)
     logits = [plain.target_logits, torch.nn.functional.linear(plain.hidden, weight, bias)]
     for mixed, plainly, order, matches in zip(sharp, logits, (3, 2), (2, 1), strict=True):
         torch.testing.assert_close(mixed.exp().sum(-1), torch.ones(IDS.shape))
@@ -134,7 +152,7 @@ def test_both_of_the_pair_are_the_mixtures_of_the_first_lines() -> None:
 
 
 def test_nothing_later_is_looked_at() -> None:
-    read = sharp_read(*tiny_pair(), DOCUMENTS)
+    read = SharpPair(*tiny_pair(), DOCUMENTS).read_logits
     changed = IDS.clone()
     changed[:, 25] = (changed[:, 25] + 1) % SIZE
     for before, after in zip(read(IDS), read(changed), strict=True):
@@ -143,7 +161,7 @@ def test_nothing_later_is_looked_at() -> None:
 
 
 def test_rows_of_a_batch_are_as_alone() -> None:
-    read = sharp_read(*tiny_pair(), DOCUMENTS)
+    read = SharpPair(*tiny_pair(), DOCUMENTS).read_logits
     for together, alone in zip(read(IDS), read(IDS[1:]), strict=True):
         torch.testing.assert_close(together[1:], alone)
 
@@ -197,8 +215,50 @@ def test_logits_drafter_without_virtual_or_dynamic_tokens_gives_the_kept_logits(
     assert torch.equal(columns["draft_logits"], hidden[:, [4, 0, 7, 2]])
 
 
+def test_the_sharp_drafter_makes_the_same_of_states_and_contexts() -> None:
+    read, head = tiny_pair()
+    pair = SharpPair(read, head, DOCUMENTS)
+    vocabulary = Vocabulary([4, 0, 7, 2], target_size=SIZE)
+    affinity = Affinity.cold_mass(vocabulary, torch.ones(SIZE))
+    recent = RecentTokens(vocabulary, width=9)
+    weight = torch.zeros(5, WIDTH)
+    sharp = SharpDrafter(vocabulary, affinity, weight, None, recent, mixture=pair.drafter)
+    own = LogitsDrafter(vocabulary, affinity, dynamic_tokens=recent)
+    prefixes = [IDS[0, : place + 1].tolist() for place in range(LENGTH)]
+    hidden, logits = pair.read(IDS[:1]).hidden[0], pair.read_logits(IDS[:1]).hidden[0]
+    expected = own.columns(head, logits, prefixes)
+    for contexts in (prefixes, contexts_of(IDS[:1])):
+        found = sharp.columns(head, hidden, contexts)
+        for name in expected:
+            torch.testing.assert_close(found[name], expected[name])
+    # A refined virtual row adds to the mean of its members.
+    weight[4] = 1.0
+    moved = sharp.columns(head, hidden, prefixes)["draft_logits"] - expected["draft_logits"]
+    torch.testing.assert_close(moved[:, 4], hidden.sum(1))
+    torch.testing.assert_close(moved[:, :4], torch.zeros(LENGTH, 4))
+
+
+@pytest.mark.parametrize("name", [names.PRUNED, names.DYNAMIC, names.VIRTUAL, names.RECOMMENDED])
+def test_methods_of_the_sharp_pair_are_built_from_its_recording(name: str) -> None:
+    read, head = tiny_pair()
+    pair = SharpPair(read, head, DOCUMENTS)
+    windows = [Window(place, text(LENGTH, 10 + place)) for place in range(6)]
+    recording = record(pair.read, windows, temperatures=(1.0,))
+    vocabulary = Vocabulary.most_likely(recording.mean_probs[0], 8)
+    options = Options(virtual=4, dynamic=8, samples=100)
+    pruning = SharpPruning(pair.drafter, Material(recording, head), vocabulary, options)
+    built, full = pruning.method(name, 1.0).drafter, pruning.full().drafter
+    assert isinstance(built, SharpDrafter)
+    rates = measure_acceptance(pair.read, head, {1.0: [pruning.plain, built, full]}, windows)[1.0]
+    plain, found, ceiling = rates.mean((1, 2)).tolist()
+    assert plain <= found + 1e-6  # on the text that it was calibrated on
+    sharp = pair.read_logits(torch.tensor([window.ids for window in windows]))
+    exact = torch.minimum(*(logits.softmax(-1) for logits in sharp)).sum(-1)
+    assert ceiling == pytest.approx(float(exact.mean()), abs=1e-5)
+
+
 def test_the_table_has_a_line_for_each_model() -> None:
-    read = sharp_read(*tiny_pair(), DOCUMENTS)
+    read = SharpPair(*tiny_pair(), DOCUMENTS).read_logits
     figures = sharp_pair.averages(read, IDS.tolist(), torch.tensor([5, 6, 9]))
     assert 0 < figures["acceptance"][0] == figures["acceptance"][1] <= 1
     target = read(IDS).target_logits.exp()
