@@ -108,12 +108,14 @@ class Method:
         name: one of `METHODS`, or FULL.
         keep: the share of the vocabulary that its head keeps.
         tuned: what was chosen on the calibration text, in words; empty where nothing is.
+        rank: of a low-rank head, whose `drafter` has the matrix that it makes.
     """
 
     name: str
     keep: float
     drafter: PrunedDrafter
     tuned: str = ""
+    rank: int | None = None
 
     def __str__(self) -> str:
         """For example `virtual tokens at 25 %`."""
@@ -196,7 +198,7 @@ class Pruning:
             drafter, tuned = self._greedy(METHODS[name])
         else:
             drafter, tuned = METHODS[name](self, temperature)
-        return Method(name, self.keep, drafter, tuned)
+        return Method(name, self.keep, drafter, tuned, self.rank if name == LOW_RANK else None)
 
     def _greedy(self, build: Build) -> Built:
         lowest = min(self.material.recording.temperatures)
@@ -206,6 +208,11 @@ class Pruning:
         off = replace(self.plain, dynamic_tokens=drafter.dynamic_tokens)
         best = tune([(tuned, drafter), ("off when greedy", off)], self.samples, self.full_head, 0.0)
         return best.drafter, best.label
+
+    @property
+    def rank(self) -> int:
+        """Of the low-rank head: an eighth of the width."""
+        return max(1, self.full_head[0].shape[1] // 8)
 
     # What several methods need.
 
@@ -379,20 +386,18 @@ def _sparse_rows(name: str) -> Build:
 
 
 def _low_rank(pruning: Pruning, temperature: float) -> Built:
-    """An eighth of the width; its cost is `LowRankHead.bytes`."""
     if not pruning.vocabulary.pruned.numel():
         return pruning.plain, ""
-    rank = max(1, pruning.full_head[0].shape[1] // 8)
     head = low_rank_head(
         pruning.full_head,
         pruning.vocabulary,
         pruning.material.recording.hidden_second_moment,
-        rank,
+        pruning.rank,
         prior=pruning.prior(temperature),
     )
     everything = Vocabulary.identity(pruning.vocabulary.target_size)
     affinity = Affinity.intersection(everything)
-    return PrunedDrafter(everything, affinity, head.dense(), head.bias), f"rank {rank}"
+    return PrunedDrafter(everything, affinity, head.dense(), head.bias), f"rank {pruning.rank}"
 
 
 def described(drafter: PrunedDrafter) -> str:

@@ -1,0 +1,107 @@
+"""Methods on held-out text, as the rows that `evaluation_files` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from rdk_cuda.calibration.acceptance import Bootstrap, measure_acceptance, recovered_share
+from rdk_cuda.calibration.drafter import FullHead
+from rdk_cuda.calibration.methods import FULL, PRUNED, Method
+from rdk_cuda.calibration.reading import Read
+from rdk_cuda.calibration.recording import Each
+from rdk_cuda.calibration.windows import Window
+from rdk_cuda.calibration.worth import HeadCost, Times, expected_accepted_length
+
+from .evaluation_files import Row, evaluation_row
+
+__all__ = ["evaluate", "head_cost"]
+
+
+def evaluate(
+    read: Read,
+    full_head: FullHead,
+    methods: Mapping[float, Sequence[Method]],
+    windows: Sequence[Window],
+    *,
+    draft_length: int,
+    times: Times | None = None,
+    each: Each | None = None,
+    seed: int = 0,
+    **labels: str,
+) -> list[Row]:
+    """A row for each method at each temperature, all at the same positions.
+
+    Args:
+        methods: for each temperature, 0 for greedy, the full drafter and any others. The share of
+            the loss that is recovered needs the pruned drafter of the same `keep` among them.
+        windows: held-out text, all of one length, at least `draft_length`.
+        draft_length: K, for the accepted length.
+        times: of the models, with the same K; without them no speed-up is predicted.
+        each: shows the progress over windows.
+        labels: further fields of all rows, such as `pair` and `corpus`.
+    """
+    drafters = {at: [method.drafter for method in chosen] for at, chosen in methods.items()}
+    reading = windows if each is None else each(windows, "Measuring acceptance: held-out text")
+    rates = measure_acceptance(read, full_head, drafters, reading)
+    bootstrap = Bootstrap([window.document for window in windows], seed=seed)
+    rows = []
+    for temperature, chosen in methods.items():
+        measured = dict(zip(((m.name, m.keep) for m in chosen), rates[temperature], strict=True))
+        for method, rate in zip(chosen, rates[temperature], strict=True):
+            recovered = None
+            if method.name not in (FULL, PRUNED):
+                pruned = measured[PRUNED, method.keep]
+                recovered = recovered_share(bootstrap, rate, pruned, measured[FULL, 1.0])
+            columns = method.drafter.mean_dynamic_columns(windows)
+            row = evaluation_row(
+                bootstrap.mean(rate),
+                recovered,
+                temperature=temperature,
+                keep=method.keep,
+                method=method.name,
+                tuned=method.tuned,
+                **figures(method, full_head, rate, columns, draft_length, times),
+                **labels,
+            )
+            rows.append(row)
+    return rows
+
+
+def figures(
+    method: Method,
+    full_head: FullHead,
+    rates: Tensor,
+    dynamic_columns: float,
+    draft_length: int,
+    times: Times | None,
+) -> dict[str, float | None]:
+    """What a method costs, and what its acceptance is worth."""
+    cost = head_cost(method, full_head, dynamic_columns)
+    length = float(expected_accepted_length(rates, draft_length).double().mean())
+    affinity, vocabulary = method.drafter.affinity, method.drafter.vocabulary
+    return {
+        "head_rows": affinity.draft_size,
+        "virtual_rows": affinity.draft_size - vocabulary.draft_size,
+        "dynamic_columns": dynamic_columns,
+        "draft_length": draft_length,
+        "accepted_length": length,
+        "head_bytes": cost.bytes_read(),
+        "head_flops": cost.flops,
+        "speed_up": None if times is None else times.speed_up(length, cost),
+    }
+
+
+def head_cost(method: Method, full_head: FullHead, dynamic_columns: float) -> HeadCost:
+    """Of a position; a low-rank head counts as its factors, not as the matrix they make."""
+    size, width = full_head[0].shape
+    rank = method.rank
+    return HeadCost(
+        rows=method.drafter.affinity.draft_size if rank is None else round(method.keep * size),
+        hidden_size=width,
+        bytes_each=full_head[0].element_size(),
+        dynamic_columns=dynamic_columns,
+        factored_rows=0 if rank is None else size - round(method.keep * size),
+        rank=rank or 0,
+    )
