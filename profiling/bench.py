@@ -27,8 +27,8 @@ from profiling.results import ResultError, Results, Row
 from profiling.table import caption, table
 from profiling.timing import MEBIBYTE, CpuClock, CudaClock, bandwidths
 from rdk_cuda.__main__ import INTERRUPTED, Parser
+from rdk_cuda.commands.arguments import natural, positive
 from rdk_cuda.commands.errors import InputError
-from rdk_cuda.demo.arguments import natural, positive
 
 SECONDS = {"tiny": 0.02, "short": 1.0, "targets": 3.0, "full": 1.0}
 CPU_THREADS = 2  # of the targets on the CPU

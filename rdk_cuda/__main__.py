@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from rdk_cuda.commands import inspect
+from rdk_cuda.commands import calibrate, evaluate, inspect
 from rdk_cuda.commands.errors import InputError
 from rdk_cuda.demo import arguments as demo
 
@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rdk_cuda", description="Reduced-vocabulary drafters, lossless.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     demo.add_command(commands)
+    calibrate.add_command(commands)
+    evaluate.add_command(commands)
     inspect.add_command(commands)
     arguments = parser.parse_args(argv)
     try:

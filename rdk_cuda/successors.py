@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .dynamic import Contexts, is_pruned, newest_first
+from .dynamic import CombinedTokens, Contexts, RecentTokens, is_pruned, newest_first
 from .tensor_file import TensorFile
 from .vocabulary import Vocabulary
 
-__all__ = ["SuccessorCounts", "SuccessorTable"]
+__all__ = ["SuccessorCounts", "SuccessorTable", "recent_and_successors"]
 
 _PENDING = 1 << 22  # pairs that wait to be merged at once, 64 MB
 
@@ -294,6 +294,37 @@ class SuccessorTable:
         table = cls.__new__(cls)
         table.offsets, table.tokens, table.width = offsets, tokens, width
         return table
+
+
+def recent_and_successors(
+    vocabulary: Vocabulary,
+    successors: SuccessorTable | None,
+    *,
+    width: int = 128,
+    recent: int = 32,
+    window: int = 256,
+) -> CombinedTokens:
+    """The recommended source: some recent pruned tokens, then successors of the last token.
+
+    Args:
+        vocabulary: the drafter's own tokens.
+        successors: None where there is no table; recent tokens may then take all columns.
+        width: C, columns of each row.
+        recent: how many of them recent tokens have for their own.
+        window: how many of a sequence's last tokens are recent.
+
+    Example:
+        >>> vocabulary = Vocabulary([0, 1], target_size=10)
+        >>> counts = SuccessorCounts(vocabulary.target_size)
+        >>> counts.add([1, 7, 1, 8])
+        >>> table = SuccessorTable.from_counts(counts, vocabulary, width=2)
+        >>> recent_and_successors(vocabulary, table, width=4)([[9, 1]])
+        tensor([[ 9,  7,  8, -1]], dtype=torch.int32)
+    """
+    if successors is None:
+        return CombinedTokens([RecentTokens(vocabulary, width, window)], vocabulary, width)
+    newest = RecentTokens(vocabulary, min(recent, width), window)
+    return CombinedTokens([newest, successors], vocabulary, width)
 
 
 _FILE = TensorFile("SuccessorTable", "rdk_cuda.successors", 1, ("offsets", "tokens"), ValueError)

@@ -50,7 +50,7 @@ def measure_acceptance(
     """
     rates: dict[float, list[Tensor]] = {temperature: [] for temperature in drafters}
     for window in windows:
-        logits, hidden = (rows[0] for rows in read(torch.tensor([window.ids])))
+        logits, hidden = (rows[0].float().cpu() for rows in read(torch.tensor([window.ids])))
         for temperature, chosen in drafters.items():
             probs = target_probs(logits, temperature)
             each = []

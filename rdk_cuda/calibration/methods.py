@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..dynamic import CombinedTokens, RecentTokens
-from ..successors import SuccessorCounts, SuccessorTable
+from ..dynamic import CombinedTokens
+from ..successors import SuccessorCounts, SuccessorTable, recent_and_successors
 from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
 from .cold_mass import ColdRow, cold_mass_drafter
@@ -245,13 +245,22 @@ class Pruning:
     @cached_property
     def dynamic_tokens(self) -> CombinedTokens:
         """Recent tokens, then successors of the last one."""
-        options, vocabulary = self.options, self.vocabulary
-        recent = RecentTokens(vocabulary, min(options.recent, options.dynamic), options.window)
-        sources: list[RecentTokens | SuccessorTable] = [recent]
-        if self.material.counts is not None:
-            width = min(options.dynamic, vocabulary.target_size)
-            sources.append(SuccessorTable.from_counts(self.material.counts, vocabulary, width))
-        return CombinedTokens(sources, vocabulary, options.dynamic)
+        options = self.options
+        return recent_and_successors(
+            self.vocabulary,
+            self.successors,
+            width=options.dynamic,
+            recent=options.recent,
+            window=options.window,
+        )
+
+    @cached_property
+    def successors(self) -> SuccessorTable | None:
+        """The likeliest pruned successors of each token."""
+        if self.material.counts is None:
+            return None
+        width = min(self.options.dynamic, self.vocabulary.target_size)
+        return SuccessorTable.from_counts(self.material.counts, self.vocabulary, width)
 
     def prior(self, temperature: float) -> Tensor:
         """`[V_t]`, the target's mean probabilities."""

@@ -6,11 +6,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdk_cuda import Affinity, AffinityError, Vocabulary
+from rdk_cuda.commands.arguments import refuse_missing
 from rdk_cuda.commands.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,12 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     affinity, vocabulary = read(path)
     directory = arguments.tokenizer or (path / "drafter" if path.is_dir() else None)
     needed = ("rich",) if directory is None else ("rich", "tokenizers", "transformers")
-    missing = [module for module in needed if find_spec(module) is None]
-    if missing:
-        raise InputError(
-            f"needs {', '.join(missing)}: in the source folder, "
-            "pip install --no-build-isolation '.[demo]'"
-        )
+    refuse_missing(needed)
     from . import affinity_report
 
     names = affinity_report.TokenNames(load_tokenizer(directory, affinity.target_size))

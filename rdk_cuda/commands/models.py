@@ -1,11 +1,14 @@
 """Two causal language models and the tokenizer they share, from local directories."""
 
+import io
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging
 
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
@@ -17,7 +20,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer
 
 @dataclass(frozen=True)
 class Models:
-    """A target, its drafter, and their tokenizer; all in float32 on the CPU.
+    """A target, its drafter, and their tokenizer; both in float32.
 
     Attributes:
         target, drafter: Hugging Face causal language models.
@@ -40,10 +43,10 @@ class Models:
 
     @property
     def drafter_head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The drafter's full head: weight `[V, d]`, and bias `[V]` or None."""
+        """The drafter's full head: weight `[V, d]`, and bias `[V]` or None; on the CPU."""
         head = self.drafter.get_output_embeddings()
         bias = getattr(head, "bias", None)
-        return head.weight.detach(), None if bias is None else bias.detach()
+        return head.weight.detach().cpu(), None if bias is None else bias.detach().cpu()
 
     @property
     def context(self) -> int:
@@ -52,8 +55,16 @@ class Models:
         return min(getattr(config, "max_position_embeddings", 1 << 20) for config in configs)
 
 
-def load_models(target: Path | None, drafter: Path | None) -> Models:
-    """Load the models of two directories, or the shipped ones.
+def quiet() -> None:
+    """No bars or warnings of libraries between our own, and no crash on odd characters."""
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def load_models(target: Path | None, drafter: Path | None, device: str = "cpu") -> Models:
+    """Load the models of two directories, or the shipped ones, and move them to a device.
 
     Raises:
         InputError: a directory is missing, holds no model or no tokenizer, or the two models do
@@ -68,7 +79,14 @@ def load_models(target: Path | None, drafter: Path | None) -> Models:
                 "--train, or name others with --target DIR --drafter DIR"
             )
     tokenizer = load_tokenizer("--target", target)
-    pair = load_model("--target", target), load_model("--drafter", drafter)
+    try:
+        torch.zeros(1, device=device)
+    except (AssertionError, RuntimeError) as error:  # no such device, or torch without CUDA
+        raise InputError(f"--device {device}: {first_line(error)}") from error
+    pair = (
+        load_model("--target", target).to(device),
+        load_model("--drafter", drafter).to(device),
+    )
     refuse_different_vocabularies(tokenizer, drafter, *pair)
     end = pair[0].generation_config.eos_token_id
     eos = frozenset([] if end is None else [end] if isinstance(end, int) else end)

@@ -1,14 +1,19 @@
 """The demo's command line. Imports nothing but torch, so that refusals come before models load."""
 
 import argparse
-import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rdk_cuda.commands.arguments import (
+    natural,
+    positive,
+    prepare_output,
+    refuse_missing,
+    seed,
+    share,
+)
 from rdk_cuda.commands.errors import InputError
 
 REQUIRED = ("transformers", "tokenizers", "sklearn", "matplotlib", "rich")
@@ -145,12 +150,7 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then run the demo; returns its exit code."""
-    missing = [module for module in REQUIRED if find_spec(module) is None]
-    if missing:
-        raise InputError(
-            f"needs {', '.join(missing)}: in the source folder, "
-            "pip install --no-build-isolation '.[demo]'"
-        )
+    refuse_missing(REQUIRED)
     if (arguments.target is None) != (arguments.drafter is None):
         raise InputError("--target and --drafter belong together: give both or none")
     if arguments.prompt is not None and not arguments.prompt.strip():
@@ -165,41 +165,3 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = {name: getattr(arguments, name) for name in names}
     settings = Settings(keep=tuple(sorted(set(arguments.keep), reverse=True)), **chosen)
     return command.demo(arguments.target, arguments.drafter, arguments.output, settings)
-
-
-def prepare_output(directory: Path) -> None:
-    """Make the output directory now: not to be able to write would be late news after minutes."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / ".writable"
-        probe.touch()
-        probe.unlink()
-    except (FileExistsError, NotADirectoryError):
-        raise InputError(f"--output {directory}: is a file; needs a directory") from None
-    except OSError as error:
-        raise InputError(f"--output {directory}: {error.strerror}; needs a writable one") from None
-
-
-def number(convert: Callable[[str], Any], allowed: Callable[[Any], bool], needs: str) -> Any:
-    """A type for argparse that says what it needs."""
-
-    def parse(text: str) -> Any:
-        try:
-            value = convert(text)
-        except ValueError:
-            value = None
-        if value is None or not allowed(value):
-            raise argparse.ArgumentTypeError(f"got {text!r}; needs {needs}")
-        return value
-
-    return parse
-
-
-share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")
-natural = number(int, lambda value: value >= 1, "a whole number, at least 1")
-positive = number(
-    float,
-    lambda value: 0 < value < math.inf,
-    "a number above 0; greedy decoding is checked in any case",
-)
-seed = number(int, lambda value: 0 <= value < 2**31, "a whole number from 0 to 2^31 - 1")

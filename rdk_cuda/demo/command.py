@@ -1,7 +1,5 @@
 """`python -m rdk_cuda demo`, from the models to the files."""
 
-import io
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -9,11 +7,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from transformers.utils import logging
 
 from rdk_cuda.calibration.acceptance import Bootstrap
 from rdk_cuda.commands.files import write_json, write_whole
-from rdk_cuda.commands.models import Models, load_models
+from rdk_cuda.commands.models import Models, load_models, quiet
 from rdk_cuda.commands.progress import Stages
 
 from . import report
@@ -54,14 +51,6 @@ def demo(target: Path | None, drafter: Path | None, output: Path, settings: Sett
     elapsed = f"{results['elapsed_seconds']:.0f} s"
     console.print(f"\n{files[0]} and {files[1]} written after {elapsed}.", **report.PLAIN)
     return 0 if all(check.passed for check in measured.checks) else 1
-
-
-def quiet() -> None:
-    """No bars or warnings of libraries between our own, and no crash on odd characters."""
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
 
 
 def results_of(models: Models, settings: Settings, measured: Measured) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What the demo found: the rows of the table, and the files it leaves behind."""
 
-import math
 import platform
 from collections.abc import Sequence
 from typing import Any

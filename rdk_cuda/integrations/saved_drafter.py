@@ -20,6 +20,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +30,8 @@ from torch import Tensor
 
 from ..affinity import Affinity, AffinityError
 from ..calibration.drafter import PrunedDrafter
+from ..dynamic import CombinedTokens
+from ..successors import SuccessorTable, recent_and_successors
 from ..vocabulary import Vocabulary
 from .huggingface import HuggingFaceModel
 
@@ -79,10 +82,11 @@ def save_drafter(
         directory: must not exist, unless it is to be overwritten.
         model: the drafter with its full head, from `AutoModelForCausalLM`.
         tokenizer: its own, which is the target's.
-        drafter: what it was pruned to. Its `dynamic_tokens`, a function, is not saved: say in
-            `settings` what it was made of.
-        settings: what JSON can hold.
-        successors: a table that dynamic tokens come from, if there is one.
+        drafter: what it was pruned to. Its `dynamic_tokens`, a function, is not saved, but made
+            again from what follows.
+        settings: what JSON can hold. Under `dynamic_tokens` the `width`, `recent` and `window` of
+            `recent_and_successors`, if it has them.
+        successors: the table that dynamic tokens come from, if there is one.
         overwrite: replace a directory that holds a saved drafter, or nothing, as a whole. It is
             gone for the instant between two renamings.
 
@@ -137,8 +141,8 @@ def load_drafter(
 
     Returns:
         The drafter with its full head, in the dtype that it was saved in and in evaluation mode;
-        what it was pruned to, with no `dynamic_tokens` (`dataclasses.replace` gives it some); the
-        settings of the calibration.
+        what it was pruned to, with its `dynamic_tokens` if its settings describe them; the settings
+        of the calibration.
 
     Raises:
         SavedDrafterError: a file that is missing, truncated, altered, of another kind or version,
@@ -175,7 +179,7 @@ def load_head(
     bias = None if bias is None else bias.to(device)
     drafter = PrunedDrafter(vocabulary, affinity, weight.to(device), bias)
     _refuse_disagreement(f"load_drafter: {path / HEAD}", drafter)
-    return drafter, settings
+    return replace(drafter, dynamic_tokens=_dynamic_tokens(path, vocabulary, settings)), settings
 
 
 def drafting_model(model: Any, drafter: PrunedDrafter) -> HuggingFaceModel:
@@ -184,6 +188,24 @@ def drafting_model(model: Any, drafter: PrunedDrafter) -> HuggingFaceModel:
     See `save_drafter` for an example.
     """
     return HuggingFaceModel(model, head=drafter.weight, head_bias=drafter.bias)
+
+
+def _dynamic_tokens(
+    path: Path, vocabulary: Vocabulary, settings: Mapping[str, Any]
+) -> CombinedTokens | None:
+    sizes = settings.get("dynamic_tokens")
+    if sizes is None:
+        return None
+    try:
+        table = SuccessorTable.load(path / SUCCESSORS) if (path / SUCCESSORS).exists() else None
+        if table is not None and table.offsets.numel() != vocabulary.target_size + 1:
+            raise ValueError(f"{path / SUCCESSORS} is of another vocabulary")
+        return recent_and_successors(vocabulary, table, **sizes)
+    except (TypeError, ValueError) as error:
+        raise SavedDrafterError(
+            f"load_drafter: {path / SETTINGS}: dynamic_tokens is {sizes} ({error}); needs width, "
+            f"recent and window, and the table that was saved with them"
+        ) from error
 
 
 # What has to agree.

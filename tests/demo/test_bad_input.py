@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.demo import arguments
+from rdk_cuda.commands import arguments
 
 from .conftest import VOCABULARY, save_model, save_tokenizer
 
@@ -34,7 +34,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
         (["--keep", "1.5"], "--keep: got '1.5'; needs"),
         (["--keep", "nan"], "--keep: got 'nan'; needs"),
         (["--keep", "half"], "--keep: got 'half'; needs"),
-        (["--temperature", "0"], "greedy decoding is checked in any case"),
+        (["--temperature", "0"], "greedy decoding is measured in any case"),
         (["--temperature", "inf"], "--temperature: got 'inf'; needs"),
         (["--draft-length", "0"], "--draft-length: got '0'; needs a whole number, at least 1"),
         (["--dynamic", "0"], "--dynamic: got '0'; needs a whole number, at least 1"),

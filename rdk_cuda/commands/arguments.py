@@ -1,0 +1,58 @@
+"""What the commands read from the command line. Imports nothing but the standard library."""
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+
+
+def refuse_missing(modules: Sequence[str]) -> None:
+    """Name what is not installed, and the command that installs it."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise InputError(
+            f"needs {', '.join(missing)}: in the source folder, "
+            "pip install --no-build-isolation '.[demo]'"
+        )
+
+
+def prepare_output(directory: Path) -> None:
+    """Make the output directory now: not to be able to write would be late news after minutes."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / ".writable"
+        probe.touch()
+        probe.unlink()
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"--output {directory}: is a file; needs a directory") from None
+    except OSError as error:
+        raise InputError(f"--output {directory}: {error.strerror}; needs a writable one") from None
+
+
+def number(convert: Callable[[str], Any], allowed: Callable[[Any], bool], needs: str) -> Any:
+    """A type for argparse that says what it needs."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = convert(text)
+        except ValueError:
+            value = None
+        if value is None or not allowed(value):
+            raise argparse.ArgumentTypeError(f"got {text!r}; needs {needs}")
+        return value
+
+    return parse
+
+
+share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")
+natural = number(int, lambda value: value >= 1, "a whole number, at least 1")
+positive = number(
+    float,
+    lambda value: 0 < value < math.inf,
+    "a number above 0; greedy decoding is measured in any case",
+)
+seed = number(int, lambda value: 0 <= value < 2**31, "a whole number from 0 to 2^31 - 1")
