@@ -1,8 +1,8 @@
-"""Rows of an affinity learned over few entries each (DESIGN section 2, "learned").
+"""Rows of an affinity learned over few entries each (DESIGN section 2, "Calibration").
 
     pairs = draft_pairs(samples, drafter, full_head, temperature)
     pattern = joint_pattern(pairs, drafter.affinity, entries=16)
-    affinity, history = maximiseacceptance(pairs, drafter.affinity, pattern)
+    affinity, history = maximise_acceptance(pairs, drafter.affinity, pattern)
 
 The affinity fits the head, the bias and the dynamic tokens that `drafter` has.
 """

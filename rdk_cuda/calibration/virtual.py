@@ -1,4 +1,4 @@
-"""Virtual tokens: their drafter in closed form, and its refinement on recorded hidden states."""
+"""Virtual tokens (DESIGN section 2, "Virtual tokens"): in closed form, and refined on samples."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.__main__ import main
-from rdk_cuda.commands import inspect
+from rdk_cuda.commands import arguments
 from rdk_cuda.commands.affinity_facts import Facts
 
 pytest.importorskip("rich")
@@ -249,7 +249,7 @@ def test_text_of_several_tokens_is_taken_apart(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pytest.importorskip("transformers")
-    demo = Path(inspect.__file__).parents[1] / "demo" / "models" / "target"
+    demo = Path(arguments.__file__).parents[1] / "demo" / "models" / "target"
     Affinity.intersection(Vocabulary([1496], 16384)).save(tmp_path / "file")
     answer = told(capsys, tmp_path / "file", "--tokenizer", demo, "--token", "numpy")
     assert "'numpy' is 3 tokens: 1496 'nu', 328 'mp', 89 'y'." in answer
@@ -317,7 +317,7 @@ def test_a_tokenizer_of_another_model_is_refused(
     capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("transformers")
-    demo = Path(inspect.__file__).parents[1] / "demo" / "models" / "target"
+    demo = Path(arguments.__file__).parents[1] / "demo" / "models" / "target"
     answer = refusal(capsys, file, "--tokenizer", demo)
     assert "has a token 16383, the affinity 8 target tokens" in answer
     missing = tmp_path / "none"
@@ -335,6 +335,6 @@ def test_empty_text_is_no_token(
 def test_a_missing_extra_is_answered_with_the_command_that_installs_it(
     capsys: pytest.CaptureFixture[str], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspect, "find_spec", lambda name: None if name == "rich" else name)
+    monkeypatch.setattr(arguments, "find_spec", lambda name: None if name == "rich" else name)
     answer = refusal(capsys, file)
     assert "needs rich: in the source folder, pip install --no-build-isolation '.[demo]'" in answer
