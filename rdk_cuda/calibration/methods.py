@@ -194,6 +194,12 @@ class Pruning:
         """
         if name not in METHODS:
             raise ValueError(f"Pruning.method: got {name!r}; needs one of {', '.join(METHODS)}")
+        recorded = self.material.recording.temperatures
+        if temperature != 0 and temperature not in recorded:
+            raise ValueError(
+                f"Pruning.method: temperature is {temperature} for {name!r}; recorded were "
+                f"{', '.join(map(str, recorded))}; needs one of these, or 0"
+            )
         if temperature == 0:
             drafter, tuned = self._greedy(METHODS[name])
         else:
@@ -203,10 +209,12 @@ class Pruning:
     def _greedy(self, build: Build) -> Built:
         lowest = min(self.material.recording.temperatures)
         drafter, tuned = build(self, lowest)
-        if drafter.vocabulary != self.vocabulary:
-            return drafter, tuned
-        off = replace(self.plain, dynamic_tokens=drafter.dynamic_tokens)
-        best = tune([(tuned, drafter), ("off when greedy", off)], self.samples, self.full_head, 0.0)
+        candidates = [(tuned, drafter)]
+        if drafter.dynamic_tokens is not None:
+            named = replace(self.plain, dynamic_tokens=drafter.dynamic_tokens)
+            candidates.append(("virtual tokens off when greedy", named))
+        candidates.append(("off when greedy", self.plain))
+        best = tune(candidates, self.samples, self.full_head, 0.0)
         return best.drafter, best.label
 
     @property
@@ -266,9 +274,14 @@ class Pruning:
         """`[V_t]`, the target's mean probabilities."""
         return self.material.recording.mean_probs_at(temperature)
 
+    def pruned_mass(self, temperature: float) -> float:
+        """What the target gives to pruned tokens: 0 also where its probabilities underflow."""
+        return float(self.prior(temperature)[self.vocabulary.pruned].sum())
+
     def virtual(self, temperature: float, *, dynamic: bool) -> PrunedDrafter:
-        """Virtual tokens with calibrated offsets."""
-        if not self.vocabulary.pruned.numel():
+        """Virtual tokens with calibrated offsets; `plain` where there is nothing to stand for."""
+        first = self.material.recording.temperatures[0]  # clusters are weighed at it
+        if not min(self.pruned_mass(first), self.pruned_mass(temperature)) > 0:
             return self.plain
         drafter = virtual_drafter(
             self.full_head,
@@ -301,18 +314,26 @@ def _virtual(pruning: Pruning, temperature: float) -> Built:
 
 
 def _recommended(pruning: Pruning, temperature: float) -> Built:
-    """Virtual beside dynamic tokens, refined if that helps, and each only where it helps."""
-    samples, full_head = pruning.material.recording.samples, pruning.full_head
+    """Virtual beside dynamic tokens, refined if that helps, and each only where it helps.
+
+    Dynamic tokens that hurt alone are left out first: virtual ones may help without them.
+    """
+    recorded, full_head = pruning.material.recording.samples, pruning.full_head
+    named = _dynamic(pruning, temperature)[0]
+    choice = [("off", pruning.plain), ("virtual tokens off", named)]
+    alone = tune(choice, pruning.samples, full_head, temperature)
+    dynamic = alone.drafter is named
+    prefix = "" if dynamic else "dynamic tokens off, "
 
     def candidates() -> Iterator[tuple[str, PrunedDrafter]]:
-        yield "off", pruning.plain
-        yield "virtual tokens off", _dynamic(pruning, temperature)[0]
-        virtual = pruning.virtual(temperature, dynamic=True)
-        yield described(virtual), virtual
-        if pruning.vocabulary.pruned.numel():
-            refined = refine_virtual(samples, virtual, full_head, temperature)
-            if refined is not virtual:
-                yield f"{described(refined)}, refined", refined
+        yield alone.label, alone.drafter
+        virtual = pruning.virtual(temperature, dynamic=dynamic)
+        if virtual is pruning.plain:
+            return
+        yield prefix + described(virtual), virtual
+        refined = refine_virtual(recorded, virtual, full_head, temperature)
+        if refined is not virtual:
+            yield f"{prefix}{described(refined)}, refined", refined
 
     best = tune(candidates(), pruning.samples, full_head, temperature)
     return best.drafter, best.label
@@ -395,7 +416,7 @@ def _sparse_rows(name: str) -> Build:
 
 
 def _low_rank(pruning: Pruning, temperature: float) -> Built:
-    if not pruning.vocabulary.pruned.numel():
+    if not pruning.pruned_mass(temperature) > 0:
         return pruning.plain, ""
     head = low_rank_head(
         pruning.full_head,
