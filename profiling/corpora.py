@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rdk_cuda.calibration.windows import Window, cut_windows
-from rdk_cuda.demo.corpus import calibration_files, held_out_files, read_text, standard_library
+from rdk_cuda.demo.corpus import held_out_files, read_text, standard_library, training_files
 
 __all__ = ["Corpus", "Document", "code", "prose", "windows_of"]
 
@@ -54,13 +54,13 @@ class Corpus:
 
 
 def code() -> Corpus:
-    """The demo's calibration and held-out files."""
+    """The files that the demo's models were trained on, and its held-out ones."""
     root = standard_library()
 
     def documents(files: Iterable[Path]) -> list[Document]:
         return [Document(f"library/{file.relative_to(root)}", read_text(file)) for file in files]
 
-    return Corpus("code", documents(calibration_files()), documents(held_out_files()))
+    return Corpus("code", documents(training_files()), documents(held_out_files()))
 
 
 def prose() -> Corpus:

@@ -9,7 +9,7 @@ import pytest
 
 from profiling import corpora
 from profiling.corpora import Corpus, Document
-from rdk_cuda.demo.corpus import calibration_files, held_out_files
+from rdk_cuda.demo.corpus import held_out_files, training_files
 
 FIRST = "A licence that says in many words that you may do as you please with all of this text."
 SECOND = "Another paragraph, about warranties, of which there are none whatever happens to anyone."
@@ -88,7 +88,7 @@ def test_sources_that_are_missing_are_left_out(
 
 def test_code_is_that_of_the_demo() -> None:
     code = corpora.code()
-    assert len(code.calibration) == len(calibration_files())
+    assert len(code.calibration) == len(training_files())
     assert len(code.held_out) == len(held_out_files()) == 14
     assert not {*code.calibration} & {*code.held_out}
     assert set(code.sources) == {"library"}
