@@ -12,15 +12,17 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import torch
-
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.methods import (
+    ACCEPTANCE,
+    COVARIANCE,
     DYNAMIC,
-    FULL,
+    JOINT,
+    LIKELIHOOD,
     METHODS,
     PRUNED,
     RECOMMENDED,
+    SECOND_MOMENT,
     VIRTUAL,
     Material,
     Method,
@@ -49,6 +51,7 @@ CODE, PROSE = "code", "prose"
 PRUNINGS = (0.5, 0.25, 0.125, 0.0625, 0.03125, 0.01)
 TWO_PRUNINGS = (0.25, 0.0625)
 MAIN = (PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
+SPARSE = (SECOND_MOMENT, COVARIANCE, JOINT, LIKELIHOOD, ACCEPTANCE)  # each takes minutes
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class Run:
 
 
 PARTS: dict[str, tuple[Run, ...]] = {
-    "methods": (Run(PRUNINGS, (1.0, 0.7), tuple(METHODS)),),
+    "methods": (Run(PRUNINGS, (1.0, 0.7), tuple(name for name in METHODS if name not in SPARSE)),),
+    "sparse": (Run(TWO_PRUNINGS, (1.0,), (PRUNED, *SPARSE)),),
     "temperatures": (Run(PRUNINGS, (0.8, 0.6, 0.0)),),
     "sharp": (Run((0.25, 0.125, 0.0625), (1.0, 0.7), pair=SHARP),),
     "shift": tuple(
@@ -140,7 +144,7 @@ class Settings:
     window: int = 384
     memory: int = 6 << 30
     draft_length: int = 4
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
     seed: int = 0
 
     def of_part(self, name: str) -> dict[str, Any]:

@@ -130,9 +130,7 @@ def beside_pruned(parts: Rows) -> list[tuple[Row, Row]]:
 
 def where(row: Row) -> tuple[object, ...]:
     """What rows that can be compared have in common."""
-    return tuple(
-        row[name] for name in ("pair", "corpus", "calibrated_on", "temperature", "keep")
-    )
+    return tuple(row[name] for name in ("pair", "corpus", "calibrated_on", "temperature", "keep"))
 
 
 def first_order_is_constant(rows: Sequence[Row], temperature: float) -> Verdict:

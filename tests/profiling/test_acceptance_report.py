@@ -1,4 +1,4 @@
-"""The acceptance report goes on where it was interrupted, and its verdicts are those of its rows."""
+"""The acceptance report goes on where it stopped, and its verdicts are those of its rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch
 pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 
-from profiling import acceptance, acceptance_report
+from profiling import acceptance, acceptance_report, corpora
 from profiling.acceptance_parts import DEMO, PARTS, SHARP, Run, Settings
 from profiling.acceptance_verdicts import MET, MISSED, UNKNOWN, Verdict, below_pruned, verdicts
+from profiling.corpora import Corpus
 from profiling.serving_pair import serving_cost, serving_speed_up
 from rdk_cuda.calibration import methods as names
 from rdk_cuda.calibration.acceptance import Interval
@@ -29,9 +30,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def shrunk(run: Run) -> Run:
-    """The same with little text, a pruning or two, and few rows."""
+    """The same with little text, two prunings, and few rows."""
     positions = None if run.positions is None else 64 + run.positions // 512
-    return replace(run, keeps=run.keeps[1:2], positions=positions, virtual=(4, 8)[: len(run.virtual)])
+    keeps = tuple(keep for keep in run.keeps if keep in (0.25, 0.0625))
+    return replace(run, keeps=keeps, positions=positions, virtual=(2, 3)[: len(run.virtual)])
 
 
 TINY = Settings(
@@ -42,6 +44,7 @@ TINY = Settings(
     memory=64 << 20,
     options=Options(dynamic=8, recent=4, samples=32),
 )
+QUICK = replace(TINY, parts={name: (Run((0.25,), (1.0,), (names.PRUNED,)),) for name in PARTS})
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +56,29 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return load_models(root / "target", root / "drafter")
 
 
+@pytest.fixture(scope="module")
+def texts() -> dict[str, Corpus]:
+    """A little of each corpus."""
+    return {
+        corpus.name: replace(
+            corpus, calibration=corpus.calibration[::50], held_out=corpus.held_out[:6]
+        )
+        for corpus in (corpora.code(), corpora.prose())
+    }
+
+
 Command = Callable[..., int]
 
 
 @pytest.fixture
-def command(tiny: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(
+    tiny: Models, texts: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    monkeypatch.setattr(corpora, "code", lambda: texts["code"])
+    monkeypatch.setattr(corpora, "prose", lambda: texts["prose"])
     monkeypatch.setattr(acceptance, "load_models", lambda target, drafter: tiny)
 
-    def run(*arguments: str, settings: Settings = TINY) -> int:
+    def run(*arguments: str, settings: Settings = QUICK) -> int:
         return acceptance.main(["--output", str(tmp_path / "report"), *arguments], settings)
 
     return run
@@ -69,7 +87,7 @@ def command(tiny: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
 def test_one_command_measures_every_part_and_writes_the_report(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command() == 0
+    assert command(settings=TINY) == 0
     files = {path.name for path in (tmp_path / "report").iterdir()}
     assert files >= {f"{part}.{kind}" for part in PARTS for kind in ("json", "csv")}
     pictures = {name for name in files if name.endswith(".png")}
@@ -77,13 +95,13 @@ def test_one_command_measures_every_part_and_writes_the_report(
     assert pictures
     for picture in pictures:
         assert f"](report/{picture})" in text
-    assert UNKNOWN not in text
+    assert f"**{UNKNOWN}**" not in text
     assert all(method in text for method in names.METHODS)
     content = read_evaluation(tmp_path / "report" / "shift.json")
     shifts = {(row["calibrated_on"], row["corpus"]) for row in content["rows"]}
     assert shifts == {("code", "prose"), ("prose", "prose"), ("prose", "code")}
     assert content["build_seconds"]
-    assert capsys.readouterr().err.count(" s  first-order RDK at ") == 2
+    assert capsys.readouterr().err.count(" s  first-order RDK at ") == 4
 
 
 def test_finished_parts_are_not_measured_again(
@@ -103,10 +121,10 @@ def test_finished_parts_are_not_measured_again(
     assert measured == ["virtual", "sharp"]
     assert (tmp_path / "report" / acceptance.TIMES).read_text() == times
     assert command("--part", "virtual", "--again") == 0
-    assert command("--part", "virtual", settings=replace(TINY, held_out=64)) == 0
+    assert command("--part", "virtual", settings=replace(QUICK, held_out=64)) == 0
     assert measured == ["virtual", "sharp", "virtual", "virtual"]
     text = (tmp_path / "report.md").read_text()
-    assert "**Not measured yet:** methods, temperatures, shift, sizes." in text
+    assert "**Not measured yet:** methods, sparse, temperatures, shift, sizes." in text
 
 
 def test_an_interruption_keeps_finished_parts_and_leaves_nothing_half_written(
@@ -215,10 +233,10 @@ def test_first_order_is_judged_by_its_range_over_the_prunings(last: float, verdi
 
 
 def test_the_text_says_what_the_rows_say(tmp_path: Path) -> None:
-    text = fake_report(tmp_path, {"shift": fake(0.25, -0.05, recommended=0.4975, corpus="prose")})
-    assert "| code | prose | 1 | virtual+dynamic | 0.498 · -5 % [-7, -2] |" in text
+    text = fake_report(tmp_path, {"shift": fake(0.25, -0.05, recommended=0.496, corpus="prose")})
+    assert "| code | prose | 1 | virtual+dynamic | 0.496 · -5 % [-7, -2] |" in text
     assert "ends below the pruned drafter here" in text
-    assert "| demo | code | prose | 25 % | 1 | 0.5000 | 0.4975 | -5 % [-7, -2] |" in text
+    assert "| demo | code | prose | 25 % | 1 | 0.5000 | 0.4960 | -5 % [-7, -2] |" in text
     assert "0123456789ab, changed" in text
     assert "| calibrated on code | 384 | 3 | 1,000 | 9 |" in text
     assert "code: 9 from library" in text
