@@ -146,11 +146,11 @@ def maximise_likelihood(
     """
     rows, redistribution = _start("maximise_likelihood", pairs, affinity, pattern, prior)
     q = redistribution.of(rows.masses, rows.spread)
-    reached = q > 0
-    p = pairs.target_probs * reached
+    p = pairs.target_probs * (q > 0)
     history = [_likelihood(p, q)]
     for _ in progress(range(steps)):
-        by_entry, by_spread = redistribution.gradient(torch.where(reached, p / q, 0.0))
+        # Where p is 0, q falls to 0 at once.
+        by_entry, by_spread = redistribution.gradient(torch.where(q > 0, p / q, 0.0))
         rows = rows.times(by_entry, by_spread)
         q = redistribution.of(rows.masses, rows.spread)
         history.append(_likelihood(p, q))

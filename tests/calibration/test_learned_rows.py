@@ -313,6 +313,18 @@ class TestLikelihood:
         history = maximise_likelihood(pairs, affinity, pattern, steps=2).history
         assert all(map(math.isfinite, history))
 
+    def test_a_kept_token_that_the_target_never_emits_gives_all_of_its_mass_away(self):
+        pairs, affinity = random_pairs(4)
+        kept = affinity.row_targets.long()
+        never = pairs.targets == kept[0]
+        probs = pairs.target_probs.where(~never, 0.0)
+        pairs = replace(pairs, target_probs=probs / probs.sum(1, keepdim=True))
+        pattern = joint_pattern(pairs, affinity, entries=4)
+        learned, history = maximise_likelihood(pairs, affinity, pattern)
+        assert all(map(math.isfinite, history))
+        assert float(learned.dense()[:, kept[0]].sum()) == 0
+        torch.testing.assert_close(learned.dense().sum(1), torch.ones(5, dtype=torch.float64))
+
 
 METHODS = [maximise_likelihood, maximise_acceptance]
 
