@@ -51,7 +51,7 @@ class PrunedDrafter:
         columns = {"draft_logits": torch.nn.functional.linear(hidden, self.weight, self.bias)}
         if self.dynamic_tokens is not None:
             weight, bias = full_head
-            tokens = self.dynamic_tokens(contexts)
+            tokens = self.dynamic_tokens(contexts).int()
             columns["dynamic_tokens"] = tokens
             columns["dynamic_logits"] = gather_logits(hidden, weight, tokens, bias)
         return columns

@@ -74,6 +74,9 @@ class Options:
         entries: of a sparse row, or of a row of similarities.
         samples: how many are looked at where a method compares candidates.
         seed: of the clusters.
+
+    Raises:
+        ValueError: a size below 1.
     """
 
     virtual: int = 64
@@ -83,6 +86,11 @@ class Options:
     entries: int = 16
     samples: int = 2048
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("virtual", "dynamic", "recent", "window", "entries", "samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Options: {name} is {getattr(self, name)}; needs at least 1")
 
 
 @dataclass(frozen=True, eq=False)

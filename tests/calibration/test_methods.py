@@ -123,6 +123,11 @@ def test_every_method_drafts_from_a_distribution(
     assert re.fullmatch(tuned, method.tuned), method.tuned
 
 
+def test_options_below_one_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="Options: dynamic is 0; needs at least 1"):
+        Options(dynamic=0)
+
+
 def test_the_full_drafter_is_its_softmax(honest: Pruning) -> None:
     full = Method.full(PAIR.full_head)
     assert (full.name, full.keep, full.tuned) == (FULL, 1.0, "")

@@ -12,13 +12,19 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rdk_cuda.commands.models import Models, load_models
-from rdk_cuda.demo.corpus import held_out_files, read_text
+from rdk_cuda.demo.corpus import calibration_files, held_out_files, read_text
 
 VOCABULARY = 400
 SHORT = (
     *("--tokens", "8", "--positions", "400", "--virtual", "8", "--dynamic", "16"),
     *("--threads", "1"),
 )
+
+
+@pytest.fixture(autouse=True)
+def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting successors in all of the standard library takes seconds each time."""
+    monkeypatch.setattr("rdk_cuda.demo.calibration.training_files", lambda: calibration_files()[:4])
 
 
 @pytest.fixture(autouse=True)
