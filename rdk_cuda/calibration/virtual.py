@@ -70,7 +70,7 @@ def refine_virtual(
     temperature: float,
     *,
     held_out: float = 1 / 3,
-    steps: int = 60,
+    steps: int = 40,
 ) -> PrunedDrafter:
     """Moves the rows and biases of virtual tokens to where more is accepted, if there is such.
 
@@ -80,7 +80,7 @@ def refine_virtual(
     is regularised, where the second stops, and whether either is used at all.
 
     Args:
-        samples: recorded positions; evenly spaced ones if there are more than 4096.
+        samples: recorded positions; evenly spaced ones if there are more than 2048.
         drafter: with virtual tokens and their offsets, and with the dynamic tokens of use. One that
             is off stays off.
         full_head: the drafter's own.
