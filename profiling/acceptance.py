@@ -21,12 +21,12 @@ import torch
 
 from rdk_cuda.__main__ import INTERRUPTED, Parser
 from rdk_cuda.calibration.worth import Times, measure_model_times
+from rdk_cuda.commands.arguments import natural
 from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.evaluation_files import read_evaluation, write_evaluation
 from rdk_cuda.commands.files import write_json
 from rdk_cuda.commands.models import load_models
 from rdk_cuda.commands.progress import Stages
-from rdk_cuda.demo.arguments import natural
 
 from .acceptance_parts import CODE, Laboratory, Settings, measure_part
 from .acceptance_report import write_report
