@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))
-    except InputError as error:
+    except (InputError, OSError) as error:  # the latter of a full disk, or without permission
         print(f"{arguments.prog}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

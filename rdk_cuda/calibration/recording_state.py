@@ -83,7 +83,10 @@ class RecordingState:
         """
         if not self.path.exists():
             return
-        tensors, about = recording_file.read(self.path, _FORMAT, _LAYOUT)
+        try:
+            tensors, about = recording_file.read(self.path, _FORMAT, _LAYOUT)
+        except RecordingError as error:
+            raise RecordingError(f"record: {error}; delete it to begin anew") from error
         different = [
             f"{name} was {about.get(name)!r} and is {now!r}"
             for name, now in self.settings.items()

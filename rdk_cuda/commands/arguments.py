@@ -50,9 +50,5 @@ def number(convert: Callable[[str], Any], allowed: Callable[[Any], bool], needs:
 
 share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")
 natural = number(int, lambda value: value >= 1, "a whole number, at least 1")
-positive = number(
-    float,
-    lambda value: 0 < value < math.inf,
-    "a number above 0; greedy decoding is measured in any case",
-)
+positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")
 seed = number(int, lambda value: 0 <= value < 2**31, "a whole number from 0 to 2^31 - 1")

@@ -27,7 +27,7 @@ class Request:
     Attributes:
         keep: the share of the vocabulary to keep; `keep_by` says by which score.
         kept: a file with the ids to keep instead, or None.
-        positions: to read with the models, spread over the text; 0 for all of it.
+        positions: to read with the models, spread over the text.
         memory: in GiB, for what is recorded.
     """
 
@@ -84,7 +84,12 @@ def add_command(commands: Any) -> None:
         help="keep tokens by mean target probability, by their frequency in the text, or by the "
         "variance of the target's probability (%(default)s)",
     )
-    add("--kept", type=Path, metavar="FILE", help="keep these target ids instead, one a line")
+    add(
+        "--kept",
+        type=Path,
+        metavar="FILE",
+        help="keep these target ids instead, one a line, and as always special tokens and bytes",
+    )
     for name, type_, text in (
         ("virtual", natural, "virtual tokens, at most"),
         ("dynamic", natural, "dynamic tokens of a row, at most"),
@@ -103,8 +108,8 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then calibrate; returns the exit code."""
     refuse_missing(REQUIRED)
-    output: Path = arguments.out
-    if output.exists() and not arguments.overwrite:
+    output = Path(os.path.abspath(arguments.out))  # a name of its own, even for "." and ".."
+    if os.path.lexists(output) and not arguments.overwrite:
         raise InputError(
             f"--out {output}: exists; name another directory, or --overwrite an earlier calibration"
         )
@@ -114,8 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
     from .calibration import calibrate
 
     given: dict[str, Any] = {
-        "output" if name == "out" else name: tuple(value) if isinstance(value, list) else value
+        name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(arguments).items()
-        if name not in ("run", "prog")
+        if name not in ("run", "prog", "out")
     }
-    return calibrate(Request(**given))
+    return calibrate(Request(output=output, **given))

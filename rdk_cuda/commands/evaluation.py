@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from rdk_cuda.calibration.acceptance import Bootstrap, measure_acceptance, recovered_share
 from rdk_cuda.calibration.drafter import FullHead
 from rdk_cuda.calibration.methods import FULL, PRUNED, Method
-from rdk_cuda.calibration.reading import Read
+from rdk_cuda.calibration.reading import Read, read_models
 from rdk_cuda.calibration.recording import Each
 from rdk_cuda.calibration.windows import Window
-from rdk_cuda.calibration.worth import HeadCost, Times, expected_accepted_length
+from rdk_cuda.calibration.worth import (
+    HeadCost,
+    Times,
+    expected_accepted_length,
+    measure_model_times,
+)
 
+from .errors import InputError
 from .evaluation_files import Row, evaluation_row
 
-__all__ = ["evaluate", "head_cost"]
+if TYPE_CHECKING:
+    from .models import Models
+
+__all__ = ["evaluate", "evaluate_models", "head_cost"]
 
 
 def evaluate(
@@ -45,6 +56,7 @@ def evaluate(
     drafters = {at: [method.drafter for method in chosen] for at, chosen in methods.items()}
     reading = windows if each is None else each(windows, "Measuring acceptance: held-out text")
     rates = measure_acceptance(read, full_head, drafters, reading)
+    refuse_nan(rates)
     bootstrap = Bootstrap([window.document for window in windows], seed=seed)
     rows = []
     for temperature, chosen in methods.items():
@@ -67,6 +79,39 @@ def evaluate(
             )
             rows.append(row)
     return rows
+
+
+def evaluate_models(
+    models: Models,
+    methods: Mapping[float, Sequence[Method]],
+    windows: Sequence[Window],
+    *,
+    draft_length: int,
+    **options: Any,
+) -> list[Row]:
+    """As `evaluate`, with what the models' passes take on this machine."""
+    context = torch.tensor(windows[0].ids[: -draft_length - 1])
+    times = measure_model_times(models.target, models.drafter, context, draft_length)
+    read = read_models(models.target, models.drafter)
+    return evaluate(
+        read,
+        models.drafter_head,
+        methods,
+        windows,
+        draft_length=draft_length,
+        times=times,
+        **options,
+    )
+
+
+def refuse_nan(rates: Mapping[float, Tensor]) -> None:
+    """Of models whose outputs overflow, or temperatures at which they do."""
+    for temperature, measured in rates.items():
+        if not bool(measured.isfinite().all()):
+            raise InputError(
+                f"acceptance at temperature {temperature:g} is NaN; needs models whose logits on "
+                "the held-out text are finite, also when divided by the temperature"
+            )
 
 
 def figures(

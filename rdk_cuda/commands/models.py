@@ -79,10 +79,7 @@ def load_models(target: Path | None, drafter: Path | None, device: str = "cpu") 
                 "--train, or name others with --target DIR --drafter DIR"
             )
     tokenizer = load_tokenizer("--target", target)
-    try:
-        torch.zeros(1, device=device)
-    except (AssertionError, RuntimeError) as error:  # no such device, or torch without CUDA
-        raise InputError(f"--device {device}: {first_line(error)}") from error
+    refuse_device(device)
     pair = (
         load_model("--target", target).to(device),
         load_model("--drafter", drafter).to(device),
@@ -164,8 +161,19 @@ def refuse_different_vocabularies(
         )
 
 
+def refuse_device(device: str) -> None:
+    """One that is not there, or that computes nothing."""
+    try:
+        torch.zeros(1, device=device).item()
+    except (AssertionError, RuntimeError) as error:  # the former from torch without CUDA
+        raise InputError(f"--device {device}: {first_line(error)}; needs cpu or cuda") from error
+
+
 def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
     """Only models whose cache rolls back per sequence, and whose logits are its head's."""
+    head = model.get_output_embeddings()
+    if head is not None and not bool(head.weight.isfinite().all()):
+        raise InputError(f"{option} {directory}: its LM head has NaN or inf; needs finite weights")
     try:
         HuggingFaceModel(model, head=model.get_output_embeddings().weight)
     except (TypeError, ValueError) as error:

@@ -6,29 +6,25 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from rdk_cuda import Affinity
 from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
 from rdk_cuda.calibration.heads import prune_head
 from rdk_cuda.calibration.methods import PRUNED, RECOMMENDED, Method
-from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.windows import cut_windows
-from rdk_cuda.calibration.worth import measure_model_times
 from rdk_cuda.integrations.saved_drafter import MODEL, SavedDrafterError, load_head
 
 from .errors import InputError
-from .evaluation import evaluate
+from .evaluation import evaluate_models
 from .evaluation_files import write_evaluation
 from .evaluation_plots import acceptance_figure
 from .evaluation_table import show_rows
 from .files import write_figure
 from .models import load_models, quiet
 from .progress import Stages
-from .text import read_documents
-
-WINDOW = 512  # tokens that are read at once, unless the models' context is shorter
+from .text import read_documents, window_length
+from .versions import versions
 
 
 def evaluate_saved(arguments: argparse.Namespace) -> int:
@@ -46,39 +42,35 @@ def evaluate_saved(arguments: argparse.Namespace) -> int:
             f"in {directory} was made for {drafter.vocabulary.target_size}"
         )
     documents = read_documents(models.tokenizer, arguments.text)
-    length = min(WINDOW, models.context, max(map(len, documents)))
-    if length <= arguments.draft_length + 1:
-        raise InputError(
-            f"--text: the longest document has {length} tokens; needs more than "
-            f"{arguments.draft_length + 1} with --draft-length {arguments.draft_length}"
-        )
-    windows = cut_windows(documents, arguments.positions, length)
-    context = torch.tensor(windows[0].ids[: length - arguments.draft_length - 1])
+    length = window_length(documents, models.context, arguments.draft_length)
+    windows = cut_windows([document.ids for document in documents], arguments.positions, length)
+    methods = methods_of(models.drafter_head, drafter, str(settings.get("tuned", "")))
     with Stages() as stages:
-        rows = evaluate(
-            read_models(models.target, models.drafter),
-            models.drafter_head,
-            dict.fromkeys(arguments.temperature, methods_of(models.drafter_head, drafter)),
+        rows = evaluate_models(
+            models,
+            dict.fromkeys(arguments.temperature, methods),
             windows,
             draft_length=arguments.draft_length,
-            times=measure_model_times(
-                models.target, models.drafter, context, arguments.draft_length
-            ),
             each=stages.each,
             seed=arguments.seed,
         )
     console = Console()
     show_rows(console, rows)
     path = arguments.output / "evaluation.json"
-    table = write_evaluation(rows, {"calibration": {**settings, "figures": None}}, path)
+    about = {
+        "text": [{"name": document.name, "sha256": document.sha256} for document in documents],
+        "versions": versions(),
+        "calibration": {**settings, "figures": None},
+    }
+    table = write_evaluation(rows, about, path)
     picture = path.with_suffix(".png")
     write_figure(acceptance_figure(rows, "Held-out text"), picture)
     console.print(f"\n{path}, {table} and {picture} written.", soft_wrap=True, highlight=False)
     return 0
 
 
-def methods_of(full_head: FullHead, drafter: PrunedDrafter) -> list[Method]:
-    """The full drafter, the plainly pruned one, and the saved one."""
+def methods_of(full_head: FullHead, drafter: PrunedDrafter, tuned: str) -> list[Method]:
+    """The full drafter, the plainly pruned one, and the saved one, `tuned` in words."""
     vocabulary = drafter.vocabulary
     keep = vocabulary.draft_size / vocabulary.target_size
     plain = PrunedDrafter(
@@ -88,5 +80,5 @@ def methods_of(full_head: FullHead, drafter: PrunedDrafter) -> list[Method]:
     return [
         Method.full(full_head),
         Method(PRUNED, keep, plain),
-        Method(RECOMMENDED, keep, saved),
+        Method(RECOMMENDED, keep, saved, tuned),
     ]

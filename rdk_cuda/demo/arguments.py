@@ -1,6 +1,7 @@
 """The demo's command line. Imports nothing but torch, so that refusals come before models load."""
 
 import argparse
+import math
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from rdk_cuda.commands.arguments import (
     natural,
-    positive,
+    number,
     prepare_output,
     refuse_missing,
     seed,
@@ -17,6 +18,12 @@ from rdk_cuda.commands.arguments import (
 from rdk_cuda.commands.errors import InputError
 
 REQUIRED = ("transformers", "tokenizers", "sklearn", "matplotlib", "rich")
+
+temperature = number(
+    float,
+    lambda value: 0 < value < math.inf,
+    "a number above 0; greedy decoding is measured in any case",
+)
 
 DESCRIPTION = """\
 Decodes held-out modules of the standard library with the target alone, a full drafter, and drafters
@@ -102,7 +109,7 @@ def add_command(commands: Any) -> None:
     )
     add(
         "--temperature",
-        type=positive,
+        type=temperature,
         metavar="T",
         default=Settings.temperature,
         help="of target and drafter (%(default)s)",

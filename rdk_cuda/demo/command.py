@@ -12,12 +12,13 @@ from rdk_cuda.calibration.acceptance import Bootstrap
 from rdk_cuda.commands.files import write_json, write_whole
 from rdk_cuda.commands.models import Models, load_models, quiet
 from rdk_cuda.commands.progress import Stages
+from rdk_cuda.commands.versions import versions
 
 from . import report
 from .arguments import Settings
 from .experiment import Measured, measure
 from .plot import plot_data, write_plot
-from .results import continuation, table_rows, versions
+from .results import continuation, table_rows
 
 
 def train(output: Path) -> int:

@@ -1,13 +1,8 @@
 """What the demo found: the rows of the table, and the files it leaves behind."""
 
-import platform
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-import transformers
-
-import rdk_cuda
 from rdk_cuda.calibration.acceptance import Bootstrap, Interval, recovered_share
 from rdk_cuda.calibration.methods import FULL, PRUNED
 
@@ -115,16 +110,3 @@ def pieces(tokenizer: Any, ids: Sequence[int], tokens: Sequence[int]) -> list[st
 def printable(text: str) -> str:
     """The text without characters that would steer a terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-
-
-def versions() -> dict[str, Any]:
-    """What the figures were measured with."""
-    return {
-        "rdk_cuda": rdk_cuda.__version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "build": rdk_cuda.build_info(),
-    }

@@ -15,11 +15,7 @@ tokens need the exact rows of the full head anyway, and with tied embeddings it 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -34,6 +30,7 @@ from ..dynamic import CombinedTokens
 from ..successors import SuccessorTable, recent_and_successors
 from ..vocabulary import Vocabulary
 from .huggingface import HuggingFaceModel
+from .saved_directory import SETTINGS, SavedDrafterError, refuse_existing, written_whole
 
 __all__ = [
     "MODEL",
@@ -42,18 +39,15 @@ __all__ = [
     "drafting_model",
     "load_drafter",
     "load_head",
+    "refuse_existing",
     "save_drafter",
 ]
 
 MODEL, HEAD, AFFINITY = "drafter", "head.safetensors", "affinity.safetensors"
-SUCCESSORS, SETTINGS = "successors.safetensors", "calibration.json"
+SUCCESSORS = "successors.safetensors"
 
 _FORMATS = {HEAD: "rdk_cuda.head", SETTINGS: "rdk_cuda.drafter"}
 _VERSION = 1
-
-
-class SavedDrafterError(ValueError):
-    """A directory, or what should become one, that is not a drafter. Says which file and why."""
 
 
 class Saveable(Protocol):
@@ -120,9 +114,7 @@ def save_drafter(
     _refuse_disagreement("save_drafter", drafter)
     _refuse_other_model("save_drafter", model, drafter)
     text = _settings_as_json(settings)
-    _refuse_existing(path, overwrite)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _beside(path) as unfinished:
+    with written_whole(path, overwrite) as unfinished:
         model.save_pretrained(unfinished / MODEL)
         tokenizer.save_pretrained(unfinished / MODEL)
         _write_head(unfinished / HEAD, drafter)
@@ -130,8 +122,6 @@ def save_drafter(
         if successors is not None:
             successors.save(unfinished / SUCCESSORS)
         (unfinished / SETTINGS).write_text(text, encoding="utf-8")
-        _refuse_existing(path, overwrite)
-        _replace(path, unfinished)
 
 
 def load_drafter(
@@ -376,46 +366,3 @@ def _load_model(directory: Path) -> Any:
             f"as {missing[0]}; needs a whole causal language model"
         )
     return model.eval()
-
-
-# The directory.
-
-
-def _refuse_existing(path: Path, overwrite: bool) -> None:
-    if not os.path.lexists(path):
-        return
-    if not overwrite:
-        raise SavedDrafterError(
-            f"save_drafter: {path} exists; name another directory, or allow overwriting it"
-        )
-    ours = path.is_dir() and not path.is_symlink()
-    if not ours or (any(path.iterdir()) and not (path / SETTINGS).is_file()):
-        raise SavedDrafterError(
-            f"save_drafter: {path} is not a saved drafter (it has no {SETTINGS}) and is not "
-            "overwritten; name another directory"
-        )
-
-
-@contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A hidden directory in the same folder, which is gone afterwards unless it was renamed."""
-    unfinished = path.absolute().with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    unfinished.mkdir()
-    try:
-        yield unfinished
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _replace(path: Path, new: Path) -> None:
-    """Rename `new` to `path`; what was there stays until then, and again if that fails."""
-    if not path.exists():
-        new.rename(path)
-        return
-    with _beside(path) as attic:
-        old = path.rename(attic / path.name)
-        try:
-            new.rename(path)
-        except BaseException:
-            old.rename(path)
-            raise

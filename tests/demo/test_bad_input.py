@@ -8,8 +8,7 @@ import pytest
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.commands import arguments
-
-from .conftest import VOCABULARY, save_model, save_tokenizer
+from tests.tiny_models import VOCABULARY, save_model, save_tokenizer
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
@@ -68,15 +67,6 @@ def test_a_missing_extra_is_answered_with_the_command_that_installs_it(
     monkeypatch.setattr(arguments, "find_spec", lambda name: None if name == "rich" else name)
     answer = refusal(capsys, "--output", tmp_path)
     assert "needs rich: in the source folder, pip install --no-build-isolation '.[demo]'" in answer
-
-
-@pytest.fixture
-def pair(directories: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
-    """Copies of the models, to be spoiled."""
-    copies = tmp_path / "target", tmp_path / "drafter"
-    for source, copy in zip(directories, copies, strict=True):
-        shutil.copytree(source, copy)
-    return copies
 
 
 def models_refusal(

@@ -1,0 +1,50 @@
+"""Tiny Llama models with random weights and one byte-level tokenizer, as files."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from rdk_cuda.demo.corpus import held_out_files, read_text
+
+VOCABULARY = 400
+
+
+def save_model(directory: Path, *, hidden: int, seed: int, vocabulary: int = VOCABULARY) -> None:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.5,  # distributions far from flat, so that greedy choices are clear
+        eos_token_id=0,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+
+
+def save_tokenizer(directory: Path, vocabulary: int = VOCABULARY) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([read_text(path) for path in held_out_files()[:3]], trainer)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(
+        directory
+    )
+
+
+def save_pair(root: Path) -> tuple[Path, Path]:
+    """A target with the tokenizer, and a drafter."""
+    save_model(root / "target", hidden=16, seed=1)
+    save_tokenizer(root / "target")
+    save_model(root / "drafter", hidden=8, seed=2)
+    return root / "target", root / "drafter"
