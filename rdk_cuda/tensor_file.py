@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Mapping
@@ -11,7 +12,23 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["TensorFile"]
+__all__ = ["TensorFile", "to_bytes"]
+
+
+def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file's content, the same for the same arguments.
+
+    safetensors itself writes metadata in an order that is another in each process.
+    """
+    import safetensors.torch
+
+    content: bytes = safetensors.torch.save(dict(tensors), dict(metadata))
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 @dataclass(frozen=True)
@@ -36,10 +53,10 @@ class TensorFile:
         said = {name: str(size) for name, size in sizes.items()}
         metadata = {"format": self.format, "format_version": str(self.version), **said}
         content = {name: tensors[name].cpu().contiguous() for name in self.names}
-        safetensors = self._safetensors()
+        self._safetensors()
         beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
         try:
-            beside.write_bytes(safetensors.torch.save(content, metadata))
+            beside.write_bytes(to_bytes(content, metadata))
             os.replace(beside, path)
         finally:
             beside.unlink(missing_ok=True)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .arguments import natural, positive, refuse_missing, seed, share
+from .arguments import natural, number, positive, refuse_missing, seed, share
 from .errors import InputError
 
 REQUIRED = ("transformers", "tokenizers", "sklearn", "rich")
 SCORES = ("probability", "frequency", "variance")
+
+gibibytes = number(float, lambda value: 0 < value <= 2**20, "GiB, above 0")
 
 DESCRIPTION = """\
 Prunes a drafter's vocabulary and makes up for it: reads text with target and drafter, keeps the
@@ -97,7 +99,7 @@ def add_command(commands: Any) -> None:
         ("temperature", positive, "of target and drafter in use"),
         ("draft-length", natural, "drafts for each target pass, for the predicted speed-up"),
         ("positions", natural, "of the text that the models read, spread over it"),
-        ("memory", positive, "GiB for what is recorded of it"),
+        ("memory", gibibytes, "GiB for what is recorded of it"),
         ("seed", seed, "of samples and clusters"),
     ):
         default = getattr(defaults, name.replace("-", "_"))

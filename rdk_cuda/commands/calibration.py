@@ -79,8 +79,8 @@ def calibrate(request: Request) -> int:
     except SavedDrafterError as error:
         raise InputError(f"--out: {error}") from error
     models = load_models(request.target, request.drafter, request.device)
-    choose = choice_of_tokens(models, request)
     text = read_text(models, request)
+    choose = choice_of_tokens(models, request, text.calibration)
     state = request.output.with_name(f".{request.output.name}.recording")
     with Stages() as stages:
         pruning = prepare(models, request, choose, text, state, stages)
@@ -181,10 +181,11 @@ def prepare(
         raise InputError(str(error)) from error
     counted = stages.each(ids, "Calibrating: counting successors")
     material = Material(recording, models.drafter_head, successor_counts(counted, recording))
+    dynamic = min(request.dynamic, models.vocabulary_size)
     options = Options(
         virtual=request.virtual,
-        dynamic=request.dynamic,
-        recent=min(Options.recent, request.dynamic),
+        dynamic=dynamic,
+        recent=min(Options.recent, dynamic),
         window=request.window,
         seed=request.seed,
     )
@@ -198,7 +199,7 @@ def weights_of(directory: Path) -> str:
     return f"{directory} ({sum(file.st_size for file in files)} bytes of {changed})"
 
 
-def choice_of_tokens(models: Models, request: Request) -> Choice:
+def choice_of_tokens(models: Models, request: Request, documents: Documents) -> Choice:
     """Which tokens to keep, and always what no drafter should lose; refuses before long work."""
     size, always = models.vocabulary_size, indispensable_tokens(models.tokenizer)
     if request.kept is not None:
@@ -215,12 +216,20 @@ def choice_of_tokens(models: Models, request: Request) -> Choice:
     def choose(recording: Recording) -> Vocabulary:
         scores = {
             "probability": recording.mean_probs_at(request.temperature),
-            "frequency": recording.counts.double(),
+            "frequency": counts_of(documents, size),
             "variance": recording.variance,
         }[request.keep_by]
         return Vocabulary.most_likely(scores, count, always=always)
 
     return choose
+
+
+def counts_of(documents: Documents, size: int) -> Tensor:
+    """`[V_t]`, how often each token is in the whole text, also where the models do not read it."""
+    counts = torch.zeros(size, dtype=torch.int64)
+    for document in documents:
+        counts += torch.tensor(document.ids).bincount(minlength=size)
+    return counts
 
 
 def ids_of_file(file: Path, size: int) -> Tensor:

@@ -115,6 +115,9 @@ def load_model(option: str, directory: Path) -> Any:
             f"{option} {directory}: its files lack {len(missing)} weights of a "
             f"{type(model).__name__}, as {missing[0]}; needs a whole causal language model"
         )
+    for name, weight in model.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise InputError(f"{option} {directory}: {name} has NaN or inf; needs finite weights")
     refuse_undecodable(option, directory, model.eval())
     return model
 
@@ -171,9 +174,6 @@ def refuse_device(device: str) -> None:
 
 def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
     """Only models whose cache rolls back per sequence, and whose logits are its head's."""
-    head = model.get_output_embeddings()
-    if head is not None and not bool(head.weight.isfinite().all()):
-        raise InputError(f"{option} {directory}: its LM head has NaN or inf; needs finite weights")
     try:
         HuggingFaceModel(model, head=model.get_output_embeddings().weight)
     except (TypeError, ValueError) as error:

@@ -28,6 +28,7 @@ from ..affinity import Affinity, AffinityError
 from ..calibration.drafter import PrunedDrafter
 from ..dynamic import CombinedTokens
 from ..successors import SuccessorTable, recent_and_successors
+from ..tensor_file import to_bytes
 from ..vocabulary import Vocabulary
 from .huggingface import HuggingFaceModel
 from .saved_directory import SETTINGS, SavedDrafterError, refuse_existing, written_whole
@@ -247,8 +248,6 @@ def _refuse_other_model(name: str, model: Any, drafter: PrunedDrafter) -> None:
 
 
 def _write_head(path: Path, drafter: PrunedDrafter) -> None:
-    import safetensors.torch
-
     tensors = {"weight": drafter.weight, "kept": drafter.vocabulary.draft_ids}
     if drafter.bias is not None:
         tensors["bias"] = drafter.bias
@@ -258,7 +257,7 @@ def _write_head(path: Path, drafter: PrunedDrafter) -> None:
         "target_size": str(drafter.vocabulary.target_size),
     }
     content = {name: part.detach().cpu().contiguous() for name, part in tensors.items()}
-    safetensors.torch.save_file(content, path, metadata)
+    path.write_bytes(to_bytes(content, metadata))
 
 
 def _read_head(path: Path, target_size: int) -> tuple[Vocabulary, Tensor, Tensor | None]:

@@ -47,6 +47,13 @@ def _assert_same(ours, theirs):
         assert torch.equal(left, right)
 
 
+def test_one_affinity_makes_one_file_to_the_bit(tmp_path):
+    """safetensors alone would write the metadata in another order each time."""
+    for number in range(8):
+        _affinity().save(tmp_path / str(number))
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
 @pytest.mark.parametrize(
     "build",
     [

@@ -1,0 +1,337 @@
+"""Bad input ends `calibrate` with one line that says what is wrong, exit code 2, and no files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+pytest.importorskip("sklearn")
+pytest.importorskip("rich")
+
+from safetensors.torch import load_file, save_file
+
+from rdk_cuda.__main__ import main
+from rdk_cuda.calibration import reading
+from rdk_cuda.calibration.reading import Read
+from rdk_cuda.commands import calibration, evaluation
+
+from .calibrating import command, digests, refusal, write_texts
+
+Pair = tuple[Path, Path]
+Refused = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _in_one_thread(one_thread: None) -> None:
+    """The models are tiny."""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    return write_texts(tmp_path / "text")
+
+
+@pytest.fixture
+def refused(
+    pair: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Refused:
+    """What is answered to some options, on text of its own or the usual one."""
+
+    def run(*options: object, text: list[Path] | None = None) -> str:
+        before = sorted(tmp_path.iterdir())
+        argv = command(pair, files if text is None else text, tmp_path / "out", *options)
+        answer = refusal(capsys, argv)
+        assert sorted(tmp_path.iterdir()) == before
+        return answer
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--keep", "0"], "--keep: got '0'; needs a share above 0 and at most 1"),
+        (["--keep", "nan"], "--keep: got 'nan'; needs"),
+        (["--keep", "0.5"], "--keep 0.5 is 200 tokens, fewer than the 257 special tokens and"),
+        (["--keep-by", "luck"], "--keep-by: invalid choice: 'luck'"),
+        (["--temperature", "0"], "--temperature: got '0'; needs a number above 0"),
+        (["--temperature", "1e-40"], "overflow float32; needs a higher temperature"),
+        (["--virtual", "0"], "--virtual: got '0'; needs a whole number, at least 1"),
+        (["--memory", "inf"], "--memory: got 'inf'; needs GiB, above 0"),
+        (["--memory", "1e300"], "--memory: got '1e300'; needs GiB, above 0"),
+        (["--memory", "0.0001"], "record: memory is 107,374 bytes; needs 1"),
+        (["--window", "1000000000000"], "memory is 2,147,483,648 bytes; needs 1"),
+        (["--device", "abacus"], "--device abacus: "),
+        (["--device", "meta"], "--device meta: "),
+        (["--draft-length", "400"], "tokens; needs at least 402 with --draft-length 400"),
+        (["--draft-length", "511"], "--draft-length 511"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_options_out_of_range_are_named(refused: Refused, options: list[str], message: str) -> None:
+    assert message in refused(*options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_named(refused: Refused) -> None:
+    answer = refused("--device", "cuda")
+    assert "--device cuda: " in answer
+    assert "needs cpu or cuda" in answer
+
+
+# The text.
+
+
+def test_unreadable_text_is_named(refused: Refused, files: list[Path], tmp_path: Path) -> None:
+    missing = tmp_path / "missing.txt"
+    for option in ("--text", "--held-out"):
+        for file, reason in ((missing, "No such file"), (tmp_path, "Is a directory")):
+            answer = refused(option, files[0], file)
+            assert f"{option} {file}: {reason}" in answer
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty; leave it out, or give some text"),
+        (b" \n\t ", "is empty; leave it out"),
+        (b"value \xff", "byte 6 is not UTF-8; needs plain text in UTF-8"),
+        ("value".encode("utf-16"), "byte 0 is not UTF-8"),
+    ],
+)
+def test_files_that_are_no_text_are_named(
+    refused: Refused, files: list[Path], content: bytes, message: str
+) -> None:
+    files[2].write_bytes(content)
+    assert f"--text {files[2]}: {message}" in refused()
+
+
+def test_text_too_short_for_one_pass_is_refused(refused: Refused, files: list[Path]) -> None:
+    files[0].write_text("def")
+    answer = refused("--held-out", files[0], text=files[1:])
+    assert "--held-out: the longest document has" in answer
+    assert "needs at least 6 with --draft-length 4" in answer
+    answer = refused("--held-out", files[1], text=[files[0]])
+    assert "--text: the longest document has" in answer
+
+
+def test_models_that_read_too_little_are_refused(refused: Refused, pair: Pair) -> None:
+    config = json.loads((pair[1] / "config.json").read_text())
+    config["max_position_embeddings"] = 5
+    (pair[1] / "config.json").write_text(json.dumps(config))
+    assert "at most 5 tokens are read at once; needs at least 6" in refused()
+
+
+def test_one_document_needs_others_to_measure_on(refused: Refused, files: list[Path]) -> None:
+    answer = refused(text=files[:1])
+    assert "--text is one document, so nothing can be held out of it" in answer
+    assert "--held-out" in answer
+
+
+def test_text_that_is_held_out_must_not_be_calibrated_on(
+    refused: Refused, files: list[Path]
+) -> None:
+    copy = files[0].with_name("copy.txt")
+    shutil.copy(files[0], copy)
+    assert "--held-out copy.txt: is held out to measure on" in refused("--held-out", copy)
+    assert "--text copy.txt: is held out to measure on" in refused(text=[*files[:4], copy])
+
+
+# The models.
+
+
+def test_a_missing_model_is_named(refused: Refused, pair: Pair) -> None:
+    shutil.rmtree(pair[1])
+    assert f"--drafter {pair[1]}: no such directory" in refused()
+
+
+def test_tokenizers_that_differ_are_refused_by_a_token(refused: Refused, pair: Pair) -> None:
+    shutil.copy(pair[0] / "tokenizer_config.json", pair[1])
+    content = json.loads((pair[0] / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (pair[1] / "tokenizer.json").write_text(json.dumps(content))
+    assert "the tokenizers differ in 2 tokens: 'a'" in refused()
+
+
+def test_heads_of_different_sizes_are_refused(refused: Refused, pair: Pair) -> None:
+    from tests.tiny_models import save_model
+
+    save_model(pair[1], hidden=8, seed=2, vocabulary=408)
+    assert "predicts 400 tokens and the drafter 408" in refused()
+
+
+def test_a_head_of_another_shape_than_its_model_is_refused(refused: Refused, pair: Pair) -> None:
+    file = pair[1] / "model.safetensors"
+    tensors = load_file(file)
+    tensors["lm_head.weight"] = tensors["lm_head.weight"][:, :6].contiguous()
+    save_file(tensors, file, {"format": "pt"})
+    assert f"--drafter {pair[1]}: " in refused()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=["nan", "inf"])
+@pytest.mark.parametrize("model", [0, 1], ids=["target", "drafter"])
+@pytest.mark.parametrize("weight", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_weights_that_are_not_finite_are_named(
+    refused: Refused, pair: Pair, model: int, weight: str, value: float
+) -> None:
+    file = pair[model] / "model.safetensors"
+    tensors = load_file(file)
+    tensors[weight][7, 3] = value
+    save_file(tensors, file, {"format": "pt"})
+    assert f"{pair[model]}: {weight} has NaN or inf; needs finite weights" in refused()
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("target_logits", "target_logits has NaN; needs numbers or -inf"),
+        ("hidden", "hidden has NaN or inf; needs finite numbers"),
+    ],
+)
+def test_activations_that_overflow_are_refused(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, output: str, message: str
+) -> None:
+    monkeypatch.setattr(calibration, "read_models", reading_nan(output))
+    assert message in refused()
+
+
+@pytest.mark.parametrize("output", ["target_logits", "hidden"])
+def test_activations_that_overflow_on_held_out_text_are_refused(
+    pair: Pair,
+    files: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    output: str,
+) -> None:
+    monkeypatch.setattr(evaluation, "read_models", reading_nan(output))
+    answer = refusal(capsys, command(pair, files, tmp_path / "out"))
+    assert "acceptance at temperature 1 is NaN; needs models whose logits" in answer
+    assert not (tmp_path / "out").exists()
+
+
+def reading_nan(output: str) -> Callable[[Any, Any], Read]:
+    """Models whose logits or hidden states are NaN at the second of several tokens."""
+
+    def read_models(target: Any, drafter: Any) -> Read:
+        read = reading.read_models(target, drafter)
+
+        def spoiled(ids: torch.Tensor) -> reading.Reading:
+            result = read(ids)
+            getattr(result, output)[:, 1:2] = torch.nan
+            return result
+
+        return spoiled
+
+    return read_models
+
+
+# The output.
+
+
+def test_an_output_that_exists_is_refused_untouched(
+    pair: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    argv = command(pair, files, output)
+    assert f"--out {output}: exists; name another directory" in refusal(capsys, argv)
+    (output / "mine").write_text("mine")
+    message = "is not a saved drafter (it has no calibration.json) and is not overwritten"
+    assert message in refusal(capsys, [*argv, "--overwrite"])
+    assert (output / "mine").read_text() == "mine"
+    file = output / "mine"
+    for options in ((), ("--overwrite",)):
+        assert "mine" in refusal(capsys, command(pair, files, file, *options))
+    assert file.read_text() == "mine"
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    for options in ((), ("--overwrite",)):
+        assert f"{link}" in refusal(capsys, command(pair, files, link, *options))
+    assert link.is_symlink()
+
+
+def test_an_output_without_a_folder_to_be_in_is_refused(
+    pair: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for parent in (tmp_path / "missing", files[0]):
+        answer = refusal(capsys, command(pair, files, parent / "out"))
+        assert f"{parent} is no directory; make it first" in answer
+
+
+def test_odd_names_of_outputs_are_refused(
+    pair: Pair,
+    files: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path / "text")
+    for name in (".", "..", "", "/"):
+        for options in ((), ("--overwrite",)):
+            refusal(capsys, command(pair, files, Path(name), *options))
+    before = digests(tmp_path)
+    answer = refusal(capsys, command(pair, files, tmp_path / ("x" * 250)))
+    assert "File name too long" in answer
+    assert digests(tmp_path) == before
+
+
+# Ids to keep.
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"1\n400\n", "draft_ids[1] is 400"),
+        (b"1\n-1\n", "holds -1"),
+        (b"7\n8\n7\n", "both 7"),
+        (b"1\nthe\n", "'the'"),
+        (b"99999999999999999999999\n", "target ids from 0 to 399"),
+        (b"", "V_d >= 1"),
+        (b"\xff", "codec can't decode"),
+    ],
+)
+def test_bad_ids_to_keep_are_named(
+    refused: Refused, tmp_path: Path, content: bytes, message: str
+) -> None:
+    file = tmp_path / "kept.txt"
+    file.write_bytes(content)
+    answer = refused("--kept", file)
+    assert f"--kept {file}: " in answer
+    assert message in answer
+    assert "needs target ids from 0 to 399, one a line" in answer
+
+
+def test_a_missing_file_of_ids_is_named(refused: Refused, tmp_path: Path) -> None:
+    file = tmp_path / "missing"
+    assert f"--kept {file}: No such file or directory; needs a readable" in refused("--kept", file)
+
+
+# The machine.
+
+
+def test_a_full_disk_is_one_line(
+    pair: Pair,
+    files: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(calibration, "save_drafter", full)
+    argv = command(pair, files, tmp_path / "out")
+    assert "[Errno 28] No space left on device: 'somewhere'" in refusal(capsys, argv)
+    monkeypatch.undo()
+    assert (tmp_path / ".out.recording").is_file()
+    assert main(argv) == 0
+    assert not (tmp_path / ".out.recording").exists()
