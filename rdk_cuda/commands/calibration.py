@@ -280,6 +280,7 @@ def save(
             "width": options.dynamic,
             "recent": options.recent,
             "window": options.window,
+            "successors": pruning.successors is not None,
         }
     settings: dict[str, Any] = {
         name: str(value) if isinstance(value, Path) else value

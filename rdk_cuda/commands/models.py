@@ -176,7 +176,7 @@ def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
     """Only models whose cache rolls back per sequence, and whose logits are its head's."""
     try:
         HuggingFaceModel(model, head=model.get_output_embeddings().weight)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the latter of shapes in its config
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
 
 

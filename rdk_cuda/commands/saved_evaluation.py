@@ -13,7 +13,12 @@ from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
 from rdk_cuda.calibration.heads import prune_head
 from rdk_cuda.calibration.methods import PRUNED, RECOMMENDED, Method
 from rdk_cuda.calibration.windows import cut_windows
-from rdk_cuda.integrations.saved_drafter import MODEL, SavedDrafterError, load_head
+from rdk_cuda.integrations.saved_drafter import (
+    MODEL,
+    SavedDrafterError,
+    load_head,
+    refuse_other_model,
+)
 
 from .errors import InputError
 from .evaluation import evaluate_models
@@ -36,11 +41,10 @@ def evaluate_saved(arguments: argparse.Namespace) -> int:
     except (SavedDrafterError, OSError) as error:
         raise InputError(str(error)) from error
     models = load_models(arguments.target, directory / MODEL, arguments.device)
-    if models.vocabulary_size != drafter.vocabulary.target_size:
-        raise InputError(
-            f"--target {arguments.target}: predicts {models.vocabulary_size} tokens; the drafter "
-            f"in {directory} was made for {drafter.vocabulary.target_size}"
-        )
+    try:
+        refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
+    except SavedDrafterError as error:
+        raise InputError(str(error)) from error
     documents = read_documents(models.tokenizer, arguments.text)
     length = window_length(documents, models.context, arguments.draft_length)
     windows = cut_windows([document.ids for document in documents], arguments.positions, length)

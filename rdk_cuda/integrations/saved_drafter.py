@@ -41,6 +41,7 @@ __all__ = [
     "load_drafter",
     "load_head",
     "refuse_existing",
+    "refuse_other_model",
     "save_drafter",
 ]
 
@@ -80,7 +81,7 @@ def save_drafter(
         drafter: what it was pruned to. Its `dynamic_tokens`, a function, is not saved, but made
             again from what follows.
         settings: what JSON can hold. Under `dynamic_tokens` the `width`, `recent` and `window` of
-            `recent_and_successors`, if it has them.
+            `recent_and_successors`, if it has them, and whether there are `successors`.
         successors: the table that dynamic tokens come from, if there is one.
         overwrite: replace a directory that holds a saved drafter, or nothing, as a whole. It is
             gone for the instant between two renamings.
@@ -113,7 +114,7 @@ def save_drafter(
     """
     path = Path(directory)
     _refuse_disagreement("save_drafter", drafter)
-    _refuse_other_model("save_drafter", model, drafter)
+    refuse_other_model("save_drafter", model, drafter)
     text = _settings_as_json(settings)
     with written_whole(path, overwrite) as unfinished:
         model.save_pretrained(unfinished / MODEL)
@@ -145,7 +146,7 @@ def load_drafter(
     """
     drafter, settings = load_head(directory, device=device)
     model = _load_model(Path(directory) / MODEL).to(device)
-    _refuse_other_model(f"load_drafter: {Path(directory) / MODEL}", model, drafter)
+    refuse_other_model(f"load_drafter: {Path(directory) / MODEL}", model, drafter)
     return model, drafter, settings
 
 
@@ -184,17 +185,20 @@ def drafting_model(model: Any, drafter: PrunedDrafter) -> HuggingFaceModel:
 def _dynamic_tokens(
     path: Path, vocabulary: Vocabulary, settings: Mapping[str, Any]
 ) -> CombinedTokens | None:
-    sizes = settings.get("dynamic_tokens")
-    if sizes is None:
+    said = settings.get("dynamic_tokens")
+    if said is None:
         return None
     try:
+        sizes = {**said}
         table = SuccessorTable.load(path / SUCCESSORS) if (path / SUCCESSORS).exists() else None
+        if sizes.pop("successors", False) and table is None:
+            raise ValueError(f"needs the file {SUCCESSORS}, which is not there")
         if table is not None and table.offsets.numel() != vocabulary.target_size + 1:
             raise ValueError(f"{path / SUCCESSORS} is of another vocabulary")
         return recent_and_successors(vocabulary, table, **sizes)
     except (TypeError, ValueError) as error:
         raise SavedDrafterError(
-            f"load_drafter: {path / SETTINGS}: dynamic_tokens is {sizes} ({error}); needs width, "
+            f"load_drafter: {path / SETTINGS}: dynamic_tokens is {said} ({error}); needs width, "
             f"recent and window, and the table that was saved with them"
         ) from error
 
@@ -227,7 +231,7 @@ def _refuse_disagreement(name: str, drafter: PrunedDrafter) -> None:
         )
 
 
-def _refuse_other_model(name: str, model: Any, drafter: PrunedDrafter) -> None:
+def refuse_other_model(name: str, model: Any, drafter: PrunedDrafter) -> None:
     """A model of another width or vocabulary than the head and the affinity."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if head is None:

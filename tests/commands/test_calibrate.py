@@ -82,7 +82,8 @@ def test_files_follow_the_umask(folder: Path) -> None:
 
 def test_dynamic_tokens_come_back_from_settings_and_table(folder: Path, tiny: Models) -> None:
     drafter, settings = load_head(folder / "out")
-    assert settings["dynamic_tokens"] == {"width": 12, "recent": 12, "window": 16}
+    sizes = {"width": 12, "recent": 12, "window": 16}
+    assert settings["dynamic_tokens"] == {**sizes, "successors": True}
     assert drafter.dynamic_tokens is not None
     pruned = drafter.vocabulary.pruned.tolist()
     named = drafter.dynamic_tokens([[*pruned[:20], 5]])[0].tolist()

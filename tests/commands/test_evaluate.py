@@ -1,0 +1,325 @@
+"""`python -m rdk_cuda evaluate` writes what a saved drafter is worth, or says what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+pytest.importorskip("rich")
+
+import rdk_cuda
+from rdk_cuda.__main__ import main
+from rdk_cuda.calibration.acceptance import acceptance
+from rdk_cuda.calibration.windows import Window
+from rdk_cuda.commands.evaluation_files import FIELDS, read_evaluation
+from rdk_cuda.commands.models import Models
+from rdk_cuda.integrations.saved_drafter import load_drafter
+from rdk_cuda.ops import redistribute
+from tests import interruptible
+
+from .calibrating import command, refusal, write_texts
+
+Pair = tuple[Path, Path]
+METHODS = ["full drafter", "pruned drafter", "virtual+dynamic"]
+
+
+@pytest.fixture(autouse=True)
+def _in_one_thread(one_thread: None) -> None:
+    """The models are tiny."""
+
+
+@pytest.fixture(scope="module")
+def folder(directories: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With six files in `text`, and what was calibrated on the first four in `saved`."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    files = write_texts(folder / "text", count=6)
+    held_out = ("--held-out", *files[4:])
+    assert main(command(directories, files[:4], folder / "saved", *held_out)) == 0
+    return folder
+
+
+def arguments(folder: Path, target: Path, output: Path, *options: object) -> list[str]:
+    text = [folder / "text" / name for name in ("4.txt", "5.txt")]
+    given = (folder / "saved", "--target", target, "--text", *text, "--output", output)
+    return ["evaluate", *map(str, (*given, *options))]
+
+
+# What it writes.
+
+
+def test_it_writes_json_csv_and_picture_and_prints_the_table(
+    folder: Path, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new" / "output"
+    assert main(arguments(folder, directories[0], output)) == 0
+    printed = capsys.readouterr().out
+    assert sorted(path.name for path in output.iterdir()) == [
+        "evaluation.csv",
+        "evaluation.json",
+        "evaluation.png",
+    ]
+    content = read_evaluation(output / "evaluation.json")
+    rows = content["rows"]
+    assert [(row["temperature"], row["method"]) for row in rows] == [
+        (temperature, method) for temperature in (1.0, 0.8, 0.6, 0.0) for method in METHODS
+    ]
+    for row in rows:
+        assert 0 <= row["acceptance_low"] <= row["acceptance"] <= row["acceptance_high"] <= 1
+        assert row["draft_length"] == 4
+        assert row["speed_up"] > 0
+    with (output / "evaluation.csv").open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0]) == list(FIELDS)
+    assert [float(row["acceptance"]) for row in table] == [row["acceptance"] for row in rows]
+    assert (output / "evaluation.png").read_bytes().startswith(b"\x89PNG")
+    for text in (*METHODS, "Temperature 0.6", "Greedy", f"{output}", "written."):
+        assert text in printed
+    assert "nan" not in printed
+
+
+def test_it_says_how_the_figures_came_about(
+    folder: Path, directories: Pair, tmp_path: Path
+) -> None:
+    assert main(arguments(folder, directories[0], tmp_path, "--temperature", 1)) == 0
+    content = read_evaluation(tmp_path / "evaluation.json")
+    assert content["versions"]["rdk_cuda"] == rdk_cuda.__version__
+    files = [folder / "text" / name for name in ("4.txt", "5.txt")]
+    assert content["text"] == [
+        {"name": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+        for file in files
+    ]
+    assert content["calibration"]["held_out"] == content["text"]
+    assert content["calibration"]["keep"] == 0.75
+    assert content["rows"][2]["tuned"] == content["calibration"]["tuned"] != ""
+
+
+def test_its_acceptance_is_that_of_the_loaded_drafter(
+    folder: Path, directories: Pair, tmp_path: Path, tiny: Models
+) -> None:
+    """Read position by position, without any cache or window but the text itself."""
+    argv = arguments(folder, directories[0], tmp_path, "--temperature", 0.7)
+    file = tmp_path / "short.txt"
+    file.write_text("def value in range import self\nclass return")
+    argv[argv.index("--text") + 1 : argv.index("--output")] = [str(file)]
+    assert main(argv) == 0
+    row = read_evaluation(tmp_path / "evaluation.json")["rows"][2]
+
+    model, drafter, _ = load_drafter(folder / "saved")
+    ids = tiny.tokenizer(file.read_text())["input_ids"]
+    window, rates = Window(0, ids), []
+    with torch.no_grad():
+        for context in window.contexts:
+            logits = tiny.target(torch.tensor([context])).logits[0, -1:]
+            hidden = model.base_model(torch.tensor([context])).last_hidden_state[0, -1:]
+            columns = drafter.columns(tiny.drafter_head, hidden, [context])
+            q = redistribute(affinity=drafter.affinity, temperature=0.7, **columns)
+            rates.append(float(acceptance((logits / 0.7).softmax(-1), q)))
+    assert row["acceptance"] == pytest.approx(sum(rates) / len(rates), abs=1e-5)
+    assert row["head_rows"] == drafter.affinity.draft_size
+
+
+def test_a_temperature_named_twice_is_measured_once(
+    folder: Path, directories: Pair, tmp_path: Path
+) -> None:
+    assert main(arguments(folder, directories[0], tmp_path, "--temperature", 1, 1.0)) == 0
+    assert len(read_evaluation(tmp_path / "evaluation.json")["rows"]) == 3
+
+
+def test_ctrl_c_is_one_line_and_leaves_no_files(
+    folder: Path, directories: Pair, tmp_path: Path
+) -> None:
+    slow = (
+        "import sys, time\n"
+        "from rdk_cuda.commands import evaluation\n"
+        "from rdk_cuda.__main__ import main\n"
+        "evaluation.measure_acceptance = lambda *given: time.sleep(60)\n"
+        "evaluation.measure_model_times = lambda *given: print('Now', file=sys.stderr)\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    argv = arguments(folder, directories[0], tmp_path / "output")
+    process = interruptible.start([sys.executable, "-c", slow, *argv])
+    assert process.stderr is not None
+    assert process.stderr.readline() == "Now\n"
+    os.kill(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=120)
+    assert (process.returncode, out, errors) == (130, "", "Interrupted.\n")
+    assert list((tmp_path / "output").iterdir()) == []
+
+
+# Bad input.
+
+
+@pytest.fixture
+def spoiled(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the saved drafter and the text, to be spoiled."""
+    for name in ("saved", "text"):
+        shutil.copytree(folder / name, tmp_path / "copy" / name)
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def refused(
+    spoiled: Path, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """What is answered to some options, and after the copy was spoiled."""
+
+    def run(*options: object, target: Path = directories[0]) -> str:
+        output = tmp_path / "output"
+        answer = refusal(capsys, arguments(spoiled, target, output, *options))
+        assert not output.exists() or list(output.iterdir()) == []
+        return answer
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature", "-1"], "--temperature: got '-1'; needs a temperature, 0 for greedy"),
+        (["--temperature", "nan"], "--temperature: got 'nan'; needs a temperature"),
+        (["--temperature", "1e-40"], "acceptance at temperature 1e-40 is NaN; needs models"),
+        (["--positions", "0"], "--positions: got '0'; needs a whole number, at least 1"),
+        (["--draft-length", "400"], "tokens; needs at least 402 with --draft-length 400"),
+        (["--device", "abacus"], "--device abacus: "),
+        (["--text", "nowhere.txt"], "--text nowhere.txt: No such file or directory"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_options_out_of_range_are_named(
+    refused: Callable[..., str], options: list[str], message: str
+) -> None:
+    assert message in refused(*options)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\xff", "byte 0 is not UTF-8"),
+        (b"def", "needs at least 6 with --draft-length 4"),
+    ],
+)
+def test_text_that_cannot_be_measured_on_is_refused(
+    refused: Callable[..., str], tmp_path: Path, content: bytes, message: str
+) -> None:
+    file = tmp_path / "text.txt"
+    file.write_bytes(content)
+    assert message in refused("--text", file)
+
+
+def remove(directory: Path, name: str) -> None:
+    (directory / name).unlink()
+
+
+def truncate(directory: Path, name: str) -> None:
+    file = directory / name
+    file.write_bytes(file.read_bytes()[:-8])
+
+
+@pytest.mark.parametrize("spoil", [remove, truncate])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "head.safetensors",
+        "affinity.safetensors",
+        "calibration.json",
+        "drafter/model.safetensors",
+        "drafter/config.json",
+    ],
+)
+def test_a_directory_that_is_not_whole_is_refused(
+    refused: Callable[..., str],
+    spoiled: Path,
+    name: str,
+    spoil: Callable[[Path, str], None],
+) -> None:
+    spoil(spoiled / "saved", name)
+    assert f"{spoiled / 'saved'}" in refused()
+
+
+def test_a_damaged_table_of_successors_is_refused(
+    refused: Callable[..., str], spoiled: Path
+) -> None:
+    truncate(spoiled / "saved", "successors.safetensors")
+    assert "successors.safetensors is not a complete safetensors file" in refused()
+
+
+def test_a_table_of_successors_that_was_lost_is_noticed(
+    refused: Callable[..., str], spoiled: Path
+) -> None:
+    remove(spoiled / "saved", "successors.safetensors")
+    assert "needs the file successors.safetensors" in refused()
+
+
+def test_no_drafter_at_all_is_refused(refused: Callable[..., str], spoiled: Path) -> None:
+    shutil.rmtree(spoiled / "saved")
+    assert f"{spoiled / 'saved'} is no directory" in refused()
+    (spoiled / "saved").mkdir()
+    assert f"{spoiled / 'saved'} has no drafter" in refused()
+
+
+def test_a_target_of_another_vocabulary_is_refused(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
+    from tests.tiny_models import save_model, save_tokenizer
+
+    other = tmp_path / "other"
+    save_model(other, hidden=16, seed=1, vocabulary=408)
+    save_tokenizer(other, 408)
+    assert "predicts 408 tokens and the drafter 400" in refused(target=other)
+    save_model(other, hidden=16, seed=1)
+    save_tokenizer(other, 399)
+    assert "the tokenizers differ in " in refused(target=other)
+
+
+def test_a_missing_target_is_named(refused: Callable[..., str], tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert f"--target {missing}: no such directory" in refused(target=missing)
+
+
+def test_a_drafter_of_another_width_than_its_head_is_refused(
+    refused: Callable[..., str], spoiled: Path
+) -> None:
+    from tests.tiny_models import save_model
+
+    save_model(spoiled / "saved" / "drafter", hidden=12, seed=1)
+    assert "is [400, 12]; needs [V_t, d] = [400, 8]" in refused()
+
+
+def test_an_output_that_is_a_file_is_refused(
+    folder: Path, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    answer = refusal(capsys, arguments(folder, directories[0], file))
+    assert f"--output {file}: is a file; needs a directory" in answer
+    assert file.read_text() == "mine"
+
+
+def altered(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    file = directory / "calibration.json"
+    content = json.loads(file.read_text())
+    change(content["settings"])
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("value", ["many", 3, {"width": -1}, {"height": 3}, []])
+def test_settings_of_dynamic_tokens_that_were_altered_are_refused(
+    refused: Callable[..., str], spoiled: Path, value: object
+) -> None:
+    altered(spoiled / "saved", lambda settings: settings.update(dynamic_tokens=value))
+    assert "dynamic_tokens is " in refused()
