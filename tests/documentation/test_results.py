@@ -76,3 +76,28 @@ def test_the_benchmark_table_is_that_of_the_committed_run() -> None:
     lines = [line.strip("|").split("|") for line in table.splitlines()[2:]]
     assert len(lines) == 8
     assert {tuple(cell.strip() for cell in line) for line in lines} <= shown
+
+
+def test_the_calibration_table_is_that_of_the_committed_report() -> None:
+    text = (ROOT / "README.md").read_text()
+    part = text.split("<!-- acceptance report -->")[1].split("<!-- end of acceptance report -->")[0]
+    header, _, *lines = [line for line in part.splitlines() if line.startswith("|")]
+    columns = [(1.0, 0.25), (1.0, 0.0625), (0.7, 0.25), (0.7, 0.0625)]
+    for cell, (temperature, keep) in zip(header.split("|")[2:-1], columns, strict=True):
+        assert cell.strip() == f"{100 * keep:g} % kept, T = {temperature:g}"
+    recovered = {}
+    for name in ("methods", "sharp"):
+        content = json.loads((ROOT / f"profiling/results/acceptance/{name}.json").read_text())
+        for row in content["rows"]:
+            ends = [row["recovered"], row["recovered_low"], row["recovered_high"]]
+            at = (row["pair"], row["method"], row["temperature"], row["keep"])
+            recovered[at] = (
+                None
+                if None in ends
+                else "{:.0f} [{:.0f}, {:.0f}]".format(*(100 * end for end in ends))
+            )
+    assert len(lines) >= 4
+    for line in lines:
+        name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        pair, method = name.split(": ")
+        assert cells == [recovered[(pair.removesuffix(" models"), method, *at)] for at in columns]

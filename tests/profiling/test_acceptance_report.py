@@ -24,7 +24,7 @@ from rdk_cuda.calibration.methods import Options
 from rdk_cuda.commands.evaluation_files import Row, evaluation_row, read_evaluation
 from rdk_cuda.commands.models import Models, load_models
 
-from ..demo.conftest import save_model, save_tokenizer
+from ..tiny_models import save_model, save_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
