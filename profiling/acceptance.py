@@ -2,8 +2,8 @@
 
 Makes acceptance.md, with its plots and data in the folder beside it, from the demo's models. Each
 part (acceptance_parts.py) is a file of its own, written when it is finished: an interrupted run
-goes on with the part that it was in, and two parts can run side by side. The report is written
-anew from all parts that are there.
+goes on with the part that it was in, and several can run side by side with `--part`, 10 GB of
+memory each. The report is written anew from all parts that are there.
 """
 
 from __future__ import annotations

@@ -185,11 +185,14 @@ class Laboratory:
         """Token ids of a corpus' calibration documents."""
         return self._encoded(name)[1]
 
+    def positions(self, run: Run) -> int:
+        """How many of calibration text it asks for."""
+        return self.settings.calibration if run.positions is None else run.positions
+
     def calibration_windows(self, run: Run) -> list[Window]:
         """What the models read to calibrate."""
-        positions = self.settings.calibration if run.positions is None else run.positions
         text = self.calibration_text(run.calibrated_on)
-        return cut_windows(text, positions, self.settings.window)
+        return cut_windows(text, self.positions(run), self.settings.window)
 
     def held_out_windows(self, name: str) -> list[Window]:
         """What is evaluated on."""
@@ -223,7 +226,7 @@ class Laboratory:
 
     def recording(self, run: Run) -> Recording:
         """Of a run's calibration text; runs that follow each other share it where they can."""
-        key = (run.pair, run.calibrated_on, run.positions, run.recorded)
+        key = (run.pair, run.calibrated_on, self.positions(run), run.recorded)
         if self._recording is None or self._recording[0] != key:
             self._recording = None  # its memory is needed for the next
             recording = record(

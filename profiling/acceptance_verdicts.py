@@ -72,7 +72,8 @@ def recovered(promise: str, rows: Sequence[Row], share: float) -> Verdict:
     (row,) = rows
     if row["recovered"] is None:
         return Verdict(promise, "nothing was lost", "", target, MET)
-    measured = percent(row["recovered"], 1)
+    # Rounded down: no figure may look like the target that it misses.
+    measured = percent(math.floor(1000 * row["recovered"] + 1e-9) / 1000, 1)
     return Verdict(promise, measured, interval(row), target, judged(row["recovered"] >= share))
 
 

@@ -117,7 +117,7 @@ def virtual_rows_figure(rows: Sequence[Row], title: str) -> Figure:
     values = [row["recovered"] for row in rows]
     low, high = min([0.0, *values]), max([1.0, *values])
     panels[0].set_ylim(max(low, SHARES[0]) - 0.04, min(high, SHARES[1]) + 0.04)
-    figure.supylabel("share of the acceptance lost to pruning that is recovered", fontsize=10)
+    figure.supylabel("recovered share of the loss", fontsize=10)
     legend_below(figure, panels)
     figure.suptitle(f"{title}; bands: 95 % intervals", fontsize=10)
     return figure

@@ -194,6 +194,11 @@ def test_a_share_is_met_from_its_target_on(share: float, verdict: str) -> None:
     assert one.interval == f"[{100 * share - 2:.0f}, {100 * share + 3:.0f}]"
 
 
+def test_no_figure_looks_like_a_target_that_it_misses() -> None:
+    one = found({"methods": fake(0.25, 0.94999)}, "demo pair, 25 % kept, T = 1")
+    assert (one.measured, one.verdict) == ("94.9 %", MISSED)
+
+
 def test_the_sharp_pair_has_targets_of_its_own() -> None:
     parts = {"sharp": fake(0.25, 0.86, pair=SHARP) + fake(0.0625, 0.79, pair=SHARP)}
     assert found(parts, "sharp pair, 25 % kept, T = 1").verdict == MET
