@@ -220,7 +220,8 @@ def costs(parts: Mapping[str, Sequence[Row]], times: Mapping[str, float]) -> str
     words = (
         "## What it costs and what it is worth\n\n"
         "Code, T = 1; other prunings and temperatures are in the data. Read and computed is for "
-        "one position; n-grams and caches of the sharp pair are left out. Accepted: expected "
+        "one position; n-grams and caches of the sharp pair are left out. A low-rank head has all "
+        "rows, those of pruned tokens as two thin factors. Accepted: expected "
         f"number of accepted drafts of K = {times['draft_length']}. The speed-up *here* is "
         "predicted from the accepted length and from times of the demo's models on this machine: "
         f"target {milliseconds(times['target_alone'])} for one token and "
@@ -235,10 +236,9 @@ def costs(parts: Mapping[str, Sequence[Row]], times: Mapping[str, float]) -> str
     chosen = [
         row
         for part in ("methods", "sharp")
+        for keep in (1.0, *COSTED_KEEPS)
         for row in parts.get(part, ())
-        if row["temperature"] == 1
-        and row["method"] in COSTED
-        and (row["method"] == FULL or row["keep"] in COSTED_KEEPS)
+        if (row["keep"], row["temperature"]) == (keep, 1) and row["method"] in COSTED
     ]
     lines = [
         (
