@@ -164,7 +164,11 @@ def temperatures_section(rows: Sequence[Row]) -> str:
 
 def sharp_section(rows: Sequence[Row]) -> str:
     """The sharp pair."""
-    words = "## The sharp pair\n\nCode."
+    words = (
+        "## The sharp pair\n\n"
+        "Code. Its n-grams and the successors are counted in the same text, and its caches and "
+        "recent tokens look at the same context: that favours dynamic tokens."
+    )
     return f"{words}\n\n{pivot(rows, {**TEMPERATURE, **METHOD})}"
 
 

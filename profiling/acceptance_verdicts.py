@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rdk_cuda.calibration.methods import FIRST_ORDER, PRUNED, RECOMMENDED
 from rdk_cuda.commands.evaluation_files import Row
 
-from .acceptance_parts import DEMO, SHARP
+from .acceptance_parts import DEMO, PARTS, SHARP
 
 __all__ = ["MET", "MISSED", "UNKNOWN", "Verdict", "below_pruned", "verdicts"]
 
@@ -20,6 +20,9 @@ SHARES = {  # of the loss, by part, pair and share of the vocabulary kept
     ("methods", DEMO): {0.25: 0.95, 0.0625: 0.90},
     ("sharp", SHARP): {0.25: 0.85, 0.0625: 0.80},
 }
+EVERYWHERE = [  # parts that have the recommended method
+    name for name, runs in PARTS.items() if any(RECOMMENDED in run.methods for run in runs)
+]
 MOST_VIRTUAL, MOST_DYNAMIC = 64, 128
 CONSTANT = 0.1  # of first-order acceptance: (highest - lowest) / mean over the prunings
 
@@ -87,7 +90,7 @@ def size(parts: Rows) -> Verdict:
         for row in parts.get(part, ())
         if row["method"] == RECOMMENDED and row["temperature"] in TEMPERATURES
     ]
-    if not rows:
+    if any(part not in parts for part, _ in SHARES):
         return Verdict(promise, "", "", target, UNKNOWN)
     virtual = max(row["virtual_rows"] for row in rows)
     dynamic = max(row["dynamic_columns"] for row in rows)
@@ -104,7 +107,8 @@ def never_below(parts: Rows) -> Verdict:
         return Verdict(promise, "", "", "0 below", UNKNOWN)
     measured = f"{len(below)} of {len(compared)} below"
     if not below:
-        return Verdict(promise, measured, "", "0 below", MET)
+        missing = [name for name in EVERYWHERE if name not in parts]
+        return Verdict(promise, measured, "", "0 below", UNKNOWN if missing else MET)
     worst, pruned = min(below, key=lambda pair: pair[0]["acceptance"] - pair[1]["acceptance"])
     measured += f", the worst by {pruned['acceptance'] - worst['acceptance']:.4f}"
     return Verdict(promise, measured, "", "0 below", MISSED)

@@ -221,13 +221,21 @@ def test_ending_below_the_pruned_drafter_is_found_wherever_it_is() -> None:
     assert [(low["corpus"], alone["acceptance"]) for low, alone in below_pruned(parts)] == [
         ("prose", 0.5)
     ]
-    assert found({"methods": fake(0.25, 0.0, recommended=0.5)}, "nowhere below").verdict == MET
+
+
+def test_being_nowhere_below_is_a_promise_about_all_parts() -> None:
+    everywhere = {part: fake(0.25, 0.0, recommended=0.5) for part in PARTS}
+    assert found(everywhere, "nowhere below").verdict == MET
+    some = {part: rows for part, rows in everywhere.items() if part != "shift"}
+    assert found(some, "nowhere below").verdict == UNKNOWN
 
 
 def test_too_many_virtual_rows_miss_their_target() -> None:
-    assert found({"methods": fake(0.25, 0.96)}, "at most so many").verdict == MET
-    many = {"methods": fake(0.25, 0.96, virtual_rows=65)}
+    sharp = {"sharp": fake(0.25, 0.86, pair=SHARP)}
+    assert found({**sharp, "methods": fake(0.25, 0.96)}, "at most so many").verdict == MET
+    many = {**sharp, "methods": fake(0.25, 0.96, virtual_rows=65)}
     assert found(many, "at most so many").verdict == MISSED
+    assert found(sharp, "at most so many").verdict == UNKNOWN
 
 
 @pytest.mark.parametrize(("last", "verdict"), [(0.262, MET), (0.20, MISSED)])
