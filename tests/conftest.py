@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rdk_cuda.commands.models import Models
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """For models so small that they run slower in several threads than in one."""
     threads = torch.get_num_threads()

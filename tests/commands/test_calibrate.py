@@ -37,7 +37,7 @@ def _in_one_thread(one_thread: None) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(directories: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(one_thread: None, directories: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With five files in `text`, and what was calibrated on them in `out`."""
     folder = tmp_path_factory.mktemp("calibrated")
     files = write_texts(folder / "text")

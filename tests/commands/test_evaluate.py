@@ -43,7 +43,7 @@ def _in_one_thread(one_thread: None) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(directories: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(one_thread: None, directories: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With six files in `text`, and what was calibrated on the first four in `saved`."""
     folder = tmp_path_factory.mktemp("evaluated")
     files = write_texts(folder / "text", count=6)
