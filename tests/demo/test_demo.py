@@ -80,9 +80,11 @@ def test_the_file_has_the_table_as_numbers(results: dict[str, Any]) -> None:
     pruned = [100, 100, 100, 108, 108, 25, 25, 25, 33, 33]
     assert [row["head_rows"] for row in rows] == [400, 400, *pruned]
     for row in rows:
-        # Fewer than half of the tokens are pruned in the text; a window has at most 16 of them.
-        named = "dynamic" in row["method"]
-        assert 0 < row["dynamic_columns"] <= 16 if named else row["dynamic_columns"] == 0
+        # Beside virtual tokens, dynamic ones are there only where they help.
+        least, most = {"dynamic tokens": (0.1, 16), "virtual+dynamic": (0, 16)}.get(
+            row["method"], (0, 0)
+        )
+        assert least <= row["dynamic_columns"] <= most
     for row in rows:
         assert row["tokens"] == rows[0]["tokens"] >= 14 * 8
         assert row["tokens_per_second"] > 0
