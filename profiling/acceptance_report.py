@@ -231,7 +231,7 @@ def costs(parts: Mapping[str, Sequence[Row]], times: Mapping[str, float]) -> str
         f"target {milliseconds(times['target_alone'])} for one token and "
         f"{milliseconds(times['target_verify'])} for K + 1, drafter without its head "
         f"{milliseconds(times['drafter_body'])}, head {1e9 * times['head_weight']:.3f} ns for "
-        f"each of its weights. {ASSUMPTIONS}"
+        f"each of its weights. {disturbed(times)}{ASSUMPTIONS}"
     )
     titles = (
         *("pair", "kept", "method", "head rows", "dynamic columns", "MB read", "MFLOP"),
@@ -256,6 +256,16 @@ def costs(parts: Mapping[str, Sequence[Row]], times: Mapping[str, float]) -> str
         for row in chosen
     ]
     return f"{words}\n\n{table(titles, lines)}"
+
+
+def disturbed(times: Mapping[str, Any]) -> str:
+    """A warning where fewer tokens took longer, which only a busy machine explains."""
+    if times["target_alone"] <= times["target_verify"]:
+        return ""
+    return (
+        "One token took longer than K + 1, so the machine was busy with other work: that column is "
+        "rough. "
+    )
 
 
 def texts(contents: Contents) -> str:
