@@ -99,7 +99,7 @@ class Run:
 PARTS: dict[str, tuple[Run, ...]] = {
     "methods": (Run(PRUNINGS, (1.0, 0.7), tuple(name for name in METHODS if name not in SPARSE)),),
     # Their time grows with the samples and with the kept tokens.
-    "sparse": (Run((0.0625,), (1.0,), (PRUNED, *SPARSE), positions=1536),),
+    "sparse": (Run(PRUNINGS, (1.0,), (PRUNED, *SPARSE), positions=1536),),
     "temperatures": (Run(PRUNINGS, (0.8, 0.6, 0.0)),),
     "sharp": (Run((0.25, 0.125, 0.0625), (1.0, 0.7), pair=SHARP),),
     "shift": tuple(

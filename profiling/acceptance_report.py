@@ -142,7 +142,7 @@ def methods_section(rows: Sequence[Row]) -> str:
         "Demo pair, code. Cells: acceptance, and the share of the loss recovered. Every method is "
         "calibrated for its temperature on the same recording; what it was tuned to is in the "
         "data. RDK with similarities and sparse rows take minutes to build each, so they are there "
-        "at T = 1 with 6.25 % kept alone, calibrated on 1,536 positions."
+        "at T = 1 alone, calibrated on 1,536 positions."
     )
     ordered = sorted(rows, key=lambda row: -row["temperature"])
     tables = [

@@ -45,7 +45,7 @@ from .moments import second_moment
 from .offsets import calibrate_offsets, held_out_rows, with_offsets
 from .pairs import draft_pairs
 from .samples import Samples
-from .tuning import tune, tuned_covariance, tuned_first_order
+from .tuning import hurts, tune, tuned_covariance, tuned_first_order
 from .virtual import refine_virtual, virtual_drafter
 
 __all__ = [
@@ -238,17 +238,18 @@ def _virtual(pruning: Pruning, temperature: float) -> Built:
 def _recommended(pruning: Pruning, temperature: float) -> Built:
     """Virtual beside dynamic tokens, refined if that helps, and each only where it helps.
 
-    Dynamic tokens that hurt alone are left out first: virtual ones may help without them.
+    Dynamic tokens that hurt alone are left out first: virtual ones may help without them. They
+    have to hurt by more than chance, as they bring the drafter's own logits: with 1,536 positions
+    read (demo models, T = 0.7, 25 % kept) they seemed to cost 0.0001 +- 0.0002, and gain 0.005.
     """
     recorded, full_head = pruning.material.recording.samples, pruning.full_head
     named = _dynamic(pruning, temperature)[0]
-    choice = [("off", pruning.plain), ("virtual tokens off", named)]
-    alone = tune(choice, pruning.samples, full_head, temperature)
-    dynamic = alone.drafter is named
+    dynamic = not hurts(named, pruning.plain, pruning.samples, full_head, temperature)
+    alone = ("virtual tokens off", named) if dynamic else ("off", pruning.plain)
     prefix = "" if dynamic else "dynamic tokens off, "
 
     def candidates() -> Iterator[tuple[str, PrunedDrafter]]:
-        yield alone.label, alone.drafter
+        yield alone
         virtual = pruning.virtual(temperature, dynamic=dynamic)
         if virtual is pruning.plain:
             return
