@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -82,7 +83,7 @@ def cluster_pruned_tokens(
     for at in torch.arange(pruned.numel()).split(_BLOCK_ROWS):
         rows = weight.detach()[pruned[at].to(weight.device)].float().cpu()
         points[at] = rows if root is None else rows @ root
-    start: str | np.ndarray = "k-means++"
+    start: Any = "k-means++"
     if pruned.numel() > _MOST_SEEDED:
         heaviest = mass.argsort(descending=True, stable=True)[: max(_MOST_SEEDED, count)]
         start, _ = kmeans_plusplus(

@@ -1,0 +1,90 @@
+"""Named ranges on a profiler's timeline: what a decoder does, beside the kernels that it launches.
+
+All are in the NVTX domain `rdk`, so that Nsight Systems shows them (extra `[nvtx]`); while
+torch.profiler runs, they are its `record_function` ranges too. A range costs well under a
+microsecond where nobody profiles, and nothing needs to be installed. `LEGEND` says what there is.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from torch.autograd import profiler
+
+try:
+    import nvtx
+except ImportError:
+    nvtx = None
+
+__all__ = ["LEGEND", "Range", "mark"]
+
+LEGEND = {
+    "step": "one decoding step; payload: sequences that take part",
+    "drafter forward": "the drafter's pass for one place; payload: sequences that draft",
+    "gather logits": "logits of dynamic tokens; payload: columns of a sequence",
+    "draft": "sampling one draft for each sequence; payload: sequences that draft",
+    "target forward": "the target's pass; payload: rows of logits",
+    "verify": "accepting drafts, and the token behind them; payload: drafted tokens",
+    "accepted": "a mark behind verify; payload: accepted drafts of all sequences",
+    "cache update": "rejected tokens leave the models' caches; payload: sequences",
+}
+"""Every name, and what its payload counts."""
+
+_DOMAIN: Any = None if nvtx is None else nvtx.get_domain("rdk")
+_ATTRIBUTES: dict[tuple[str, int], Any] = {}
+_MOST_ATTRIBUTES = 4096  # payloads repeat; a tool keeps every one it is told
+
+
+class Range:
+    """A range with a name and a number, as a context manager.
+
+    Args:
+        name: one of `LEGEND`.
+        payload: what it counts.
+
+    Example:
+        >>> with Range("verify", payload=4):
+        ...     pass
+    """
+
+    __slots__ = ("name", "payload", "recorded")
+
+    def __init__(self, name: str, payload: int) -> None:
+        self.name, self.payload = name, payload
+        self.recorded: Any = None
+
+    def __enter__(self) -> None:
+        """Begin."""
+        if _DOMAIN is not None:
+            _DOMAIN.push_range(_attributes(self.name, self.payload))
+        if profiler._is_profiler_enabled:
+            self.recorded = profiler.record_function(f"rdk: {self.name}", str(self.payload))
+            self.recorded.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End, also where something failed."""
+        if self.recorded is not None:
+            self.recorded.__exit__(kind, error, trace)
+        if _DOMAIN is not None:
+            _DOMAIN.pop_range()
+
+
+def mark(name: str, payload: int) -> None:
+    """A moment with a name and a number."""
+    if _DOMAIN is not None:
+        _DOMAIN.mark(_attributes(name, payload))
+
+
+def _attributes(name: str, payload: int) -> Any:
+    found = _ATTRIBUTES.get((name, payload))
+    if found is None:
+        found = _DOMAIN.get_event_attributes(message=name, payload=payload)
+        if len(_ATTRIBUTES) < _MOST_ATTRIBUTES:
+            _ATTRIBUTES[name, payload] = found
+    return found
