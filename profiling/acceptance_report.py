@@ -20,6 +20,7 @@ from rdk_cuda.commands.files import write_whole
 
 from .acceptance_plots import write_plots
 from .acceptance_verdicts import Verdict, below_pruned, interval, percent, verdicts
+from .markdown import table
 from .serving_pair import ASSUMPTIONS, serving_speed_up
 
 __all__ = ["write_report"]
@@ -336,12 +337,6 @@ def with_full_everywhere(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         spread += [{**row, "keep": keep} for keep in keeps] if row["method"] == FULL else [row]
     return spread
-
-
-def table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """In Markdown; the bar is what ends a cell."""
-    rows = [titles, ["---"] * len(titles), *lines]
-    return "\n".join("| " + " | ".join(map(str, row)).replace("\n", " ") + " |" for row in rows)
 
 
 def shown(pictures: Mapping[str, str], part: str) -> list[str]:

@@ -26,6 +26,7 @@ from .arguments import Integers, Numbers
 from .dynamic import DynamicTokens
 from .generation import Batch, Continuation, Generation, Kind, Statistics
 from .ops import Draft
+from .ranges import Range, mark
 from .vocabulary import Vocabulary
 
 
@@ -189,25 +190,32 @@ class SpeculativeDecoder:
         models = [model for model in (self.target, self.drafter) if model is not None]
         for model in models:
             model.reset(len(prompts))
-        while any(s.room for s in batch.sequences):
-            for b, (s, new) in enumerate(zip(batch.sequences, self._step(batch), strict=True)):
-                if s.room:
-                    kinds = self._kinds(new, s.drafts)[: s.extend(new)]
-                    statistics.count(kinds, len(s.drafts))
-                    if on_tokens is not None:
-                        on_tokens(b, new[: len(kinds)], kinds)
-            # The newest token is decided but not read: the next pass begins with it.
-            for model in models:
-                model.rollback([len(s.tokens) - 1 if s.room else 0 for s in batch.sequences])
+        while going_on := sum(s.room > 0 for s in batch.sequences):
+            with Range("step", going_on):
+                for b, (s, new) in enumerate(zip(batch.sequences, self._step(batch), strict=True)):
+                    if s.room:
+                        kinds = self._kinds(new, s.drafts)[: s.extend(new)]
+                        statistics.count(kinds, len(s.drafts))
+                        if on_tokens is not None:
+                            on_tokens(b, new[: len(kinds)], kinds)
+                # The newest token is decided but not read: the next pass begins with it.
+                read = [len(s.tokens) - 1 if s.room else 0 for s in batch.sequences]
+                with Range("cache update", len(read)):
+                    for model in models:
+                        model.rollback(read)
         return Generation([s.new for s in batch.sequences], statistics)
 
     def _step(self, batch: Batch) -> list[list[int]]:
         """What every sequence gains: its accepted drafts and the token that the target adds."""
         draft = self._draft(batch)
         keep = [len(s.drafts) + 1 if s.room else 0 for s in batch.sequences]
-        logits, _ = _feed(self.target, batch.sequences, keep)
-        tokens, accepted = rdk_cuda.verify(logits, draft, self.affinity, batch.temperature)
-        return [row[: n + 1] for row, n in zip(tokens.tolist(), accepted.tolist(), strict=True)]
+        with Range("target forward", sum(keep)):
+            logits, _ = _feed(self.target, batch.sequences, keep)
+        with Range("verify", sum(len(s.drafts) for s in batch.sequences)):
+            tokens, accepted = rdk_cuda.verify(logits, draft, self.affinity, batch.temperature)
+            rows, lengths = tokens.tolist(), accepted.tolist()
+        mark("accepted", sum(lengths))
+        return [row[: length + 1] for row, length in zip(rows, lengths, strict=True)]
 
     def _draft(self, batch: Batch) -> Draft:
         """Up to K drafts for each sequence that has room for them and for the target's token."""
@@ -230,10 +238,12 @@ class SpeculativeDecoder:
                 for s in sequences
             ]
         ):
-            logits, hidden = _feed(cast(CausalModel, self.drafter), sequences, keep)
-            logits = logits[:, 0].to(device)
+            with Range("drafter forward", sum(keep)):
+                logits, hidden = _feed(cast(CausalModel, self.drafter), sequences, keep)
+                logits = logits[:, 0].to(device)
             dynamic = self._dynamic(sequences, hidden, logits)
-            drafts.append(rdk_cuda.draft(logits, self.affinity, **link, **dynamic))
+            with Range("draft", sum(keep)):
+                drafts.append(rdk_cuda.draft(logits, self.affinity, **link, **dynamic))
             link = {"after": drafts[-1]}
             for b, token in enumerate(drafts[-1].tokens[:, 0].tolist()):
                 if keep[b] and token >= 0:  # -1, no distribution here: this draft ends
@@ -258,7 +268,8 @@ class SpeculativeDecoder:
         weight, bias = self.full_head
         tokens = self.dynamic_tokens([s.tokens + s.drafts for s in sequences]).int()
         tokens = tokens.to(weight.device)
-        gathered = rdk_cuda.gather_logits(hidden[:, 0], weight, tokens, bias)
+        with Range("gather logits", tokens.shape[1]):
+            gathered = rdk_cuda.gather_logits(hidden[:, 0], weight, tokens, bias)
         return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
 
     def _checked_full_head(

@@ -1,8 +1,9 @@
 """Named ranges on a profiler's timeline: what a decoder does, beside the kernels that it launches.
 
 All are in the NVTX domain `rdk`, so that Nsight Systems shows them (extra `[nvtx]`); while
-torch.profiler runs, they are its `record_function` ranges too. A range costs well under a
-microsecond where nobody profiles, and nothing needs to be installed. `LEGEND` says what there is.
+torch.profiler runs, they are its `record_function` ranges too, without payloads. A range costs
+under a microsecond where nobody profiles, and nothing needs to be installed. `LEGEND` says what
+there is.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Range:
         if _DOMAIN is not None:
             _DOMAIN.push_range(_attributes(self.name, self.payload))
         if profiler._is_profiler_enabled:
-            self.recorded = profiler.record_function(f"rdk: {self.name}", str(self.payload))
+            self.recorded = profiler.record_function(f"rdk: {self.name}")
             self.recorded.__enter__()
 
     def __exit__(

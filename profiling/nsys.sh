@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# A timeline of a decoder on a GPU with Nsight Systems, and its tables (nsys_report.py).
+#
+#   profiling/nsys.sh [FOLDER] [OPTIONS OF python -m profiling.decoding_run]
+#
+# Writes decoding.nsys-rep (for the Nsight Systems window), decoding.sqlite, timeline.md and
+# timeline.json into FOLDER (nsys-output). Kernels inside of CUDA graphs are recorded one by one.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+folder=nsys-output
+if [[ $# -gt 0 && $1 != -* ]]; then
+  folder=$1
+  shift
+fi
+python=${PYTHON:-python3}
+
+fail() {
+  echo "profiling/nsys.sh: $*" >&2
+  exit 2
+}
+command -v nsys >/dev/null || fail "nsys is not on the PATH. It comes with the CUDA toolkit, or as\
+ 'Nsight Systems' from developer.nvidia.com; without it: python -m profiling.torch_profile"
+"$python" -c 'import torch; raise SystemExit(not torch.cuda.is_available())' \
+  || fail "torch sees no GPU; on a CPU: python -m profiling.torch_profile"
+"$python" -c 'import nvtx' 2>/dev/null || fail "the nvtx package is missing: pip install nvtx"
+
+mkdir -p "$folder"
+nsys profile --trace=cuda,nvtx --cuda-graph-trace=node --sample=none --cpuctxsw=none \
+  --capture-range=cudaProfilerApi --capture-range-end=stop --force-overwrite=true \
+  --output="$folder/decoding" \
+  "$python" -m profiling.decoding_run --device cuda "$@"
+nsys export --type=sqlite --force-overwrite=true --output="$folder/decoding.sqlite" \
+  "$folder/decoding.nsys-rep"
+"$python" -m profiling.nsys_report "$folder/decoding.sqlite" --json "$folder/timeline.json" \
+  | tee "$folder/timeline.md"
