@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -70,6 +71,7 @@ def cluster_pruned_tokens(
         raise ValueError(f"{name}: prior is 0 for every pruned token; needs mass to weigh them by")
     try:
         from sklearn.cluster import KMeans, kmeans_plusplus
+        from sklearn.exceptions import ConvergenceWarning
     except ImportError as error:
         raise ImportError(
             f"{name} needs scikit-learn: pip install --no-build-isolation '.[demo]'"
@@ -93,7 +95,10 @@ def cluster_pruned_tokens(
             random_state=seed,
         )
     kmeans = KMeans(count, init=start, n_init=1, max_iter=100, random_state=seed, copy_x=False)
-    labels = kmeans.fit(points.numpy(), sample_weight=mass.numpy()).labels_
+    with warnings.catch_warnings():
+        # Said of fewer distinct rows than clusters, which is no fault, and means fewer clusters.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        labels = kmeans.fit(points.numpy(), sample_weight=mass.numpy()).labels_
     clusters[pruned] = torch.from_numpy(labels).unique(return_inverse=True)[1]
     return clusters
 

@@ -242,3 +242,11 @@ class TestClusters:
             cluster_pruned_tokens(
                 weight, vocabulary, ones, 2, hidden_second_moment=torch.eye(D + 1)
             )
+
+
+@pytest.mark.filterwarnings("error")
+def test_fewer_different_rows_than_clusters_make_fewer_clusters_and_no_noise():
+    vocabulary = _vocabulary()
+    weight = torch.eye(2, D)[torch.arange(V_T) % 2]
+    clusters = cluster_pruned_tokens(weight, vocabulary, torch.ones(V_T), K)
+    assert clusters[vocabulary.pruned].unique().tolist() == [0, 1]
