@@ -1,7 +1,8 @@
 # Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
 # environment that is active; torch only where there is none that will do (a .venv sees that of its Python).
 # `make gpu-check`, on a machine with a GPU, installs nothing: PYTHON has torch with CUDA, pytest and numpy, and
-# nvcc and ninja are there. Options go into GPU_CHECK, as in `make gpu-check GPU_CHECK="--resume"`.
+# nvcc and ninja are there. Options go into GPU_CHECK, as in `make gpu-check GPU_CHECK="--resume"`; `make
+# gpu-measure` measures what was built and checked.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -17,7 +18,7 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo test gpu-check lint install clean
+.PHONY: demo test gpu-check gpu-measure lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m rdk_cuda demo
@@ -27,6 +28,9 @@ test: lint
 
 gpu-check:
 	$(PYTHON) -m tests.gpu $(GPU_CHECK)
+
+gpu-measure:
+	$(PYTHON) -m tests.gpu --measure $(GPU_CHECK)
 
 lint: $(ENVIRONMENT)/.rdk-dev
 	$(RUN) -m ruff check .

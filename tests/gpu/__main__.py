@@ -4,6 +4,7 @@ python3 -m tests.gpu                     everything
 python3 -m tests.gpu --list              the parts and their limits
 python3 -m tests.gpu --part build --part graphs
 python3 -m tests.gpu --resume            what has not passed yet for these sources and this GPU
+python3 -m tests.gpu --measure           figures, in ten minutes more: `make gpu-measure`
 
 It needs torch with CUDA, nvcc, ninja, pytest and numpy, and no network. The operators are built in
 place, for this GPU only (RDK_ARCHS for others). RDK_COMMIT names the commit where there is no git.
@@ -23,11 +24,13 @@ from typing import Any
 
 from . import report
 from .machine import ROOT
+from .measurements import measurements
 from .parts import LOOK_LIMIT, parts
 from .running import Outcome, Part, Stopped, run, stoppable, tail
 
 ENVIRONMENT = "environment"
 OUTPUT = ROOT / "build" / "gpu-check"
+MEASURED = ROOT / "build" / "gpu-measure"
 
 
 class NoGpuError(Exception):
@@ -57,9 +60,10 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--part", action="append", metavar="NAME", help="only this; repeatable")
     parser.add_argument("--resume", action="store_true", help="not what has passed already")
     parser.add_argument("--list", action="store_true", help="name the parts, run none")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR", help="for results")
+    parser.add_argument("--measure", action="store_true", help="the parts that measure instead")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="for results")
     options = parser.parse_args(given)
-    options.output = options.output.resolve()
+    options.output = (options.output or (MEASURED if options.measure else OUTPUT)).resolve()
     return options
 
 
@@ -142,10 +146,11 @@ def check(options: argparse.Namespace, look: Look, make_parts: MakeParts) -> int
 
 
 def main(
-    given: Sequence[str] | None = None, look: Look = look, make_parts: MakeParts = parts
+    given: Sequence[str] | None = None, look: Look = look, make_parts: MakeParts | None = None
 ) -> int:
     """The exit status."""
     options = arguments(given)
+    make_parts = make_parts or (measurements if options.measure else parts)
     if options.list:
         unknown = {"capability": "9.0", "compute_sanitizer": "compute-sanitizer", "xdist": True}
         print(listed(make_parts(unknown, options.output)))

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from tests.gpu import machine as machines
 from tests.gpu.__main__ import NoGpuError, look, main
 from tests.gpu.machine import ROOT, architecture, digest_of_sources
+from tests.gpu.measurements import measurements, missing
 from tests.gpu.parts import OWN_PARTS, TOOLS, parts
 from tests.gpu.running import Outcome, Part, run
 
@@ -250,12 +252,22 @@ def real_parts(**changes: Any) -> list[Part]:
     return parts(MACHINE | changes, ROOT / "build" / "somewhere")
 
 
-def test_the_limits_are_ten_minutes_together(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--list"]) == 0
+def real_measurements() -> list[Part]:
+    return measurements(MACHINE, ROOT / "build" / "somewhere")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [([], real_parts), (["--measure"], real_measurements)]
+)
+def test_the_limits_are_ten_minutes_together(
+    given: list[str], expected: Callable[[], list[Part]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*given, "--list"]) == 0
     printed = capsys.readouterr().out
     *rows, last = printed.splitlines()
-    assert [row.split()[0] for row in rows[1:]] == [part.name for part in real_parts()]
-    total = sum(int(row.split()[-1]) for row in rows)
+    assert [row.split()[0] for row in rows[1:]] == [part.name for part in expected()]
+    limits = (re.search(r" (\d+)(?:  \S.*)?$", row) for row in rows)  # the reason to skip behind
+    total = sum(int(limit[1]) for limit in limits if limit)
     assert last == f"together at most {total} s"
     assert total <= 600
 
@@ -270,13 +282,18 @@ def test_every_module_of_the_folder_belongs_to_one_part() -> None:
 
 
 def test_every_file_that_a_part_runs_is_there_or_missed_by_name() -> None:
-    for part in real_parts():
+    for part in (*real_parts(), *real_measurements()):
         for command in part.commands:
             for argument in command:
-                if argument.endswith(".py") and part.needs is None:
+                if argument.endswith((".py", ".sh")) and part.needs is None:
                     assert (ROOT / argument.removeprefix("--ignore=")).exists(), argument
-            if "-m" in command and command[2].startswith("tests."):
+            if "-m" in command and command[2].startswith(("tests.", "profiling.")):
                 assert (ROOT / command[2].replace(".", "/")).with_suffix(".py").exists()
+
+
+def test_a_measurement_without_its_packages_is_skipped_by_name() -> None:
+    assert missing("json", "no_such_module", "nor_this") == "no_such_module, nor_this not installed"
+    assert missing("json") == ""
 
 
 def test_without_xdist_and_compute_sanitizer_the_rest_still_runs() -> None:
