@@ -11,7 +11,7 @@ from .markdown import DESIGN, README, ROOT, citations, headings, links, resolves
 
 SOURCES = sorted(
     path
-    for folder in ("csrc", "profiling", "rdk_cuda", "tests")
+    for folder in ("csrc", "examples", "profiling", "rdk_cuda", "tests")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".pyi", ".h", ".cpp", ".cu", ".cuh"}
     and path.parent != Path(__file__).parent

@@ -1,10 +1,14 @@
-"""Every example runs as written: code blocks of the pages, and doctests of all modules."""
+"""Every example runs as written: of the folder examples, the pages, and doctests of all modules."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import pkgutil
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ import torch
 
 import rdk_cuda
 
-from .markdown import DESIGN, README, python_blocks
+from .markdown import DESIGN, README, ROOT, python_blocks
 
 # Modules that only the extras bring; an example that needs one is skipped without it.
 EXTRAS = {"matplotlib", "rich", "sklearn", "tokenizers", "tqdm", "transformers"}
@@ -59,6 +63,52 @@ def test_docstring_examples_of(name: str) -> None:
     with torch.random.fork_rng():
         result = doctest.testmod(module)
     assert result.failed == 0
+
+
+ACCEPTED = r"\d\.\d\d of 4 drafts accepted in a step"
+GREEDY = r"the greedy text of \d+ tokens is the target's own"
+PRINTED = {
+    "cuda_graph": ["(no GPU here: 50 eager steps|50 replays of one CUDA graph).*", GREEDY],
+    "draft_and_verify": [f"temperature 1: {ACCEPTED}", f"temperature 0: {ACCEPTED}", GREEDY],
+    "ngram_drafter": [r"temperature [01]\.0: \d\.\d\d tokens per pass"] * 2 + [GREEDY],
+    "redistribute": [f"temperature 1.0: {ACCEPTED}", f"temperature 0.0: {ACCEPTED}", GREEDY],
+}
+
+
+def run_example(name: str, folder: Path) -> list[str]:
+    """The lines that it prints; it checks itself, and its status says how that went."""
+    path = ROOT / "examples" / f"{name}.py"
+    result = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_every_example_is_run() -> None:
+    assert set(PRINTED) == {path.stem for path in (ROOT / "examples").glob("*.py")}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_example_script(name: str, tmp_path: Path) -> None:
+    if name == "ngram_drafter":
+        pytest.importorskip("transformers")
+    printed = run_example(name, tmp_path)
+    assert len(printed) == len(PRINTED[name])
+    for line, pattern in zip(printed, PRINTED[name], strict=True):
+        assert re.fullmatch(pattern, line)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_example_is_short(name: str) -> None:
+    source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    assert source.count("\n") < 60
 
 
 def test_public_functions_have_examples() -> None:
