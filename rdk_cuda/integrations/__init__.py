@@ -1,1 +1,1 @@
-"""Adapters that put other libraries' models behind `rdk_cuda.decoding.CausalModel`."""
+"""Adapters to other libraries: Hugging Face models for the decoder, serving engines' layouts."""

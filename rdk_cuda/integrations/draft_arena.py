@@ -1,0 +1,246 @@
+"""Between two forward passes of a serving engine: what drafting leaves for the verification.
+
+An engine drafts at the end of one step and verifies in the next one, in a batch that has another
+order by then. So what was drafted from lies in *slots*, one for each request that is running
+(vLLM's `idx_mapping`, SGLang's `req_pool_indices`). The adapters beside this file bring both
+engines' layouts to `DraftArena.verify` and back.
+
+Nothing here waits for the device, and shapes depend on shapes only: all of it can be captured in a
+CUDA graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import operators
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.ops import Verified
+
+__all__ = ["DraftArena", "check_layout"]
+
+
+class DraftArena:
+    """The drafter's logits of every request's next step, with room for K drafts each.
+
+    It holds `(slots + 1) * K * V_d` logits: 129 MB for 512 requests, K = 4 and a bfloat16 drafter
+    of 31,500 tokens. The slot behind the last takes what padding requests draft.
+
+    Args:
+        affinity: from drafter to target; its device is the arena's.
+        slots: how many requests can run, S. 0 where no draft has a distribution (n-grams).
+        draft_length: K, the most drafts of a step.
+        dtype: of the drafter's logits. They are kept as they were drafted from: an arena that
+            rounds them would verify another distribution.
+        dynamic_width: C, how many dynamic tokens a draft brings along (DESIGN section 2).
+
+    Attributes:
+        logits: `[S + 1, K, V_d]`. stats: `[S + 1, K, 2 + R]` float32.
+        dynamic_tokens, dynamic_logits: `[S + 1, K, C]`, or None.
+
+    Example:
+        >>> import torch, rdk_cuda
+        >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([4, 0, 2], target_size=5))
+        >>> arena = DraftArena(affinity, slots=8, draft_length=2)
+        >>> batch = {"slots": torch.tensor([6]), "temperature": torch.ones(1)}
+        >>> key = {"seeds": torch.tensor([1]), "positions": torch.tensor([17])}
+        >>> tokens = [arena.draft(torch.zeros(1, 3), k, **batch, **key) for k in range(2)]
+        >>> offsets = torch.tensor([0, 2], dtype=torch.int32)
+        >>> decided, accepted = arena.verify(
+        ...     torch.zeros(3, 5), torch.cat(tokens), offsets, **batch, **key)
+    """
+
+    def __init__(
+        self,
+        affinity: Affinity,
+        slots: int,
+        draft_length: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        dynamic_width: int = 0,
+    ) -> None:
+        if slots < 0 or draft_length < 1 or dynamic_width < 0:
+            raise ValueError(
+                f"DraftArena: slots is {slots}, draft_length {draft_length}, dynamic_width "
+                f"{dynamic_width}; needs at least 0, 1 and 0"
+            )
+        self.affinity, self.slots, self.draft_length = affinity, slots, draft_length
+        self.device = affinity.device
+
+        def zeros(width: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(slots + 1, draft_length, width, dtype=dtype, device=self.device)
+
+        self.logits = zeros(affinity.draft_size, dtype)
+        self.stats = zeros(2 + affinity.rank, torch.float32)
+        self.dynamic_tokens = zeros(dynamic_width, torch.int32) if dynamic_width else None
+        self.dynamic_logits = zeros(dynamic_width, dtype) if dynamic_width else None
+
+    def draft(
+        self,
+        logits: Tensor,
+        step: int | Tensor,
+        *,
+        slots: Tensor,
+        temperature: Tensor,
+        seeds: Tensor,
+        positions: Tensor,
+        dynamic_tokens: Tensor | None = None,
+        dynamic_logits: Tensor | None = None,
+    ) -> Tensor:
+        """Draw the next token of B requests, and keep what it was drawn from.
+
+        `rdk::draft` (DESIGN section 4) in the place of the engine's own draw from the drafter.
+
+        Args:
+            logits: `[B, V_d]` in the arena's dtype, neither scaled nor masked.
+            step: 0 to K - 1, which draft of the step this is; a number, or a tensor of one integer
+                where one CUDA graph serves all drafts.
+            slots: `[B]` integers; outside of `[0, S)` for a request that is padding.
+            temperature: `[B]` float32, the drafter's; 0 is greedy.
+            seeds: `[B]` int64, the request's own, the same through all of its decoding.
+            positions: `[B]` int64, the absolute position of the step's first drafted token, for
+                every `step` and for `verify` the same.
+            dynamic_tokens, dynamic_logits: `[B, C]` int32, and logits in the arena's dtype.
+
+        Returns:
+            `[B]` int64, target ids; -1, which no model can read, where a row of logits is no
+            distribution.
+
+        Raises:
+            ValueError, RuntimeError: naming the argument that does not fit.
+        """
+        if isinstance(step, int) and not 0 <= step < self.draft_length:
+            raise ValueError(
+                f"DraftArena.draft: step is {step}; the arena has room for {self.draft_length} "
+                "drafts, counted from 0"
+            )
+        if logits.dtype != self.logits.dtype:
+            raise ValueError(
+                f"DraftArena.draft: logits are {logits.dtype}; the arena keeps "
+                f"{self.logits.dtype}: make it with dtype={logits.dtype}"
+            )
+        batch = logits.shape[0]
+        integers = {"slots": slots, "seeds": seeds, "positions": positions}
+        check_layout(
+            "DraftArena.draft",
+            self.device,
+            integers={name: (tensor, (batch,)) for name, tensor in integers.items()},
+            floats={
+                "logits": (logits, (batch, self.affinity.draft_size)),
+                "temperature": (temperature, (batch,)),
+            },
+        )
+        if (dynamic_tokens is None) != (self.dynamic_tokens is None):
+            raise ValueError(
+                "DraftArena.draft: dynamic_tokens and the arena's dynamic_width go together; pass "
+                "both or neither (-1 for an unused column)"
+            )
+        tokens, stats = operators.draft(
+            logits,
+            temperature,
+            operators.step_seeds(seeds, positions),
+            positions + step,
+            *self.affinity.rows,
+            dynamic_tokens,
+            dynamic_logits,
+        )
+        self._keep(slots, step, logits, stats, dynamic_tokens, dynamic_logits)
+        return tokens
+
+    def _keep(self, slots: Tensor, step: int | Tensor, *rows: Tensor | None) -> None:
+        there = (slots >= 0) & (slots < self.slots) & (step >= 0) & (step < self.draft_length)
+        last = self.slots * self.draft_length
+        places = torch.where(there, slots * self.draft_length + step, last).long()
+        arenas = (self.logits, self.stats, self.dynamic_tokens, self.dynamic_logits)
+        for arena, new in zip(arenas, rows, strict=True):
+            if arena is not None and new is not None:
+                arena.flatten(0, 1).index_copy_(0, places, new)
+
+    def verify(
+        self,
+        target_logits: Tensor,
+        draft_tokens: Tensor,
+        draft_offsets: Tensor,
+        *,
+        slots: Tensor | None,
+        temperature: Tensor,
+        seeds: Tensor,
+        positions: Tensor,
+        draft_temperature: Tensor | None = None,
+        max_draft: int | None = None,
+    ) -> Verified:
+        """`rdk::verify` for a packed batch whose drafts lie in slots (DESIGN section 4).
+
+        Args:
+            target_logits: `[>= N + B, V_t]`, the rows of request b from `draft_offsets[b] + b`.
+            draft_tokens: `[N]`, packed; -1 where none was drafted.
+            draft_offsets: `[B + 1]` int32.
+            slots: `[B]` integers, as in `draft`; -1: the request's drafts have no distribution, q
+                is one-hot on each. None: of all requests.
+            temperature: `[B]` float32, the target's; 0 is greedy.
+            seeds, positions: `[B]`, as in `draft`.
+            draft_temperature: `[B]`, what was drafted with; None: the target's.
+            max_draft: the width of the output less one; None: K.
+
+        Returns:
+            `Verified(tokens [B, max_draft + 1], num_accepted [B])`.
+        """
+        scale = temperature if draft_temperature is None else draft_temperature
+        return Verified(
+            *operators.verify(
+                target_logits,
+                self.logits.flatten(0, 1),
+                self.stats.flatten(0, 1),
+                self.draft_rows(draft_offsets, slots, draft_tokens.shape[0]),
+                draft_tokens,
+                draft_offsets,
+                temperature,
+                scale,
+                operators.step_seeds(seeds, positions),
+                positions,
+                *self.affinity.columns,
+                self.draft_length if max_draft is None else max_draft,
+                None if self.dynamic_tokens is None else self.dynamic_tokens.flatten(0, 1),
+                None if self.dynamic_logits is None else self.dynamic_logits.flatten(0, 1),
+            )
+        )
+
+    def draft_rows(self, draft_offsets: Tensor, slots: Tensor | None, count: int) -> Tensor:
+        """The argument `draft_rows` of `rdk::verify`, `[count]` int32.
+
+        Draft j of a request in slot s lies in row `s K + j`. A request of slot -1 has no
+        distributions, row -1; a slot that the arena lacks gives a row that it lacks, and so a
+        rejection by rule.
+        """
+        if slots is None or slots.shape[0] == 0:
+            return torch.full((count,), -1, dtype=torch.int32, device=self.device)
+        drafts = torch.arange(count, dtype=torch.int32, device=self.device)
+        request = torch.searchsorted(draft_offsets[1:].contiguous(), drafts, right=True)
+        request = request.clamp_(max=slots.shape[0] - 1)  # padding behind the last request
+        slot, step = slots[request], drafts - draft_offsets[request]
+        there = (slot >= 0) & (slot < self.slots) & (step >= 0) & (step < self.draft_length)
+        elsewhere = torch.where(slot == -1, -1, self.logits.shape[0] * self.draft_length)
+        return torch.where(there, slot * self.draft_length + step, elsewhere).int()
+
+
+def check_layout(
+    function: str,
+    device: torch.device,
+    integers: dict[str, tuple[Tensor, tuple[int, ...]]],
+    floats: dict[str, tuple[Tensor, tuple[int, ...]]],
+) -> None:
+    """Refuse, by name, a tensor of another kind or shape than is given, or on another device."""
+    for name, (tensor, shape) in (integers | floats).items():
+        if tuple(tensor.shape) != shape:
+            raise ValueError(
+                f"{function}: {name} has shape {list(tensor.shape)}; needs {list(shape)}"
+            )
+        if tensor.device != device:
+            raise ValueError(
+                f"{function}: {name} is on {tensor.device}, the affinity on {device}; move one of "
+                "them with .to()"
+            )
+        if tensor.is_floating_point() != (name in floats):
+            kind = "a floating-point type" if name in floats else "int32 or int64"
+            raise ValueError(f"{function}: {name} has dtype {tensor.dtype}; needs {kind}")

@@ -1,0 +1,143 @@
+"""SGLang's verification of a chain on `rdk::verify`: its layouts in, its layouts out.
+
+Written against sgl-project/sglang on GitHub, without importing it:
+`python/sglang/srt/speculative/eagle_utils.py` at commit 003ddbc (`eagle_sample`), `eagle_info.py`
+beside it at 0007d13 (`EagleVerifyInput`), `python/sglang/kernels/ops/speculative/
+reject_sampling.py` at f60f793 (`chain_speculative_sampling_triton`, whose place this takes),
+`python/sglang/srt/speculative/eagle_worker_v2.py` at 006b0e3 and
+`python/sglang/srt/sampling/sampling_params.py` at 00c17ca.
+
+It is for chains, `--speculative-eagle-topk 1`; there are no trees here. SGLang asks for a draft
+distribution over the target's vocabulary (`draft_probs`); here the drafter's own logits serve, in a
+`DraftArena` with the slots of `req_pool_indices`.
+
+One rule keeps the output lossless (DESIGN section 5): a draft is never shortened because of its
+tokens. Where a grammar forbids one, leave it in, with the target's logit at `-inf`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .draft_arena import DraftArena, check_layout
+
+__all__ = ["ChainVerified", "temperatures_of", "verify_chain"]
+
+
+class ChainVerified(NamedTuple):
+    """What SGLang's verification kernels write.
+
+    Attributes:
+        predict: `[bs * draft_token_num]` int32, at the place of a node the token decided behind it;
+            0 where nothing was.
+        accept_index: `[bs, draft_token_num]` int32, the places of the newest token and of the
+            accepted drafts, then -1.
+        num_correct_drafts: `[bs]` int32, accepted drafts (`accept_token_num` of the kernels).
+    """
+
+    predict: Tensor
+    accept_index: Tensor
+    num_correct_drafts: Tensor
+
+
+def temperatures_of(temperatures: Tensor, top_ks: Tensor) -> Tensor:
+    """`[bs]` float32 for `DraftArena.draft`: 0 for what SGLang says as top-k 1 at temperature 1.
+
+    Args:
+        temperatures: `[bs, 1]` or `[bs]` float32. top_ks: `[bs]`.
+    """
+    return torch.where(top_ks <= 1, 0.0, temperatures.flatten())
+
+
+def verify_chain(
+    next_token_logits: Tensor,
+    candidates: Tensor,
+    retrieve_index: Tensor,
+    seq_lens: Tensor,
+    temperatures: Tensor,
+    top_ks: Tensor,
+    sampling_seed: Tensor,
+    arena: DraftArena,
+    *,
+    req_pool_indices: Tensor | None,
+    draft_temperature: Tensor | None = None,
+) -> ChainVerified:
+    """The sampling branch of `eagle_sample`, from its logits to `predict` and `accept_index`.
+
+    Args:
+        next_token_logits: `[bs * draft_token_num, V_t]`, not divided by the temperature, `-inf`
+            where top-k, top-p, min-p or a grammar forbids a token. (SGLang renormalises
+            probabilities instead; mask logits.)
+        candidates: `[bs, draft_token_num]`, the newest token of each request, then its drafts as
+            target ids; -1 where none was drafted.
+        retrieve_index: `[bs, draft_token_num]`, the place of each node in `predict`.
+        seq_lens: `[bs]`, the length of each sequence without its newest token and its drafts, which
+            is the newest token's position.
+        temperatures, top_ks: as in `temperatures_of`.
+        sampling_seed: `[bs]` int64, a seed for each request, as `DraftArena.draft` was given it.
+            (SGLang has none where its sampling is not deterministic: draw one when a request comes
+            in.)
+        arena: what was drafted from.
+        req_pool_indices: `[bs]`, each request's slot there; None: no draft has a distribution.
+        draft_temperature: `[bs]`, what was drafted with; None: `temperatures_of`.
+
+    Raises:
+        ValueError, RuntimeError: naming the argument that does not fit.
+
+    Example:
+        >>> import torch
+        >>> from rdk_cuda import Affinity, Vocabulary
+        >>> arena = DraftArena(Affinity.intersection(Vocabulary.identity(5)), 0, draft_length=2)
+        >>> verify_chain(
+        ...     torch.eye(5)[[1, 2, 3]], torch.tensor([[0, 1, 4]]), torch.tensor([[0, 1, 2]]),
+        ...     torch.tensor([7]), torch.ones(1, 1), torch.tensor([1]), torch.tensor([3]), arena,
+        ...     req_pool_indices=None)
+        ChainVerified(predict=tensor([1, 2, 0], dtype=torch.int32), \
+accept_index=tensor([[ 0,  1, -1]], dtype=torch.int32), \
+num_correct_drafts=tensor([1], dtype=torch.int32))
+    """
+    if candidates.dim() != 2 or candidates.shape[1] == 0:
+        raise ValueError(
+            f"rdk_cuda.integrations.sglang.verify_chain: candidates has shape "
+            f"{list(candidates.shape)}; needs [bs, draft_token_num], at least 1 wide"
+        )
+    requests, nodes = candidates.shape
+    slots, target_size = req_pool_indices, arena.affinity.target_size
+    check_layout(
+        "rdk_cuda.integrations.sglang.verify_chain",
+        arena.device,
+        integers={
+            "candidates": (candidates, (requests, nodes)),
+            "retrieve_index": (retrieve_index, (requests, nodes)),
+            "seq_lens": (seq_lens, (requests,)),
+            "top_ks": (top_ks, (requests,)),
+            "sampling_seed": (sampling_seed, (requests,)),
+            "req_pool_indices": (seq_lens if slots is None else slots, (requests,)),
+        },
+        floats={
+            "next_token_logits": (next_token_logits, (requests * nodes, target_size)),
+            "temperatures": (temperatures.flatten(), (requests,)),
+        },
+    )
+    offsets = torch.arange(requests + 1, dtype=torch.int32, device=arena.device) * (nodes - 1)
+    tokens, accepted = arena.verify(
+        next_token_logits,
+        candidates[:, 1:].flatten(),
+        offsets,
+        slots=slots,
+        temperature=temperatures_of(temperatures, top_ks),
+        seeds=sampling_seed,
+        positions=seq_lens.long() + 1,
+        draft_temperature=draft_temperature,
+        max_draft=nodes - 1,
+    )
+    end = requests * nodes
+    decided = (tokens >= 0) & (retrieve_index >= 0) & (retrieve_index < end)
+    # What was not decided is written behind the end, which is cut off.
+    places = torch.where(decided, retrieve_index, end)
+    predict = torch.zeros(end + 1, dtype=torch.int32, device=arena.device)
+    predict.scatter_(0, places.flatten().long(), tokens.flatten().int())
+    return ChainVerified(predict[:-1], torch.where(decided, retrieve_index, -1).int(), accepted)

@@ -1,0 +1,250 @@
+"""vLLM's rejection samplers on `rdk::verify`: its layouts in, its layouts out.
+
+Written against vllm-project/vllm on GitHub, without importing it:
+
+- `rejection_sample` and `sample_draft`: the model runner V2. In `vllm/v1/worker/gpu/`,
+  `spec_decode/rejection_sampler.py` at commit 01b2105, `spec_decode/rejection_sampler_utils.py` at
+  02e318b, `spec_decode/speculator.py` at 02957b5, `spec_decode/autoregressive/speculator.py` at
+  0074614, and `input_batch.py` at 003db85 for slots and chunked prefills.
+- `rejection_sample_v1`: `vllm/v1/sample/rejection_sampler.py` at 7f6fc1c and at 0097a7b, the
+  metadata of `vllm/v1/spec_decode/metadata.py` at 1829ff4.
+
+In both layouts the rows of logits lie as `rdk::verify` reads them: for each request its drafted
+positions, then the one behind them. A request without drafts, a chunked prefill among them, has one
+row; it gets one token, which vLLM drops itself if the prefill goes on.
+
+Two rules keep the output lossless (DESIGN section 5). A draft is never shortened because of its
+tokens: where a grammar forbids one, leave it in, with the target's logit at `-inf`, and it is
+rejected. And `rdk::verify` takes -1 as "nothing was drafted here", whatever the drafter thought.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .draft_arena import DraftArena, check_layout
+
+__all__ = ["PLACEHOLDER_TOKEN_ID", "rejection_sample", "rejection_sample_v1", "sample_draft"]
+
+PLACEHOLDER_TOKEN_ID = -1
+
+
+def sample_draft(
+    logits: Tensor,
+    positions: Tensor,
+    idx_mapping: Tensor,
+    temperature: Tensor,
+    seeds: Tensor,
+    draft_step: Tensor,
+    arena: DraftArena,
+) -> Tensor:
+    """`DraftModelSpeculator.sample_draft` of the model runner V2, behind the draft model's head.
+
+    Args:
+        logits: `[num_reqs, V_d]`, over the drafter's own vocabulary, before anything is done to
+            them, in the arena's dtype.
+        positions: `[num_reqs]`, one less than the positions of the tokens that are drawn.
+        idx_mapping: `[num_reqs]`, the slot of each request; negative for padding.
+        temperature: `[max_num_reqs]` float32, by slot. seeds: `[max_num_reqs]` int64, by slot.
+        draft_step: one integer, 0 for the first draft of a step.
+        arena: keeps `logits` for `rejection_sample`.
+
+    Returns:
+        `[num_reqs]` int64 target ids, -1 where a row of logits is no distribution.
+    """
+    requests = idx_mapping.shape[0]
+    check_layout(
+        "rdk_cuda.integrations.vllm.sample_draft",
+        arena.device,
+        integers={
+            "positions": (positions, (requests,)),
+            "idx_mapping": (idx_mapping, (requests,)),
+            "seeds": (seeds, tuple(temperature.shape)),
+            "draft_step": (draft_step, ()),
+        },
+        floats={"temperature": (temperature, tuple(temperature.shape[:1]))},
+    )
+    slots = _existing(idx_mapping, temperature.shape[0])
+    return arena.draft(
+        logits,
+        draft_step,
+        slots=idx_mapping,
+        temperature=temperature[slots],
+        seeds=seeds[slots],
+        positions=positions.long() + 1 - draft_step,
+    )
+
+
+def rejection_sample(
+    target_logits: Tensor,
+    draft_sampled: Tensor,
+    cu_num_logits: Tensor,
+    pos: Tensor,
+    idx_mapping: Tensor,
+    temperature: Tensor,
+    seed: Tensor,
+    num_speculative_steps: int,
+    arena: DraftArena,
+    *,
+    has_distribution: bool = True,
+    draft_temperature: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`rejection_sample` of the model runner V2, whose argument names these are.
+
+    Args:
+        target_logits: `[num_logits, V_t]`, processed: already divided by the temperature, with
+            `-inf` where top-k, top-p or a grammar forbids a token.
+        draft_sampled: `[num_logits]`, the input token of each row: the request's newest token, then
+            its drafts. Those are target ids.
+        cu_num_logits: `[num_reqs + 1]` int32; every request owns at least one row. Rows behind the
+            last entry are padding.
+        pos: `[num_logits]`, the positions of the input tokens.
+        idx_mapping: `[num_reqs]`, the slot of each request; negative for padding.
+        temperature: `[max_num_reqs]` float32, by slot. 0 is greedy; of the others the logits know.
+        seed: `[max_num_reqs]` int64, by slot, as `DraftArena.draft` was given them.
+        num_speculative_steps: the most drafts of a request.
+        arena: what was drafted from, with `idx_mapping`'s slots. It stands for `draft_logits`.
+        has_distribution: False for drafts of an n-gram or suffix drafter.
+        draft_temperature: `[max_num_reqs]`, by slot, what was drafted with; None: `temperature`.
+
+    Returns:
+        `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 behind the last token, and
+        `num_sampled` `[num_reqs]` int32: 1 to `num_speculative_steps + 1` tokens, or fewer where a
+        row of `target_logits` is no distribution.
+
+    Raises:
+        ValueError, RuntimeError: naming the argument that does not fit.
+
+    Example:
+        >>> import torch
+        >>> from rdk_cuda import Affinity, Vocabulary
+        >>> affinity = Affinity.intersection(Vocabulary.identity(5))
+        >>> arena = DraftArena(affinity, slots=0, draft_length=2)
+        >>> sampled, num_sampled = rejection_sample(
+        ...     torch.eye(5)[[1, 2, 3, 4]], torch.tensor([0, 1, 2, 9]),
+        ...     torch.tensor([0, 3, 4], dtype=torch.int32), torch.tensor([7, 8, 9, 4]),
+        ...     torch.tensor([1, 0]), torch.zeros(2), torch.tensor([3, 4]), 2, arena,
+        ...     has_distribution=False)
+        >>> sampled
+        tensor([[ 1,  2,  3],
+                [ 4, -1, -1]])
+    """
+    rows, requests = target_logits.shape[0], idx_mapping.shape[0]
+    if rows < requests:
+        raise ValueError(
+            f"rdk_cuda.integrations.vllm.rejection_sample: target_logits has {rows} rows; needs at "
+            f"least one for each of the {requests} requests of idx_mapping"
+        )
+    check_layout(
+        "rdk_cuda.integrations.vllm.rejection_sample",
+        arena.device,
+        integers={
+            "draft_sampled": (draft_sampled, (rows,)),
+            "cu_num_logits": (cu_num_logits, (requests + 1,)),
+            "pos": (pos, (rows,)),
+            "idx_mapping": (idx_mapping, (requests,)),
+            "seed": (seed, tuple(temperature.shape)),
+        },
+        floats={
+            "target_logits": (target_logits, (rows, arena.affinity.target_size)),
+            "temperature": (temperature, tuple(temperature.shape[:1])),
+        },
+    )
+    before = torch.arange(requests + 1, dtype=torch.int32, device=arena.device)
+    offsets = cu_num_logits.int() - before  # of each request's rows, the first is no draft
+    drafts = torch.arange(rows - requests, dtype=torch.int32, device=arena.device)
+    request = torch.searchsorted(offsets[1:].contiguous(), drafts, right=True)
+    slots = _existing(idx_mapping, temperature.shape[0])
+    scale = temperature[slots]
+    tokens, _ = arena.verify(
+        target_logits,
+        draft_sampled[_existing(drafts + request + 1, rows)],
+        offsets,
+        slots=idx_mapping if has_distribution else None,
+        temperature=torch.where(scale == 0, 0.0, 1.0),
+        seeds=seed[slots],
+        positions=pos[_existing(cu_num_logits[:-1], rows)].long() + 1,
+        draft_temperature=scale if draft_temperature is None else draft_temperature[slots],
+        max_draft=num_speculative_steps,
+    )
+    return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
+
+
+def rejection_sample_v1(
+    logits: Tensor,
+    draft_token_ids: Tensor,
+    cu_num_draft_tokens: Tensor,
+    max_spec_len: int,
+    positions: Tensor,
+    temperature: Tensor | None,
+    seeds: Tensor,
+    arena: DraftArena,
+    *,
+    slots: Tensor | None,
+    draft_temperature: Tensor | None = None,
+) -> Tensor:
+    """What `RejectionSampler` of V1 returns, from the fields of its `SpecDecodeMetadata`.
+
+    Args:
+        logits: `[num_tokens + batch_size, V_t]`, of the rows of `logits_indices`, not divided by
+            the temperature; `-inf` where top-k, top-p or a grammar forbids a token. (So
+            `target_logits_indices` and `bonus_logits_indices` are not needed: they say that the
+            rows lie as described above.)
+        draft_token_ids: `[num_tokens]` int32 target ids, packed.
+        cu_num_draft_tokens: `[batch_size]` int32, without the leading 0.
+        max_spec_len: the most drafts of a request in this batch.
+        positions: `[num_tokens + batch_size]`, those of the input tokens at `logits_indices`.
+        temperature: `[batch_size]` float32, None if all are greedy. GREEDY_TEMPERATURE is 0, and
+            was -1: both are understood.
+        seeds: `[batch_size]` int64, a seed for each request. (V1 has a generator for some requests
+            instead, which is on the host.)
+        arena, slots: what was drafted from, and `[batch_size]` each request's slot there, -1 for
+            drafts without a distribution. V1's own batch indices move when requests end: keep slots
+            by request. None: no draft has a distribution.
+        draft_temperature: `[batch_size]`, what was drafted with; None: `temperature`.
+
+    Returns:
+        `[batch_size, max_spec_len + 1]` int32, with `PLACEHOLDER_TOKEN_ID` behind the last token.
+
+    Raises:
+        ValueError, RuntimeError: naming the argument that does not fit.
+    """
+    batch = cu_num_draft_tokens.shape[0]
+    device = arena.device
+    if temperature is None:
+        temperature = torch.zeros(batch, device=device)
+    check_layout(
+        "rdk_cuda.integrations.vllm.rejection_sample_v1",
+        device,
+        integers={
+            "draft_token_ids": (draft_token_ids, tuple(draft_token_ids.shape[:1])),
+            "cu_num_draft_tokens": (cu_num_draft_tokens, (batch,)),
+            "positions": (positions, (logits.shape[0],)),
+            "seeds": (seeds, (batch,)),
+            "slots": (seeds if slots is None else slots, (batch,)),
+        },
+        floats={
+            "logits": (logits, (logits.shape[0], arena.affinity.target_size)),
+            "temperature": (temperature, (batch,)),
+        },
+    )
+    offsets = torch.cat([cu_num_draft_tokens.new_zeros(1), cu_num_draft_tokens]).int()
+    first_row = offsets[:-1] + torch.arange(batch, device=device)
+    tokens, _ = arena.verify(
+        logits,
+        draft_token_ids,
+        offsets,
+        slots=slots,
+        temperature=temperature.clamp(min=0),
+        seeds=seeds,
+        positions=positions[_existing(first_row, logits.shape[0])].long() + 1,
+        draft_temperature=None if draft_temperature is None else draft_temperature.clamp(min=0),
+        max_draft=max_spec_len,
+    )
+    return tokens.int()
+
+
+def _existing(indices: Tensor, size: int) -> Tensor:
+    """Padding and bad data read some place that is there; what they read is not used."""
+    return indices.clamp(0, max(size - 1, 0))

@@ -1,0 +1,49 @@
+"""An engine's step, drafts into slots and vLLM's verification of them, in one CUDA graph."""
+
+from __future__ import annotations
+
+import torch
+
+from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
+from tests import generators
+
+REQUESTS, SLOTS, SIZE, K = 3, 8, 40, 2
+
+
+def test_drafting_and_verification_are_captured_and_replayed(cuda: torch.device) -> None:
+    affinity = generators.affinity("mixed-1", SIZE).to(cuda)
+    arena = DraftArena(affinity, SLOTS, K)
+    draft_logits = generators.logits(REQUESTS, affinity.draft_size, 1).to(cuda)
+    target_logits = generators.logits(REQUESTS * (K + 1), SIZE, 2).to(cuda)
+    with cuda:
+        idx_mapping = torch.tensor([5, 0, 3], dtype=torch.int32)
+        temperature, seeds = torch.ones(SLOTS), torch.arange(SLOTS)
+        newest, draft_step = torch.tensor([7, 8, 9]), torch.arange(K)
+        cu_num_logits = torch.arange(REQUESTS + 1, dtype=torch.int32) * (K + 1)
+        pos = (newest[:, None] + torch.arange(K + 1)).flatten()
+        inputs = torch.zeros(REQUESTS, K + 1, dtype=torch.int64)
+
+    def step() -> tuple[torch.Tensor, torch.Tensor]:
+        for j in range(K):
+            inputs[:, j + 1] = sample_draft(
+                draft_logits, newest + j, idx_mapping, temperature, seeds, draft_step[j], arena
+            )
+        return rejection_sample(
+            *(target_logits, inputs.flatten(), cu_num_logits, pos, idx_mapping),
+            *(temperature, seeds, K, arena),
+        )
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        sampled, num_sampled = step()
+    seen = set()
+    for first_seed in (0, 100, 200):
+        seeds.copy_(torch.arange(first_seed, first_seed + SLOTS))
+        graph.replay()
+        replayed = sampled.clone(), num_sampled.clone()
+        for actual, expected in zip(replayed, step(), strict=True):
+            assert torch.equal(actual, expected)
+        seen.add(tuple(replayed[0].flatten().tolist()))
+    assert len(seen) == 3
