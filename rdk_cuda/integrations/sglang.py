@@ -1,11 +1,12 @@
 """SGLang's verification of a chain on `rdk::verify`: its layouts in, its layouts out.
 
-Written against sgl-project/sglang on GitHub, without importing it:
-`python/sglang/srt/speculative/eagle_utils.py` at commit 003ddbc (`eagle_sample`), `eagle_info.py`
-beside it at 0007d13 (`EagleVerifyInput`), `python/sglang/kernels/ops/speculative/
-reject_sampling.py` at f60f793 (`chain_speculative_sampling_triton`, whose place this takes),
-`python/sglang/srt/speculative/eagle_worker_v2.py` at 006b0e3 and
-`python/sglang/srt/sampling/sampling_params.py` at 00c17ca.
+Written against sgl-project/sglang on GitHub, without importing it. In `python/sglang/`:
+
+- `srt/speculative/eagle_utils.py` at commit 003ddbc, `eagle_sample`;
+- `kernels/ops/speculative/reject_sampling.py` at f60f793, `chain_speculative_sampling_triton`,
+  whose place this takes;
+- `srt/speculative/eagle_info.py` at 0007d13, `EagleVerifyInput`;
+- `srt/speculative/eagle_worker_v2.py` at 006b0e3 and `srt/sampling/sampling_params.py` at 00c17ca.
 
 It is for chains, `--speculative-eagle-topk 1`; there are no trees here. SGLang asks for a draft
 distribution over the target's vocabulary (`draft_probs`); here the drafter's own logits serve, in a

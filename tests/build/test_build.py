@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -17,40 +14,9 @@ import torch
 
 import rdk_cuda
 
-ROOT = Path(__file__).resolve().parents[2]
+from .distributions import ROOT, run
+
 IMPORT = "import json, rdk_cuda; print(rdk_cuda.__file__); print(json.dumps(rdk_cuda.build_info()))"
-
-
-def run(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git would give, so that no build writes into the checkout."""
-    copy = tmp_path_factory.mktemp("source") / "rdk_cuda"
-    shutil.copytree(
-        ROOT,
-        copy,
-        ignore=shutil.ignore_patterns(
-            ".*", "build", "dist", "tests", "models", "*.so", "*.egg-info", "__pycache__"
-        ),
-    )
-    return copy
-
-
-@pytest.fixture(scope="module")
-def built(source: Path) -> tuple[Path, str]:
-    result = run(["setup.py", "build_ext", "--inplace"], source)
-    assert result.returncode == 0, result.stderr
-    return source, result.stderr
 
 
 def installed_info(site: Path, folder: Path) -> dict[str, object]:
@@ -192,17 +158,6 @@ def test_no_macro_is_used_that_torch_2_11_lacks() -> None:
         "TORCH_BOX",
         "TORCH_ERROR_CODE_CHECK",
     }
-
-
-def test_a_source_distribution_has_every_source(built: tuple[Path, str], tmp_path: Path) -> None:
-    source, _ = built
-    result = run(["setup.py", "sdist", "--dist-dir", str(tmp_path)], source)
-    assert result.returncode == 0, result.stderr
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as files:
-        names = {name.split("/", 1)[1] for name in files.getnames() if "/" in name}
-    needed = {str(path.relative_to(source)) for path in (source / "csrc").rglob("*.*")}
-    assert needed | {"build_kernels.py", "setup.py", "pyproject.toml"} <= names
 
 
 def test_build_kernels_without_nvcc_says_what_it_needs(source: Path, tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""The repository's files, the source distribution made of them, and commands run in its folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# What only a checkout needs.
+NOT_DISTRIBUTED = {".ci/run", ".gitignore"}
+# Where git cannot tell: names that no file of the repository has.
+NEVER = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "*.egg-info", "*.so")
+
+
+def run(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def repository_files() -> set[str]:
+    """Paths of all files that are tracked, or would be after `git add`."""
+    git = ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "-z"]
+    listed = subprocess.run(
+        [*git, "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode == 0:
+        names = set(listed.stdout.rstrip("\0").split("\0"))
+        return {name for name in names if (ROOT / name).is_file()}
+    found = set()
+    for folder, folders, files in os.walk(ROOT):
+        top = Path(folder) == ROOT
+        ignored = NEVER(folder, [*folders, *files]) | (
+            {"build", "dist", "demo-output"} if top else set()
+        )
+        folders[:] = [name for name in folders if name not in ignored]
+        found |= {str((Path(folder) / name).relative_to(ROOT)) for name in set(files) - ignored}
+    return found
+
+
+def copy_repository(folder: Path) -> None:
+    """What a clone would be, so that no build writes into the checkout."""
+    for name in repository_files():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+
+
+def source_distribution(repository: Path, folder: Path) -> Path:
+    """The archive that `setup.py sdist` makes."""
+    result = run(["setup.py", "-q", "sdist", "--dist-dir", str(folder)], repository)
+    assert result.returncode == 0, result.stderr
+    (archive,) = folder.glob("*.tar.gz")
+    return archive
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    """The one folder in it."""
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    return source
