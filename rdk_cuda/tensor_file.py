@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["TensorFile", "to_bytes"]
+__all__ = ["TensorFile", "to_bytes", "write_whole"]
 
 
 def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
@@ -29,6 +29,16 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byte
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes beside `path` and renames, so that no reader ever sees half a file."""
+    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -49,17 +59,12 @@ class TensorFile:
     error: type[ValueError]
 
     def write(self, path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
-        """Writes beside `path` and renames, so that no reader ever sees half a file."""
+        """Writes the tensors and what the file is, whole or not at all."""
         said = {name: str(size) for name, size in sizes.items()}
         metadata = {"format": self.format, "format_version": str(self.version), **said}
         content = {name: tensors[name].cpu().contiguous() for name in self.names}
         self._safetensors()
-        beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            beside.write_bytes(to_bytes(content, metadata))
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(path, to_bytes(content, metadata))
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The tensors in a file that says it is of this kind, and its metadata; values unchecked.

@@ -28,7 +28,7 @@ class Request:
 
     Attributes:
         keep: the share of the vocabulary to keep; `keep_by` says by which score.
-        kept: a file with the ids to keep instead, or None.
+        kept: a map with the ids to keep instead (`read_token_map`), or None.
         positions: to read with the models, spread over the text.
         memory: in GiB, for what is recorded.
     """
@@ -90,7 +90,8 @@ def add_command(commands: Any) -> None:
         "--kept",
         type=Path,
         metavar="FILE",
-        help="keep these target ids instead, one a line, and as always special tokens and bytes",
+        help="keep these target ids instead, and as always special tokens and bytes: text with one "
+        "a line, JSON, .npy, a list of FR-Spec or SGLang (.pt), or an EAGLE-3 checkpoint with d2t",
     )
     for name, type_, text in (
         ("virtual", natural, "virtual tokens, at most"),

@@ -29,6 +29,7 @@ from rdk_cuda.integrations.saved_drafter import (
     refuse_existing,
     save_drafter,
 )
+from rdk_cuda.integrations.token_maps import TokenMapError, read_token_map
 from rdk_cuda.integrations.tokens import indispensable_tokens
 
 from .calibrate import Request
@@ -37,7 +38,7 @@ from .evaluation import evaluate_models
 from .evaluation_files import Row
 from .evaluation_table import show_rows
 from .files import without_nan
-from .models import Models, first_line, load_models, quiet
+from .models import Models, load_models, quiet
 from .progress import Stages
 from .text import Document, read_documents, window_length
 from .versions import versions
@@ -233,18 +234,13 @@ def counts_of(documents: Documents, size: int) -> Tensor:
 
 
 def ids_of_file(file: Path, size: int) -> Tensor:
-    """The target ids in a text file, one a line."""
+    """The target ids of a map: a list as other projects keep it, or an EAGLE-3 checkpoint."""
     try:
-        ids = [int(line) for line in file.read_text(encoding="utf-8").split()]
-        if min(ids, default=0) < 0:
-            raise ValueError(f"holds {min(ids)}")
-        return Vocabulary(ids, size).draft_ids
+        return read_token_map(file, size).draft_ids
     except OSError as error:
         raise InputError(f"--kept {file}: {error.strerror}; needs a readable file") from error
-    except (ValueError, OverflowError, RuntimeError) as error:  # no ids, or not each once
-        raise InputError(
-            f"--kept {file}: {first_line(error)}; needs target ids from 0 to {size - 1}, one a line"
-        ) from error
+    except TokenMapError as error:
+        raise InputError(f"--kept {error}") from error
 
 
 def measure(

@@ -232,11 +232,15 @@ def test_tokens_can_be_kept_by_other_scores(
         assert read <= set(drafter.vocabulary.kept.tolist())
 
 
+@pytest.mark.parametrize("form", ["text", "SGLang"])
 def test_tokens_can_be_named_and_indispensable_ones_join_them(
-    folder: Path, directories: Pair, tmp_path: Path, tiny: Models
+    folder: Path, directories: Pair, tmp_path: Path, tiny: Models, form: str
 ) -> None:
-    file = tmp_path / "kept.txt"
-    file.write_text("399\n300\n7\n")
+    file = tmp_path / "kept"
+    if form == "text":
+        file.write_text("399\n300\n7\n")
+    else:
+        torch.save([399, 300, 7], file)
     argv = command(directories, texts(folder), tmp_path / "out", "--kept", file)
     assert main(argv) == 0
     drafter, _ = load_head(tmp_path / "out")

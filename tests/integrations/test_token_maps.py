@@ -1,0 +1,244 @@
+"""Maps of other projects give the vocabulary that they mean, and go back as they came."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rdk_cuda import Vocabulary
+from rdk_cuda.integrations.token_maps import (
+    TokenMapError,
+    d2t_tensors,
+    from_d2t,
+    from_ids,
+    read_token_map,
+    write_d2t,
+    write_hot_tokens,
+)
+
+IDS, SIZE = [17, 3, 40, 0, 9, 8], 41
+VOCABULARY = Vocabulary(IDS, SIZE)
+
+
+# Lists. The order of the file is the order of the head's rows.
+
+
+@pytest.mark.parametrize(
+    "content",
+    [IDS, tuple(IDS), torch.tensor(IDS), torch.tensor(IDS, dtype=torch.int32)],
+    ids=["list", "tuple", "int64", "int32"],
+)
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_lists_of_fr_spec_and_sglang(tmp_path: Path, content: object, zipped: bool) -> None:
+    torch.save(content, tmp_path / "freq_6.pt", _use_new_zipfile_serialization=zipped)
+    assert read_token_map(tmp_path / "freq_6.pt", SIZE) == VOCABULARY
+    assert read_token_map(str(tmp_path / "freq_6.pt"), SIZE, "ids") == VOCABULARY
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint16, np.uint64, ">i4"])
+def test_numpy_lists(tmp_path: Path, dtype: object) -> None:
+    np.save(tmp_path / "kept.npy", np.array(IDS, dtype=dtype))  # type: ignore[call-overload]
+    assert read_token_map(tmp_path / "kept.npy", SIZE) == VOCABULARY
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "17\n3\n40\n0\n9\n8\n",
+        "# kept by frequency\n17 3\r\n40\t0  # the end token\n\n9 8",
+        "\ufeff17\n3\n40\n0\n9\n8",
+        "[17, 3, 40, 0, 9, 8]",
+        "\n [17, 3,\n40, 0, 9, 8]\n",
+    ],
+)
+def test_text_and_json_lists(tmp_path: Path, text: str) -> None:
+    (tmp_path / "kept").write_text(text, encoding="utf-8")
+    assert read_token_map(tmp_path / "kept", SIZE) == VOCABULARY
+
+
+def test_the_format_shows_in_the_content_not_in_the_name(tmp_path: Path) -> None:
+    torch.save(IDS, tmp_path / "kept.txt")
+    (tmp_path / "kept.pt").write_text("17 3 40 0 9 8")
+    save_file(d2t_tensors(VOCABULARY), tmp_path / "kept.npy")
+    for name in ("kept.txt", "kept.pt", "kept.npy"):
+        assert read_token_map(tmp_path / name, SIZE) == VOCABULARY
+
+
+def test_a_list_that_names_its_end_token_again_can_mask_the_repeat(tmp_path: Path) -> None:
+    """As FR-Spec's script writes it where the end token comes with one that is frequent."""
+    torch.save([5, 1, 2, 1, 9, 5], tmp_path / "freq_4.pt")
+    vocabulary = read_token_map(tmp_path / "freq_4.pt", SIZE, mask_repeats=True)
+    assert vocabulary.draft_ids.tolist() == [5, 1, 2, -1, 9, -1]
+    with pytest.raises(TokenMapError, match=r"draft_ids\[1\] and draft_ids\[3\] are both 1.*mask"):
+        read_token_map(tmp_path / "freq_4.pt", SIZE)
+
+
+# d2t.
+
+
+def checkpoint(vocabulary: Vocabulary, rows: int | None = None) -> dict[str, Tensor]:
+    rows = vocabulary.draft_size if rows is None else rows
+    return {"lm_head.weight": torch.zeros(rows, 4), "midlayer.norm.weight": torch.ones(4)} | (
+        d2t_tensors(vocabulary)
+    )
+
+
+@pytest.mark.parametrize("names", [("d2t", "t2d"), ("model.d2t", "model.t2d")])
+def test_a_checkpoint_in_safetensors(tmp_path: Path, names: tuple[str, str]) -> None:
+    tensors = checkpoint(VOCABULARY)
+    tensors |= {names[0]: tensors.pop("d2t"), names[1]: tensors.pop("t2d")}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert read_token_map(tmp_path / "model.safetensors", SIZE) == VOCABULARY
+    assert read_token_map(tmp_path, SIZE, "d2t") == VOCABULARY
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_a_checkpoint_of_torch_save(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(checkpoint(VOCABULARY), path, _use_new_zipfile_serialization=zipped)
+    assert read_token_map(path, SIZE) == VOCABULARY
+    assert read_token_map(tmp_path, SIZE) == VOCABULARY
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_a_checkpoint_in_shards(tmp_path: Path, suffix: str) -> None:
+    tensors = checkpoint(VOCABULARY)
+    where = {name: f"part-{at % 3}.{suffix}" for at, name in enumerate(tensors)}
+    for file in set(where.values()):
+        part = {name: tensors[name] for name in tensors if where[name] == file}
+        (save_file if suffix == "safetensors" else torch.save)(part, tmp_path / file)
+    stem = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[suffix]
+    (tmp_path / f"{stem}.index.json").write_text(json.dumps({"weight_map": where}))
+    assert read_token_map(tmp_path, SIZE) == VOCABULARY
+
+
+def test_a_checkpoint_without_a_mask_or_a_head(tmp_path: Path) -> None:
+    save_file({"d2t": d2t_tensors(VOCABULARY)["d2t"]}, tmp_path / "model.safetensors")
+    assert read_token_map(tmp_path, SIZE) == VOCABULARY
+
+
+def test_bare_d2t_has_to_be_called_that(tmp_path: Path) -> None:
+    """As speculators keeps it beside its data."""
+    np.save(tmp_path / "d2t.npy", np.array([2, 2, 2, 5]))
+    assert read_token_map(tmp_path / "d2t.npy", SIZE, "d2t").draft_ids.tolist() == [2, 3, 4, 8]
+    with pytest.raises(TokenMapError, match=r"are both 2.*kind 'd2t'"):
+        read_token_map(tmp_path / "d2t.npy", SIZE)
+
+
+def test_a_head_with_the_whole_vocabulary_has_offsets_of_zero() -> None:
+    """EAGLE-3 for Vicuna: zeros, and a mask that may never have been filled."""
+    zeros = torch.zeros(SIZE, dtype=torch.int64)
+    for mask in (None, torch.zeros(SIZE, dtype=torch.bool), torch.ones(SIZE, dtype=torch.bool)):
+        assert from_d2t(zeros, SIZE, t2d=mask) == Vocabulary.identity(SIZE)
+
+
+vocabularies = st.integers(1, 60).flatmap(
+    lambda size: st.tuples(
+        st.lists(st.integers(0, size - 1), min_size=1, unique=True), st.just(size)
+    )
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(vocabularies)
+def test_with_the_mask_either_convention_is_recognised(drawn: tuple[list[int], int]) -> None:
+    vocabulary = Vocabulary(*drawn)
+    tensors = d2t_tensors(vocabulary)
+    size, mask = vocabulary.target_size, tensors["t2d"]
+    assert from_d2t(tensors["d2t"], size, t2d=mask) == vocabulary
+    assert from_d2t(vocabulary.draft_ids, size, t2d=mask) == vocabulary
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(vocabularies)
+def test_without_the_mask_a_reading_is_right_or_refused(drawn: tuple[list[int], int]) -> None:
+    vocabulary = Vocabulary(*drawn)
+    for stored, d2t in (
+        ("offset", d2t_tensors(vocabulary)["d2t"]),
+        ("absolute", vocabulary.draft_ids),
+    ):
+        refusal = ""
+        try:
+            assert from_d2t(d2t, vocabulary.target_size) == vocabulary
+        except TokenMapError as error:
+            refusal = str(error)
+        assert not refusal or "may be offsets" in refusal
+        assert from_d2t(d2t, vocabulary.target_size, stored=stored) == vocabulary  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("share", [8000 / 32000, 32000 / 128256])
+def test_maps_of_the_usual_sizes_are_recognised_without_a_mask(share: float) -> None:
+    size = 128256
+    random = torch.Generator().manual_seed(0)
+    kept = torch.rand(size, generator=random).argsort()[: int(share * size)].sort().values
+    vocabulary = Vocabulary(kept, size)
+    assert from_d2t(d2t_tensors(vocabulary)["d2t"], size) == vocabulary
+    assert from_d2t(kept, size) == vocabulary
+
+
+def test_a_map_that_may_be_either_is_refused_unless_the_caller_says_which(tmp_path: Path) -> None:
+    """torch.arange as a buffer's default: the identity as ids, every second token as offsets."""
+    save_file({"d2t": torch.arange(8)}, tmp_path / "model.safetensors")
+    with pytest.raises(TokenMapError, match=r"may be offsets \(first tokens \[0, 2, 4, 6\]\)"):
+        read_token_map(tmp_path, SIZE)
+    with pytest.raises(TokenMapError, match="may be offsets"):
+        read_token_map(tmp_path, SIZE, "d2t")
+    assert read_token_map(tmp_path, SIZE, "d2t-absolute").draft_ids.tolist() == [*range(8)]
+    assert read_token_map(tmp_path, SIZE, "d2t-offset").draft_ids.tolist() == [*range(0, 16, 2)]
+
+
+# Back again.
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(vocabularies)
+def test_what_is_written_reads_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[list[int], int]
+) -> None:
+    vocabulary, folder = Vocabulary(*drawn), tmp_path_factory.mktemp("written")
+    size = vocabulary.target_size
+    write_hot_tokens(vocabulary, folder / "hot.pt")
+    assert read_token_map(folder / "hot.pt", size) == vocabulary
+    write_d2t(vocabulary, folder / "map.safetensors")
+    assert read_token_map(folder / "map.safetensors", size) == vocabulary
+    assert {path.name for path in folder.iterdir()} == {"hot.pt", "map.safetensors"}
+
+
+def test_a_list_is_written_as_sglang_loads_it(tmp_path: Path) -> None:
+    """`torch.tensor(torch.load(path, weights_only=True), dtype=torch.int64)`, rows of the head."""
+    write_hot_tokens(VOCABULARY, tmp_path / "hot.pt")
+    hot = torch.tensor(torch.load(tmp_path / "hot.pt", weights_only=True), dtype=torch.int64)
+    assert torch.equal(hot, VOCABULARY.draft_ids)
+
+
+def test_d2t_is_written_as_vllm_and_sglang_read_it(tmp_path: Path) -> None:
+    """vLLM scatters logits to `arange + d2t`; a parameter of int64 takes them."""
+    write_d2t(VOCABULARY, tmp_path / "map.safetensors")
+    tensors = load_file(tmp_path / "map.safetensors")
+    assert set(tensors) == {"d2t", "t2d"}
+    assert tensors["d2t"].dtype == torch.int64
+    assert (torch.arange(6) + tensors["d2t"]).tolist() == IDS
+    assert tensors["t2d"].dtype == torch.bool
+    assert tensors["t2d"].nonzero().flatten().tolist() == sorted(IDS)
+
+
+def test_a_drafter_token_that_the_target_lacks_cannot_be_written(tmp_path: Path) -> None:
+    vocabulary = Vocabulary([4, -1, 2], SIZE)
+    for write in (write_hot_tokens, write_d2t):
+        with pytest.raises(ValueError, match="drafter token 1 has no target id"):
+            write(vocabulary, tmp_path / "map")
+    assert not list(tmp_path.iterdir())
+
+
+def test_maps_in_memory() -> None:
+    assert from_ids(torch.tensor(IDS, dtype=torch.int32), SIZE) == VOCABULARY
+    assert from_d2t([2, 2, 2], SIZE).draft_ids.tolist() == [2, 3, 4]
+    assert from_ids([3, 3, 3], SIZE, mask_repeats=True).draft_ids.tolist() == [3, -1, -1]
