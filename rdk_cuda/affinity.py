@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ _BLOCK_ENTRIES = 1 << 13  # rows of a head that are held in float64 at a time
 class Affinity:
     """A linear map from drafter tokens to distributions over target tokens.
 
-    Immutable: replace one, never write into its tensors. Build one with `intersection`,
+    Immutable: replace one, never write into its tensors. Build one with `intersection`, `between`,
     `first_order`, `covariance`, `cold_mass`, `virtual_tokens` or `from_rows`, or read it with
     `load`. The constructor itself takes the canonical tensors below and copies and checks them.
 
@@ -227,6 +228,41 @@ class Affinity:
                     [0., 0., 0.]], dtype=torch.float64)
         """
         return cls(**samplers.intersection(vocabulary))
+
+    @classmethod
+    def between(
+        cls,
+        drafter_tokenizer: Any,
+        target_tokenizer: Any,
+        *,
+        prior: Tensor | None = None,
+        draft_size: int | None = None,
+        target_size: int | None = None,
+    ) -> Affinity:
+        """Two tokenizers: a token that the target lacks goes to target tokens that begin it.
+
+        A token that both have maps to itself, as in the intersection of `Vocabulary.between`, which
+        documents the other arguments. Any other one maps to target tokens whose bytes its own begin
+        with; if there is none, as for a special token, it is masked. To feed the drafter the text
+        that follows, in its own tokens, is up to the caller's loop.
+
+        Args:
+            prior: `[V_t]`, mean target probabilities: all target tokens that begin a token share
+                its mass in proportion to them. None: the longest gets all of it, as where the prior
+                has no mass.
+
+        Example:
+            >>> ours, theirs = {b"the": 0, b"t": 1, b"a": 2}, {b"a": 0, b"their": 1}
+            >>> Affinity.between(theirs, ours).dense()
+            tensor([[0., 0., 1.],
+                    [1., 0., 0.]], dtype=torch.float64)
+            >>> prior = torch.tensor([0.5, 0.25, 0.25])
+            >>> Affinity.between(theirs, ours, prior=prior).dense()[1]
+            tensor([0.6667, 0.3333, 0.0000], dtype=torch.float64)
+        """
+        return cls(
+            **samplers.between(drafter_tokenizer, target_tokenizer, prior, draft_size, target_size)
+        )
 
     @classmethod
     def first_order(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,11 +20,13 @@ from .masses import (
     token_masses,
     virtual_token_weights,
 )
+from .token_bytes import beginnings, token_bytes
 from .validation import AffinityError
 from .vocabulary import Vocabulary
 
 __all__ = [
     "Keep",
+    "between",
     "cold_mass",
     "covariance",
     "first_order",
@@ -44,6 +46,33 @@ def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
     return canonical_tensors(
         vocabulary.target_size, kept_masses(vocabulary), bias=_kept_bias(vocabulary)
     )
+
+
+def between(
+    drafter_tokenizer: Any,
+    target_tokenizer: Any,
+    prior: Tensor | None,
+    draft_size: int | None,
+    target_size: int | None,
+) -> dict[str, Tensor]:
+    """Tokens that both have to themselves, the drafter's own to target tokens that begin them."""
+    drafter, target = token_bytes(drafter_tokenizer), token_bytes(target_tokenizer)
+    vocabulary = Vocabulary.between(drafter, target, draft_size=draft_size, target_size=target_size)
+    size, ids = vocabulary.target_size, target.ids()
+    masses = None if prior is None else token_masses("Affinity.between: prior", prior, (size,))
+    rows: list[dict[int, float]] = [{} for _ in range(vocabulary.draft_size)]
+    own_ids = vocabulary.draft_ids.tolist()
+    for draft_id, spelling in enumerate(drafter.spellings):
+        own = own_ids[draft_id]
+        first = [own] if own >= 0 else beginnings(spelling, ids)
+        if len(first) > 1 and masses is not None and bool(masses[first].any()):
+            rows[draft_id] = dict(zip(first, masses[first].tolist(), strict=True))
+        elif first:
+            rows[draft_id] = {first[0]: 1.0}
+    entries = row_masses("Affinity.between", rows, size)
+    known = entries.row_sums(vocabulary.draft_size) > 0
+    bias = torch.where(known, 0.0, -math.inf)
+    return canonical_tensors(size, entries, bias=bias)
 
 
 def first_order(

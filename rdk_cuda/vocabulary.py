@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from .token_bytes import TokenBytes, matching_ids, token_bytes
 
 __all__ = ["Vocabulary"]
 
@@ -83,6 +86,40 @@ class Vocabulary:
     def identity(cls, size: int) -> Vocabulary:
         """Drafter and target share one vocabulary of `size` tokens."""
         return cls(torch.arange(size), size)
+
+    @classmethod
+    def between(
+        cls,
+        drafter_tokenizer: Any,
+        target_tokenizer: Any,
+        *,
+        draft_size: int | None = None,
+        target_size: int | None = None,
+    ) -> Vocabulary:
+        """A drafter and a target with tokenizers of their own: which tokens have the same bytes.
+
+        Token-level intersection (arXiv:2502.05202). Special tokens match special ones of the same
+        name. Where tokens have the same bytes, `rdk_cuda.token_bytes.matching_ids` says which is
+        paired with which; a drafter token without a partner has the target id -1.
+
+        Args:
+            drafter_tokenizer, target_tokenizer: whatever `rdk_cuda.token_bytes.token_bytes` takes:
+                tokenizers of Hugging Face, or mappings from bytes to ids.
+            draft_size, target_size: `V_d` and `V_t`, the widths of the models' logits, which may be
+                more than their tokenizers have tokens. None: as many.
+
+        Raises:
+            TypeError, ValueError: as `token_bytes`, or a size below the number of tokens.
+
+        Example:
+            >>> ours, theirs = {b"a": 0, b"b": 1, b" a": 2}, {b"ab": 0, b" a": 1, b"a": 2}
+            >>> Vocabulary.between(theirs, ours).draft_ids.tolist()
+            [-1, 2, 0]
+        """
+        drafter, target = token_bytes(drafter_tokenizer), token_bytes(target_tokenizer)
+        ids = torch.full((_size("draft_size", draft_size, drafter),), -1)
+        ids[: len(drafter.spellings)] = torch.tensor(matching_ids(drafter, target))
+        return cls(ids, _size("target_size", target_size, target))
 
     @classmethod
     def most_likely(
@@ -183,3 +220,13 @@ class Vocabulary:
             f"Vocabulary(draft_size={self.draft_size}, target_size={self.target_size}, "
             f"kept={self.kept.numel()}, pruned={self.pruned.numel()})"
         )
+
+
+def _size(name: str, size: int | None, tokens: TokenBytes) -> int:
+    count = len(tokens.spellings)
+    if size is not None and size < count:
+        raise ValueError(
+            f"Vocabulary.between: {name} is {size}; needs at least {count}, as many as the "
+            "tokenizer has tokens"
+        )
+    return count if size is None else size

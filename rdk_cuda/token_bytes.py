@@ -1,0 +1,228 @@
+"""What each token of a tokenizer stands for: the bytes that its decoder makes of it.
+
+So that tokens of two tokenizers can be compared, whichever way each of them writes bytes: a
+byte-level BPE in an alphabet of its own (GPT-2), SentencePiece with ▁ for a space and with tokens
+like `<0x0A>`. Imports neither tokenizers nor transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+__all__ = ["Spelling", "TokenBytes", "beginnings", "matching_ids", "token_bytes"]
+
+Spelling: TypeAlias = bytes | str | None
+"""The bytes of an ordinary token, the name of a special one, None for an id without either."""
+
+_MOST_TOKENS = 1 << 24  # of a mapping; the largest vocabularies have 2^18
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class TokenBytes:
+    """The tokens of a tokenizer, as `token_bytes` finds them.
+
+    Attributes:
+        spellings: by id.
+        byte_fallbacks: ids of tokens like `<0x0A>`, which spell what no ordinary token does.
+    """
+
+    spellings: tuple[Spelling, ...]
+    byte_fallbacks: frozenset[int] = frozenset()
+
+    def ids(self) -> dict[bytes | str, list[int]]:
+        """The tokens of each spelling, the one that a tokenizer would rather use first.
+
+        Ordinary tokens come before byte fallbacks, and then lower ids before higher.
+        """
+        found: dict[bytes | str, list[int]] = {}
+        for id in sorted(range(len(self.spellings)), key=lambda id: id in self.byte_fallbacks):
+            spelling = self.spellings[id]
+            if spelling is not None:
+                found.setdefault(spelling, []).append(id)
+        return found
+
+
+def matching_ids(drafter: TokenBytes, target: TokenBytes) -> list[int]:
+    """The target id of each drafter token, -1 where there is none.
+
+    Tokens match that have the same bytes, or that are both special and have the same name. Where
+    either side has several of the same bytes, the first is paired with the first, in the order of
+    `TokenBytes.ids`, then the second with the second; a drafter's tokens that are left get -1.
+    So every target id is used at most once, and two equal tokenizers match one to one.
+
+    Example:
+        >>> drafter = TokenBytes((b"the", b" a", "<s>", b"the", None))
+        >>> target = TokenBytes(("<s>", b"the", b"<s>", b"b"))
+        >>> matching_ids(drafter, target)
+        [1, -1, 0, -1, -1]
+    """
+    known = target.ids()
+    matched = [-1] * len(drafter.spellings)
+    for spelling, ids in drafter.ids().items():
+        for draft_id, target_id in zip(ids, known.get(spelling, ()), strict=False):
+            matched[draft_id] = target_id
+    return matched
+
+
+def beginnings(spelling: Spelling, ids: Mapping[bytes | str, list[int]]) -> list[int]:
+    """The tokens that a text may begin with, the longest first, one for each length.
+
+    Args:
+        ids: `TokenBytes.ids` of a tokenizer. One of them may have all of the text's bytes.
+
+    Example:
+        >>> beginnings(b"their", TokenBytes((b"t", b"he", b"the", "their")).ids())
+        [2, 0]
+    """
+    if not isinstance(spelling, bytes):
+        return []
+    lengths = range(len(spelling), 0, -1)
+    return [ids[spelling[:length]][0] for length in lengths if spelling[:length] in ids]
+
+
+def token_bytes(tokenizer: Any) -> TokenBytes:
+    """The bytes of each token, as the tokenizer's decoder has them within a text.
+
+    A token of SentencePiece keeps the space that it begins with, though a decoder drops that at the
+    start of a text.
+
+    Args:
+        tokenizer: a `tokenizers.Tokenizer`; a fast tokenizer of transformers; or a mapping to ids
+            from bytes, and from the names of special tokens (the two tables of tiktoken in one).
+
+    Raises:
+        TypeError: another object, or a decoder that does not tell a token's bytes by itself.
+        ValueError: a mapping whose ids are not distinct, or no ids.
+
+    Example:
+        >>> token_bytes({b"the": 0, "<s>": 2}).spellings
+        (b'the', None, '<s>')
+    """
+    if isinstance(tokenizer, TokenBytes):
+        return tokenizer
+    if isinstance(tokenizer, Mapping):
+        return TokenBytes(_by_id(_checked_mapping(tokenizer)))
+    fast = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not all(hasattr(fast, name) for name in ("decoder", "get_added_tokens_decoder")):
+        raise TypeError(
+            f"token_bytes: got a {type(tokenizer).__name__}; needs a tokenizers.Tokenizer, a fast "
+            "tokenizer of transformers, or a mapping from bytes to ids"
+        )
+    special = {id for id, token in fast.get_added_tokens_decoder().items() if token.special}
+    special |= set(getattr(tokenizer, "all_special_ids", ()))
+    decode, known = _decoder(fast.decoder), fast.get_vocab(with_added_tokens=True)
+    spellings = _by_id(
+        (token if id in special else decode(token), id) for token, id in known.items()
+    )
+    byte_fallbacks = (
+        id
+        for token, id in known.items()
+        if _BYTE_TOKEN.fullmatch(token) and spellings[id] == bytes.fromhex(token[3:5])
+    )
+    return TokenBytes(spellings, frozenset(byte_fallbacks))
+
+
+def _by_id(tokens: Iterable[tuple[bytes | str, int]]) -> tuple[Spelling, ...]:
+    by_id = {id: spelling or None for spelling, id in tokens}
+    return tuple(by_id.get(id) for id in range(max(by_id, default=-1) + 1))
+
+
+def _checked_mapping(tokens: Mapping[Any, Any]) -> list[tuple[bytes | str, int]]:
+    if not any(isinstance(token, bytes) for token in tokens):
+        raise TypeError(
+            "token_bytes: got a mapping without bytes among its keys, so how it writes them is not "
+            "known; needs the tokenizer itself, or a mapping from bytes to ids"
+        )
+    for token, id in tokens.items():
+        if not isinstance(token, (bytes, str)) or type(id) is not int or not 0 <= id < _MOST_TOKENS:
+            raise ValueError(
+                f"token_bytes: maps {token!r:.40} to {id!r:.40}; needs bytes, or a special token's "
+                f"name, to an id from 0 to {_MOST_TOKENS - 1}"
+            )
+    if len(set(tokens.values())) < len(tokens):
+        raise ValueError("token_bytes: maps two tokens to one id; needs an id of its own for each")
+    return list(tokens.items())
+
+
+# Decoders, as the tokenizers library describes them.
+
+
+def _decoder(decoder: Any) -> Callable[[str], bytes]:
+    """What becomes of one token in the middle of a text."""
+    if decoder is None:
+        raise TypeError(
+            "token_bytes: the tokenizer has no decoder, so how it writes bytes is not known; needs "
+            "one with a decoder, or a mapping from bytes to ids"
+        )
+
+    steps = _steps(json.loads(decoder.__getstate__()))
+
+    def decode(token: str) -> bytes:
+        spelled: bytes | str = token
+        for step in steps:
+            if isinstance(spelled, str):
+                spelled = step(spelled)
+        return spelled.encode() if isinstance(spelled, str) else spelled
+
+    return decode
+
+
+def _steps(state: dict[str, Any]) -> list[Callable[[str], bytes | str]]:
+    """How a decoder treats a token, step by step; what is bytes already stays."""
+    kind = state["type"]
+    if kind == "Sequence":
+        parts = state["decoders"]
+        whole = next((at for at, part in enumerate(parts) if part["type"] == "Fuse"), len(parts))
+        # What is stripped once all tokens are one is the beginning or the end of a text.
+        parts = [
+            p for at, p in enumerate(parts) if at < whole or p["type"] not in ("Fuse", "Strip")
+        ]
+        return [step for part in parts for step in _steps(part)]
+    if kind == "ByteLevel":
+        return [_from_alphabet]
+    if kind == "ByteFallback":
+        return [_from_byte_token]
+    if kind == "Metaspace":
+        return [_replacing(state["replacement"], " ")]
+    if kind == "Replace" and "String" in state["pattern"]:
+        return [_replacing(state["pattern"]["String"], state["content"])]
+    if kind == "Fuse":
+        return []
+    raise TypeError(
+        f"token_bytes: the tokenizer's decoder has a step {kind}, which does not tell a token's "
+        "bytes by itself; needs ByteLevel, ByteFallback, Metaspace or Replace, or a mapping from "
+        "bytes to ids"
+    )
+
+
+def _replacing(pattern: str, content: str) -> Callable[[str], str]:
+    return lambda token: token.replace(pattern, content)
+
+
+def _from_byte_token(token: str) -> bytes | str:
+    return bytes.fromhex(token[3:5]) if _BYTE_TOKEN.fullmatch(token) else token
+
+
+def _from_alphabet(token: str) -> bytes:
+    """A token of another alphabet, as an added one may be, is left as it is."""
+    try:
+        return bytes(map(_ALPHABET.__getitem__, token))
+    except KeyError:
+        return token.encode()
+
+
+def _alphabet() -> dict[str, int]:
+    """The byte of each character: printable bytes are themselves, the others follow from U+0100."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + at): byte for at, byte in enumerate(others)
+    }
+
+
+_ALPHABET = _alphabet()
