@@ -114,7 +114,6 @@ def token_bytes(tokenizer: Any) -> TokenBytes:
             "tokenizer of transformers, or a mapping from bytes to ids"
         )
     special = {id for id, token in fast.get_added_tokens_decoder().items() if token.special}
-    special |= set(getattr(tokenizer, "all_special_ids", ()))
     decode, known = _decoder(fast.decoder), fast.get_vocab(with_added_tokens=True)
     spellings = _by_id(
         (token if id in special else decode(token), id) for token, id in known.items()

@@ -22,7 +22,8 @@ _CHECKPOINTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-_ROLES = {"d2t": "d2t", "draft_id_to_target_id": "d2t", "t2d": "t2d"}
+_MAPS = {"d2t": "d2t", "draft_id_to_target_id": "d2t", "t2d": "t2d"}
+_HEADS = ("lm_head.weight", "model.lm_head.weight")
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _INT64_MAX = 2**63 - 1
 _NEEDS_IDS = "needs target ids (of scores, Vocabulary.most_likely keeps the highest)"
@@ -147,7 +148,7 @@ def _roles(path: Path, tensors: dict[str, Tensor], target_size: int) -> dict[str
 
 def _role(name: str) -> str | None:
     """`d2t` of the EAGLE repository may be `model.d2t` elsewhere, and has a name of vLLM's own."""
-    return "head" if name.endswith("lm_head.weight") else _ROLES.get(name.rpartition(".")[2])
+    return "head" if name in _HEADS else _MAPS.get(name.rpartition(".")[2])
 
 
 def _refuse_second(path: Path, found: dict[str, Any], roles: Iterable[str]) -> None:

@@ -81,6 +81,13 @@ def test_a_list_that_names_its_end_token_again_can_mask_the_repeat(tmp_path: Pat
         read_token_map(tmp_path / "freq_4.pt", SIZE)
 
 
+def test_of_repeats_the_first_is_kept() -> None:
+    ids = torch.randint(0, 500, (4000,), generator=torch.Generator().manual_seed(0)).tolist()
+    vocabulary = from_ids(ids, 4096, mask_repeats=True)
+    expected = [id if ids.index(id) == at else -1 for at, id in enumerate(ids)]
+    assert vocabulary.draft_ids.tolist() == expected
+
+
 # d2t.
 
 
@@ -117,6 +124,13 @@ def test_a_checkpoint_in_shards(tmp_path: Path, suffix: str) -> None:
         (save_file if suffix == "safetensors" else torch.save)(part, tmp_path / file)
     stem = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[suffix]
     (tmp_path / f"{stem}.index.json").write_text(json.dumps({"weight_map": where}))
+    assert read_token_map(tmp_path, SIZE) == VOCABULARY
+
+
+def test_the_head_of_the_verifier_is_not_the_drafters(tmp_path: Path) -> None:
+    """speculators saves both while it trains."""
+    tensors = checkpoint(VOCABULARY) | {"verifier_lm_head.weight": torch.zeros(SIZE, 4)}
+    save_file(tensors, tmp_path / "model.safetensors")
     assert read_token_map(tmp_path, SIZE) == VOCABULARY
 
 
