@@ -50,8 +50,8 @@ class D2T(NamedTuple):
 def read_content(path: Path, target_size: int) -> Tensor | D2T:
     """A list of ids as a `[V_d]` int64 tensor, or what a checkpoint holds; values unchecked.
 
-    What the file is shows in its first bytes, not in its name. Nothing longer than `target_size`
-    is read into memory.
+    What the file is shows in its first bytes, not in its name. A list has at most 64 MiB, and of a
+    checkpoint nothing is read but the maps, if they are not longer than `target_size`.
 
     Raises:
         TokenMapError: naming the file and what is wrong with it.
