@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["TensorFile", "to_bytes", "write_whole"]
+from .whole_file import write_whole
+
+__all__ = ["TensorFile", "to_bytes"]
 
 
 def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
@@ -29,16 +29,6 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byte
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + content[end:]
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes beside `path` and renames, so that no reader ever sees half a file."""
-    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -64,7 +54,8 @@ class TensorFile:
         metadata = {"format": self.format, "format_version": str(self.version), **said}
         content = {name: tensors[name].cpu().contiguous() for name in self.names}
         self._safetensors()
-        write_whole(path, to_bytes(content, metadata))
+        whole = to_bytes(content, metadata)
+        write_whole(path, lambda beside: beside.write_bytes(whole))
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The tensors in a file that says it is of this kind, and its metadata; values unchecked.

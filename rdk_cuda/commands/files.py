@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from rdk_cuda.whole_file import write_whole
 
 __all__ = ["without_nan", "write_csv", "write_figure", "write_json", "write_whole"]
 
@@ -49,13 +50,3 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under another name first: whoever interrupts never leaves half of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -17,7 +17,6 @@ The order of a map is that of the rows of the drafter's head, in all of them:
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -26,8 +25,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from ..tensor_file import to_bytes, write_whole
+from ..tensor_file import to_bytes
 from ..vocabulary import Vocabulary
+from ..whole_file import write_whole
 from .token_map_files import D2T, INTEGERS, TokenMapError, read_content
 
 __all__ = [
@@ -205,7 +205,8 @@ def write_d2t(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
     Raises:
         ValueError: as `d2t_tensors`.
     """
-    write_whole(Path(path), to_bytes(d2t_tensors(vocabulary), {"format": "pt"}))
+    content = to_bytes(d2t_tensors(vocabulary), {"format": "pt"})
+    write_whole(Path(path), lambda beside: beside.write_bytes(content))
 
 
 def write_hot_tokens(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
@@ -222,9 +223,8 @@ def write_hot_tokens(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
         ...     torch.load(f"{folder}/hot.pt", weights_only=True)
         [7, 2, 4]
     """
-    content = io.BytesIO()
-    torch.save(_known_ids("write_hot_tokens", vocabulary).tolist(), content)
-    write_whole(Path(path), content.getvalue())
+    ids = _known_ids("write_hot_tokens", vocabulary).tolist()
+    write_whole(Path(path), lambda beside: torch.save(ids, beside))
 
 
 def _known_ids(name: str, vocabulary: Vocabulary) -> Tensor:
