@@ -75,7 +75,11 @@ def parser() -> Parser:
         metavar="NAME",
         help=f"some of {', '.join(PEERS)}, or none (all; {COMPILED} only with --preset targets)",
     )
-    add("--growth", action="store_true", help="fit how time grows with V_t, V_d, batch and K too")
+    add(
+        "--growth",
+        action="store_true",
+        help="fit how time grows with V_t, V_d, batch, K, nnz and R too",
+    )
     add("--output", type=Path, metavar="FILE", help="JSON file to append rows to")
     add("--csv", type=Path, metavar="FILE", help="the same rows as CSV (beside --output)")
     add(
@@ -177,7 +181,9 @@ def measure(
     if not (arguments.growth or arguments.preset == "full"):
         return failed
     bench.peers = ()
-    sizes = growth.TINY if arguments.preset == "tiny" else growth.SIZES
+    sizes = growth.ON_GPU if arguments.device == "cuda" else growth.SIZES
+    if arguments.preset == "tiny":
+        sizes = growth.TINY
     dtype, sampler = arguments.dtype[0], arguments.sampler
     axes = list(growth.growth_cases(arguments.operators, dtype, sampler, sizes))
     for number, (operator, axis, along) in enumerate(axes, 1):

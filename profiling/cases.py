@@ -13,6 +13,7 @@ OPERATORS = ("draft", "verify", PAIR, "redistribute", "gather_logits")
 DTYPES = ("float32", "bfloat16")
 PRESETS = ("tiny", "short", "targets", "full")
 SAMPLERS = ("virtual", "pruned", "first-order")
+ROWS = "rows"  # of the growth alone: as many entries and priors as a case says
 ACCEPTANCES = ("low", "high")
 
 
@@ -31,6 +32,7 @@ class Case:
         sampler: the affinity; with `V_d = V_t` the vocabularies are the same.
         acceptance: of `verify` and PAIR, whether drafts are mostly rejected or mostly accepted.
         stats: whether `verify` is given what `draft` returned.
+        entries, rank: entries of S in each row, and priors; of the sampler ROWS.
     """
 
     operator: str
@@ -44,6 +46,8 @@ class Case:
     sampler: str = "virtual"
     acceptance: str | None = None
     stats: bool = True
+    entries: int = 0
+    rank: int = 0
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -75,6 +79,8 @@ class Case:
             ("K", self.draft_length),
             ("C", self.columns),
             ("d", self.hidden_size),
+            ("n", self.entries),
+            ("R", self.rank),
         ):
             parts += [f"{symbol}={value}"] if value else []
         parts.append(self.dtype)

@@ -1,4 +1,4 @@
-"""How time grows with V_t, V_d, batch and K: exponents fitted to times at several sizes."""
+"""How time grows with V_t, V_d, batch, K, nnz and R: exponents fitted to times at several sizes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,37 @@ from typing import Any
 
 from rdk_cuda.commands.files import write_figure
 
-from .cases import PAIR, Case
+from .cases import PAIR, ROWS, Case
 from .results import Row
+from .strategy import Place, switches
 
-# Every axis doubles: the middle of a grid is where the presets measure.
+# The middle of a grid is where the presets measure.
 SIZES: dict[str, tuple[int, ...]] = {
     "target_size": (32064, 64128, 128256, 256512),
     "draft_size": (4096, 8192, 16384, 32768, 65536),
-    "batch": (2, 4, 8, 16, 32),
+    "batch": (1, 2, 4, 8, 16, 32),
     "draft_length": (1, 2, 4, 8),
+    "entries": (1, 2, 4, 8, 16),
+    "rank": (1, 2, 3, 4),
 }
+ON_GPU = {**SIZES, "batch": (8, 16, 32, 64, 128, 256, 512)}  # on both sides of its multiprocessors
 TINY: dict[str, tuple[int, ...]] = {
     "target_size": (200, 300, 400, 600),
     "draft_size": (80, 100, 120, 160),
     "batch": (1, 2, 4, 8),
     "draft_length": (1, 2, 3, 4),
+    "entries": (1, 2, 3, 4),
+    "rank": (1, 2, 3, 4),
 }
-SYMBOLS = {"target_size": "V_t", "draft_size": "V_d", "batch": "batch", "draft_length": "K"}
+OF_AFFINITY = ("entries", "rank")  # axes along which the affinity is ROWS
+SYMBOLS = {
+    "target_size": "V_t",
+    "draft_size": "V_d",
+    "batch": "batch",
+    "draft_length": "K",
+    "entries": "nnz / V_d",
+    "rank": "R",
+}
 COLOURS = {"draft": "#7d6ba0", "verify": "#c1440e", PAIR: "#17805b", "redistribute": "#2f6fa8"}
 OPERATORS = tuple(COLOURS)
 
@@ -35,22 +49,28 @@ OPERATORS = tuple(COLOURS)
 def growth_cases(
     operators: Sequence[str], dtype: str, sampler: str, sizes: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[str, str, list[Case]]]:
-    """For each operator and axis its cases, all other sizes in the middle of theirs."""
+    """For each operator and axis its cases, all other sizes in the middle of theirs.
+
+    Along nnz and R, which a sampler decides for itself, rows have one entry and no prior otherwise.
+    """
+    middle = {axis: values[len(values) // 2] for axis, values in sizes.items()}
     for operator in (each for each in OPERATORS if each in operators):
         verifies = operator in ("verify", PAIR)
         base = Case(
             operator,
             dtype,
-            target_size=sizes["target_size"][2],
-            draft_size=sizes["draft_size"][2],
-            batch=sizes["batch"][2],
-            draft_length=sizes["draft_length"][2] if verifies else 0,
+            target_size=middle["target_size"],
+            draft_size=middle["draft_size"],
+            batch=middle["batch"],
+            draft_length=middle["draft_length"] if verifies else 0,
             sampler=sampler,
             acceptance="high" if verifies else None,
         )
+        with_rows = replace(base, sampler=ROWS, entries=1)
         for axis, values in sizes.items():
             if axis != "draft_length" or verifies:
-                yield operator, axis, [resized(base, axis, value) for value in values]
+                start = with_rows if axis in OF_AFFINITY else base
+                yield operator, axis, [resized(start, axis, value) for value in values]
 
 
 def resized(case: Case, axis: str, value: int) -> Case:
@@ -66,6 +86,7 @@ def measure_growth(
     sizes, rows = [getattr(case, axis) for case in cases], [measure(case) for case in cases]
     times = [row["median_us"] for row in rows]
     fixed = {name: getattr(cases[0], name) for name in SIZES if name != axis}
+    place = Place(rows[0]["multiprocessors"], rows[0]["threads"])
     kept = (
         "run",
         "dtype",
@@ -84,6 +105,7 @@ def measure_growth(
         "median_us": times,
         "exponent": fitted_exponent(sizes, times),
         "exponent_of_floor": fitted_exponent(sizes, [row["floor_us"] for row in rows]),
+        "switches": switches(cases[0], axis, sizes, place),
         "fixed": {name: value for name, value in fixed.items() if value},
         **{name: rows[0][name] for name in kept},
     }
@@ -107,41 +129,66 @@ def summary(fits: Sequence[Row]) -> str:
     for fit in fits:
         span = f"{fit['sizes'][0]} .. {fit['sizes'][-1]}"
         exponents = f"{fit['exponent']:5.2f} ({fit['exponent_of_floor']:.2f})"
-        lines.append(f"{fit['operator']:<13} {SYMBOLS[fit['axis']]:<6} {span:<17} {exponents}")
+        line = f"{fit['operator']:<13} {SYMBOLS[fit['axis']]:<9} {span:<17} {exponents}"
+        lines.append("  ".join([line, *map(in_words, switches_of(fit))]))
     return "\n".join(lines)
+
+
+def switches_of(fit: Row) -> list[Row]:
+    """Where the strategy changes; none in fits that do not say."""
+    found: list[Row] = fit.get("switches", [])
+    return found
+
+
+def in_words(switch: Row) -> str:
+    """A change of strategy."""
+    return f"[from {switch['size']:,}: {switch['to']}]"
 
 
 def plot(fits: Sequence[Row], path: Path) -> bool:
     """Write the picture as PNG, a panel for each axis; False where matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         return False
-    from matplotlib.figure import Figure
-
-    axes_names = list(dict.fromkeys(fit["axis"] for fit in fits))
-    figure = Figure(figsize=(3.8 * len(axes_names), 4.2), layout="constrained")
-    panels = figure.subplots(1, len(axes_names), sharey=True, squeeze=False)[0]
-    for panel, axis in zip(panels, axes_names, strict=True):
-        for fit in (fit for fit in fits if fit["axis"] == axis):
-            label = f"{fit['operator']}: {fit['exponent']:.2f}"
-            colour = COLOURS[fit["operator"]]
-            panel.loglog(fit["sizes"], fit["median_us"], "o-", ms=4, color=colour, label=label)
-        panel.set_xlabel(SYMBOLS[axis])
-        panel.set_xticks(fits_sizes(fits, axis), [f"{size:,}" for size in fits_sizes(fits, axis)])
-        panel.tick_params(axis="x", labelrotation=45, which="major")
-        panel.minorticks_off()
-        panel.grid(alpha=0.3)
-        panel.legend(
-            loc="lower center", bbox_to_anchor=(0.5, 1), fontsize=8, title="exponents", ncols=2
-        )
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("median time, microseconds")
-    figure.suptitle(
-        f"{fits[0]['device_name']}, {fits[0]['dtype']}, {fits[0]['sampler']}", fontsize=10
-    )
-    write_figure(figure, path)
+    write_figure(figure_of(fits), path)
     return True
 
 
-def fits_sizes(fits: Sequence[Row], axis: str) -> list[int]:
-    """All sizes along an axis, ascending."""
-    return sorted({size for fit in fits if fit["axis"] == axis for size in fit["sizes"]})
+def figure_of(fits: Sequence[Row]) -> Any:
+    """Time against size on logarithmic axes; dotted where the strategy changes."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(fit["axis"] for fit in fits))
+    columns = min(3, len(names))
+    lines = -(-len(names) // columns)
+    figure = Figure(figsize=(3.8 * columns, 4.2 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    for panel in panels.flat[len(names) :]:
+        panel.set_visible(False)
+    for panel, axis in zip(panels.flat, names, strict=False):
+        draw_axis(panel, axis, [fit for fit in fits if fit["axis"] == axis])
+    for panel in panels[:, 0]:
+        panel.set_ylabel("median time, microseconds")
+    first = fits[0]
+    figure.suptitle(f"{first['device_name']}, {first['dtype']}, {first['sampler']}", fontsize=10)
+    return figure
+
+
+def draw_axis(panel: Any, axis: str, fits: Sequence[Row]) -> None:
+    """A panel: the operators' times along one axis."""
+    for fit in fits:
+        colour = COLOURS[fit["operator"]]
+        label = f"{fit['operator']}: {fit['exponent']:.2f}"
+        panel.loglog(fit["sizes"], fit["median_us"], "o-", ms=4, color=colour, label=label)
+        for switch in switches_of(fit):
+            panel.axvline(switch["size"], color=colour, ls=":", lw=1)
+    sizes = sorted({size for fit in fits for size in fit["sizes"]})
+    panel.set_xlabel(SYMBOLS[axis])
+    panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    panel.tick_params(axis="x", labelrotation=45, which="major")
+    panel.minorticks_off()
+    panel.grid(alpha=0.3)
+    title = "exponents" + (
+        "; dotted: another strategy" if any(switches_of(fit) for fit in fits) else ""
+    )
+    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1), fontsize=8, title=title, ncols=2)
+    panel.spines[["top", "right"]].set_visible(False)

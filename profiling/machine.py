@@ -23,6 +23,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "device_name": torch.cuda.get_device_name() if on_gpu else processor_name(),
         "threads": torch.get_num_threads(),
+        "multiprocessors": multiprocessors(device),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "version": rdk_cuda.__version__,
         "torch": torch.__version__,
@@ -31,6 +32,14 @@ def describe(device: torch.device) -> dict[str, Any]:
         "commit": git("rev-parse", "HEAD") or os.environ.get("RDK_COMMIT"),
         "dirty": dirty(),
     }
+
+
+def multiprocessors(device: torch.device) -> int | None:
+    """Of a GPU; None of anything else."""
+    if device.type != "cuda":
+        return None
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
 
 
 def processor_name() -> str:

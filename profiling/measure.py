@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .cases import Case
+from .machine import multiprocessors
 from .timing import Clock, CudaClock, interleaved
 from .traffic import traffic, visited_rows
 from .workloads import Call, Workload, build
@@ -134,9 +135,8 @@ class Bench:
 
     def _reads_all_rows(self, case: Case) -> bool:
         """Whether `verify` splits its rows over the GPU (DESIGN section 6), few as they are."""
-        if self.device.type != "cuda":
-            return False
-        return case.batch < torch.cuda.get_device_properties().multi_processor_count
+        count = multiprocessors(self.device)
+        return count is not None and case.batch < count
 
 
 class Compiler:

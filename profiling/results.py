@@ -47,6 +47,7 @@ FIELDS = (
         "device",
         "device_name",
         "threads",
+        "multiprocessors",
         "load",
         "capability",
         "version",

@@ -14,7 +14,7 @@ from torch import Tensor
 from rdk_cuda import Affinity, Vocabulary, operators
 
 from . import eager
-from .cases import PAIR, Case
+from .cases import PAIR, ROWS, Case
 
 VIRTUAL = 64  # virtual tokens, of the V_d
 # Standard deviation of the noise between drafter and target: p ~ q exp(noise) overlaps with q by
@@ -75,7 +75,7 @@ def build(case: Case, device: torch.device) -> Workload:
     random = torch.Generator(device).manual_seed(0)
     if case.operator == "gather_logits":
         return _gather_workload(case, random)
-    affinity = affinity_of(case.sampler, case.target_size, case.draft_size).to(device)
+    affinity = affinity_of(*affinity_key(case)).to(device)
     # Acceptance differs between sequences: of small batches several sets are measured in turn.
     count = max(1, min(MOST_SETS, 32 // case.batch))
     inputs = [draw_inputs(case, affinity, random) for _ in range(count)]
@@ -111,8 +111,15 @@ def mean_probs(target_size: int) -> Tensor:
     return weights / weights.sum()
 
 
+def affinity_key(case: Case) -> tuple[str, int, int, int, int]:
+    """What of a case its affinity depends on."""
+    return case.sampler, case.target_size, case.draft_size, case.entries, case.rank
+
+
 @lru_cache(maxsize=4)
-def affinity_of(sampler: str, target_size: int, draft_size: int) -> Affinity:
+def affinity_of(
+    sampler: str, target_size: int, draft_size: int, entries: int = 0, rank: int = 0
+) -> Affinity:
     """An affinity from `draft_size` drafter tokens, on the CPU; kept are the likeliest ones."""
     if draft_size == target_size:
         return Affinity.intersection(Vocabulary.identity(target_size))
@@ -121,6 +128,8 @@ def affinity_of(sampler: str, target_size: int, draft_size: int) -> Affinity:
         vocabulary = Vocabulary.most_likely(prior, draft_size)
         if sampler == "first-order":
             return Affinity.first_order(vocabulary, prior, tau=1 / target_size)
+        if sampler == ROWS:
+            return affinity_of_rows(vocabulary, prior, entries, rank)
         return Affinity.intersection(vocabulary)
     vocabulary = Vocabulary.most_likely(prior, draft_size - VIRTUAL)
     random = torch.Generator().manual_seed(2)
@@ -130,15 +139,41 @@ def affinity_of(sampler: str, target_size: int, draft_size: int) -> Affinity:
     return Affinity.virtual_tokens(vocabulary, clusters, prior)
 
 
+def affinity_of_rows(vocabulary: Vocabulary, prior: Tensor, entries: int, rank: int) -> Affinity:
+    """Rows of exactly `entries` entries, the first of them the token's own, and `rank` priors.
+
+    A row's targets lie at the same random distances from its own token as those of every other
+    row, so that no two of them meet and columns are about as long as each other.
+    """
+    target_size, draft_size = vocabulary.target_size, vocabulary.draft_size
+    random = torch.Generator().manual_seed(3)
+    distances = torch.randperm(target_size - 1, generator=random)[: entries - 1] + 1
+    distances = torch.cat([distances.new_zeros(1), distances])
+    targets = (vocabulary.draft_ids[:, None] + distances) % target_size
+    spread = torch.full((draft_size, rank), 0.1 / max(1, rank))
+    masses = 1 / torch.arange(1.0, entries + 1)
+    masses *= (1 - float(spread[0].sum())) / masses.sum()
+    at = torch.stack([torch.arange(draft_size).repeat_interleave(entries), targets.flatten()])
+    rows = torch.sparse_coo_tensor(
+        at, masses.repeat(draft_size), (draft_size, target_size), check_invariants=True
+    )
+    if rank == 0:
+        return Affinity.from_rows(rows)
+    priors = torch.stack([prior.roll(shift) for shift in range(rank)])
+    return Affinity.from_rows(rows, spread=spread, prior=priors)
+
+
 @lru_cache(maxsize=4)
-def draft_means(sampler: str, target_size: int, draft_size: int) -> Tensor:
+def draft_means(
+    sampler: str, target_size: int, draft_size: int, entries: int = 0, rank: int = 0
+) -> Tensor:
     """Logits `[V_d]` of a drafter that follows the prior; a token has what its row stands for."""
-    affinity = affinity_of(sampler, target_size, draft_size)
+    affinity = affinity_of(sampler, target_size, draft_size, entries, rank)
     prior = mean_probs(target_size)
+    if sampler in ("first-order", ROWS):  # it keeps the likeliest, whatever their rows lead to
+        return prior[Vocabulary.most_likely(prior, draft_size).draft_ids].log().float()
     mass = torch.zeros(draft_size, dtype=torch.float64)
     mass.index_add_(0, affinity.col_drafts.long(), _entry_masses(affinity, prior))
-    if affinity.nnz == 0:  # first order has no S
-        mass = prior[Vocabulary.most_likely(prior, draft_size).draft_ids]
     return (mass.log() - affinity.bias).float()
 
 
@@ -159,7 +194,7 @@ def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inpu
     def integers(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high, shape, generator=random, device=device)
 
-    means = draft_means(case.sampler, case.target_size, case.draft_size).to(device)
+    means = draft_means(*affinity_key(case)).to(device)
     logits = (means + 2 * normal(length, batch, case.draft_size)).to(dtype)
     dynamic_tokens = dynamic_logits = None
     if case.columns:

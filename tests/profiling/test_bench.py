@@ -117,8 +117,9 @@ def test_growth_is_fitted_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixtur
     chosen = ("--operators", "draft", "verify", "--growth", "--seconds", "0.001")
     assert bench.main([*TINY, *chosen, "--output", str(output)]) == 0
     fits = json.loads(output.read_text())["growth"]
-    drafts = [("draft", axis) for axis in ("target_size", "draft_size", "batch")]
-    verifies = [("verify", axis) for axis in ("target_size", "draft_size", "batch", "draft_length")]
+    sizes, affinity = ("target_size", "draft_size", "batch"), ("entries", "rank")
+    drafts = [("draft", axis) for axis in (*sizes, *affinity)]
+    verifies = [("verify", axis) for axis in (*sizes, "draft_length", *affinity)]
     assert [(fit["operator"], fit["axis"]) for fit in fits] == drafts + verifies
     assert "Growth: time ~ size ^ exponent" in capsys.readouterr().out
     assert (tmp_path / "rows.png").is_file() == (find_spec("matplotlib") is not None)

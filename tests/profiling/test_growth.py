@@ -9,8 +9,15 @@ import pytest
 from profiling.cases import PAIR, Case
 from profiling.growth import SIZES, fitted_exponent, growth_cases, measure_growth, plot, summary
 
-OWN = {"run": "r", "device": "cpu", "device_name": "a processor", "threads": 1}
-OWN |= {"torch": "2.13", "commit": None, "dirty": None, "dtype": "float32", "sampler": "virtual"}
+OWN = {"run": "r", "device": "cpu", "device_name": "a processor", "threads": 2}
+OWN |= {
+    "multiprocessors": None,
+    "torch": "2.13",
+    "commit": None,
+    "dirty": None,
+    "dtype": "float32",
+    "sampler": "virtual",
+}
 
 
 def row(case: Case) -> dict:
@@ -27,11 +34,12 @@ def fits() -> list[dict]:
 def test_exponents_of_exact_powers_are_found() -> None:
     found = {fit["axis"]: fit for fit in fits()}
     expected = {"target_size": 1, "draft_size": 0, "batch": 0, "draft_length": 0.5}
+    expected |= {"entries": 0, "rank": 0}
     for axis, exponent in expected.items():
         assert found[axis]["exponent"] == pytest.approx(exponent)
         assert len(found[axis]["sizes"]) >= 4
     assert found["draft_length"]["exponent_of_floor"] == pytest.approx(1)
-    assert "verify        K      1 .. 8             0.50 (1.00)" in summary(fits())
+    assert "verify        K         1 .. 8             0.50 (1.00)" in summary(fits())
 
 
 def test_only_one_size_changes_along_an_axis() -> None:
@@ -39,6 +47,14 @@ def test_only_one_size_changes_along_an_axis() -> None:
         for name in (name for name in SIZES if name != axis):
             assert len({getattr(case, name) for case in cases}) == 1
         assert [getattr(case, axis) for case in cases] == list(SIZES[axis])
+
+
+def test_a_change_of_strategy_is_named() -> None:
+    (batch,) = (fit for fit in fits() if fit["axis"] == "batch")
+    assert batch["switches"] == [{"size": 2, "from": "rows split", "to": "a row each"}]
+    assert "[from 2: a row each]" in summary(fits())
+    before = {key: value for key, value in batch.items() if key != "switches"}
+    assert "from 2" not in summary([before])  # a fit of an earlier version
 
 
 def test_fewer_than_four_sizes_are_refused() -> None:

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from profiling.cases import ACCEPTANCES, DTYPES, OPERATORS, PAIR, SAMPLERS, Case, preset_cases
+from profiling.cases import (
+    ACCEPTANCES,
+    DTYPES,
+    OPERATORS,
+    PAIR,
+    ROWS,
+    SAMPLERS,
+    Case,
+    preset_cases,
+)
 from profiling.traffic import visited_rows
 from profiling.workloads import affinity_of, build
 
@@ -68,6 +77,21 @@ def test_a_virtual_drafter_has_64_virtual_tokens_among_its_own() -> None:
     assert affinity.draft_size == 500
     assert lengths[: 500 - 64].tolist() == [1] * 436
     assert int(lengths[436:].sum()) == 2000 - 436
+
+
+@pytest.mark.parametrize(("entries", "rank"), [(1, 0), (5, 0), (1, 4), (3, 2)])
+def test_rows_have_the_entries_and_priors_that_a_case_says(entries: int, rank: int) -> None:
+    affinity = affinity_of(ROWS, 2000, 500, entries, rank)
+    assert affinity.row_offsets.diff().tolist() == [entries] * 500
+    assert affinity.rank == rank
+    assert affinity.bias.abs().max() < 1e-6
+    case = replace(VERIFY, sampler=ROWS, entries=entries, rank=rank)
+    assert f"n={entries}" in case.name
+    assert (f"R={rank}" in case.name) == (rank > 0)
+    workload = build(case, CPU)
+    assert workload.affinity is not None
+    assert (workload.affinity.nnz, workload.affinity.rank) == (500 * entries, rank)
+    assert torch.tensor(workload.accepted).float().mean() > 2.5
 
 
 def test_equal_vocabularies_need_no_sampler() -> None:
