@@ -12,6 +12,7 @@ from typing import Any
 from rdk_cuda.commands.files import write_figure
 
 from .cases import PAIR, ROWS, Case
+from .figures import COLOURS
 from .results import Row
 from .strategy import Place, switches
 
@@ -42,8 +43,7 @@ SYMBOLS = {
     "entries": "nnz / V_d",
     "rank": "R",
 }
-COLOURS = {"draft": "#7d6ba0", "verify": "#c1440e", PAIR: "#17805b", "redistribute": "#2f6fa8"}
-OPERATORS = tuple(COLOURS)
+OPERATORS = ("draft", "verify", PAIR, "redistribute")
 
 
 def growth_cases(

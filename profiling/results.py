@@ -30,6 +30,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,13 @@ FIELDS = (
         "driver",
     ),
     *("commit", "dirty"),
+)
+
+# What reports cannot do without.
+NEEDED = (
+    *("case", "operator", "dtype", "bytes", "bandwidth", "bandwidth_gb_s", "floor_us"),
+    *("median_us", "p10_us", "p90_us", "rounds", "share_of_floor", "run", "command"),
+    *("device", "device_name", "threads", "load", "torch", "commit", "dirty"),
 )
 
 Row = dict[str, Any]
@@ -137,7 +145,23 @@ def read(path: Path) -> dict[str, Any]:
             f"{path}: has format version {content.get('format_version')}; "
             f"needs {FORMAT_VERSION}, so name another file"
         )
+    rows = content.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ResultError(f"{path}: has no list of rows; name another file")
+    for number, row in enumerate(rows):
+        if missing := [name for name in NEEDED if name not in row]:
+            raise ResultError(f"{path}: row {number} lacks {', '.join(missing)}; measure it again")
     return content
+
+
+def comparable(row: Row) -> tuple[Any, ...]:
+    """What two rows have to share for their times to be compared."""
+    return row["case"], row["device_name"], row["threads"]
+
+
+def latest(rows: Iterable[Row]) -> list[Row]:
+    """Of rows that can be compared the last one, in the order of the first."""
+    return list({comparable(row): row for row in rows}.values())
 
 
 def as_csv(rows: list[Row]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
+from itertools import compress
 
 from .cases import PAIR
 from .results import Row
@@ -17,16 +18,22 @@ LEFT = {"operator", "sampler", "dtype", "acceptance"}
 
 def table(rows: Sequence[Row]) -> str:
     """The figures of rows, one a line; columns that nobody has are left out."""
-    cells = [dict(zip(COLUMNS, row_cells(row), strict=True)) for row in rows]
-    shown = [name for name in COLUMNS if any(row[name] for row in cells)]
-    lines = [{name: name for name in shown}, *cells]
-    widths = {name: max(len(line[name]) for line in lines) for name in shown}
+    cells = [row_cells(row) for row in rows]
+    shown = [any(line[place] for line in cells) for place in range(len(COLUMNS))]
+    titles, *lines = [list(compress(line, shown)) for line in (COLUMNS, *cells)]
+    return aligned(titles, lines, LEFT)
+
+
+def aligned(titles: Sequence[str], lines: Iterable[Sequence[str]], left: Container[str]) -> str:
+    """Columns under their titles, to the right but for those of `left`."""
+    everything = [titles, *lines]
+    widths = [max(map(len, column)) for column in zip(*everything, strict=True)]
     return "\n".join(
         "  ".join(
-            line[name].ljust(widths[name]) if name in LEFT else line[name].rjust(widths[name])
-            for name in shown
+            cell.ljust(width) if title in left else cell.rjust(width)
+            for title, cell, width in zip(titles, line, widths, strict=True)
         ).rstrip()
-        for line in lines
+        for line in everything
     )
 
 

@@ -1,0 +1,54 @@
+"""Rows as bench.py writes them, made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from profiling.measure import in_microseconds
+from profiling.results import FIELDS, FORMAT, FORMAT_VERSION
+
+
+def made_row(case: str = "draft virtual Vt=1000 Vd=100 B=8 float32", **values: Any) -> dict:
+    """A row of a processor with the floor at 50 of 100 microseconds."""
+    about = {
+        "case": case,
+        "operator": case.split()[0],
+        "dtype": "float32",
+        "device": "cpu",
+        "device_name": "a processor",
+        "threads": 2,
+        "load": 1.0,
+        "torch": "2.13.0",
+        "commit": "0123456789abcdef",
+        "dirty": False,
+        "run": "2026-01-02T03:04:05Z",
+        "date": "2026-01-02T03:04:06Z",
+        "command": "python profiling/bench.py --device cpu",
+        "bytes": 1e6,
+        "bandwidth": "read",
+        "bandwidth_gb_s": 20.0,
+        "floor_us": 50.0,
+        "median_us": 100.0,
+        "p10_us": 95.0,
+        "p90_us": 105.0,
+        "rounds": 20,
+        "share_of_floor": 0.5,
+        "peers": {},
+    }
+    return {**dict.fromkeys(FIELDS), **about, **values}
+
+
+def timed(case: str, microseconds: Sequence[float], **values: Any) -> dict:
+    """A row with the figures of these rounds."""
+    figures = in_microseconds([time / 1e6 for time in microseconds])
+    return made_row(case, **figures, rounds=len(microseconds), **values)
+
+
+def write_rows(path: Path, rows: Sequence[dict], growth: Sequence[dict] = ()) -> Path:
+    """A result file of them."""
+    content = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    path.write_text(json.dumps({**content, "rows": rows, "growth": growth}))
+    return path

@@ -1,0 +1,147 @@
+"""A real change is flagged, noise is not, and what cannot be compared is said."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from profiling.regression import (
+    FASTER,
+    FEW,
+    SAME,
+    SLOWER,
+    Comparison,
+    chance_of_a_gap,
+    compared,
+    main,
+    report,
+)
+
+from .bench_rows import made_row, timed, write_rows
+
+NAME = "verify virtual Vt=1000 Vd=100 B=8 K=4 float32 high"
+
+
+def rounds(source: random.Random, count: int, median: float = 100, spread: float = 0.2) -> list:
+    """Skewed, as times are."""
+    return [median * source.lognormvariate(0, spread) for _ in range(count)]
+
+
+def verdict(old: dict, new: dict, threshold: float = 0.1) -> str:
+    return Comparison(old, new, threshold).verdict
+
+
+@pytest.mark.parametrize(("old", "new"), [(7, 7), (7, 20), (20, 7), (200, 200)])
+def test_noise_is_flagged_less_often_than_promised(old: int, new: int) -> None:
+    # Seed 0. A right comparison of 2,000 pairs exceeds 1.5 times its bound and 8 with a
+    # probability below 1e-3 (Poisson, mean at most 58).
+    source, pairs = random.Random(0), 2000
+    flagged = sum(
+        verdict(timed(NAME, rounds(source, old)), timed(NAME, rounds(source, new))) != SAME
+        for _ in range(pairs)
+    )
+    bound = chance_of_a_gap(old, new) + chance_of_a_gap(new, old)
+    assert flagged <= 1.5 * bound * pairs + 8
+
+
+def test_medians_alone_would_flag_noise() -> None:
+    # The control: without the ranges, most pairs of 7 noisy rounds look changed.
+    source, pairs = random.Random(0), 300
+    medians = [[sorted(rounds(source, 7))[3] for _ in ("old", "new")] for _ in range(pairs)]
+    assert sum(not 1 / 1.1 < new / old < 1.1 for old, new in medians) > 0.2 * pairs
+
+
+def test_a_time_that_is_half_as_long_again_is_flagged() -> None:
+    # Rounds spread by 5 %: among 200 pairs, none is overlooked.
+    source = random.Random(1)
+    for _ in range(200):
+        before = timed(NAME, rounds(source, 20, spread=0.05))
+        after = timed(NAME, rounds(source, 20, median=150, spread=0.05))
+        assert verdict(before, after) == SLOWER
+        assert verdict(after, before) == FASTER
+
+
+def test_a_change_below_the_threshold_is_no_change() -> None:
+    old, new = timed(NAME, [100.0] * 20), timed(NAME, [109.0] * 20)
+    assert verdict(old, new) == SAME
+    assert verdict(old, new, threshold=0.05) == SLOWER
+
+
+def test_ranges_that_overlap_are_no_change() -> None:
+    old = made_row(median_us=100.0, p10_us=80.0, p90_us=140.0)
+    new = made_row(median_us=150.0, p10_us=130.0, p90_us=170.0)
+    assert verdict(old, new) == SAME
+    assert verdict(old, {**new, "p10_us": 141.0}) == SLOWER
+
+
+def test_few_rounds_decide_nothing() -> None:
+    old, new = timed(NAME, [100.0] * 5), timed(NAME, [200.0] * 5)
+    assert verdict(old, new) == FEW
+    assert "too few rounds to tell" in report([old], [new], 0.1)
+
+
+def test_the_bound_counts_orders() -> None:
+    # Of two and two: the p10 of one pair lies above the p90 of the other only if its upper one
+    # lies above the lower one of the other: 5 of 6 orders.
+    assert chance_of_a_gap(2, 2) == pytest.approx(5 / 6)
+    assert chance_of_a_gap(1, 100) == 1
+    source, above = random.Random(2), 0
+    for _ in range(20000):  # gaps are rarer than the bound
+        old, new = (timed(NAME, rounds(source, 3)) for _ in range(2))
+        above += new["p10_us"] > old["p90_us"]
+    assert 0.05 < above / 20000 < chance_of_a_gap(3, 3)
+
+
+def test_partners_agree_in_case_device_and_threads() -> None:
+    old = [made_row(), made_row(device_name="another"), made_row("redistribute Vt=10 float32")]
+    new = [made_row(threads=4), made_row(device_name="another"), made_row("draft Vt=10 float32")]
+    (pair,) = compared(old, new, 0.1)
+    assert pair.new["device_name"] == "another"
+    text = report(old, new, 0.1)
+    assert "Only in the old file: redistribute Vt=10 float32 (a processor, 2 threads)" in text
+    assert "Only in the new file: draft Vt=10 float32 (a processor, 2 threads)" in text
+    assert "(a processor, 4 threads)" in text
+    assert "another" not in text[text.index("Only in") :]
+
+
+def test_of_rows_of_several_runs_the_last_counts() -> None:
+    old = [timed(NAME, [300.0] * 20), timed(NAME, [100.0] * 20)]
+    (pair,) = compared(old, [timed(NAME, [100.0] * 20)], 0.1)
+    assert pair.ratio == 1
+
+
+def test_the_exit_status_says_whether_anything_became_slower(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fast, slow = [timed("draft", [100.0] * 20)], [timed("draft", [160.0] * 20, load=9.0)]
+    old, new = write_rows(tmp_path / "old.json", fast), write_rows(tmp_path / "new.json", slow)
+    assert main([str(old), str(new)]) == 1
+    printed = capsys.readouterr().out
+    assert "1.60  slower" in printed
+    assert "1 slower, 0 faster" in printed
+    assert "Others were at work on the machine during 1 of them" in printed
+    assert main([str(new), str(old)]) == 0
+    assert main([str(old), str(new), "--threshold", "0.7"]) == 0
+
+
+def test_files_that_cannot_be_compared_are_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write_rows(tmp_path / "good.json", [made_row()])
+    other = write_rows(tmp_path / "other.json", [made_row(threads=7)])
+    broken = write_rows(tmp_path / "broken.json", [{"case": "draft"}])
+    empty = write_rows(tmp_path / "empty.json", {"rows": 1})  # type: ignore[arg-type]
+    for files, message in (
+        ((good, other), "have no row in common"),
+        ((good, tmp_path / "missing.json"), "is no result file"),
+        ((broken, good), "row 0 lacks operator, dtype"),
+        ((good, empty), "has no list of rows"),
+    ):
+        assert main([str(file) for file in files]) == 2
+        captured = capsys.readouterr()
+        (line,) = captured.err.splitlines()
+        assert line.startswith("python -m profiling.regression: ")
+        assert message in line
+        assert captured.out == ""

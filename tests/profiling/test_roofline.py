@@ -1,0 +1,81 @@
+"""The share of the bandwidth that is reached, as table and as picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profiling.figures import COLOURS, inline_svg
+from profiling.roofline import figure_of, main, report
+
+from .bench_rows import made_row, write_rows
+
+GPU = {"device": "cuda", "device_name": "a GPU", "bandwidth": "copy", "bandwidth_gb_s": 3000.0}
+
+
+def test_the_table_has_bytes_floor_time_and_share() -> None:
+    text = report([made_row()])
+    assert text.startswith("a processor, 2 threads\n")
+    cells = text.splitlines()[-1].split()
+    assert cells[0] == "draft"
+    # 1 MB at 20 GB/s is 50 us; taken were 100, that is 10 GB/s.
+    assert cells[-7:] == ["1", "20", "read", "50", "100", "10", "50%"]
+
+
+def test_devices_have_tables_and_panels_of_their_own() -> None:
+    rows = [made_row(), made_row(**GPU), made_row(threads=4)]
+    assert len(report(rows).split("\n\n")) == 6
+    pytest.importorskip("matplotlib")
+    titles = [panel.get_title() for panel in figure_of(rows).axes]
+    assert titles == ["a processor, 2 threads", "a GPU", "a processor, 4 threads"]
+
+
+def test_points_lie_above_the_line_by_the_share_they_miss() -> None:
+    pytest.importorskip("matplotlib")
+    (panel,) = figure_of([made_row()]).axes
+    floor, *_, points = panel.get_lines()
+    (size,), (time,) = points.get_data()
+    xs, ys = floor.get_data()
+    assert ys[0] / xs[0] == pytest.approx(0.5 * time / size)
+    assert points.get_color() == COLOURS["draft"]
+
+
+def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    file = write_rows(tmp_path / "rows.json", [made_row(), made_row("verify float32")])
+    assert main([str(file)]) == 0
+    assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
+    assert "roofline.png" in capsys.readouterr().out
+    assert main([str(file), "--output", str(tmp_path / "other.png")]) == 0
+    assert (tmp_path / "other.png").is_file()
+
+
+def test_what_holds_no_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = write_rows(tmp_path / "empty.json", [])
+    for arguments, message in (
+        ([empty], "has no rows"),
+        ([tmp_path / "missing.json"], "is no result file"),
+    ):
+        assert main([str(argument) for argument in arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_pictures_take_the_colours_of_the_page_around_them() -> None:
+    pytest.importorskip("matplotlib")
+    first, second = (inline_svg(figure_of([made_row()]), name, "a <b>") for name in ("one", "two"))
+    assert first.startswith('<svg role="img" aria-label="a &lt;b&gt;"')
+    for word in ("#000000", "#ffffff", "<script", "<metadata", "<?xml", "<!DOCTYPE"):
+        assert word not in first
+    assert "var(--ink)" in first
+    assert COLOURS["draft"] in first
+    assert ">bytes that must move<" in first
+
+    def ids(text: str) -> set[str]:
+        return {part.split('"')[0] for part in text.split(' id="')[1:]}
+
+    assert ids(first)
+    assert not ids(first) & ids(second)
+    used = {part.split('"')[0] for part in first.split('href="#')[1:]}
+    used |= {part.split(")")[0] for part in first.split("url(#")[1:]}
+    assert used <= ids(first)
