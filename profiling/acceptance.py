@@ -1,7 +1,7 @@
 """`python -m profiling.acceptance`: what every method recovers, as a report for readers.
 
 Makes acceptance.md, with its plots and data in the folder beside it, from the demo's models. Each
-part (acceptance_parts.py) is a file of its own, written when it is finished: an interrupted run
+part (acceptance_runs.py) is a file of its own, written when it is finished: an interrupted run
 goes on with the part that it was in, and several can run side by side with `--part`, 10 GB of
 memory each. The report is written anew from all parts that are there.
 """
@@ -28,8 +28,9 @@ from rdk_cuda.commands.files import write_json
 from rdk_cuda.commands.models import load_models
 from rdk_cuda.commands.progress import Stages
 
-from .acceptance_parts import CODE, Laboratory, Settings, measure_part
+from .acceptance_parts import Laboratory, Settings, measure_part
 from .acceptance_report import write_report
+from .acceptance_runs import CODE
 from .machine import ROOT, describe
 from .measure import now
 

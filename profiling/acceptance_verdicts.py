@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rdk_cuda.calibration.methods import FIRST_ORDER, PRUNED, RECOMMENDED
 from rdk_cuda.commands.evaluation_files import Row
 
-from .acceptance_parts import DEMO, PARTS, SHARP
+from .acceptance_runs import DEMO, PARTS, SHARP
 
 __all__ = ["MET", "MISSED", "UNKNOWN", "Verdict", "below_pruned", "verdicts"]
 
@@ -31,13 +31,14 @@ Rows = Mapping[str, Sequence[Row]]
 
 
 class Verdict(NamedTuple):
-    """A target and what was measured, in words."""
+    """A target and what was measured, in words, and the row that says so where it is one."""
 
     promise: str
     measured: str
     interval: str
     target: str
     verdict: str
+    row: Row | None = None
 
 
 def verdicts(parts: Rows) -> list[Verdict]:
@@ -77,7 +78,8 @@ def recovered(promise: str, rows: Sequence[Row], share: float) -> Verdict:
         return Verdict(promise, "nothing was lost", "", target, MET)
     # Rounded down: no figure may look like the target that it misses.
     measured = percent(math.floor(1000 * row["recovered"] + 1e-9) / 1000, 1)
-    return Verdict(promise, measured, interval(row), target, judged(row["recovered"] >= share))
+    verdict = judged(row["recovered"] >= share)
+    return Verdict(promise, measured, interval(row), target, verdict, row)
 
 
 def size(parts: Rows) -> Verdict:

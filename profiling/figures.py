@@ -18,12 +18,13 @@ COLOURS = {
     "gather_logits": "#8a7a1c",
 }
 
-# matplotlib's own colours of text, ground, grid and frames, as properties that a page sets.
+# Colours without hue: text, ground, grid and frames, as properties that a page sets.
 _PROPERTIES = {
     "#000000": "var(--ink)",
     "#ffffff": "var(--paper)",
     "#b0b0b0": "var(--line)",
     "#cccccc": "var(--line)",
+    "#444444": "var(--faint)",
     "#777777": "var(--faint)",
     "#808080": "var(--faint)",
 }

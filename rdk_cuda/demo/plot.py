@@ -27,7 +27,12 @@ def plot_data(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_plot(points: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Write the picture as PNG. A `Figure` of its own needs no display and no global state."""
+    """Write the picture as PNG."""
+    figure_of(points, title).savefig(path, dpi=150, format="png")
+
+
+def figure_of(points: list[dict[str, Any]], title: str) -> Figure:
+    """The picture. A `Figure` of its own needs no display and no global state."""
     figure = Figure(figsize=(10.5, 1.6 + 0.45 * len(points)), layout="constrained")
     rates, shares = figure.subplots(1, 2, sharey=True)
     rates.set_xlim(0, 1)
@@ -48,7 +53,7 @@ def write_plot(points: list[dict[str, Any]], title: str, path: Path) -> None:
             axes.axvline(mark, color=COLOURS[FULL], lw=0.8, ls=":", zorder=0)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{title}; bars: 95 % intervals, bootstrap over documents", fontsize=10)
-    figure.savefig(path, dpi=150, format="png")
+    return figure
 
 
 def stacked(keeps: list[float]) -> list[float]:

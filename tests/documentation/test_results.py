@@ -78,6 +78,35 @@ def test_the_benchmark_table_is_that_of_the_committed_run() -> None:
     assert {tuple(cell.strip() for cell in line) for line in lines} <= shown
 
 
+def test_the_growth_of_first_order_rdk_is_that_of_the_committed_run() -> None:
+    folder = ROOT / "profiling/results/first-order-growth"
+    content = json.loads((folder / "results.json").read_text())
+    fastest = {
+        row["form"]: f"{1000 * row['fastest_seconds']:.1f} ms"
+        for row in content["rows"]
+        if row["size"] == 8192
+    }
+    text = " ".join((ROOT / "README.md").read_text().split())
+    exponents = content["exponents"]
+    assert (
+        f"its time grows as V^{exponents['first-order']:.2f} with a shared vocabulary V, that of "
+        f"the dense matrix as V^{exponents['dense']:.2f}; at 8,192 tokens {content['batch']} rows "
+        f"take {fastest['first-order']} and {fastest['dense']}"
+    ) in text
+
+
+def test_the_cost_of_calibration_is_that_of_the_committed_run() -> None:
+    content = json.loads((ROOT / "profiling/results/calibration-scale/cpu.json").read_text())
+    minutes = sum(row["seconds"] for row in content["rows"]) / 60
+    peak = max(row["peak_bytes"] for row in content["rows"]) / 1e9
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert (
+        f"With a vocabulary of {content['tokens']:,} and a width of {content['width']:,}, "
+        f"clusters, rows and offsets of {content['virtual']} virtual tokens take "
+        f"{minutes:.0f} minutes and {peak:.1f} GB"
+    ) in text
+
+
 def test_the_calibration_table_is_that_of_the_committed_report() -> None:
     text = (ROOT / "README.md").read_text()
     part = text.split("<!-- acceptance report -->")[1].split("<!-- end of acceptance report -->")[0]

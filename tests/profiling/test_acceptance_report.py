@@ -14,7 +14,8 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 
 from profiling import acceptance, acceptance_report, corpora
-from profiling.acceptance_parts import DEMO, PARTS, SHARP, Run, Settings
+from profiling.acceptance_parts import Settings
+from profiling.acceptance_runs import DEMO, PARTS, SHARP, Run
 from profiling.acceptance_verdicts import MET, MISSED, UNKNOWN, Verdict, below_pruned, verdicts
 from profiling.corpora import Corpus
 from profiling.serving_pair import serving_cost, serving_speed_up

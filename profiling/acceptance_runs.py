@@ -1,0 +1,105 @@
+"""The parts of the acceptance report: what is calibrated, on which text, and measured on which.
+
+A `Run` is one calibration with everything that is built from it; a part has one or more of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdk_cuda.calibration.methods import (
+    ACCEPTANCE,
+    COVARIANCE,
+    DYNAMIC,
+    JOINT,
+    LIKELIHOOD,
+    METHODS,
+    PRUNED,
+    RECOMMENDED,
+    SECOND_MOMENT,
+    VIRTUAL,
+    Options,
+)
+
+__all__ = ["CODE", "DEMO", "PARTS", "PROSE", "SHARP", "Run"]
+
+DEMO, SHARP = "demo", "sharp"
+CODE, PROSE = "code", "prose"
+
+PRUNINGS = (0.5, 0.25, 0.125, 0.0625, 0.03125, 0.01)
+TWO_PRUNINGS = (0.25, 0.0625)
+MAIN = (PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
+SPARSE = (SECOND_MOMENT, COVARIANCE, JOINT, LIKELIHOOD, ACCEPTANCE)  # each takes minutes
+
+
+@dataclass(frozen=True)
+class Run:
+    """One calibration, and what is built from it and measured; the full drafter always is.
+
+    Attributes:
+        keeps: shares of the vocabulary; kept are the tokens that the target is likeliest to say at
+            T = 1.
+        temperatures: 0 for greedy.
+        pair: DEMO or SHARP.
+        calibrated_on, evaluated_on: corpora.
+        positions: of calibration text; None for those of the settings.
+        all_successors: whether successors are counted in all of the corpus' calibration text, and
+            not only where the models read it.
+        virtual: numbers of virtual rows at most.
+    """
+
+    keeps: tuple[float, ...]
+    temperatures: tuple[float, ...]
+    methods: tuple[str, ...] = MAIN
+    pair: str = DEMO
+    calibrated_on: str = CODE
+    evaluated_on: tuple[str, ...] = (CODE,)
+    positions: int | None = None
+    all_successors: bool = True
+    virtual: tuple[int, ...] = (Options.virtual,)
+
+    @property
+    def label(self) -> str:
+        """What it is calibrated on, in words."""
+        words = [self.calibrated_on]
+        if self.positions is not None:
+            words.append(f"{self.positions:,} positions")
+        if not self.all_successors:
+            words.append("successors of the text read")
+        return ", ".join(words)
+
+    @property
+    def recorded(self) -> tuple[float, ...]:
+        """Temperatures to record: those it needs, behind 1.0, at which tokens are kept."""
+        return tuple(dict.fromkeys((1.0, *filter(None, self.temperatures))))
+
+
+PARTS: dict[str, tuple[Run, ...]] = {
+    "methods": (Run(PRUNINGS, (1.0, 0.7), tuple(name for name in METHODS if name not in SPARSE)),),
+    # Their time grows with the samples and with the kept tokens.
+    "sparse": (Run(PRUNINGS, (1.0,), (PRUNED, *SPARSE), positions=1536),),
+    "temperatures": (Run(PRUNINGS, (0.8, 0.6, 0.0)),),
+    "sharp": (Run((0.25, 0.125, 0.0625), (1.0, 0.7), pair=SHARP),),
+    "shift": tuple(
+        Run(
+            TWO_PRUNINGS,
+            (1.0, 0.7, 0.0),
+            (PRUNED, RECOMMENDED),
+            calibrated_on=calibrated_on,
+            evaluated_on=evaluated_on,
+        )
+        for calibrated_on, evaluated_on in ((CODE, (PROSE,)), (PROSE, (PROSE, CODE)))
+    ),
+    "sizes": tuple(
+        Run(
+            TWO_PRUNINGS,
+            (1.0, 0.7),
+            (PRUNED, RECOMMENDED),
+            positions=positions,
+            all_successors=all_successors,
+        )
+        for positions in (1536, 6144, 24576)
+        for all_successors in (True, False)
+    ),
+    "virtual": (Run(TWO_PRUNINGS, (1.0, 0.7), virtual=(1, 4, 16, 64, 256)),),
+}
