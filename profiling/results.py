@@ -160,8 +160,10 @@ def comparable(row: Row) -> tuple[Any, ...]:
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
-    """Of rows that can be compared the last one, in the order of the first."""
-    return list({comparable(row): row for row in rows}.values())
+    """Of rows that can be compared the one of the latest run, in the order of the first."""
+    rows = list(rows)
+    newest = {comparable(row): row for row in sorted(rows, key=lambda row: str(row["run"]))}
+    return [newest[key] for key in dict.fromkeys(map(comparable, rows))]
 
 
 def as_csv(rows: list[Row]) -> str:

@@ -110,6 +110,9 @@ def test_of_rows_of_several_runs_the_last_counts() -> None:
     old = [timed(NAME, [300.0] * 20), timed(NAME, [100.0] * 20)]
     (pair,) = compared(old, [timed(NAME, [100.0] * 20)], 0.1)
     assert pair.ratio == 1
+    earlier = timed(NAME, [300.0] * 20, run="2025-01-01T00:00:00Z")
+    (pair,) = compared([old[1], earlier], [old[1]], 0.1)
+    assert pair.ratio == 1
 
 
 def test_the_exit_status_says_whether_anything_became_slower(
