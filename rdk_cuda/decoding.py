@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -24,7 +25,7 @@ import rdk_cuda
 from .affinity import Affinity
 from .arguments import Integers, Numbers
 from .dynamic import DynamicTokens
-from .generation import Batch, Continuation, Generation, Kind, Statistics
+from .generation import Batch, Continuation, Generation, Kind, Statistics, Stop
 from .ops import Draft
 from .ranges import Range, mark
 from .vocabulary import Vocabulary
@@ -69,6 +70,12 @@ class CausalModel(Protocol):
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
+
+
+Process = Callable[[Sequence[Continuation], Tensor], Tensor]
+"""What may change the target's logits before they judge drafts. Called with the sequences and
+logits `[B, n, V_t]`; row `[b, j]` predicts what follows the tokens of sequence b and its first j
+drafts. Returns logits of that shape. Other rows, and sequences without room, are not looked at."""
 
 
 class SpeculativeDecoder:
@@ -155,6 +162,8 @@ class SpeculativeDecoder:
         seeds: Integers | None = None,
         eos: int | Collection[int] | Sequence[Collection[int]] | None = None,
         on_tokens: Callable[[int, list[int], list[Kind]], None] | None = None,
+        process: Process | None = None,
+        stop: Stop | None = None,
     ) -> Generation:
         """Continue every prompt to one of its end tokens or to `max_new_tokens`.
 
@@ -165,6 +174,11 @@ class SpeculativeDecoder:
                 each sequence gets its own. None: from torch's default generator.
             eos: an end token, a set of them, or a list with one set for each sequence.
             on_tokens: called with (sequence, tokens, kinds) as soon as they are decided.
+            process: changes the target's logits, as truncation or a penalty does. The output then
+                has the distribution of what it returns, which for each row has to be a function of
+                that row and the tokens before it alone.
+            stop: called behind every token that is decided with the sequence and all its tokens,
+                prompt included; if it says True, the sequence ends there.
 
         Raises:
             ValueError: arguments that do not fit.
@@ -192,9 +206,11 @@ class SpeculativeDecoder:
             model.reset(len(prompts))
         while going_on := sum(s.room > 0 for s in batch.sequences):
             with Range("step", going_on):
-                for b, (s, new) in enumerate(zip(batch.sequences, self._step(batch), strict=True)):
+                decided = self._step(batch, process)
+                for b, (s, new) in enumerate(zip(batch.sequences, decided, strict=True)):
                     if s.room:
-                        kinds = self._kinds(new, s.drafts)[: s.extend(new)]
+                        ends = None if stop is None else partial(stop, b)
+                        kinds = self._kinds(new, s.drafts)[: s.extend(new, ends)]
                         statistics.count(kinds, len(s.drafts))
                         if on_tokens is not None:
                             on_tokens(b, new[: len(kinds)], kinds)
@@ -205,12 +221,14 @@ class SpeculativeDecoder:
                         model.rollback(read)
         return Generation([s.new for s in batch.sequences], statistics)
 
-    def _step(self, batch: Batch) -> list[list[int]]:
+    def _step(self, batch: Batch, process: Process | None) -> list[list[int]]:
         """What every sequence gains: its accepted drafts and the token that the target adds."""
         draft = self._draft(batch)
         keep = [len(s.drafts) + 1 if s.room else 0 for s in batch.sequences]
         with Range("target forward", sum(keep)):
             logits, _ = _feed(self.target, batch.sequences, keep)
+        if process is not None:
+            logits = process(batch.sequences, logits)
         with Range("verify", sum(len(s.drafts) for s in batch.sequences)):
             tokens, accepted = rdk_cuda.verify(logits, draft, self.affinity, batch.temperature)
             rows, lengths = tokens.tolist(), accepted.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +15,9 @@ from .arguments import Integers, Numbers, per_sequence, temperatures, user_seeds
 Kind = Literal["accepted", "recovered", "corrected", "bonus"]
 """How a token was decided: drafted and accepted; the same, but outside the drafter's own
 vocabulary; drawn in place of a rejected draft; drawn behind the last draft."""
+
+Stop = Callable[[int, Sequence[int]], bool]
+"""Whether a sequence, of which all tokens are given, ends behind the last of them."""
 
 
 @dataclass
@@ -93,6 +96,7 @@ class Continuation:
     full_length: int
     eos: Collection[int]
     drafts: list[int] = field(default_factory=list)
+    ended: bool = False
 
     @property
     def new(self) -> list[int]:
@@ -102,11 +106,12 @@ class Continuation:
     @property
     def room(self) -> int:
         """How many tokens are still to be decided, 0 when it has ended."""
-        ended = len(self.tokens) > self.prompt_length and self.tokens[-1] in self.eos
-        return 0 if ended else max(0, self.full_length - len(self.tokens))
+        return 0 if self.ended else max(0, self.full_length - len(self.tokens))
 
-    def extend(self, decided: Sequence[int]) -> int:
-        """Append tokens up to the first end token; returns how many."""
+    def extend(
+        self, decided: Sequence[int], stop: Callable[[Sequence[int]], bool] | None = None
+    ) -> int:
+        """Append tokens up to the first that ends the sequence; returns how many."""
         for count, token in enumerate(decided, start=1):
             if token < 0:
                 raise RuntimeError(
@@ -115,7 +120,8 @@ class Continuation:
                     "among them, or none finite"
                 )
             self.tokens.append(token)
-            if token in self.eos:
+            self.ended = token in self.eos or (stop is not None and bool(stop(self.tokens)))
+            if self.ended:
                 return count
         return len(decided)
 

@@ -1,0 +1,187 @@
+"""What of `model.generate(...)` cannot be honoured, refused by name before the first token."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["prompts_of", "refuse_dropped_arguments", "refuse_unsupported"]
+
+_MODES = ("greedy_search", "sample")
+
+# Options that would be ignored, and why; refused unless they have the library's default.
+_OPTIONS = {
+    "assistant_confidence_threshold": "Generate drafts draft_length tokens",
+    "assistant_early_exit": "the drafter is the one given to Generate",
+    "assistant_ensemble_weight": "it would change the distribution of the output",
+    "assistant_lookbehind": "the drafter is the one given to Generate",
+    "cache_config": "Generate has a cache of its own",
+    "compile_config": "Generate runs the models as they are",
+    "guidance_scale": "its second pass keeps a cache that cannot roll back",
+    "is_assistant": "Generate is for the target",
+    "max_cache_len": "Generate has a cache of its own",
+    "max_matching_ngram_size": "the drafter is the one given to Generate",
+    "num_assistant_tokens": "Generate(draft_length=...) says how many",
+    "num_assistant_tokens_schedule": "Generate's draft_length stays the same",
+    "output_attentions": "passes read drafts that are rejected, too",
+    "output_hidden_states": "passes read drafts that are rejected, too",
+    "prefill_chunk_size": "Generate reads prompts in pieces of its own",
+    "prompt_lookup_num_tokens": "the drafter is the one given to Generate",
+    "speculation_type": "the drafter is the one given to Generate",
+    "target_lookbehind": "the drafter is the one given to Generate",
+    "use_mtp": "the drafter is the one given to Generate",
+}
+
+_CACHES = (None, "dynamic")
+
+# Processors that remember what they were called with, and would remember rejected drafts.
+_STATEFUL = {
+    "SynthIDTextWatermarkLogitsProcessor",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+}
+
+# What the library itself puts there.
+_MODEL_ARGUMENTS = {
+    "attention_mask",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+}
+
+
+def refuse_dropped_arguments() -> None:
+    """Refuse arguments that `generate` keeps to itself when `custom_generate` is a callable.
+
+    The library hands them to its own methods only, so that a callable cannot know that they were
+    given. They are looked up where they are: in the frame of `generate` that called.
+
+    Raises:
+        ValueError: `assistant_model`, `streamer` or `synced_gpus` was given.
+    """
+    code, frame = _code_of_generate(), inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    if frame is None:
+        return
+    instead = {
+        "assistant_model": "give the drafter to Generate",
+        "streamer": "give it to Generate(streamer=...)",
+        "synced_gpus": "Generate does not run models that are sharded over processes",
+    }
+    for name, advice in instead.items():
+        if frame.f_locals.get(name):
+            raise ValueError(
+                f"Generate: {name} was given to model.generate, which does not hand it on to "
+                f"custom_generate; {advice}"
+            )
+
+
+def refuse_unsupported(
+    model: Any, config: Any, processors: Iterable[Any], model_arguments: Mapping[str, Any]
+) -> None:
+    """Refuse models and options whose output would not be what was asked for.
+
+    Args:
+        model: the target.
+        config: the `GenerationConfig` that the library has prepared.
+        processors: of its logits, prepared by the library.
+        model_arguments: what else `generate` would hand to the model's forward.
+
+    Raises:
+        TypeError: a kind of model that cannot do it.
+        ValueError: an option or an argument.
+    """
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise TypeError(f"Generate: {name} is an encoder-decoder; needs a causal language model")
+    if model.training:
+        raise ValueError(f"Generate: {name} is in training mode; call model.eval() first")
+    if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
+        raise ValueError(
+            f"Generate: {name} is spread over the devices {model.hf_device_map}; needs one device"
+        )
+    mode = config.get_generation_mode()
+    if mode not in _MODES:
+        raise ValueError(
+            f"Generate: the options ask for {mode.value}; needs {' or '.join(_MODES)} (one beam, "
+            "no penalty_alpha, dola_layers, constraints or assistant of the library)"
+        )
+    _refuse_options(config)
+    for processor in processors:
+        if type(processor).__name__ in _STATEFUL:
+            raise ValueError(
+                f"Generate: {type(processor).__name__} remembers the prefixes it has seen, and "
+                "would remember rejected drafts; leave out the option that asks for it"
+            )
+    for argument, value in model_arguments.items():
+        if value is not None and argument not in _MODEL_ARGUMENTS:
+            raise ValueError(
+                f"Generate: {argument} was given for the model's forward; needs input_ids and "
+                "attention_mask alone"
+            )
+    cache = model_arguments.get("past_key_values")
+    if cache is not None and int(cache.get_seq_length()) > 0:
+        raise ValueError(
+            f"Generate: past_key_values has {int(cache.get_seq_length())} tokens; needs none, or "
+            "an empty one, since the cache is Generate's own: give the whole input_ids"
+        )
+
+
+def prompts_of(input_ids: Tensor, model_arguments: Mapping[str, Any]) -> list[list[int]]:
+    """The rows of `input_ids [B, W]` without the padding on their left.
+
+    Raises:
+        ValueError: padding elsewhere, or positions that do not count the other tokens.
+    """
+    mask = model_arguments.get("attention_mask")
+    if mask is None:
+        mask = torch.ones_like(input_ids)
+    mask = mask.to(input_ids.device, torch.int64)
+    lengths = mask.sum(1)
+    left = torch.arange(mask.shape[1], device=mask.device) >= mask.shape[1] - lengths[:, None]
+    if mask.shape != input_ids.shape or not torch.equal(mask, left.to(mask)) or not lengths.all():
+        raise ValueError(
+            "Generate: attention_mask has to be 0 on the left of each row and 1 from its first to "
+            "its last token, of which there is one at least; use a tokenizer with "
+            "padding_side='left'"
+        )
+    positions = model_arguments.get("position_ids")
+    if positions is not None:
+        expected = (mask.cumsum(1) - 1).where(mask > 0, 0)
+        given = positions.to(mask.device).where(mask > 0, 0)
+        if given.shape[1:] != mask.shape[1:] or bool((given != expected).any()):
+            raise ValueError(
+                "Generate: position_ids do not count the tokens of each row from 0; leave them out"
+            )
+    rows = zip(input_ids.tolist(), lengths.tolist(), strict=True)
+    return [row[len(row) - length :] for row, length in rows]
+
+
+def _refuse_options(config: Any) -> None:
+    if config.cache_implementation not in _CACHES:
+        raise ValueError(
+            f"Generate: cache_implementation is {config.cache_implementation!r}; needs "
+            f"{' or '.join(map(repr, _CACHES))}"
+        )
+    if config.use_cache is False:
+        raise ValueError("Generate: use_cache is False; needs its cache, so leave it out")
+    defaults = {"guidance_scale": 1, **config._get_default_generation_params()}
+    for option, reason in _OPTIONS.items():
+        value = getattr(config, option, None)
+        if value not in (None, False, defaults.get(option)):
+            raise ValueError(
+                f"Generate: {option} is {value!r}, which is not supported: {reason}; leave it out"
+            )
+
+
+def _code_of_generate() -> CodeType:
+    from transformers import GenerationMixin
+
+    code: CodeType = inspect.unwrap(GenerationMixin.generate).__code__
+    return code

@@ -1,0 +1,250 @@
+"""Speculative decoding inside of Hugging Face's `model.generate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerateDecoderOnlyOutput,
+    MaxLengthCriteria,
+    TemperatureLogitsWarper,
+)
+
+from ..affinity import Affinity
+from ..arguments import Integers
+from ..decoding import CausalModel, SpeculativeDecoder
+from ..dynamic import DynamicTokens
+from ..generation import Statistics
+from ..vocabulary import Vocabulary
+from .generation_options import prompts_of, refuse_dropped_arguments, refuse_unsupported
+from .huggingface import HuggingFaceModel
+from .padded_batch import PaddedBatch
+from .saved_drafter import drafting_model, load_drafter
+
+__all__ = ["Generate"]
+
+
+class Generate:
+    """A drafter for `model.generate(**inputs, custom_generate=Generate(drafter, affinity))`.
+
+    The output is what `generate` alone would give: the same tokens where it is greedy, the same
+    distribution where it samples. Batches, left padding, `GenerationConfig`, logits processors and
+    stopping criteria are the library's own; what cannot be honoured is refused before the first
+    token. Processors and criteria have to be functions of the tokens and scores that they are
+    called with: they are asked about drafts that are then rejected, and each row at its own time.
+
+    Warpers as top-p look at scores that the temperature has divided, and so everything that the
+    library has prepared is applied to the target's logits in the library's order. Only a
+    temperature at the end of its list is left to `rdk_cuda.verify`, which does the same division.
+
+    Args:
+        drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,
+            such as `HuggingFaceModel(model, head=...)`.
+        affinity: from the drafter's tokens to the target's; None if they have one vocabulary.
+        draft_length: K, the most tokens drafted for each pass of the target.
+        draft_temperature: the drafter's; None: the one that `generate` samples at.
+        dynamic_tokens: a source, as of `SpeculativeDecoder`.
+        vocabulary: the drafter's own tokens, for `statistics.recovered`.
+        streamer: gets tokens as from `generate`, a place as soon as all rows have it.
+        seed: one each, or one int from which each row gets its own, the same in every call. None:
+            drawn anew from torch's default generator, which `torch.manual_seed` sets.
+
+    Attributes:
+        statistics: of the latest call; None before it.
+
+    Raises:
+        TypeError, ValueError: a drafter that cannot do it, or that does not fit the affinity.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+        >>> config = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
+        >>> target, drafter = LlamaForCausalLM(config).eval(), LlamaForCausalLM(config).eval()
+        >>> generate = Generate(drafter, draft_length=3)
+        >>> options = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None}
+        >>> ids = torch.tensor([[5, 3], [7, 9]])
+        >>> tokens = target.generate(ids, custom_generate=generate, **options)
+        >>> torch.equal(tokens, target.generate(ids, **options))
+        True
+        >>> generate.statistics.tokens
+        18
+    """
+
+    def __init__(
+        self,
+        drafter: Any,
+        affinity: Affinity | None = None,
+        *,
+        draft_length: int = 4,
+        draft_temperature: float | None = None,
+        dynamic_tokens: DynamicTokens | None = None,
+        vocabulary: Vocabulary | None = None,
+        streamer: Any = None,
+        seed: Integers | None = None,
+    ) -> None:
+        if not hasattr(drafter, "rollback"):
+            drafter = HuggingFaceModel(drafter, return_hidden=dynamic_tokens is not None)
+        self.drafter: CausalModel = drafter
+        size = drafter.vocabulary_size
+        if affinity is not None and affinity.draft_size != size:
+            raise ValueError(
+                f"Generate: the drafter predicts {size} tokens, the affinity leads from "
+                f"{affinity.draft_size} drafter tokens; needs the head and the affinity of one "
+                "drafter"
+            )
+        if draft_length < 1:
+            raise ValueError(f"Generate: draft_length is {draft_length}; needs at least 1")
+        self.affinity, self.draft_length = affinity, draft_length
+        self.draft_temperature, self.dynamic_tokens = draft_temperature, dynamic_tokens
+        self.vocabulary, self.streamer, self.seed = vocabulary, streamer, seed
+        self.statistics: Statistics | None = None
+        self._target: HuggingFaceModel | None = None
+
+    @classmethod
+    def from_directory(
+        cls,
+        directory: str | PathLike[str],
+        *,
+        device: torch.device | str = "cpu",
+        **options: Any,
+    ) -> Generate:
+        """With a drafter that `python -m rdk_cuda calibrate` has written.
+
+        Args:
+            directory: as `rdk_cuda.integrations.saved_drafter.load_drafter` reads it.
+            device: the target's.
+            options: of `Generate`. Dynamic tokens are the calibrated ones if not given.
+
+        Raises:
+            SavedDrafterError: a directory that is not whole and sound.
+        """
+        model, pruned, _ = load_drafter(directory, device=device)
+        own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
+        return cls(drafting_model(model, pruned), pruned.affinity, **{**own, **options})
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> Tensor | GenerateDecoderOnlyOutput:
+        """What `model.generate` calls, with what it has prepared."""
+        refuse_dropped_arguments()
+        refuse_unsupported(model, generation_config, logits_processor, model_kwargs)
+        prompts = prompts_of(input_ids, model_kwargs)
+        decoder = self._decoder(model)
+        recording = generation_config.return_dict_in_generate
+        scores, logits = (
+            bool(recording and wanted)
+            for wanted in (generation_config.output_scores, generation_config.output_logits)
+        )
+        processors, temperature = list(logits_processor), 0.0
+        if generation_config.do_sample:
+            temperature = _temperature(processors)
+            if decoder.draft_temperature is None:
+                decoder.draft_temperature = temperature
+            if processors and isinstance(processors[-1], TemperatureLogitsWarper) and not scores:
+                processors.pop()
+            else:
+                temperature = 1.0
+        batch = PaddedBatch(
+            input_ids,
+            [len(prompt) for prompt in prompts],
+            processors=LogitsProcessorList(processors) if processors else None,
+            record=scores or logits,
+            streamer=self.streamer,
+            **_ending(stopping_criteria, generation_config, input_ids.shape[1]),
+        )
+        try:
+            self.statistics = decoder.generate(
+                prompts,
+                max_new_tokens=batch.limit,
+                temperature=temperature,
+                seeds=self.seed,
+                on_tokens=batch.on_tokens,
+                process=batch.process if processors or batch.record else None,
+                stop=batch.stop,
+            ).statistics
+        finally:
+            decoder.target.reset(0)  # caches take much memory
+            self.drafter.reset(0)
+        if self.streamer is not None:
+            self.streamer.end()
+        if not recording:
+            return batch.sequences
+        return GenerateDecoderOnlyOutput(
+            sequences=batch.sequences,
+            scores=batch.scores if scores else None,
+            logits=batch.logits if logits else None,
+        )
+
+    def _decoder(self, model: Any) -> SpeculativeDecoder:
+        weight = model.get_input_embeddings().weight
+        target = self._target
+        if (
+            target is None
+            or target.model is not model
+            or (target.device, target.dtype) != (weight.device, weight.dtype)
+        ):
+            target = self._target = HuggingFaceModel(model)  # checks the model, in a few passes
+        if getattr(getattr(self.drafter, "model", None), "training", False):
+            raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
+        if target.device != self.drafter.device:
+            raise ValueError(
+                f"Generate: the drafter is on {self.drafter.device}, the model on "
+                f"{target.device}; needs one device"
+            )
+        return SpeculativeDecoder(
+            target,
+            self.drafter,
+            self.affinity,
+            draft_length=self.draft_length,
+            draft_temperature=self.draft_temperature,
+            vocabulary=self.vocabulary,
+            dynamic_tokens=self.dynamic_tokens,
+        )
+
+
+def _temperature(processors: Sequence[Any]) -> float:
+    """What scores are divided by where they are sampled from."""
+    warpers = [each for each in processors if isinstance(each, TemperatureLogitsWarper)]
+    return float(math.prod(each.temperature for each in warpers))
+
+
+def _ending(criteria: Sequence[Any], config: Any, width: int) -> dict[str, Any]:
+    """When rows end and what follows in them, as arguments of `PaddedBatch`.
+
+    The library's own end tokens and longest length need no question to a criterion.
+    """
+    rest, eos, lengths = StoppingCriteriaList(), set[int](), list[int]()
+    for each in criteria:
+        if type(each) is EosTokenCriteria:
+            eos |= set(each.eos_token_id.tolist())
+        elif type(each) is MaxLengthCriteria:
+            lengths.append(each.max_length)
+        else:
+            rest.append(each)
+    pad = None
+    if any(hasattr(each, "eos_token_id") for each in criteria):
+        if config._pad_token_tensor is None:
+            raise ValueError(
+                "Generate: a stopping criterion has end tokens, but there is no pad_token_id to "
+                "follow them; give one"
+            )
+        pad = int(config._pad_token_tensor)
+    return {
+        "limit": max(min(lengths, default=config.max_length) - width, 1),
+        "eos": frozenset(eos),
+        "pad": pad,
+        "criteria": rest or None,
+    }

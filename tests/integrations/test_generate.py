@@ -1,0 +1,341 @@
+"""`model.generate(custom_generate=Generate(...))` returns what `model.generate()` returns."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("transformers", minversion="5.17")
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    WatermarkingConfig,
+)
+
+from rdk_cuda.integrations.transformers import Generate
+
+from .pair import CONTEXT, PAD, SIZE, drafter, full, padded, pruned, target
+
+NEW = 40
+ENDS = [3, 17, 40, 51]  # four of 61 tokens: rows end at different places
+
+
+class OwnPenalty(LogitsProcessor):
+    """Another one for each row, by what the row has so far."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        rows = torch.arange(len(input_ids))
+        scores = scores.clone()
+        scores[rows, (input_ids[:, -1] + 7 * rows) % SIZE] -= 20.0
+        return scores
+
+
+def allowed(row: int, ids: Tensor) -> list[int]:
+    """Never a token of the last one's parity, nor, in row 0, a small one."""
+    last = int(ids[-1])
+    return [token for token in range(30 * (row == 0), SIZE) if (token + last) % 2]
+
+
+PROCESSED: dict[str, dict[str, Any]] = {
+    "none": {},
+    "repetition penalty": {"repetition_penalty": 1.7},
+    "no repeated n-grams": {"no_repeat_ngram_size": 2},
+    "bad words": {"bad_words_ids": [[5], [12, 13], [9, 30]]},
+    "sequence bias": {"sequence_bias": [[[8], 0.5], [[20, 21], -9.0]]},
+    "suppressed tokens": {"suppress_tokens": [1, 2, 30], "begin_suppress_tokens": [4, 5, 6]},
+    "a least length": {"eos_token_id": ENDS, "pad_token_id": PAD, "min_new_tokens": 12},
+    "a least length with the prompt": {"eos_token_id": ENDS, "pad_token_id": PAD, "min_length": 30},
+    "a forced end": {"eos_token_id": 3, "pad_token_id": PAD, "forced_eos_token_id": 3},
+    "a decaying length": {
+        "eos_token_id": ENDS,
+        "pad_token_id": PAD,
+        "exponential_decay_length_penalty": (5, 1.1),
+    },
+    "the prompt's own": {"encoder_repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 2},
+    "allowed tokens": {"prefix_allowed_tokens_fn": allowed},
+    "a watermark": {"watermarking_config": WatermarkingConfig(greenlist_ratio=0.5, bias=4.0)},
+    "one of the caller": {"logits_processor": LogitsProcessorList([OwnPenalty()])},
+    "several": {
+        "repetition_penalty": 1.3,
+        "no_repeat_ngram_size": 3,
+        "logits_processor": LogitsProcessorList([OwnPenalty()]),
+        "renormalize_logits": True,
+    },
+}
+
+
+def both(inputs: dict[str, Tensor], ours: Generate, **options: Any) -> tuple[Any, Any]:
+    arguments = {**inputs, "do_sample": False, "max_new_tokens": NEW, **options}
+    return target().generate(**arguments, custom_generate=ours), target().generate(**arguments)
+
+
+@pytest.mark.parametrize("options", PROCESSED.values(), ids=list(PROCESSED))
+@pytest.mark.parametrize("make", [full, pruned])
+def test_greedy_output_of_a_padded_batch_is_the_library_s_own(
+    make: Any, options: dict[str, Any]
+) -> None:
+    generate = make()
+    for lengths in ((9,), (4, 17, 1, 8)):
+        ours, expected = both(padded(*lengths), generate, **options)
+        assert torch.equal(ours, expected)
+    statistics = generate.statistics
+    assert statistics is not None
+    assert sum(statistics.accepted) > 0
+    assert statistics.corrected > 0
+
+
+@pytest.mark.parametrize("processed", [{}, {"no_repeat_ngram_size": 2}])
+@pytest.mark.parametrize("ends", [ENDS[0], ENDS])
+def test_rows_end_at_end_tokens_and_are_padded_behind_them(
+    ends: Any, processed: dict[str, Any]
+) -> None:
+    options = {"eos_token_id": ends, "pad_token_id": PAD, **processed}
+    early = 0
+    for seed in range(6):
+        ours, expected = both(padded(4, 17, 1, 8, seed=seed), pruned(), **options)
+        assert torch.equal(ours, expected)
+        early += int((ours[:, -1] == PAD).sum())
+    assert early > 0
+
+
+def test_the_pad_token_is_the_first_end_token_where_there_is_no_other() -> None:
+    ours, expected = both(padded(4, 17, 1, 8), full(), eos_token_id=ENDS)
+    assert torch.equal(ours, expected)
+    assert (ours[:, -1] == ENDS[0]).any()
+
+
+@pytest.mark.parametrize("options", [{"max_length": 30}, {"max_length": 18}, {"max_new_tokens": 1}])
+def test_lengths_are_the_library_s(options: dict[str, Any]) -> None:
+    inputs = padded(4, 17, 1)
+    arguments = {**inputs, "do_sample": False, **options}
+    ours = target().generate(**arguments, custom_generate=pruned())
+    assert torch.equal(ours, target().generate(**arguments))
+    assert ours.shape[1] == options.get("max_length", 18)
+
+
+class StopBehind(StoppingCriteria):
+    """Ends a row behind a token, which may be another one in each row."""
+
+    def __init__(self, tokens: Any, shift: int = 0) -> None:
+        self.tokens, self.shift = torch.tensor(list(tokens)), shift
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        rows = torch.arange(len(input_ids))
+        return torch.isin((input_ids[:, -1] + self.shift * rows) % SIZE, self.tokens)
+
+
+@pytest.mark.parametrize("ends", [{}, {"eos_token_id": ENDS[:2], "pad_token_id": PAD}])
+@pytest.mark.parametrize("shift", [0, 11])
+def test_stopping_criteria_are_asked_behind_every_token(shift: int, ends: dict[str, Any]) -> None:
+    """Without end tokens the library goes on with all rows until each has stopped once."""
+    widths, options = set(), {"no_repeat_ngram_size": 2, **ends}
+    for seed in range(6):
+        criteria = StoppingCriteriaList([StopBehind(range(0, SIZE, 9), shift)])
+        ours, expected = both(
+            padded(4, 17, 1, 8, seed=seed), pruned(), stopping_criteria=criteria, **options
+        )
+        assert torch.equal(ours, expected)
+        widths.add(ours.shape[1])
+    assert len(widths) > 1
+
+
+def test_a_length_of_the_caller_takes_the_place_of_the_library_s() -> None:
+    from transformers import MaxLengthCriteria
+
+    for longest in (20, 50):
+        criteria = StoppingCriteriaList([MaxLengthCriteria(longest)])
+        ours, expected = both(padded(4, 17), full(), stopping_criteria=criteria)
+        assert torch.equal(ours, expected)
+        assert ours.shape[1] == longest
+
+
+def test_time_that_is_over_stops_behind_the_first_token() -> None:
+    ours, expected = both(padded(4, 9), full(), max_time=1e-9)
+    assert torch.equal(ours, expected)
+    assert ours.shape[1] == 10
+
+
+def test_stop_strings_are_found_by_their_criterion(tiny: Any) -> None:
+    """`stop_strings=` itself needs a tokenizer, which `generate` keeps from any callable."""
+    from transformers import StopStringCriteria
+
+    text = tiny.tokenizer("def add(self, value):\n    return", return_tensors="pt")
+    inputs = {name: text[name] for name in ("input_ids", "attention_mask")}
+    options = {**inputs, "do_sample": False, "max_new_tokens": 60, "no_repeat_ngram_size": 2}
+    free = tiny.target.generate(**options)
+    new = tiny.tokenizer.decode(free[0, inputs["input_ids"].shape[1] :])
+    part = re.findall(r"[ -~]{2}", new[len(new) // 3 :])[0]
+    options["stopping_criteria"] = StoppingCriteriaList([StopStringCriteria(tiny.tokenizer, part)])
+    expected = tiny.target.generate(**options)
+    assert expected.shape[1] < free.shape[1]
+    generate = Generate(tiny.drafter)
+    assert torch.equal(tiny.target.generate(**options, custom_generate=generate), expected)
+    with pytest.raises(ValueError, match="could not locate a tokenizer"):
+        tiny.target.generate(
+            **inputs, stop_strings=part, tokenizer=tiny.tokenizer, custom_generate=generate
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.5}])
+def test_scores_and_logits_are_those_of_generate(options: dict[str, Any]) -> None:
+    options |= {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    options |= {"eos_token_id": ENDS, "pad_token_id": PAD}
+    ours, expected = both(padded(4, 17, 1, 8), pruned(), **options)
+    assert type(ours) is type(expected)
+    assert torch.equal(ours.sequences, expected.sequences)
+    assert ours.past_key_values is None
+    new = ours.sequences[:, 17:]
+    ended = (
+        torch.isin(new, torch.tensor(ENDS)).cumsum(1) - torch.isin(new, torch.tensor(ENDS)).long()
+    ) > 0
+    assert ended.any()
+    for name in ("scores", "logits"):
+        assert len(ours[name]) == len(expected[name]) == new.shape[1]
+        for place, (got, right) in enumerate(zip(ours[name], expected[name], strict=True)):
+            assert got.dtype == right.dtype
+            on = ~ended[:, place]
+            torch.testing.assert_close(got[on], right[on], rtol=0, atol=2e-4)
+            assert not got[~on].any()
+
+
+def test_a_dictionary_has_only_what_was_asked_for() -> None:
+    ours, expected = both(padded(4, 7), full(), return_dict_in_generate=True, output_logits=True)
+    assert list(ours.keys()) == [name for name in expected if name != "past_key_values"]
+    without, _ = both(padded(4, 7), full(), output_scores=True)
+    assert isinstance(without, Tensor)
+
+
+class Puts:
+    """A streamer that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[list[Any]] = []
+        self.ended = 0
+
+    def put(self, value: Tensor) -> None:
+        assert not self.ended
+        self.got.append(value.tolist())
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+@pytest.mark.parametrize("ends", [{}, {"eos_token_id": ENDS, "pad_token_id": PAD}])
+@pytest.mark.parametrize("lengths", [(5,), (4, 17, 1, 8)])
+def test_the_streamer_gets_what_it_gets_from_generate(
+    lengths: tuple[int, ...], ends: dict[str, Any]
+) -> None:
+    """Also where a criterion ends rows."""
+    ours, library = Puts(), Puts()
+    for criteria in ([], [StopBehind([5, 20, 33, 48])]):
+        arguments = {**padded(*lengths), "do_sample": False, "max_new_tokens": NEW, **ends}
+        arguments["stopping_criteria"] = StoppingCriteriaList(criteria)
+        target().generate(**arguments, custom_generate=pruned(streamer=(ours := Puts())))
+        target().generate(**arguments, streamer=(library := Puts()))
+        assert ours.got == library.got
+        assert ours.ended == library.ended == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("drafts_in", [torch.float32, None])
+def test_half_precision_is_greedy_up_to_rounding(
+    dtype: torch.dtype, drafts_in: torch.dtype | None
+) -> None:
+    """Where texts part, the target's logits of the two tokens are as near as its rounding."""
+    import copy
+
+    model = copy.deepcopy(target()).to(dtype)
+    small = copy.deepcopy(drafter()).to(drafts_in or dtype)
+    inputs = padded(4, 17, 1, 8)
+    arguments = {**inputs, "do_sample": False, "max_new_tokens": NEW}
+    ours = model.generate(**arguments, custom_generate=Generate(small))
+    expected = model.generate(**arguments, output_logits=True, return_dict_in_generate=True)
+    for row, (got, right) in enumerate(zip(ours, expected.sequences, strict=True)):
+        parts = (got != right).nonzero()
+        if len(parts):
+            place = int(parts[0])
+            logits = expected.logits[place - inputs["input_ids"].shape[1]][row]
+            near = float(logits[right[place]] - logits[got[place]])
+            assert near <= 16 * torch.finfo(dtype).eps * float(logits.abs().max())
+    assert torch.equal(ours[:, :20], expected.sequences[:, :20])
+
+
+@pytest.mark.parametrize("cache", [None, "dynamic"])
+def test_caches_that_are_honoured(cache: str | None) -> None:
+    ours, expected = both(padded(4, 17), pruned(), cache_implementation=cache)
+    assert torch.equal(ours, expected)
+
+
+def test_an_empty_cache_of_the_caller_is_left_empty() -> None:
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    inputs = padded(4, 9)
+    target().generate(**inputs, max_new_tokens=4, past_key_values=cache, custom_generate=full())
+    assert cache.get_seq_length() == 0
+
+
+def test_several_sequences_of_a_prompt_have_seeds_of_their_own() -> None:
+    arguments = {**padded(4, 9), "max_new_tokens": 12, "do_sample": True, "num_return_sequences": 3}
+    ours = target().generate(**arguments, custom_generate=full(seed=5))
+    assert ours.shape[0] == 6
+    assert len({tuple(row) for row in ours.tolist()}) == 6
+
+
+def test_a_seed_repeats_and_torch_s_own_seed_is_the_default() -> None:
+    arguments = {**padded(4, 9), "max_new_tokens": 20, "do_sample": True}
+
+    def sample(generate: Generate) -> Tensor:
+        return target().generate(**arguments, custom_generate=generate)
+
+    assert torch.equal(sample(full(seed=3)), sample(full(seed=3)))
+    assert not torch.equal(sample(full(seed=3)), sample(full(seed=4)))
+    generate = full()
+    torch.manual_seed(8)
+    first, second = sample(generate), sample(generate)
+    torch.manual_seed(8)
+    assert torch.equal(sample(generate), first)
+    assert not torch.equal(first, second)
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    inputs, seeds = padded(4, 17, 1, 8), [11, 12, 13, 14]
+    options = {"max_new_tokens": 15, "do_sample": True, "top_p": 0.9, "repetition_penalty": 1.2}
+    together = target().generate(**inputs, **options, custom_generate=pruned(seed=seeds))
+    for row, seed in enumerate(seeds):
+        alone = {name: values[row : row + 1] for name, values in inputs.items()}
+        ours = target().generate(**alone, **options, custom_generate=pruned(seed=[seed]))
+        assert torch.equal(ours[0], together[row])
+
+
+def test_statistics_are_of_the_latest_call() -> None:
+    generate = pruned()
+    assert generate.statistics is None
+    for new in (7, 30):
+        both(padded(4, 17), generate, max_new_tokens=new)
+        assert generate.statistics is not None
+        assert generate.statistics.tokens == 2 * new
+        assert generate.statistics.target_passes < 2 * new
+        assert generate.statistics.recovered > 0 or new == 7
+    assert CONTEXT > 17 + 30
+
+
+def test_one_object_serves_several_targets() -> None:
+    generate = full()
+    for model in (target(), drafter(), target()):
+        arguments = {**padded(4, 9), "do_sample": False, "max_new_tokens": 12}
+        ours = model.generate(**arguments, custom_generate=generate)
+        assert torch.equal(ours, model.generate(**arguments))
+
+
+def test_caches_are_given_back() -> None:
+    generate = full()
+    both(padded(4, 9), generate)
+    assert generate._target is not None
+    assert generate._target.lengths == generate.drafter.lengths == []
