@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["prompts_of", "refuse_dropped_arguments", "refuse_unsupported"]
+__all__ = ["is_static", "prompts_of", "refuse_dropped_arguments", "refuse_unsupported"]
 
 _MODES = ("greedy_search", "sample")
 
@@ -37,7 +37,7 @@ _OPTIONS = {
     "use_mtp": "the drafter is the one given to Generate",
 }
 
-_CACHES = (None, "dynamic")
+_CACHES = (None, "dynamic", "static")
 
 # Processors that remember what they were called with, and would remember rejected drafts.
 _STATEFUL = {
@@ -131,6 +131,14 @@ def refuse_unsupported(
             f"Generate: past_key_values has {int(cache.get_seq_length())} tokens; needs none, or "
             "an empty one, since the cache is Generate's own: give the whole input_ids"
         )
+
+
+def is_static(config: Any, model_arguments: Mapping[str, Any]) -> bool:
+    """Whether a cache is asked for that has all of its memory from the beginning."""
+    from transformers import StaticCache
+
+    given = model_arguments.get("past_key_values")
+    return config.cache_implementation == "static" or isinstance(given, StaticCache)
 
 
 def prompts_of(input_ids: Tensor, model_arguments: Mapping[str, Any]) -> list[list[int]]:

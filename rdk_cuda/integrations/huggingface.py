@@ -1,7 +1,7 @@
 """Hugging Face causal language models behind `rdk_cuda.decoding.CausalModel`.
 
-The library's `DynamicCache` has one length for the whole batch, while speculative decoding accepts
-another number of tokens in every sequence. So the cache here is a row of *slots*: each forward pass
+The library's caches have one length for the whole batch, while speculative decoding accepts another
+number of tokens in every sequence. So the cache here is a row of *slots*: each forward pass
 appends its columns to all sequences, and a mask tells which slots a sequence owns. Rejected and
 padding entries stay as dead slots until dropping them pays. The slots of a sequence are in the
 order of its positions, whatever lies between them: mask and explicit `position_ids` are enough.
@@ -12,12 +12,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from rdk_cuda.decoding import Output
+
+if TYPE_CHECKING:
+    from .slot_layer import SlotLayer
 
 # Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
 _PREFILL_COLUMNS = 512
@@ -34,6 +37,9 @@ class HuggingFaceModel:
         head_bias: `[V_d]`, its bias if it has one.
         return_hidden: return the final hidden state, too, for dynamic tokens. With a `head` it is
             returned in any case: it is there.
+        slots: how many tokens of each sequence, dead ones included, the cache has memory for from
+            the first pass on. Where that is not enough, it takes more. Rejected drafts stay for a
+            while: 4/3 of the longest sequence and the tokens of one pass are always enough.
 
     Construction runs a few tokens through the model and through its plain forward and compares
     them: a model that does not respect explicit positions and masks, or whose logits are more than
@@ -42,6 +48,7 @@ class HuggingFaceModel:
     Attributes:
         vocabulary_size: V_d, or the model's own.
         device: of the model, and of what `feed` returns.
+        slots: as above; may be changed, for the next `reset`.
 
     Raises:
         TypeError: a model that cannot do it, and why.
@@ -65,8 +72,10 @@ class HuggingFaceModel:
         head: Tensor | None = None,
         head_bias: Tensor | None = None,
         return_hidden: bool = False,
+        slots: int = 0,
     ) -> None:
         _refuse_unsupported(model)
+        self.slots = slots
         self.model, self.return_hidden = model, return_hidden or head is not None
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
@@ -94,7 +103,10 @@ class HuggingFaceModel:
         """Forget everything and expect `batch_size` empty sequences."""
         from transformers import DynamicCache
 
+        from .slot_layer import SlotLayer
+
         self._cache = DynamicCache(config=self.model.config)
+        self._cache.layers = [SlotLayer(self.slots) for _ in self._cache.layers]
         self._alive = torch.zeros(batch_size, 0, dtype=torch.bool)  # which slots a sequence owns
         self._lengths = [0] * batch_size
 
@@ -168,25 +180,24 @@ class HuggingFaceModel:
         return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)
 
     def _drop_dead_slots(self) -> None:
-        """Crop what lies behind the last live slot; close the gaps too if that saves a quarter.
+        """Leave what lies behind the last live slot; close the gaps too if that saves a quarter.
 
-        `DynamicCache` copies all it has whenever it appends, so closing the gaps costs about as
-        much as one step, and every later step is cheaper for it.
+        So a cache never has more slots in use than 4/3 of the longest sequence and one pass.
         """
         used = self._alive.any(0).nonzero()
         width, longest = int(used[-1]) + 1 if len(used) else 0, max(self._lengths, default=0)
         if 4 * longest < 3 * width:
             order = self._alive.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
-            index = order.to(self.device)[:, None, :, None]
             self._alive = self._alive.gather(1, order)
-            self._each_state(lambda x: x.gather(2, index.expand(-1, x.shape[1], -1, x.shape[3])))
+            order = order.to(self.device)
+            self._each_layer(lambda layer: layer.close_gaps(order))
         elif width < self._alive.shape[1]:
             self._alive = self._alive[:, :width]
-            self._each_state(lambda x: x[:, :, :width])
+            self._each_layer(lambda layer: layer.keep(width))
 
-    def _each_state(self, change: Callable[[Tensor], Tensor]) -> None:
+    def _each_layer(self, change: Callable[[SlotLayer], None]) -> None:
         for layer in self._cache.layers:
-            layer.keys, layer.values = change(layer.keys), change(layer.values)
+            change(layer)
 
     def _refuse_bad_feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> None:
         if not len(tokens) == len(keep) == len(self._lengths) or not any(map(len, tokens)):

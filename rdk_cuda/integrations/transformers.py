@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from ..decoding import CausalModel, SpeculativeDecoder
 from ..dynamic import DynamicTokens
 from ..generation import Statistics
 from ..vocabulary import Vocabulary
-from .generation_options import prompts_of, refuse_dropped_arguments, refuse_unsupported
+from .generation_options import is_static, prompts_of, refuse_dropped_arguments, refuse_unsupported
 from .huggingface import HuggingFaceModel
 from .padded_batch import PaddedBatch
 from .saved_drafter import drafting_model, load_drafter
@@ -142,53 +143,44 @@ class Generate:
         refuse_dropped_arguments()
         refuse_unsupported(model, generation_config, logits_processor, model_kwargs)
         prompts = prompts_of(input_ids, model_kwargs)
-        decoder = self._decoder(model)
-        recording = generation_config.return_dict_in_generate
-        scores, logits = (
-            bool(recording and wanted)
-            for wanted in (generation_config.output_scores, generation_config.output_logits)
-        )
-        processors, temperature = list(logits_processor), 0.0
-        if generation_config.do_sample:
-            temperature = _temperature(processors)
-            if decoder.draft_temperature is None:
-                decoder.draft_temperature = temperature
-            if processors and isinstance(processors[-1], TemperatureLogitsWarper) and not scores:
-                processors.pop()
-            else:
-                temperature = 1.0
+        config = generation_config
+        returned = {
+            name: bool(config.return_dict_in_generate and getattr(config, f"output_{name}"))
+            for name in ("scores", "logits")
+        }
+        sampling = _sampling(logits_processor, config.do_sample, keep=returned["scores"])
         batch = PaddedBatch(
             input_ids,
             [len(prompt) for prompt in prompts],
-            processors=LogitsProcessorList(processors) if processors else None,
-            record=scores or logits,
+            processors=sampling.processors,
+            record=any(returned.values()),
             streamer=self.streamer,
-            **_ending(stopping_criteria, generation_config, input_ids.shape[1]),
+            **_ending(stopping_criteria, config, input_ids.shape[1]),
         )
-        try:
+        decoder = self._decoder(model, sampling.draft_temperature)
+        slots = 0
+        if is_static(config, model_kwargs):
+            longest = max(map(len, prompts)) + batch.limit
+            slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
+        with _caches([decoder.target, self.drafter], slots):
             self.statistics = decoder.generate(
                 prompts,
                 max_new_tokens=batch.limit,
-                temperature=temperature,
+                temperature=sampling.temperature,
                 seeds=self.seed,
                 on_tokens=batch.on_tokens,
-                process=batch.process if processors or batch.record else None,
+                process=batch.process if sampling.processors or batch.record else None,
                 stop=batch.stop,
             ).statistics
-        finally:
-            decoder.target.reset(0)  # caches take much memory
-            self.drafter.reset(0)
         if self.streamer is not None:
             self.streamer.end()
-        if not recording:
+        if not config.return_dict_in_generate:
             return batch.sequences
-        return GenerateDecoderOnlyOutput(
-            sequences=batch.sequences,
-            scores=batch.scores if scores else None,
-            logits=batch.logits if logits else None,
-        )
+        columns = {name: getattr(batch, name) for name, wanted in returned.items() if wanted}
+        return GenerateDecoderOnlyOutput(sequences=batch.sequences, **columns)
 
-    def _decoder(self, model: Any) -> SpeculativeDecoder:
+    def _decoder(self, model: Any, draft_temperature: float | None) -> SpeculativeDecoder:
+        """For this target, which is checked only when it is a new one."""
         weight = model.get_input_embeddings().weight
         target = self._target
         if (
@@ -196,7 +188,7 @@ class Generate:
             or target.model is not model
             or (target.device, target.dtype) != (weight.device, weight.dtype)
         ):
-            target = self._target = HuggingFaceModel(model)  # checks the model, in a few passes
+            target = self._target = HuggingFaceModel(model)
         if getattr(getattr(self.drafter, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
         if target.device != self.drafter.device:
@@ -209,16 +201,50 @@ class Generate:
             self.drafter,
             self.affinity,
             draft_length=self.draft_length,
-            draft_temperature=self.draft_temperature,
+            draft_temperature=(
+                draft_temperature if self.draft_temperature is None else self.draft_temperature
+            ),
             vocabulary=self.vocabulary,
             dynamic_tokens=self.dynamic_tokens,
         )
 
 
-def _temperature(processors: Sequence[Any]) -> float:
-    """What scores are divided by where they are sampled from."""
+class _Sampling(NamedTuple):
+    """What changes the target's logits, and the temperatures at which tokens are drawn."""
+
+    processors: LogitsProcessorList | None
+    temperature: float
+    draft_temperature: float | None
+
+
+def _sampling(prepared: Sequence[Any], do_sample: bool, *, keep: bool) -> _Sampling:
+    """Leave a temperature at the end to `verify`, unless it has to be in scores to be returned."""
+    processors = LogitsProcessorList(prepared)
+    if not do_sample:
+        return _Sampling(processors or None, 0.0, None)
     warpers = [each for each in processors if isinstance(each, TemperatureLogitsWarper)]
-    return float(math.prod(each.temperature for each in warpers))
+    scale = float(math.prod(each.temperature for each in warpers))
+    if keep or not warpers or processors[-1] is not warpers[-1]:
+        return _Sampling(processors or None, 1.0, scale)
+    return _Sampling(
+        LogitsProcessorList(processors[:-1]) or None, float(warpers[-1].temperature), scale
+    )
+
+
+@contextmanager
+def _caches(models: Sequence[CausalModel], slots: int) -> Iterator[None]:
+    """Caches with memory for so many slots, all of it given back afterwards."""
+    wrapped = [model for model in models if isinstance(model, HuggingFaceModel)]
+    before = [model.slots for model in wrapped]
+    for model in wrapped:
+        model.slots = max(model.slots, slots)
+    try:
+        yield
+    finally:
+        for model, own in zip(wrapped, before, strict=True):
+            model.slots = own
+        for each in models:
+            each.reset(0)
 
 
 def _ending(criteria: Sequence[Any], config: Any, width: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +11,22 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("transformers", minversion="5.17")
+from tokenizers import Tokenizer, models
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
+    PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
     WatermarkingConfig,
 )
 
+from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.saved_drafter import save_drafter
 from rdk_cuda.integrations.transformers import Generate
 
-from .pair import CONTEXT, PAD, SIZE, drafter, full, padded, pruned, target
+from .pair import CONTEXT, PAD, SIZE, VOCABULARY, drafter, full, padded, pruned, target
 
 NEW = 40
 ENDS = [3, 17, 40, 51]  # four of 61 tokens: rows end at different places
@@ -90,8 +96,10 @@ def test_greedy_output_of_a_padded_batch_is_the_library_s_own(
     assert statistics.corrected > 0
 
 
-@pytest.mark.parametrize("processed", [{}, {"no_repeat_ngram_size": 2}])
-@pytest.mark.parametrize("ends", [ENDS[0], ENDS])
+@pytest.mark.parametrize(
+    ("ends", "processed"),
+    [(ENDS, {}), (ENDS, {"no_repeat_ngram_size": 2}), (ENDS[0], {"no_repeat_ngram_size": 2})],
+)
 def test_rows_end_at_end_tokens_and_are_padded_behind_them(
     ends: Any, processed: dict[str, Any]
 ) -> None:
@@ -266,21 +274,6 @@ def test_half_precision_is_greedy_up_to_rounding(
     assert torch.equal(ours[:, :20], expected.sequences[:, :20])
 
 
-@pytest.mark.parametrize("cache", [None, "dynamic"])
-def test_caches_that_are_honoured(cache: str | None) -> None:
-    ours, expected = both(padded(4, 17), pruned(), cache_implementation=cache)
-    assert torch.equal(ours, expected)
-
-
-def test_an_empty_cache_of_the_caller_is_left_empty() -> None:
-    from transformers import DynamicCache
-
-    cache = DynamicCache()
-    inputs = padded(4, 9)
-    target().generate(**inputs, max_new_tokens=4, past_key_values=cache, custom_generate=full())
-    assert cache.get_seq_length() == 0
-
-
 def test_several_sequences_of_a_prompt_have_seeds_of_their_own() -> None:
     arguments = {**padded(4, 9), "max_new_tokens": 12, "do_sample": True, "num_return_sequences": 3}
     ours = target().generate(**arguments, custom_generate=full(seed=5))
@@ -334,8 +327,26 @@ def test_one_object_serves_several_targets() -> None:
         assert torch.equal(ours, model.generate(**arguments))
 
 
-def test_caches_are_given_back() -> None:
-    generate = full()
-    both(padded(4, 9), generate)
-    assert generate._target is not None
-    assert generate._target.lengths == generate.drafter.lengths == []
+def test_a_drafter_saved_by_calibration_is_loaded_with_all_that_belongs_to_it(
+    tmp_path: Path,
+) -> None:
+    words = Tokenizer(models.WordLevel({f"word{id}": id for id in range(SIZE)}))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+    bound = pruned()
+    assert isinstance(bound.drafter, HuggingFaceModel)
+    assert bound.affinity is not None
+    part = PrunedDrafter(VOCABULARY, bound.affinity, *bound.drafter._head)
+    settings = {"dynamic_tokens": {"width": 8, "recent": 8, "window": 20}}
+    save_drafter(tmp_path / "saved", drafter(), tokenizer, part, settings)
+    loaded = Generate.from_directory(tmp_path / "saved", draft_length=4)
+    arguments = {**padded(4, 17), "max_new_tokens": NEW}
+    for sampled in (False, True):
+        bound.seed = loaded.seed = 3
+        options = {**arguments, "do_sample": sampled}
+        expected = target().generate(**options, custom_generate=bound)
+        assert torch.equal(target().generate(**options, custom_generate=loaded), expected)
+        assert loaded.statistics == bound.statistics
+    assert loaded.statistics is not None
+    assert loaded.statistics.recovered > 0
+    bare = Generate.from_directory(tmp_path / "saved", dynamic_tokens=None)
+    assert bare.dynamic_tokens is None

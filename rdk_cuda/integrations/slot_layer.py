@@ -1,0 +1,67 @@
+"""A layer of a KV cache that appends in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+__all__ = ["SlotLayer"]
+
+
+class SlotLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values in slots that are allocated beforehand, `[B, heads, capacity, d]`.
+
+    `DynamicLayer` copies all that it has whenever it appends. This one writes behind what it has,
+    and only where its slots do not suffice, it moves to half as many again. `keys` and `values`
+    are views of the slots in use.
+
+    Args:
+        capacity: how many slots to allocate at first; more if the first append needs them.
+    """
+
+    def __init__(self, capacity: int = 0) -> None:
+        super().__init__()
+        self.capacity = capacity
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing in use, and no slots yet."""
+        super().lazy_initialization(key_states, value_states)
+        self._slots = [_resized(states[:, :, :0], 0) for states in (key_states, value_states)]
+        self.keys, self.values = self._slots
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append; returns all that is in use."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        used = self.keys.shape[2]
+        end = used + key_states.shape[2]
+        if end > self._slots[0].shape[2]:
+            self.capacity = max(self.capacity, end if used == 0 else end + end // 2)
+            self._slots = [_resized(states, self.capacity) for states in (self.keys, self.values)]
+        for slots, states in zip(self._slots, (key_states, value_states), strict=True):
+            slots[:, :, used:end] = states
+        self.keep(end)
+        return self.keys, self.values
+
+    def keep(self, count: int) -> None:
+        """Use the first `count` slots."""
+        self.keys, self.values = (slots[:, :, :count] for slots in self._slots)
+
+    def close_gaps(self, order: Tensor) -> None:
+        """Move the slots `order [B, n]` of each sequence to the front, and use those alone."""
+        index = order[:, None, :, None]
+        for slots, states in zip(self._slots, (self.keys, self.values), strict=True):
+            shape = (-1, states.shape[1], -1, states.shape[3])
+            slots[:, :, : order.shape[1]] = states.gather(2, index.expand(shape))
+        self.keep(order.shape[1])
+
+
+def _resized(states: Tensor, capacity: int) -> Tensor:
+    batch, heads, used, width = states.shape
+    slots = states.new_empty(batch, heads, capacity, width)
+    slots[:, :, :used] = states
+    return slots

@@ -1,0 +1,295 @@
+"""What `Generate` cannot honour is refused by name, before the first token."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("transformers", minversion="5.17")
+import transformers
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.integrations.saved_drafter import SavedDrafterError
+from rdk_cuda.integrations.transformers import Generate
+
+from .pair import CONTEXT, PAD, SIZE, drafter, full, padded, target
+
+
+@pytest.fixture
+def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be decoded."""
+
+    def decoding(*_: Any, **__: Any) -> None:
+        pytest.fail("decoding began")
+
+    monkeypatch.setattr(SpeculativeDecoder, "generate", decoding)
+
+
+def generate(custom: Generate | None = None, model: Any = None, **options: Any) -> Any:
+    arguments = {**padded(4, 9), "max_new_tokens": 5, **options}
+    return (model or target()).generate(**arguments, custom_generate=custom or full())
+
+
+class Nothing:
+    """A streamer."""
+
+    def put(self, value: Tensor) -> None: ...
+    def end(self) -> None: ...
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize(
+    ("name", "value", "advice"),
+    [
+        ("assistant_model", "a model", "give the drafter to Generate"),
+        ("streamer", Nothing(), r"Generate\(streamer=...\)"),
+        ("synced_gpus", True, "sharded"),
+    ],
+)
+def test_arguments_that_generate_keeps_to_itself_are_refused(
+    name: str, value: Any, advice: str
+) -> None:
+    """`generate` calls a callable without them, whether they were given or not."""
+    given = drafter() if name == "assistant_model" else value
+    with pytest.raises(ValueError, match=f"{name} was given to model.generate, .*{advice}"):
+        generate(**{name: given})
+
+
+def test_a_callable_still_gets_none_of_them() -> None:
+    """If this fails, the library hands them on, and there is no need to look for them."""
+    seen: dict[str, Any] = {}
+
+    def custom(model: Any, input_ids: Tensor, **arguments: Any) -> Tensor:
+        seen.update(arguments)
+        return input_ids
+
+    inputs = padded(4)
+    options = {"assistant_model": drafter(), "streamer": Nothing(), "synced_gpus": True}
+    target().generate(**inputs, max_new_tokens=3, custom_generate=custom, **options)
+    assert "logits_processor" in seen
+    assert not seen.keys() & options.keys()
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ({"num_beams": 2}, "beam_search"),
+        ({"num_beams": 2, "do_sample": True}, "beam_sample"),
+        ({"penalty_alpha": 0.5, "top_k": 4}, "contrastive_search"),
+        ({"dola_layers": "low"}, "dola_generation"),
+        ({"force_words_ids": [[3]], "num_beams": 2}, "constrained_beam_search"),
+        ({"prompt_lookup_num_tokens": 3}, "assisted_generation"),
+        ({"assistant_early_exit": 1}, "assisted_generation"),
+        ({"use_mtp": True}, "assisted_generation"),
+    ],
+)
+def test_other_kinds_of_generation_are_refused(options: dict[str, Any], mode: str) -> None:
+    if not all(hasattr(transformers.GenerationConfig(), option) for option in options):
+        pytest.skip(f"transformers {transformers.__version__} has no {' or '.join(options)}")
+    with pytest.raises(ValueError, match=f"ask for {mode}; needs greedy_search or sample"):
+        generate(**options)
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("assistant_confidence_threshold", 0.1),
+        ("assistant_lookbehind", 3),
+        ("cache_config", {"nbits": 4}),
+        ("compile_config", transformers.CompileConfig()),
+        ("guidance_scale", 1.5),
+        ("is_assistant", True),
+        ("max_cache_len", 64),
+        ("max_matching_ngram_size", 2),
+        ("num_assistant_tokens", 7),
+        ("num_assistant_tokens_schedule", "heuristic"),
+        ("output_attentions", True),
+        ("output_hidden_states", True),
+        ("assistant_ensemble_weight", 0.5),
+        ("prefill_chunk_size", 4),
+        ("speculation_type", "dflash"),
+        ("target_lookbehind", 3),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(option: str, value: Any) -> None:
+    if not hasattr(transformers.GenerationConfig(), option):
+        pytest.skip(f"transformers {transformers.__version__} has no {option}")
+    options = {option: value, "return_dict_in_generate": option.startswith("output")}
+    if option == "max_cache_len":
+        options["cache_implementation"] = "static"
+    with pytest.raises(ValueError, match=f"Generate: {option} is .*not supported: .*; leave it"):
+        generate(**options)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_options_at_their_defaults_are_not_refused() -> None:
+    defaults = transformers.GenerationConfig._get_default_generation_params()
+    names = ("num_assistant_tokens", "assistant_lookbehind", "assistant_confidence_threshold")
+    given = {name: defaults[name] for name in names if name in defaults}
+    with pytest.raises(pytest.fail.Exception, match="decoding began"):
+        generate(**given, guidance_scale=1.0, output_attentions=False)
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize("kind", ["offloaded", "offloaded_static"])
+def test_other_caches_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=f"cache_implementation is '{kind}'; .*'static'"):
+        generate(cache_implementation=kind)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_cache_with_tokens_and_none_at_all_are_refused() -> None:
+    cache = transformers.DynamicCache()
+    target()(torch.tensor([[1, 2], [3, 4]]), past_key_values=cache)
+    with pytest.raises(ValueError, match="past_key_values has 2 tokens; needs none"):
+        generate(past_key_values=cache)
+    with pytest.raises(ValueError, match="use_cache is False"):
+        generate(use_cache=False)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_processors_that_remember_are_refused() -> None:
+    keys = [654, 400, 836, 123, 340]
+    config = transformers.SynthIDTextWatermarkingConfig(keys=keys, ngram_len=5)
+    with pytest.raises(ValueError, match="SynthIDTextWatermarkLogitsProcessor remembers"):
+        generate(watermarking_config=config)
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize(
+    "mask", [[[1, 1, 1, 0], [1, 1, 1, 1]], [[1, 0, 1, 1], [1, 1, 1, 1]], [[0] * 4, [1] * 4]]
+)
+def test_padding_elsewhere_than_on_the_left_is_refused(mask: list[list[int]]) -> None:
+    ids = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+    with pytest.raises(ValueError, match=r"attention_mask has to be 0 on the left .*left"):
+        generate(input_ids=ids, attention_mask=torch.tensor(mask))
+
+
+@pytest.mark.usefixtures("no_token")
+def test_other_inputs_of_the_model_are_refused() -> None:
+    inputs = padded(4, 9)
+    shifted = torch.arange(9).expand(2, 9) + 3
+    with pytest.raises(ValueError, match="position_ids do not count"):
+        generate(position_ids=shifted)
+    embeds = torch.zeros(2, 9, 32)
+    with pytest.raises(ValueError, match="inputs_embeds was given"):
+        generate(inputs_embeds=embeds)
+    model = copy.deepcopy(target())
+    forward = model.forward
+
+    def with_types(input_ids: Any = None, token_type_ids: Any = None, **rest: Any) -> Any:
+        return forward(input_ids=input_ids, **rest)
+
+    model.forward = with_types
+    with pytest.raises(ValueError, match="token_type_ids was given for the model's forward"):
+        generate(model=model, token_type_ids=torch.zeros_like(inputs["input_ids"]))
+
+
+@pytest.mark.usefixtures("no_token")
+def test_positions_that_count_are_accepted() -> None:
+    mask = padded(4, 9)["attention_mask"]
+    with pytest.raises(pytest.fail.Exception, match="decoding began"):
+        generate(position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+
+
+@pytest.mark.usefixtures("no_token")
+def test_models_that_cannot_do_it_are_refused() -> None:
+    size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    config = transformers.T5Config(vocab_size=SIZE, decoder_start_token_id=0, **size)
+    t5 = transformers.T5ForConditionalGeneration(config).eval()
+    with pytest.raises(TypeError, match="T5ForConditionalGeneration is an encoder-decoder"):
+        generate(model=t5)
+    with pytest.raises(TypeError, match="encoder-decoder"):
+        Generate(t5)
+    with pytest.raises(ValueError, match="LlamaForCausalLM is in training mode"):
+        generate(model=copy.deepcopy(target()).train())
+    spread = copy.deepcopy(target())
+    spread.hf_device_map = {"model": 0, "lm_head": "cpu"}
+    with pytest.raises(ValueError, match="is spread over the devices"):
+        generate(model=spread)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_drafters_that_cannot_do_it_are_refused() -> None:
+    with pytest.raises(ValueError, match="training mode"):
+        Generate(copy.deepcopy(drafter()).train())
+    model = copy.deepcopy(drafter())
+    later = Generate(model)
+    model.train()
+    with pytest.raises(ValueError, match="the drafter is in training mode"):
+        generate(later)
+    other = Affinity.intersection(Vocabulary([1, 2, 3], SIZE))
+    with pytest.raises(ValueError, match=r"drafter predicts 61 tokens, the affinity .* 3 drafter"):
+        Generate(drafter(), other)
+    larger = Affinity.intersection(Vocabulary(torch.arange(SIZE), SIZE + 1))
+    with pytest.raises(ValueError, match=r"predict 61 and 61 tokens, .* to 62 target"):
+        generate(Generate(drafter(), larger))
+    with pytest.raises(ValueError, match="draft_length is 0"):
+        Generate(drafter(), draft_length=0)
+    with pytest.raises(ValueError, match="draft_temperature is -1"):
+        generate(full(draft_temperature=-1.0))
+
+
+class Elsewhere:
+    """A drafter on another device."""
+
+    vocabulary_size, device, lengths, context = SIZE, torch.device("meta"), (), 10
+
+    def rollback(self, lengths: Any) -> None: ...
+    def reset(self, batch_size: int) -> None: ...
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_drafter_on_another_device_is_refused() -> None:
+    with pytest.raises(ValueError, match="the drafter is on meta, the model on cpu"):
+        generate(Generate(Elsewhere()))
+
+
+def test_a_directory_that_is_no_drafter_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SavedDrafterError, match="is no directory"):
+        Generate.from_directory(tmp_path / "none")
+
+
+def test_more_than_the_context_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"take {9 + CONTEXT - 1} tokens of .* {CONTEXT}"):
+        generate(max_new_tokens=CONTEXT)
+
+
+def test_prompts_outside_of_the_vocabulary_are_refused() -> None:
+    inputs = padded(4, 9)
+    inputs["input_ids"][1, 3] = SIZE
+    with pytest.raises(ValueError, match=r"\[0, 61\)"):
+        generate(**inputs)
+
+
+class Spoil(LogitsProcessor):
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores.fill_(torch.nan)
+
+
+def test_scores_that_are_no_distribution_are_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no distribution: NaN"):
+        generate(logits_processor=LogitsProcessorList([Spoil()]))
+
+
+class OwnEnd(StoppingCriteria):
+    eos_token_id = PAD
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        return input_ids[:, -1] == self.eos_token_id
+
+
+@pytest.mark.usefixtures("no_token")
+def test_an_end_token_without_a_pad_token_is_refused() -> None:
+    criteria = transformers.StoppingCriteriaList([OwnEnd()])
+    with pytest.raises(ValueError, match="there is no pad_token_id"):
+        generate(stopping_criteria=criteria)

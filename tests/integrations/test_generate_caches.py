@@ -1,0 +1,91 @@
+"""Which caches `Generate` takes, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", minversion="5.17")
+from transformers import DynamicCache, StaticCache
+
+from rdk_cuda.integrations.slot_layer import SlotLayer
+
+from .pair import full, padded, pruned, target
+
+
+def addresses(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
+    """Where the layers of models keep their slots, at every append: of layers, addresses."""
+    seen, update = set(), SlotLayer.update
+
+    def watched(layer: SlotLayer, *arguments: Any, **options: Any) -> Any:
+        result = update(layer, *arguments, **options)
+        seen.update((id(layer), slots.data_ptr()) for slots in layer._slots)
+        return result
+
+    monkeypatch.setattr(SlotLayer, "update", watched)
+    return seen
+
+
+@pytest.mark.parametrize("cache", [None, "dynamic", "static"])
+@pytest.mark.parametrize("seed", range(3))
+def test_output_does_not_depend_on_the_cache(cache: str | None, seed: int) -> None:
+    arguments = {**padded(4, 17, 1, 8, seed=seed), "do_sample": False, "max_new_tokens": 40}
+    ours = target().generate(**arguments, cache_implementation=cache, custom_generate=pruned())
+    assert torch.equal(ours, target().generate(**arguments))
+
+
+def test_a_static_cache_is_never_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tensors for each of the two layers of two models; a dynamic one grows."""
+    arguments = {**padded(4, 17, 1, 8), "do_sample": False, "max_new_tokens": 60}
+    generate = pruned()
+    target().generate(**arguments, max_length=20, custom_generate=generate)  # checks the target
+    seen = addresses(monkeypatch)
+    target().generate(**arguments, cache_implementation="static", custom_generate=generate)
+    assert len(seen) == 2 * 2 * 2
+    target().generate(**arguments, cache_implementation="dynamic", custom_generate=generate)
+    assert len(seen) > 2 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_an_empty_cache_of_the_caller_says_its_kind_and_stays_empty(kind: str) -> None:
+    own: Any = DynamicCache()
+    if kind == "static":
+        own = StaticCache(config=target().config, max_cache_len=64)
+    arguments = {**padded(4, 9), "do_sample": False, "max_new_tokens": 9}
+    ours = target().generate(**arguments, past_key_values=own, custom_generate=full())
+    assert torch.equal(ours, target().generate(**arguments))
+    assert int(own.get_seq_length()) == 0
+
+
+def test_memory_is_given_back_and_slots_stay_as_they_were() -> None:
+    generate = full()
+    generate.drafter.slots = 7  # type: ignore[attr-defined]
+    arguments = {**padded(4, 9), "max_new_tokens": 9, "custom_generate": generate}
+    target().generate(**arguments, cache_implementation="static")
+    assert generate._target is not None
+    for model, slots in ((generate._target, 0), (generate.drafter, 7)):
+        assert (model.slots, model.lengths) == (slots, [])  # type: ignore[attr-defined]
+        assert not any(layer.is_initialized for layer in model._cache.layers)  # type: ignore[attr-defined]
+
+
+def test_a_layer_keeps_what_it_has_when_it_grows_shrinks_and_closes_gaps() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for capacity in (0, 3, 40):
+        layer, expected = SlotLayer(capacity), torch.zeros(2, 3, 0, 4)
+        for count in (1, 4, 9, 2):
+            new = torch.randn(2, 3, count, 4, generator=generator)
+            keys, values = layer.update(new, -new)
+            expected = torch.cat([expected, new], dim=2)
+            assert torch.equal(keys, expected)
+            assert torch.equal(values, -expected)
+            keep = expected.shape[2] - 1
+            layer.keep(keep)
+            expected = expected[:, :, :keep]
+            assert layer.get_seq_length() == keep
+        order = torch.tensor([[0, 3, 4, 9], [1, 2, 8, 11]])
+        layer.close_gaps(order)
+        moved = torch.stack([expected[b][:, order[b]] for b in range(2)])
+        assert torch.equal(layer.keys, moved)
+        assert torch.equal(layer.values, -moved)

@@ -1,0 +1,184 @@
+"""Samples of `Generate` have the distribution of the library's own.
+
+What is expected is exact: the library's prepared processors, in its order, applied to the target's
+logits behind every prefix. Counts of all continuations are compared with it by a chi-square test
+(pooled tail). Seeds are fixed; over seeds, each test would fail falsely once in 10,000 times. Each
+negative control must be caught at 1e-6.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+from table_model import chi_square
+from torch import Tensor
+
+pytest.importorskip("transformers", minversion="5.17")
+from transformers import LogitsProcessorList
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.integrations import transformers as integration
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.padded_batch import PaddedBatch
+from rdk_cuda.integrations.transformers import Generate
+
+from .pair import drafter, target
+
+SIZE, PAD, LENGTH, SAMPLES = 8, 0, 3, 8_000
+FALSE_ALARM, CAUGHT = 1e-4, 1e-6
+OF = {"size": SIZE, "spread": 2.5}
+PROMPT = [5, 2, 2, 6]
+
+PLAIN: dict[str, Any] = {"top_k": 0}
+TRUNCATED: dict[str, Any] = {"temperature": 0.7, "top_k": 6, "top_p": 0.85}
+PENALISED: dict[str, Any] = {"temperature": 0.8, "top_k": 0, "repetition_penalty": 5.0}
+
+
+def generate(seed: int, draft_length: int = 2) -> Generate:
+    """A drafter that knows five of eight tokens and spreads one of them over two more."""
+    vocabulary = Vocabulary([1, 2, 4, 5, 7], SIZE)
+    rows: list[dict[int, float]] = [{1: 1}, {2: 0.5, 3: 0.3, 0: 0.2}, {4: 1}, {5: 1}, {7: 1}]
+    head = drafter(0.4, **OF).get_output_embeddings().weight.detach()[vocabulary.draft_ids]
+    return Generate(
+        HuggingFaceModel(drafter(0.4, **OF), head=head),
+        Affinity.from_rows(rows, target_size=SIZE),
+        draft_length=draft_length,
+        seed=seed,
+    )
+
+
+def samples(options: dict[str, Any], count: int = SAMPLES) -> Counter[tuple[int, ...]]:
+    """The prompt in every other row; between them others, that end and are padded."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    other, batch = [[3] * len(PROMPT), [0, 0, 0, 1]], 1000
+    ids = torch.tensor([PROMPT, other[0], PROMPT, other[1]]).repeat(batch // 2, 1)
+    mask = torch.tensor([[1] * 4, [1] * 4, [1] * 4, [0, 0, 0, 1]]).repeat(batch // 2, 1)
+    for seed in range(count // batch):
+        new = target(**OF).generate(
+            ids,
+            attention_mask=mask,
+            do_sample=True,
+            max_new_tokens=LENGTH + 1,
+            pad_token_id=PAD,
+            custom_generate=generate(seed),
+            **options,
+        )[::2, len(PROMPT) :]
+        counts.update(map(tuple, new[:, :LENGTH].tolist()))
+    return counts
+
+
+def joint(options: dict[str, Any], length: int = LENGTH) -> dict[tuple[int, ...], float]:
+    """The probability of each continuation of the prompt."""
+    prepared: list[LogitsProcessorList] = []
+
+    def keep(model: Any, input_ids: Tensor, logits_processor: Any, **_: Any) -> Tensor:
+        prepared.append(logits_processor)
+        return input_ids
+
+    ids = torch.tensor([PROMPT])
+    target(**OF).generate(
+        ids,
+        do_sample=True,
+        max_new_tokens=length,
+        pad_token_id=PAD,
+        custom_generate=keep,
+        **options,
+    )
+    probabilities = {(): 1.0}
+    for _ in range(length):
+        longer = {}
+        for prefix, p in probabilities.items():
+            context = torch.tensor([[*PROMPT, *prefix]])
+            with torch.no_grad():
+                scores = prepared[0](context, target(**OF)(context).logits[:, -1].float())
+            for token, q in enumerate(torch.softmax(scores[0].double(), 0).tolist()):
+                longer[(*prefix, token)] = p * q
+        probabilities = longer
+    return probabilities
+
+
+def p_value(observed: Counter[tuple[int, ...]], options: dict[str, Any]) -> float:
+    expected = {key: p for key, p in joint(options).items() if p > 0}
+    return chi_square(observed, expected) if observed.keys() <= expected.keys() else 0.0
+
+
+@pytest.mark.parametrize(
+    "options", [PLAIN, TRUNCATED, PENALISED], ids=["plain", "truncated", "penalised"]
+)
+def test_samples_have_the_library_s_distribution(options: dict[str, Any]) -> None:
+    assert p_value(samples(options), options) > FALSE_ALARM
+
+
+def test_the_options_differ_from_each_other() -> None:
+    """Or else the tests above could not tell."""
+    observed = samples(PLAIN)
+    for options in (TRUNCATED, PENALISED):
+        assert p_value(observed, options) < CAUGHT
+
+
+def test_control_processors_that_do_not_see_the_drafts_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PaddedBatch, "_put_drafts", lambda *_: None)
+    assert p_value(samples(PENALISED), PENALISED) < CAUGHT
+
+
+def test_control_a_temperature_behind_the_warpers_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it would be if `verify` always had it: top-p would keep the tokens of another one."""
+    sampling = integration._sampling
+
+    def reordered(prepared: Sequence[Any], do_sample: bool, *, keep: bool) -> Any:
+        first, *rest = prepared
+        assert type(first).__name__ == "TemperatureLogitsWarper"
+        return sampling([*rest, first], do_sample, keep=keep)
+
+    monkeypatch.setattr(integration, "_sampling", reordered)
+    assert p_value(samples(TRUNCATED), TRUNCATED) < CAUGHT
+
+
+# The library's own assisted generation.
+
+
+def assisted(count: int, **options: Any) -> Counter[tuple[int, ...]]:
+    """Two tokens; the library takes one sequence at a time."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    torch.manual_seed(0)
+    ids = torch.tensor([PROMPT])
+    for _ in range(count):
+        new = target(**OF).generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            max_new_tokens=3,
+            pad_token_id=PAD,
+            assistant_model=drafter(0.4, **OF),
+            **options,
+        )
+        counts[tuple(new[0, len(PROMPT) : len(PROMPT) + 2].tolist())] += 1
+    return counts
+
+
+def same_distribution(library: Counter[tuple[int, ...]], ours: Counter[tuple[int, ...]]) -> float:
+    """p-value of homogeneity of the first two tokens; what the library has rarely is pooled."""
+    common = [key for key, n in library.items() if n >= 10]
+    table = []
+    for counts in (library, ours):
+        first: Counter[tuple[int, ...]] = Counter()
+        for tokens, n in counts.items():
+            first[tokens[:2]] += n
+        cells = [first[key] for key in common]
+        table.append([*cells, first.total() - sum(cells)])
+    return float(scipy.stats.chi2_contingency(table).pvalue)
+
+
+def test_samples_are_those_of_the_library_s_own_assisted_generation() -> None:
+    library = assisted(400, **PLAIN)
+    assert same_distribution(library, samples(PLAIN)) > FALSE_ALARM
+    assert same_distribution(library, samples(TRUNCATED)) < CAUGHT
