@@ -21,22 +21,23 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         capacity: how many slots to allocate at first; more if the first append needs them.
     """
 
+    is_initialized: bool
+    keys: Tensor
+    values: Tensor
+
     def __init__(self, capacity: int = 0) -> None:
         super().__init__()
         self.capacity = capacity
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing in use, and no slots yet."""
-        super().lazy_initialization(key_states, value_states)
-        self._slots = [_resized(states[:, :, :0], 0) for states in (key_states, value_states)]
-        self.keys, self.values = self._slots
+        self._slots: list[Tensor] = []
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Append; returns all that is in use."""
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            self._slots = [_resized(states[:, :, :0], 0) for states in (key_states, value_states)]
+            self.keep(0)
         used = self.keys.shape[2]
         end = used + key_states.shape[2]
         if end > self._slots[0].shape[2]:
