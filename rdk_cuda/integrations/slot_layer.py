@@ -21,7 +21,6 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         capacity: how many slots to allocate at first; more if the first append needs them.
     """
 
-    is_initialized: bool
     keys: Tensor
     values: Tensor
 
@@ -34,7 +33,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Append; returns all that is in use."""
-        if not self.is_initialized:
+        if not self._slots:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
             self._slots = [_resized(states[:, :, :0], 0) for states in (key_states, value_states)]
             self.keep(0)
