@@ -1,1 +1,1 @@
-"""Adapters to other libraries: Hugging Face models for the decoder, serving engines' layouts."""
+"""Other libraries: their models and `generate`, token maps, and serving engines' layouts."""

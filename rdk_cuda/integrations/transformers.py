@@ -35,15 +35,16 @@ __all__ = ["Generate"]
 class Generate:
     """A drafter for `model.generate(**inputs, custom_generate=Generate(drafter, affinity))`.
 
-    The output is what `generate` alone would give: the same tokens where it is greedy, the same
-    distribution where it samples. Batches, left padding, `GenerationConfig`, logits processors and
-    stopping criteria are the library's own; what cannot be honoured is refused before the first
-    token. Processors and criteria have to be functions of the tokens and scores that they are
-    called with: they are asked about drafts that are then rejected, and each row at its own time.
+    The output is what `generate` (transformers 5.17 or later) gives alone: the same tokens where it
+    is greedy, the same distribution where it samples. Batches, left padding, `GenerationConfig`,
+    logits processors, stopping criteria and the returned class are the library's own, but that no
+    cache is returned. What cannot be honoured is refused before the first token. Processors and
+    criteria have to be functions of the tokens and scores that they are called with: they are asked
+    about drafts that are then rejected, and each row at its own time. Criteria get no scores.
 
-    Warpers as top-p look at scores that the temperature has divided, and so everything that the
-    library has prepared is applied to the target's logits in the library's order. Only a
-    temperature at the end of its list is left to `rdk_cuda.verify`, which does the same division.
+    Warpers such as top-p look at scores that the temperature has divided, so all that the library
+    has prepared is applied to the target's logits in the library's order. Only a temperature at the
+    end of its list is left to `rdk_cuda.verify`, which divides by it in the same place.
 
     Args:
         drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,
@@ -100,6 +101,12 @@ class Generate:
                 f"{affinity.draft_size} drafter tokens; needs the head and the affinity of one "
                 "drafter"
             )
+        pair = {each.target_size for each in (affinity, vocabulary) if each is not None}
+        if len(pair) > 1:
+            raise ValueError(
+                f"Generate: affinity and vocabulary are of {sorted(pair)} target tokens; needs "
+                "those of one drafter"
+            )
         if draft_length < 1:
             raise ValueError(f"Generate: draft_length is {draft_length}; needs at least 1")
         self.affinity, self.draft_length = affinity, draft_length
@@ -139,7 +146,18 @@ class Generate:
         generation_config: Any,
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        """What `model.generate` calls, with what it has prepared."""
+        """What `model.generate` calls, with what it has prepared.
+
+        Returns:
+            Token ids `[B, W + new]` int64, prompts included, and padded behind rows that have
+            ended; or, with `return_dict_in_generate`, the library's `GenerateDecoderOnlyOutput`,
+            with scores and logits `[B, V_t]` float32 of each new token if asked for, 0 behind rows
+            that have ended.
+
+        Raises:
+            TypeError, ValueError: what cannot be honoured, by name.
+            RuntimeError: scores are no distribution: NaN or +inf, or none finite.
+        """
         refuse_dropped_arguments()
         refuse_unsupported(model, generation_config, logits_processor, model_kwargs)
         prompts = prompts_of(input_ids, model_kwargs)

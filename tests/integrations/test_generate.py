@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,10 @@ from transformers import (
     WatermarkingConfig,
 )
 
+from rdk_cuda import Affinity
 from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.pruned_model import apply_head
 from rdk_cuda.integrations.saved_drafter import save_drafter
 from rdk_cuda.integrations.transformers import Generate
 
@@ -116,6 +120,23 @@ def test_the_pad_token_is_the_first_end_token_where_there_is_no_other() -> None:
     ours, expected = both(padded(4, 17, 1, 8), full(), eos_token_id=ENDS)
     assert torch.equal(ours, expected)
     assert (ours[:, -1] == ENDS[0]).any()
+
+
+def test_processors_never_see_what_they_have_forbidden() -> None:
+    """A function that knows its own language alone would fail on drafts outside of it."""
+    prefixes: list[list[int]] = []
+
+    def strict(row: int, ids: Tensor) -> list[int]:
+        prefixes.append(ids.tolist())
+        assert all((a + b) % 2 for a, b in pairwise(ids[8:].tolist()))
+        return allowed(row, ids)
+
+    generate = full(draft_length=6)
+    ours, expected = both(padded(9), generate, prefix_allowed_tokens_fn=strict)
+    assert torch.equal(ours, expected)
+    assert generate.statistics is not None
+    assert generate.statistics.corrected > 0
+    assert max(map(len, prefixes)) == 9 + NEW - 1
 
 
 @pytest.mark.parametrize("options", [{"max_length": 30}, {"max_length": 18}, {"max_new_tokens": 1}])
@@ -256,8 +277,6 @@ def test_half_precision_is_greedy_up_to_rounding(
     dtype: torch.dtype, drafts_in: torch.dtype | None
 ) -> None:
     """Where texts part, the target's logits of the two tokens are as near as its rounding."""
-    import copy
-
     model = copy.deepcopy(target()).to(dtype)
     small = copy.deepcopy(drafter()).to(drafts_in or dtype)
     inputs = padded(4, 17, 1, 8)
@@ -272,6 +291,22 @@ def test_half_precision_is_greedy_up_to_rounding(
             near = float(logits[right[place]] - logits[got[place]])
             assert near <= 16 * torch.finfo(dtype).eps * float(logits.abs().max())
     assert torch.equal(ours[:, :20], expected.sequences[:, :20])
+
+
+def test_the_library_s_assistant_writes_the_same_greedy_text() -> None:
+    arguments = {**padded(6), "do_sample": False, "max_new_tokens": NEW}
+    assisted = target().generate(**arguments, assistant_model=drafter())
+    assert torch.equal(target().generate(**arguments, custom_generate=pruned()), assisted)
+
+
+def test_a_model_whose_own_head_is_small_drafts_with_it() -> None:
+    small = copy.deepcopy(drafter())
+    apply_head(small, drafter().get_output_embeddings().weight[VOCABULARY.draft_ids])
+    generate = Generate(small, Affinity.intersection(VOCABULARY), vocabulary=VOCABULARY)
+    ours, expected = both(padded(4, 17, 1), generate)
+    assert torch.equal(ours, expected)
+    assert generate.statistics is not None
+    assert sum(generate.statistics.accepted) > generate.statistics.recovered == 0
 
 
 def test_several_sequences_of_a_prompt_have_seeds_of_their_own() -> None:

@@ -233,6 +233,9 @@ def test_drafters_that_cannot_do_it_are_refused() -> None:
     larger = Affinity.intersection(Vocabulary(torch.arange(SIZE), SIZE + 1))
     with pytest.raises(ValueError, match=r"predict 61 and 61 tokens, .* to 62 target"):
         generate(Generate(drafter(), larger))
+    same = Affinity.intersection(Vocabulary(torch.arange(SIZE), SIZE))
+    with pytest.raises(ValueError, match=r"vocabulary are of \[61, 70\] target tokens"):
+        Generate(drafter(), same, vocabulary=Vocabulary([1], 70))
     with pytest.raises(ValueError, match="draft_length is 0"):
         Generate(drafter(), draft_length=0)
     with pytest.raises(ValueError, match="draft_temperature is -1"):

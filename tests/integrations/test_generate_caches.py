@@ -36,16 +36,21 @@ def test_output_does_not_depend_on_the_cache(cache: str | None, seed: int) -> No
     assert torch.equal(ours, target().generate(**arguments))
 
 
-def test_a_static_cache_is_never_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("draft_length", [1, 4, 9])
+@pytest.mark.parametrize("lengths", [(1,), (30,), (4, 17, 1, 8)])
+def test_a_static_cache_is_never_moved(
+    draft_length: int, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two tensors for each of the two layers of two models; a dynamic one grows."""
-    arguments = {**padded(4, 17, 1, 8), "do_sample": False, "max_new_tokens": 60}
-    generate = pruned()
-    target().generate(**arguments, max_length=20, custom_generate=generate)  # checks the target
+    arguments = {**padded(*lengths), "do_sample": False, "max_new_tokens": 60}
+    generate = pruned(draft_length=draft_length)
+    generate._decoder(target(), None)  # it is checked here, in a cache of its own
     seen = addresses(monkeypatch)
     target().generate(**arguments, cache_implementation="static", custom_generate=generate)
     assert len(seen) == 2 * 2 * 2
+    seen.clear()
     target().generate(**arguments, cache_implementation="dynamic", custom_generate=generate)
-    assert len(seen) > 2 * 2 * 2 * 2
+    assert len(seen) > 2 * 2 * 2
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
