@@ -167,6 +167,7 @@ class Generate:
             for name in ("scores", "logits")
         }
         sampling = _sampling(logits_processor, config.do_sample, keep=returned["scores"])
+        decoder = self._decoder(model, sampling.draft_temperature)
         batch = PaddedBatch(
             input_ids,
             [len(prompt) for prompt in prompts],
@@ -175,7 +176,6 @@ class Generate:
             streamer=self.streamer,
             **_ending(stopping_criteria, config, input_ids.shape[1]),
         )
-        decoder = self._decoder(model, sampling.draft_temperature)
         slots = 0
         if is_static(config, model_kwargs):
             longest = max(map(len, prompts)) + batch.limit

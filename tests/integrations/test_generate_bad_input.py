@@ -44,6 +44,13 @@ class Nothing:
     def end(self) -> None: ...
 
 
+class Untouched:
+    """A streamer that nothing may come to."""
+
+    def put(self, value: Tensor) -> None:
+        pytest.fail("something was streamed")
+
+
 @pytest.mark.usefixtures("no_token")
 @pytest.mark.parametrize(
     ("name", "value", "advice"),
@@ -254,7 +261,7 @@ class Elsewhere:
 @pytest.mark.usefixtures("no_token")
 def test_a_drafter_on_another_device_is_refused() -> None:
     with pytest.raises(ValueError, match="the drafter is on meta, the model on cpu"):
-        generate(Generate(Elsewhere()))
+        generate(Generate(Elsewhere(), streamer=Untouched()))
 
 
 def test_a_directory_that_is_no_drafter_is_refused(tmp_path: Path) -> None:
