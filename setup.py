@@ -106,8 +106,10 @@ def extension(info: dict[str, object]) -> Extension:
         *sorted((ROOT / "csrc").glob("*.cpp")),
         *sorted((ROOT / "csrc" / "cpu").glob("*.cpp")),
         *sorted((ROOT / "csrc" / "ops").glob("*.cpp")),
+        *sorted((ROOT / "csrc" / "plans").glob("*.cpp")),
     ]
-    sources = [path for path in sources if with_cuda or path.name != "backend_cuda.cpp"]
+    other_way_to_start = "backend_python.cpp" if with_cuda else "backend_cuda.cpp"
+    sources = [path for path in sources if path.name != other_way_to_start]
     extension: Extension = CppExtension(
         "rdk_cuda._C",
         [str(path.relative_to(ROOT)) for path in sources],

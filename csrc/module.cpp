@@ -1,5 +1,6 @@
 // The Python module rdk_cuda._C. Importing it registers the operators; it tells how it was built,
-// and which instruction set the CPU operators run.
+// which instruction set the CPU operators run, and what kernels there are; without CUDA kernels of
+// its own it takes them from Python.
 
 #include <Python.h>
 
@@ -10,6 +11,11 @@
 #include <exception>
 
 #include "cpu/arithmetic.h"
+#include "plans/plan.h"
+
+#if !defined(RDK_WITH_CUDA)
+#include "ops/backend_python.h"
+#endif
 
 namespace {
 
@@ -19,9 +25,18 @@ PyObject* cpu_capability(PyObject*, PyObject*) {
   return PyUnicode_FromString(rdk::cpu::arithmetic().name);
 }
 
+PyObject* kernels(PyObject*, PyObject*) {
+  return PyUnicode_FromString(rdk::kernels_as_json().c_str());
+}
+
 PyMethodDef methods[] = {
     {"build_info", build_info, METH_NOARGS, "How the operators were built, as JSON."},
     {"cpu_capability", cpu_capability, METH_NOARGS, "The instruction set of the CPU operators."},
+    {"kernels", kernels, METH_NOARGS, "The kernels of every operator, as JSON."},
+#if !defined(RDK_WITH_CUDA)
+    {"set_starter", rdk::ops::set_starter, METH_O, "What starts kernels on a GPU, or None."},
+    {"has_starter", rdk::ops::has_starter, METH_NOARGS, "Whether something starts kernels."},
+#endif
     {nullptr, nullptr, 0, nullptr},
 };
 

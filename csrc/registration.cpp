@@ -47,6 +47,4 @@ void implement(torch::stable::detail::StableLibrary& m) {
 }
 
 RDK_LIBRARY_IMPL(RDK_NAMESPACE, CPU, m) { implement(m); }
-#if defined(RDK_WITH_CUDA)
 RDK_LIBRARY_IMPL(RDK_NAMESPACE, CUDA, m) { implement(m); }
-#endif

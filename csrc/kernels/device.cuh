@@ -2,7 +2,7 @@
 // host compiler with the emulator's header in CUDA's place.
 #pragma once
 
-#include "../host_device.h"
+#include "launch.h"
 
 #if defined(RDK_EMULATED)
 #include "cuda_emulation.h"
@@ -12,7 +12,6 @@
 
 namespace rdk {
 
-constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 #if !defined(RDK_EMULATED)

@@ -12,7 +12,7 @@
 namespace rdk {
 namespace {
 
-constexpr int kMaxThreads = 256;
+constexpr int kMaxThreads = DraftLaunch::kMaxThreads;
 constexpr int kBlocks = 2;  // on a multiprocessor, at least
 
 template <typename T>
@@ -80,40 +80,11 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
 
 #if !defined(__CUDACC_RTC__)
 
-void plan_draft(const Machine& machine, DraftLaunch* launch) {
-  const DraftParams& params = launch->params;
-  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
-  // Few rows: a chunk or two for each warp of small blocks, all over the chip. Many: a block a row.
-  const bool many = params.rows >= machine.multiprocessors;
-  launch->shape.threads = many ? kMaxThreads : 2 * kWarp;
-  const int64_t room = divide_up(4 * machine.multiprocessors, params.rows > 0 ? params.rows : 1);
-  const int64_t wanted = divide_up(chunks, launch->shape.threads / kWarp);
-  launch->splits = static_cast<int>(many ? 1 : (wanted < room ? wanted : room));
-  launch->shape.blocks = params.rows * launch->splits;
-  launch->shape.shared_bytes = launch->shape.threads / kWarp * kRingBytes;
-  place_draft(nullptr, launch);
-}
-
-void place_draft(void* workspace, DraftLaunch* launch) {
-  const DraftParams& params = launch->params;
-  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
-  WorkspaceParts parts(workspace);
-  launch->tickets = parts.take<unsigned>(launch->splits > 1 ? params.rows : 0);
-  launch->shape.zeroed_bytes = parts.bytes();
-  launch->chunks = parts.take<ChunkSum>(params.rows * chunks);
-  launch->spread_sums = parts.take<float>(params.rows * params.affinity.rank * chunks);
-  launch->shape.workspace_bytes = parts.bytes();
-}
-
-cudaError_t launch_draft(const DraftLaunch& launch, cudaStream_t stream) {
-  switch (launch.params.draft.dtype) {
-    case Dtype::kFloat16:
-      return launch_kernel(draft_kernel<Float16Bits>, launch, stream);
-    case Dtype::kBFloat16:
-      return launch_kernel(draft_kernel<BFloat16Bits>, launch, stream);
-    default:
-      return launch_kernel(draft_kernel<float>, launch, stream);
-  }
+cudaError_t start(const DraftLaunch& launch, cudaStream_t stream) {
+  return launch_one_of<DraftLaunch>(
+      {RDK_KERNEL(draft_kernel<float>), RDK_KERNEL(draft_kernel<Float16Bits>),
+       RDK_KERNEL(draft_kernel<BFloat16Bits>)},
+      launch, stream);
 }
 
 #endif

@@ -11,7 +11,7 @@
 namespace rdk {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = GatherLogitsLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
 
 __device__ __forceinline__ void store_logit(float value, float* out) { *out = value; }
@@ -97,26 +97,11 @@ __global__ void __launch_bounds__(kThreads) gather_logits_kernel(const GatherLog
 
 #if !defined(__CUDACC_RTC__)
 
-void plan_gather_logits(const Machine& machine, GatherLogitsLaunch* launch) {
-  const GatherLogitsParams& params = launch->params;
-  const int64_t rows = params.rows > 0 ? params.rows : 1;
-  const int64_t wanted = divide_up(params.tokens_per_row, kWarps);
-  const int64_t room = divide_up(8 * machine.multiprocessors, rows);
-  launch->splits = static_cast<int>(wanted < 1 ? 1 : (wanted < room ? wanted : room));
-  launch->shape = {params.tokens_per_row > 0 ? params.rows * launch->splits : 0, kThreads, 0, 0, 0};
-}
-
-void place_gather_logits(void*, GatherLogitsLaunch*) {}  // needs none
-
-cudaError_t launch_gather_logits(const GatherLogitsLaunch& launch, cudaStream_t stream) {
-  switch (launch.params.dtype) {
-    case Dtype::kFloat16:
-      return launch_kernel(gather_logits_kernel<Float16Bits>, launch, stream);
-    case Dtype::kBFloat16:
-      return launch_kernel(gather_logits_kernel<BFloat16Bits>, launch, stream);
-    default:
-      return launch_kernel(gather_logits_kernel<float>, launch, stream);
-  }
+cudaError_t start(const GatherLogitsLaunch& launch, cudaStream_t stream) {
+  return launch_one_of<GatherLogitsLaunch>(
+      {RDK_KERNEL(gather_logits_kernel<float>), RDK_KERNEL(gather_logits_kernel<Float16Bits>),
+       RDK_KERNEL(gather_logits_kernel<BFloat16Bits>)},
+      launch, stream);
 }
 
 #endif

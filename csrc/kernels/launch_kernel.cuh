@@ -4,9 +4,23 @@
 #include "device.cuh"
 #include "launch.h"
 
-#if !defined(__CUDACC_RTC__)
+#if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels alone: what launches them is left out
+
+#include <cstring>
+#include <initializer_list>
+
+#include "../plans/plan.h"
+#include "start.h"
 
 namespace rdk {
+
+// An instantiation of a kernel, by the name that plans choose it by.
+template <typename Launch>
+struct Kernel {
+  const char* name;
+  void (*function)(const Launch);
+};
+#define RDK_KERNEL(...) {#__VA_ARGS__, __VA_ARGS__}
 
 // One launch of a kernel that takes its whole launch struct by value.
 template <typename Launch>
@@ -28,6 +42,17 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
   return cudaLaunchKernel(kernel, dim3(shape.blocks), dim3(shape.threads), arguments,
                           shape.shared_bytes, stream);
 #endif
+}
+
+// Launches the one of these that the plan names.
+template <typename Launch>
+cudaError_t launch_one_of(std::initializer_list<Kernel<Launch>> kernels, const Launch& launch,
+                          cudaStream_t stream) {
+  const char* name = kernel_name(launch);
+  for (const Kernel<Launch>& kernel : kernels) {
+    if (std::strcmp(kernel.name, name) == 0) return launch_kernel(kernel.function, launch, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace rdk

@@ -3,7 +3,6 @@
 // the sums of a row must not depend on where it lies.
 #pragma once
 
-#include "../params.h"
 #include "device.cuh"
 
 namespace rdk {
@@ -111,9 +110,6 @@ struct Logits<AnyDtype> {
   __device__ __forceinline__ const uint4* vector(int) const { return nullptr; }
   __device__ __forceinline__ static void unpack_bits(uint4, float*) {}
 };
-
-// Where a warp's chunks land that it has asked for but not yet used: this much shared memory.
-constexpr int kRingBytes = 4096;
 
 template <typename T>
 constexpr int kChunksInFlight = kRingBytes / (kChunk * static_cast<int>(sizeof(T)));

@@ -13,10 +13,10 @@
 namespace rdk {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = RedistributeLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocks = 2;  // on a multiprocessor, at least
-constexpr int kMaxGroup = 4;
+constexpr int kMaxGroup = RedistributeLaunch::kMaxGroup;
 
 enum class RowKind : int32_t { kNone, kGreedy, kSoftmax };
 
@@ -148,56 +148,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 #if !defined(__CUDACC_RTC__)
 
-void plan_redistribute(const Machine& machine, RedistributeLaunch* launch) {
-  const RedistributeParams& params = launch->params;
-  const int64_t row_bytes = params.draft.draft_size * static_cast<int64_t>(sizeof(float));
-  const int64_t mark_bytes = params.draft.dynamic_size > 0 ? 1 : 0;
-  const int64_t rows = params.rows > 0 ? params.rows : 1;
-  const int64_t target_size = params.affinity.target_size;
-  const auto shared_bytes = [&](int64_t group) {
-    return (launch->shared_weights ? group * row_bytes : 0) + group * mark_bytes * launch->tile;
-  };
-  // Sharing a pass over the sparse structure pays once there are blocks for every multiprocessor.
-  for (launch->group = kMaxGroup; launch->group >= 1; launch->group /= 2) {
-    const int64_t groups = divide_up(rows, launch->group);
-    if (launch->group > 1 && groups < machine.multiprocessors) continue;
-    const int64_t tiles = groups < machine.multiprocessors ? machine.multiprocessors / groups : 1;
-    launch->tile =
-        static_cast<int>(divide_up(target_size, tiles < target_size ? tiles : target_size));
-    launch->shared_weights = true;
-    if (shared_bytes(launch->group) <= machine.shared_bytes) break;
-    launch->shared_weights = false;
-    if (launch->group == 1) break;
-  }
-  // Marks of a tile must fit by themselves; smaller tiles only mean more blocks.
-  if (shared_bytes(launch->group) > machine.shared_bytes)
-    launch->tile = static_cast<int>(machine.shared_bytes);
-  launch->tiles = static_cast<int>(divide_up(target_size, launch->tile));
-  launch->shape.blocks = divide_up(params.rows, launch->group) * launch->tiles;
-  launch->shape.threads = kThreads;
-  launch->shape.shared_bytes = shared_bytes(launch->group);
-  place_redistribute(nullptr, launch);
-}
-
-void place_redistribute(void* workspace, RedistributeLaunch* launch) {
-  const RedistributeParams& params = launch->params;
-  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
-  WorkspaceParts parts(workspace);
-  launch->shape.zeroed_bytes = 0;
-  launch->chunks = parts.take<ChunkSum>(launch->shape.blocks * chunks);
-  launch->spread_sums = parts.take<float>(launch->shape.blocks * params.affinity.rank * chunks);
-  launch->shape.workspace_bytes = parts.bytes();
-}
-
-cudaError_t launch_redistribute(const RedistributeLaunch& launch, cudaStream_t stream) {
-  switch (launch.params.draft.dtype) {
-    case Dtype::kFloat16:
-      return launch_kernel(redistribute_kernel<Float16Bits>, launch, stream);
-    case Dtype::kBFloat16:
-      return launch_kernel(redistribute_kernel<BFloat16Bits>, launch, stream);
-    default:
-      return launch_kernel(redistribute_kernel<float>, launch, stream);
-  }
+cudaError_t start(const RedistributeLaunch& launch, cudaStream_t stream) {
+  return launch_one_of<RedistributeLaunch>(
+      {RDK_KERNEL(redistribute_kernel<float>), RDK_KERNEL(redistribute_kernel<Float16Bits>),
+       RDK_KERNEL(redistribute_kernel<BFloat16Bits>)},
+      launch, stream);
 }
 
 #endif

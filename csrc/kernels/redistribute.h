@@ -1,14 +1,14 @@
-// redistribute on a GPU: its launch, for the torch side, NVRTC and the emulated tests.
+// redistribute on a GPU: what its kernel is launched with, and what host and kernel agree on.
 #pragma once
 
 #include "launch.h"
 
 namespace rdk {
 
-struct ChunkSum;
-
 struct RedistributeLaunch {
   using Params = RedistributeParams;
+  static constexpr int kThreads = 256;  // of a block
+  static constexpr int kMaxGroup = 4;   // rows
   Params params;
   LaunchShape shape;
   int tiles;            // blocks that share a group of rows
@@ -18,11 +18,5 @@ struct RedistributeLaunch {
   ChunkSum* chunks;     // [blocks, chunks]
   float* spread_sums;   // [blocks, R, chunks]
 };
-
-#if !defined(__CUDACC_RTC__)
-void plan_redistribute(const Machine& machine, RedistributeLaunch* launch);
-void place_redistribute(void* workspace, RedistributeLaunch* launch);
-cudaError_t launch_redistribute(const RedistributeLaunch& launch, cudaStream_t stream);
-#endif
 
 }  // namespace rdk

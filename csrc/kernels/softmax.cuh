@@ -50,11 +50,6 @@ struct Scale {
   }
 };
 
-struct ChunkSum {
-  float max;
-  float sum;  // of exp(z - max); NaN or infinite where the row has no distribution
-};
-
 // Replaces a chunk's z by exp(z - max). A NaN or +inf among them makes the sum NaN.
 __device__ __forceinline__ ChunkSum exponentiate(float (&z)[kPerLane]) {
   float max = -infinity();

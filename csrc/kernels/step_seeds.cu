@@ -9,7 +9,7 @@
 namespace rdk {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = StepSeedsLaunch::kThreads;
 
 __global__ void __launch_bounds__(kThreads) step_seeds_kernel(const StepSeedsLaunch launch) {
   const StepSeedsParams& params = launch.params;
@@ -21,14 +21,8 @@ __global__ void __launch_bounds__(kThreads) step_seeds_kernel(const StepSeedsLau
 
 #if !defined(__CUDACC_RTC__)
 
-void plan_step_seeds(const Machine&, StepSeedsLaunch* launch) {
-  launch->shape = {divide_up(launch->params.count, kThreads), kThreads, 0, 0, 0};
-}
-
-void place_step_seeds(void*, StepSeedsLaunch*) {}  // needs none
-
-cudaError_t launch_step_seeds(const StepSeedsLaunch& launch, cudaStream_t stream) {
-  return launch_kernel(step_seeds_kernel, launch, stream);
+cudaError_t start(const StepSeedsLaunch& launch, cudaStream_t stream) {
+  return launch_one_of<StepSeedsLaunch>({RDK_KERNEL(step_seeds_kernel)}, launch, stream);
 }
 
 #endif

@@ -1,4 +1,4 @@
-// step_seeds on a GPU: its launch, for the torch side, NVRTC and the emulated tests.
+// step_seeds on a GPU: what its kernel is launched with, and what host and kernel agree on.
 #pragma once
 
 #include "launch.h"
@@ -7,14 +7,9 @@ namespace rdk {
 
 struct StepSeedsLaunch {
   using Params = StepSeedsParams;
+  static constexpr int kThreads = 256;  // of a block
   Params params;
   LaunchShape shape;
 };
-
-#if !defined(__CUDACC_RTC__)
-void plan_step_seeds(const Machine& machine, StepSeedsLaunch* launch);
-void place_step_seeds(void* workspace, StepSeedsLaunch* launch);
-cudaError_t launch_step_seeds(const StepSeedsLaunch& launch, cudaStream_t stream);
-#endif
 
 }  // namespace rdk

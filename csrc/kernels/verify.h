@@ -1,14 +1,13 @@
-// verify on a GPU: its launch, for the torch side, NVRTC and the emulated tests.
+// verify on a GPU: what its kernel is launched with, and what host and kernel agree on.
 #pragma once
 
 #include "launch.h"
 
 namespace rdk {
 
-struct ChunkSum;
-
 struct VerifyLaunch {
   using Params = VerifyParams;
+  static constexpr int kThreads = 256;  // of a block
   Params params;
   LaunchShape shape;
   int splits;         // blocks that share a sequence; 1: positions in order to the first rejection
@@ -21,11 +20,5 @@ struct VerifyLaunch {
   float* spread_sums;       // [B, slots, R, chunks]
   float* residual_sums;     // [B, chunks of V_t]
 };
-
-#if !defined(__CUDACC_RTC__)
-void plan_verify(const Machine& machine, VerifyLaunch* launch);
-void place_verify(void* workspace, VerifyLaunch* launch);
-cudaError_t launch_verify(const VerifyLaunch& launch, cudaStream_t stream);
-#endif
 
 }  // namespace rdk

@@ -1,46 +1,63 @@
 #include "backend.h"
 
+#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/ops.h>
 
 #include "../cpu/operators.h"
+#include "gpu_launch.h"
 
 #if defined(RDK_WITH_CUDA)
 #include "backend_cuda.h"
+#else
+#include "backend_python.h"
 #endif
 
 namespace rdk::ops {
 namespace {
+
+#if defined(RDK_WITH_CUDA)
+using GpuStarter = CudaStarter;
+#else
+using GpuStarter = PythonStarter;
+#endif
 
 // The operators decide what is shared, so that the number of threads changes no bit of the result.
 void run_on_threads(int64_t workers, const std::function<void()>& work) {
   torch::stable::parallel_for(0, workers, 1, [&](int64_t, int64_t) { work(); });
 }
 
-template <typename Params>
-void run_on(const Params& params, const Tensor& on,
-            void (*on_cpu)(const Params&, const cpu::Threads&)) {
-#if defined(RDK_WITH_CUDA)
-  if (on.is_cuda()) return run_on_cuda(params, on);
-#else
-  (void)on;
-#endif
+template <typename Launch>
+void run_on(const char* operator_name, const typename Launch::Params& params, const Tensor& on,
+            void (*on_cpu)(const typename Launch::Params&, const cpu::Threads&)) {
+  if (on.is_cuda()) {
+    const auto device = on.get_device_index();
+    const torch::stable::accelerator::DeviceGuard guard(device);
+    GpuStarter starter(operator_name, device);
+    return launch_on<Launch>(starter, params, on);
+  }
   on_cpu(params, {torch::stable::get_num_threads(), run_on_threads});
 }
 
 }  // namespace
 
 void run(const RedistributeParams& params, const Tensor& on) {
-  run_on(params, on, cpu::redistribute);
+  run_on<RedistributeLaunch>("redistribute", params, on, cpu::redistribute);
 }
 
-void run(const DraftParams& params, const Tensor& on) { run_on(params, on, cpu::draft); }
+void run(const DraftParams& params, const Tensor& on) {
+  run_on<DraftLaunch>("draft", params, on, cpu::draft);
+}
 
-void run(const VerifyParams& params, const Tensor& on) { run_on(params, on, cpu::verify); }
+void run(const VerifyParams& params, const Tensor& on) {
+  run_on<VerifyLaunch>("verify", params, on, cpu::verify);
+}
 
 void run(const GatherLogitsParams& params, const Tensor& on) {
-  run_on(params, on, cpu::gather_logits);
+  run_on<GatherLogitsLaunch>("gather_logits", params, on, cpu::gather_logits);
 }
 
-void run(const StepSeedsParams& params, const Tensor& on) { run_on(params, on, cpu::step_seeds); }
+void run(const StepSeedsParams& params, const Tensor& on) {
+  run_on<StepSeedsLaunch>("step_seeds", params, on, cpu::step_seeds);
+}
 
 }  // namespace rdk::ops

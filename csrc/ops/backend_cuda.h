@@ -1,14 +1,33 @@
-// Launches an operator's kernel on the device and the current stream of its tensors.
+// Starts kernels that nvcc has compiled into the module, on the current stream of their device.
 #pragma once
 
-#include "backend.h"
+#include <cstdint>
+
+#include "../kernels/start.h"
+#include "../plans/plan.h"
 
 namespace rdk::ops {
 
-void run_on_cuda(const RedistributeParams& params, const Tensor& on);
-void run_on_cuda(const DraftParams& params, const Tensor& on);
-void run_on_cuda(const VerifyParams& params, const Tensor& on);
-void run_on_cuda(const GatherLogitsParams& params, const Tensor& on);
-void run_on_cuda(const StepSeedsParams& params, const Tensor& on);
+class CudaStarter {
+ public:
+  // operator_name: for errors. device is the current one.
+  CudaStarter(const char* operator_name, int32_t device);
+
+  Machine machine() const;
+
+  template <typename Launch>
+  void start(const Launch& launch, void* workspace) const {
+    clear(launch.shape, workspace);
+    check(rdk::start(launch, stream_), launch.shape);
+  }
+
+ private:
+  void clear(const LaunchShape& shape, void* workspace) const;
+  void check(cudaError_t status, const LaunchShape& shape) const;
+
+  const char* operator_name_;
+  int32_t device_;
+  cudaStream_t stream_;
+};
 
 }  // namespace rdk::ops

@@ -26,9 +26,11 @@ def build(csrc: Path = CSRC, sanitize: bool = False) -> Path:
     return build_module(
         "rdk_emulated",
         [
-            Path(__file__).with_name("operators_module.cpp"),  # in place of ops/backend*.cpp
+            # In place of ops/backend.cpp and backend_cuda.cpp.
+            Path(__file__).with_name("operators_module.cpp"),
             csrc / "registration.cpp",
-            *(path for path in operators if not path.stem.startswith("backend")),
+            *(path for path in operators if path.stem not in ("backend", "backend_cuda")),
+            *sorted((csrc / "plans").glob("*.cpp")),
             *sorted((csrc / "kernels").glob("*.cu")),
         ],
         [csrc, *map(Path, cpp_extension.include_paths())],

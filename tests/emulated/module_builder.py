@@ -87,8 +87,9 @@ def build_module(
     binding = [*COMPILE, *BINDING, *defined]
 
     def compile_one(source: Path) -> Path:
-        is_kernel = source.suffix == ".cu" or source in EMULATOR_SOURCES
-        return compile_source(source, include_dirs, kernels if is_kernel else binding)
+        of_kernels = source.suffix == ".cu" or source.parent.name == "plans"
+        is_binding = not of_kernels and source not in EMULATOR_SOURCES
+        return compile_source(source, include_dirs, binding if is_binding else kernels)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, [*sources, *EMULATOR_SOURCES]))

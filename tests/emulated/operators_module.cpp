@@ -1,16 +1,18 @@
 // torch.ops.rdk_emulated.*: the operators' own torch side over their CUDA kernels in the emulator.
-// The tensors are ordinary CPU tensors.
+// The tensors are ordinary CPU tensors. After start_through_python, kernels are started as where
+// the module has none of its own.
+
+#include "ops/backend_python.h"  // Python.h comes first
 
 #include <cstring>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulation_binding.h"
-#include "kernels/draft.h"
-#include "kernels/gather_logits.h"
-#include "kernels/redistribute.h"
-#include "kernels/step_seeds.h"
-#include "kernels/verify.h"
+#include "kernels/start.h"
 #include "ops/backend.h"
+#include "ops/gpu_launch.h"
 
 namespace rdk::ops {
 namespace {
@@ -18,50 +20,90 @@ namespace {
 // Small, so that small inputs meet every strategy; a test sets its own.
 Machine machine{4, 227 * 1024};
 
+bool python_starts = false;
+
+void check(cudaError_t status) {
+  if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+}
+
 // Workspace is full of what the last use of its memory left there, NaN at worst.
 template <typename Launch>
-void emulate(const typename Launch::Params& params, void (*plan)(const Machine&, Launch*),
-             void (*place)(void*, Launch*), cudaError_t (*start)(const Launch&, cudaStream_t)) {
+void emulate(const typename Launch::Params& params) {
   Launch launch{};
   launch.params = params;
   plan(machine, &launch);
   std::vector<unsigned char> workspace(launch.shape.workspace_bytes, 0xff);
   place(workspace.data(), &launch);
   std::memset(workspace.data(), 0, launch.shape.zeroed_bytes);
-  const cudaError_t status = start(launch, nullptr);
-  if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+  check(rdk::start(launch, nullptr));
+}
+
+template <typename Launch>
+void run_on(const char* operator_name, const typename Launch::Params& params, const Tensor& on) {
+  if (!python_starts) return emulate<Launch>(params);
+  PythonStarter starter(operator_name, on.get_device_index());
+  launch_on<Launch>(starter, params, on);
+}
+
+// What a GPU does: the kernel of this name, in blocks as told, takes the bytes by value.
+template <typename Launch>
+void start_bytes(const std::string& kernel, int64_t blocks, int64_t threads, int64_t shared_bytes,
+                 const std::string& bytes) {
+  if (bytes.size() != sizeof(Launch)) throw std::runtime_error("a launch of another size");
+  Launch launch;
+  std::memcpy(&launch, bytes.data(), bytes.size());
+  if (kernel != kernel_name(launch)) throw std::runtime_error("another kernel than " + kernel);
+  launch.shape = {blocks, threads, shared_bytes, 0, 0};
+  check(rdk::start(launch, nullptr));
+}
+
+void start_named(const std::string& kernel, int64_t blocks, int64_t threads, int64_t shared_bytes,
+                 const std::string& launch) {
+  const std::string_view operator_name(kernel.data(), kernel.find("_kernel"));
+  const auto start_it = operator_name == "draft"           ? start_bytes<DraftLaunch>
+                        : operator_name == "gather_logits" ? start_bytes<GatherLogitsLaunch>
+                        : operator_name == "redistribute"  ? start_bytes<RedistributeLaunch>
+                        : operator_name == "step_seeds"    ? start_bytes<StepSeedsLaunch>
+                                                           : start_bytes<VerifyLaunch>;
+  start_it(kernel, blocks, threads, shared_bytes, launch);
 }
 
 }  // namespace
 
-void run(const RedistributeParams& params, const Tensor&) {
-  emulate(params, plan_redistribute, place_redistribute, launch_redistribute);
+void run(const RedistributeParams& params, const Tensor& on) {
+  run_on<RedistributeLaunch>("redistribute", params, on);
 }
 
-void run(const DraftParams& params, const Tensor&) {
-  emulate(params, plan_draft, place_draft, launch_draft);
+void run(const DraftParams& params, const Tensor& on) { run_on<DraftLaunch>("draft", params, on); }
+
+void run(const VerifyParams& params, const Tensor& on) {
+  run_on<VerifyLaunch>("verify", params, on);
 }
 
-void run(const VerifyParams& params, const Tensor&) {
-  emulate(params, plan_verify, place_verify, launch_verify);
+void run(const GatherLogitsParams& params, const Tensor& on) {
+  run_on<GatherLogitsLaunch>("gather_logits", params, on);
 }
 
-void run(const GatherLogitsParams& params, const Tensor&) {
-  emulate(params, plan_gather_logits, place_gather_logits, launch_gather_logits);
-}
-
-void run(const StepSeedsParams& params, const Tensor&) {
-  emulate(params, plan_step_seeds, place_step_seeds, launch_step_seeds);
+void run(const StepSeedsParams& params, const Tensor& on) {
+  run_on<StepSeedsLaunch>("step_seeds", params, on);
 }
 
 }  // namespace rdk::ops
 
 PYBIND11_MODULE(rdk_emulated, module) {
+  using namespace rdk::ops;
   emulation::bind(module);
   module.def(
       "set_machine",
       [](int64_t multiprocessors, int64_t shared_bytes) {
-        rdk::ops::machine = {multiprocessors, shared_bytes};
+        machine = {multiprocessors, shared_bytes};
       },
       pybind11::arg("multiprocessors") = 4, pybind11::arg("shared_bytes") = 227 * 1024);
+  module.def("start_through_python", [](bool through_python) { python_starts = through_python; });
+  module.def("set_starter",
+             [](const pybind11::object& starter) { set_starter(nullptr, starter.ptr()); });
+  module.def("start", [](const std::string& kernel, int64_t blocks, int64_t threads,
+                         int64_t shared_bytes, const pybind11::bytes& launch) {
+    start_named(kernel, blocks, threads, shared_bytes, launch);
+  });
 }

@@ -103,14 +103,14 @@ MUTANTS = (
     ),
     Mutant(
         "draft's tickets are not zeroed",
-        "kernels/draft.cu",
+        "plans/draft.cpp",
         "launch->shape.zeroed_bytes = parts.bytes();",
         "launch->shape.zeroed_bytes = 0;",
         (MACHINES,),
     ),
     Mutant(
         "verify's tickets are not zeroed",
-        "kernels/verify.cu",
+        "plans/verify.cpp",
         "launch->shape.zeroed_bytes = parts.bytes();",
         "launch->shape.zeroed_bytes = 0;",
         (MACHINES,),

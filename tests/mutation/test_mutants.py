@@ -51,7 +51,7 @@ def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
     """The control: the tests pass on unbroken kernels, so it is the break that they notice."""
     harmless = Mutant(
         "nothing",
-        "kernels/step_seeds.cu",
+        "kernels/step_seeds.h",
         "constexpr int kThreads = 256;",
         "constexpr int kThreads = 128;",
         ("test_kernels_step_seeds.py",),

@@ -1,0 +1,24 @@
+// Starts the kernels that the module is linked with: compiled by nvcc, or run by the emulator.
+#pragma once
+
+#if defined(RDK_EMULATED)
+#include "cuda_emulation.h"
+#else
+#include <cuda_runtime.h>
+#endif
+
+#include "draft.h"
+#include "gather_logits.h"
+#include "redistribute.h"
+#include "step_seeds.h"
+#include "verify.h"
+
+namespace rdk {
+
+cudaError_t start(const DraftLaunch& launch, cudaStream_t stream);
+cudaError_t start(const GatherLogitsLaunch& launch, cudaStream_t stream);
+cudaError_t start(const RedistributeLaunch& launch, cudaStream_t stream);
+cudaError_t start(const StepSeedsLaunch& launch, cudaStream_t stream);
+cudaError_t start(const VerifyLaunch& launch, cudaStream_t stream);
+
+}  // namespace rdk

@@ -1,0 +1,43 @@
+// Starts kernels through Python, where the module has none of its own: rdk_cuda.nvrtc compiles them
+// at run time. Each call takes the GIL.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+
+#include "../plans/plan.h"
+
+namespace rdk::ops {
+
+class PythonStarter {
+ public:
+  // device is the current one. Refused, by the operator's name, where no starter is installed.
+  PythonStarter(const char* operator_name, int32_t device);
+
+  Machine machine() const;
+
+  template <typename Launch>
+  void start(const Launch& launch, void* workspace) const {
+    start(kernel_name(launch), launch.shape, &launch, sizeof(Launch), workspace);
+  }
+
+ private:
+  void start(const char* kernel, const LaunchShape& shape, const void* launch, size_t launch_bytes,
+             void* workspace) const;
+
+  const char* operator_name_;
+  int32_t device_;
+};
+
+// For the Python module: set_starter(starter), or None to remove it; and whether one is installed.
+// A starter has
+//   machine(device) -> (multiprocessors, bytes of shared memory that a block may have)
+//   start(kernel, blocks, threads, shared_bytes, launch, launch_bytes, workspace, zeroed_bytes,
+//         device)
+// where launch is the address of what the kernel takes by value, and the first zeroed_bytes at the
+// address workspace are to be cleared before it, all on the device's current stream.
+PyObject* set_starter(PyObject* module, PyObject* starter);
+PyObject* has_starter(PyObject* module, PyObject* nothing);
+
+}  // namespace rdk::ops

@@ -1,0 +1,50 @@
+// How verify is launched on a GPU.
+
+#include "workspace.h"
+
+namespace rdk {
+namespace {
+
+constexpr int kWarps = VerifyLaunch::kThreads / kWarp;
+
+}  // namespace
+
+void plan(const Machine& machine, VerifyLaunch* launch) {
+  const VerifyParams& params = launch->params;
+  const int64_t chunks = chunks_of(params.affinity.target_size);
+  // Splitting pays while there are more multiprocessors than sequences; then a block of a sequence
+  // alone has enough loads under way, and what it need not read is worth more.
+  const bool many = params.sequences >= machine.multiprocessors;
+  const int64_t sequences = params.sequences > 0 ? params.sequences : 1;
+  const int64_t rows_each = divide_up(params.num_drafts, sequences) + 1;
+  const int64_t wanted = divide_up(rows_each * chunks, kWarps);
+  const int64_t room = divide_up(2 * machine.multiprocessors, sequences);
+  const int64_t splits = wanted < room ? wanted : room;
+  launch->splits = static_cast<int>(many || splits < 2 ? 1 : splits);
+  launch->shape.blocks = params.sequences * launch->splits;
+  launch->shape.threads = VerifyLaunch::kThreads;
+  launch->shape.shared_bytes = kWarps * kRingBytes;
+  place(nullptr, launch);
+}
+
+void place(void* workspace, VerifyLaunch* launch) {
+  const VerifyParams& params = launch->params;
+  const int64_t target_chunks = chunks_of(params.affinity.target_size);
+  const int64_t draft_chunks =
+      chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const int64_t longest =
+      params.max_draft < params.num_drafts ? params.max_draft : params.num_drafts;
+  launch->slots = static_cast<int>(longest + 1);
+  const int64_t steps = params.sequences * launch->slots;
+  const int64_t draft_steps = params.draft_stats == nullptr ? steps : 0;
+  WorkspaceParts parts(workspace);
+  launch->tickets = parts.take<unsigned>(launch->splits > 1 ? params.sequences : 0);
+  launch->shape.zeroed_bytes = parts.bytes();
+  launch->target_chunks = parts.take<ChunkSum>(steps * target_chunks);
+  launch->draft_chunks = parts.take<ChunkSum>(draft_steps * draft_chunks);
+  launch->spread_sums = parts.take<float>(draft_steps * params.affinity.rank * draft_chunks);
+  launch->residual_sums = parts.take<float>(params.sequences * target_chunks);
+  launch->shape.workspace_bytes = parts.bytes();
+}
+
+}  // namespace rdk
