@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from setuptools import Command, Extension, setup
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 PYTHON_TARGET = (3, 10)
@@ -147,6 +148,28 @@ class BuildExtension(TorchBuildExtension):  # type: ignore[misc]
         super().build_extensions()
 
 
+class BuildPython(build_py):  # type: ignore[misc]
+    """Puts the kernels' sources into the package, for rdk_cuda.nvrtc to compile at run time."""
+
+    def kernel_sources(self) -> dict[Path, Path]:
+        """From where in the package's build folder; none where the checkout is used as it is."""
+        csrc = ROOT / "csrc"
+        files = [*csrc.glob("*.h"), *(csrc / "kernels").iterdir()]
+        package = Path(self.build_lib) / "rdk_cuda"
+        return {} if self.editable_mode else {package / f.relative_to(ROOT): f for f in files}
+
+    def run(self) -> None:
+        """As setuptools does it, and these files."""
+        super().run()
+        for target, source in self.kernel_sources().items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        """What was written."""
+        return [*super().get_outputs(include_bytecode), *map(str, self.kernel_sources())]
+
+
 class BuildKernels(Command):  # type: ignore[misc]
     """`python setup.py build_kernels`."""
 
@@ -182,6 +205,10 @@ print(
 setup(
     version=version(),
     ext_modules=[extension(INFO)],
-    cmdclass={"build_ext": BuildExtension, "build_kernels": BuildKernels},
+    cmdclass={
+        "build_ext": BuildExtension,
+        "build_kernels": BuildKernels,
+        "build_py": BuildPython,
+    },
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

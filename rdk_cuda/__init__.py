@@ -76,6 +76,8 @@ def build_info() -> dict[str, Any]:
         version: of rdk_cuda. torch_target: the oldest torch that the binary runs with.
         built_with_torch: the torch it was compiled beside. cuda: the CUDA version, or None for CPU
         operators only. cuda_reason: why. architectures: the CUDA architectures, e.g. `["90a"]`.
+        cuda_backend: what serves tensors on a GPU, `"compiled"` operators, `"cupy"` after
+        `rdk_cuda.nvrtc.enable()`, or None.
         cpu_capability: the instruction set of the CPU operators, `"default"`, `"avx2"` or
         `"avx512"`: the best that this machine has, unless `RDK_CPU_CAPABILITY` named another when
         rdk_cuda was imported.
@@ -86,5 +88,9 @@ def build_info() -> dict[str, Any]:
         '2.11'
     """
     info: dict[str, Any] = json.loads(_operators.build_info())
+    if info["cuda"] is not None:
+        info["cuda_backend"] = "compiled"
+    else:
+        info["cuda_backend"] = "cupy" if _operators.has_starter() else None
     info["cpu_capability"] = _operators.cpu_capability()
     return info

@@ -1,17 +1,55 @@
-"""What the Python layer accepts in place of an operator's `[B]` tensors: one number, or a list."""
+"""What the Python layer accepts in place of an operator's tensors: one number or a list in place of
+`[B]`, and arrays of other libraries in place of any."""
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from . import operators
 
 Integers = int | Sequence[int] | Tensor
 Numbers = float | Sequence[float] | Tensor
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def takes_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Arrays of CuPy, NumPy, JAX and other libraries with `__dlpack__` are arguments like tensors.
+
+    They are read where they are, without a copy; what CuPy has under way on its own stream comes
+    first. Results stay tensors.
+    """
+    names = list(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def converted(*args: Any, **kwargs: Any) -> Any:
+        given = [_as_tensor(function.__name__, *pair) for pair in zip(names, args, strict=False)]
+        named = {name: _as_tensor(function.__name__, name, x) for name, x in kwargs.items()}
+        return function(*given, *args[len(names) :], **named)
+
+    return cast(Callable[_Parameters, _Result], converted)
+
+
+def _as_tensor(function: str, name: str, value: Any) -> Any:
+    if isinstance(value, Tensor) or not hasattr(value, "__dlpack__"):
+        return value
+    try:
+        return from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        raise ValueError(
+            f"rdk_cuda.{function}: {name} is a {kind} that torch cannot take ({error}); pass a "
+            "tensor, or a writable array of numbers that lies in memory as torch's do"
+        ) from error
 
 
 def temperatures(

@@ -2,6 +2,9 @@
 
 Each function checks what it adds to the operator (scalars, batches, seeds); everything else the
 operator itself refuses, naming itself, the argument, what it got and what it needs.
+
+Where a function takes a tensor, it takes any array with `__dlpack__` too, such as CuPy's, and reads
+it where it is. Results are tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +18,14 @@ from torch import Tensor
 
 from . import operators
 from .affinity import Affinity
-from .arguments import Integers, Numbers, per_sequence, temperatures, user_seeds
+from .arguments import (
+    Integers,
+    Numbers,
+    per_sequence,
+    takes_arrays,
+    temperatures,
+    user_seeds,
+)
 
 __all__ = ["Draft", "Verified", "draft", "gather_logits", "redistribute", "step_seeds", "verify"]
 
@@ -144,6 +154,7 @@ class Draft:
         )
 
 
+@takes_arrays
 def redistribute(
     draft_logits: Tensor,
     affinity: Affinity,
@@ -189,6 +200,7 @@ def redistribute(
     )
 
 
+@takes_arrays
 def draft(
     draft_logits: Tensor,
     affinity: Affinity,
@@ -294,6 +306,7 @@ def draft(
     )
 
 
+@takes_arrays
 def verify(
     target_logits: Tensor,
     draft: Draft | Sequence[Draft],
@@ -362,6 +375,7 @@ def verify(
     return Verified(tokens, num_accepted)
 
 
+@takes_arrays
 def gather_logits(
     hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None
 ) -> Tensor:
@@ -390,6 +404,7 @@ def gather_logits(
     return operators.gather_logits(hidden, weight, tokens, bias)
 
 
+@takes_arrays
 def step_seeds(seeds: Tensor, positions: Tensor) -> Tensor:
     """A fresh key for one decoding step, from the user's seed and the position of its first token.
 
