@@ -32,8 +32,9 @@ def takes_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Paramete
 
     @wraps(function)
     def converted(*args: Any, **kwargs: Any) -> Any:
-        given = [_as_tensor(function.__name__, *pair) for pair in zip(names, args, strict=False)]
-        named = {name: _as_tensor(function.__name__, name, x) for name, x in kwargs.items()}
+        name = function.__qualname__
+        given = [_as_tensor(name, *pair) for pair in zip(names, args, strict=False)]
+        named = {argument: _as_tensor(name, argument, x) for argument, x in kwargs.items()}
         return function(*given, *args[len(names) :], **named)
 
     return cast(Callable[_Parameters, _Result], converted)

@@ -165,7 +165,7 @@ def compile_kernel(kernel: str, architecture: str) -> Cubin:
 def run_nvrtc(program: str, kernel: str, options: tuple[str, ...]) -> Cubin:
     """Compiles a program and finds the kernel in it; RuntimeError has the compiler's messages."""
     nvrtc = _cupy_cuda().nvrtc
-    handle = nvrtc.createProgram(program, f"rdk_cuda {kernel}", (), ())
+    handle = nvrtc.createProgram(program, "nvrtc.cu", (), ())
     try:
         nvrtc.addNameExpression(handle, kernel)
         nvrtc.compileProgram(handle, options)

@@ -70,6 +70,7 @@ class Draft:
     dynamic_logits: Tensor | None = None
 
     @classmethod
+    @takes_arrays
     def without_distribution(
         cls,
         tokens: Tensor,

@@ -47,13 +47,13 @@ std::string utf8(PyObject* text) {
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
   const Reference owned_type(type), owned_value(value), owned_traceback(traceback);
-  // An interrupt stays one: Python raises it again when the operator has returned.
-  if (PyErr_GivenExceptionMatches(type, PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
   const Reference name(PyObject_GetAttrString(type, "__name__"));
   const Reference text(PyObject_Str(value));
   const std::string what =
       std::string("rdk::") + operator_name + ": " + utf8(name.get()) + ": " + utf8(text.get());
   PyErr_Clear();
+  // An interrupt stays one: Python raises it again when the operator has returned.
+  if (PyErr_GivenExceptionMatches(type, PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
   throw std::runtime_error(what);
 }
 

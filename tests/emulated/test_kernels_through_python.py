@@ -1,0 +1,343 @@
+"""Kernels that Python starts, as rdk_cuda.nvrtc does, run as those that the module starts itself.
+
+`rdk_cuda.nvrtc.Starter` is the real one; under it the emulator takes the place of CUDA's driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rdk_cuda import nvrtc
+from rdk_cuda.cubin_cache import Cubin
+from tests import generators
+
+from .conftest import MACHINES
+from .test_kernels_schedules import assert_same_bits
+from .workloads import WORKLOADS, batch, draft, redistribute, verify
+
+ROOT = Path(__file__).resolve().parents[2]
+STREAM = 12345
+MORE_THAN_ALWAYS = 100_000  # bytes of shared memory
+
+
+class EmulatedCuda:
+    """Of `cupy.cuda.driver` and `cupy.cuda.runtime` what starts kernels; it keeps what it is told.
+
+    A function's handle is its place in `functions`, where a symbol is a kernel's own name.
+    """
+
+    cudaDevAttrMultiProcessorCount = 16  # noqa: N815
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97  # noqa: N815
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+    def __init__(self, emulator: ModuleType, machine: tuple[int, int]) -> None:
+        self.emulator = emulator
+        self.facts = dict(zip((16, 97), machine, strict=True))
+        self.functions = ["no function has the handle 0"]
+        self.launched: list[tuple[str, int, int, int]] = []  # name, blocks, threads, shared bytes
+        self.cleared: list[int] = []  # bytes
+        self.allowed: dict[str, int] = {}  # shared bytes
+        self.device = 99
+
+    def deviceGetAttribute(self, attrib: int, device: int) -> int:  # noqa: N802
+        return self.facts[attrib]
+
+    def setDevice(self, device: int) -> None:  # noqa: N802
+        self.device = device
+
+    def moduleLoadData(self, image: bytes) -> int:  # noqa: N802
+        assert image == b"code"
+        return 7
+
+    def moduleGetFunction(self, module: int, funcname: str) -> int:  # noqa: N802
+        assert module == 7
+        self.functions.append(funcname)
+        return len(self.functions) - 1
+
+    def funcSetAttribute(self, f: int, attribute: int, value: int) -> None:  # noqa: N802
+        assert attribute == self.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.allowed[self.functions[f]] = value
+
+    def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:  # noqa: N802
+        assert stream == STREAM
+        assert set(ctypes.string_at(ptr, size)) == {0xFF}  # as torch leaves it, see `emulated`
+        self.cleared.append(size)
+        ctypes.memset(ptr, value, size)
+
+    def launchKernel(  # noqa: N802
+        self,
+        f: int,
+        grid_dim_x: int,
+        grid_dim_y: int,
+        grid_dim_z: int,
+        block_dim_x: int,
+        block_dim_y: int,
+        block_dim_z: int,
+        shared_mem_bytes: int,
+        stream: int,
+        kernel_params: int,
+        extra: int,
+    ) -> None:
+        assert (grid_dim_y, grid_dim_z, block_dim_y, block_dim_z) == (1, 1, 1, 1)
+        assert (stream, extra) == (STREAM, 0)
+        kernel = self.functions[f]
+        size = nvrtc.kernels()[kernel.split("_kernel")[0]]["launch_bytes"]
+        (launch,) = (ctypes.c_void_p * 1).from_address(kernel_params)
+        shape = (grid_dim_x, block_dim_x, shared_mem_bytes)
+        self.launched.append((kernel, *shape))
+        self.emulator.start(kernel, *shape, ctypes.string_at(launch, size))
+
+
+Installed = Callable[..., EmulatedCuda]
+
+
+@pytest.fixture
+def through_python(emulated: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installed]:
+    """From a machine on, `torch.ops.rdk` is the kernels, started through Python."""
+    monkeypatch.setattr(nvrtc, "compile_kernel", lambda kernel, arch: Cubin(kernel, b"code"))
+
+    def install(
+        machine: tuple[int, int] = (4, 227 * 1024),
+        made_of: type[EmulatedCuda] = EmulatedCuda,
+        capturing: Callable[[], bool] = lambda: False,
+        capability: tuple[int, int] = (9, 0),
+    ) -> EmulatedCuda:
+        cuda = made_of(emulated, machine)
+        emulated.set_starter(
+            nvrtc.Starter(
+                cuda,
+                cuda,
+                stream=lambda device: STREAM,
+                capability=lambda device: capability,
+                capturing=capturing,
+            )
+        )
+        emulated.start_through_python(True)
+        return cuda
+
+    yield install
+    emulated.start_through_python(False)
+    emulated.set_starter(None)
+
+
+def any_call() -> Tensor:
+    result: Tensor = torch.ops.rdk.step_seeds(torch.arange(3), torch.arange(3))
+    return result
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_the_same_bits_as_kernels_that_the_module_starts(
+    emulated: ModuleType, through_python: Installed, workload: str, machine: str
+) -> None:
+    emulated.set_machine(*MACHINES[machine])
+    expected = WORKLOADS[workload]()
+    cuda = through_python(MACHINES[machine])
+    assert_same_bits(WORKLOADS[workload](), expected)
+    kernel, blocks, _, _ = cuda.launched[-1]
+    assert kernel.startswith(workload.split(",")[0] + "_kernel")
+    assert blocks > 0
+    assert cuda.device == -1  # of tensors on the CPU
+
+
+def test_what_the_machine_has_decides_the_launch(through_python: Installed) -> None:
+    """A block a row on one multiprocessor; on many, several blocks that meet at a ticket a row."""
+    rows = batch().draft_logits.shape[0]
+    one = through_python((1, 227 * 1024))
+    draft(batch())
+    assert one.launched == [("draft_kernel<float>", rows, 256, 8 * 4096)]
+    assert one.cleared == []
+    many = through_python((132, 227 * 1024))
+    draft(batch())
+    ((_, blocks, threads, shared_bytes),) = many.launched
+    assert blocks > rows
+    assert (threads, shared_bytes) == (64, 2 * 4096)
+    assert many.cleared == [-(-rows * 4 // 16) * 16]
+
+
+def test_shared_memory_beyond_48_kib_is_asked_for(through_python: Installed) -> None:
+    cuda = through_python((132, MORE_THAN_ALWAYS))
+    redistribute(generators.batch(generators.affinity("identity", 20_000), [1]))
+    draft(batch())
+    ((_, _, _, shared_bytes), _) = cuda.launched
+    assert 48 * 1024 < shared_bytes <= MORE_THAN_ALWAYS
+    assert cuda.allowed == {"redistribute_kernel<float>": shared_bytes}
+
+
+def test_tickets_that_nobody_clears_are_noticed(through_python: Installed) -> None:
+    """A negative control."""
+
+    class NeverClears(EmulatedCuda):
+        def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:  # noqa: N802
+            pass
+
+    through_python((132, 227 * 1024))
+    expected, _ = draft(batch())
+    through_python((132, 227 * 1024), NeverClears)
+    tokens, _ = draft(batch())
+    assert not torch.equal(tokens, expected)
+
+
+def in_dtype(dtype: torch.dtype) -> None:
+    """Every operator once."""
+    drafts = generators.batch(generators.affinity("mixed-1", 60), [2, 1], dtype=dtype, dynamic=3)
+    draft(drafts)
+    redistribute(drafts)
+    verify(drafts)
+    hidden, weight = generators.logits(2, 9, dtype=dtype), generators.logits(5, 9, dtype=dtype)
+    torch.ops.rdk.gather_logits(hidden, weight, torch.tensor([[1], [2]]))
+
+
+def test_every_kernel_is_started_by_the_name_that_it_is_compiled_by(
+    through_python: Installed,
+) -> None:
+    cuda = through_python()
+    for dtype in generators.DTYPES:
+        in_dtype(dtype)
+    mixed = generators.batch(generators.affinity("mixed-1", 60), [2, 1])
+    verify(mixed.replace(target_logits=mixed.target_logits.to(torch.float16)))
+    any_call()
+    started = {kernel for kernel, *_ in cuda.launched}
+    assert started == {name for entry in nvrtc.kernels().values() for name in entry["kernels"]}
+
+
+def test_nothing_is_started_where_there_is_nothing_to_do(through_python: Installed) -> None:
+    cuda = through_python()
+    empty = torch.empty(0, dtype=torch.int64)
+    assert torch.ops.rdk.step_seeds(empty, empty).shape == (0,)
+    assert cuda.launched == []
+
+
+# -------------------------------------------------------------------------------------- refusals
+
+
+def test_without_a_starter_the_error_names_the_operator_and_what_to_do(
+    emulated: ModuleType, through_python: Installed
+) -> None:
+    through_python()
+    emulated.set_starter(None)
+    for call, name in ((any_call, "step_seeds"), (lambda: draft(batch()), "draft")):
+        with pytest.raises(RuntimeError, match=f"rdk::{name}: .*built without CUDA") as refused:
+            call()
+        assert "pip install rdk_cuda[cupy]" in str(refused.value)
+        assert "rdk_cuda.nvrtc.enable()" in str(refused.value)
+
+
+class Fails(EmulatedCuda):
+    def launchKernel(self, *arguments: Any) -> None:  # noqa: N802
+        raise ValueError("no such kernel é")
+
+
+class KnowsNothing(EmulatedCuda):
+    def deviceGetAttribute(self, attrib: int, device: int) -> Any:  # noqa: N802
+        return "many"
+
+
+@pytest.mark.parametrize(
+    ("made_of", "message"),
+    [(Fails, "ValueError: no such kernel é"), (KnowsNothing, "TypeError: ")],
+)
+def test_what_python_raises_is_the_operators_error(
+    through_python: Installed, made_of: type[EmulatedCuda], message: str
+) -> None:
+    through_python(made_of=made_of)
+    with pytest.raises(RuntimeError, match=f"rdk::step_seeds: {message}"):
+        any_call()
+
+
+INTERRUPTED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+import torch, rdk_cuda
+from tests.emulated.emulated_operators import emulator
+
+class Starter:
+    def machine(self, device):
+        raise KeyboardInterrupt
+
+emulator().set_starter(Starter())
+emulator().start_through_python(True)
+try:
+    torch.ops.rdk_emulated.step_seeds(torch.arange(3), torch.arange(3))
+except RuntimeError:
+    pass
+for _ in range(10):
+    pass
+print("goes on")
+"""
+
+
+def test_an_interrupt_while_a_kernel_is_compiled_ends_the_program(emulated: ModuleType) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "goes on" not in result.stdout
+    assert "KeyboardInterrupt" in result.stderr
+
+
+def test_a_first_call_cannot_be_captured_into_a_graph(through_python: Installed) -> None:
+    captures = [False]
+    through_python(capturing=lambda: captures[0])
+    captures[0] = True
+    with pytest.raises(RuntimeError, match=r"step_seeds_kernel is not loaded yet.* call once"):
+        any_call()
+    captures[0] = False
+    expected = any_call()
+    captures[0] = True
+    assert torch.equal(any_call(), expected)
+
+
+def test_a_gpu_before_8_0_is_refused(through_python: Installed) -> None:
+    through_python(capability=(7, 5))
+    with pytest.raises(RuntimeError, match=r"compute capability 7\.5; needs 8\.0 or later"):
+        any_call()
+
+
+# ------------------------------------------------------------------------------------------ CuPy
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "deviceGetAttribute",
+        "setDevice",
+        "memsetAsync",
+        "moduleLoadData",
+        "moduleGetFunction",
+        "funcSetAttribute",
+        "launchKernel",
+    ],
+)
+def test_cupys_functions_take_what_the_emulated_ones_take(name: str) -> None:
+    cuda = pytest.importorskip("cupy.cuda")
+    place = cuda.driver if hasattr(cuda.driver, name) else cuda.runtime
+    signature = re.match(rf"{name}\((.*?)\)", getattr(place, name).__doc__)
+    assert signature is not None
+    theirs = [argument.split()[-1] for argument in signature[1].split(",")]
+    assert theirs == list(inspect.signature(getattr(EmulatedCuda, name)).parameters)[1:]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cudaDevAttrMultiProcessorCount",
+        "cudaDevAttrMaxSharedMemoryPerBlockOptin",
+        "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
+    ],
+)
+def test_cupys_constants_are_the_emulated_ones(name: str) -> None:
+    cuda = pytest.importorskip("cupy.cuda")
+    place = cuda.driver if hasattr(cuda.driver, name) else cuda.runtime
+    assert getattr(place, name) == getattr(EmulatedCuda, name)
