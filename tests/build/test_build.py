@@ -66,15 +66,39 @@ affinity.save("affinity.safetensors")
     assert not list(tmp_path.iterdir())
 
 
-def test_pip_install_without_build_isolation(built: tuple[Path, str], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def installed(built: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that pip has installed into."""
     source, _ = built
+    site = tmp_path_factory.mktemp("site")
     pip = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--quiet"]
-    result = run([*pip, "--target", str(tmp_path / "site"), "."], source)
+    result = run([*pip, "--target", str(site), "."], source)
     assert result.returncode == 0, result.stderr
-    installed_info(tmp_path / "site", tmp_path)
-    (wheel,) = (tmp_path / "site").glob("rdk_cuda-*.dist-info/WHEEL")
+    return site
+
+
+def test_pip_install_without_build_isolation(installed: Path, tmp_path: Path) -> None:
+    installed_info(installed, tmp_path)
+    (wheel,) = installed.glob("rdk_cuda-*.dist-info/WHEEL")
     assert "cp310-abi3" in wheel.read_text()
-    assert (tmp_path / "site" / "rdk_cuda" / "py.typed").exists()
+    assert (installed / "rdk_cuda" / "py.typed").exists()
+
+
+def test_the_installed_package_has_the_kernels_that_are_compiled_at_run_time(
+    installed: Path, tmp_path: Path
+) -> None:
+    needed = [*(ROOT / "csrc").glob("*.h"), *(ROOT / "csrc" / "kernels").iterdir()]
+    for path in needed:
+        copy = installed / "rdk_cuda" / path.relative_to(ROOT)
+        assert copy.read_bytes() == path.read_bytes()
+    code = "import rdk_cuda.nvrtc as n; print(n.sources())"
+    result = run(["-c", code], tmp_path, PYTHONPATH=str(installed))
+    assert Path(result.stdout.strip()) == installed / "rdk_cuda" / "csrc" / "kernels"
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    code = "import rdk_cuda.nvrtc as n; print(n.compile_kernel('step_seeds_kernel', '80').symbol)"
+    environment = {"PYTHONPATH": str(installed), "RDK_CACHE_DIR": str(tmp_path / "cache")}
+    result = run(["-c", code], tmp_path, **environment)
+    assert "step_seeds_kernel" in result.stdout, result.stderr
 
 
 def test_cuda_on_refuses_to_build_without_cuda(source: Path) -> None:

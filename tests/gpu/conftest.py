@@ -1,7 +1,8 @@
 """Tests of the operators on a GPU; `python3 -m tests.gpu`, `make gpu-check`, runs all of it.
 
 Where there is no GPU, the modules are not even imported: each is one skipped test. Tests that need
-no GPU, of what the others stand on, are in plumbing/.
+no GPU, of what the others stand on, are in plumbing/. With a build without CUDA operators, it is
+kernels through CuPy that are tested.
 
 Environment:
     RDK_GPU_TESTS_ON  cuda: fail where there is no GPU. cpu or emulated: for work on these tests
@@ -21,7 +22,7 @@ import pytest
 import torch
 
 import rdk_cuda
-from rdk_cuda import operators
+from rdk_cuda import nvrtc, operators
 
 from . import without_hypothesis  # noqa: F401  (before whatever imports hypothesis)
 from .stand_in import OPERATORS, OnDevice
@@ -38,12 +39,19 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"RDK_GPU_TESTS_ON is {PLACE!r}; it must be cuda, cpu or emulated")
     if PLACE == "cuda" and not torch.cuda.is_available():
         raise pytest.UsageError("RDK_GPU_TESTS_ON=cuda, but there is no GPU")
-    if PLACE == "cuda" and rdk_cuda.build_info()["cuda"] is None:
-        reason = rdk_cuda.build_info()["cuda_reason"]
-        raise pytest.UsageError(
-            f"rdk_cuda was built without CUDA operators ({reason}); `python3 -m tests.gpu --part "
-            "build` builds them"
-        )
+    if PLACE == "cuda":
+        try:
+            nvrtc.enable()
+        except (ImportError, RuntimeError) as error:
+            reason = rdk_cuda.build_info()["cuda_reason"]
+            raise pytest.UsageError(
+                f"rdk_cuda was built without CUDA operators ({reason}); `python3 -m tests.gpu "
+                f"--part build` builds them. Without: {error}"
+            ) from error
+
+
+def pytest_report_header() -> str:
+    return f"CUDA operators: {rdk_cuda.build_info()['cuda_backend']}"
 
 
 class NoGpu(pytest.Item):

@@ -33,6 +33,7 @@ def facts() -> dict[str, Any]:
         "ninja": output("ninja", "--version"),
         "compute_sanitizer": compute_sanitizer(),
         "xdist": importlib.util.find_spec("xdist") is not None,
+        "cupy": importlib.util.find_spec("cupy") is not None,
         "driver": output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         **facts_of_torch(),
     }

@@ -1,4 +1,5 @@
-"""What `make gpu-check` runs, in order, each within a limit of seconds: ten minutes together."""
+"""What `make gpu-check` runs, in order, each within a limit of seconds: ten minutes together, and
+some more where CuPy is installed."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ TOOLS = {
 # What a tool says of an error that is planted without breaking a kernel, which it is seen to find.
 PLANTED = {"memcheck": "Invalid __", "initcheck": "Uninitialized __global__ memory read"}
 FOLDER = "tests/gpu"
+CUPY = "cupy"
 # Modules that are parts of their own; the part "tests" is all others.
 OWN_PARTS = {
     "agreement": ("CPU and CUDA draw the same tokens", 40, "test_agreement.py"),
@@ -26,6 +28,7 @@ OWN_PARTS = {
     "graphs": ("captured, replayed, one launch each", 25, "test_graphs.py"),
     "compile": ("torch.compile without breaks, opcheck", 45, "test_compile.py"),
     "streams": ("streams, threads and devices beside each other", 20, "test_streams.py"),
+    CUPY: ("kernels compiled and started through CuPy", 150, "test_nvrtc.py"),
 }
 LOOK_LIMIT = 30  # seconds, of the part "environment"
 
@@ -64,7 +67,14 @@ def parts(machine: dict[str, Any], output: Path) -> list[Part]:
             on_gpu,
         ),
         *(
-            Part(name, what, limit, pytest(f"{FOLDER}/{module}"), on_gpu)
+            Part(
+                name,
+                what,
+                limit,
+                pytest(f"{FOLDER}/{module}"),
+                on_gpu,
+                skipped="CuPy is not installed" if name == CUPY and not machine["cupy"] else "",
+            )
             for name, (what, limit, module) in OWN_PARTS.items()
         ),
         *(
