@@ -1,4 +1,4 @@
-"""Ways to break the CUDA kernels, and the tests that must notice.
+"""Ways to break the CUDA kernels and how they are started, and the tests that must notice.
 
 Each is an exact substitution in one file of csrc/. It has to apply exactly once: when kernels
 change, these change with them.
@@ -51,6 +51,10 @@ def verify(*names: str) -> tuple[str, ...]:
 
 def redistribute(*names: str) -> tuple[str, ...]:
     return tuple(f"test_kernels_redistribute.py::{name}" for name in names)
+
+
+def through_python(*names: str) -> tuple[str, ...]:
+    return tuple(f"test_kernels_through_python.py::{name}" for name in names)
 
 
 def bad_values(*names: str) -> tuple[str, ...]:
@@ -321,6 +325,21 @@ MUTANTS = (
         "first == kResidualTries",
         "first == kResidualTries + kWarps",
         verify("test_the_direct_pass_is_what_the_reference_does"),
+    ),
+    # ---- how kernels are started ----
+    Mutant(
+        "Python is not told what to clear",
+        "ops/backend_python.cpp",
+        "static_cast<long long>(shape.zeroed_bytes)",
+        "0LL",
+        through_python("test_what_the_machine_has_decides_the_launch"),
+    ),
+    Mutant(
+        "two dtypes run the kernel of one",
+        "plans/kernel_names.cpp",
+        "launch.params.draft.dtype == dtype ? index(dtype) : kTwoDtypes",
+        "index(dtype)",
+        through_python("test_every_kernel_is_started_by_the_name_that_it_is_compiled_by"),
     ),
     # ---- large offsets ----
     Mutant(
