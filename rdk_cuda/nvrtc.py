@@ -14,7 +14,7 @@ Example:
     >>> if torch.cuda.is_available():
     ...     backend = rdk_cuda.nvrtc.enable()
     ...     seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
-    ...     print(rdk_cuda.step_seeds(seeds, seeds))  # doctest: +SKIP
+    ...     key = rdk_cuda.step_seeds(seeds, seeds)
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def nvrtc_version() -> tuple[int, int]:
 def _source_texts() -> tuple[str, ...]:
     """All that a kernel can include, each file behind its name."""
     folder = sources()
-    files = [*sorted(folder.parent.glob("*.h")), *sorted(folder.iterdir())]
-    return tuple(text for file in files for text in (file.name, file.read_text(encoding="utf-8")))
+    files = [*folder.parent.glob("*.h"), *folder.glob("*.h"), *folder.glob("*.cu*")]
+    return tuple(t for file in sorted(files) for t in (file.name, file.read_text(encoding="utf-8")))
 
 
 def _cupy_cuda() -> Any:
