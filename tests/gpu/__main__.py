@@ -72,7 +72,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def listed(every: Sequence[Part]) -> str:
     rows = [(ENVIRONMENT, "always first", f"{LOOK_LIMIT}", "")]
     rows += [(part.name, part.what, f"{part.limit:.0f}", part.skipped) for part in every]
-    total = LOOK_LIMIT + sum(part.limit for part in every if not part.skipped)
+    total = LOOK_LIMIT + sum(part.limit for part in every if not part.by_name)
     return f"{report.table(rows)}\ntogether at most {total:.0f} s"
 
 
@@ -132,7 +132,8 @@ def check(options: argparse.Namespace, look: Look, make_parts: MakeParts) -> int
     before = report.load(options.output, machine) if options.part or options.resume else {}
     found = {name: before.get(name) for name in [ENVIRONMENT, *names]}
     state = Check(options.output, machine, found | {ENVIRONMENT: environment})
-    chosen = [part for part in every if not options.part or part.name in options.part]
+    named = options.part or [part.name for part in every if not part.by_name]
+    chosen = [part for part in every if part.name in named]
     print(f"{len(chosen)} parts, at most {sum(p.limit for p in chosen):.0f} s together", flush=True)
     try:
         for number, part in enumerate(chosen, 1):

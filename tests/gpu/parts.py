@@ -28,7 +28,7 @@ OWN_PARTS = {
     "graphs": ("captured, replayed, one launch each", 25, "test_graphs.py"),
     "compile": ("torch.compile without breaks, opcheck", 45, "test_compile.py"),
     "streams": ("streams, threads and devices beside each other", 20, "test_streams.py"),
-    CUPY: ("kernels compiled and started through CuPy", 150, "test_nvrtc.py"),
+    CUPY: ("kernels compiled and started through CuPy; by name", 150, "test_nvrtc.py"),
 }
 LOOK_LIMIT = 30  # seconds, of the part "environment"
 
@@ -74,6 +74,7 @@ def parts(machine: dict[str, Any], output: Path) -> list[Part]:
                 pytest(f"{FOLDER}/{module}"),
                 on_gpu,
                 skipped="CuPy is not installed" if name == CUPY and not machine["cupy"] else "",
+                by_name=name == CUPY,
             )
             for name, (what, limit, module) in OWN_PARTS.items()
         ),

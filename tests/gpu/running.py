@@ -25,6 +25,7 @@ class Part:
         limit: seconds for all of them.
         needs: a file without which the part fails.
         skipped: why the part cannot run here, and is not run; empty: it can.
+        by_name: whether it is run only when its name is given.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Part:
     environment: dict[str, str] = field(default_factory=dict)
     needs: Path | None = None
     skipped: str = ""
+    by_name: bool = False
 
 
 @dataclass(frozen=True)

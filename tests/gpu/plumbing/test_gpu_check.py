@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,18 @@ def no_gpu(output: Path) -> tuple[dict[str, Any], Outcome]:
     raise NoGpuError("a sentence that says why")
 
 
+def test_a_part_may_be_run_by_its_name_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = [GOOD, replace(GOOD, name="long", by_name=True)]
+    assert check(parts=every, output=tmp_path) == 0
+    assert "long" not in results(tmp_path)["parts"]
+    assert check("--part", "long", parts=every, output=tmp_path) == 0
+    assert results(tmp_path)["parts"]["long"]["outcome"] == "passed"
+    assert check("--resume", parts=every, output=tmp_path) == 0
+    assert set(results(tmp_path)["parts"]) == {"environment", "good", "long"}
+
+
 def test_without_a_gpu_one_sentence_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -268,8 +281,8 @@ def test_the_limits_are_ten_minutes_together(
     *rows, last = printed.splitlines()
     assert [row.split()[0] for row in rows[1:]] == [part.name for part in expected()]
     limits = (re.search(r" (\d+)(?:  \S.*)?$", row) for row in rows)  # the reason to skip behind
-    skipped = sum(part.limit for part in expected() if part.skipped)
-    total = sum(int(limit[1]) for limit in limits if limit) - skipped
+    by_name = sum(part.limit for part in expected() if part.by_name)
+    total = sum(int(limit[1]) for limit in limits if limit) - by_name
     assert last == f"together at most {total} s"
     assert total <= 600
 
