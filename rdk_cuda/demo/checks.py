@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ import rdk_cuda
 from rdk_cuda import Affinity
 from rdk_cuda.commands.models import Models
 
+from .chi_square import chi_square
 from .text import Prompt
 
 # The last digits of a float32 sum depend on the shape of the batch. Where the target's logits of
@@ -20,7 +21,6 @@ TIE = 1e-4
 DRAWS = 25_000
 FALSE_ALARM = 1e-4
 LEAST_DISTANCE = 0.01  # total variation; a drafter nearer to the target needs no verification
-LEAST_EXPECTED = 10.0  # draws in each cell of the chi-square test
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,6 @@ class Check:
     passed: bool
     detail: str
     figures: Mapping[str, float]
-
-
-class ChiSquare(NamedTuple):
-    """Pearson's test of draws against a distribution."""
-
-    statistic: float
-    degrees: int
-    probability: float
-
-    @property
-    def chance(self) -> str:
-        """The probability, to read."""
-        tiny = 1e-99
-        return f"p = {self.probability:.2g}" if self.probability >= tiny else f"p < {tiny:g}"
 
 
 @torch.no_grad()
@@ -187,21 +173,3 @@ def draw_outputs(
         **{name: columns[None] for name, columns in dynamic.items()},
     )
     return draft.tokens[:, 0], tokens[:, 0]
-
-
-def chi_square(draws: Tensor, probs: Tensor) -> ChiSquare:
-    """Whether draws follow `probs`; tokens with few expected draws share one cell."""
-    expected = probs * len(draws)
-    counts = torch.bincount(draws, minlength=len(probs)).double()
-    own = expected >= LEAST_EXPECTED
-    cells = torch.stack([counts, expected])
-    cells = torch.cat([cells[:, own], cells[:, ~own].sum(1, keepdim=True)], dim=1)
-    if cells[1, -1] < LEAST_EXPECTED:
-        cells = torch.cat([cells[:, :-2], cells[:, -2:].sum(1, keepdim=True)], dim=1)
-    if cells.shape[1] == 1:
-        return ChiSquare(0.0, 0, 1.0)
-    observed, mean = cells
-    statistic = ((observed - mean) ** 2 / mean).sum()
-    degrees = torch.tensor(len(mean) - 1, dtype=torch.float64)
-    probability = torch.special.gammaincc(degrees / 2, statistic / 2)
-    return ChiSquare(float(statistic), int(degrees), float(probability))
