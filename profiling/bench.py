@@ -7,7 +7,6 @@ results.py says what is in a row.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ import torch
 import rdk_cuda
 from profiling import growth, targets
 from profiling.cases import DTYPES, OPERATORS, PRESETS, SAMPLERS, Case, preset_cases
+from profiling.command_line import command_line
 from profiling.machine import describe
 from profiling.measure import COMPILED, PEERS, Bench, now, one_line
 from profiling.results import ResultError, Results, Row
@@ -214,17 +214,8 @@ def bench_of(arguments: argparse.Namespace) -> Bench:
 
 def command_of(arguments: argparse.Namespace) -> str:
     """What to type for the same rows: no paths, and no options at their defaults."""
-    words = ["python", "profiling/bench.py"]
     defaults = parser().parse_args(["--device", "cpu"])
-    for name, value in vars(arguments).items():
-        if name in ("output", "csv") or (name != "device" and value == getattr(defaults, name)):
-            continue
-        words.append(f"--{name}")
-        if value is not True:
-            words += [
-                str(each) for each in (value if isinstance(value, (list, tuple)) else [value])
-            ]
-    return shlex.join(words)
+    return command_line("python profiling/bench.py", arguments, defaults)
 
 
 def show(rows: list[Row], fits: list[Row], arguments: argparse.Namespace) -> None:

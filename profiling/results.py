@@ -36,7 +36,7 @@ from typing import Any
 
 from rdk_cuda.commands.files import write_whole
 
-FORMAT, FORMAT_VERSION = "rdk_cuda.bench", 1
+BENCH, FORMAT_VERSION = "bench", 1
 
 FIELDS = (
     *("case", "operator", "sampler", "acceptance", "stats", "target_size", "draft_size", "batch"),
@@ -79,19 +79,23 @@ class Results:
     Args:
         path: of the JSON file; rows that it has already stay. None keeps rows in memory.
         csv_path: of the CSV file; beside the JSON one if absent.
+        program: whose rows they are, in the file's "format"; only those of bench.py have growth.
     """
 
-    def __init__(self, path: Path | None, csv_path: Path | None = None) -> None:
+    def __init__(
+        self, path: Path | None, csv_path: Path | None = None, *, program: str = BENCH
+    ) -> None:
         self.path = path
         self.csv_path = csv_path or (path and path.with_suffix(".csv"))
-        self.content = {
-            "format": FORMAT,
+        self.content: dict[str, Any] = {
+            "format": format_of(program),
             "format_version": FORMAT_VERSION,
             "rows": [],
-            "growth": [],
         }
+        if program == BENCH:
+            self.content["growth"] = []
         if path is not None and path.exists():
-            self.content = read(path)
+            self.content = read(path, program)
         self.own = len(self.rows)
         if path is not None:
             try:
@@ -103,7 +107,7 @@ class Results:
     @property
     def rows(self) -> list[Row]:
         """All rows of the file."""
-        rows: list[Row] = self.content["rows"]  # type: ignore[assignment]
+        rows: list[Row] = self.content["rows"]
         return rows
 
     @property
@@ -118,7 +122,7 @@ class Results:
 
     def append_growth(self, fit: Row) -> None:
         """Add a fitted exponent (growth.py) and write the files."""
-        growth: list[Row] = self.content["growth"]  # type: ignore[assignment]
+        growth: list[Row] = self.content["growth"]
         growth.append(fit)
         self.write()
 
@@ -132,14 +136,19 @@ class Results:
         write_whole(self.csv_path, lambda beside: beside.write_text(table, encoding="utf-8"))
 
 
-def read(path: Path) -> dict[str, Any]:
+def format_of(program: str) -> str:
+    """What a result file says that it is."""
+    return f"rdk_cuda.{program}"
+
+
+def read(path: Path, program: str = BENCH) -> dict[str, Any]:
     """The content of a result file. Raises ResultError where it is something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ResultError(f"{path}: is no result file ({error}); name another one") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ResultError(f"{path}: is no result file of bench.py; name another one")
+    if not isinstance(content, dict) or content.get("format") != format_of(program):
+        raise ResultError(f"{path}: is no result file of {program}.py; name another one")
     if content.get("format_version") != FORMAT_VERSION:
         raise ResultError(
             f"{path}: has format version {content.get('format_version')}; "

@@ -76,8 +76,7 @@ def build(case: Case, device: torch.device) -> Workload:
     if case.operator == "gather_logits":
         return _gather_workload(case, random)
     affinity = affinity_of(*affinity_key(case)).to(device)
-    # Acceptance differs between sequences: of small batches several sets are measured in turn.
-    count = max(1, min(MOST_SETS, 32 // case.batch))
+    count = number_of_sets(case)
     inputs = [draw_inputs(case, affinity, random) for _ in range(count)]
     function, arguments = _eager_arguments(case, affinity, inputs)
     with_matrix = (eager.Entries.of(affinity).matrix(),)
@@ -97,6 +96,11 @@ def build(case: Case, device: torch.device) -> Workload:
         (function, arguments),
         [each.accepted for each in inputs] if case.verifies else [],
     )
+
+
+def number_of_sets(case: Case) -> int:
+    """Acceptance differs between sequences: of small batches several sets are measured in turn."""
+    return max(1, min(MOST_SETS, 32 // case.batch))
 
 
 def _of(function: Callable[..., object], arguments: Sequence[tuple[Any, ...]]) -> Call:

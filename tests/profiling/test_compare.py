@@ -1,0 +1,196 @@
+"""The command: every peer has a row, wrong ones are marked, and Ctrl-C keeps what is there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from profiling import compare, installed_peers
+from profiling.compare_table import page
+from profiling.losslessness import FALSE_ALARM
+from profiling.peers import OURS, Peer, full_width, scattered
+from rdk_cuda import Affinity
+from tests import interruptible
+from tests.profiling.test_peers import without_residual
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ("--device", "cpu", "--preset", "tiny", "--repeats", "3", "--draws", "4096")
+
+
+def rows_of(path: Path) -> list[dict]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert (content["format"], content["format_version"]) == ("rdk_cuda.compare", 1)
+    rows: list[dict] = content["rows"]
+    return rows
+
+
+def test_every_peer_has_a_row_with_every_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new folder" / "rows.json"
+    chosen = ("--peers", "eager", "scatter-logits", "vllm")
+    assert compare.main([*TINY, *chosen, "--output", str(output)]) == 0
+    rows = rows_of(output)
+    assert [(row["sampler"], row["peer"]) for row in rows] == [
+        (sampler, peer) for sampler in ("virtual", "pruned") for peer in (OURS, *chosen[1:])
+    ]
+    for row in rows:
+        assert tuple(row) == compare.FIELDS
+        assert row["device"] == "cpu"
+        assert row["false_alarm"] == FALSE_ALARM
+    missing = {(row["sampler"], row["peer"]): row for row in rows if row["status"] == "missing"}
+    assert set(missing) == {
+        ("virtual", "scatter-logits"),
+        ("virtual", "vllm"),
+        ("pruned", "vllm"),
+    }
+    assert missing["pruned", "vllm"]["reason"] == "needs a GPU"
+    for row in (row for row in rows if row["status"] != "missing"):
+        assert row["status"] == "right", row
+        assert set(row["check"]) == {"low", "high", "size"}
+        assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"]
+        assert row["ratio"] == 1 if row["peer"] == OURS else row["ratio"] > 0
+        assert (row["warm_us"] is None) == (row["peer"] != OURS)
+        assert row["accepted_mean"] == row["check"]["size"]["accepted_mean"]
+        assert row["kept_bytes"] < 500 if row["peer"] == OURS else row["kept_bytes"] > 1200
+        assert row["peak_bytes"] > 0
+    printed = capsys.readouterr()
+    assert printed.out == output.with_suffix(".md").read_text(encoding="utf-8") == page(rows)
+    assert "Missing: scatter-logits (a virtual token has" in printed.out
+    assert "vllm (needs a GPU)." in printed.out
+    assert "[2/2] draft+verify pruned" in printed.err
+    with output.with_suffix(".csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["peer"] for line in lines] == [row["peer"] for row in rows]
+
+
+def test_a_wrong_peer_is_marked_however_fast(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(affinity: Affinity):  # type: ignore[no-untyped-def]
+        return full_width(scattered(affinity), without_residual)
+
+    planted = {**installed_peers.known_peers(), "planted": Peer("planted", "no residual", make)}
+    monkeypatch.setattr(compare, "known_peers", lambda: planted)
+    output = tmp_path / "rows.json"
+    assert compare.main([*TINY, "--peers", "planted", "--output", str(output)]) == 0
+    for row in rows_of(output):
+        assert row["status"] == ("WRONG" if row["peer"] == "planted" else "right")
+    printed = capsys.readouterr().out
+    assert printed.count("| planted | WRONG |") == 2
+    assert printed.count("WRONG: planted: token 1 of a step is not the target's") == 2
+
+
+def test_a_peer_that_raises_is_missing_with_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(affinity: Affinity):  # type: ignore[no-untyped-def]
+        raise ImportError("libcuda.so.1 is not there\nat all")
+
+    planted = {**installed_peers.known_peers(), "planted": Peer("planted", "nothing", broken)}
+    monkeypatch.setattr(compare, "known_peers", lambda: planted)
+    output = tmp_path / "rows.json"
+    assert compare.main([*TINY, "--peers", "planted", "eager", "--output", str(output)]) == 0
+    rows = [row for row in rows_of(output) if row["peer"] == "planted"]
+    assert {row["reason"] for row in rows} == {"raises ImportError: libcuda.so.1 is not there"}
+    assert {row["median_us"] for row in rows} == {None}
+
+
+def test_compiled_peers_are_measured_or_say_why_not(tmp_path: Path) -> None:
+    output = tmp_path / "rows.json"
+    assert compare.main([*TINY, "--peers", "compiled-gather", "--output", str(output)]) == 0
+    for row in (row for row in rows_of(output) if row["peer"] != OURS):
+        assert row["status"] == "right" or "raises" in row["reason"]
+
+
+def test_a_second_run_appends_and_both_have_their_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "rows.json"
+    for run in ("2001-01-01T00:00:00Z", "2002-01-01T00:00:00Z"):
+        monkeypatch.setattr(compare, "now", lambda run=run: run)
+        assert compare.main([*TINY, "--peers", "eager", "--output", str(output)]) == 0
+    rows, text = rows_of(output), output.with_suffix(".md").read_text()
+    assert len(rows) == 8
+    assert text.count("## virtual") == 2
+    options = "--device cpu --preset tiny --peers eager --draws 4096 --repeats 3"
+    assert rows[0]["command"] == f"python -m profiling.compare {options}"
+    assert text.count(options) == 2
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    code: object
+    try:
+        code = compare.main([str(argument) for argument in argv])
+    except SystemExit as exit:  # argparse's own refusals
+        code = exit.code
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("python -m profiling.compare: ")
+    assert captured.out == ""
+    return str(line)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--device", "tpu"), "invalid choice: 'tpu'"),
+        ((), "required: --device"),
+        ((*TINY, "--peers", "nobody"), "invalid choice: 'nobody'"),
+        ((*TINY, "--peers", OURS), "invalid choice: 'ours'"),
+        ((*TINY, "--draws", "0"), "--draws: got '0'; needs a whole number, at least 1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert message in refusal(capsys, *options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "sees no GPU; use --device cpu" in refusal(capsys, "--device", "cuda")
+
+
+def test_a_file_of_something_else_is_left_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text('{"format": "rdk_cuda.bench"}')
+    assert "is no result file of compare.py" in refusal(capsys, *TINY, "--output", file)
+    assert file.read_text() == '{"format": "rdk_cuda.bench"}'
+
+
+def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
+    output = tmp_path / "rows.json"
+    long = (*TINY[:4], "--repeats", "1000000", "--seconds", "0.5", "--peers", "eager")
+    process = interruptible.start(
+        [sys.executable, "-m", "profiling.compare", *long, "--threads", "1", "--output",
+         str(output)], ROOT
+    )  # fmt: skip
+    assert process.stderr is not None
+    printed = ""
+    while "timing draft+verify pruned" not in printed:
+        line = process.stderr.readline()
+        assert line, printed
+        printed += line
+    os.kill(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    rows = rows_of(output)
+    assert errors.splitlines()[-1] == f"Interrupted: {len(rows)} rows kept in {output}."
+    assert "Traceback" not in errors
+    assert [row["sampler"] for row in rows] == ["virtual", "virtual"]
+    assert out.endswith(output.with_suffix(".md").read_text())
+    names = ["rows.csv", "rows.json", "rows.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names

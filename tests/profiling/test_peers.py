@@ -1,0 +1,236 @@
+"""Adapters give every peer what it asks for, and the tests tell right samplers from wrong ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from profiling import eager, installed_peers, losslessness
+from profiling.cases import ACCEPTANCES, PAIR, Case
+from profiling.losslessness import FALSE_ALARM, Verdict, check
+from profiling.memory import kept_bytes, peak_bytes
+from profiling.peers import (
+    OURS,
+    SPECULATIVE,
+    TARGET_ONLY,
+    Decided,
+    Sampler,
+    Step,
+    full_width,
+    gathered,
+    scattered,
+)
+from profiling.workloads import affinity_of, draw_inputs
+from rdk_cuda import Affinity
+from tests.profiling import stand_ins
+from tests.tolerances import CERTAIN
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+DRAWS = 8192
+
+
+def inputs(acceptance: str = "low", sampler: str = "virtual") -> tuple[Affinity, Step]:
+    case = Case(PAIR, "float32", 300, 100, 1, 2, sampler=sampler, acceptance=acceptance)
+    affinity = affinity_of(sampler, 300, 100)
+    drawn = draw_inputs(case, affinity, torch.Generator().manual_seed(0))
+    target = drawn.target_logits.unflatten(0, (1, 3))
+    # Temperatures other than 1, which a peer may forget.
+    temperature = torch.full((1,), 0.8)
+    return affinity, Step(drawn.draft_logits, target, temperature, drawn.seeds, drawn.positions[0])
+
+
+def verdict(
+    sampler: Callable[[Step], Decided], affinity: Affinity, step: Step, rule: str = SPECULATIVE
+) -> Verdict:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return check(sampler, step, affinity, draws=DRAWS, acceptance=rule)
+
+
+HERE = [
+    (name, sampler)
+    for name, peer in installed_peers.known_peers().items()
+    for sampler in ("virtual", "pruned")
+    if peer.missing(CPU, sampler) is None and not name.startswith("compiled")
+]
+
+
+@pytest.mark.parametrize("acceptance", ACCEPTANCES)
+@pytest.mark.parametrize(("name", "sampler"), HERE)
+def test_peers_that_run_here_are_right(name: str, sampler: str, acceptance: str) -> None:
+    peer = installed_peers.known_peers()[name]
+    affinity, step = inputs(acceptance, sampler)
+    assert verdict(peer.make(affinity), affinity, step).wrong is None
+
+
+@pytest.mark.parametrize("acceptance", ACCEPTANCES)
+@pytest.mark.parametrize(
+    ("make", "packages", "rule"),
+    [
+        (installed_peers.flashinfer, stand_ins.flashinfer(), SPECULATIVE),
+        (installed_peers.vllm, stand_ins.vllm(takes_logits=False), SPECULATIVE),
+        (installed_peers.vllm, stand_ins.vllm(takes_logits=True), SPECULATIVE),
+        (
+            installed_peers.sglang_chain,
+            stand_ins.sglang_chain("sglang.kernels.ops.speculative.reject_sampling"),
+            SPECULATIVE,
+        ),
+        (
+            installed_peers.sglang_chain,
+            stand_ins.sglang_chain("sglang.srt.speculative.reject_sampling"),
+            SPECULATIVE,
+        ),
+        (installed_peers.sglang_target_only, stand_ins.sgl_kernel(), TARGET_ONLY),
+    ],
+    ids=["flashinfer", "vllm", "vllm-logits", "sglang-chain", "sglang-chain-srt", "sgl-kernel"],
+)
+def test_adapters_call_packages_as_their_sources_say(
+    make: Callable[[Affinity], Sampler],
+    packages: dict[str, object],
+    rule: str,
+    acceptance: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, module in packages.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    affinity, step = inputs(acceptance)
+    assert verdict(make(affinity), affinity, step, rule).wrong is None
+    other = SPECULATIVE if rule == TARGET_ONLY else TARGET_ONLY
+    if acceptance == "high":
+        reason = verdict(make(affinity), affinity, step, other).wrong
+        assert reason is not None
+        assert "accepts" in reason
+
+
+def test_all_ways_to_spread_probabilities_agree() -> None:
+    for sampler in ("virtual", "pruned"):
+        affinity, step = inputs(sampler=sampler)
+        logits, temperature = step.draft_logits[0], step.temperature
+        q = eager.redistribute(logits, temperature, eager.Entries.of(affinity))
+        for link in (gathered(affinity), scattered(affinity, sparse=True)):
+            torch.testing.assert_close(link(logits, temperature)[1], q)
+
+
+def without_residual(target: Tensor, q: Tensor, tokens: Tensor, temperature: Tensor) -> Decided:
+    """The wrong sampler that is easiest to write: p in place of max(p - q, 0)."""
+    decided, accepted = eager.verify(target, q, tokens, temperature)
+    p = torch.softmax(target / temperature[:, None, None], 2)
+    at_stop = p[torch.arange(len(p)), accepted]
+    return decided.scatter(1, accepted[:, None], torch.multinomial(at_stop, 1)), accepted
+
+
+def greedy_bonus(target: Tensor, q: Tensor, tokens: Tensor, temperature: Tensor) -> Decided:
+    decided, accepted = eager.verify(target, q, tokens, temperature)
+    bonus = target[:, -1].argmax(1)
+    decided[:, -1] = torch.where(accepted == q.shape[1], bonus, decided[:, -1])
+    return decided, accepted
+
+
+def cautious(target: Tensor, q: Tensor, tokens: Tensor, temperature: Tensor) -> Decided:
+    """Right tokens, but half of the drafts are thrown away: it only looks lossless and slow."""
+    p = torch.softmax(target[:, 0] / temperature[:, None], 1)
+    plain, _ = eager.verify(target, q, tokens, temperature)
+    thrown = torch.rand(len(p)) < 0.5
+    none = torch.full_like(plain, -1)
+    none[:, 0] = torch.multinomial(p, 1).squeeze(1)
+    decided = torch.where(thrown[:, None], none, plain)
+    return decided, (decided >= 0).sum(1) - 1
+
+
+@pytest.mark.parametrize(
+    ("judge", "acceptance", "place"),
+    [
+        (without_residual, "low", "token 1"),
+        (without_residual, "high", "token 1"),
+        (greedy_bonus, "high", "token 3"),
+        (cautious, "high", "accepts"),
+    ],
+)
+def test_wrong_samplers_are_beyond_doubt(
+    judge: Callable[..., Decided], acceptance: str, place: str
+) -> None:
+    affinity, step = inputs(acceptance)
+    found = verdict(full_width(scattered(affinity), judge), affinity, step)
+    assert found.wrong is not None
+    assert place in found.wrong
+    figures = found.figures
+    assert min(*figures["token_probabilities"], figures["accepted_probability"]) < CERTAIN
+
+
+def test_outputs_of_another_form_are_wrong() -> None:
+    affinity, step = inputs()
+    right = full_width(scattered(affinity))
+
+    def too_many(given: Step) -> Decided:
+        tokens, accepted = right(given)
+        return tokens, accepted + 3
+
+    def no_token(given: Step) -> Decided:
+        tokens, accepted = right(given)
+        return tokens.masked_fill(tokens < 150, -1), accepted
+
+    assert verdict(too_many, affinity, step).wrong == "num_accepted is outside [0, 2]"
+    assert verdict(no_token, affinity, step).wrong == "tokens are outside [0, 300)"
+
+
+def test_accepted_drafts_are_judged_at_any_size() -> None:
+    rates = torch.tensor([[0.9, 0.5], [0.2, 1.0]], dtype=torch.float64)
+    random = torch.Generator().manual_seed(0)
+    drawn = torch.rand(2000, 2, 2, generator=random, dtype=torch.float64) < rates
+    counts = list(drawn.long().cumprod(2).sum(2))
+    fine = losslessness.check_accepted(counts, [rates] * 2000)
+    assert fine.wrong is None
+    assert fine.figures["accepted_expected"] == pytest.approx((0.9 + 0.45 + 0.4) / 2)
+    wrong = losslessness.check_accepted(counts, [rates * 0.9] * 2000)
+    assert wrong.wrong is not None
+    assert wrong.figures["accepted_probability"] < FALSE_ALARM
+
+
+def test_moments_of_accepted_drafts_are_those_of_enumeration() -> None:
+    a, b, c = 0.9, 0.5, 0.3
+    chances = {0: 1 - a, 1: a * (1 - b), 2: a * b * (1 - c), 3: a * b * c}
+    mean = sum(n * p for n, p in chances.items())
+    variance = sum((n - mean) ** 2 * p for n, p in chances.items())
+    rates = torch.tensor([[a, b, c]], dtype=torch.float64)
+    assert losslessness.accepted_moments(rates) == pytest.approx((mean, variance))
+
+
+def test_the_bound_on_deviations_holds() -> None:
+    """The chance that it states is at least the share of sums that are as far from their mean."""
+    random = torch.Generator().manual_seed(0)
+    sums = (torch.rand(20_000, 50, generator=random) < 0.1).sum(1).double()
+    for deviation in (5, 8, 12):
+        share = float(((sums - 5).abs() >= deviation).double().mean())
+        assert share <= losslessness.chance_of_deviation(deviation, 50 * 0.09, 1) <= 1
+
+
+def test_memory_is_counted_by_storage_and_at_the_peak() -> None:
+    x = torch.ones(1000)
+    assert peak_bytes(lambda: x.neg().neg(), CPU) == 8000
+    assert peak_bytes(lambda: torch.empty(10), CPU) == 40
+    assert kept_bytes([x, x[:10], torch.ones(5, dtype=torch.int64)]) == 4040
+
+
+def test_we_keep_the_drafters_logits_and_others_a_row_of_the_targets_width() -> None:
+    affinity, step = inputs()
+    peers = installed_peers.known_peers()
+    ours = peers[OURS].make(affinity).draft(step)
+    theirs = peers["eager"].make(affinity).draft(step)
+    numbers = 3 * 8  # token; seed and position, of which there is one pair for two drafts
+    assert kept_bytes(ours) / 2 == 4 * (100 + 2) + numbers - 8
+    assert kept_bytes(theirs) / 2 == 4 * 300 + 8
+
+
+def test_missing_peers_say_why() -> None:
+    peers = installed_peers.known_peers()
+    assert peers["vllm"].missing(CPU, "virtual") == "needs a GPU"
+    assert "no single place" in str(peers["scatter-logits"].missing(CPU, "virtual"))
+    absent = partial(installed_peers.needs("no_such_package", gpu=False), CPU)
+    assert absent("pruned") == "no_such_package is not installed"
