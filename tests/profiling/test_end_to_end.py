@@ -1,0 +1,223 @@
+"""A step's parts are all of it, heads cost what their sizes say, and rows hang together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from profiling import end_to_end, serving_pair
+from profiling.decoding_steps import PARTS, SAMPLINGS, VARIANTS, Steps, Watch, noise_for
+from profiling.end_to_end_report import page
+from profiling.model_pairs import HEADS, SHAPES, _random_llama, make_pair
+from tests import interruptible
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+TINY = ("--device", "cpu", "--size", "tiny", "--context", "16", "--target-layers", "1")
+
+
+def rows_of(path: Path) -> list[dict]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert (content["format"], content["format_version"]) == ("rdk_cuda.end_to_end", 1)
+    rows: list[dict] = content["rows"]
+    return rows
+
+
+def tiny_steps(accepted_length: float = 1.5) -> Steps:
+    noises = {head: noise_for(accepted_length, 4) for head in HEADS}
+    return Steps(make_pair("tiny", CPU, 1), context=16, draft_length=4, noises=noises)
+
+
+def test_every_head_has_a_row_with_either_sampling_beside_the_target_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new folder" / "rows.json"
+    assert (
+        end_to_end.main([*TINY, "--batch", "1", "2", "--rounds", "2", "--output", str(output)]) == 0
+    )
+    rows = rows_of(output)
+    heads = ["target alone"] + [head.name for head in HEADS for _ in SAMPLINGS]
+    assert [(row["batch"], row["head"]) for row in rows] == [
+        (batch, head) for batch in (1, 2) for head in heads
+    ]
+    lengths = end_to_end.accepted_lengths()[1]
+    for row in rows:
+        assert tuple(row) == end_to_end.FIELDS
+        assert sum(row["shares"].values()) == pytest.approx(1)
+        per_second = (1 + row["accepted_length"]) * row["batch"] / row["step_seconds"]
+        assert row["tokens_per_second"] == pytest.approx(per_second)
+        alone = next(each for each in rows if each["batch"] == row["batch"])
+        ratio = row["tokens_per_second"] / alone["tokens_per_second"]
+        assert row["speed_up"] == pytest.approx(ratio)
+    for row in (row for row in rows if row["method"]):
+        assert tuple(sorted(row["parts"])) == tuple(sorted(PARTS))
+        (head,) = (each for each in HEADS if each.name == row["head"])
+        assert row["head_rows"] == head.rows(SHAPES["tiny"]["vocab_size"])
+        assert row["accepted_length"] == lengths[head]
+    printed = capsys.readouterr()
+    assert printed.out == output.with_suffix(".md").read_text(encoding="utf-8") == page(rows)
+    assert output.with_suffix(".png").is_file() == (find_spec("matplotlib") is not None)
+    typed = "--device cpu --size tiny --target-layers 1 --batch 1 2 --context 16 --rounds 2"
+    assert rows[0]["command"] == f"python -m profiling.end_to_end {typed}"
+
+
+def test_accepted_lengths_are_those_of_the_committed_calibration() -> None:
+    draft_length, lengths = end_to_end.accepted_lengths()
+    assert draft_length == 4
+    assert set(lengths) == set(HEADS)
+    full, pruned, virtual, *_ = (lengths[head] for head in HEADS)
+    assert 4 > full > virtual > pruned > 0
+
+
+def test_as_many_drafts_are_accepted_as_was_asked_for_whoever_samples() -> None:
+    for accepted_length in (0.5, 1.5, 3.0):
+        steps = tiny_steps(accepted_length)
+        steps.begin(8)
+        for variant in VARIANTS[2:]:
+            mean = statistics.fmean(steps.take(variant)[1] for _ in range(12))
+            # Of 96 sequences, whose accepted drafts deviate by at most 2; and the rate is that of
+            # noise around q, about what the normal distribution says.
+            assert abs(mean - accepted_length) < 0.9, variant
+
+
+def test_a_step_leaves_the_caches_as_they_were_and_its_parts_fill_its_time() -> None:
+    steps = tiny_steps()
+    steps.begin(3)
+    for variant in VARIANTS:
+        began = time.perf_counter()
+        seconds, _ = steps.take(variant)
+        passed = time.perf_counter() - began
+        assert set(seconds) == set(PARTS)
+        assert min(seconds.values()) > 0
+        assert sum(seconds.values()) < passed
+        for model in (steps.target, *steps.drafters.values()):
+            assert model.lengths == [16] * 3
+    assert set(steps.take_alone()) == {"target", "verify", "cache"}
+
+
+def test_a_watch_counts_what_lies_before_each_lap() -> None:
+    watch = Watch(CPU)
+    watch.lap("before it runs")
+    watch.start()
+    time.sleep(0.02)
+    watch.lap("a")
+    watch.lap("b")
+    time.sleep(0.02)
+    watch.lap("untimed")
+    time.sleep(0.01)
+    watch.lap("a")
+    seconds = watch.stop()
+    assert set(seconds) == {"a", "b"}
+    assert seconds["a"] >= 0.03
+    assert seconds["b"] < seconds["a"]
+
+
+def test_heads_are_as_large_as_their_affinities() -> None:
+    full = torch.randn(2048, 4)
+    for head in HEADS:
+        affinity, weight = head.affinity(2048), head.weight(full)
+        assert weight.shape == (affinity.draft_size, 4)
+        assert affinity.target_size == 2048
+    assert [head.rows(128256) for head in HEADS] == [128256, 32064, 32128, 8016, 8080]
+
+
+def test_serving_models_have_the_layers_of_llama_3_1_8b() -> None:
+    assert SHAPES["serving"]["vocab_size"] == serving_pair.VOCABULARY
+    assert SHAPES["serving"]["hidden_size"] == serving_pair.WIDTH
+    model = _random_llama("serving", 1, torch.device("meta"), torch.bfloat16, vocab_size=8)
+    weights = sum(each.numel() for each in model.parameters())
+    assert weights - (8 + 1) * serving_pair.WIDTH == serving_pair.LAYER_WEIGHTS
+
+
+def test_drafter_and_target_share_one_embedding_and_head() -> None:
+    pair = make_pair("tiny", CPU, 1)
+    weights = {
+        each.weight.data_ptr()
+        for model in (pair.target, pair.drafter)
+        for each in (model.get_input_embeddings(), model.get_output_embeddings())
+    }
+    assert len(weights) == 1
+    assert pair.drafter.config.vocab_size == 2048
+
+
+def test_random_models_have_distinct_rows_and_finite_logits() -> None:
+    pair = make_pair("tiny", CPU, 1)
+    assert len({tuple(row) for row in pair.full_head.tolist()}) == 2048
+    for model in (pair.target, pair.drafter):
+        logits = model(torch.arange(20)[None]).logits
+        assert logits.shape == (1, 20, 2048)
+        assert logits.isfinite().all()
+        assert logits.std() > 0.01
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    code: object
+    try:
+        code = end_to_end.main([str(argument) for argument in argv])
+    except SystemExit as exit:  # argparse's own refusals
+        code = exit.code
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("python -m profiling.end_to_end: ")
+    assert captured.out == ""
+    return str(line)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--device", "tpu", "--size", "tiny"), "invalid choice: 'tpu'"),
+        (("--device", "cpu"), "required: --size"),
+        ((*TINY, "--batch", "0"), "--batch: got '0'; needs a whole number, at least 1"),
+        (
+            ("--device", "cpu", "--size", "demo", "--target-layers", "3"),
+            "--target-layers is for random models",
+        ),
+    ],
+)
+def test_options_that_cannot_work_are_refused_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert message in refusal(capsys, *options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--device", "cuda", "--size", "serving")
+    assert "sees no GPU; use --device cpu" in refusal(capsys, *options)
+
+
+def test_ctrl_c_keeps_the_finished_batches(tmp_path: Path) -> None:
+    output = tmp_path / "rows.json"
+    process = interruptible.start(
+        [sys.executable, "-m", "profiling.end_to_end", *TINY, "--batch", "1", "64", "--rounds", "2",
+         "--threads", "1", "--output", str(output)], ROOT
+    )  # fmt: skip
+    assert process.stderr is not None
+    printed = ""
+    while "batch 64: round 0" not in printed:
+        line = process.stderr.readline()
+        assert line, printed
+        printed += line
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    rows = rows_of(output)
+    assert errors.splitlines()[-1] == f"Interrupted: {len(rows)} rows kept in {output}."
+    assert "Traceback" not in errors
+    assert {row["batch"] for row in rows} == {1}
+    assert output.with_suffix(".md").read_text() == page(rows)
