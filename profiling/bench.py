@@ -17,10 +17,9 @@ if not __package__:  # started by its path: the repository's root takes the plac
 
 import torch
 
-import rdk_cuda
 from profiling import growth, targets
 from profiling.cases import DTYPES, OPERATORS, PRESETS, SAMPLERS, Case, preset_cases
-from profiling.command_line import command_line
+from profiling.command_line import command_line, refuse_device
 from profiling.machine import describe
 from profiling.measure import COMPILED, PEERS, Bench, now, one_line
 from profiling.results import ResultError, Results, Row
@@ -140,15 +139,7 @@ def check(arguments: argparse.Namespace) -> None:
             f"{' '.join(arguments.operators)} in --dtype {' '.join(arguments.dtype)}; "
             "ask for more of them"
         )
-    if arguments.device == "cpu":
-        return
-    if arguments.threads:
-        raise InputError("--threads is for --device cpu; leave it out")
-    if not torch.cuda.is_available():
-        raise InputError(f"--device cuda: torch {torch.__version__} sees no GPU; use --device cpu")
-    build = rdk_cuda.build_info()
-    if build["cuda"] is None:
-        raise InputError(f"--device cuda: no CUDA operators were built ({build['cuda_reason']})")
+    refuse_device(arguments)
 
 
 def chosen_cases(arguments: argparse.Namespace) -> list[Case]:

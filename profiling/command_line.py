@@ -1,10 +1,34 @@
-"""What to type for the same rows again."""
+"""What the commands of this folder share: devices they refuse, what to type again, pages."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from collections.abc import Collection
+from pathlib import Path
+
+import torch
+
+import rdk_cuda
+from rdk_cuda.commands.errors import InputError
+from rdk_cuda.commands.files import write_whole
+
+
+def refuse_device(arguments: argparse.Namespace) -> None:
+    """A GPU that is not there or not built for, and threads where they mean nothing.
+
+    Raises:
+        InputError: one sentence.
+    """
+    if arguments.device == "cpu":
+        return
+    if arguments.threads:
+        raise InputError("--threads is for --device cpu; leave it out")
+    if not torch.cuda.is_available():
+        raise InputError(f"--device cuda: torch {torch.__version__} sees no GPU; use --device cpu")
+    build = rdk_cuda.build_info()
+    if build["cuda"] is None:
+        raise InputError(f"--device cuda: no CUDA operators were built ({build['cuda_reason']})")
 
 
 def command_line(
@@ -33,3 +57,9 @@ def command_line(
                 str(each) for each in (value if isinstance(value, (list, tuple)) else [value])
             ]
     return shlex.join(words)
+
+
+def write_page(text: str, output: Path) -> None:
+    """Markdown beside a JSON file, whole or not at all."""
+    page = output.with_suffix(".md")
+    write_whole(page, lambda beside: beside.write_text(text, encoding="utf-8"))

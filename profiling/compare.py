@@ -32,17 +32,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import rdk_cuda
 from rdk_cuda import Affinity
 from rdk_cuda.__main__ import INTERRUPTED, Parser
 from rdk_cuda.commands.arguments import natural, positive
 from rdk_cuda.commands.errors import InputError
-from rdk_cuda.commands.files import write_whole
 
 from . import losslessness
 from .bench import Progress
 from .cases import ACCEPTANCES, PAIR, Case
-from .command_line import command_line
+from .command_line import command_line, refuse_device, write_page
 from .compare_table import MISSING, RIGHT, WRONG, page
 from .installed_peers import known_peers
 from .machine import describe
@@ -113,24 +111,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = parser()
     arguments = command.parse_args(argv)
     try:
-        refuse(arguments)
+        refuse_device(arguments)
         return run(arguments, Results(arguments.output, program="compare"))
     except (InputError, ResultError) as error:
         print(f"{command.prog}: {error}", file=sys.stderr)
         return 2
-
-
-def refuse(arguments: argparse.Namespace) -> None:
-    """What cannot work, before anything is made."""
-    if arguments.device == "cpu":
-        return
-    if arguments.threads:
-        raise InputError("--threads is for --device cpu; leave it out")
-    if not torch.cuda.is_available():
-        raise InputError(f"--device cuda: torch {torch.__version__} sees no GPU; use --device cpu")
-    build = rdk_cuda.build_info()
-    if build["cuda"] is None:
-        raise InputError(f"--device cuda: no CUDA operators were built ({build['cuda_reason']})")
 
 
 def run(arguments: argparse.Namespace, results: Results) -> int:
@@ -153,7 +138,7 @@ def run(arguments: argparse.Namespace, results: Results) -> int:
         print(page(results.new_rows), end="")
     if results.rows and arguments.output:
         text = page(results.rows)
-        write_whole(arguments.output.with_suffix(".md"), lambda beside: beside.write_text(text))
+        write_page(text, arguments.output)
     if code == INTERRUPTED:
         kept = f" in {arguments.output}" if arguments.output else ""
         print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)

@@ -174,16 +174,17 @@ class Steps:
         self.device = pair.full_head.device
         self.watch = Watch(self.device)
         self.context, self.draft_length, self.noises = context, draft_length, noises
-        self.target = HuggingFaceModel(pair.target)
+        self.target = HuggingFaceModel(pair.target, return_hidden=True)
         full, self.vocabulary = pair.full_head, pair.full_head.shape[0]
         self.drafters = {
             head: HuggingFaceModel(pair.drafter, head=head.weight(full)) for head in heads
         }
         self.affinities = {head: head.affinity(self.vocabulary).to(self.device) for head in heads}
         self.spreads = {head: gathered(each) for head, each in self.affinities.items()}
-        for model, part in ((pair.drafter.base_model, BODY), (pair.target, TARGET)):
-            model.register_forward_pre_hook(lambda *_: self.watch.lap(CACHE))
-            model.register_forward_hook(lambda *_, part=part: self.watch.lap(part))
+        for model, part in ((pair.drafter, BODY), (pair.target, TARGET)):
+            body = model.base_model
+            body.register_forward_pre_hook(lambda *_: self.watch.lap(CACHE))
+            body.register_forward_hook(lambda *_, part=part: self.watch.lap(part))
 
     def begin(self, batch: int) -> None:
         """Read the context in all models, for `batch` sequences."""
@@ -192,7 +193,7 @@ class Steps:
         ids = torch.randint(0, self.vocabulary, (batch, self.context)).tolist()
         for model in (self.target, *self.drafters.values()):
             model.reset(batch)
-            model.feed(ids, [1] * batch)
+            model.feed(ids, [0] * batch)
         self.samplings = {
             (head, name): make(affinity, batch)
             for head, affinity in self.affinities.items()
@@ -216,7 +217,7 @@ class Steps:
             watch.lap(DRAFT)
             seen.append(logits)
         logits = target.feed(drafted, [self.draft_length + 1] * self.batch).logits
-        watch.lap(CACHE)
+        watch.lap(TARGET)
         verified = self._verified_in_place_of(logits, seen, variant.head)
         watch.lap(UNTIMED)
         _, num_accepted = sampling.verify(verified)
@@ -232,7 +233,7 @@ class Steps:
         """The target without a drafter: one pass, one token."""
         self.watch.start()
         logits = self.target.feed([[LAST_TOKEN]] * self.batch, [1] * self.batch).logits[:, 0]
-        self.watch.lap(CACHE)
+        self.watch.lap(TARGET)
         torch.multinomial(torch.softmax(logits.float(), 1), 1).tolist()
         self.watch.lap(VERIFY)
         self.target.rollback([self.context] * self.batch)

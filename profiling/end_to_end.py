@@ -33,11 +33,9 @@ from rdk_cuda.calibration.worth import speed_up
 from rdk_cuda.commands.arguments import natural, refuse_missing
 from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.evaluation_files import read_evaluation
-from rdk_cuda.commands.files import write_whole
 
 from .bench import Progress
-from .command_line import command_line
-from .compare import refuse
+from .command_line import command_line, refuse_device, write_page
 from .decoding_steps import BODY, DRAFT, HEAD, VARIANTS, Steps, Variant, noise_for
 from .end_to_end_report import page, plot
 from .machine import ROOT, describe
@@ -93,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = parser()
     arguments = command.parse_args(argv)
     try:
-        refuse(arguments)
+        refuse_device(arguments)
         refuse_missing(["transformers"])
         if arguments.size == "demo" and arguments.target_layers:
             raise InputError("--target-layers is for random models; leave it out")
@@ -119,7 +117,7 @@ def run(arguments: argparse.Namespace, results: Results) -> int:
         print(page(results.new_rows), end="")
     if results.new_rows and arguments.output:
         text = page(results.rows)
-        write_whole(arguments.output.with_suffix(".md"), lambda beside: beside.write_text(text))
+        write_page(text, arguments.output)
         if not plot(results.new_rows, arguments.output.with_suffix(".png")):
             print("No picture: matplotlib is not installed.", file=sys.stderr)
     if code == INTERRUPTED:

@@ -119,7 +119,7 @@ def test_a_second_run_appends_and_both_have_their_tables(
     for run in ("2001-01-01T00:00:00Z", "2002-01-01T00:00:00Z"):
         monkeypatch.setattr(compare, "now", lambda run=run: run)
         assert compare.main([*TINY, "--peers", "eager", "--output", str(output)]) == 0
-    rows, text = rows_of(output), output.with_suffix(".md").read_text()
+    rows, text = rows_of(output), output.with_suffix(".md").read_text(encoding="utf-8")
     assert len(rows) == 8
     assert text.count("## virtual") == 2
     options = "--device cpu --preset tiny --peers eager --draws 4096 --repeats 3"
@@ -168,7 +168,7 @@ def test_a_file_of_something_else_is_left_alone(
     file = tmp_path / "rows.json"
     file.write_text('{"format": "rdk_cuda.bench"}')
     assert "is no result file of compare.py" in refusal(capsys, *TINY, "--output", file)
-    assert file.read_text() == '{"format": "rdk_cuda.bench"}'
+    assert file.read_text(encoding="utf-8") == '{"format": "rdk_cuda.bench"}'
 
 
 def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
@@ -191,6 +191,6 @@ def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
     assert errors.splitlines()[-1] == f"Interrupted: {len(rows)} rows kept in {output}."
     assert "Traceback" not in errors
     assert [row["sampler"] for row in rows] == ["virtual", "virtual"]
-    assert out.endswith(output.with_suffix(".md").read_text())
+    assert out.endswith(output.with_suffix(".md").read_text(encoding="utf-8"))
     names = ["rows.csv", "rows.json", "rows.md"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names

@@ -220,4 +220,4 @@ def test_ctrl_c_keeps_the_finished_batches(tmp_path: Path) -> None:
     assert errors.splitlines()[-1] == f"Interrupted: {len(rows)} rows kept in {output}."
     assert "Traceback" not in errors
     assert {row["batch"] for row in rows} == {1}
-    assert output.with_suffix(".md").read_text() == page(rows)
+    assert output.with_suffix(".md").read_text(encoding="utf-8") == page(rows)
