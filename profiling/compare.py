@@ -128,7 +128,13 @@ def run(arguments: argparse.Namespace, results: Results) -> int:
         chosen = cases(arguments.preset, arguments.device)
         for number, case in enumerate(chosen, 1):
             progress.show(f"[{number}/{len(chosen)}] {case.name}")
-            for row in comparison.rows(case):
+            try:
+                rows = comparison.rows(case)
+            except RuntimeError as error:  # out of memory, or a GPU that a peer has left broken
+                progress.say(f"failed: {case.name}: {one_line(error)}")
+                code = 1
+                continue
+            for row in rows:
                 results.append(row)
     except KeyboardInterrupt:
         results.write()  # it may have come between two files
@@ -137,8 +143,7 @@ def run(arguments: argparse.Namespace, results: Results) -> int:
     if results.new_rows:
         print(page(results.new_rows), end="")
     if results.rows and arguments.output:
-        text = page(results.rows)
-        write_page(text, arguments.output)
+        write_page(page(results.rows), arguments.output)
     if code == INTERRUPTED:
         kept = f" in {arguments.output}" if arguments.output else ""
         print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)
@@ -195,6 +200,8 @@ class Comparison:
             except Exception as error:
                 missing[peer.name] = f"raises {one_line(error)}"
                 samplers.pop(peer.name, None)
+        if OURS in missing:
+            raise RuntimeError(f"our own operators: {missing[OURS]}")
         self.progress.show(f"timing {case.name}")
         figures = self.measure(samplers, steps, affinity)
         return [

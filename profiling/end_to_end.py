@@ -116,8 +116,7 @@ def run(arguments: argparse.Namespace, results: Results) -> int:
     if results.new_rows:
         print(page(results.new_rows), end="")
     if results.new_rows and arguments.output:
-        text = page(results.rows)
-        write_page(text, arguments.output)
+        write_page(page(results.rows), arguments.output)
         if not plot(results.new_rows, arguments.output.with_suffix(".png")):
             print("No picture: matplotlib is not installed.", file=sys.stderr)
     if code == INTERRUPTED:

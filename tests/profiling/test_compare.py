@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,26 @@ def test_a_peer_that_raises_is_missing_with_what_it_said(
     rows = [row for row in rows_of(output) if row["peer"] == "planted"]
     assert {row["reason"] for row in rows} == {"raises ImportError: libcuda.so.1 is not there"}
     assert {row["median_us"] for row in rows} == {None}
+
+
+def test_a_case_that_fails_is_named_and_the_others_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = installed_peers.known_peers()
+
+    def sometimes(affinity: Affinity):  # type: ignore[no-untyped-def]
+        if affinity.nnz == 300:  # the virtual one: every target token has an entry
+            raise RuntimeError("rdk::draft: no such thing\nas a second line")
+        return peers[OURS].make(affinity)
+
+    planted = {**peers, OURS: replace(peers[OURS], make=sometimes)}
+    monkeypatch.setattr(compare, "known_peers", lambda: planted)
+    output = tmp_path / "rows.json"
+    assert compare.main([*TINY, "--peers", "eager", "--output", str(output)]) == 1
+    assert {row["sampler"] for row in rows_of(output)} == {"pruned"}
+    errors = capsys.readouterr().err
+    assert "failed: draft+verify virtual" in errors
+    assert "our own operators: raises RuntimeError: rdk::draft: no such thing\n" in errors
 
 
 def test_compiled_peers_are_measured_or_say_why_not(tmp_path: Path) -> None:
