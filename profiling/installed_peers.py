@@ -4,7 +4,8 @@ Their signatures are those of the sources that were read:
 
 - FlashInfer 0.6.18, github.com/flashinfer-ai/flashinfer at fb28d72, flashinfer/sampling.py.
 - vLLM, github.com/vllm-project/vllm at 7f6fc1c, vllm/v1/sample/rejection_sampler.py. Later versions
-  take the target's logits in place of its probabilities, and the parameter's name says which.
+  take the target's logits in place of its probabilities, and the parameter's name says which. Its
+  V2 model runner's sampler: vllm/v1/worker/gpu/spec_decode/rejection_sampler_utils.py at 02e318b.
 - SGLang, github.com/sgl-project/sglang: sgl-kernel/python/sgl_kernel/speculative.py at 6bfad8f; the
   chain sampler python/sglang/srt/speculative/reject_sampling.py at 0c23aa8, which later versions
   have in sglang/kernels/ops/speculative.
@@ -33,6 +34,7 @@ from .peers import (
     TARGET_ONLY,
     TORCH_PEERS,
     Decided,
+    Link,
     Peer,
     Sampler,
     full_width,
@@ -55,6 +57,17 @@ def needs(module: str, *, gpu: bool = True) -> Callable[[torch.device, str], str
         return None if find_spec(module) else f"{module} is not installed"
 
     return missing
+
+
+def log_gathered(affinity: Affinity) -> Link:
+    """`peers.gathered` with log q in place of q, for who wants logits over one vocabulary."""
+    link = gathered(affinity)
+
+    def logarithm(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        tokens, q = link(logits, temperature)
+        return tokens, q.log()
+
+    return logarithm
 
 
 def flashinfer(affinity: Affinity) -> Sampler:
@@ -106,6 +119,35 @@ def vllm(affinity: Affinity) -> Sampler:
         return output, (output >= 0).sum(1) - 1
 
     return full_width(gathered(affinity), judge)
+
+
+def vllm_v2(affinity: Affinity) -> Sampler:
+    """The Triton kernels of its V2 model runner, which take logits of both, scaled already."""
+    module: Any = importlib.import_module("vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils")
+
+    def judge(target_logits: Tensor, log_q: Tensor, tokens: Tensor, temperature: Tensor) -> Decided:
+        batch, length = tokens.shape
+        slots, device = length + 1, tokens.device
+        z = target_logits.float() / temperature[:, None, None]
+        place = torch.arange(batch * slots, device=device)
+        sequence, local = (place // slots).int(), (place % slots).int()
+        sampled, count = module.rejection_sample(
+            z.flatten(0, 1),
+            log_q,
+            torch.nn.functional.pad(tokens, (1, 0)).flatten(),  # the token before them is decided
+            torch.arange(batch + 1, dtype=torch.int32, device=device) * slots,
+            local.long(),  # positions: the seeds are new ones in each call
+            torch.arange(batch, dtype=torch.int32, device=device),
+            sequence,
+            local,
+            temperature,
+            torch.randint(2**62, (batch,), device=device),
+            length,
+        )
+        behind = torch.arange(slots, device=device) >= count[:, None]
+        return sampled.masked_fill(behind, -1), count - 1
+
+    return full_width(log_gathered(affinity), judge)
 
 
 def sglang(function: Callable[..., object], *, reads_q: bool) -> Callable[..., Decided]:
@@ -190,14 +232,9 @@ def cupy(affinity: Affinity) -> Sampler:
 def transformers(affinity: Affinity) -> Sampler:
     """Its `_speculative_sampling`, which takes one sequence: a loop over the batch.
 
-    It wants logits of both models over one vocabulary, so the drafter's are log q.
+    It wants logits of both models over one vocabulary.
     """
     module: Any = importlib.import_module("transformers.generation.utils")
-    link = gathered(affinity)
-
-    def logarithm(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        tokens, q = link(logits, temperature)
-        return tokens, q.log()
 
     def judge(target_logits: Tensor, log_q: Tensor, tokens: Tensor, heat: Tensor) -> Decided:
         batch, length = tokens.shape
@@ -215,7 +252,7 @@ def transformers(affinity: Affinity) -> Sampler:
             accepted.append(matches)
         return output, torch.stack(accepted)
 
-    return full_width(logarithm, judge)
+    return full_width(log_gathered(affinity), judge)
 
 
 INSTALLED_PEERS = (
@@ -230,6 +267,13 @@ INSTALLED_PEERS = (
         "vllm",
         "eager-gather, then V1's rejection_sample",
         vllm,
+        needs("vllm"),
+        "vllm",
+    ),
+    Peer(
+        "vllm-v2",
+        "eager-gather with log q, then the V2 model runner's rejection_sample",
+        vllm_v2,
         needs("vllm"),
         "vllm",
     ),

@@ -6,7 +6,8 @@ asserts what it asserts, and samples rightly in plain PyTorch.
 
 from __future__ import annotations
 
-from types import ModuleType
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -83,6 +84,40 @@ def vllm(*, takes_logits: bool) -> dict[str, ModuleType]:
     return modules("vllm.v1.sample.rejection_sampler", rejection_sample=function)
 
 
+def vllm_v2() -> dict[str, ModuleType]:
+    def rejection_sample(
+        target_logits: Tensor,
+        draft_logits: Tensor,
+        draft_sampled: Tensor,
+        cu_num_logits: Tensor,
+        pos: Tensor,
+        idx_mapping: Tensor,
+        expanded_idx_mapping: Tensor,
+        expanded_local_pos: Tensor,
+        temperature: Tensor,
+        seed: Tensor,
+        num_speculative_steps: int,
+    ) -> tuple[Tensor, Tensor]:
+        batch, slots = len(cu_num_logits) - 1, num_speculative_steps + 1
+        assert cu_num_logits.tolist() == [slots * b for b in range(batch + 1)]
+        assert target_logits.shape[0] == draft_sampled.shape[0] == batch * slots
+        assert draft_logits.shape == (batch, slots - 1, target_logits.shape[1])
+        assert idx_mapping.tolist() == list(range(batch))
+        assert expanded_idx_mapping.tolist() == [b for b in range(batch) for _ in range(slots)]
+        assert expanded_local_pos.tolist() == pos.tolist() == list(range(slots)) * batch
+        assert seed.dtype == torch.int64
+        assert len(seed) == len(temperature) == batch
+        assert len(set(seed.tolist())) == batch
+        # Of the tokens that the target reads, the first is decided; logits are scaled already.
+        tokens = draft_sampled.view(batch, slots)[:, 1:]
+        p = torch.softmax(target_logits, 1).view(batch, slots, -1)
+        sampled, accepted = judged(p, torch.softmax(draft_logits, 2), tokens)
+        return sampled.where(sampled >= 0, 12345), (accepted + 1).int()  # garbage behind the end
+
+    name = "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils"
+    return modules(name, rejection_sample=rejection_sample)
+
+
 def sglang_chain(name: str) -> dict[str, ModuleType]:
     def chain(*, target_probs: Tensor, draft_probs: Tensor, **others: Any) -> None:
         batch, slots = others["candidates"].shape
@@ -104,6 +139,36 @@ def sgl_kernel() -> dict[str, ModuleType]:
         fill(others, *judged(target_probs, one_hot, tokens))
 
     return modules("sgl_kernel", tree_speculative_sampling_target_only=tree)
+
+
+def cupy() -> dict[str, ModuleType]:
+    class Matrix:
+        def __init__(self, parts: tuple[Tensor, Tensor, Tensor], shape: tuple[int, int]) -> None:
+            weights, columns, offsets = parts
+            self.matrix = torch.sparse_csr_tensor(
+                offsets, columns, weights, shape, check_invariants=True
+            )
+
+        def __matmul__(self, dense: Tensor) -> Tensor:
+            assert dense.dtype == torch.float32
+            assert dense.T.is_contiguous(), "columns that lie one after the other, as SpMM reads"
+            return (self.matrix @ dense).T.contiguous().T
+
+    class Stream(AbstractContextManager[None]):
+        def __init__(self, pointer: int) -> None:
+            assert pointer == 7
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    cuda = SimpleNamespace(
+        runtime=SimpleNamespace(getDeviceCount=lambda: 1),
+        PythonFunctionAllocator=lambda malloc, free: SimpleNamespace(malloc=malloc),
+        ExternalStream=Stream,
+        using_allocator=lambda malloc: nullcontext(),
+    )
+    made = modules("cupy", cuda=cuda, from_dlpack=lambda tensor: tensor)
+    return made | modules("cupyx.scipy.sparse", csr_matrix=Matrix)
 
 
 def judged(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,6 +78,7 @@ def test_peers_that_run_here_are_right(name: str, sampler: str, acceptance: str)
         (installed_peers.flashinfer, stand_ins.flashinfer(), SPECULATIVE),
         (installed_peers.vllm, stand_ins.vllm(takes_logits=False), SPECULATIVE),
         (installed_peers.vllm, stand_ins.vllm(takes_logits=True), SPECULATIVE),
+        (installed_peers.vllm_v2, stand_ins.vllm_v2(), SPECULATIVE),
         (
             installed_peers.sglang_chain,
             stand_ins.sglang_chain("sglang.kernels.ops.speculative.reject_sampling"),
@@ -88,8 +90,12 @@ def test_peers_that_run_here_are_right(name: str, sampler: str, acceptance: str)
             SPECULATIVE,
         ),
         (installed_peers.sglang_target_only, stand_ins.sgl_kernel(), TARGET_ONLY),
+        (installed_peers.cupy, stand_ins.cupy(), SPECULATIVE),
     ],
-    ids=["flashinfer", "vllm", "vllm-logits", "sglang-chain", "sglang-chain-srt", "sgl-kernel"],
+    ids=[
+        *("flashinfer", "vllm", "vllm-logits", "vllm-v2", "sglang-chain", "sglang-chain-srt"),
+        *("sgl-kernel", "cupy"),
+    ],
 )
 def test_adapters_call_packages_as_their_sources_say(
     make: Callable[[Affinity], Sampler],
@@ -100,6 +106,8 @@ def test_adapters_call_packages_as_their_sources_say(
 ) -> None:
     for name, module in packages.items():
         monkeypatch.setitem(sys.modules, name, module)
+    stream = SimpleNamespace(cuda_stream=7)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     affinity, step = inputs(acceptance)
     assert verdict(make(affinity), affinity, step, rule).wrong is None
     other = SPECULATIVE if rule == TARGET_ONLY else TARGET_ONLY
