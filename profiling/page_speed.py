@@ -13,13 +13,13 @@ from .evidence import Evidence, read_json
 from .markup import Cell, Html, below, element, joined, paragraph, table
 from .page_parts import Headline, Section, missing, nothing, picture
 from .regression import span
-from .results import FORMAT, Row, latest, read
+from .results import BENCH, Row, format_of, latest, read
 from .table import figure
 from .targets import targets_of
 
 PEERS = ("eager", "sparse", "compiled", "logsumexp", "logsumexp-float")
 NO_GPU = "No GPU results yet: nothing on this page was measured on a GPU."
-BENCH = "python profiling/bench.py --device cpu --preset targets --growth --output FILE"
+BENCH_COMMAND = "python profiling/bench.py --device cpu --preset targets --growth --output FILE"
 
 
 class Benchmarks:
@@ -29,7 +29,7 @@ class Benchmarks:
         self.contents = [
             evidence.open(file, read)
             for file in sorted(results.rglob("*.json"))
-            if read_json(file).get("format") == FORMAT
+            if read_json(file).get("format") == format_of(BENCH)
         ]
         self.rows = latest(row for content in self.contents for row in content["rows"])
 
@@ -43,7 +43,7 @@ def operators(evidence: Evidence, benchmarks: Benchmarks) -> Section:
     """Times beside the floor and beside peers."""
     title, name = "Operators", "operators"
     if not benchmarks.rows:
-        return missing(name, title, BENCH)
+        return missing(name, title, BENCH_COMMAND)
     blocks = [
         paragraph(
             "Medians with a cold cache; below them the middle 80 % of the rounds. The floor is the "
@@ -136,7 +136,7 @@ def bandwidth(evidence: Evidence, benchmarks: Benchmarks) -> Section:
     """The roofline."""
     title, name = "Roofline", "roofline"
     if not benchmarks.rows:
-        return missing(name, title, BENCH)
+        return missing(name, title, BENCH_COMMAND)
     titles = (
         "operator",
         "shape",
@@ -181,7 +181,7 @@ def scaling(evidence: Evidence, benchmarks: Benchmarks, results: Path) -> Sectio
     if file.is_file():
         blocks.append(first_order(evidence, file))
     if not blocks:
-        return missing(name, title, BENCH)
+        return missing(name, title, BENCH_COMMAND)
     words = paragraph(
         "Time against one size, all others in the middle of their grids, and the exponent fitted "
         "to it: 1 is proportional, 0 constant. Where an operator changes its strategy, few rows "

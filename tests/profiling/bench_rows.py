@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.measure import in_microseconds
-from profiling.results import FIELDS, FORMAT, FORMAT_VERSION
+from profiling.results import BENCH, FIELDS, FORMAT_VERSION, format_of
 
 
 def made_row(case: str = "draft virtual Vt=1000 Vd=100 B=8 float32", **values: Any) -> dict:
@@ -49,6 +49,6 @@ def timed(case: str, microseconds: Sequence[float], **values: Any) -> dict:
 
 def write_rows(path: Path, rows: Sequence[dict], growth: Sequence[dict] = ()) -> Path:
     """A result file of them."""
-    content = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    content = {"format": format_of(BENCH), "format_version": FORMAT_VERSION}
     path.write_text(json.dumps({**content, "rows": rows, "growth": growth}))
     return path

@@ -63,7 +63,7 @@ def test_on_a_cpu_they_are_those_of_for_each_row(tmp_path: Path) -> None:
 
 def test_on_a_gpu_they_follow_what_the_plans_compare() -> None:
     for operator, rows in (("draft", "rows"), ("verify", "sequences")):
-        source = (ROOT / f"csrc/kernels/{operator}.cu").read_text()
+        source = (ROOT / f"csrc/plans/{operator}.cpp").read_text()
         assert f"many = params.{rows} >= machine.multiprocessors;" in source
     for case in (DRAFT, VERIFY):
         assert strategy(replace(case, batch=131), GPU) == SPLIT
