@@ -33,6 +33,7 @@ from rdk_cuda.demo.text import Prompt, held_out_prompts
 
 from .assisted_ways import PLAIN, Run, Settings, Way, material_of, run_way, ways_at
 from .machine import ROOT, describe
+from .markdown import table
 from .measure import now
 
 __all__ = ["RESULTS", "main"]
@@ -165,6 +166,7 @@ COLUMNS = (
     "temperature", "", "batch", "accepted length", "first draft", "passes / token", "tokens / s",
     "x generate", "greedy text",
 )  # fmt: skip
+ALIGNMENT = "rlrrrrrrl"
 
 
 def page(rows: Sequence[Row], about: dict[str, Any]) -> str:
@@ -180,10 +182,8 @@ def page(rows: Sequence[Row], about: dict[str, Any]) -> str:
         "accepted. x generate: the time of `generate` at the same batch size over this one's. The "
         "library's assistant drafts up to 20 tokens, as long as it is sure of them; K is fixed.",
         "",
-        "| " + " | ".join(COLUMNS) + " |",
-        "|---:|---|" + "---:|" * (len(COLUMNS) - 3) + "---|",
+        table(COLUMNS, map(cells, rows), ALIGNMENT),
     ]
-    lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 

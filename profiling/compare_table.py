@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .markdown import table
 from .results import Row
 from .table import figure
 
@@ -59,9 +60,7 @@ def section(rows: Sequence[Row]) -> list[str]:
         f"## {row['sampler']}, {sizes}, batch {row['batch']}, K {row['draft_length']}, "
         f"{row['dtype']}, {row['acceptance']} acceptance",
         "",
-        f"| {' | '.join(HEADER)} |",
-        f"|---|---|{'---:|' * (len(HEADER) - 2)}",
-        *(f"| {' | '.join(cells(each))} |" for each in rows if each["status"] != MISSING),
+        table(HEADER, (cells(each) for each in rows if each["status"] != MISSING), "llr"),
     ]
     wrong = [f"{each['peer']}: {each['reason']}" for each in rows if each["status"] == WRONG]
     missing = [f"{each['peer']} ({each['reason']})" for each in rows if each["status"] == MISSING]

@@ -9,6 +9,7 @@ from pathlib import Path
 from rdk_cuda.commands.files import write_figure
 
 from .decoding_steps import BODY, CACHE, DRAFT, HEAD, PARTS, TARGET, VERIFY
+from .markdown import table
 from .results import Row
 from .table import figure
 
@@ -69,9 +70,7 @@ def section(rows: Sequence[Row]) -> list[str]:
     return [
         f"## Batch {rows[0]['batch']}",
         "",
-        f"| {' | '.join(header)} |",
-        f"|---|---:|---|{'---:|' * (len(header) - 3)}",
-        *(f"| {' | '.join(cells(row))} |" for row in rows),
+        table(header, map(cells, rows), "lrlr"),
     ]
 
 

@@ -6,17 +6,23 @@ from collections.abc import Iterable, Sequence
 
 __all__ = ["table"]
 
+_RULES = {"l": "---", "r": "---:"}
 
-def table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+
+def table(titles: Sequence[str], lines: Iterable[Sequence[str]], alignment: str = "l") -> str:
     """Titles, then lines of cells; a bar in a cell would end it, and is escaped.
 
+    Args:
+        alignment: l or r for each column; the last one stands for all that follow.
+
     Example:
-        >>> print(table(["kernel", "us"], [["a | b", "3"]]))
+        >>> print(table(["kernel", "us"], [["a | b", "3"]], "lr"))
         | kernel | us |
-        | --- | --- |
+        | --- | ---: |
         | a \\| b | 3 |
     """
-    rows = [titles, ["---"] * len(titles), *lines]
+    rules = [_RULES[side] for side in alignment.ljust(len(titles), alignment[-1])]
+    rows = [titles, rules, *lines]
     return "\n".join(f"| {' | '.join(map(cell, row))} |" for row in rows)
 
 
