@@ -130,3 +130,24 @@ def test_the_calibration_table_is_that_of_the_committed_report() -> None:
         name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
         pair, method = name.split(": ")
         assert cells == [recovered[(pair.removesuffix(" models"), method, *at)] for at in columns]
+
+
+def assisted(row: dict) -> list[str]:
+    return [f"{row['accepted_length']:.2f}", f"{row['tokens_per_second']:.0f}"]
+
+
+def test_the_table_of_assisted_generation_is_that_of_the_committed_run() -> None:
+    content = json.loads((ROOT / "profiling/results/assisted/results.json").read_text())
+    greedy, warm = (
+        {(row["way"], row["batch"]): row for row in content["rows"] if row["temperature"] == at}
+        for at in (0, 1)
+    )
+    assert all(row["same_greedy_text"]["passed"] for row in greedy.values())
+    text = (ROOT / "README.md").read_text()
+    part = text.split("<!-- assisted generation -->")[1].split("<!-- end of assisted")[0]
+    lines = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("|")][2:]
+    expected = [
+        [str(batch), *assisted(greedy[way, batch]), *assisted(warm[way, batch])]
+        for way, batch in sorted(greedy, key=lambda key: key[1])
+    ]
+    assert [[cell.strip() for cell in line[1:]] for line in lines] == expected
