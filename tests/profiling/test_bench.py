@@ -112,6 +112,17 @@ def test_the_command_of_a_row_repeats_it_and_names_no_paths(tmp_path: Path) -> N
     assert set(row["peers"]) == {"compiled"}
 
 
+def test_growth_can_be_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.growth, "SIZES", bench.growth.TINY)
+    output = tmp_path / "rows.json"
+    options = ("--device", "cpu", "--preset", "growth", "--operators", "draft")
+    options = (*options, "--repeats", "3", "--seconds", "0.001", "--output", str(output))
+    assert bench.main(options) == 0
+    content = json.loads(output.read_text())
+    assert content["rows"] == []
+    assert {fit["operator"] for fit in content["growth"]} == {"draft"}
+
+
 def test_growth_is_fitted_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "rows.json"
     chosen = ("--operators", "draft", "verify", "--growth", "--seconds", "0.001")
