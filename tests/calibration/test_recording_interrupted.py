@@ -1,0 +1,177 @@
+"""An interrupted or killed recording goes on to the same bits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rdk_cuda.calibration import recording_file
+from rdk_cuda.calibration.reading import Reading
+from rdk_cuda.calibration.recording import RecordingError
+from tests import interruptible
+
+from .bigram_recordings import (
+    READS,
+    Window,
+    assert_same_bits,
+    read,
+    recorded,
+    windows_of,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def always_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state after every batch, where `save_every` is 0, however long it takes."""
+    monkeypatch.setattr("rdk_cuda.calibration.recording_state._SLOWDOWN", 0)
+
+
+class StopReading(Exception):  # noqa: N818
+    pass
+
+
+def _reads_before_stopping(count: int):
+    def stopping(ids: torch.Tensor) -> Reading:
+        nonlocal count
+        if ids.numel() > 1:
+            count -= 1
+            if count < 0:
+                raise StopReading
+        return read(ids)
+
+    return stopping
+
+
+@pytest.mark.parametrize("stops", [(0,), (1,), (4, 2), (6,)])
+@pytest.mark.usefixtures("always_written")
+def test_an_interrupted_recording_goes_on_to_the_same_bits(
+    tmp_path: Path, stops: tuple[int, ...]
+) -> None:
+    state = tmp_path / "state"
+    again = {"samples": 20, "state": state, "save_every": 0.0}
+    for reads in stops:
+        with pytest.raises(StopReading):
+            recorded(model=_reads_before_stopping(reads), **again)
+    recording = recorded(model=_reads_before_stopping(READS - sum(stops)), **again)
+    assert_same_bits(recording, recorded(samples=20))
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_a_state_that_is_complete_is_read_and_nothing_else(tmp_path: Path) -> None:
+    first = recorded(samples=20, state=tmp_path / "state")
+    nothing = _reads_before_stopping(0)
+    assert_same_bits(first, recorded(model=nothing, samples=20, state=tmp_path / "state"))
+
+
+@pytest.mark.usefixtures("always_written")
+def test_the_state_is_left_alone_between_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    monkeypatch.setattr(recording_file, "write", lambda path, *_: written.append(path))
+    recorded(state=tmp_path / "state")
+    assert written == [tmp_path / "state"]  # at the end
+    recorded(state=tmp_path / "state", save_every=0.0)
+    assert len(written) == 1 + READS
+
+
+PROGRAM = """
+import os, sys, time
+from rdk_cuda.calibration import recording_state
+from tests.calibration.bigram_recordings import read, recorded
+state, where = sys.argv[1:]
+count = 0
+
+def slow(ids):
+    global count
+    count += ids.numel() > 1
+    if where == "reading" and count == 4:
+        print("now", flush=True)
+        time.sleep(100)
+    return read(ids)
+
+def replace(beside, path):
+    if where == "renaming" and count == 4:
+        print("now", flush=True)
+        time.sleep(100)
+    rename(beside, path)
+
+rename, os.replace = os.replace, replace
+recording_state._SLOWDOWN = 0
+recorded(model=slow, samples=20, state=state, save_every=0.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [("reading", signal.SIGKILL), ("renaming", signal.SIGKILL), ("renaming", signal.SIGINT)],
+)
+def test_a_killed_recording_goes_on_to_the_same_bits(
+    tmp_path: Path, where: str, number: signal.Signals
+) -> None:
+    state = tmp_path / "state"
+    command = [sys.executable, "-c", PROGRAM, str(state), where]
+    process = interruptible.start(command, Path(__file__).parents[2])
+    try:
+        assert process.stdout.readline() == "now\n", process.stderr.read()
+        process.send_signal(number)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode != 0
+    left = ["state", "state.partial"] if (where, number) == ("renaming", 9) else ["state"]
+    assert sorted(os.listdir(tmp_path)) == left
+
+    resumed = _reads_before_stopping(READS - 3)  # three were kept
+    recording = recorded(model=resumed, samples=20, state=state)
+    assert_same_bits(recording, recorded(samples=20))
+    assert os.listdir(tmp_path) == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"temperatures": (1.0,)}, r"temperatures was \[1.0, 0.6\] and is \[1.0\]"),
+        ({"samples": 19}, "samples was 20 and is 19"),
+        ({"likeliest": 7}, "likeliest was 40 and is 7"),
+        ({"context": 6}, "context was 5 and is 6"),
+        ({"seed": 4}, "seed was 3 and is 4"),
+        ({"models": "b"}, "models was 'a' and is 'b'"),
+        (
+            {"windows": windows_of(12)},
+            "text was '13 windows, 95 tokens.* is '12 windows, 88 tokens",
+        ),
+        ({"windows": [Window(9, w.ids) for w in windows_of()]}, "text was '13 windows.*is '13"),
+    ],
+)
+def test_a_state_of_other_arguments_is_refused_and_says_which(
+    tmp_path: Path, changes: dict[str, object], sentence: str
+) -> None:
+    arguments = {"samples": 20, "state": tmp_path / "state", "models": "a"}
+    recorded(**arguments)
+    with pytest.raises(RecordingError, match=f"another recording: {sentence}.*delete the file"):
+        recorded(**(arguments | changes))
+    recorded(**arguments, batch_size=1)  # is free to change
+
+
+@pytest.mark.usefixtures("always_written")
+def test_progress_is_shown_over_what_is_left_to_read(tmp_path: Path) -> None:
+    seen = []
+
+    def each(items, description):
+        seen.append((description, len(items)))
+        yield from items
+
+    arguments = {"state": tmp_path / "state", "save_every": 0.0, "each": each}
+    with pytest.raises(StopReading):
+        recorded(model=_reads_before_stopping(4), **arguments)
+    recorded(**arguments)
+    reading = "Calibrating: reading text"
+    assert seen == [(reading, READS), (reading, READS - 4)]
