@@ -151,3 +151,51 @@ def test_the_table_of_assisted_generation_is_that_of_the_committed_run() -> None
         for way, batch in sorted(greedy, key=lambda key: key[1])
     ]
     assert [[cell.strip() for cell in line[1:]] for line in lines] == expected
+
+
+def figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def table_between(name: str) -> list[list[str]]:
+    """The cells of the table within the comments of that name."""
+    text = (ROOT / "README.md").read_text()
+    part = text.split(f"<!-- {name} -->")[1].split(f"<!-- end of {name} -->")[0]
+    lines = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line] for line in lines[2:]]
+
+
+def rows_of(file: str) -> list[dict]:
+    rows: list[dict] = json.loads((ROOT / "profiling/results" / file).read_text())["rows"]
+    return rows
+
+
+def test_the_table_of_peers_is_that_of_the_committed_run() -> None:
+    expected = [
+        [
+            row["peer"],
+            f"{row['median_us']:,.0f}",
+            figure(row["ratio"]),
+            figure(row["kept_bytes"] / 1000),
+        ]
+        for row in rows_of("compare/cpu.json")
+        if (row["sampler"], row["batch"], row["status"]) == ("virtual", 8, "right")
+    ]
+    assert len(expected) >= 5
+    assert table_between("peers") == expected
+
+
+def test_the_table_of_a_decoding_step_is_that_of_the_committed_run() -> None:
+    parts = ("drafter body", "drafter head", "draft", "target", "verify")
+    expected = [
+        [
+            row["head"],
+            row["sampling"],
+            *(f"{figure(1000 * row['parts'][part])} ({row['shares'][part]:.0%})" for part in parts),
+            figure(1000 * row["step_seconds"]),
+        ]
+        for row in rows_of("end-to-end/cpu-serving.json")
+        if row["batch"] == 8 and row["head"].startswith(("full", "virtual"))
+    ]
+    assert len(expected) == 6
+    assert table_between("decoding step") == expected
