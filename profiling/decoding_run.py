@@ -30,6 +30,7 @@ from rdk_cuda.generation import Generation
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from . import corpora
+from .command_line import refuse_device
 
 __all__ = ["DecodingRun", "add_arguments", "captured", "main", "prepare"]
 
@@ -64,6 +65,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--batch", type=natural, default=4, metavar="B", help="sequences (%(default)s)")
+    add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
     add("--tokens", type=natural, default=64, metavar="N", help="of each (%(default)s)")
     add("--draft-length", type=natural, default=4, metavar="K", help="(%(default)s)")
     add("--keep", type=share, default=0.25, help="of the vocabulary (%(default)s)")
@@ -71,9 +73,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def prepare(options: argparse.Namespace) -> DecodingRun:
     """Load, calibrate, and decode a little."""
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"--device cuda: torch {torch.__version__} sees no GPU; use --device cpu")
+    refuse_device(options)
     quiet()
+    if options.threads:
+        torch.set_num_threads(options.threads)
     models = load_models(None, None)  # calibrated on the CPU
     corpus = corpora.code()
     texts = [

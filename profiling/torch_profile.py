@@ -7,7 +7,6 @@ the work is its kernels; on a CPU it is operators, without the time of operators
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.files import write_json, write_whole
 
 from . import decoding_run
+from .command_line import command_line
 from .machine import describe
 from .measure import now
 from .timeline import Kernel, Span, Timeline, kernel_rows, range_rows, report
@@ -36,10 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Parser(prog="python -m profiling.torch_profile", description=__doc__)
     decoding_run.add_arguments(command)
     command.add_argument("--output", type=Path, metavar="DIR", help="trace, tables and data")
-    arguments = sys.argv[1:] if arguments is None else arguments
     options = command.parse_args(arguments)
     try:
-        run(options, f"python -m profiling.torch_profile {shlex.join(arguments)}".rstrip())
+        run(options, command_line(command.prog, options, command.parse_args([])))
     except InputError as error:
         print(f"{command.prog}: {error}", file=sys.stderr)
         return 2
