@@ -26,6 +26,7 @@ from .arguments import (
     temperatures,
     user_seeds,
 )
+from .ranges import Range
 
 __all__ = ["Draft", "Verified", "draft", "gather_logits", "redistribute", "step_seeds", "verify"]
 
@@ -191,14 +192,11 @@ def redistribute(
         tensor([0.3333, 0.0000, 0.3333, 0.0000, 0.3333])
     """
     leading = draft_logits.shape[:-1]
-    return operators.redistribute(
-        draft_logits,
-        temperatures("rdk_cuda.redistribute", temperature, leading, draft_logits.device),
-        *affinity.columns,
-        affinity.row_top,
-        dynamic_tokens,
-        dynamic_logits,
-    )
+    at = temperatures("rdk_cuda.redistribute", temperature, leading, draft_logits.device)
+    with Range("redistribute", leading.numel()):
+        return operators.redistribute(
+            draft_logits, at, *affinity.columns, affinity.row_top, dynamic_tokens, dynamic_logits
+        )
 
 
 @takes_arrays

@@ -11,6 +11,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch.autograd import profiler
 
 try:
@@ -24,6 +25,7 @@ LEGEND = {
     "step": "one decoding step; payload: sequences that take part",
     "drafter forward": "the drafter's pass for one place; payload: sequences that draft",
     "gather logits": "logits of dynamic tokens; payload: columns of a sequence",
+    "redistribute": "rdk_cuda.redistribute, outside of the decoder; payload: rows",
     "draft": "sampling one draft for each sequence; payload: sequences that draft",
     "target forward": "the target's pass; payload: rows of logits",
     "verify": "accepting drafts, and the token behind them; payload: drafted tokens",
@@ -56,7 +58,9 @@ class Range:
         self.recorded: Any = None
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Begin, unless a compiler is looking: it would have to stop here."""
+        if torch.compiler.is_compiling():
+            return
         if _DOMAIN is not None:
             _DOMAIN.push_range(_attributes(self.name, self.payload))
         if profiler._is_profiler_enabled:
@@ -70,6 +74,8 @@ class Range:
         trace: TracebackType | None,
     ) -> None:
         """End, also where something failed."""
+        if torch.compiler.is_compiling():
+            return
         if self.recorded is not None:
             self.recorded.__exit__(kind, error, trace)
         if _DOMAIN is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import rdk_cuda
 from rdk_cuda import ranges
 
 NO_NVTX = """
@@ -79,6 +80,18 @@ def test_torch_profiler_sees_ranges() -> None:
     with torch.profiler.profile(activities=activities) as profile, ranges.Range("verify", 3):
         torch.ones(2)
     assert "rdk: verify" in {event.key for event in profile.key_averages()}
+
+
+def test_redistribution_is_a_range_and_stays_one_graph(recorder: Recorder) -> None:
+    affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([4, 0, 2], target_size=5))
+    logits = torch.randn(3, 2, 3)
+    q = rdk_cuda.redistribute(logits, affinity)
+    assert recorder.told == [("push", ("redistribute", 6)), ("pop", None)]
+    compiled = torch.compile(
+        lambda z: rdk_cuda.redistribute(z, affinity), fullgraph=True, backend="aot_eager"
+    )
+    assert torch.equal(compiled(logits), q)
+    assert len(recorder.told) == 2
 
 
 def test_nothing_needs_to_be_installed() -> None:
