@@ -197,19 +197,19 @@ def growth_blocks(evidence: Evidence, fits: Sequence[Row], name: str) -> Html:
             fit["operator"],
             growth.SYMBOLS[fit["axis"]],
             f"{fit['sizes'][0]:,} to {fit['sizes'][-1]:,}",
+            "; ".join(growth.in_words(switch) for switch in growth.switches_of(fit)),
             evidence.cite(fit, f"{fit['exponent']:.2f}"),
             evidence.cite(fit, f"{fit['exponent_of_floor']:.2f}"),
-            "; ".join(growth.in_words(switch) for switch in growth.switches_of(fit)),
         )
         for fit in fits
     ]
     first = fits[0]
     place = f"{first['device_name']}, {first['dtype']}, {first['sampler']}"
-    titles = ("operator", "size", "from ... to", "exponent", "of its floor", "strategy")
+    titles = ("operator", "size", "from ... to", "strategy", "exponent", "of its floor")
     drawn = picture(
         partial(growth.figure_of, fits), name, f"Time against each size, {place}, logarithmic axes."
     )
-    return joined([drawn, table(titles, lines, f"Exponents, {place}", left=3)])
+    return joined([drawn, table(titles, lines, f"Exponents, {place}", left=4)])
 
 
 def first_order(evidence: Evidence, file: Path) -> Html:
