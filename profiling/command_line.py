@@ -13,6 +13,8 @@ import rdk_cuda
 from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.files import write_whole
 
+from .results import Row
+
 
 def refuse_device(arguments: argparse.Namespace) -> None:
     """A GPU that is not there or not built for, and threads where they mean nothing.
@@ -63,3 +65,22 @@ def write_page(text: str, output: Path) -> None:
     """Markdown beside a JSON file, whole or not at all."""
     page = output.with_suffix(".md")
     write_whole(page, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def origin(row: Row) -> str:
+    """Where, when and how a row was measured, for a page."""
+    where = f"{row['device_name']}, torch {row['torch']}"
+    if row["device"] == "cpu":
+        where += f", threads: {row['threads']}, {row['capability']}"
+    else:
+        where += f", CUDA {row['cuda']}, driver {row['driver']}"
+    commit = "unknown" if row["commit"] is None else row["commit"][:12]
+    changed = ", with changes" if row["dirty"] else ""
+    return f"{where}; {row['date']}, commit {commit}{changed}. `{row['command']}`"
+
+
+def disturbance(row: Row, load: float) -> list[str]:
+    """A paragraph that warns of a busy machine; nothing where it was not."""
+    if load <= row["threads"] + 1:
+        return []
+    return ["", f"Others were at work on this machine (load {load:.1f}): do not trust times."]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .command_line import disturbance, origin
 from .markdown import table
 from .results import Row
 from .table import figure
@@ -26,15 +27,8 @@ def page(rows: Sequence[Row]) -> str:
 def preamble(rows: Sequence[Row]) -> list[str]:
     """Where, when, what is in the columns, and whom to trust."""
     row = rows[-1]
-    where = f"{row['device_name']}, torch {row['torch']}"
-    if row["device"] == "cpu":
-        where += f", threads: {row['threads']}, {row['capability']}"
-    else:
-        where += f", CUDA {row['cuda']}, driver {row['driver']}"
-    commit = "unknown" if row["commit"] is None else row["commit"][:12]
-    changed = ", with changes" if row["dirty"] else ""
     lines = [
-        f"{where}; {row['date']}, commit {commit}{changed}. `{row['command']}`",
+        origin(row),
         "",
         "From the logits of drafter and target to the tokens of a step: K drafts one after the "
         "other, then their verification, on the same inputs in turn. Times are medians with a cold "
@@ -47,9 +41,7 @@ def preamble(rows: Sequence[Row]) -> list[str]:
         "expectation, there and in the calls that were timed. A right one fails a test with "
         f"probability {row['false_alarm']:g}. {WRONG}: it failed, and its time compares nothing.",
     ]
-    if (load := max(row["load"] for row in rows)) > row["threads"] + 1:
-        lines += ["", f"Others were at work on this machine (load {load:.1f}): do not trust times."]
-    return lines
+    return [*lines, *disturbance(row, max(row["load"] for row in rows))]
 
 
 def section(rows: Sequence[Row]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rdk_cuda.commands.files import write_figure
 
+from .command_line import disturbance, origin
 from .decoding_steps import BODY, CACHE, DRAFT, HEAD, PARTS, TARGET, VERIFY
 from .markdown import table
 from .results import Row
@@ -36,15 +37,8 @@ def page(rows: Sequence[Row]) -> str:
 
 def preamble(row: Row) -> list[str]:
     """Where, when, and what is measured and what is computed."""
-    where = f"{row['device_name']}, torch {row['torch']}"
-    if row["device"] == "cpu":
-        where += f", threads: {row['threads']}, {row['capability']}"
-    else:
-        where += f", CUDA {row['cuda']}, driver {row['driver']}"
-    commit = "unknown" if row["commit"] is None else row["commit"][:12]
-    changed = ", with changes" if row["dirty"] else ""
     lines = [
-        f"{where}; {row['date']}, commit {commit}{changed}. `{row['command']}`",
+        origin(row),
         "",
         f"Models: {row['models']}; V_t {row['target_size']:,}, {row['context']} tokens of context, "
         f"K = {row['draft_length']}, temperature 1. Milliseconds, medians of {row['rounds']} "
@@ -58,10 +52,7 @@ def preamble(row: Row) -> list[str]:
         "is made to be accepted that far, as the time depends on it, and tokens a second are "
         "(1 + accepted) × batch / time of a step.",
     ]
-    if row["load"] > row["threads"] + 1:
-        told = f"Others were at work on this machine (load {row['load']:.1f}): do not trust times."
-        lines += ["", told]
-    return lines
+    return [*lines, *disturbance(row, row["load"])]
 
 
 def section(rows: Sequence[Row]) -> list[str]:

@@ -17,6 +17,7 @@ from profiling import bench, measure
 from profiling.cases import Case
 from profiling.results import FIELDS, as_csv
 from tests import interruptible
+from tests.profiling import refusals
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--device", "cpu", "--preset", "tiny", "--repeats", "3")
@@ -177,17 +178,7 @@ def test_a_case_that_fails_is_named_and_the_others_are_measured(
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    code: object
-    try:
-        code = bench.main([str(argument) for argument in argv])
-    except SystemExit as exit:  # argparse's own refusals
-        code = exit.code
-    captured = capsys.readouterr()
-    assert code == 2, captured
-    (line,) = captured.err.strip().splitlines()
-    assert line.startswith("python profiling/bench.py: ")
-    assert captured.out == ""
-    return str(line)
+    return refusals.refusal(bench.main, "python profiling/bench.py", capsys, argv)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from profiling.losslessness import FALSE_ALARM
 from profiling.peers import OURS, Peer, full_width, scattered
 from rdk_cuda import Affinity
 from tests import interruptible
+from tests.profiling import refusals
 from tests.profiling.test_peers import without_residual
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -149,17 +150,7 @@ def test_a_second_run_appends_and_both_have_their_tables(
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    code: object
-    try:
-        code = compare.main([str(argument) for argument in argv])
-    except SystemExit as exit:  # argparse's own refusals
-        code = exit.code
-    captured = capsys.readouterr()
-    assert code == 2, captured
-    (line,) = captured.err.strip().splitlines()
-    assert line.startswith("python -m profiling.compare: ")
-    assert captured.out == ""
-    return str(line)
+    return refusals.refusal(compare.main, "python -m profiling.compare", capsys, argv)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from profiling.decoding_steps import PARTS, SAMPLINGS, VARIANTS, Steps, Watch, n
 from profiling.end_to_end_report import page
 from profiling.model_pairs import HEADS, SHAPES, _random_llama, make_pair
 from tests import interruptible
+from tests.profiling import refusals
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -164,17 +165,7 @@ def test_random_models_have_distinct_rows_and_finite_logits() -> None:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    code: object
-    try:
-        code = end_to_end.main([str(argument) for argument in argv])
-    except SystemExit as exit:  # argparse's own refusals
-        code = exit.code
-    captured = capsys.readouterr()
-    assert code == 2, captured
-    (line,) = captured.err.strip().splitlines()
-    assert line.startswith("python -m profiling.end_to_end: ")
-    assert captured.out == ""
-    return str(line)
+    return refusals.refusal(end_to_end.main, "python -m profiling.end_to_end", capsys, argv)
 
 
 @pytest.mark.parametrize(
