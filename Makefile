@@ -1,6 +1,5 @@
 # Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
 # environment that is active; torch only where there is none that will do (a .venv sees that of its Python).
-# `make report` writes all committed results as one HTML page, report.html.
 # `make gpu-check`, on a machine with a GPU, installs nothing: PYTHON has torch with CUDA, pytest and numpy, and
 # nvcc and ninja are there. Options go into GPU_CHECK, as in `make gpu-check GPU_CHECK="--resume"`; `make
 # gpu-measure` measures what was built and checked.
@@ -19,16 +18,13 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo test report gpu-check gpu-measure lint install clean
+.PHONY: demo test gpu-check gpu-measure lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m rdk_cuda demo
 
 test: lint
 	$(RUN) -m pytest
-
-report: $(ENVIRONMENT)/.rdk-demo
-	$(RUN) -m profiling.page
 
 gpu-check:
 	$(PYTHON) -m tests.gpu $(GPU_CHECK)
@@ -60,5 +56,5 @@ $(ENVIRONMENT)/.rdk-dev: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
 	touch $@ $(ENVIRONMENT)/.rdk-demo
 
 clean:
-	rm -rf build dist *.egg-info .venv demo-output report.html rdk_cuda/*.so
+	rm -rf build dist *.egg-info .venv demo-output rdk_cuda/*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
