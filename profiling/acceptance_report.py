@@ -94,9 +94,8 @@ def introduction(missing: Sequence[str]) -> str:
         "The *demo* pair are the models that the repository ships. The *sharp* pair are these "
         "two, mixed with n-grams and context caches until they are as sure of rare tokens as "
         "large models are (`profiling/sharp_pair.py`). Its drafter has no LM head of its own, so "
-        "the methods that need one are left out there: RDK in all forms, cold mass and low-rank "
-        "heads; so are sparse rows, which take minutes each. Kept are the tokens to which the "
-        "target gives most mass at T = 1 on the calibration text.",
+        "the methods that need one are left out there: RDK in all forms and low-rank heads. Kept "
+        "are the tokens to which the target gives most mass at T = 1 on the calibration text.",
     ]
     if missing:
         lines.append(f"**Not measured yet:** {', '.join(missing)}.")
@@ -142,8 +141,8 @@ def methods_section(rows: Sequence[Row]) -> str:
         "## Every method\n\n"
         "Demo pair, code. Cells: acceptance, and the share of the loss recovered. Every method is "
         "calibrated for its temperature on the same recording; what it was tuned to is in the "
-        "data. RDK with similarities and sparse rows take minutes to build each, so they are there "
-        "at T = 1 alone, calibrated on 1,536 positions."
+        "data. RDK with similarities takes minutes to build, so it is there at T = 1 alone, "
+        "calibrated on 1,536 positions."
     )
     ordered = sorted(rows, key=lambda row: -row["temperature"])
     tables = [

@@ -8,11 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdk_cuda.calibration.methods import (
-    ACCEPTANCE,
     COVARIANCE,
     DYNAMIC,
-    JOINT,
-    LIKELIHOOD,
     METHODS,
     PRUNED,
     RECOMMENDED,
@@ -29,7 +26,8 @@ CODE, PROSE = "code", "prose"
 PRUNINGS = (0.5, 0.25, 0.125, 0.0625, 0.03125, 0.01)
 TWO_PRUNINGS = (0.25, 0.0625)
 MAIN = (PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
-SPARSE = (SECOND_MOMENT, COVARIANCE, JOINT, LIKELIHOOD, ACCEPTANCE)  # each takes minutes
+SIMILARITIES = (SECOND_MOMENT, COVARIANCE)  # each takes minutes
+OTHERS = tuple(name for name in METHODS if name not in SIMILARITIES)
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,9 @@ class Run:
 
 
 PARTS: dict[str, tuple[Run, ...]] = {
-    "methods": (Run(PRUNINGS, (1.0, 0.7), tuple(name for name in METHODS if name not in SPARSE)),),
+    "methods": (Run(PRUNINGS, (1.0, 0.7), OTHERS),),
     # Their time grows with the samples and with the kept tokens.
-    "sparse": (Run(PRUNINGS, (1.0,), (PRUNED, *SPARSE), positions=1536),),
+    "sparse": (Run(PRUNINGS, (1.0,), (PRUNED, *SIMILARITIES), positions=1536),),
     "temperatures": (Run(PRUNINGS, (0.8, 0.6, 0.0)),),
     "sharp": (Run((0.25, 0.125, 0.0625), (1.0, 0.7), pair=SHARP),),
     "shift": tuple(

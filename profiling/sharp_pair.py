@@ -186,7 +186,7 @@ class SharpDrafter(LogitsDrafter):
 class SharpPruning(Pruning):
     """The methods that need no head of the sharp drafter's own, as it has none.
 
-    These are: pruned, dynamic, virtual, virtual beside dynamic, and sparse rows.
+    These are: pruned, dynamic, virtual, and virtual with dynamic.
 
     Args:
         mixture: `SharpPair.drafter`.

@@ -7,26 +7,17 @@
     drafter = pruning.method(RECOMMENDED, temperature=0.7).drafter
 
 `python -m rdk_cuda calibrate` does that from model directories and text files. The pieces it is
-made of can be had alone: clusters, heads, offsets, learned rows, and what each is worth.
+made of can be had alone: clusters, heads, offsets, and what each is worth.
 """
 
 from .acceptance import Bootstrap, Interval, acceptance, measure_acceptance, recovered_share
 from .clusters import cluster_pruned_tokens
-from .cold_mass import cold_mass_drafter
 from .drafter import PrunedDrafter, sampled_acceptance
 from .heads import prune_head
-from .learned_rows import (
-    Learned,
-    joint_pattern,
-    joint_rows,
-    maximise_acceptance,
-    maximise_likelihood,
-)
 from .low_rank import LowRankHead, low_rank_head, screened_tokens
 from .methods import METHODS, RECOMMENDED, Material, Method, Options, Pruning, successor_counts
 from .moments import second_moment
 from .offsets import calibrate_offsets, with_offsets
-from .pairs import DraftPairs, draft_pairs
 from .reading import Read, Reading, read_models
 from .recording import Recording, RecordingError, record
 from .samples import Samples
@@ -38,9 +29,7 @@ __all__ = [
     "METHODS",
     "RECOMMENDED",
     "Bootstrap",
-    "DraftPairs",
     "Interval",
-    "Learned",
     "LowRankHead",
     "Material",
     "Method",
@@ -58,14 +47,8 @@ __all__ = [
     "acceptance",
     "calibrate_offsets",
     "cluster_pruned_tokens",
-    "cold_mass_drafter",
     "cut_windows",
-    "draft_pairs",
-    "joint_pattern",
-    "joint_rows",
     "low_rank_head",
-    "maximise_acceptance",
-    "maximise_likelihood",
     "measure_acceptance",
     "prune_head",
     "read_models",

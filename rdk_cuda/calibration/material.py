@@ -12,16 +12,10 @@ from .drafter import FullHead, PrunedDrafter
 from .recording import Recording
 
 __all__ = [
-    "ACCEPTANCE",
-    "COLD_CONSTANT",
-    "COLD_JENSEN",
-    "COLD_LEARNED",
     "COVARIANCE",
     "DYNAMIC",
     "FIRST_ORDER",
     "FULL",
-    "JOINT",
-    "LIKELIHOOD",
     "LOW_RANK",
     "PRUNED",
     "RECOMMENDED",
@@ -35,16 +29,6 @@ __all__ = [
 
 FULL, PRUNED = "full drafter", "pruned drafter"
 FIRST_ORDER, SECOND_MOMENT, COVARIANCE = "first-order RDK", "RDK, E[p pᵀ]", "RDK, covariance"
-COLD_CONSTANT, COLD_JENSEN, COLD_LEARNED = (
-    "cold mass, constant",
-    "cold mass, mean row",
-    "cold mass, learned row",
-)
-JOINT, LIKELIHOOD, ACCEPTANCE = (
-    "sparse joint rows",
-    "sparse rows by likelihood",
-    "sparse rows by acceptance",
-)
 LOW_RANK = "low-rank head"
 DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
 RECOMMENDED = "virtual+dynamic"
@@ -61,7 +45,7 @@ class Options:
         dynamic: C, dynamic columns of a row at most.
         recent: how many of them tokens of the context have for their own.
         window: from how many of the last tokens of the context they are taken.
-        entries: of a sparse row, or of a row of similarities.
+        entries: of a row of similarities.
         samples: how many are looked at where a method compares candidates.
         seed: of the clusters.
 
@@ -73,7 +57,7 @@ class Options:
     dynamic: int = 128
     recent: int = 32
     window: int = 256
-    entries: int = 16
+    entries: int = 128
     samples: int = 2048
     seed: int = 0
 

@@ -15,22 +15,14 @@ from ..dynamic import CombinedTokens
 from ..successors import SuccessorTable, recent_and_successors
 from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
-from .cold_mass import ColdRow, cold_mass_drafter
 from .drafter import PrunedDrafter
 from .heads import prune_head
-from .learned_rows import joint_pattern, joint_rows, maximise_acceptance, maximise_likelihood
 from .low_rank import low_rank_head
 from .material import (
-    ACCEPTANCE,
-    COLD_CONSTANT,
-    COLD_JENSEN,
-    COLD_LEARNED,
     COVARIANCE,
     DYNAMIC,
     FIRST_ORDER,
     FULL,
-    JOINT,
-    LIKELIHOOD,
     LOW_RANK,
     PRUNED,
     RECOMMENDED,
@@ -42,23 +34,16 @@ from .material import (
     successor_counts,
 )
 from .moments import second_moment
-from .offsets import calibrate_offsets, held_out_rows, with_offsets
-from .pairs import draft_pairs
+from .offsets import calibrate_offsets, with_offsets
 from .samples import Samples
 from .tuning import hurts, tune, tuned_covariance, tuned_first_order
 from .virtual import refine_virtual, virtual_drafter
 
 __all__ = [
-    "ACCEPTANCE",
-    "COLD_CONSTANT",
-    "COLD_JENSEN",
-    "COLD_LEARNED",
     "COVARIANCE",
     "DYNAMIC",
     "FIRST_ORDER",
     "FULL",
-    "JOINT",
-    "LIKELIHOOD",
     "LOW_RANK",
     "METHODS",
     "PRUNED",
@@ -280,61 +265,10 @@ def _similarities(*, centered: bool) -> Build:
     def build(pruning: Pruning, temperature: float) -> Built:
         samples, vocabulary = pruning.samples, pruning.vocabulary
         omega = second_moment(
-            samples, vocabulary, temperature, entries=8 * pruning.options.entries, centered=centered
+            samples, vocabulary, temperature, entries=pruning.options.entries, centered=centered
         )
         best = tuned_covariance(samples, pruning.full_head, vocabulary, omega, temperature)
         return best.drafter, f"tau {best.label.tau:.1e}, keep {best.label.keep:g}"
-
-    return build
-
-
-def _cold_mass(row: ColdRow) -> Build:
-    def build(pruning: Pruning, temperature: float) -> Built:
-        if not pruning.vocabulary.pruned.numel():
-            return pruning.plain, ""
-        drafter = cold_mass_drafter(
-            pruning.material.recording.samples,
-            pruning.full_head,
-            pruning.vocabulary,
-            pruning.prior(temperature),
-            temperature,
-            row=row,
-            prior_temperature=1.0,
-        )
-        return drafter, described(drafter)
-
-    return build
-
-
-def _sparse_rows(name: str) -> Build:
-    def build(pruning: Pruning, temperature: float) -> Built:
-        samples, plain, full_head = pruning.samples, pruning.plain, pruning.full_head
-        held = held_out_rows(samples.documents, 1 / 3)
-        pairs, validation = (
-            draft_pairs(samples.select(rows), plain, full_head, temperature)
-            for rows in (~held, held)
-        )
-        pattern = joint_pattern(pairs, plain.affinity, pruning.options.entries)
-        if name == ACCEPTANCE:
-            affinity = maximise_acceptance(
-                pairs, plain.affinity, pattern, validation=validation if len(validation) else None
-            ).affinity
-            return replace(plain, affinity=affinity), ""
-        if name == LIKELIHOOD:
-            affinity = maximise_likelihood(pairs, plain.affinity, pattern).affinity
-            return replace(plain, affinity=affinity), ""
-        judged = samples.select(held) if bool(held.any()) else samples
-        shares = [sixteenths / 16 for sixteenths in range(17)]
-        best = tune(
-            (
-                (share, replace(plain, affinity=joint_rows(pattern, plain.affinity, keep=share)))
-                for share in shares
-            ),
-            judged,
-            full_head,
-            temperature,
-        )
-        return best.drafter, f"keep {best.label:g}"
 
     return build
 
@@ -366,12 +300,6 @@ METHODS: dict[str, Build] = {
     FIRST_ORDER: _first_order,
     SECOND_MOMENT: _similarities(centered=False),
     COVARIANCE: _similarities(centered=True),
-    COLD_CONSTANT: _cold_mass("constant"),
-    COLD_JENSEN: _cold_mass("jensen"),
-    COLD_LEARNED: _cold_mass("learned"),
-    JOINT: _sparse_rows(JOINT),
-    LIKELIHOOD: _sparse_rows(LIKELIHOOD),
-    ACCEPTANCE: _sparse_rows(ACCEPTANCE),
     LOW_RANK: _low_rank,
     DYNAMIC: _dynamic,
     VIRTUAL: _virtual,

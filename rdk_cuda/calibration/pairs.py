@@ -1,8 +1,8 @@
-"""Drafter and target side by side at the sampled positions: what affinities are learned from.
+"""Drafter and target side by side at the sampled positions, where affinities are compared.
 
     q(x) = given(x) + sum_i q'_i S[i, x] + sum_r s_r P[r, x],      s_r = sum_i q'_i U[i, r]
 
-at the target's likeliest tokens x only, and its gradient by S and U (DESIGN section 2).
+at the target's likeliest tokens x only (DESIGN section 2).
 """
 
 from __future__ import annotations
@@ -18,14 +18,7 @@ from ..affinity import Affinity
 from .drafter import FullHead, PrunedDrafter
 from .samples import Samples
 
-__all__ = [
-    "DraftPairs",
-    "Redistribution",
-    "draft_pairs",
-    "entries_of",
-    "redistributed",
-    "sparse_rows",
-]
+__all__ = ["DraftPairs", "acceptance", "draft_pairs", "redistributed", "sparse_rows"]
 
 _BLOCK_ENTRIES = 1 << 25  # of a dense block that is held at a time, 128 MB in float32
 
@@ -93,95 +86,38 @@ def draft_pairs(
     return pairs
 
 
-class Redistribution:
-    """`q` at the targets of the pairs, as a linear function of the masses of fixed entries.
-
-    Args:
-        rows, targets: `[nnz]` int64, the entries of S, ascending by row and then by target.
-        prior: `[R, V_t]`, each summing to 1.
-    """
-
-    def __init__(self, pairs: DraftPairs, rows: Tensor, targets: Tensor, prior: Tensor) -> None:
-        self.pairs, self.rows, self.targets = pairs, rows, targets
-        self.prior = prior.to(pairs.draft_probs.dtype)
-        tokens, column = targets.unique(return_inverse=True)
-        self.order = column.argsort(stable=True)
-        counts = torch.bincount(column, minlength=tokens.numel() + 1)
-        # One column more, without entries, for all tokens that no entry leads to.
-        self.column_offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-        column_of = torch.full((pairs.target_size,), tokens.numel())
-        column_of[tokens] = torch.arange(tokens.numel())
-        self.columns = column_of[pairs.targets]
-
-    @property
-    def mean_draft_probs(self) -> Tensor:
-        """`[V_d]` float64, the mean of q'."""
-        return self.pairs.draft_probs.sum(0, dtype=torch.float64) / len(self.pairs)
-
-    def of(self, masses: Tensor, spread: Tensor) -> Tensor:
-        """`q` at the targets, `[n, m]`, of S with `masses [nnz]` and U = `spread [V_d, R]`."""
-        pairs, dtype = self.pairs, self.pairs.draft_probs.dtype
-        matrix = self._matrix(masses.to(dtype))
-        result = torch.empty_like(pairs.target_probs)
-        for part in self._blocks():
-            draft = pairs.draft_probs[part]
-            by_column = torch.sparse.mm(matrix, draft.T.contiguous())
-            q = by_column.gather(0, self.columns[part].T).T + pairs.given[part]
-            for prior, share in zip(self.prior, (draft @ spread.to(dtype)).T, strict=True):
-                q += share[:, None] * prior[pairs.targets[part]]
-            result[part] = q
-        return result
-
-    def gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient of `mean_n sum_x weights q` by the masses and the spread, float64.
-
-        Args:
-            weights: `[n, m]`.
-
-        Returns:
-            `[nnz]` and `[V_d, R]`: `E[q'_i w(x)]` and `E[q'_i sum_x w(x) P[r, x]]`.
-        """
-        pairs, size = self.pairs, self.pairs.draft_probs.shape[1]
-        weights = weights.to(pairs.draft_probs.dtype)
-        sums = torch.zeros(self.rows.numel(), dtype=torch.float64)
-        spread = torch.zeros(size, self.prior.shape[0], dtype=torch.float64)
-        nothing = self._matrix(torch.zeros(self.rows.numel(), dtype=weights.dtype))
-        for part in self._blocks():
-            draft = pairs.draft_probs[part]
-            by_column = draft.new_zeros(nothing.shape[0], draft.shape[0])
-            by_column.scatter_(0, self.columns[part].T, weights[part].T)
-            sums += torch.sparse.sampled_addmm(nothing, by_column, draft, beta=0.0).values()
-            for r, prior in enumerate(self.prior):
-                spread[:, r] += draft.T @ (weights[part] * prior[pairs.targets[part]]).sum(1)
-        masses = torch.empty_like(sums).index_copy_(0, self.order, sums)
-        return masses / len(pairs), spread / len(pairs)
-
-    def _matrix(self, masses: Tensor) -> Tensor:
-        shape = (self.column_offsets.numel() - 1, self.pairs.draft_probs.shape[1])
-        return sparse_rows(self.column_offsets, self.rows[self.order], masses[self.order], shape)
-
-    def _blocks(self) -> Iterator[slice]:
-        return _blocks(len(self.pairs), max(self.column_offsets.numel(), self.prior.shape[1]))
-
-
 def redistributed(pairs: DraftPairs, affinity: Affinity) -> Tensor:
     """`q` at the targets of the pairs, `[n, m]`."""
-    rows, targets, masses = entries_of(affinity)
-    return Redistribution(pairs, rows, targets, affinity.prior).of(masses, affinity.spread)
+    dtype = pairs.draft_probs.dtype
+    matrix, column_of = _by_target(affinity, dtype)
+    prior, spread = affinity.prior.to(dtype), affinity.spread.to(dtype)
+    result = torch.empty_like(pairs.target_probs)
+    for part in _blocks(len(pairs), max(matrix.shape[0], prior.shape[1])):
+        draft, targets = pairs.draft_probs[part], pairs.targets[part]
+        by_column = torch.sparse.mm(matrix, draft.T.contiguous())
+        q = by_column.gather(0, column_of[targets].T).T + pairs.given[part]
+        for row, share in zip(prior, (draft @ spread).T, strict=True):
+            q += share[:, None] * row[targets]
+        result[part] = q
+    return result
+
+
+def _by_target(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The columns of S that have entries, as rows, then an empty one; and each target's row."""
+    counts = affinity.col_offsets.diff().long()
+    reached = counts.nonzero().flatten()
+    column_of = torch.full((affinity.target_size,), reached.numel())
+    column_of[reached] = torch.arange(reached.numel())
+    offsets = torch.nn.functional.pad(counts[reached].cumsum(0), (1, 1))
+    offsets[-1] = offsets[-2]
+    shape = (reached.numel() + 1, affinity.draft_size)
+    drafts, masses = affinity.col_drafts.long(), affinity.col_weights.to(dtype)
+    return sparse_rows(offsets, drafts, masses, shape), column_of
 
 
 def acceptance(p: Tensor, q: Tensor) -> float:
     """`mean_n sum_x min(p, q)` of `[n, m]` each."""
     return float(torch.minimum(p, q).sum(dtype=torch.float64) / max(1, len(p)))
-
-
-def entries_of(affinity: Affinity) -> tuple[Tensor, Tensor, Tensor]:
-    """`S` by row and then by target: rows and targets int64, masses float32, all `[nnz]`."""
-    drafts = torch.arange(affinity.draft_size)
-    targets = affinity.row_targets.long()
-    masses = torch.empty_like(affinity.col_weights)
-    masses[targets.argsort(stable=True)] = affinity.col_weights
-    return drafts.repeat_interleave(affinity.row_offsets.diff()), targets, masses
 
 
 def sparse_rows(offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -1,11 +1,9 @@
-"""Random samples and pairs of small vocabularies, with something in them to be learned."""
+"""Random samples of a small vocabulary, in which drafter and target go together."""
 
 from __future__ import annotations
 
 import torch
 
-from rdk_cuda.affinity import Affinity
-from rdk_cuda.calibration import DraftPairs
 from rdk_cuda.calibration.samples import Samples
 from rdk_cuda.vocabulary import Vocabulary
 
@@ -44,22 +42,3 @@ def target_probs(samples: Samples, temperature: float) -> torch.Tensor:
     """`[n, V_t]` float64, 0 where nothing was recorded."""
     probs = torch.zeros(len(samples), V_T, dtype=torch.float64)
     return probs.scatter_(1, samples.targets.long(), samples.target_probs(temperature).double())
-
-
-def random_pairs(
-    seed: int, count: int = 12, target_size: int = 9, kept: int = 5, width: int | None = None
-) -> tuple[DraftPairs, Affinity]:
-    """Pairs in float64 whose drafter and target know nothing of each other, and no rows yet."""
-    random = torch.Generator().manual_seed(seed)
-    draft_ids = torch.randperm(target_size, generator=random)[:kept]
-    q = (2 * torch.randn(count, kept, generator=random, dtype=torch.float64)).softmax(1)
-    p = (2 * torch.randn(count, target_size, generator=random, dtype=torch.float64)).softmax(1)
-    probs, targets = (part[:, :width] for part in p.sort(descending=True))
-    pairs = DraftPairs(q, targets, probs, torch.zeros_like(probs), target_size)
-    return pairs, Affinity.intersection(Vocabulary(draft_ids, target_size))
-
-
-def dense_target(pairs: DraftPairs) -> torch.Tensor:
-    """`[n, V_t]`, p."""
-    probs = pairs.target_probs.new_zeros(len(pairs), pairs.target_size)
-    return probs.scatter_(1, pairs.targets, pairs.target_probs)

@@ -7,7 +7,7 @@ import torch
 
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.calibration import (
-    joint_masses,
+    moments,
     prune_head,
     second_moment,
     tune,
@@ -40,7 +40,7 @@ def _plain(vocabulary):
 def test_the_rows_of_kept_tokens_are_those_of_the_dense_product(
     centered, width, temperature, monkeypatch
 ):
-    monkeypatch.setattr(joint_masses, "_BLOCK_ROWS", 4)  # six rows are two blocks
+    monkeypatch.setattr(moments, "_BLOCK_ROWS", 4)  # six rows are two blocks
     samples, vocabulary = recorded.samples(width=width), recorded.vocabulary()
     omega = second_moment(samples, vocabulary, temperature, centered=centered)
     expected = _moment(samples, temperature, centered)
