@@ -20,12 +20,14 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-from setuptools import Command, Extension, setup
+import setuptools
+from setuptools import Command, Distribution, Extension, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 PYTHON_TARGET = (3, 10)
 TORCH_TARGET = (2, 11)
+SETUPTOOLS_TARGET = 77  # the first to accept the licence as pyproject.toml gives it (PEP 639)
 
 sys.path.insert(0, str(ROOT))  # pip runs this file without its folder
 import build_kernels as kernels  # noqa: E402
@@ -194,6 +196,25 @@ class BuildKernels(Command):  # type: ignore[misc]
             Path(self.json).write_text(kernels.golden(found), encoding="utf-8")
 
 
+class WithoutMetadata(Distribution):  # type: ignore[misc]
+    """For an older setuptools, which rejects pyproject.toml: what needs none of it still works."""
+
+    COMMANDS = ("build_ext", "build_kernels", "clean")
+
+    def parse_config_files(self, *_: object, **__: object) -> None:
+        """Reads none."""
+
+    def run_command(self, command: str) -> None:
+        """As setuptools does it, or the end where a package without a name would come out."""
+        if command not in self.COMMANDS:
+            sys.exit(
+                f"rdk_cuda needs setuptools {SETUPTOOLS_TARGET} or later for {command!r}; this is "
+                f"{setuptools.__version__}. Run `pip install 'setuptools>=77,<82'`, or build in "
+                "place, which any setuptools can: `python setup.py build_ext --inplace`"
+            )
+        super().run_command(command)
+
+
 INFO = build_info()
 WHAT = f"and CUDA {INFO['cuda']} operators" if INFO["cuda"] else "operators only"
 print(
@@ -202,8 +223,10 @@ print(
     file=sys.stderr,
     flush=True,
 )
+old = int(setuptools.__version__.split(".")[0]) < SETUPTOOLS_TARGET
 setup(
     version=version(),
+    distclass=WithoutMetadata if old else Distribution,
     ext_modules=[extension(INFO)],
     cmdclass={
         "build_ext": BuildExtension,

@@ -101,6 +101,40 @@ def test_the_installed_package_has_the_kernels_that_are_compiled_at_run_time(
     assert "step_seeds_kernel" in result.stdout, result.stderr
 
 
+# As setuptools 69 and 75 do, which know nothing of PEP 639.
+OLD_SETUPTOOLS = """
+import runpy, sys, setuptools
+from setuptools.config import pyprojecttoml
+def reject(*_):
+    raise ValueError("invalid pyproject.toml config: `project.license`.")
+setuptools.__version__, pyprojecttoml.apply_configuration = "75.8.2", reject
+sys.argv[0] = "setup.py"
+runpy.run_path("setup.py", run_name="__main__")
+"""
+
+
+def test_a_setuptools_that_rejects_the_licence_still_builds_in_place(
+    built: tuple[Path, str],
+) -> None:
+    source, _ = built
+    binary = source / "rdk_cuda" / "_C.abi3.so"
+    before = binary.read_bytes()
+    binary.unlink()
+    result = run(["-c", OLD_SETUPTOOLS, "build_ext", "--inplace"], source)
+    assert result.returncode == 0, result.stderr
+    assert binary.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["bdist_wheel", "install", "editable_wheel", "sdist"])
+def test_a_setuptools_that_rejects_the_licence_makes_no_package(source: Path, command: str) -> None:
+    """It would have no name and no requirements."""
+    result = run(["-c", OLD_SETUPTOOLS, command], source)
+    assert result.returncode != 0
+    assert result.stderr.splitlines()[-1].startswith(
+        f"rdk_cuda needs setuptools 77 or later for '{command}'; this is 75.8.2."
+    )
+
+
 def test_cuda_on_refuses_to_build_without_cuda(source: Path) -> None:
     if torch.version.cuda is not None:
         pytest.skip("this torch has CUDA")
