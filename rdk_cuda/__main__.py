@@ -24,12 +24,15 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names; returns its exit code."""
     parser = Parser(prog="python -m rdk_cuda", description="Reduced-vocabulary drafters, lossless.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND")
     demo.add_command(commands)
     calibrate.add_command(commands)
     evaluate.add_command(commands)
     inspect.add_command(commands)
     arguments = parser.parse_args(argv)
+    if "run" not in arguments:  # no command was named
+        parser.print_help(sys.stderr)
+        return 2
     try:
         return int(arguments.run(arguments))
     except (InputError, OSError) as error:  # the latter of a full disk, or without permission

@@ -78,7 +78,7 @@ def calibrate(request: Request) -> int:
     try:
         refuse_existing(request.output, request.overwrite)
     except SavedDrafterError as error:
-        raise InputError(f"--out: {error}") from error
+        raise InputError(f"--out {error.reason}") from error
     models = load_models(request.target, request.drafter, request.device)
     text = read_text(models, request)
     choose = choice_of_tokens(models, request, text.calibration)
@@ -303,7 +303,7 @@ def save(
             overwrite=request.overwrite,
         )
     except SavedDrafterError as error:
-        raise InputError(str(error)) from error
+        raise InputError(f"--out {error.reason}") from error
 
 
 def files_of(documents: Documents) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rdk_cuda import Affinity, AffinityError, Vocabulary
 from rdk_cuda.commands.arguments import refuse_missing
 from rdk_cuda.commands.errors import InputError
+from rdk_cuda.integrations.saved_directory import SavedDrafterError
 
 if TYPE_CHECKING:
     from .affinity_report import TokenNames
@@ -73,8 +74,8 @@ def read(path: Path) -> tuple[Affinity, Vocabulary | None]:
         raise InputError(str(error)) from error
     except OSError as error:
         raise InputError(f"{error.filename or path}: {error.strerror or error}") from error
-    except ValueError as error:  # SavedDrafterError
-        raise InputError(str(error)) from error
+    except SavedDrafterError as error:
+        raise InputError(error.reason) from error
 
 
 def load_tokenizer(directory: Path | None, target_size: int) -> Any:

@@ -38,13 +38,15 @@ def evaluate_saved(arguments: argparse.Namespace) -> int:
     directory: Path = arguments.drafter
     try:
         drafter, settings = load_head(directory)
-    except (SavedDrafterError, OSError) as error:
+    except SavedDrafterError as error:
+        raise InputError(error.reason) from error
+    except OSError as error:
         raise InputError(str(error)) from error
     models = load_models(arguments.target, directory / MODEL, arguments.device)
     try:
         refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
     except SavedDrafterError as error:
-        raise InputError(str(error)) from error
+        raise InputError(error.reason) from error
     documents = read_documents(models.tokenizer, arguments.text)
     length = window_length(documents, models.context, arguments.draft_length)
     windows = cut_windows([document.ids for document in documents], arguments.positions, length)
@@ -80,7 +82,9 @@ def methods_of(full_head: FullHead, drafter: PrunedDrafter, tuned: str) -> list[
     plain = PrunedDrafter(
         vocabulary, Affinity.intersection(vocabulary), *prune_head(*full_head, vocabulary)
     )
-    saved = replace(drafter, weight=drafter.weight.to(full_head[0].dtype))
+    dtype = full_head[0].dtype
+    bias = None if drafter.bias is None else drafter.bias.to(dtype)
+    saved = replace(drafter, weight=drafter.weight.to(dtype), bias=bias)
     return [
         Method.full(full_head),
         Method(PRUNED, keep, plain),

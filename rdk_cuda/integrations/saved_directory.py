@@ -18,6 +18,11 @@ SETTINGS = "calibration.json"
 class SavedDrafterError(ValueError):
     """A directory, or what should become one, that is not a drafter. Says which file and why."""
 
+    @property
+    def reason(self) -> str:
+        """The message without the function that it comes from, for the command line."""
+        return str(self).removeprefix("load_drafter: ").removeprefix("save_drafter: ")
+
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
     """Only nothing, an empty directory or a saved drafter is ever replaced, and only if asked.

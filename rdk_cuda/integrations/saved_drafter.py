@@ -156,11 +156,11 @@ def load_head(
     """As `load_drafter`, without the model."""
     path = Path(directory)
     if not path.is_dir():
-        raise SavedDrafterError(f"load_drafter: {path} is no directory; save_drafter makes one")
+        raise SavedDrafterError(f"load_drafter: {path} is no directory; needs a saved drafter's")
     for name in (MODEL, HEAD, AFFINITY, SETTINGS):
         if not (path / name).exists():
             raise SavedDrafterError(
-                f"load_drafter: {path} has no {name}; needs a whole directory from save_drafter"
+                f"load_drafter: {path} has no {name}; needs the whole directory of a saved drafter"
             )
     settings = _read_settings(path / SETTINGS)
     try:
@@ -329,8 +329,8 @@ def _refuse_other_format(path: Path, format: object, version: object) -> None:
     needs = _FORMATS[path.name]
     if format != needs:
         raise SavedDrafterError(
-            f"load_drafter: {path} is of format {format!r}; needs {needs!r}, as save_drafter "
-            "writes it"
+            f"load_drafter: {path} is of format {format!r}; needs {needs!r}, as a saved drafter "
+            "has it"
         )
     if version != str(_VERSION):
         raise SavedDrafterError(
@@ -348,8 +348,7 @@ def _load_model(directory: Path) -> Any:
         ) from error
     if not (directory / "config.json").is_file():
         raise SavedDrafterError(
-            f"load_drafter: {directory} has no config.json; needs the model that save_drafter "
-            "wrote there"
+            f"load_drafter: {directory} has no config.json; needs the model that was saved there"
         )
     try:
         model, report = AutoModelForCausalLM.from_pretrained(

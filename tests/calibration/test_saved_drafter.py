@@ -343,7 +343,7 @@ HEAD = "head.safetensors"
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda d: (d / HEAD).unlink(), "pruned has no head.safetensors; needs a whole directory"),
+        (lambda d: (d / HEAD).unlink(), "pruned has no head.safetensors; needs the whole"),
         (lambda d: (d / "calibration.json").unlink(), "has no calibration.json"),
         (lambda d: (d / "affinity.safetensors").unlink(), "has no affinity.safetensors"),
         (lambda d: (d / "drafter").rename(d / "model"), "has no drafter"),
@@ -384,5 +384,5 @@ def test_a_broken_directory_is_refused_by_the_file(saved: Path, spoil: Any, mess
 
 
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SavedDrafterError, match="missing is no directory; save_drafter makes one"):
+    with pytest.raises(SavedDrafterError, match="missing is no directory; needs a saved"):
         load_drafter(tmp_path / "missing")

@@ -290,7 +290,7 @@ def test_bad_files_are_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path
 ) -> None:
     assert "missing: no such file; needs an affinity file" in refusal(capsys, tmp_path / "missing")
-    assert f"{tmp_path} has no drafter; needs a whole directory" in refusal(capsys, tmp_path)
+    assert f"{tmp_path} has no drafter; needs the whole directory" in refusal(capsys, tmp_path)
     file.write_bytes(file.read_bytes()[:-8])
     assert f"{file} is not a complete safetensors file" in refusal(capsys, file)
     file.write_text("")
