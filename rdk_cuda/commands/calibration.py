@@ -88,7 +88,7 @@ def calibrate(request: Request) -> int:
         methods = [
             Method.full(models.drafter_head),
             *(
-                pruning.method(name, request.temperature)
+                rounded(pruning.method(name, request.temperature), models.drafter_dtype)
                 for name in stages.each([PRUNED, RECOMMENDED], "Calibrating: offsets")
             ),
         ]
@@ -97,6 +97,14 @@ def calibrate(request: Request) -> int:
     state.unlink(missing_ok=True)
     show(request, pruning, methods[-1], text, rows)
     return 0
+
+
+def rounded(method: Method, dtype: torch.dtype) -> Method:
+    """With a head of numbers that `dtype` has: what is measured is what will be written."""
+    drafter = method.drafter
+    weight = drafter.weight.to(dtype).to(drafter.weight.dtype)
+    bias = None if drafter.bias is None else drafter.bias.to(dtype).to(drafter.bias.dtype)
+    return replace(method, drafter=replace(drafter, weight=weight, bias=bias))
 
 
 def show(
@@ -268,8 +276,9 @@ def save(
     text: Text,
     rows: Sequence[Row],
 ) -> None:
-    """Write the directory: the same files for the same request."""
-    drafter, dynamic = method.drafter, None
+    """Write the directory, in the dtype that the drafter came in."""
+    drafter, dynamic, dtype = method.drafter, None, models.drafter_dtype
+    bias = None if drafter.bias is None else drafter.bias.to(dtype)
     if drafter.dynamic_tokens is not None:
         options = pruning.options
         dynamic = {
@@ -295,9 +304,9 @@ def save(
     try:
         save_drafter(
             request.output,
-            models.drafter,
+            models.drafter.to(dtype),
             models.tokenizer,
-            replace(drafter, dynamic_tokens=None),
+            replace(drafter, weight=drafter.weight.to(dtype), bias=bias, dynamic_tokens=None),
             settings,
             successors=None if dynamic is None else pruning.successors,
             overwrite=request.overwrite,

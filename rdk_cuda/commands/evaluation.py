@@ -38,6 +38,7 @@ def evaluate(
     *,
     draft_length: int,
     times: Times | None = None,
+    head_dtype: torch.dtype | None = None,
     each: Each | None = None,
     seed: int = 0,
     **labels: str,
@@ -50,6 +51,7 @@ def evaluate(
         windows: held-out text, all of one length, at least `draft_length`.
         draft_length: K, for the accepted length.
         times: of the models, with the same K; without them no speed-up is predicted.
+        head_dtype: what the bytes of heads are counted in; that of `full_head` if absent.
         each: shows the progress over windows.
         labels: further fields of all rows, such as `pair` and `corpus`.
     """
@@ -57,6 +59,7 @@ def evaluate(
     reading = windows if each is None else each(windows, "Measuring acceptance: held-out text")
     rates = measure_acceptance(read, full_head, drafters, reading)
     refuse_nan(rates)
+    head_dtype = full_head[0].dtype if head_dtype is None else head_dtype
     bootstrap = Bootstrap([window.document for window in windows], seed=seed)
     rows = []
     for temperature, chosen in methods.items():
@@ -74,7 +77,7 @@ def evaluate(
                 keep=method.keep,
                 method=method.name,
                 tuned=method.tuned,
-                **figures(method, full_head, rate, columns, draft_length, times),
+                **figures(method, full_head, rate, columns, draft_length, times, head_dtype),
                 **labels,
             )
             rows.append(row)
@@ -100,6 +103,7 @@ def evaluate_models(
         windows,
         draft_length=draft_length,
         times=times,
+        head_dtype=models.drafter_dtype,
         **options,
     )
 
@@ -121,9 +125,10 @@ def figures(
     dynamic_columns: float,
     draft_length: int,
     times: Times | None,
+    head_dtype: torch.dtype,
 ) -> dict[str, float | None]:
     """What a method costs, and what its acceptance is worth."""
-    cost = head_cost(method, full_head, dynamic_columns)
+    cost = head_cost(method, full_head, dynamic_columns, head_dtype)
     length = float(expected_accepted_length(rates, draft_length).double().mean())
     affinity, vocabulary = method.drafter.affinity, method.drafter.vocabulary
     return {
@@ -138,14 +143,16 @@ def figures(
     }
 
 
-def head_cost(method: Method, full_head: FullHead, dynamic_columns: float) -> HeadCost:
+def head_cost(
+    method: Method, full_head: FullHead, dynamic_columns: float, dtype: torch.dtype
+) -> HeadCost:
     """Of a position; a low-rank head counts as its factors, not as the matrix they make."""
     size, width = full_head[0].shape
     rank = method.rank
     return HeadCost(
         rows=method.drafter.affinity.draft_size if rank is None else round(method.keep * size),
         hidden_size=width,
-        bytes_each=full_head[0].element_size(),
+        bytes_each=dtype.itemsize,
         dynamic_columns=dynamic_columns,
         factored_rows=0 if rank is None else size - round(method.keep * size),
         rank=rank or 0,

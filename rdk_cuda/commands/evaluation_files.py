@@ -10,7 +10,7 @@
     acceptance            mean of `sum_x min(p, q)`, with the ends of its 95 % interval
     recovered             share of the acceptance lost to pruning that comes back, likewise
     accepted_length       expected number of accepted drafts, of `draft_length`
-    head_bytes            weights that the head reads for a position, in bytes
+    head_bytes            bytes of weights that the head reads for a position, as they are saved
     head_flops            floating-point operations of the head for a position
     speed_up              predicted, over the target alone
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 
@@ -20,13 +21,14 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer
 
 @dataclass(frozen=True)
 class Models:
-    """A target, its drafter, and their tokenizer; both in float32.
+    """A target, its drafter, and their tokenizer; both compute in float32.
 
     Attributes:
         target, drafter: Hugging Face causal language models.
         eos: the target's end tokens.
         names: of the two, for the report.
         shipped: whether they are the demo's own.
+        drafter_dtype: of the drafter's files, and of what is written of it.
     """
 
     target: Any
@@ -35,6 +37,7 @@ class Models:
     eos: frozenset[int]
     names: tuple[str, str]
     shipped: bool
+    drafter_dtype: torch.dtype = torch.float32
 
     @property
     def vocabulary_size(self) -> int:
@@ -91,7 +94,14 @@ def load_models(target: Path | None, drafter: Path | None, device: str = "cpu") 
     plain = GenerationConfig(eos_token_id=sorted(eos) or None, pad_token_id=0)
     pair[0].generation_config = plain
     names = ("target", "drafter") if shipped else (str(target), str(drafter))
-    return Models(*pair, tokenizer=tokenizer, eos=eos, names=names, shipped=shipped)
+    return Models(
+        *pair,
+        tokenizer=tokenizer,
+        eos=eos,
+        names=names,
+        shipped=shipped,
+        drafter_dtype=stored_dtype(drafter),
+    )
 
 
 def load_model(option: str, directory: Path) -> Any:
@@ -120,6 +130,16 @@ def load_model(option: str, directory: Path) -> Any:
             raise InputError(f"{option} {directory}: {name} has NaN or inf; needs finite weights")
     refuse_undecodable(option, directory, model.eval())
     return model
+
+
+def stored_dtype(directory: Path) -> torch.dtype:
+    """The dtype of a model's files; float32 for more than one, and for all others than halves."""
+    dtypes = set()
+    for file in directory.glob("model*.safetensors"):
+        with safe_open(file, framework="pt") as content:
+            dtypes |= {content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
+    halves = {"BF16": torch.bfloat16, "F16": torch.float16}
+    return halves.get(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float32
 
 
 def load_tokenizer(option: str, directory: Path) -> Any:
