@@ -53,14 +53,24 @@ def _as_tensor(function: str, name: str, value: Any) -> Any:
         ) from error
 
 
+def on_host(values: Any) -> Tensor:
+    """Numbers in any form, on the CPU; what names no dtype of its own has Python's precision."""
+    given = torch.as_tensor(values, device="cpu").detach()
+    if given.is_floating_point() and not hasattr(values, "dtype"):
+        return torch.as_tensor(values, dtype=torch.float64, device="cpu")
+    return given
+
+
 def temperatures(
     function: str, temperature: Numbers, leading: Sequence[int], device: torch.device
 ) -> Tensor:
     """Float32 of the leading shape, from one number, `[B]` or that shape."""
     needed = tuple(leading)
     if isinstance(temperature, (int, float)):
-        return torch.full(needed, float(temperature), device=device)
-    given = torch.as_tensor(temperature)
+        return torch.full(needed, float(temperature), device=device, dtype=torch.float32)
+    given = temperature
+    if not isinstance(given, Tensor):
+        given = torch.as_tensor(given, dtype=torch.float32, device="cpu")
     if tuple(given.shape) not in ((), needed, needed[:1]):
         choices = " or ".join(dict.fromkeys(str(list(s)) for s in (needed[:1], needed)))
         raise ValueError(
@@ -75,7 +85,7 @@ def per_sequence(
 ) -> Tensor:
     """Int64 `[B]`, from one integer or `[B]`. Integers of 64 unsigned bits keep their bits."""
     if isinstance(value, (Tensor, Sequence)) and not isinstance(value, str):
-        given = torch.as_tensor(value)
+        given = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     else:
         try:
             number = operator.index(value)
@@ -83,7 +93,9 @@ def per_sequence(
             raise ValueError(
                 f"{function}: {name} is {value!r}; needs an integer, or {batch} of them"
             ) from None
-        return torch.full((batch,), (number + 2**63) % 2**64 - 2**63, device=device)
+        return torch.full(
+            (batch,), (number + 2**63) % 2**64 - 2**63, device=device, dtype=torch.int64
+        )
     if tuple(given.shape) not in ((), (batch,)) or given.is_floating_point():
         raise ValueError(
             f"{function}: {name} is {given.dtype} of shape {list(given.shape)}; needs int64 of "

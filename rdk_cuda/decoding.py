@@ -238,7 +238,9 @@ class SpeculativeDecoder:
     def _draft(self, batch: Batch) -> Draft:
         """Up to K drafts for each sequence that has room for them and for the target's token."""
         sequences, device = batch.sequences, self.affinity.device
-        positions = torch.tensor([len(s.tokens) for s in sequences], device=device)
+        positions = torch.tensor(
+            [len(s.tokens) for s in sequences], device=device, dtype=torch.int64
+        )
         step: dict[str, Any] = {"seeds": batch.seeds, "positions": positions}
         link = {**step, "temperature": batch.draft_temperature}
         drafts: list[Draft] = []

@@ -57,7 +57,7 @@ def with_kept_mass(matrix: Tensor, draft_ids: Tensor, keep: float | Tensor) -> T
                 [0.5000, 0.5000]])
     """
     known = draft_ids >= 0
-    kept = (torch.as_tensor(keep, dtype=matrix.dtype) * known)[:, None]
+    kept = (torch.as_tensor(keep, dtype=matrix.dtype, device=matrix.device) * known)[:, None]
     own = one_hot(draft_ids.clamp(min=0), matrix.shape[1])
     return kept * own + (1 - kept) * matrix
 

@@ -198,7 +198,7 @@ def _reversed_rows(source: str, contexts: Tensor, lengths: Tensor | None, window
         )
     batch, length = contexts.shape
     if lengths is None:
-        lengths = torch.full((batch,), length, device=contexts.device)
+        lengths = torch.full((batch,), length, device=contexts.device, dtype=torch.int64)
     if lengths.shape != (batch,) or not _is_integer(lengths):
         raise ValueError(
             f"{source}: lengths has shape {list(lengths.shape)} and dtype "
@@ -233,13 +233,15 @@ def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
     chosen = offered & torch.zeros_like(new).scatter(-1, order, new)
     # What is not chosen goes to one column more, which is cut off.
     column = (chosen.cumsum(-1) - 1).clamp(max=width).where(chosen, width)
-    result = torch.full((*candidates.shape[:-1], width + 1), -1, device=candidates.device)
+    result = torch.full(
+        (*candidates.shape[:-1], width + 1), -1, device=candidates.device, dtype=torch.int64
+    )
     return result.scatter(-1, column, candidates.long())[..., :width].int().contiguous()
 
 
 def is_pruned(vocabulary: Vocabulary, device: torch.device | str = "cpu") -> Tensor:
     """`[V_t]` bool, as `distinct_tokens` takes it."""
-    pruned = torch.zeros(vocabulary.target_size, dtype=torch.bool)
+    pruned = torch.zeros(vocabulary.target_size, dtype=torch.bool, device="cpu")
     pruned[vocabulary.pruned] = True
     return pruned.to(device)
 

@@ -29,19 +29,19 @@ def apportion(masses: Tensor, groups: Tensor, num_groups: int) -> Tensor:
     Returns:
         `[n]` int64. A group without mass gets no units.
     """
-    total = torch.zeros(num_groups, dtype=torch.float64).index_add_(0, groups, masses)
+    total = torch.zeros(num_groups, dtype=torch.float64, device="cpu").index_add_(0, groups, masses)
     shares = torch.where(masses > 0, masses / total[groups] * ONE, 0.0)
     units = shares.floor().to(torch.int64)
     # float64 sums of up to a million masses are good to a fraction of a unit, so what is left
     # over lies between zero and the number of fractions in the group.
-    given = torch.zeros(num_groups, dtype=torch.int64).index_add_(0, groups, units)
+    given = torch.zeros(num_groups, dtype=torch.int64, device="cpu").index_add_(0, groups, units)
     left_over = torch.where(total > 0, ONE - given, 0)
 
     order = (shares - units).argsort(descending=True, stable=True)
     order = order[groups[order].argsort(stable=True)]
     sizes = torch.bincount(groups, minlength=num_groups)
     first = sizes.cumsum(0) - sizes
-    place = torch.arange(order.numel()) - first[groups[order]]
+    place = torch.arange(order.numel(), device="cpu") - first[groups[order]]
     units[order] += place < left_over[groups[order]]
     return units
 

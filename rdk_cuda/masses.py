@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .arguments import on_host
 from .fixed_point import apportion, running_sums
 from .validation import AffinityError
 from .vocabulary import Vocabulary
@@ -39,19 +40,19 @@ class RowMasses(NamedTuple):
     @classmethod
     def none(cls) -> RowMasses:
         """`S` without an entry."""
-        nothing = torch.zeros(0, dtype=torch.int64)
+        nothing = torch.zeros(0, dtype=torch.int64, device="cpu")
         return cls(nothing, nothing, nothing.double())
 
     def row_sums(self, draft_size: int) -> Tensor:
         """`[V_d]` float64."""
-        sums = torch.zeros(draft_size, dtype=torch.float64)
+        sums = torch.zeros(draft_size, dtype=torch.float64, device="cpu")
         return sums.index_add_(0, self.rows, self.masses)
 
     def plus(self, other: RowMasses, shape: tuple[int, int]) -> RowMasses:
         """The sum of two matrices `[V_d, V_t]`."""
         rows, targets, masses = (torch.cat(parts) for parts in zip(self, other, strict=True))
         matrix = torch.sparse_coo_tensor(
-            torch.stack([rows, targets]), masses, shape, check_invariants=False
+            torch.stack([rows, targets]), masses, shape, check_invariants=False, device="cpu"
         ).coalesce()
         rows, targets = matrix.indices().unbind(0)
         return RowMasses(rows, targets, matrix.values())
@@ -59,13 +60,13 @@ class RowMasses(NamedTuple):
 
 def token_masses(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`values` as float64 on the CPU, if they are non-negative, finite and of the given shape."""
-    masses = torch.as_tensor(values).detach()
+    masses = on_host(values)
     if tuple(masses.shape) != shape or masses.is_complex():
         raise AffinityError(
             f"{name} has shape {list(masses.shape)} and dtype {masses.dtype}; needs "
             f"{list(shape)} real numbers"
         )
-    masses = masses.to("cpu", torch.float64)
+    masses = masses.to(torch.float64)
     wrong = ~(masses >= 0) | masses.isinf()  # catches NaN too
     if bool(wrong.any()):
         at = wrong.nonzero()[0].tolist()
@@ -118,18 +119,22 @@ def _masses_of_mappings(
                 )
             targets.append(token)
             weights.append(weight)
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64, device="cpu")
     return RowMasses(
-        torch.arange(len(rows)).repeat_interleave(lengths),
-        torch.tensor(targets, dtype=torch.int64),
-        torch.tensor(weights, dtype=torch.float64),
+        torch.arange(len(rows), device="cpu").repeat_interleave(lengths),
+        torch.tensor(targets, dtype=torch.int64, device="cpu"),
+        torch.tensor(weights, dtype=torch.float64, device="cpu"),
     )
 
 
 def kept_masses(vocabulary: Vocabulary) -> RowMasses:
     """Each drafter token maps to itself."""
     rows = (vocabulary.draft_ids >= 0).nonzero().flatten()
-    return RowMasses(rows, vocabulary.draft_ids[rows], torch.ones(rows.numel()).double())
+    return RowMasses(
+        rows,
+        vocabulary.draft_ids[rows],
+        torch.ones(rows.numel(), dtype=torch.float64, device="cpu"),
+    )
 
 
 def offsets_of(ids: Tensor, size: int) -> Tensor:
@@ -157,7 +162,8 @@ def canonical_tensors(
     masked = bias == -math.inf
     size = bias.numel()
     if spread is None or prior is None:
-        spread, prior = torch.zeros(size, 0).double(), torch.zeros(0, target_size).double()
+        spread = torch.zeros(size, 0, dtype=torch.float64, device="cpu")
+        prior = torch.zeros(0, target_size, dtype=torch.float64, device="cpu")
     empty = (~(prior.sum(1) > 0)).nonzero()
     if empty.numel():
         raise AffinityError(
@@ -169,16 +175,16 @@ def canonical_tensors(
     rank = spread.shape[1]
     units = apportion(  # a row's entries and its spread share the one sum
         torch.cat([masses, spread.flatten()]),
-        torch.cat([rows, torch.arange(size).repeat_interleave(rank)]),
+        torch.cat([rows, torch.arange(size, device="cpu").repeat_interleave(rank)]),
         size,
     )
     row_units, spread_units = units[: rows.numel()], units[rows.numel() :]
     has_units = row_units > 0
     rows, targets, row_units = rows[has_units], targets[has_units], row_units[has_units]
     row_offsets = offsets_of(rows, size)
-    row_sums = torch.zeros(size, dtype=torch.int64).index_add_(0, rows, row_units)
+    row_sums = torch.zeros(size, dtype=torch.int64, device="cpu").index_add_(0, rows, row_units)
     prior_units = apportion(
-        prior.flatten(), torch.arange(rank).repeat_interleave(target_size), rank
+        prior.flatten(), torch.arange(rank, device="cpu").repeat_interleave(target_size), rank
     )
     return {
         "bias": bias,
@@ -229,7 +235,7 @@ def virtual_token_weights(
     of = clusters[members]
     log_mass = masses[members].log()
     # Relative to the cluster's likeliest member, or low temperatures underflow.
-    peak = torch.full((size,), -math.inf, dtype=torch.float64)
+    peak = torch.full((size,), -math.inf, dtype=torch.float64, device="cpu")
     peak.scatter_reduce_(0, of, log_mass, "amax")
     powers = ((log_mass - peak[of]) / temperature).exp()
     totals = torch.zeros_like(peak).index_add_(0, of, powers)

@@ -102,7 +102,7 @@ class Draft:
             tokens=tokens.long(),
             logits=None,
             stats=None,
-            temperature=torch.zeros(batch, device=device),
+            temperature=torch.zeros(batch, device=device, dtype=torch.float32),
             seeds=step_seeds(
                 user_seeds("Draft.without_distribution", seeds, generator, batch, device), first
             ),

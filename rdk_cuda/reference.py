@@ -93,7 +93,7 @@ class Trace:
 
     def margins(self, rows: int) -> Tensor:
         """The smallest margin of each row, float64 ``[rows]``; inf where nothing was random."""
-        smallest = torch.full((rows,), math.inf, dtype=torch.float64)
+        smallest = torch.full((rows,), math.inf, dtype=torch.float64, device="cpu")
         for row, _, margin in self.decisions:
             smallest[row] = min(float(smallest[row]), margin)
         return smallest
@@ -121,7 +121,7 @@ def redistribute(
     lead, v_d, v_t = draft_logits.shape[:-1], draft_logits.shape[-1], prior.shape[1]
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
-    probs = torch.full((logits.shape[0], v_t), math.nan, dtype=dtype)
+    probs = torch.full((logits.shape[0], v_t), math.nan, dtype=dtype, device="cpu")
     for n, t in enumerate(temperature.reshape(-1).tolist()):
         z = _scaled(logits[n], t, bias, dtype)
         if z is None:
@@ -157,8 +157,8 @@ def draft(
     lead, v_d = draft_logits.shape[:-1], draft_logits.shape[-1]
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, prior_cdf.shape[1])
     trace = Trace() if trace is None else trace
-    tokens = torch.full((logits.shape[0],), -1, dtype=torch.int64)
-    stats = torch.full((logits.shape[0], 2 + spread.shape[1]), math.nan, dtype=dtype)
+    tokens = torch.full((logits.shape[0],), -1, dtype=torch.int64, device="cpu")
+    stats = torch.full((logits.shape[0], 2 + spread.shape[1]), math.nan, dtype=dtype, device="cpu")
     for n, t in enumerate(temperature.reshape(-1).tolist()):
         z = _scaled(logits[n], t, bias, dtype)
         if z is None:
@@ -228,13 +228,14 @@ def verify(
         usable = bool(stats.isfinite().all()) and stats[1] > 0
         return _redistributed(z, stats, used[m], columns) if usable else None
 
-    tokens = torch.full((batch, max_draft + 1), -1, dtype=torch.int64)
-    num_accepted = torch.zeros(batch, dtype=torch.int32)
+    tokens = torch.full((batch, max_draft + 1), -1, dtype=torch.int64, device="cpu")
+    num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")
+    no_bias = torch.zeros(v_t, dtype=torch.float32, device="cpu")
     for b in range(batch):
         first, drafts = _owned(draft_offsets[b : b + 2].tolist(), draft_tokens.numel())
         t = float(target_temperature[b])
         for j in range(min(drafts, max_draft) + 1):
-            z = _scaled(target_logits[first + b + j], t, torch.zeros(v_t), dtype)
+            z = _scaled(target_logits[first + b + j], t, no_bias, dtype)
             if z is None:
                 break
             p = _one_hot(int(z.argmax()), v_t, dtype) if t == 0 else torch.softmax(z, 0)
@@ -292,7 +293,7 @@ def _with_dynamic(
     """
     static = draft_logits.reshape(math.prod(draft_logits.shape[:-1]), draft_logits.shape[-1])
     if dynamic_tokens is None or dynamic_logits is None:
-        return static, torch.zeros(static.shape[0], 0, dtype=torch.int64)
+        return static, torch.zeros(static.shape[0], 0, dtype=torch.int64, device="cpu")
     tokens = dynamic_tokens.reshape(static.shape[0], dynamic_tokens.shape[-1])
     unused = (tokens < 0) | (tokens >= target_size)
     dynamic = dynamic_logits.reshape(tokens.shape).masked_fill(unused, -math.inf)
@@ -331,7 +332,7 @@ def _redistributed(
     col_offsets, col_drafts, col_weights, spread, prior = columns
     v_d, v_t = spread.shape[0], prior.shape[1]
     draft_probs = torch.exp(z - stats[0]) / stats[1]
-    entry_targets = torch.repeat_interleave(torch.arange(v_t), col_offsets.diff())
+    entry_targets = torch.repeat_interleave(torch.arange(v_t, device="cpu"), col_offsets.diff())
     q = stats[2:] @ prior.to(z.dtype)
     q.index_add_(0, entry_targets, draft_probs[col_drafts] * col_weights.to(z.dtype))
     q.index_add_(0, dynamic_tokens, draft_probs[v_d:])
@@ -339,7 +340,7 @@ def _redistributed(
 
 
 def _one_hot(x: int, size: int, dtype: torch.dtype) -> Tensor:
-    return one_hot(torch.tensor(x), size).to(dtype)
+    return one_hot(torch.tensor(x, dtype=torch.int64, device="cpu"), size).to(dtype)
 
 
 def _accepts(

@@ -46,7 +46,8 @@ def row_top(
     candidates = [_entries(rows, targets, units, spread_units, prior_units)]
     uses = spread_units > 0
     for pattern in product((False, True), repeat=uses.shape[1]):
-        members = (uses == torch.tensor(pattern)).all(1).nonzero().flatten()
+        wanted = torch.tensor(pattern, dtype=torch.bool, device="cpu")
+        members = (uses == wanted).all(1).nonzero().flatten()
         if not any(pattern) or members.numel() == 0:
             continue
         front = _front(prior_units[list(pattern)])
@@ -61,7 +62,7 @@ def row_top(
     largest = _largest(
         _Entries(*(torch.cat(parts) for parts in zip(*candidates, strict=True))), uses.shape[0]
     )
-    top = torch.full((uses.shape[0],), -1, dtype=torch.int32)
+    top = torch.full((uses.shape[0],), -1, dtype=torch.int32, device="cpu")
     top[largest.rows] = largest.targets.to(torch.int32)
     return top
 
@@ -81,7 +82,9 @@ def _largest(entries: _Entries, num_rows: int) -> _Entries:
     """Of each row only the entry of the largest mass; of equals the lowest target."""
     for key in ("high", "low", "targets"):
         values = -entries.targets if key == "targets" else getattr(entries, key)
-        best = torch.full((num_rows,), torch.iinfo(torch.int64).min)
+        best = torch.full(
+            (num_rows,), torch.iinfo(torch.int64).min, dtype=torch.int64, device="cpu"
+        )
         best = best.scatter_reduce(0, entries.rows, values, "amax")
         won = values == best[entries.rows]
         entries = _Entries(*(part[won] for part in entries))
@@ -90,7 +93,7 @@ def _largest(entries: _Entries, num_rows: int) -> _Entries:
 
 def _front(prior_units: Tensor) -> Tensor:
     """Ids, ascending, among which `sum_r u_r P[r]` has its lowest maximiser for every `u > 0`."""
-    left = torch.arange(prior_units.shape[1])
+    left = torch.arange(prior_units.shape[1], device="cpu")
     found = []
     for _ in range(_FRONT_ROUNDS):
         points = prior_units[:, left]

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from .arguments import on_host
 from .masses import (
     RowMasses,
     canonical_tensors,
@@ -114,7 +115,7 @@ def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) ->
         vocabulary,
         entries._replace(masses=above),
         spread=size * torch.exp((floor - peak) / tau)[:, None],
-        prior=torch.ones(1, size, dtype=torch.float64),
+        prior=torch.ones(1, size, dtype=torch.float64, device="cpu"),
         keep=keep,
     )
 
@@ -129,12 +130,12 @@ def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
             f"Affinity.cold_mass: mean_probs has no mass on the {vocabulary.pruned.numel()} pruned "
             "tokens; needs some, or use Affinity.intersection, which drafts none of them"
         )
-    spread = torch.zeros(vocabulary.draft_size + 1, 1, dtype=torch.float64)
+    spread = torch.zeros(vocabulary.draft_size + 1, 1, dtype=torch.float64, device="cpu")
     spread[-1] = 1.0
     return canonical_tensors(
         size,
         kept_masses(vocabulary),
-        bias=torch.cat([_kept_bias(vocabulary), torch.zeros(1, dtype=torch.float64)]),
+        bias=torch.cat([_kept_bias(vocabulary), torch.zeros(1, dtype=torch.float64, device="cpu")]),
         spread=spread,
         prior=prior[None],
     )
@@ -151,14 +152,14 @@ def virtual_tokens(
     weights = virtual_token_weights(vocabulary, clusters, prior, temperature=temperature)
     members = weights.nonzero().flatten()
     count = int(clusters.max()) + 1
-    virtual_bias = torch.as_tensor(offset, dtype=torch.float64).cpu()
+    virtual_bias = on_host(offset).double()
     if virtual_bias.shape not in ((), (count,)):
         raise AffinityError(
             f"Affinity.virtual_tokens: offset has shape {list(virtual_bias.shape)}; needs a "
             f"number or [K] = [{count}], one for each cluster"
         )
     share, cluster = weights[members], clusters.cpu().long()[members]
-    entropy = torch.zeros(count, dtype=torch.float64)
+    entropy = torch.zeros(count, dtype=torch.float64, device="cpu")
     entropy.index_add_(0, cluster, torch.special.entr(share))
     has_mass = torch.bincount(cluster, minlength=count) > 0
     virtual_bias = torch.where(has_mass, entropy + virtual_bias, -math.inf)
@@ -186,7 +187,7 @@ def from_rows(
         spread = token_masses("Affinity.from_rows: spread", spread, (draft_size, rank))
         prior = token_masses("Affinity.from_rows: prior", prior, (rank, target_size))
     if bias is None:
-        bias = torch.zeros(draft_size)
+        bias = torch.zeros(draft_size, dtype=torch.float32, device="cpu")
     if bias.shape != (draft_size,):
         raise AffinityError(
             f"Affinity.from_rows: bias has shape {list(bias.shape)}; needs [{draft_size}], "
@@ -220,14 +221,13 @@ def _redistributing(
         rest = entries._replace(masses=entries.masses * (1 - kept)[entries.rows])
         entries = rest.plus(own, (size, vocabulary.target_size))
         spread = spread * (1 - kept)[:, None]
-    return canonical_tensors(
-        vocabulary.target_size, entries, bias=torch.zeros(size), spread=spread, prior=prior
-    )
+    bias = torch.zeros(size, dtype=torch.float32, device="cpu")
+    return canonical_tensors(vocabulary.target_size, entries, bias=bias, spread=spread, prior=prior)
 
 
 def _kept_shares(name: str, vocabulary: Vocabulary, keep: Keep) -> Tensor:
     """`[V_d]` float64, 0 for a token that the target lacks."""
-    shares = torch.as_tensor(keep, dtype=torch.float64).detach().cpu()
+    shares = on_host(keep).double()
     size = vocabulary.draft_size
     if shares.shape not in ((), (size,)):
         raise AffinityError(
@@ -249,7 +249,7 @@ def _similarities(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Ten
     A token that the target lacks has no entries and floor 0.
     """
     size = vocabulary.target_size
-    omega = torch.as_tensor(omega).detach().cpu()
+    omega = on_host(omega)
     sparse = omega.layout != torch.strided
     if list(omega.shape) != [size, size] or omega.is_complex() or (sparse and omega.dense_dim()):
         raise AffinityError(
@@ -275,7 +275,9 @@ def _entries_above_the_least(vocabulary: Vocabulary, omega: Tensor) -> tuple[Row
     values = omega[vocabulary.draft_ids[known]].double()
     least = values.amin(1)
     row, targets = (values > least[:, None]).nonzero().unbind(1)
-    floor = torch.zeros(vocabulary.draft_size, dtype=torch.float64).index_copy_(0, known, least)
+    floor = torch.zeros(vocabulary.draft_size, dtype=torch.float64, device="cpu").index_copy_(
+        0, known, least
+    )
     return RowMasses(known[row], targets, values[row, targets]), floor
 
 
@@ -283,7 +285,7 @@ def _positive_entries(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses,
     """Of a sparse Omega; the floor is 0, the value of what is not listed."""
     (row, targets), values = omega.indices().unbind(0), omega.values().double()
     _refuse_not_finite(omega, omega.indices().T[~values.isfinite()])
-    draft_of = torch.full((vocabulary.target_size,), -1)
+    draft_of = torch.full((vocabulary.target_size,), -1, dtype=torch.int64, device="cpu")
     known = (vocabulary.draft_ids >= 0).nonzero().flatten()
     draft_of[vocabulary.draft_ids[known]] = known
     listed = (values > 0) & (draft_of[row] >= 0)

@@ -63,7 +63,8 @@ class SuccessorCounts:
         self.vocabulary_size, self.max_pairs = vocabulary_size, max_pairs
         self.exact = True
         # A pair is last * V + next. Those held are ascending and distinct.
-        self._held = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
+        nothing = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._held = nothing, nothing.double()
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._pending_pairs = 0
 
@@ -79,7 +80,7 @@ class SuccessorCounts:
         ids = torch.as_tensor(tokens, device="cpu")
         if ids.numel():  # without elements, a list has no dtype
             ids = self._checked_ids("add", "tokens", ids, dims=1)
-            ones = torch.ones(max(ids.numel() - 1, 0), dtype=torch.float64)
+            ones = torch.ones(max(ids.numel() - 1, 0), dtype=torch.float64, device="cpu")
             self._add(ids[:-1] * self.vocabulary_size + ids[1:], ones)
 
     def add_probs(self, last_tokens: Tensor, targets: Tensor, probs: Tensor) -> None:
@@ -154,7 +155,8 @@ class SuccessorCounts:
         # Stable, so that equal pairs are added up in the order in which they came.
         pairs, order = pairs.sort(stable=True)
         pairs, place = pairs.unique_consecutive(return_inverse=True)
-        weights = torch.zeros(len(pairs), dtype=torch.float64).index_add_(0, place, weights[order])
+        sums = torch.zeros(len(pairs), dtype=torch.float64, device="cpu")
+        weights = sums.index_add_(0, place, weights[order])
         if len(pairs) > self.max_pairs:
             kept = _heaviest(weights, self.max_pairs)
             pairs, weights, self.exact = pairs[kept], weights[kept], False
@@ -166,7 +168,7 @@ def _heaviest(weights: Tensor, count: int) -> Tensor:
     forgotten = weights.kthvalue(len(weights) - count).values  # the largest of them
     chosen, equal = weights > forgotten, (weights == forgotten).nonzero()[:, 0]
     room = count - int(chosen.sum())
-    chosen[equal[torch.arange(room) * len(equal) // room]] = True
+    chosen[equal[torch.arange(room, device="cpu") * len(equal) // room]] = True
     return chosen
 
 

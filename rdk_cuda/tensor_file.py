@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .whole_file import write_whole
@@ -66,7 +67,7 @@ class TensorFile:
         """
         safetensors = self._safetensors()
         try:
-            with safetensors.safe_open(path, framework="pt") as file:
+            with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 self._check_header(path, metadata, set(file.keys()))
                 return {name: file.get_tensor(name) for name in self.names}, metadata

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import on_host
 from .token_bytes import TokenBytes, matching_ids, token_bytes
 
 __all__ = ["Vocabulary"]
@@ -52,14 +53,14 @@ class Vocabulary:
     def __init__(self, draft_ids: Sequence[int] | Tensor, target_size: int) -> None:
         if not 1 <= target_size <= _INT32_MAX:
             raise ValueError(f"Vocabulary: target_size is {target_size}; needs 1 to 2^31 - 1")
-        ids = torch.as_tensor(draft_ids).detach()
+        ids = on_host(draft_ids)
         if ids.dim() != 1 or ids.numel() == 0:
             raise ValueError(
                 f"Vocabulary: draft_ids has shape {list(ids.shape)}; needs [V_d] with V_d >= 1"
             )
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise ValueError(f"Vocabulary: draft_ids has dtype {ids.dtype}; needs integers")
-        ids = ids.to("cpu", torch.int64, copy=True)
+        ids = ids.to(torch.int64, copy=True)
 
         outside = ((ids < -1) | (ids >= target_size)).nonzero()
         if outside.numel():
@@ -85,7 +86,7 @@ class Vocabulary:
     @classmethod
     def identity(cls, size: int) -> Vocabulary:
         """Drafter and target share one vocabulary of `size` tokens."""
-        return cls(torch.arange(size), size)
+        return cls(torch.arange(size, device="cpu"), size)
 
     @classmethod
     def between(
@@ -117,8 +118,12 @@ class Vocabulary:
             [-1, 2, 0]
         """
         drafter, target = token_bytes(drafter_tokenizer), token_bytes(target_tokenizer)
-        ids = torch.full((_size("draft_size", draft_size, drafter),), -1)
-        ids[: len(drafter.spellings)] = torch.tensor(matching_ids(drafter, target))
+        ids = torch.full(
+            (_size("draft_size", draft_size, drafter),), -1, dtype=torch.int64, device="cpu"
+        )
+        ids[: len(drafter.spellings)] = torch.tensor(
+            matching_ids(drafter, target), dtype=torch.int64, device="cpu"
+        )
         return cls(ids, _size("target_size", target_size, target))
 
     @classmethod
@@ -146,7 +151,7 @@ class Vocabulary:
             >>> Vocabulary.most_likely(scores, 2, always=[2]).draft_ids.tolist()
             [1, 2]
         """
-        scores = torch.as_tensor(scores).detach().cpu()
+        scores = on_host(scores)
         if scores.dim() != 1 or bool(scores.isnan().any()):
             raise ValueError(
                 f"Vocabulary.most_likely: scores has shape {list(scores.shape)}"
@@ -161,7 +166,7 @@ class Vocabulary:
             raise ValueError(
                 f"Vocabulary.most_likely: always has dtype {always.dtype}; needs target ids"
             )
-        first = torch.as_tensor(always, dtype=torch.int64).detach().cpu().unique()
+        first = torch.as_tensor(always, dtype=torch.int64, device="cpu").unique()
         outside = first[(first < 0) | (first >= size)]
         if outside.numel():
             raise ValueError(
@@ -190,7 +195,7 @@ class Vocabulary:
             >>> Vocabulary([1, 3], target_size=4).coverage(torch.tensor([2, 5, 0, 3]))
             0.8
         """
-        mass = torch.as_tensor(mean_probs).detach().to("cpu", torch.float64)
+        mass = on_host(mean_probs).double()
         usable = mass.shape == (self.target_size,) and bool((mass >= 0).all())
         if not usable or not 0 < float(mass.sum()) < float("inf"):
             raise ValueError(

@@ -50,7 +50,8 @@ def measure_acceptance(
     """
     rates: dict[float, list[Tensor]] = {temperature: [] for temperature in drafters}
     for window in windows:
-        logits, hidden = (rows[0].float().cpu() for rows in read(torch.tensor([window.ids])))
+        ids = torch.tensor([window.ids], dtype=torch.int64, device="cpu")
+        logits, hidden = (rows[0].float().cpu() for rows in read(ids))
         for temperature, chosen in drafters.items():
             probs = target_probs(logits, temperature)
             each = []
@@ -84,12 +85,13 @@ class Bootstrap:
     """
 
     def __init__(self, documents: Sequence[int], *, seed: int) -> None:
-        self.members, place = torch.tensor(documents).unique(return_inverse=True)
+        of_position = torch.tensor(documents, dtype=torch.int64, device="cpu")
+        self.members, place = of_position.unique(return_inverse=True)
         self.place = place
         generator = torch.Generator().manual_seed(seed)
         count = len(self.members)
-        draws = torch.randint(count, (RESAMPLES, count), generator=generator)
-        times = torch.zeros(draws.shape, dtype=torch.float64)
+        draws = torch.randint(count, (RESAMPLES, count), generator=generator, device="cpu")
+        times = torch.zeros(draws.shape, dtype=torch.float64, device="cpu")
         self.resamples = times.scatter_add_(1, draws, torch.ones_like(times))
 
     def mean(self, rates: Tensor) -> Interval:
@@ -104,13 +106,13 @@ class Bootstrap:
         if len(self.members) < 2 or not bool((bottoms > 0).all()):
             return Interval(value, math.nan, math.nan)
         tail = (1 - COVERAGE) / 2
-        ends = torch.tensor([tail, 1 - tail], dtype=torch.float64)
+        ends = torch.tensor([tail, 1 - tail], dtype=torch.float64, device="cpu")
         low, high = (self.resamples @ top / bottoms).quantile(ends).tolist()
         return Interval(value, low, high)
 
     def by_document(self, rates: Tensor) -> Tensor:
         """`[windows, positions]` summed to `[documents]`."""
-        sums = torch.zeros(len(self.members), dtype=torch.float64)
+        sums = torch.zeros(len(self.members), dtype=torch.float64, device="cpu")
         return sums.index_add_(0, self.place, rates.double().sum(1))
 
 

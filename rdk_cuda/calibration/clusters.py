@@ -64,7 +64,7 @@ def cluster_pruned_tokens(
         raise ValueError(
             f"{name}: count is {count}; needs 0 to the number of pruned tokens, {pruned.numel()}"
         )
-    clusters = torch.full((size,), -1)
+    clusters = torch.full((size,), -1, dtype=torch.int64, device="cpu")
     if count == 0:
         return clusters
     if not mass.sum() > 0:
@@ -81,8 +81,8 @@ def cluster_pruned_tokens(
     if hidden_second_moment is not None:
         root = _square_root(name, hidden_second_moment, weight.shape[1])
     # The one copy of the rows, 1.6 GB for 96,000 of width 4096: k-means centres it in place.
-    points = torch.empty(pruned.numel(), weight.shape[1])
-    for at in torch.arange(pruned.numel()).split(_BLOCK_ROWS):
+    points = torch.empty(pruned.numel(), weight.shape[1], dtype=torch.float32, device="cpu")
+    for at in torch.arange(pruned.numel(), device="cpu").split(_BLOCK_ROWS):
         rows = weight.detach()[pruned[at].to(weight.device)].float().cpu()
         points[at] = rows if root is None else rows @ root
     start: Any = "k-means++"

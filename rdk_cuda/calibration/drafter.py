@@ -71,7 +71,7 @@ def sampled_acceptance(
     """`sum_x min(p(x), q(x))` over the recorded target tokens of each sample: `[n]` float32."""
     rates = []
     block = max(1, _BLOCK_ENTRIES // drafter.affinity.target_size)
-    for rows in torch.split(torch.arange(len(samples)), block):
+    for rows in torch.split(torch.arange(len(samples), device="cpu"), block):
         part = samples.select(rows)
         columns = drafter.columns(full_head, part.hidden, part.contexts)
         q = redistribute(affinity=drafter.affinity, temperature=temperature, **columns)

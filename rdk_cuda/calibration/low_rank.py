@@ -129,12 +129,13 @@ def low_rank_head(
             f"low_rank_head: rank is {rank} and {pruned.numel()} tokens are pruned; needs a rank "
             f"of 1 to d = {width} and at least one pruned token"
         )
-    prior = torch.ones(vocabulary.target_size) if prior is None else prior
+    if prior is None:
+        prior = torch.ones(vocabulary.target_size, dtype=torch.float32, device="cpu")
     mass = token_masses("low_rank_head: prior", prior, (vocabulary.target_size,))[pruned]
     if not mass.sum() > 0:
         raise ValueError("low_rank_head: prior is 0 for every pruned token; needs mass to weigh by")
     metric, inverse = _metric(second_moment, width)
-    gram = torch.zeros(width, width, dtype=torch.float64)
+    gram = torch.zeros(width, width, dtype=torch.float64, device="cpu")
     for rows, share in zip(pruned.split(_BLOCK_ROWS), mass.split(_BLOCK_ROWS), strict=True):
         part = weight[rows].double()
         gram += part.T @ (part * share[:, None])

@@ -136,7 +136,7 @@ class Pruning:
         """Those that candidates are compared on: evenly spaced."""
         samples = self.material.recording.samples
         step = max(1, -(-len(samples) // self.options.samples))
-        return samples.select(torch.arange(0, len(samples), step))
+        return samples.select(torch.arange(0, len(samples), step, device="cpu"))
 
     @cached_property
     def plain(self) -> PrunedDrafter:

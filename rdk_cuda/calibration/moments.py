@@ -70,16 +70,18 @@ def second_moment(
     target = TargetMatrix.of(targets, probs, size)
     # A token that no sample has is 0 at every position, and so is its row.
     rows = vocabulary.kept[target.place[vocabulary.kept] < target.tokens.numel()]
-    mean = torch.zeros(size).index_add_(0, targets.flatten(), probs.flatten()) / max(1, len(probs))
+    mean = torch.zeros(size, dtype=torch.float32, device="cpu")
+    mean.index_add_(0, targets.flatten(), probs.flatten()).div_(max(1, len(probs)))
 
     def probs_of(block: slice) -> Tensor:
         part = rows[block]
-        column = torch.full((size,), part.numel())
-        column[part] = torch.arange(part.numel())
+        column = torch.full((size,), part.numel(), dtype=torch.int64, device="cpu")
+        column[part] = torch.arange(part.numel(), device="cpu")
         dense = probs.new_zeros(len(probs), part.numel() + 1)
         return dense.scatter_(1, column[targets], probs)[:, :-1].contiguous()
 
-    places, values = [torch.zeros(2, 0, dtype=torch.int64)], [torch.zeros(0)]
+    places = [torch.zeros(2, 0, dtype=torch.int64, device="cpu")]
+    values = [torch.zeros(0, dtype=torch.float32, device="cpu")]
     for block, joint in target.joint_with(rows.numel(), probs_of):
         moments = joint[:, :-1]
         if centered:
@@ -93,7 +95,7 @@ def second_moment(
         places.append(torch.stack([rows[block][row], target.tokens[column]]))
         values.append(moments[row, column])
     return torch.sparse_coo_tensor(
-        torch.cat(places, 1), torch.cat(values), (size, size), check_invariants=False
+        torch.cat(places, 1), torch.cat(values), (size, size), check_invariants=False, device="cpu"
     ).coalesce()
 
 

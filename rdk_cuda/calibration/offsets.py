@@ -100,7 +100,7 @@ def with_offsets(drafter: PrunedDrafter, offsets: Tensor | Sequence[float]) -> P
         tensor([0.0000, 1.1931])
     """
     affinity, hot = drafter.affinity, drafter.vocabulary.draft_size
-    added = torch.as_tensor(offsets, dtype=torch.float32)
+    added = torch.as_tensor(offsets, dtype=torch.float32, device="cpu")
     if added.shape != (affinity.draft_size - hot,):
         raise ValueError(
             f"with_offsets: offsets has shape {list(added.shape)}; needs "
@@ -127,7 +127,7 @@ def at_most(samples: Samples, count: int) -> Samples:
     """Evenly spaced samples, no more than `count`."""
     if len(samples) <= count:
         return samples
-    return samples.select(torch.arange(count) * len(samples) // count)
+    return samples.select(torch.arange(count, device="cpu") * len(samples) // count)
 
 
 def held_out_rows(documents: Tensor, share: float) -> Tensor:
@@ -149,7 +149,7 @@ def held_out_rows(documents: Tensor, share: float) -> Tensor:
     if count < 2 or share == 0:
         return torch.zeros_like(documents, dtype=torch.bool)
     wanted = min(count - 1, max(1, round(share * count)))
-    ranks = torch.arange(count)
+    ranks = torch.arange(count, device="cpu")
     held = (ranks + 1) * wanted // count > ranks * wanted // count
     return held[place]
 
@@ -160,7 +160,7 @@ def _offset_for_all(known: VirtualMasses) -> Tensor:
     together = known.log_masses.logsumexp(1)
     middle = float(together.median())
     if middle == -math.inf:  # all are masked
-        return torch.zeros(known.log_masses.shape[1])
+        return torch.zeros(known.log_masses.shape[1], dtype=torch.float32, device="cpu")
     rates: dict[float, float] = {}
 
     def rate(offset: float) -> float:
@@ -174,7 +174,7 @@ def _offset_for_all(known: VirtualMasses) -> Tensor:
     while best > -math.inf and step > 0.01:
         step /= 3
         best = max((best, best - step, best + step, best - 2 * step, best + 2 * step), key=rate)
-    return torch.full((known.log_masses.shape[1],), best)
+    return torch.full((known.log_masses.shape[1],), best, dtype=torch.float32, device="cpu")
 
 
 def _offset_for_each(known: VirtualMasses, common: Tensor, steps: int) -> Tensor:

@@ -62,14 +62,14 @@ def draft_pairs(
     bias = drafter.affinity.bias
     shape = (len(samples), drafter.affinity.draft_size)
     pairs = DraftPairs(
-        torch.empty(shape),
+        torch.empty(shape, dtype=torch.float32, device="cpu"),
         samples.targets.long(),
         samples.target_probs(temperature),
-        torch.zeros(samples.targets.shape),
+        torch.zeros(samples.targets.shape, dtype=torch.float32, device="cpu"),
         drafter.affinity.target_size,
     )
     for rows in _blocks(len(samples), max(shape[1], pairs.target_size)):
-        part = samples.select(torch.arange(rows.start, rows.stop))
+        part = samples.select(torch.arange(rows.start, rows.stop, device="cpu"))
         columns = drafter.columns(full_head, part.hidden, part.contexts)
         logits = [columns["draft_logits"] / temperature + bias]
         if "dynamic_tokens" in columns:
@@ -80,7 +80,7 @@ def draft_pairs(
         shares = torch.cat(logits, 1).softmax(1)
         pairs.draft_probs[rows] = shares[:, : shape[1]]
         if "dynamic_tokens" in columns:
-            given = torch.zeros(len(part), pairs.target_size)
+            given = torch.zeros(len(part), pairs.target_size, dtype=torch.float32, device="cpu")
             given.scatter_add_(1, tokens.masked_fill(unused, 0), shares[:, shape[1] :])
             pairs.given[rows] = given.gather(1, pairs.targets[rows])
     return pairs
@@ -124,7 +124,9 @@ def sparse_rows(offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[i
     """A matrix in compressed rows, without PyTorch's warning that this layout is young."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(offsets, columns, values, shape, check_invariants=False)
+        return torch.sparse_csr_tensor(
+            offsets, columns, values, shape, check_invariants=False, device="cpu"
+        )
 
 
 def _blocks(count: int, width: int) -> Iterator[slice]:

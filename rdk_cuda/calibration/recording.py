@@ -178,7 +178,9 @@ def record(
     temperatures = tuple(map(float, temperatures))
     _refuse_bad_arguments(temperatures, context, batch_size, seed, samples)
     _refuse_empty_text(windows)
-    sizes = _checked(read(torch.zeros(1, 1, dtype=torch.int64)), (1, 1), "a token 0 alone")
+    sizes = _checked(
+        read(torch.zeros(1, 1, dtype=torch.int64, device="cpu")), (1, 1), "a token 0 alone"
+    )
     target_size, width = sizes.target_logits.shape[2], sizes.hidden.shape[2]
     _refuse_unknown_tokens(windows, target_size)
     lengths = [len(window.ids) for window in windows]
@@ -201,7 +203,7 @@ def record(
 
 
 def _add_batch(running: RunningRecording, read: Read, windows: Sequence[TextWindow]) -> None:
-    ids = torch.tensor([list(window.ids) for window in windows])
+    ids = torch.tensor([list(window.ids) for window in windows], dtype=torch.int64, device="cpu")
     first = running.windows
     where = f"windows {first} to {first + len(windows) - 1}"
     plan = running.plan
@@ -243,8 +245,9 @@ def _digest(windows: Sequence[TextWindow]) -> str:
     """What tells one text from another, and one division into windows from another."""
     digest = hashlib.sha256()
     for window in windows:
-        digest.update(torch.tensor([window.document, len(window.ids)]).numpy().tobytes())
-        digest.update(torch.tensor(window.ids, dtype=torch.int64).numpy().tobytes())
+        for numbers in ((window.document, len(window.ids)), window.ids):
+            held = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+            digest.update(held.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -60,7 +60,7 @@ def read(path: Path, form: str, layout: Layout) -> tuple[dict[str, Tensor], dict
     """
     safetensors = _safetensors()
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
             metadata, names = file.metadata() or {}, set(file.keys())
             _check_header(path, form, metadata, names, set(layout))
             tensors = {name: file.get_tensor(name) for name in layout}

@@ -16,7 +16,8 @@ _COLUMNS = 64  # that are brought into order at a time
 
 def random_keys(seed: int, positions: Tensor) -> Tensor:
     """A random int64 for each position of the text, which depends on nothing but the seed."""
-    low, high, _, _ = philox(torch.tensor(seed), positions, _PURPOSE, 0)
+    key = torch.tensor(seed, dtype=torch.int64, device="cpu")
+    low, high, _, _ = philox(key, positions, _PURPOSE, 0)
     return low + (high << 32)
 
 
@@ -53,14 +54,16 @@ class Reservoir:
     ) -> None:
         self.size, self.filled, self.temperatures = size, 0, temperatures
         self.rows = {
-            "keys": torch.empty(size, dtype=torch.int64),
-            "positions": torch.empty(size, dtype=torch.int64),
-            "hidden": torch.empty(size, width),
-            "targets": torch.empty(size, likeliest, dtype=torch.int32),
-            "target_logits": torch.empty(size, likeliest),
-            "log_normalizers": torch.empty(size, len(temperatures)),
-            "contexts": torch.empty(size, context, dtype=torch.int32),
-            "documents": torch.empty(size, dtype=torch.int64),
+            "keys": torch.empty(size, dtype=torch.int64, device="cpu"),
+            "positions": torch.empty(size, dtype=torch.int64, device="cpu"),
+            "hidden": torch.empty(size, width, dtype=torch.float32, device="cpu"),
+            "targets": torch.empty(size, likeliest, dtype=torch.int32, device="cpu"),
+            "target_logits": torch.empty(size, likeliest, dtype=torch.float32, device="cpu"),
+            "log_normalizers": torch.empty(
+                size, len(temperatures), dtype=torch.float32, device="cpu"
+            ),
+            "contexts": torch.empty(size, context, dtype=torch.int32, device="cpu"),
+            "documents": torch.empty(size, dtype=torch.int64, device="cpu"),
         }
 
     @staticmethod
@@ -73,10 +76,12 @@ class Reservoir:
         old = self.filled
         every = torch.cat([self.rows["keys"][:old], keys])
         self.filled = min(self.size, len(every))
-        dropped = torch.ones(len(every), dtype=torch.bool)
+        dropped = torch.ones(len(every), dtype=torch.bool, device="cpu")
         dropped[every.topk(self.filled, largest=False, sorted=False).indices] = False
         taken = (~dropped[old:]).nonzero()[:, 0]
-        free = torch.cat([dropped[:old].nonzero()[:, 0], torch.arange(old, self.filled)])
+        free = torch.cat(
+            [dropped[:old].nonzero()[:, 0], torch.arange(old, self.filled, device="cpu")]
+        )
         return taken, free
 
     def put(self, rows: Tensor, **values: Tensor) -> None:

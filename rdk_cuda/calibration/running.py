@@ -132,7 +132,7 @@ class RunningRecording:
         self.sums = {
             "probs": torch.zeros(len(plan.temperatures), size, dtype=torch.float64, device=device),
             "squares": torch.zeros(size, dtype=torch.float64, device=device),
-            "counts": torch.zeros(size, dtype=torch.int64),
+            "counts": torch.zeros(size, dtype=torch.int64, device="cpu"),
             "moment": torch.zeros(plan.width, plan.width, dtype=torch.float64, device=hidden),
         }
         self.reservoir = Reservoir(
@@ -146,10 +146,12 @@ class RunningRecording:
             ValueError: values that no distribution or sum can be had of, and where they are.
         """
         where = f"window {self.windows} (document {window.document})"
-        ids = torch.tensor(window.ids, dtype=torch.int32)
-        padded = torch.cat([torch.full((self.plan.context - 1,), -1, dtype=torch.int32), ids])
+        ids = torch.tensor(window.ids, dtype=torch.int32, device="cpu")
+        padded = torch.cat(
+            [torch.full((self.plan.context - 1,), -1, dtype=torch.int32, device="cpu"), ids]
+        )
         contexts = padded.unfold(0, self.plan.context, 1)
-        places = torch.arange(self.positions, self.positions + len(ids))
+        places = torch.arange(self.positions, self.positions + len(ids), device="cpu")
         size = block_rows(self.plan.target_size)
         for start in range(0, len(ids), size):
             rows = slice(start, start + size)
@@ -162,7 +164,9 @@ class RunningRecording:
                 hidden=states,
                 contexts=contexts[rows],
                 positions=places[rows],
-                documents=torch.full((len(block),), window.document),
+                documents=torch.full(
+                    (len(block),), window.document, dtype=torch.int64, device="cpu"
+                ),
             )
         # Once for a window, as this reads and writes all of [d, d].
         exact = hidden.double()

@@ -100,7 +100,7 @@ def hurts(
     if count < 2:
         return False
     mean = loss.mean()
-    residuals = torch.zeros(count, dtype=loss.dtype).index_add_(0, place, loss - mean)
+    residuals = torch.zeros(count, dtype=loss.dtype, device="cpu").index_add_(0, place, loss - mean)
     error = residuals.square().sum().sqrt() / len(loss) * math.sqrt(count / (count - 1))
     return bool(mean > 2 * error)
 
@@ -126,7 +126,7 @@ def tuned_covariance(
         peaks = rows.amax(1) - rows.amin(1)
     else:
         matrix = omega.coalesce()
-        peaks = torch.zeros(vocabulary.target_size, dtype=matrix.dtype)
+        peaks = torch.zeros(vocabulary.target_size, dtype=matrix.dtype, device="cpu")
         peaks = peaks.scatter_reduce(0, matrix.indices()[0], matrix.values(), "amax")
         peaks = peaks[vocabulary.kept]
     return _tuned(

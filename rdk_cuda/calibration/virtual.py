@@ -115,7 +115,7 @@ def refine_virtual(
     def rate(change: Tensor) -> float:
         return judging.mean_acceptance(others @ change)
 
-    nothing = torch.zeros(inputs.shape[1], gaps.shape[1])
+    nothing = torch.zeros(inputs.shape[1], gaps.shape[1], dtype=torch.float32, device="cpu")
     best = max((nothing, *_ridge(states, gaps)), key=rate)
     best = _ascend(fitted, states, best, rate, steps)
     if not rate(best) > rate(nothing):
@@ -137,7 +137,9 @@ def cluster_log_masses(
     weight, bias = full_head
     affinity, hot = drafter.affinity, drafter.vocabulary.draft_size
     offsets = affinity.row_offsets.tolist()
-    masses = torch.full((hidden.shape[0], affinity.draft_size - hot), -math.inf)
+    masses = torch.full(
+        (hidden.shape[0], affinity.draft_size - hot), -math.inf, dtype=torch.float32, device="cpu"
+    )
     for c in range(masses.shape[1]):
         members = affinity.row_targets[offsets[hot + c] : offsets[hot + c + 1]].long()
         if not members.numel():
@@ -162,7 +164,7 @@ def _ridge(states: Tensor, gaps: Tensor) -> list[Tensor]:
     """Regressions `[d + 1, K]` of the gaps on the states, from weak to strong penalty."""
     double = states.double()
     gram, cross = double.T @ double, double.T @ gaps.double()
-    penalty = torch.full((gram.shape[0],), float(len(states)), dtype=torch.float64)
+    penalty = torch.full((gram.shape[0],), float(len(states)), dtype=torch.float64, device="cpu")
     penalty[-1] *= 1e-6  # the constant is hardly penalised
     return [
         torch.linalg.solve(gram + torch.diag(ridge * penalty), cross).float() for ridge in _RIDGES

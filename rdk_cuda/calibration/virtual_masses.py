@@ -130,14 +130,16 @@ def virtual_masses(
     virtual = affinity.draft_size - drafter.vocabulary.draft_size
     _check(samples, affinity, virtual, temperature)
     widest = max(affinity.draft_size, samples.targets.shape[1])
-    blocks = torch.split(torch.arange(len(samples)), max(1, _BLOCK_ENTRIES // widest))
+    blocks = torch.split(torch.arange(len(samples), device="cpu"), max(1, _BLOCK_ENTRIES // widest))
     parts = [_of_block(samples.select(rows), drafter, full_head, temperature) for rows in blocks]
-    firsts = torch.tensor([int(rows[0]) for rows in blocks])
+    firsts = torch.tensor([int(rows[0]) for rows in blocks], dtype=torch.int64, device="cpu")
     lengths = torch.cat([part.lengths.flatten() for part in parts])
     named = [vars(part.named).values() for part in parts]
     samples_named, *others = (torch.cat(field) for field in zip(*named, strict=True))
     samples_named += firsts.repeat_interleave(
-        torch.tensor([part.named.samples.numel() for part in parts])
+        torch.tensor(
+            [part.named.samples.numel() for part in parts], dtype=torch.int64, device="cpu"
+        )
     )
     return VirtualMasses(
         log_masses=torch.cat([part.log_masses for part in parts]),
@@ -190,14 +192,15 @@ def _of_block(
     count = affinity.draft_size - hot
     shares = torch.where(member, weights, fixed)
     group = torch.where(member, drafts - hot, count)
-    covered = torch.zeros(len(samples), count + 1).scatter_add_(1, group, shares)
+    covered = torch.zeros(len(samples), count + 1, dtype=torch.float32, device="cpu")
+    covered.scatter_add_(1, group, shares)
     covered[:, count] = fixed.sum(1)
     # Tokens that q never reaches, and those that are kept apart, form a last group, left out.
     group = torch.where((shares > 0) & ~both, group, count + 1)
     order = (probs / shares).argsort(1)
     group, by_group = group.gather(1, order).sort(dim=1, stable=True)
     order = order.gather(1, by_group)
-    lengths = torch.zeros(len(samples), count + 2, dtype=torch.int64)
+    lengths = torch.zeros(len(samples), count + 2, dtype=torch.int64, device="cpu")
     lengths.scatter_add_(1, group, torch.ones_like(group))
     grouped = group <= count
     return _Block(
@@ -222,10 +225,10 @@ def _thinned(samples: Samples, temperature: float) -> tuple[Tensor, Tensor, Tens
     count = tail // _ONE_OF
     if count < 1:
         return targets, probs, torch.ones_like(probs)
-    rows = torch.arange(len(samples))[:, None]
-    taken = _LIKELIEST + _ONE_OF * torch.arange(count) + rows % _ONE_OF
-    index = torch.cat([torch.arange(_LIKELIEST).expand(len(samples), -1), taken], 1)
-    times = torch.ones(index.shape)
+    rows = torch.arange(len(samples), device="cpu")[:, None]
+    taken = _LIKELIEST + _ONE_OF * torch.arange(count, device="cpu") + rows % _ONE_OF
+    index = torch.cat([torch.arange(_LIKELIEST, device="cpu").expand(len(samples), -1), taken], 1)
+    times = torch.ones(index.shape, dtype=torch.float32, device="cpu")
     times[:, _LIKELIEST:] = tail / count
     return targets.gather(1, index), probs.gather(1, index), times
 
@@ -255,7 +258,7 @@ def _check(samples: Samples, affinity: Affinity, virtual: int, temperature: floa
 def _column_of(affinity: Affinity, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The drafter token that leads to each target and its weight; 0 and 0.0 where none does."""
     if not affinity.nnz:
-        return torch.zeros_like(targets), torch.zeros(targets.shape)
+        return torch.zeros_like(targets), torch.zeros_like(targets, dtype=torch.float32)
     begin, end = affinity.col_offsets[targets].long(), affinity.col_offsets[targets + 1].long()
     entry = begin.clamp(max=affinity.nnz - 1)
     drafts = affinity.col_drafts[entry].long().where(begin < end, 0)

@@ -94,7 +94,7 @@ class Facts:
     @cached_property
     def own(self) -> Tensor:
         """`[V_d]` int64: the target token that a drafter token stands for, -1 for a virtual one."""
-        own = torch.full((self.affinity.draft_size,), -1)
+        own = torch.full((self.affinity.draft_size,), -1, dtype=torch.int64, device="cpu")
         if self.vocabulary is not None:
             own[: self.vocabulary.draft_size] = self.vocabulary.draft_ids
         else:
@@ -112,9 +112,9 @@ class Facts:
     def ways(self) -> dict[str, Tensor]:
         """How each target token is drafted at best, as `[V_t]` bool for each way."""
         affinity = self.affinity
-        rows = torch.arange(affinity.draft_size).repeat_interleave(self.entries)
+        rows = torch.arange(affinity.draft_size, device="cpu").repeat_interleave(self.entries)
         targets = affinity.row_targets.long()
-        of_own = torch.zeros(affinity.target_size, dtype=torch.bool)
+        of_own = torch.zeros(affinity.target_size, dtype=torch.bool, device="cpu")
         of_own[targets[self.own[rows] == targets]] = True
         shared = torch.zeros_like(of_own)
         shared[targets] = True
@@ -137,7 +137,7 @@ class Facts:
         """What one drafter token drafts."""
         affinity = self.affinity
         part = slice(*affinity.row_offsets[draft : draft + 2].tolist())
-        units = affinity.row_cdf[part].diff(prepend=torch.zeros(1, dtype=torch.int64))
+        units = affinity.row_cdf[part].diff(prepend=torch.zeros(1, dtype=torch.int64, device="cpu"))
         by_prior = affinity.spread[draft].double()
         masses = by_prior @ affinity.prior.double()
         masses[affinity.row_targets[part].long()] += units.double() / ONE

@@ -235,9 +235,10 @@ def choice_of_tokens(models: Models, request: Request, documents: Documents) -> 
 
 def counts_of(documents: Documents, size: int) -> Tensor:
     """`[V_t]`, how often each token is in the whole text, also where the models do not read it."""
-    counts = torch.zeros(size, dtype=torch.int64)
+    counts = torch.zeros(size, dtype=torch.int64, device="cpu")
     for document in documents:
-        counts += torch.tensor(document.ids).bincount(minlength=size)
+        ids = torch.tensor(document.ids, dtype=torch.int64, device="cpu")
+        counts += ids.bincount(minlength=size)
     return counts
 
 

@@ -93,7 +93,7 @@ def evaluate_models(
     **options: Any,
 ) -> list[Row]:
     """As `evaluate`, with what the models' passes take on this machine."""
-    context = torch.tensor(windows[0].ids[: -draft_length - 1])
+    context = torch.tensor(windows[0].ids[: -draft_length - 1], dtype=torch.int64, device="cpu")
     times = measure_model_times(models.target, models.drafter, context, draft_length)
     read = read_models(models.target, models.drafter)
     return evaluate(

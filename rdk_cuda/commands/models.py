@@ -187,7 +187,7 @@ def refuse_different_vocabularies(
 def refuse_device(device: str) -> None:
     """One that is not there, or that computes nothing."""
     try:
-        torch.zeros(1, device=device).item()
+        torch.zeros(1, device=device, dtype=torch.float32).item()
     except (AssertionError, RuntimeError) as error:  # the former from torch without CUDA
         raise InputError(f"--device {device}: {first_line(error)}; needs cpu or cuda") from error
 

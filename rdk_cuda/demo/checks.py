@@ -36,7 +36,7 @@ class Check:
 @torch.no_grad()
 def greedy_outputs(models: Models, prompts: Sequence[Prompt], tokens: int) -> list[list[int]]:
     """The target's own greedy `generate`, up to an end token, for prompts of one length."""
-    ids = torch.tensor([prompt.ids for prompt in prompts])
+    ids = torch.tensor([prompt.ids for prompt in prompts], dtype=torch.int64, device="cpu")
     generated = models.target.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens
     )
@@ -88,7 +88,7 @@ def part_at_a_tie(
     place = next((place for place, (ours, theirs) in pairs if ours != theirs), None)
     if place is None:
         return False
-    ids = torch.tensor([[*prompt.ids, *right[:place]]])
+    ids = torch.tensor([[*prompt.ids, *right[:place]]], dtype=torch.int64, device="cpu")
     logits = models.target(ids).logits[0, -1]
     return bool((logits[output[place]] - logits[right[place]]).abs() <= TIE)
 
@@ -152,7 +152,7 @@ def draw_outputs(
 
     Every draw is a sequence of its own to the operators; all of them read one row of logits.
     """
-    seeds = torch.arange(DRAWS) + (seed << 32)
+    seeds = torch.arange(DRAWS, device="cpu") + (seed << 32)
     each: dict[str, Any] = {name: columns.expand(DRAWS, -1) for name, columns in dynamic.items()}
     draft = rdk_cuda.draft(
         draft_logits.expand(DRAWS, -1), affinity, temperature, seeds=seeds, **each
@@ -161,10 +161,10 @@ def draw_outputs(
         target_logits.expand(2 * DRAWS, -1),
         draft_logits[None],
         None if draft.stats is None else draft.stats[0, :1],
-        torch.zeros(DRAWS, dtype=torch.int32),
+        torch.zeros(DRAWS, dtype=torch.int32, device="cpu"),
         draft.tokens[:, 0],
-        torch.arange(DRAWS + 1, dtype=torch.int32),
-        torch.full((DRAWS,), temperature),
+        torch.arange(DRAWS + 1, dtype=torch.int32, device="cpu"),
+        torch.full((DRAWS,), temperature, dtype=torch.float32, device="cpu"),
         draft.temperature,
         draft.seeds,
         draft.positions,

@@ -35,6 +35,6 @@ def chi_square(draws: Tensor, probs: Tensor) -> ChiSquare:
         return ChiSquare(0.0, 0, 1.0)
     observed, mean = cells
     statistic = ((observed - mean) ** 2 / mean).sum()
-    degrees = torch.tensor(len(mean) - 1, dtype=torch.float64)
+    degrees = torch.tensor(len(mean) - 1, dtype=torch.float64, device="cpu")
     probability = torch.special.gammaincc(degrees / 2, statistic / 2)
     return ChiSquare(float(statistic), int(degrees), float(probability))

@@ -124,7 +124,7 @@ def lossless_check(
     """A method's samples at the position where its drafts are accepted every other time."""
     window, place = divmod(int((rates - 0.5).abs().argmin()), rates.shape[1])
     for _ in stages.each([window], "Checking sampled output"):
-        ids = torch.tensor([windows[window].ids[: place + 1]])
+        ids = torch.tensor([windows[window].ids[: place + 1]], dtype=torch.int64, device="cpu")
         target_logits = models.target(ids).logits[0, -1].float()
         hidden = models.drafter.base_model(ids).last_hidden_state[0, -1:]
         columns = method.drafter.columns(models.drafter_head, hidden, ids.tolist())

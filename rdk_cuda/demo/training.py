@@ -119,7 +119,7 @@ def encode(tokenizer: Tokenizer, files: list[Path]) -> Tensor:
     stream = [END_OF_TEXT_ID]
     for encoding in tokenizer.encode_batch([read_text(path) for path in files]):
         stream += [*encoding.ids, END_OF_TEXT_ID]
-    return torch.tensor(stream)
+    return torch.tensor(stream, dtype=torch.int64, device="cpu")
 
 
 class Run:
@@ -191,20 +191,22 @@ class Run:
         steps_per_epoch = (len(self.text) // CONTEXT - 2) // BATCH
         epoch, index = divmod(step, steps_per_epoch)
         starts = self.order(epoch)[index * BATCH : (index + 1) * BATCH]
-        return self.text[starts[:, None] + torch.arange(CONTEXT + 1)]
+        return self.text[starts[:, None] + torch.arange(CONTEXT + 1, device="cpu")]
 
     def shuffled_starts(self, epoch: int) -> Tensor:
         """An epoch's block starts, shuffled; the blocks are cut at other places every epoch."""
         generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + epoch)
-        offset = torch.randint(CONTEXT, (1,), generator=generator)
-        blocks = torch.randperm(len(self.text) // CONTEXT - 2, generator=generator)
+        offset = torch.randint(CONTEXT, (1,), generator=generator, device="cpu")
+        blocks = torch.randperm(len(self.text) // CONTEXT - 2, generator=generator, device="cpu")
         return offset + blocks * CONTEXT
 
     @torch.no_grad()
     def held_out_loss(self) -> float:
         """Loss on blocks spread over the held-out text: for the eye, nothing is chosen by it."""
-        starts = torch.linspace(0, len(self.held_out) - CONTEXT - 1, HELD_OUT_BLOCKS).long()
-        blocks = self.held_out[starts[:, None] + torch.arange(CONTEXT + 1)]
+        starts = torch.linspace(
+            0, len(self.held_out) - CONTEXT - 1, HELD_OUT_BLOCKS, dtype=torch.float32, device="cpu"
+        ).long()
+        blocks = self.held_out[starts[:, None] + torch.arange(CONTEXT + 1, device="cpu")]
         losses = [self.loss(part).item() for part in torch.split(blocks, BATCH)]
         return sum(losses) / len(losses)
 
@@ -287,7 +289,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         head = weight.to(torch.bfloat16)
         hidden_gradient = torch.empty_like(states)
         weight_gradient = torch.zeros_like(weight)
-        total = torch.zeros((), device=hidden.device)
+        total = torch.zeros((), device=hidden.device, dtype=torch.float32)
         for start in range(0, len(hidden), LOSS_CHUNK):
             part = slice(start, start + LOSS_CHUNK)
             columns = labels[part, None]

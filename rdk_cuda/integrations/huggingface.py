@@ -107,7 +107,8 @@ class HuggingFaceModel:
 
         self._cache = DynamicCache(config=self.model.config)
         self._cache.layers = [SlotLayer(self.slots) for _ in self._cache.layers]
-        self._alive = torch.zeros(batch_size, 0, dtype=torch.bool)  # which slots a sequence owns
+        # Which slots a sequence owns.
+        self._alive = torch.zeros(batch_size, 0, dtype=torch.bool, device="cpu")
         self._lengths = [0] * batch_size
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
@@ -126,7 +127,8 @@ class HuggingFaceModel:
                 f"the model reads ids in [0, {self._readable})"
             )
         # A padding column is seen by nobody; its position only has to be a legal one.
-        positions = (torch.tensor(self._lengths)[:, None] + real.cumsum(1) - 1).clamp_(min=0)
+        lengths = torch.tensor(self._lengths, dtype=torch.int64, device="cpu")
+        positions = (lengths[:, None] + real.cumsum(1) - 1).clamp_(min=0)
         width, kept = ids.shape[1], max(keep)
         edges = [*range(0, max(width - kept, 1), _PREFILL_COLUMNS), width]
         for start, end in pairwise(edges):
@@ -143,7 +145,8 @@ class HuggingFaceModel:
                 f"{len(self._lengths)} of them, each at least 0"
             )
         self._lengths = [min(old, new) for old, new in zip(self._lengths, lengths, strict=True)]
-        self._alive &= self._alive.cumsum(1) <= torch.tensor(self._lengths)[:, None]
+        kept = torch.tensor(self._lengths, dtype=torch.int64, device="cpu")
+        self._alive &= self._alive.cumsum(1) <= kept[:, None]
         self._drop_dead_slots()
 
     @torch.no_grad()
@@ -234,7 +237,7 @@ class HuggingFaceModel:
     def _check_against_plain_forward(self) -> None:
         """Feed two ragged sequences, one rolled back, and expect the plain forward's logits."""
         ids = [token % self._readable for token in (1, 2, 3)]
-        whole = torch.tensor([ids], device=self.device)
+        whole = torch.tensor([ids], device=self.device, dtype=torch.int64)
         plain = self.model(input_ids=whole, use_cache=False).logits[0].float()
         self.reset(2)
         self.feed([[ids[0], ids[2], ids[2]], ids[:1]], keep=[1, 1])
@@ -259,11 +262,11 @@ def _columns(tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> tuple[Tens
     already aligned as `CausalModel.feed` promises; padding may lie on both sides.
     """
     before = max(len(new) - kept for new, kept in zip(tokens, keep, strict=True))
-    ids = torch.zeros(len(tokens), before + max(keep), dtype=torch.int64)
+    ids = torch.zeros(len(tokens), before + max(keep), dtype=torch.int64, device="cpu")
     real = torch.zeros_like(ids, dtype=torch.bool)
     for b, (new, kept) in enumerate(zip(tokens, keep, strict=True)):
         own = slice(before - len(new) + kept, before + kept)
-        ids[b, own], real[b, own] = torch.tensor(new, dtype=torch.int64), True
+        ids[b, own], real[b, own] = torch.tensor(new, dtype=torch.int64, device="cpu"), True
     return ids, real
 
 

@@ -268,7 +268,7 @@ def _read_head(path: Path, target_size: int) -> tuple[Vocabulary, Tensor, Tensor
     import safetensors
 
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             _refuse_other_format(path, metadata.get("format"), metadata.get("format_version"))
             names = set(file.keys())

@@ -114,7 +114,7 @@ def _from_safetensors(path: Path, target_size: int) -> dict[str, Any]:
         raise ImportError(f"{path} is a safetensors file: pip install safetensors") from error
     found: dict[str, Any] = {}
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  it is no mapping
                 role = _role(name)
                 if role is None:
@@ -277,7 +277,7 @@ def _integers(path: Path, content: Iterable[Any]) -> Tensor:
     for at, id in enumerate(ids):
         if type(id) is not int or not -_INT64_MAX <= id <= _INT64_MAX:  # True is an int, too
             raise TokenMapError(f"{path}: [{at}] is {id!r:.40}; needs target ids")
-    return torch.tensor(ids, dtype=torch.int64)
+    return torch.tensor(ids, dtype=torch.int64, device="cpu")
 
 
 def _vector(name: str, content: Any, target_size: int) -> Tensor:

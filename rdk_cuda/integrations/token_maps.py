@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from ..arguments import on_host
 from ..tensor_file import to_bytes
 from ..vocabulary import Vocabulary
 from ..whole_file import write_whole
@@ -157,7 +158,8 @@ def from_d2t(
         [1, 2, 5]
     """
     offsets = _integers("d2t", d2t)
-    readings = {"offset": offsets + torch.arange(offsets.numel()), "absolute": offsets}
+    places = torch.arange(offsets.numel(), device="cpu")
+    readings = {"offset": offsets + places, "absolute": offsets}
     mask = None if t2d is None else _mask(t2d, target_size)
     if stored not in _CONVENTIONS:
         raise ValueError(f"from_d2t: stored is {stored!r}; needs 'offset', 'absolute' or None")
@@ -192,9 +194,9 @@ def d2t_tensors(vocabulary: Vocabulary) -> dict[str, Tensor]:
         {'d2t': tensor([1, 2]), 't2d': tensor([False,  True, False,  True])}
     """
     ids = _known_ids("d2t_tensors", vocabulary)
-    mask = torch.zeros(vocabulary.target_size, dtype=torch.bool)
+    mask = torch.zeros(vocabulary.target_size, dtype=torch.bool, device="cpu")
     mask[ids] = True
-    return {"d2t": ids - torch.arange(ids.numel()), "t2d": mask}
+    return {"d2t": ids - torch.arange(ids.numel(), device="cpu"), "t2d": mask}
 
 
 def write_d2t(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
@@ -252,7 +254,7 @@ def _refuse_other_head(content: D2T) -> None:
 
 
 def _integers(name: str, values: Tensor | Sequence[int]) -> Tensor:
-    tensor = torch.as_tensor(values).detach().cpu()
+    tensor = on_host(values)
     if tensor.dim() != 1 or not tensor.numel() or tensor.dtype not in INTEGERS:
         raise TokenMapError(
             f"{name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; needs [V_d] integers "

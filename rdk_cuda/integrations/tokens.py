@@ -36,7 +36,7 @@ def indispensable_tokens(tokenizer: Any) -> Tensor:
     ids.update(id for id, token in tokenizer.added_tokens_decoder.items() if token.special)
     known = tokenizer.get_vocab()
     ids.update(known[token] for token in _byte_tokens(tokenizer) if token in known)
-    return torch.tensor(sorted(ids), dtype=torch.int64)
+    return torch.tensor(sorted(ids), dtype=torch.int64, device="cpu")
 
 
 def _byte_tokens(tokenizer: Any) -> list[str]:

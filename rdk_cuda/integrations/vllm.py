@@ -162,7 +162,7 @@ def rejection_sample(
         draft_sampled[_existing(drafts + request + 1, rows)],
         offsets,
         slots=idx_mapping if has_distribution else None,
-        temperature=torch.where(scale == 0, 0.0, 1.0),
+        temperature=(scale != 0).float(),
         seeds=seed[slots],
         positions=pos[_existing(cu_num_logits[:-1], rows)].long() + 1,
         draft_temperature=scale if draft_temperature is None else draft_temperature[slots],
@@ -213,7 +213,7 @@ def rejection_sample_v1(
     batch = cu_num_draft_tokens.shape[0]
     device = arena.device
     if temperature is None:
-        temperature = torch.zeros(batch, device=device)
+        temperature = torch.zeros(batch, device=device, dtype=torch.float32)
     check_layout(
         "rdk_cuda.integrations.vllm.rejection_sample_v1",
         device,

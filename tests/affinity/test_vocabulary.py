@@ -46,7 +46,7 @@ def test_ids_come_in_any_integer_type_and_become_int64(dtype):
         ([0], 2**31, "target_size is 2147483648"),
         ([], 3, r"shape \[0\]"),
         ([[0, 1]], 3, r"shape \[1, 2\]"),
-        ([0.0, 1.0], 3, "dtype torch.float32"),
+        ([0.0, 1.0], 3, "dtype torch.float64"),
         ([True, False], 3, "dtype torch.bool"),
     ],
 )

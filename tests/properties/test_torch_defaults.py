@@ -1,0 +1,430 @@
+"""Neither torch's default dtype nor its default device changes what the package computes.
+
+Inputs are made when this file is imported, under torch's own defaults; each case then runs under
+others and must give the same bits on the same device.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda import (
+    Affinity,
+    CombinedTokens,
+    Draft,
+    RecentTokens,
+    SuccessorCounts,
+    SuccessorTable,
+    Vocabulary,
+    dense_reference,
+    reference,
+)
+from rdk_cuda.calibration import cluster_pruned_tokens, prune_head
+from rdk_cuda.calibration.acceptance import measure_acceptance
+from rdk_cuda.calibration.methods import METHODS, Pruning
+from rdk_cuda.calibration.recording import Recording, record
+from rdk_cuda.decoding import Output, SpeculativeDecoder
+from rdk_cuda.integrations import sglang, vllm
+from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.token_maps import read_token_map, write_d2t, write_hot_tokens
+from tests.calibration.markov_pair import TEMPERATURES, MarkovPair, material, windows
+from tests.calibration.test_methods import OPTIONS
+from tests.integrations.pair import padded, pruned, target
+
+ROOT = Path(__file__).parents[2]
+RANDOM = torch.Generator().manual_seed(5)
+SIZE = 9
+KEPT = Vocabulary([4, 0, 7, 2], SIZE)
+MEAN = torch.rand(SIZE, generator=RANDOM)
+OMEGA = torch.rand(SIZE, SIZE, generator=RANDOM)
+CLUSTERS = torch.tensor([-1, 0, -1, 0, -1, 1, 1, -1, 1])
+LOGITS = torch.randn(3, 2, 4, generator=RANDOM)
+TARGET_LOGITS = torch.randn(3, 3, SIZE, generator=RANDOM)
+SEEDS = torch.tensor([3, 4, 5])
+DYNAMIC = torch.tensor([[[1, 8]] * 2] * 3, dtype=torch.int32)
+HEAD = torch.randn(SIZE, 5, generator=RANDOM)
+PAIR = MarkovPair.random()
+DOCUMENTS = PAIR.documents()
+MATERIAL = material(PAIR)
+WEIGHTED = [{0: 0.7, 3: 0.1}, {2: 1.0}]
+
+
+def affinity() -> Affinity:
+    return Affinity.virtual_tokens(KEPT, CLUSTERS, MEAN, offset=[0.1, 0.7])
+
+
+AFFINITY, RANKED = affinity(), Affinity.first_order(KEPT, MEAN, 0.1, keep=0.7)
+
+
+def constructors() -> list[Any]:
+    scores = [0.30001, 0.30002, 0.29999, 0.1]
+    return [
+        Vocabulary.identity(4),
+        Vocabulary([1, 0], 3),
+        Vocabulary.most_likely(scores, 2, always=[3]),  # type: ignore[arg-type]  a plain list
+        Vocabulary.between({b"a": 0, b"b": 1}, {b"b": 0, b"ab": 1}),
+        KEPT.coverage(MEAN),
+        affinity(),
+        Affinity.intersection(KEPT),
+        Affinity.between({b"a": 0, b"b": 1}, {b"b": 0, b"ba": 1}),
+        Affinity.first_order(KEPT, MEAN, 0.1, keep=0.7),
+        Affinity.covariance(KEPT, OMEGA, 0.3, keep=[0.1, 0.2, 0.3, 0.7]),
+        Affinity.covariance(KEPT, OMEGA.to_sparse(), 0.3),
+        Affinity.cold_mass(KEPT, MEAN),
+        Affinity.from_rows(WEIGHTED, target_size=4),
+        Affinity.from_rows(OMEGA),
+        AFFINITY.dense(),
+        AFFINITY.expectation(OMEGA),
+        RANKED.to("cpu"),
+    ]
+
+
+def files(folder: Path) -> list[Any]:
+    AFFINITY.save(folder / "affinity")
+    successors().save(folder / "table")
+    write_d2t(KEPT, folder / "d2t.safetensors")
+    write_hot_tokens(KEPT, folder / "hot.pt")
+    (folder / "hot.txt").write_text("4\n0\n")
+    np.save(folder / "hot.npy", np.array([4, 0]))
+    maps = ("d2t.safetensors", "hot.pt", "hot.txt", "hot.npy")
+    return [
+        Affinity.load(folder / "affinity"),
+        SuccessorTable.load(folder / "table"),
+        *(read_token_map(folder / name, SIZE) for name in maps),
+    ]
+
+
+def successors() -> SuccessorTable:
+    counts = SuccessorCounts(SIZE)
+    counts.add([1, 3, 1, 5, 1, 3, 0, 8])
+    counts.add_probs(SEEDS, CLUSTERS.clamp(min=0)[:3, None], MEAN[:3, None])
+    return SuccessorTable.from_counts(counts, KEPT, width=2)
+
+
+def sources() -> list[Any]:
+    recent, table = RecentTokens(KEPT, width=2), successors()
+    both = CombinedTokens([recent, table], KEPT, width=3)
+    rows = CLUSTERS.clamp(min=0)[None].repeat(2, 1)
+    return [both([[1, 3, 8], [], [0, 5]]), both(rows), both(rows, SEEDS[:2])]
+
+
+def operators() -> list[Any]:
+    dynamic = {"dynamic_tokens": DYNAMIC, "dynamic_logits": LOGITS[..., :2].contiguous()}
+    first = rdk_cuda.draft(LOGITS[:, 0], RANKED, 0.7, seeds=3, positions=[4, 5, 6])
+    second = rdk_cuda.draft(LOGITS[:, 1], RANKED, after=first)
+    whole = rdk_cuda.draft(LOGITS, RANKED, [0.7, 0.3, 1.1], seeds=SEEDS, **dynamic)
+    copied = Draft.without_distribution(DYNAMIC[:, 0], seeds=[1, 2, 3])
+    return [
+        rdk_cuda.redistribute(LOGITS, RANKED, 0.7),
+        rdk_cuda.redistribute(LOGITS, RANKED, [0.7, 0.3, 1.1], **dynamic),
+        rdk_cuda.gather_logits(HEAD[:3, :5], HEAD, DYNAMIC[:, 0].contiguous()),
+        first,
+        whole,
+        copied,
+        rdk_cuda.verify(TARGET_LOGITS, [first, second], RANKED, 0.7),
+        rdk_cuda.verify(TARGET_LOGITS, whole, RANKED, (0.7, 0.3, 1.1)),
+        rdk_cuda.verify(TARGET_LOGITS, copied, RANKED, 0.7),
+        rdk_cuda.draft(LOGITS, RANKED, generator=torch.Generator().manual_seed(3)),
+    ]
+
+
+def serving() -> list[Any]:
+    arena = DraftArena(RANKED, slots=4, draft_length=2)
+    step = {"slots": SEEDS - 3, "temperature": MEAN[:3], "seeds": SEEDS, "positions": SEEDS}
+    drafted = [arena.draft(LOGITS[:, place], place, **step) for place in range(2)]
+    tokens = torch.stack(drafted, 1)
+    engine_v1 = {"max_spec_len": 2, "seeds": SEEDS, "arena": arena}
+    greedy, drawn = (
+        vllm.rejection_sample_v1(
+            TARGET_LOGITS.flatten(0, 1),
+            tokens.flatten(),
+            torch.tensor([2, 4, 6], dtype=torch.int32, device="cpu"),
+            positions=POSITIONS,
+            temperature=temperature,
+            slots=SEEDS - 3,
+            **engine_v1,
+        )
+        for temperature in (None, MEAN[:3])
+    )
+    chain = sglang.verify_chain(
+        TARGET_LOGITS.flatten(0, 1),
+        torch.cat([DYNAMIC[:, 0, :1], tokens], 1),
+        POSITIONS.view(3, 3),
+        SEEDS - 1,
+        MEAN[:3, None],
+        SEEDS,
+        SEEDS,
+        arena,
+        req_pool_indices=SEEDS - 3,
+    )
+    processed = vllm.rejection_sample(
+        TARGET_LOGITS.flatten(0, 1),
+        torch.cat([DYNAMIC[:, 0, :1], tokens], 1).flatten(),
+        torch.tensor([0, 3, 6, 9], dtype=torch.int32, device="cpu"),
+        POSITIONS,
+        SEEDS - 3,
+        torch.tensor([0.7, 0.0, 1.1, 0.0], dtype=torch.float32, device="cpu"),
+        POSITIONS[:4],
+        2,
+        arena,
+    )
+    return [tokens, greedy, drawn, chain, processed]
+
+
+POSITIONS = torch.arange(9)
+
+
+class Table:
+    """Logits in a table of the last token; what it makes, it makes on the host."""
+
+    device, context = torch.device("cpu"), 1 << 20
+
+    def __init__(self, table: Tensor, states: Tensor) -> None:
+        self.table, self.states, self.vocabulary_size = table, states, table.shape[1]
+        self.sequences: list[list[int]] = []
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(sequence) for sequence in self.sequences]
+
+    def reset(self, batch_size: int) -> None:
+        self.sequences = [[] for _ in range(batch_size)]
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        for sequence, length in zip(self.sequences, lengths, strict=True):
+            del sequence[length:]
+
+    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+        for sequence, new in zip(self.sequences, tokens, strict=True):
+            sequence.extend(new)
+        last = [
+            ([0] * max(keep) + s)[len(s) + max(keep) - kept :][:kept] + [0] * (max(keep) - kept)
+            for s, kept in zip(self.sequences, keep, strict=True)
+        ]
+        ids = torch.tensor(last, dtype=torch.int64, device="cpu")
+        return Output(self.table[ids], self.states[ids])
+
+
+def decoder() -> list[Any]:
+    table, states = TARGET_LOGITS.flatten(0, 1), HEAD
+    decoding = SpeculativeDecoder(
+        Table(table, states),
+        Table(table[:, :6].contiguous(), states),
+        AFFINITY,
+        draft_length=2,
+        vocabulary=KEPT,
+        dynamic_tokens=RecentTokens(KEPT, width=2),
+        full_head=(HEAD, None),
+    )
+    prompts, many = [[1, 2], [3], [5, 6, 7]], 12
+    without = SpeculativeDecoder(Table(table, states), None, RANKED, draft_length=0)
+    return [
+        each.generate(prompts, max_new_tokens=many, temperature=temperature, seeds=seeds).tokens
+        for each in (decoding, without)
+        for temperature, seeds in ((0.7, 3), ([0.7, 0.0, 1.1], [1, 2, 3]), (0.7, range(40, 43)))
+    ]
+
+
+def generation() -> list[Any]:
+    given = {"custom_generate": PRUNED_GENERATE, "max_new_tokens": 12, "do_sample": True}
+    return [target().generate(**PROMPT, temperature=0.7, **given)]
+
+
+PROMPT, PRUNED_GENERATE = padded(4, 7), pruned(seed=3)
+
+
+def calibration(folder: Path) -> list[Any]:
+    head, prior = PAIR.full_head, PAIR.target_logits.softmax(-1).mean(0)
+    kept = Vocabulary.most_likely(prior, 15)
+    clusters = cluster_pruned_tokens(head[0], kept, prior, count=4)
+    virtual = Affinity.virtual_tokens(kept, clusters, prior)
+    read: list[Any] = []
+    for _ in range(2):  # the second time from the file
+        recording = record(
+            PAIR.read,
+            windows(DOCUMENTS),
+            temperatures=TEMPERATURES,
+            memory=1 << 26,
+            context=64,
+            state=folder / "state",
+        )
+        read.append(recording)
+    recording.save(folder / "recording")
+    pruning = Pruning(MATERIAL, kept, OPTIONS)
+    methods = [pruning.method(name, 0.7) for name in METHODS]
+    drafters = {0.7: [method.drafter for method in methods if method.drafter]}
+    rates = measure_acceptance(PAIR.read, head, drafters, windows(DOCUMENTS[:2]))
+    return [
+        clusters,
+        prune_head(*head, kept, virtual=virtual),
+        read,
+        Recording.load(folder / "recording"),
+        [method.drafter for method in methods],
+        [method.tuned for method in methods],
+        rates,
+    ]
+
+
+def references() -> list[Any]:
+    at = dense_reference.with_kept_mass(OMEGA[:4], KEPT.draft_ids, 0.7)
+    flat = LOGITS.flatten(0, 1)
+    temperature = MEAN[:6]
+    seeds = POSITIONS[:6]
+    return [
+        at,
+        reference.redistribute(flat, temperature, *RANKED.columns, RANKED.row_top),
+        reference.draft(flat, temperature, seeds, seeds, *RANKED.rows),
+    ]
+
+
+CASES: dict[str, Callable[[Path], Any]] = {
+    "constructors": lambda folder: constructors(),
+    "files": files,
+    "dynamic tokens": lambda folder: [successors(), sources()],
+    "operators": lambda folder: operators(),
+    "serving": lambda folder: serving(),
+    "decoder": lambda folder: decoder(),
+    "generate": lambda folder: generation(),
+    "calibration": calibration,
+    "references": lambda folder: references(),
+}
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def default_device(device: str) -> Iterator[None]:
+    torch.set_default_device(device)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+DEFAULTS: dict[str, Callable[[], Any]] = {
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "with meta": lambda: torch.device("meta"),
+    "set_default_device meta": lambda: default_device("meta"),
+}
+
+
+def tensors_in(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """Every tensor, number and text within, and where it is."""
+    if dataclasses.is_dataclass(value) or isinstance(value, SuccessorTable):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from tensors_in(entry, f"{at}.{name}")
+    elif isinstance(value, (list, tuple)):
+        for place, entry in enumerate(value):
+            yield from tensors_in(entry, f"{at}[{place}]")
+    elif isinstance(value, (Tensor, int, float, str)):
+        yield at, value
+
+
+def same(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor):
+        return bool(one == other)
+    if (one.dtype, one.device, one.shape) != (other.dtype, other.device, other.shape):
+        return False
+    return torch.equal(one.nan_to_num(1e30), other.nan_to_num(1e30)) and torch.equal(
+        one.isnan(), other.isnan()
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("defaults", DEFAULTS)
+@pytest.mark.usefixtures("one_thread")
+def test_results_are_the_same_bits_whatever_torch_defaults_to(
+    case: str, defaults: str, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("ordinary", "changed")]
+    for folder in folders:
+        folder.mkdir()
+    expected = list(tensors_in(CASES[case](folders[0])))
+    with DEFAULTS[defaults]():
+        found = CASES[case](folders[1])
+    got = list(tensors_in(found))
+    assert [at for at, _ in got] == [at for at, _ in expected]
+    assert expected
+    different = [
+        at for (at, one), (_, other) in zip(expected, got, strict=True) if not same(one, other)
+    ]
+    assert not different
+
+
+NAMES_DEVICE = {
+    *("arange", "as_tensor", "asarray", "empty", "eye", "full", "linspace", "logspace", "ones"),
+    *("rand", "randint", "randn", "randperm", "range", "scalar_tensor", "sparse_bsr_tensor"),
+    *("sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor"),
+    *("tensor", "tril_indices", "triu_indices", "zeros"),
+}
+NAMES_DTYPE = {"empty", "eye", "full", "linspace", "ones", "rand", "randn", "tensor", "zeros"}
+
+
+def left_to_defaults(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of each call that leaves its device or its dtype to torch's defaults."""
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        owner, name = node.func.value, node.func.attr
+        if isinstance(owner, ast.Name) and owner.id == "torch":
+            named = {keyword.arg for keyword in node.keywords}
+            if (name in NAMES_DEVICE and "device" not in named) or (
+                name in NAMES_DTYPE and "dtype" not in named
+            ):
+                yield node.lineno, name
+
+
+def test_every_tensor_made_in_the_package_names_its_device_and_dtype() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: torch.{name}"
+        for path in sorted((ROOT / "rdk_cuda").rglob("*.py"))
+        for line, name in left_to_defaults(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("torch.zeros(3)", [1]),
+        ("torch.zeros(3, dtype=torch.int64)", [1]),
+        ("torch.full((2,), 0.7, device=x)", [1]),
+        ("torch.arange(3)", [1]),
+        ("torch.arange(3, device=x)\ntorch.zeros(3, device=x, dtype=y)\nx.new_zeros(3)", []),
+    ],
+)
+def test_that_check_finds_what_is_left_to_defaults(source: str, lines: list[int]) -> None:
+    assert [line for line, _ in left_to_defaults(source)] == lines
+
+
+@pytest.mark.parametrize("defaults", ["float64", "bfloat16"])
+def test_a_number_as_a_temperature_is_float32(defaults: str) -> None:
+    with DEFAULTS[defaults]():
+        drafted = rdk_cuda.draft(LOGITS, RANKED, 0.7, seeds=1)
+        copied = Draft.without_distribution(DYNAMIC[:, 0], seeds=1)
+        decided = rdk_cuda.verify(TARGET_LOGITS, copied, RANKED, 0.7)
+    assert torch.equal(drafted.temperature, torch.full((3,), 0.7, dtype=torch.float32))
+    assert copied.temperature.dtype == torch.float32
+    assert torch.equal(decided.tokens, rdk_cuda.verify(TARGET_LOGITS, copied, RANKED, 0.7).tokens)
