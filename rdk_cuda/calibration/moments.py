@@ -119,15 +119,15 @@ class TargetMatrix(NamedTuple):
         tokens, row = targets.flatten().unique(return_inverse=True)
         order = row.argsort(stable=True)
         offsets = torch.bincount(row, minlength=tokens.numel() + 1).cumsum(0)
-        samples = torch.arange(count).repeat_interleave(targets.shape[1])[order]
+        samples = torch.arange(count, device="cpu").repeat_interleave(targets.shape[1])[order]
         matrix = sparse_rows(
             torch.nn.functional.pad(offsets, (1, 0)),
             samples,
             probs.flatten()[order] / max(1, count),
             (tokens.numel() + 1, count),
         )
-        place = torch.full((target_size,), tokens.numel())
-        place[tokens] = torch.arange(tokens.numel())
+        place = torch.full((target_size,), tokens.numel(), dtype=torch.int64, device="cpu")
+        place[tokens] = torch.arange(tokens.numel(), device="cpu")
         return cls(tokens, place, matrix)
 
     def joint_with(

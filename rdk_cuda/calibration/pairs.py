@@ -106,8 +106,10 @@ def _by_target(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The columns of S that have entries, as rows, then an empty one; and each target's row."""
     counts = affinity.col_offsets.diff().long()
     reached = counts.nonzero().flatten()
-    column_of = torch.full((affinity.target_size,), reached.numel())
-    column_of[reached] = torch.arange(reached.numel())
+    column_of = torch.full(
+        (affinity.target_size,), reached.numel(), dtype=torch.int64, device="cpu"
+    )
+    column_of[reached] = torch.arange(reached.numel(), device="cpu")
     offsets = torch.nn.functional.pad(counts[reached].cumsum(0), (1, 1))
     offsets[-1] = offsets[-2]
     shape = (reached.numel() + 1, affinity.draft_size)
