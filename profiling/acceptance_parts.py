@@ -10,14 +10,12 @@ from functools import cached_property
 from typing import Any
 
 from rdk_cuda import Vocabulary
+from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import (
     RECOMMENDED,
     VIRTUAL,
-    Material,
     Method,
-    Options,
     Pruning,
-    successor_counts,
 )
 from rdk_cuda.calibration.reading import Read, read_models
 from rdk_cuda.calibration.recording import Recording, record

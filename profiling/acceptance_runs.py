@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rdk_cuda.calibration.material import Options
 from rdk_cuda.calibration.methods import (
     COVARIANCE,
     DYNAMIC,
@@ -15,7 +16,6 @@ from rdk_cuda.calibration.methods import (
     RECOMMENDED,
     SECOND_MOMENT,
     VIRTUAL,
-    Options,
 )
 
 __all__ = ["CODE", "DEMO", "PARTS", "PROSE", "SHARP", "Run"]

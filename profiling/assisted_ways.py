@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Vocabulary
+from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import (
     RECOMMENDED,
     VIRTUAL,
-    Material,
     Method,
-    Options,
     Pruning,
-    successor_counts,
 )
 from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.recording import record

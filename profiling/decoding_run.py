@@ -18,7 +18,10 @@ import torch
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.__main__ import INTERRUPTED, Parser
-from rdk_cuda.calibration.methods import Material, Options, Pruning, successor_counts
+from rdk_cuda.calibration.material import Material, Options, successor_counts
+from rdk_cuda.calibration.methods import (
+    Pruning,
+)
 from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.recording import record
 from rdk_cuda.calibration.windows import cut_windows

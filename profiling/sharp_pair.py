@@ -27,7 +27,12 @@ from torch import Tensor
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.calibration.acceptance import acceptance
 from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
-from rdk_cuda.calibration.methods import FULL, Material, Method, Options, Pruning
+from rdk_cuda.calibration.material import Material, Options
+from rdk_cuda.calibration.methods import (
+    FULL,
+    Method,
+    Pruning,
+)
 from rdk_cuda.calibration.offsets import calibrate_offsets, with_offsets
 from rdk_cuda.calibration.reading import Read, Reading, read_models
 from rdk_cuda.calibration.windows import cut_windows

@@ -15,7 +15,13 @@ from .clusters import cluster_pruned_tokens
 from .drafter import PrunedDrafter, sampled_acceptance
 from .heads import prune_head
 from .low_rank import LowRankHead, low_rank_head, screened_tokens
-from .methods import METHODS, RECOMMENDED, Material, Method, Options, Pruning, successor_counts
+from .material import Material, Options, successor_counts
+from .methods import (
+    METHODS,
+    RECOMMENDED,
+    Method,
+    Pruning,
+)
 from .moments import second_moment
 from .offsets import calibrate_offsets, with_offsets
 from .reading import Read, Reading, read_models

@@ -1,37 +1,15 @@
-"""What methods are built from and what they are called."""
+"""What methods are built from, and how large they may be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..affinity import Affinity
 from ..successors import SuccessorCounts
-from ..vocabulary import Vocabulary
-from .drafter import FullHead, PrunedDrafter
+from .drafter import FullHead
 from .recording import Recording
 
-__all__ = [
-    "COVARIANCE",
-    "DYNAMIC",
-    "FIRST_ORDER",
-    "FULL",
-    "LOW_RANK",
-    "PRUNED",
-    "RECOMMENDED",
-    "SECOND_MOMENT",
-    "VIRTUAL",
-    "Material",
-    "Method",
-    "Options",
-    "successor_counts",
-]
-
-FULL, PRUNED = "full drafter", "pruned drafter"
-FIRST_ORDER, SECOND_MOMENT, COVARIANCE = "first-order RDK", "RDK, E[p pᵀ]", "RDK, covariance"
-LOW_RANK = "low-rank head"
-DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
-RECOMMENDED = "virtual+dynamic"
+__all__ = ["Material", "Options", "successor_counts"]
 
 _SUCCESSOR_TARGETS = 256  # likeliest next tokens of a sample that count as successors
 
@@ -80,35 +58,6 @@ class Material:
     recording: Recording
     full_head: FullHead
     counts: SuccessorCounts | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Method:
-    """A drafter and how it came about.
-
-    Attributes:
-        name: one of `METHODS`, or FULL.
-        keep: the share of the vocabulary that its head keeps.
-        tuned: what was chosen on the calibration text, in words; empty where nothing is.
-        rank: of a low-rank head, whose `drafter` has the matrix that it makes.
-    """
-
-    name: str
-    keep: float
-    drafter: PrunedDrafter
-    tuned: str = ""
-    rank: int | None = None
-
-    def __str__(self) -> str:
-        """For example `virtual tokens at 25 %`."""
-        return f"{self.name} at {100 * self.keep:.4g} %"
-
-    @classmethod
-    def full(cls, full_head: FullHead) -> Method:
-        """The drafter as it is."""
-        everything = Vocabulary.identity(full_head[0].shape[0])
-        drafter = PrunedDrafter(everything, Affinity.intersection(everything), *full_head)
-        return cls(FULL, 1.0, drafter)
 
 
 def successor_counts(

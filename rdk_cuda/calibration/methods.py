@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -15,24 +15,10 @@ from ..dynamic import CombinedTokens
 from ..successors import SuccessorTable, recent_and_successors
 from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
-from .drafter import PrunedDrafter
+from .drafter import FullHead, PrunedDrafter
 from .heads import prune_head
 from .low_rank import low_rank_head
-from .material import (
-    COVARIANCE,
-    DYNAMIC,
-    FIRST_ORDER,
-    FULL,
-    LOW_RANK,
-    PRUNED,
-    RECOMMENDED,
-    SECOND_MOMENT,
-    VIRTUAL,
-    Material,
-    Method,
-    Options,
-    successor_counts,
-)
+from .material import Material, Options
 from .moments import second_moment
 from .offsets import calibrate_offsets, with_offsets
 from .samples import Samples
@@ -50,12 +36,45 @@ __all__ = [
     "RECOMMENDED",
     "SECOND_MOMENT",
     "VIRTUAL",
-    "Material",
     "Method",
-    "Options",
     "Pruning",
-    "successor_counts",
 ]
+
+
+FULL, PRUNED = "full drafter", "pruned drafter"
+FIRST_ORDER, SECOND_MOMENT, COVARIANCE = "first-order RDK", "RDK, E[p pᵀ]", "RDK, covariance"
+LOW_RANK = "low-rank head"
+DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
+RECOMMENDED = "virtual+dynamic"
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """A drafter and how it came about.
+
+    Attributes:
+        name: one of `METHODS`, or FULL.
+        keep: the share of the vocabulary that its head keeps.
+        tuned: what was chosen on the calibration text, in words; empty where nothing is.
+        rank: of a low-rank head, whose `drafter` has the matrix that it makes.
+    """
+
+    name: str
+    keep: float
+    drafter: PrunedDrafter
+    tuned: str = ""
+    rank: int | None = None
+
+    def __str__(self) -> str:
+        """For example `virtual tokens at 25 %`."""
+        return f"{self.name} at {100 * self.keep:.4g} %"
+
+    @classmethod
+    def full(cls, full_head: FullHead) -> Method:
+        """The drafter as it is."""
+        everything = Vocabulary.identity(full_head[0].shape[0])
+        drafter = PrunedDrafter(everything, Affinity.intersection(everything), *full_head)
+        return cls(FULL, 1.0, drafter)
 
 
 class Pruning:

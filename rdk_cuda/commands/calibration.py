@@ -12,14 +12,12 @@ from rich.console import Console
 from torch import Tensor
 
 from rdk_cuda import Vocabulary
+from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import (
     PRUNED,
     RECOMMENDED,
-    Material,
     Method,
-    Options,
     Pruning,
-    successor_counts,
 )
 from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.recording import Recording, record

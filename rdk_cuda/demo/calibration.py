@@ -3,17 +3,15 @@
 from collections.abc import Iterable, Sequence
 
 from rdk_cuda import Vocabulary
+from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import (
     DYNAMIC,
     FIRST_ORDER,
     PRUNED,
     RECOMMENDED,
     VIRTUAL,
-    Material,
     Method,
-    Options,
     Pruning,
-    successor_counts,
 )
 from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.recording import Each, record

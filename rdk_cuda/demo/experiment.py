@@ -7,7 +7,11 @@ import torch
 from torch import Tensor
 
 from rdk_cuda.calibration.acceptance import measure_acceptance
-from rdk_cuda.calibration.methods import RECOMMENDED, Material, Method
+from rdk_cuda.calibration.material import Material
+from rdk_cuda.calibration.methods import (
+    RECOMMENDED,
+    Method,
+)
 from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.windows import Window
 from rdk_cuda.commands.errors import InputError

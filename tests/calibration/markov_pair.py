@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.drafter import FullHead
-from rdk_cuda.calibration.methods import Material, successor_counts
+from rdk_cuda.calibration.material import Material, successor_counts
 from rdk_cuda.calibration.reading import Reading
 from rdk_cuda.calibration.recording import record
 from rdk_cuda.calibration.windows import Window

@@ -16,6 +16,7 @@ from rdk_cuda.calibration.acceptance import (
     recovered_share,
 )
 from rdk_cuda.calibration.drafter import PrunedDrafter, sampled_acceptance
+from rdk_cuda.calibration.material import Options
 from rdk_cuda.calibration.methods import (
     DYNAMIC,
     FULL,
@@ -23,7 +24,6 @@ from rdk_cuda.calibration.methods import (
     RECOMMENDED,
     VIRTUAL,
     Method,
-    Options,
     Pruning,
 )
 from rdk_cuda.calibration.windows import Window

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.drafter import PrunedDrafter, sampled_acceptance
+from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import (
     COVARIANCE,
     DYNAMIC,
@@ -25,11 +26,8 @@ from rdk_cuda.calibration.methods import (
     RECOMMENDED,
     SECOND_MOMENT,
     VIRTUAL,
-    Material,
     Method,
-    Options,
     Pruning,
-    successor_counts,
 )
 from rdk_cuda.calibration.samples import Samples
 from rdk_cuda.ops import redistribute

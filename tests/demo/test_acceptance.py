@@ -10,6 +10,7 @@ import torch
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.acceptance import measure_acceptance
+from rdk_cuda.calibration.material import Material
 from rdk_cuda.calibration.methods import (
     DYNAMIC,
     FIRST_ORDER,
@@ -17,7 +18,6 @@ from rdk_cuda.calibration.methods import (
     PRUNED,
     RECOMMENDED,
     VIRTUAL,
-    Material,
     Method,
 )
 from rdk_cuda.calibration.reading import read_models

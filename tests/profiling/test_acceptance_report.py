@@ -21,7 +21,7 @@ from profiling.corpora import Corpus
 from profiling.serving_pair import serving_cost, serving_speed_up
 from rdk_cuda.calibration import methods as names
 from rdk_cuda.calibration.acceptance import Interval
-from rdk_cuda.calibration.methods import Options
+from rdk_cuda.calibration.material import Options
 from rdk_cuda.commands.evaluation_files import Row, evaluation_row, read_evaluation
 from rdk_cuda.commands.models import Models, load_models
 

@@ -22,7 +22,7 @@ from rdk_cuda.calibration import methods as names
 from rdk_cuda.calibration import prune_head
 from rdk_cuda.calibration.acceptance import measure_acceptance
 from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
-from rdk_cuda.calibration.methods import Material, Options
+from rdk_cuda.calibration.material import Material, Options
 from rdk_cuda.calibration.reading import Read, Reading
 from rdk_cuda.calibration.recording import record
 from rdk_cuda.calibration.windows import Window
