@@ -6,6 +6,7 @@ into how many registers, must be known there too.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -15,11 +16,29 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 KERNELS = ROOT / "csrc" / "kernels"
 DEFAULT_ARCHS = "80 86 89 90a 100 120"
-FLAGS = ["-std=c++17", "-O3", "-Xptxas=-v", "-Xcompiler=-fPIC,-fvisibility=hidden"]
+
+
+def assigned(file: str, name: str) -> Any:
+    """The literal that a module of the package assigns to a name, without importing the package."""
+    source = (ROOT / "rdk_cuda" / file).read_text(encoding="utf-8")
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
+            return ast.literal_eval(statement.value)
+    sys.exit(f"rdk_cuda/{file} does not assign {name}.")
+
+
+# What decides the bits of a result is the same for both compilers.
+FLAGS = [
+    *assigned("nvrtc.py", "OPTIONS"),
+    "-O3",
+    "-Xptxas=-v",
+    "-Xcompiler=-fPIC,-fvisibility=hidden",
+]
 
 RULE = """\
 rule nvcc
@@ -84,7 +103,9 @@ def compile_objects(folder: Path, archs: Sequence[str]) -> list[Path]:
     codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
     if archs[-1].isdigit():
         codes.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
-    outputs = {folder / f"{source.stem}.o": (source, ["-c", *codes]) for source in sources()}
+    # Compressed, because lines make code three times as large.
+    target = ["-c", "-Xfatbin=-compress-all", *codes]
+    outputs = {folder / f"{source.stem}.o": (source, target) for source in sources()}
     run_ninja(folder, outputs)
     return list(outputs)
 

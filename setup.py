@@ -12,7 +12,6 @@ Environment:
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import shutil
@@ -49,13 +48,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH_TARGET:
     sys.exit(f"rdk_cuda needs torch 2.11 or later; this is torch {torch.__version__}.")
 
 
-def version() -> str:
-    """The one version, from rdk_cuda/version.py, without importing the package."""
-    source = (ROOT / "rdk_cuda" / "version.py").read_text(encoding="utf-8")
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__version__":
-            return str(ast.literal_eval(statement.value))
-    sys.exit("rdk_cuda/version.py does not assign __version__.")
+VERSION = kernels.assigned("version.py", "__version__")
 
 
 def cuda_decision() -> tuple[bool, str]:
@@ -79,7 +72,7 @@ def build_info() -> dict[str, object]:
     """What rdk_cuda.build_info() will report; compiled into the module."""
     with_cuda, reason = cuda_decision()
     return {
-        "version": version(),
+        "version": VERSION,
         "torch_target": ".".join(map(str, TORCH_TARGET)),
         "built_with_torch": torch.__version__,
         "cuda": torch.version.cuda if with_cuda else None,
@@ -225,7 +218,7 @@ print(
 )
 old = int(setuptools.__version__.split(".")[0]) < SETUPTOOLS_TARGET
 setup(
-    version=version(),
+    version=VERSION,
     distclass=WithoutMetadata if old else Distribution,
     ext_modules=[extension(INFO)],
     cmdclass={

@@ -39,7 +39,9 @@ from .version import __version__
 
 __all__ = ["compile", "disable", "enable"]
 
-OPTIONS = ("-std=c++17",)
+# nvcc is given the same (build_kernels.py). One rounding for each operation, so that a sum has the
+# same bits in every kernel; and lines, by which profilers and sanitizers name what they find.
+OPTIONS = ("-std=c++17", "-fmad=false", "-lineinfo")
 # A block may have this much dynamic shared memory without asking; launch_kernel.cuh asks as well.
 ALWAYS_ALLOWED = 48 * 1024
 

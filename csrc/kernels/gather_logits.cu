@@ -1,6 +1,9 @@
 // gather_logits: rows of the full head dotted with the hidden state. Memory floor: the bytes of the
-// gathered rows. A warp takes a token; its lanes stride the row by 128-bit loads, and the hidden
-// state comes from cache.
+// gathered rows. A warp takes a token; its lanes stride the row by 128-bit loads, four steps of
+// them under way at once, and the hidden state comes from cache. A step of a bfloat16 row is 512
+// bytes for 40 instructions. In the time that an H200 takes to bring them (4.8 TB/s over 132
+// multiprocessors at 1.7 GHz) a multiprocessor issues 96, so there is room for products and sums
+// that are rounded one by one.
 
 #include "gather_logits.h"
 
@@ -13,6 +16,9 @@ namespace {
 
 constexpr int kThreads = GatherLogitsLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
+// On a multiprocessor, at least. Without a bound the compiler saves registers, and waits for each
+// pair of loads.
+constexpr int kBlocks = 2;
 
 __device__ __forceinline__ void store_logit(float value, float* out) { *out = value; }
 
@@ -72,7 +78,8 @@ __device__ __forceinline__ float warp_dot(const Logits<T>& row, const Logits<T>&
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) gather_logits_kernel(const GatherLogitsLaunch launch) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    gather_logits_kernel(const GatherLogitsLaunch launch) {
   const GatherLogitsParams& params = launch.params;
   const int row = blockIdx.x / launch.splits;
   const int split = blockIdx.x % launch.splits;

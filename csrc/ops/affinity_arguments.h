@@ -42,6 +42,20 @@ inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logi
   return columns;
 }
 
+// Names both widths where an affinity, in itself consistent, is of another drafter than the logits;
+// what does not fit within an affinity is named by its own argument.
+inline void same_width(const Checks& checks, int64_t draft_size, const Tensor& bias,
+                       const Tensor& spread) {
+  checks.dimensions("bias", bias, 1, "[V_d], one for each column of draft_logits");
+  const int64_t tokens = bias.size(0);
+  if (tokens != draft_size && tokens == spread.size(0)) {
+    checks.refuse("draft_logits", "has " + std::to_string(draft_size) + " columns",
+                  std::to_string(tokens) +
+                      ", the drafter tokens of this affinity; pass the logits of the drafter that "
+                      "it was built for");
+  }
+}
+
 // R; spread is the first argument that shows it.
 inline int64_t affinity_rank(const Checks& checks, const Tensor& spread) {
   checks.dimensions("spread", spread, 2, "[V_d, R]");
@@ -53,11 +67,12 @@ inline int64_t affinity_rank(const Checks& checks, const Tensor& spread) {
 }
 
 inline AffinityColumns affinity_columns(const Checks& checks, int64_t draft_size,
-                                        const Tensor& col_offsets, const Tensor& col_drafts,
-                                        const Tensor& col_weights, const Tensor& spread,
-                                        const Tensor& prior) {
+                                        const Tensor& bias, const Tensor& col_offsets,
+                                        const Tensor& col_drafts, const Tensor& col_weights,
+                                        const Tensor& spread, const Tensor& prior) {
   AffinityColumns columns{};
   columns.rank = affinity_rank(checks, spread);
+  same_width(checks, draft_size, bias, spread);
   checks.dimensions("col_offsets", col_offsets, 1, "[V_t + 1]");
   columns.target_size = col_offsets.size(0) - 1;
   if (columns.target_size < 1) {
@@ -83,13 +98,14 @@ inline AffinityColumns affinity_columns(const Checks& checks, int64_t draft_size
   return columns;
 }
 
-inline AffinityRows affinity_rows(const Checks& checks, int64_t draft_size,
+inline AffinityRows affinity_rows(const Checks& checks, int64_t draft_size, const Tensor& bias,
                                   const Tensor& row_offsets, const Tensor& row_targets,
                                   const Tensor& row_cdf, const Tensor& row_top,
                                   const Tensor& spread, const Tensor& spread_cdf,
                                   const Tensor& prior_cdf) {
   AffinityRows rows{};
   rows.rank = affinity_rank(checks, spread);
+  same_width(checks, draft_size, bias, spread);
   checks.dimensions("row_targets", row_targets, 1, "[nnz]");
   checks.dimensions("prior_cdf", prior_cdf, 2, "[R, V_t]");
   rows.target_size = prior_cdf.size(1);

@@ -152,10 +152,11 @@ inline Shape with_last(Shape leading, int64_t last) {
 }
 
 // Folds the leading dimensions into at most two strides, so that slices and padded rows are read
-// where they lie.
+// where they lie. A tensor without elements has no strides that matter; NumPy gives it zeros.
 inline Rows Checks::rows(const char* argument, const Tensor& tensor) const {
   const int64_t last = tensor.dim() - 1;
-  if (tensor.size(last) > 1 && tensor.stride(last) != 1) {
+  const bool empty = tensor.numel() == 0;
+  if (!empty && tensor.size(last) > 1 && tensor.stride(last) != 1) {
     refuse(argument, "has stride " + std::to_string(tensor.stride(last)) + " in its last dimension",
            "1; call .contiguous()");
   }
@@ -176,7 +177,7 @@ inline Rows Checks::rows(const char* argument, const Tensor& tensor) const {
     refuse(argument, "has " + std::to_string(count) + " rows",
            "at most " + std::to_string(kMaxRows));
   }
-  if (count == 0 || folded.empty()) return rows;
+  if (empty || folded.empty()) return rows;
   if (folded.size() > 2) {
     refuse(argument, "has rows with more than two different strides",
            "at most two; call .contiguous()");

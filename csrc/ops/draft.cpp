@@ -17,8 +17,8 @@ std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& tempe
   const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
 
   DraftParams params{};
-  params.affinity = affinity_rows(checks, draft_size, row_offsets, row_targets, row_cdf, row_top,
-                                  spread, spread_cdf, prior_cdf);
+  params.affinity = affinity_rows(checks, draft_size, bias, row_offsets, row_targets, row_cdf,
+                                  row_top, spread, spread_cdf, prior_cdf);
   params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
                                dynamic_tokens, dynamic_logits);
   constexpr const char* kLeading = "the leading shape of draft_logits";

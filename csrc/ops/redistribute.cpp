@@ -15,8 +15,8 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const
   const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
 
   RedistributeParams params{};
-  params.affinity =
-      affinity_columns(checks, draft_size, col_offsets, col_drafts, col_weights, spread, prior);
+  params.affinity = affinity_columns(checks, draft_size, bias, col_offsets, col_drafts, col_weights,
+                                     spread, prior);
   params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
                                dynamic_tokens, dynamic_logits);
   checks.plain("row_top", row_top, ScalarType::Int, {draft_size},

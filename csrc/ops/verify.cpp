@@ -55,7 +55,7 @@ std::tuple<Tensor, Tensor> verify(
   const Dtype dtype = checks.logits("draft_logits", draft_logits);
   checks.dimensions("draft_logits", draft_logits, 2, "[M, V_d]");
   params.draft_rows_available = draft_logits.size(0);
-  params.affinity = affinity_columns(checks, draft_logits.size(1), col_offsets, col_drafts,
+  params.affinity = affinity_columns(checks, draft_logits.size(1), bias, col_offsets, col_drafts,
                                      col_weights, spread, prior);
   params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
                                dynamic_tokens, dynamic_logits);

@@ -1,4 +1,4 @@
-"""What the assembler made of the kernels, read from cubins with NVIDIA's tools from PyPI."""
+"""What the assembler made of the kernels, read from cubins with NVIDIA's disassembler from PyPI."""
 
 from __future__ import annotations
 
@@ -7,62 +7,115 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-TOOLS = {"cuobjdump": "nvidia-cuda-cuobjdump", "nvdisasm": "nvidia-cuda-nvdisasm"}
-INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+PACKAGE = "nvidia-cuda-nvdisasm"
+KERNEL = re.compile(r"^\.text\.(\S+):")
+SUBROUTINE = re.compile(r"^(\$__internal_\S+):")  # the compiler's own, such as a division's
+LINE = re.compile(r'//## File "([^"]*)", line (\d+)')
+INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?) ;")
 CONTROL_FLOW = ("BRA", "BRX", "CALL", "RET", "EXIT", "BSYNC", "BAR", "WARPSYNC")
 
 
-def find_tool(name: str) -> Path | None:
-    """The tool of the PyPI package, or the one of a toolkit on the PATH."""
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction, and the line of source that it was made for, where that is known."""
+
+    code: str
+    operands: str = ""
+    file: str = ""
+    line: int = 0
+
+    @property
+    def name(self) -> str:
+        """The operation without what modifies it."""
+        return self.code.split(".")[0]
+
+    @property
+    def registers(self) -> list[int]:
+        """Every register that an operand names, in order."""
+        return [int(number) for number in re.findall(r"\bR(\d+)\b", self.operands)]
+
+    def is_wide(self) -> bool:
+        """Whether it moves 16 bytes or more."""
+        return ".128" in self.code or ".256" in self.code
+
+
+def find_nvdisasm() -> Path | None:
+    """The disassembler of the PyPI package, or the one of a toolkit on the PATH."""
     try:
-        for file in importlib.metadata.files(TOOLS[name]) or []:
+        for file in importlib.metadata.files(PACKAGE) or []:
             path = Path(str(file.locate()))
-            if path.name == name and os.access(path, os.X_OK):
+            if path.name == "nvdisasm" and os.access(path, os.X_OK):
                 return path
     except importlib.metadata.PackageNotFoundError:
         pass
-    found = shutil.which(name)
+    found = shutil.which("nvdisasm")
     return Path(found) if found else None
 
 
-def instructions(cubin: Path) -> dict[str, list[str]]:
-    """Every kernel's instructions by its mangled name: operation codes, in order."""
-    tools = [find_tool(name) for name in TOOLS]
-    assert all(tools), "find_tool was to be asked first"
-    folders = [str(tool.parent) for tool in tools if tool]  # cuobjdump calls nvdisasm
-    result = subprocess.run(
-        [str(tools[0]), "-sass", str(cubin)],
-        env=os.environ | {"PATH": os.pathsep.join([*folders, os.environ["PATH"]])},
-        capture_output=True,
-        text=True,
-    )
+def instructions(cubin: Path) -> dict[str, list[Instruction]]:
+    """Every kernel's instructions, in order, by its mangled name."""
+    tool = find_nvdisasm()
+    assert tool, "find_nvdisasm was to be asked first"
+    result = subprocess.run([tool, "-c", "-g", cubin], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    kernels: dict[str, list[str]] = {}
-    for line in result.stdout.splitlines():
-        if "Function : " in line:
-            codes = kernels.setdefault(line.split("Function : ")[1].strip(), [])
-        elif match := INSTRUCTION.match(line):
-            codes.append(match[1])
+    kernels: dict[str, list[Instruction]] = {}
+    file, line = "", 0
+    for text in result.stdout.splitlines():
+        if match := KERNEL.match(text):
+            sequence = kernels.setdefault(match[1], [])
+            file, line = "", 0
+        elif match := SUBROUTINE.match(text):
+            file, line = match[1], 0
+        elif match := LINE.search(text):
+            file, line = match[1], int(match[2])
+        elif match := INSTRUCTION.match(text):
+            sequence.append(Instruction(match[1], match[2], file, line))
     return kernels
 
 
-def local_memory(codes: list[str]) -> list[str]:
+def local_memory(sequence: list[Instruction]) -> list[str]:
     """The instructions that read or write local memory."""
-    return [code for code in codes if code.split(".")[0] in ("LDL", "STL")]
+    return [each.code for each in sequence if each.name in ("LDL", "STL")]
 
 
-def loads_under_way(codes: list[str]) -> int:
-    """The most 16-byte (or wider) global loads between two branches, so issued back to back.
+def loads_before_use(sequence: list[Instruction], name: str) -> list[int]:
+    """How many 16-byte global loads are issued before the first of them is waited for, run by run.
 
-    LDG loads into registers, LDGSTS (cp.async) into shared memory.
+    Args:
+        name: LDG, which loads into registers and is waited for by whatever names one of them; or
+            LDGSTS (cp.async), which copies into shared memory and is waited for by DEPBAR.
     """
-    most = run = 0
-    for code in codes:
-        if code.split(".")[0] in CONTROL_FLOW:
-            run = 0
-        if code.startswith(("LDG.E", "LDGSTS.E")) and (".128" in code or ".256" in code):
-            run += 2 if ".256" in code else 1
-            most = max(most, run)
-    return most
+    runs = [0]
+    loaded: set[int] = set()
+    for each in sequence:
+        waits = each.name in CONTROL_FLOW or each.name == "DEPBAR"
+        if waits or loaded & set(each.registers):
+            runs.append(0)
+            loaded.clear()
+        if each.name == name and each.is_wide():
+            runs[-1] += 2 if ".256" in each.code else 1
+            if name == "LDG":
+                into = re.findall(r"\bR(\d+)\b", each.operands.split("[")[0])
+                loaded.update(int(register) + i for register in into for i in range(4))
+    return [run for run in runs if run > 0]
+
+
+def contracted(sequence: list[Instruction]) -> Iterator[str]:
+    """The lines whose product and sum became one operation though no `fmaf` stands there.
+
+    Divisions and exponentials are made of such operations themselves.
+    """
+    for each in sequence:
+        if each.name != "FFMA" or each.file.startswith("$__internal_"):
+            continue
+        if not each.file:
+            yield "without a line"
+            continue
+        path = Path(each.file)
+        text = path.read_text(encoding="utf-8").splitlines()[each.line - 1]
+        if not re.search(r" / |expf\(|fmaf\(", text.split("//")[0]):
+            yield f"{path.name}:{each.line}: {text.strip()}"

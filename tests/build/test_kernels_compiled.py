@@ -15,7 +15,15 @@ import pytest
 import build_kernels
 from build_kernels import Resources
 
-from .sass import TOOLS, find_tool, instructions, loads_under_way, local_memory
+from .sass import (
+    PACKAGE,
+    Instruction,
+    contracted,
+    find_nvdisasm,
+    instructions,
+    loads_before_use,
+    local_memory,
+)
 
 GOLDEN = Path(__file__).with_name("kernel_resources.json")
 REWRITE = f"python setup.py build_kernels --json tests/build/{GOLDEN.name}"
@@ -24,18 +32,18 @@ ARCHS = build_kernels.DEFAULT_ARCHS.split()
 MOST_REGISTERS = 128
 # A lane's 32 columns of a chunk; of gather_logits 8 columns of two rows, and four steps of them.
 VECTOR_LOADS = {
-    "draft_kernel<float>": 8,
-    "draft_kernel<BFloat16Bits>": 4,
-    "draft_kernel<Float16Bits>": 4,
-    "redistribute_kernel<float>": 8,
-    "redistribute_kernel<BFloat16Bits>": 4,
-    "redistribute_kernel<Float16Bits>": 4,
-    "verify_kernel<float, float>": 8,
-    "verify_kernel<BFloat16Bits, BFloat16Bits>": 4,
-    "verify_kernel<Float16Bits, Float16Bits>": 4,
-    "gather_logits_kernel<float>": 8,
-    "gather_logits_kernel<BFloat16Bits>": 8,
-    "gather_logits_kernel<Float16Bits>": 8,
+    "draft_kernel<float>": ("LDGSTS", 8),
+    "draft_kernel<BFloat16Bits>": ("LDGSTS", 4),
+    "draft_kernel<Float16Bits>": ("LDGSTS", 4),
+    "redistribute_kernel<float>": ("LDG", 8),
+    "redistribute_kernel<BFloat16Bits>": ("LDG", 4),
+    "redistribute_kernel<Float16Bits>": ("LDG", 4),
+    "verify_kernel<float, float>": ("LDGSTS", 8),
+    "verify_kernel<BFloat16Bits, BFloat16Bits>": ("LDGSTS", 4),
+    "verify_kernel<Float16Bits, Float16Bits>": ("LDGSTS", 4),
+    "gather_logits_kernel<float>": ("LDG", 16),
+    "gather_logits_kernel<BFloat16Bits>": ("LDG", 8),
+    "gather_logits_kernel<Float16Bits>": ("LDG", 8),
 }
 ELEMENT_BY_ELEMENT = {
     "verify_kernel<AnyDtype, AnyDtype>": "stands for the rare mixtures of two dtypes",
@@ -57,11 +65,10 @@ def resources(cubins: dict[tuple[str, str], Path]) -> dict[tuple[str, str], Reso
 
 
 @pytest.fixture(scope="module")
-def codes(cubins: dict[tuple[str, str], Path]) -> dict[tuple[str, str], list[str]]:
+def codes(cubins: dict[tuple[str, str], Path]) -> dict[tuple[str, str], list[Instruction]]:
     """Every kernel's instructions, by (kernel, architecture)."""
-    for tool, package in TOOLS.items():
-        if find_tool(tool) is None:
-            pytest.skip(f"{tool} is not installed; it is in {package} on PyPI")
+    if find_nvdisasm() is None:
+        pytest.skip(f"nvdisasm is not installed; it is in {PACKAGE} on PyPI")
     return {
         (build_kernels.readable(name), arch): found
         for (_, arch), cubin in cubins.items()
@@ -102,34 +109,70 @@ def test_registers_and_shared_memory_are_the_recorded_ones(
     assert difference == "", f"\n{difference}\nIf that is meant: {REWRITE}"
 
 
-def test_no_instruction_touches_local_memory(codes: dict[tuple[str, str], list[str]]) -> None:
+def test_no_instruction_touches_local_memory(
+    codes: dict[tuple[str, str], list[Instruction]],
+) -> None:
     found = {key: sorted(set(local_memory(sequence))) for key, sequence in codes.items()}
     assert {key: touched for key, touched in found.items() if touched} == {}
 
 
 @pytest.mark.parametrize("kernel", VECTOR_LOADS)
-def test_logits_are_read_16_bytes_a_lane_several_at_once(
-    codes: dict[tuple[str, str], list[str]], kernel: str
+def test_every_load_of_a_chunk_is_under_way_before_the_first_is_used(
+    codes: dict[tuple[str, str], list[Instruction]], kernel: str
 ) -> None:
-    under_way = {arch: loads_under_way(codes[kernel, arch]) for arch in ARCHS}
-    assert {arch: n for arch, n in under_way.items() if n < VECTOR_LOADS[kernel]} == {}
+    """16 bytes a lane. draft and verify load the next chunk while they sum this one."""
+    name, expected = VECTOR_LOADS[kernel]
+    runs = {arch: loads_before_use(codes[kernel, arch], name) for arch in ARCHS}
+    assert {arch: found for arch, found in runs.items() if expected not in found} == {}
 
 
 @pytest.mark.parametrize("kernel", [name for name in VECTOR_LOADS if name[0] in "dv"])
-def test_the_next_logits_are_on_their_way_while_these_are_summed(
-    codes: dict[tuple[str, str], list[str]], kernel: str
+def test_logits_that_are_copied_ahead_do_not_displace_the_l1_cache(
+    codes: dict[tuple[str, str], list[Instruction]], kernel: str
 ) -> None:
-    """draft and verify copy ahead into shared memory, 16 bytes a lane, past the L1 cache."""
     for arch in ARCHS:
-        copies = [code for code in codes[kernel, arch] if code.startswith("LDGSTS.E")]
+        copies = [each for each in codes[kernel, arch] if each.name == "LDGSTS"]
         assert copies, arch
-        assert all(".128" in code and "BYPASS" in code for code in copies), arch
+        assert all(each.is_wide() and "BYPASS" in each.code for each in copies), arch
+
+
+def test_no_product_is_contracted_with_the_sum_that_follows(
+    codes: dict[tuple[str, str], list[Instruction]],
+) -> None:
+    """Otherwise the compiler would decide, kernel by kernel, which sums are rounded once less."""
+    found = {key: sorted(set(contracted(sequence))) for key, sequence in codes.items()}
+    assert {key: lines for key, lines in found.items() if lines} == {}
+
+
+def test_profilers_and_sanitizers_can_name_lines(
+    codes: dict[tuple[str, str], list[Instruction]],
+) -> None:
+    for (kernel, arch), sequence in codes.items():
+        source = build_kernels.KERNELS / f"{kernel.split('_kernel')[0]}.cu"
+        assert {each.file for each in sequence} >= {str(source)}, arch
 
 
 def test_the_reader_of_instructions_tells_good_code_from_bad() -> None:
     """A negative control of the gate itself."""
-    scattered = ["LDG.E.128.CONSTANT", "FADD", "BRA", "LDG.E.128", "EXIT"]
-    together = ["LDG.E.128.CONSTANT", "LDGSTS.E.BYPASS.128", "LDG.E.U16", "FADD", "BRA"]
-    assert loads_under_way(scattered) == 1
-    assert loads_under_way(together) == 2
-    assert local_memory(["LDG.E", "STL.64", "FADD"]) == ["STL.64"]
+    load = Instruction("LDG.E.128.CONSTANT", "R4, desc[UR12][R20.64]")
+    other = Instruction("LDG.E.128.CONSTANT", "R8, desc[UR12][R22.64]")
+    product = Instruction("FMUL", "R20, R6, R1")
+    assert loads_before_use([load, product, other, product], "LDG") == [1, 1]
+    assert loads_before_use([load, other, product], "LDG") == [2]
+    assert loads_before_use([load, Instruction("BRA"), other], "LDG") == [1, 1]
+    assert loads_before_use([load, Instruction("FMUL", "R20, R1, R1"), other], "LDG") == [2]
+    two = Instruction("LDG.E.ENL2.256.CONSTANT", "R12, R8, desc[UR12][R20.64]")
+    assert loads_before_use([two, Instruction("FADD", "R1, R11, R1"), load], "LDG") == [2, 1]
+    copy = Instruction("LDGSTS.E.BYPASS.128", "[R8], desc[UR12][R20.64]")
+    assert loads_before_use([copy, copy, Instruction("DEPBAR.LE", "SB0, 0x1")], "LDGSTS") == [2]
+    assert local_memory([load, Instruction("STL.64"), product]) == ["STL.64"]
+
+    header = build_kernels.KERNELS / "softmax.cuh"
+    lines = header.read_text(encoding="utf-8").splitlines()
+    written = {text.strip(): number for number, text in enumerate(lines, 1)}
+    division = written["factor = 1.0f / (divisor * rest);"]
+    addition = written["carry += __shfl_sync(kAllLanes, inclusive, kWarp - 1);"]
+    for line, message in ((division, []), (addition, [f"softmax.cuh:{addition}: carry"])):
+        fused = [Instruction("FFMA", "R0, R1, R2, R3", str(header), line)]
+        assert [found[: len(message[0])] for found in contracted(fused)] == message
+    assert list(contracted([Instruction("FFMA", "R0, R1, R2, R3")])) == ["without a line"]

@@ -36,6 +36,11 @@ def test_the_kernels_are_those_that_nvcc_compiles() -> None:
     assert set(nvrtc.kernels()) == {path.stem for path in build_kernels.sources()}
 
 
+def test_both_compilers_are_given_what_decides_the_bits() -> None:
+    assert set(nvrtc.OPTIONS) <= set(build_kernels.FLAGS)
+    assert "-fmad=false" in nvrtc.OPTIONS
+
+
 @pytest.mark.parametrize("kernel", NAMES)
 def test_every_kernel_is_found_by_its_name(
     cubins: dict[tuple[str, str], Cubin], kernel: str

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
+import rdk_cuda
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
@@ -312,3 +313,38 @@ def test_none_where_a_tensor_is_needed(operator: str, name: str) -> None:
     refused, message = refusal(operator, arguments)
     assert refused == name
     assert "None" in message
+
+
+@pytest.mark.parametrize("operator", ["redistribute", "draft", "verify"])
+def test_logits_and_an_affinity_of_another_width_are_both_named(operator: str) -> None:
+    arguments = calls()[operator]
+    width = arguments["draft_logits"].shape[1]
+    wider = torch.cat([arguments["draft_logits"], arguments["draft_logits"][:, :1]], dim=-1)
+    for logits in (wider, arguments["draft_logits"][:, 1:]):
+        refused, message = refusal(operator, {**arguments, "draft_logits": logits})
+        assert refused == "draft_logits"
+        assert f"has {logits.shape[1]} columns, but needs {width}, the drafter tokens" in message
+
+
+def without_elements(tensor: Tensor) -> Tensor:
+    """As NumPy's arrays without elements arrive: every stride is 0."""
+    return torch.as_strided(tensor, tensor.shape, [0] * tensor.dim())
+
+
+@pytest.mark.parametrize("operator", ["redistribute", "draft", "gather_logits"])
+def test_strides_of_tensors_without_elements_do_not_matter(operator: str) -> None:
+    arguments = calls()[operator]
+    rows = {"temperature", "seeds", "positions", "dynamic_tokens", "dynamic_logits", "tokens"}
+    for name in rows | {FIRST[operator]}:
+        if name in arguments:
+            arguments[name] = without_elements(arguments[name][:0])
+    result = getattr(torch.ops.rdk, operator)(**arguments)
+    for output in result if isinstance(result, tuple) else (result,):
+        assert output.shape[0] == 0
+
+
+def test_an_empty_array_of_numpy_is_drafted_from() -> None:
+    affinity = Affinity.intersection(Vocabulary.identity(7))
+    logits = np.zeros((0, 7), dtype=np.float32)
+    draft = rdk_cuda.draft(torch.from_numpy(logits)[:, None], affinity, seeds=torch.empty(0).long())
+    assert draft.tokens.shape == (0, 1)
