@@ -5,20 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..reference import philox
+from .. import operators
 from .samples import Samples
 
 __all__ = ["Reservoir", "likeliest_tokens", "random_keys"]
 
-_PURPOSE = 6  # of these random numbers; 0 to 5 are the operators' (DESIGN section 5)
 _COLUMNS = 64  # that are brought into order at a time
 
 
 def random_keys(seed: int, positions: Tensor) -> Tensor:
     """A random int64 for each position of the text, which depends on nothing but the seed."""
-    key = torch.tensor(seed, dtype=torch.int64, device="cpu")
-    low, high, _, _ = philox(key, positions, _PURPOSE, 0)
-    return low + (high << 32)
+    return operators.step_seeds(torch.full_like(positions, seed), positions)
 
 
 def likeliest_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
