@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from .whole_file import write_whole
 
 MAGIC = b"rdk_cuda cubin 1"
 
@@ -77,20 +78,13 @@ def load(key: str) -> Cubin | None:
 def save(key: str, cubin: Cubin) -> None:
     """Keeps a kernel; the file appears whole or not at all. Warns where it cannot be written."""
     content = cubin.symbol.encode() + b"\n" + cubin.code
-    unfinished = None
+    whole = b"\n".join((MAGIC, digest([content]).encode(), content))
     try:
-        target = folder() / f"{key}.cubin"
-        descriptor, unfinished = tempfile.mkstemp(dir=target.parent, suffix=".unfinished")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(b"\n".join((MAGIC, digest([content]).encode(), content)))
-        os.replace(unfinished, target)
-        unfinished = None
+        # Code that no group may write, whatever the umask.
+        write_whole(folder() / f"{key}.cubin", lambda path: path.write_bytes(whole), mode=0o600)
     except OSError as error:
         warnings.warn(
             f"rdk_cuda cannot keep a compiled kernel ({error}), and will compile it again in the "
             "next process; set RDK_CACHE_DIR to a folder that can be written",
             stacklevel=2,
         )
-    finally:
-        if unfinished is not None:
-            os.unlink(unfinished)

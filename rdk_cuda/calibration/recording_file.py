@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..tensor_file import system_errors
+from ..whole_file import write_whole
 
 __all__ = ["SAMPLE_LAYOUT", "Layout", "RecordingError", "check_values", "read", "write"]
 
@@ -34,19 +36,12 @@ class RecordingError(ValueError):
 
 
 def write(path: Path, form: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Writes beside `path` and renames, so that a kill at any moment leaves no half file there.
-
-    What a kill leaves beside it has a fixed name, which the next write uses again.
-    """
+    """Writes a file whole, so that a kill at any moment leaves no half file there."""
     safetensors = _safetensors()
     metadata = {"format": form, "format_version": str(_VERSION), "about": json.dumps(about)}
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    beside = path.with_name(f"{path.name}.partial")
-    try:
-        safetensors.torch.save_file(content, beside, metadata)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with system_errors(path):
+        write_whole(path, lambda beside: safetensors.torch.save_file(content, beside, metadata))
 
 
 def read(path: Path, form: str, layout: Layout) -> tuple[dict[str, Tensor], dict[str, Any]]:

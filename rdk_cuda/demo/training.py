@@ -8,13 +8,13 @@ order depend on the interpreter and the seed alone, the weights' last digits on 
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -23,6 +23,8 @@ from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
+
+from rdk_cuda.whole_file import write_whole
 
 from .corpus import held_out_files, read_text, training_files
 
@@ -110,7 +112,7 @@ def obtain_tokenizer(path: Path) -> Tokenizer:
             f"the standard library gave a vocabulary of {tokenizer.get_vocab_size()} tokens, not "
             f"{VOCABULARY_SIZE}: too little source is installed; use a complete Python"
         )
-    write_beside(path, lambda beside: beside.write_text(tokenizer.to_str(), encoding="utf-8"))
+    write_whole(path, lambda beside: beside.write_text(tokenizer.to_str(), encoding="utf-8"))
     return tokenizer
 
 
@@ -224,7 +226,7 @@ class Run:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
-        write_beside(self.checkpoint, lambda beside: torch.save(state, beside))
+        write_whole(self.checkpoint, lambda beside: torch.save(state, beside))
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
@@ -312,8 +314,6 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 def export(model: LlamaForCausalLM, directory: Path, tokenizer: Tokenizer) -> None:
     """Write a model in float16, and for the target the tokenizer, as Hugging Face loads them."""
-    partial_directory = directory.with_name(f"{directory.name}.partial")
-    shutil.rmtree(partial_directory, ignore_errors=True)
     half = LlamaForCausalLM(model.config).half()  # type: ignore[no-untyped-call]
     half.load_state_dict(model.state_dict())
     half.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -321,14 +321,15 @@ def export(model: LlamaForCausalLM, directory: Path, tokenizer: Tokenizer) -> No
         eos_token_id=END_OF_TEXT_ID,
         pad_token_id=END_OF_TEXT_ID,
     )
-    half.save_pretrained(partial_directory)
-    if directory.name == TARGET.name:
-        write_json(partial_directory / "tokenizer.json", json.loads(tokenizer.to_str()))
-        write_json(partial_directory / "tokenizer_config.json", tokenizer_settings())
-    directory.mkdir(parents=True, exist_ok=True)
-    for file in partial_directory.iterdir():
-        os.replace(file, directory / file.name)
-    partial_directory.rmdir()
+    with TemporaryDirectory() as folder:
+        unfinished = Path(folder)
+        half.save_pretrained(unfinished)
+        if directory.name == TARGET.name:
+            write_json(unfinished / "tokenizer.json", json.loads(tokenizer.to_str()))
+            write_json(unfinished / "tokenizer_config.json", tokenizer_settings())
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in unfinished.iterdir():
+            write_whole(directory / file.name, partial(shutil.copyfile, file))
 
 
 def tokenizer_settings() -> dict[str, object]:
@@ -346,10 +347,3 @@ def write_json(path: Path, content: object) -> None:
     """Compact JSON: nobody reads a vocabulary, and it is half as large."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def write_beside(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under another name first, so that a kill never leaves half of it."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    write(beside)
-    os.replace(beside, path)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ..tensor_file import system_errors
+from ..whole_file import name_beside, sync
 
 __all__ = ["SETTINGS", "SavedDrafterError", "refuse_existing", "written_whole"]
 
@@ -50,8 +52,11 @@ def written_whole(path: Path, overwrite: bool) -> Iterator[Path]:
     refuse_existing(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _beside(path) as unfinished:
-        yield unfinished
+        with system_errors(path):
+            yield unfinished
         _follow_umask(unfinished)
+        for written in (*unfinished.rglob("*"), unfinished):
+            sync(written)
         refuse_existing(path, overwrite)
         _replace(path, unfinished)
 
@@ -70,7 +75,7 @@ def _follow_umask(directory: Path) -> None:
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     """A hidden directory in the same folder, which is gone afterwards unless it was renamed."""
-    unfinished = path.absolute().with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    unfinished = name_beside(path)
     unfinished.mkdir()
     try:
         yield unfinished

@@ -17,6 +17,7 @@ The order of a map is that of the rows of the drafter's head, in all of them:
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -225,8 +226,9 @@ def write_hot_tokens(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
         ...     torch.load(f"{folder}/hot.pt", weights_only=True)
         [7, 2, 4]
     """
-    ids = _known_ids("write_hot_tokens", vocabulary).tolist()
-    write_whole(Path(path), lambda beside: torch.save(ids, beside))
+    content = io.BytesIO()  # to a full disk, torch would raise an error of its own
+    torch.save(_known_ids("write_hot_tokens", vocabulary).tolist(), content)
+    write_whole(Path(path), lambda beside: beside.write_bytes(content.getvalue()))
 
 
 def _known_ids(name: str, vocabulary: Vocabulary) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -153,6 +154,37 @@ torch.version.cuda = "13.0"
 sys.argv = ["setup.py", "build_ext", "--inplace"]
 runpy.run_path("setup.py", run_name="__main__")
 """
+
+
+@pytest.fixture
+def nvcc_of_cuda_12(tmp_path: Path) -> str:
+    """A PATH on which nvcc says that it is 12.8's."""
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n")
+    nvcc.chmod(0o755)
+    return f"{nvcc.parent}{os.pathsep}{os.environ['PATH']}"
+
+
+ANOTHER_CUDA = (
+    f"nvcc is of CUDA 12.8 and torch {torch.__version__} of CUDA 13.0: put an nvcc of CUDA 13 first on "
+    "the PATH, or install a torch for the CUDA of nvcc"
+)
+
+
+def test_an_nvcc_of_another_cuda_than_torchs_builds_no_cuda_operators(
+    source: Path, nvcc_of_cuda_12: str
+) -> None:
+    asks = WITH_CUDA.replace('"build_ext", "--inplace"', '"--version"')
+    result = run(["-c", asks], source, PATH=nvcc_of_cuda_12)
+    assert result.returncode == 0, result.stderr
+    assert f"building the CPU operators only ({ANOTHER_CUDA})" in result.stderr
+    result = run(["-c", asks], source, PATH=nvcc_of_cuda_12, RDK_CUDA="on")
+    assert result.returncode != 0
+    assert f"RDK_CUDA=on, but {ANOTHER_CUDA}." in result.stderr
+    same = asks.replace("13.0", "12.6")
+    result = run(["-c", same], source, PATH=nvcc_of_cuda_12, RDK_CUDA="on")
+    assert "building the CPU and CUDA 12.6 operators" in result.stderr
 
 
 # What only libtorch_cuda.so has, which a torch without CUDA lacks.
