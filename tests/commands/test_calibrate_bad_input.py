@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -334,3 +335,35 @@ def test_a_full_disk_is_one_line(
     assert (tmp_path / ".out.recording").is_file()
     assert main(argv) == 0
     assert not (tmp_path / ".out.recording").exists()
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[int], None]]:
+    """Ends every write beyond so many bytes of a file, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("while_writing", ["the recording", "the drafter"])
+def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
+    pair: Pair,
+    files: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    small_disk: Callable[[int], None],
+    while_writing: str,
+) -> None:
+    write = calibration.record if while_writing == "the recording" else calibration.save_drafter
+
+    def written(*arguments: Any, **options: Any) -> Any:
+        small_disk(4096)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(calibration, write.__name__, written)
+    line = refusal(capsys, command(pair, files, tmp_path / "out"))
+    name = ".out.recording" if while_writing == "the recording" else "out"
+    assert line.endswith(f"[Errno 27] File too large: '{tmp_path / name}'")
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("*.tmp"))

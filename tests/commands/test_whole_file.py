@@ -1,0 +1,192 @@
+"""A file is written whole, and nothing but a regular file is ever replaced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rdk_cuda import Affinity, SuccessorTable, Vocabulary, cubin_cache
+from rdk_cuda.commands import files
+from rdk_cuda.integrations.token_maps import write_d2t, write_hot_tokens
+from rdk_cuda.whole_file import write_whole
+from tests.calibration.bigram_recordings import recorded
+
+VOCABULARY = Vocabulary([4, 0], 6)
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "affinity": Affinity.intersection(VOCABULARY).save,
+    "successors": SuccessorTable(
+        torch.tensor([0, 1], dtype=torch.int32), torch.tensor([0], dtype=torch.int32), 1
+    ).save,
+    "recording": recorded().save,
+    "d2t": lambda path: write_d2t(VOCABULARY, path),
+    "hot tokens": lambda path: write_hot_tokens(VOCABULARY, path),
+    "json": lambda path: files.write_json({"acceptance": 0.5}, path),
+    "csv": lambda path: files.write_csv([{"acceptance": 0.5}], ["acceptance"], path),
+}
+every_writer = pytest.mark.parametrize("name", WRITERS)
+NULL, FULL = (1, 3), (1, 7)  # major and minor numbers, of nodes of our own: never the machine's
+
+
+@pytest.fixture
+def ordinary_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def is_whole(found: bytes, name: str, folder: Path) -> bool:
+    """The bytes of a regular file; safetensors puts a recording's metadata in any order."""
+    WRITERS[name](folder / "regular")
+    return sorted(found) == sorted((folder / "regular").read_bytes())
+
+
+def device(path: Path, numbers: tuple[int, int]) -> Path:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*numbers))
+        path.open("wb").close()
+    except PermissionError as error:
+        pytest.skip(f"only root may make device nodes, and not on every file system: {error}")
+    return path
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@every_writer
+def test_a_pipe_stays_and_receives_the_bytes(name: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    WRITERS[name](pipe)
+    reader.join(timeout=20)
+    assert pipe.is_fifo()
+    assert is_whole(received[0], name, tmp_path)
+
+
+@every_writer
+def test_a_device_stays(name: str, tmp_path: Path) -> None:
+    null = device(tmp_path / "null", NULL)
+    WRITERS[name](null)
+    assert null.is_char_device()
+    assert os.listdir(tmp_path) == ["null"]
+
+
+@every_writer
+def test_a_full_device_is_an_os_error_and_stays(name: str, tmp_path: Path) -> None:
+    full = device(tmp_path / "full", FULL)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        WRITERS[name](full)
+    assert raised.value.errno == errno.ENOSPC
+    assert full.is_char_device()
+    assert os.listdir(tmp_path) == ["full"]
+
+
+@every_writer
+def test_a_link_stays_and_its_file_is_replaced(name: str, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "file", tmp_path / "link"
+    link.symlink_to(Path("there") / "file")
+    for _ in range(2):  # a link to nothing, then one to a file
+        WRITERS[name](link)
+        assert link.is_symlink()
+        assert not target.is_symlink()
+        assert is_whole(target.read_bytes(), name, tmp_path)
+    assert os.listdir(target.parent) == ["file"]
+
+
+@every_writer
+@pytest.mark.usefixtures("ordinary_umask")
+def test_a_new_file_has_the_mode_of_any_other(name: str, tmp_path: Path) -> None:
+    WRITERS[name](tmp_path / "file")
+    assert mode(tmp_path / "file") == 0o644
+
+
+@every_writer
+@pytest.mark.usefixtures("ordinary_umask")
+def test_a_file_keeps_its_mode(name: str, tmp_path: Path) -> None:
+    for kept in (0o600, 0o664):
+        (tmp_path / "file").touch()
+        (tmp_path / "file").chmod(kept)
+        WRITERS[name](tmp_path / "file")
+        assert mode(tmp_path / "file") == kept
+
+
+def test_compiled_code_is_writable_by_its_user_alone_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDK_CACHE_DIR", str(tmp_path))
+    before = os.umask(0)
+    try:
+        cubin_cache.save("key", cubin_cache.Cubin("symbol", b"code"))
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "key.cubin") == 0o600
+    assert os.listdir(tmp_path) == ["key.cubin"]
+
+
+def test_the_content_is_on_the_disk_before_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "content")
+        fsync(descriptor)
+
+    def renamed(old: Path, new: Path) -> None:
+        done.append("rename")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_whole(tmp_path / "file", lambda path: path.write_text("whole"))
+    assert done == ["content", "rename", "folder"]
+
+
+def test_two_writers_of_one_recording_do_not_share_a_temporary_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, recording = tmp_path / "recording", recorded()
+    replace, names = os.replace, []
+
+    def meanwhile(old: Path, new: Path) -> None:
+        names.append(old)
+        if len(names) == 1:
+            recording.save(path)  # another process, just before this one renames
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    recording.save(path)
+    assert len(set(names)) == 2
+    assert os.listdir(tmp_path) == ["recording"]
+
+
+def test_what_killed_writers_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
+    own, fresh, other = (
+        tmp_path / f".{name}.{digit * 32}.tmp"
+        for name, digit in (("file", "a"), ("file", "b"), ("files", "a"))
+    )
+    for left in (own, fresh, other):
+        left.touch()
+    for left in (own, other):
+        os.utime(left, (0, time.time() - 2 * 3600))
+    write_whole(tmp_path / "file", lambda path: path.write_text("whole"))
+    assert set(tmp_path.iterdir()) == {tmp_path / "file", fresh, other}
+
+
+def test_a_name_of_any_length_that_a_file_may_have_will_do(tmp_path: Path) -> None:
+    for name in ("x" * 255, "ä" * 127):
+        write_whole(tmp_path / name, lambda path: path.write_text("whole"))
+        assert (tmp_path / name).read_text() == "whole"
