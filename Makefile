@@ -1,11 +1,13 @@
 # Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
 # environment that is active; torch only where there is none that will do (a .venv sees that of its Python).
 # `make gpu-check`, on a machine with a GPU, installs nothing: PYTHON has torch with CUDA, pytest and numpy, and
-# nvcc and ninja are there. Options go into GPU_CHECK, as in `make gpu-check GPU_CHECK="--resume"`; `make
-# gpu-measure` measures what was built and checked.
+# nvcc and ninja are there. `make gpu-sanitize` and `make gpu-measure` then sanitize and measure what was built.
+# All results of each come as one archive into GPU_RESULTS (build). Options go into GPU_CHECK, as in
+# `make gpu-check GPU_CHECK="--resume"`.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+GPU_RESULTS ?= build
 
 ifdef VIRTUAL_ENV
 ENVIRONMENT := $(VIRTUAL_ENV)
@@ -18,7 +20,7 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo test gpu-check gpu-measure lint install clean
+.PHONY: demo test gpu-check gpu-sanitize gpu-measure lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m rdk_cuda demo
@@ -27,10 +29,13 @@ test: lint
 	$(RUN) -m pytest
 
 gpu-check:
-	$(PYTHON) -m tests.gpu $(GPU_CHECK)
+	$(PYTHON) -m tests.gpu --results "$(GPU_RESULTS)" $(GPU_CHECK)
+
+gpu-sanitize:
+	$(PYTHON) -m tests.gpu --sanitize --results "$(GPU_RESULTS)" $(GPU_CHECK)
 
 gpu-measure:
-	$(PYTHON) -m tests.gpu --measure $(GPU_CHECK)
+	$(PYTHON) -m tests.gpu --measure --results "$(GPU_RESULTS)" $(GPU_CHECK)
 
 lint: $(ENVIRONMENT)/.rdk-dev
 	$(RUN) -m ruff check .

@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
-# What bounds each kernel, by Nsight Compute: one warm launch of every operator at a few shapes, and
-# a table of them with a sentence on each (ncu_report.py).
+# What bounds each kernel, by Nsight Compute: a launch of every operator, after others, at a few
+# shapes, and a table of them with a sentence on each (ncu_report.py).
 #
 #   profiling/ncu.sh [FOLDER] [OPTIONS OF python -m profiling.one_launch]
 #
-# Writes kernels.csv, cases.json, kernels.md and kernels.json into FOLDER (ncu-output). The clocks are left as
-# they are, as in the benchmark; caches are, too, so that a kernel finds what the one before left.
+# Writes kernels.csv, cases.json, kernels.md and kernels.json into FOLDER (ncu-output). As in the
+# benchmark, clocks are left as they are and caches are cold: they are flushed before every pass.
+# `python -m profiling.one_launch --help` lists the options. PYTHON (python3) is the Python to run.
 set -euo pipefail
+case " $* " in
+  *" --help "* | *" -h "*)
+    sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+    exit
+    ;;
+esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 folder=ncu-output
@@ -26,7 +33,7 @@ command -v ncu >/dev/null || fail "ncu is not on the PATH. It comes with the CUD
   || fail "torch sees no GPU; kernels can only be profiled on one"
 
 mkdir -p "$folder"
-ncu --profile-from-start=off --clock-control=none --cache-control=none --target-processes=all \
+ncu --profile-from-start=off --clock-control=none --cache-control=all --target-processes=all \
   --section=SpeedOfLight --section=MemoryWorkloadAnalysis --section=Occupancy \
   --section=LaunchStats --section=WarpStateStats \
   --metrics="$("$python" -m profiling.ncu_report --metrics)" \

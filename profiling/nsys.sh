@@ -5,7 +5,14 @@
 #
 # Writes decoding.nsys-rep (for the Nsight Systems window), decoding.sqlite, timeline.md and
 # timeline.json into FOLDER (nsys-output). Kernels inside of CUDA graphs are recorded one by one.
+# `python -m profiling.decoding_run --help` lists the options. PYTHON (python3) is the Python to run.
 set -euo pipefail
+case " $* " in
+  *" --help "* | *" -h "*)
+    sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+    exit
+    ;;
+esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 folder=nsys-output

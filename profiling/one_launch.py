@@ -1,4 +1,4 @@
-"""`python -m profiling.one_launch`: one warm launch of every operator, for Nsight Compute.
+"""`python -m profiling.one_launch`: a launch of every operator, after others, for Nsight Compute.
 
 The CUDA profiler is on during these launches alone, so that `ncu --profile-from-start=off` looks at
 nothing else. Each is one kernel; their order is that of `--cases`, which ncu_report.py reads.

@@ -1,15 +1,18 @@
-"""Builds, tests, sanitizes and measures the operators on a GPU, in ten minutes: `make gpu-check`.
+"""Builds, tests, sanitizes and measures the operators on a GPU, in nine minutes for each command.
 
-Where CuPy is installed, it takes up to three minutes more, for a build without nvcc.
-
-python3 -m tests.gpu                     everything
-python3 -m tests.gpu --list              the parts and their limits
+python3 -m tests.gpu                     build and test: `make gpu-check`
+python3 -m tests.gpu --sanitize          compute-sanitizer's four tools: `make gpu-sanitize`
+python3 -m tests.gpu --measure           figures: `make gpu-measure`
+python3 -m tests.gpu --list              the parts and their limits; also of the other commands
 python3 -m tests.gpu --part build --part graphs
 python3 -m tests.gpu --resume            what has not passed yet for these sources and this GPU
-python3 -m tests.gpu --measure           figures, in ten minutes more: `make gpu-measure`
+python3 -m tests.gpu --dry-run           without a GPU: the CPU operators take its place
 
 It needs torch with CUDA, nvcc, ninja, pytest and numpy, and no network. The operators are built in
 place, for this GPU only (RDK_ARCHS for others). RDK_COMMIT names the commit where there is no git.
+After every part all logs, tables and figures so far are packed into one archive, in the folder that
+--results names. Parts that are run by name alone, such as `cupy`, kernels compiled without nvcc,
+`growth` and `compiled`, each fit into a command of their own.
 Exit status: 0, 1 if a part failed, 2 if there is no GPU, 130 after Ctrl-C.
 """
 
@@ -27,28 +30,49 @@ from typing import Any
 from . import report
 from .machine import ROOT
 from .measurements import measurements
-from .parts import LOOK_LIMIT, parts
+from .parts import parts, sanitizers
 from .running import Outcome, Part, Stopped, run, stoppable, tail
 
+Look = Callable[[argparse.Namespace], tuple[dict[str, Any], Outcome]]
+MakeParts = Callable[[dict[str, Any], Path], list[Part]]
 ENVIRONMENT = "environment"
-OUTPUT = ROOT / "build" / "gpu-check"
-MEASURED = ROOT / "build" / "gpu-measure"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run together.
+
+    Attributes:
+        look_limit: seconds for the machine, in which `import torch` is the first of all or not.
+    """
+
+    name: str
+    look_limit: int
+    make_parts: MakeParts
+
+
+CHECK = Command("gpu-check", 120, parts)
+SANITIZE = Command("gpu-sanitize", 60, sanitizers)  # gpu-check has built what it runs, so looked
+MEASURE = Command("gpu-measure", 120, measurements)
 
 
 class NoGpuError(Exception):
     """With the reason in words."""
 
 
-def look(output: Path) -> tuple[dict[str, Any], Outcome]:
+def look(options: argparse.Namespace) -> tuple[dict[str, Any], Outcome]:
     """The machine, seen by a process of its own: a driver that hangs takes only its time."""
-    log = output / f"{ENVIRONMENT}.log"
+    log, limit = options.output / f"{ENVIRONMENT}.log", options.command.look_limit
     command = [sys.executable, "-m", "tests.gpu.machine"]
-    outcome = run(Part(ENVIRONMENT, "what is here", LOOK_LIMIT, [command]), log)
+    outcome = run(Part(ENVIRONMENT, "what is here", limit, [command]), log)
     if outcome.outcome != "passed":
         raise NoGpuError(f"looking for one {outcome.outcome} ({outcome.detail})")
     machine: dict[str, Any] = json.loads(outcome.detail)
-    if "no_gpu" in machine:
-        raise NoGpuError(machine["no_gpu"])
+    no_gpu = machine.pop("no_gpu", None)
+    if options.dry_run:
+        machine |= {"gpu": "dry run on the CPU", "capability": "9.0", "dry_run": True}
+    elif no_gpu is not None:
+        raise NoGpuError(no_gpu)
     words = report.in_words(machine)
     return machine, Outcome(outcome.outcome, outcome.seconds, outcome.limit, words)
 
@@ -62,17 +86,24 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--part", action="append", metavar="NAME", help="only this; repeatable")
     parser.add_argument("--resume", action="store_true", help="not what has passed already")
     parser.add_argument("--list", action="store_true", help="name the parts, run none")
-    parser.add_argument("--measure", action="store_true", help="the parts that measure instead")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="for results")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, without a GPU")
+    command = parser.add_mutually_exclusive_group()
+    command.add_argument("--measure", action="store_true", help="the parts that measure instead")
+    command.add_argument("--sanitize", action="store_true", help="the sanitizers instead")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="for logs and figures")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="for the archive of --output")
     options = parser.parse_args(given)
-    options.output = (options.output or (MEASURED if options.measure else OUTPUT)).resolve()
+    options.command = MEASURE if options.measure else SANITIZE if options.sanitize else CHECK
+    name = options.command.name + ("-dry-run" if options.dry_run else "")
+    options.output = (options.output or ROOT / "build" / name).resolve()
+    options.results = (options.results or options.output.parent).resolve()
     return options
 
 
-def listed(every: Sequence[Part]) -> str:
-    rows = [(ENVIRONMENT, "always first", f"{LOOK_LIMIT}", "")]
+def listed(look_limit: int, every: Sequence[Part]) -> str:
+    rows = [(ENVIRONMENT, "always first", f"{look_limit}", "")]
     rows += [(part.name, part.what, f"{part.limit:.0f}", part.skipped) for part in every]
-    total = LOOK_LIMIT + sum(part.limit for part in every if not part.by_name)
+    total = look_limit + sum(part.limit for part in every if not part.by_name)
     return f"{report.table(rows)}\ntogether at most {total:.0f} s"
 
 
@@ -81,14 +112,18 @@ class Check:
     """One call: what was found so far, by part in their order; None where nothing was."""
 
     output: Path
+    results: Path
     machine: dict[str, Any]
     outcomes: dict[str, Outcome | None]
 
     def known(self) -> dict[str, Outcome]:
         return {name: outcome for name, outcome in self.outcomes.items() if outcome is not None}
 
-    def save(self) -> None:
+    def save(self) -> str:
+        """Where it is, and what is not."""
         report.save(self.output, self.machine, self.known())
+        archive, left_out = report.archive(self.output, self.results)
+        return f"{archive}" + (f", without {', '.join(left_out)}" if left_out else "")
 
     def run(self, part: Part, place: str) -> None:
         """`Stopped` leaves the part interrupted."""
@@ -108,19 +143,16 @@ class Check:
 
     def summarize(self) -> int:
         """Prints and writes all that is known; 1 if a part of it is bad."""
-        self.save()
-        print(f"\n{report.summary(self.known())}\n\nresults and logs: {self.output}", flush=True)
+        archive = self.save()
+        print(f"\n{report.summary(self.known())}\n", flush=True)
+        print(f"results and logs: {self.output}\nas one file: {archive}", flush=True)
         bad = [o for o in self.known().values() if o.outcome in ("failed", "timed out")]
         return 1 if bad else 0
 
 
-Look = Callable[[Path], tuple[dict[str, Any], Outcome]]
-MakeParts = Callable[[dict[str, Any], Path], list[Part]]
-
-
 def check(options: argparse.Namespace, look: Look, make_parts: MakeParts) -> int:
     """The exit status."""
-    machine, environment = look(options.output)
+    machine, environment = look(options)
     print(environment.detail, flush=True)
     every = make_parts(machine, options.output)
     names = [part.name for part in every]
@@ -131,7 +163,9 @@ def check(options: argparse.Namespace, look: Look, make_parts: MakeParts) -> int
     # Single parts and resumed calls stand beside what other calls have found.
     before = report.load(options.output, machine) if options.part or options.resume else {}
     found = {name: before.get(name) for name in [ENVIRONMENT, *names]}
-    state = Check(options.output, machine, found | {ENVIRONMENT: environment})
+    known = found | {ENVIRONMENT: environment}
+    state = Check(options.output, options.results, machine, known)
+    state.save()
     named = options.part or [part.name for part in every if not part.by_name]
     chosen = [part for part in every if part.name in named]
     print(f"{len(chosen)} parts, at most {sum(p.limit for p in chosen):.0f} s together", flush=True)
@@ -153,15 +187,16 @@ def main(
 ) -> int:
     """The exit status."""
     options = arguments(given)
-    make_parts = make_parts or (measurements if options.measure else parts)
+    make_parts = make_parts or options.command.make_parts
     if options.list:
         unknown = {
             "capability": "9.0",
             "compute_sanitizer": "compute-sanitizer",
             "xdist": True,
             "cupy": False,
+            "dry_run": options.dry_run,
         }
-        print(listed(make_parts(unknown, options.output)))
+        print(listed(options.command.look_limit, make_parts(unknown, options.output)))
         return 0
     try:
         with stoppable():

@@ -112,6 +112,15 @@ def native(cpu: Any) -> Any:
 
 
 @pytest.fixture
+def natively(native: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operators themselves, not what stands for them."""
+    monkeypatch.setattr(torch.ops, "rdk", native)
+    for name in ("redistribute", "draft", "verify", "gather_logits", "step_seeds"):
+        monkeypatch.setattr(rdk_cuda.operators, name, getattr(native, name))
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
 def on_device(
     cpu: Any, native: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:

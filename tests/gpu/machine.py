@@ -17,6 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("csrc/**/*.*", "rdk_cuda/*.py*", "tests/**/*.*", "profiling/*.py", "*.py", "*.toml")
+DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 # Two results are of the same thing where these are the same.
 SAME = ("commit", "sources", "gpu", "driver", "torch")
 
@@ -34,7 +35,7 @@ def facts() -> dict[str, Any]:
         "compute_sanitizer": compute_sanitizer(),
         "xdist": importlib.util.find_spec("xdist") is not None,
         "cupy": importlib.util.find_spec("cupy") is not None,
-        "driver": output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "driver": last_line(output(*DRIVER)),  # the same for every GPU
         **facts_of_torch(),
     }
 
@@ -76,7 +77,7 @@ def output(*command: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return result.stdout.strip().split("\n")[0] if result.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None
 
 
 def found(pattern: str, text: str | None) -> str | None:

@@ -1,10 +1,11 @@
-"""What `make gpu-measure` runs behind a `make gpu-check` that passed: figures, in ten minutes."""
+"""What `make gpu-measure` runs after a `make gpu-check` that passed: figures, within limits."""
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,78 +13,125 @@ from .machine import ROOT
 from .running import Part
 
 MODELS = ("transformers", "sklearn", "rich")  # what decoding with the demo's models needs
+# The peers of profiling/bench.py and of profiling/compare.py, without those that take minutes: a
+# first torch.compile, and Transformers, which samples one sequence after the other. They are
+# written down here because profiling's own list needs an `import torch`.
+PLAIN = ("eager", "sparse", "logsumexp")
+PLAIN_SAMPLERS = (
+    *("eager", "eager-gather", "scatter-logits", "sparse", "flashinfer", "vllm", "vllm-v2"),
+    *("sglang-chain", "sglang-target-only", "cupy"),
+)
+COMPILED = ("compiled",)
+SLOW_SAMPLERS = ("compiled", "compiled-gather", "transformers")
+
+
+@dataclass(frozen=True)
+class Commands:
+    """What measures, on the GPU; in a dry run on the CPU, at the smallest sizes."""
+
+    output: Path
+    dry_run: bool
+
+    def program(self, *program: str, usual: str, dry: str) -> list[str]:
+        device = "cpu" if self.dry_run else "cuda"
+        options = (dry if self.dry_run else usual).split()
+        return [sys.executable, *program, "--device", device, *options]
+
+    def file(self, name: str) -> list[str]:
+        return ["--output", str(self.output / f"{name}.json")]
+
+    def bench(self, name: str, preset: str, *peers: str) -> list[str]:
+        usual = f"--preset {preset} --seconds 0.5"
+        program = self.program("profiling/bench.py", usual=usual, dry="--preset tiny")
+        return [*program, *self.file(name), "--peers", *peers]
+
+    def compare(self, name: str, *peers: str) -> list[str]:
+        module = ("-m", "profiling.compare")
+        program = self.program(*module, usual="--seconds 2", dry="--preset tiny --draws 1024")
+        return [*program, *self.file(name), "--peers", *peers]
+
+    def end_to_end(self) -> list[str]:
+        module = ("-m", "profiling.end_to_end")
+        program = self.program(
+            *module, usual="--size serving", dry="--size tiny --batch 1 --rounds 3"
+        )
+        return [*program, *self.file("serving")]
+
+    def timeline(self) -> list[str]:
+        module = ("-m", "profiling.torch_profile")
+        program = self.program(*module, usual="--batch 8", dry="--batch 1 --tokens 8")
+        return [*program, "--output", str(self.output / "timeline")]
+
+    def without(self, profiler: str) -> str:
+        """Why the profiler cannot run; empty where it can."""
+        if self.dry_run:
+            return f"{profiler} profiles GPUs alone"
+        return "" if shutil.which(profiler) else f"{profiler} is not installed"
 
 
 def measurements(machine: dict[str, Any], output: Path) -> list[Part]:
     """For this machine, with the operators built already; results go to the folder `output`."""
+    commands = Commands(output, machine.get("dry_run", False))
     environment = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "PYTHON": sys.executable}
     without_models = missing(*MODELS)
-    module = [sys.executable, "-m"]
 
-    def file(name: str) -> list[str]:
-        return ["--output", str(output / f"{name}.json")]
+    def part(name: str, what: str, limit: int, command: list[str], skipped: str = "") -> Part:
+        by_name = what.endswith("by name")
+        return Part(name, what, limit, [command], environment, None, skipped, by_name)
 
     return [
-        Part(
+        part(
             "targets",
-            "the shapes that have targets, beside plain and compiled PyTorch, and growth",
-            150,
-            [
-                [
-                    *(sys.executable, "profiling/bench.py", "--device", "cuda"),
-                    *("--preset", "targets", "--growth", "--seconds", "0.5", *file("targets")),
-                ]
-            ],
-            environment,
+            "the shapes that have targets, next to plain PyTorch",
+            110,
+            commands.bench("targets", "targets", *PLAIN),
         ),
-        Part(
+        part(
             "kernels",
             "Nsight Compute: what bounds each kernel",
-            80,
-            [["profiling/ncu.sh", str(output / "ncu")]],
-            environment,
-            skipped="" if shutil.which("ncu") else "ncu is not installed",
+            100,
+            ["profiling/ncu.sh", str(output / "ncu")],
+            commands.without("ncu"),
         ),
-        Part(
+        part(
             "peers",
             "other samplers of a decoding step, tested and timed",
-            140,
-            [[*module, "profiling.compare", "--device", "cuda", "--seconds", "2", *file("peers")]],
-            environment,
+            80,
+            commands.compare("peers", *PLAIN_SAMPLERS),
         ),
-        Part(
+        part(
             "end-to-end",
             "the parts of a decoding step at serving size",
-            120,
-            [
-                [
-                    *(*module, "profiling.end_to_end", "--device", "cuda", "--size", "serving"),
-                    *file("serving"),
-                ]
-            ],
-            environment,
-            skipped=without_models,
+            70,
+            commands.end_to_end(),
+            without_models,
         ),
-        Part(
+        part(
             "timeline",
             "torch.profiler: where a decoding step goes",
-            40,
-            [
-                [
-                    *(*module, "profiling.torch_profile", "--device", "cuda", "--batch", "8"),
-                    *("--output", str(output / "timeline")),
-                ]
-            ],
-            environment,
-            skipped=without_models,
+            30,
+            commands.timeline(),
+            without_models,
         ),
-        Part(
+        part(
             "nsys",
             "Nsight Systems: the same with its ranges and kernels",
-            40,
-            [["profiling/nsys.sh", str(output / "nsys"), "--batch", "8"]],
-            environment,
-            skipped=without_models or ("" if shutil.which("nsys") else "nsys is not installed"),
+            30,
+            ["profiling/nsys.sh", str(output / "nsys"), "--batch", "8"],
+            without_models or commands.without("nsys"),
+        ),
+        part("growth", "how time grows; by name", 300, commands.bench("growth", "growth")),
+        part(
+            "compiled",
+            "the targets next to torch.compile; by name",
+            400,
+            commands.bench("compiled", "targets", *COMPILED),
+        ),
+        part(
+            "slow-peers",
+            "samplers under torch.compile, and Transformers'; by name",
+            400,
+            commands.compare("slow-peers", *SLOW_SAMPLERS),
         ),
     ]
 

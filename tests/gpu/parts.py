@@ -1,5 +1,8 @@
-"""What `make gpu-check` runs, in order, each within a limit of seconds: ten minutes together, and
-some more where CuPy is installed."""
+"""What `make gpu-check` and `make gpu-sanitize` run, in order, each within a limit of seconds.
+
+A rented machine may cut a command at ten minutes: the limits of one are at most `TOGETHER`, and
+what takes more is run by its name alone.
+"""
 
 from __future__ import annotations
 
@@ -21,48 +24,61 @@ TOOLS = {
 PLANTED = {"memcheck": "Invalid __", "initcheck": "Uninitialized __global__ memory read"}
 FOLDER = "tests/gpu"
 CUPY = "cupy"
+TOGETHER = 540  # seconds, of all parts of a command
 # Modules that are parts of their own; the part "tests" is all others.
 OWN_PARTS = {
-    "agreement": ("CPU and CUDA draw the same tokens", 40, "test_agreement.py"),
-    "invariance": ("the same bits in any batch, slot and strategy", 30, "test_invariance.py"),
+    "agreement": ("CPU and CUDA draw the same tokens", 30, "test_agreement.py"),
+    "invariance": ("the same bits in any batch, slot and strategy", 25, "test_invariance.py"),
     "graphs": ("captured, replayed, one launch each", 25, "test_graphs.py"),
-    "compile": ("torch.compile without breaks, opcheck", 45, "test_compile.py"),
-    "streams": ("streams, threads and devices beside each other", 20, "test_streams.py"),
+    "streams": ("streams, threads and devices next to each other", 20, "test_streams.py"),
     CUPY: ("kernels compiled and started through CuPy; by name", 150, "test_nvrtc.py"),
+    # Last: a first compilation is the slowest to start, and nothing else needs it.
+    "compile": ("torch.compile without breaks, opcheck", 120, "test_compile.py"),
 }
-LOOK_LIMIT = 30  # seconds, of the part "environment"
 
 
-def parts(machine: dict[str, Any], output: Path) -> list[Part]:
-    """For this machine; what a part leaves but its log goes to the folder `output`."""
+def on_device(machine: dict[str, Any]) -> dict[str, str]:
+    """The environment of tests: on the GPU, or in a dry run on what takes its place."""
+    place = "cpu" if machine.get("dry_run") else "cuda"
+    return {"RDK_GPU_TESTS_ON": place, "PYTHONUNBUFFERED": "1"}
+
+
+def build(machine: dict[str, Any]) -> Part:
+    """In place for this GPU; in a dry run elsewhere, so that what is built here stays."""
     python = sys.executable
     archs = os.environ.get("RDK_ARCHS") or architecture(machine["capability"])
     # ninja may lie beside a Python whose folder is not on the PATH.
     path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
-    build_folder = ROOT / "build" / "gpu-check" / "temp"
+    dry_run = machine.get("dry_run", False)
+    folder = ROOT / "build" / ("dry-run-operators" if dry_run else "gpu-operators")
+    # Folders of their own: what another build left in the usual one would pass as up to date.
+    folders = [f"--build-{each}={folder / each}" for each in ("temp", "lib")]
+    setup = [python, "setup.py", "build_ext", *folders]
+    return Part(
+        "build",
+        "the operators for the CPU, elsewhere" if dry_run else f"in place, for sm_{archs}",
+        90,
+        [setup] if dry_run else [[*setup, "--inplace"], [python, "-m", "tests.gpu.built"]],
+        {"RDK_CUDA": "off" if dry_run else "on", "RDK_ARCHS": archs, "PATH": path},
+    )
+
+
+def parts(machine: dict[str, Any], output: Path) -> list[Part]:
+    """What `make gpu-check` runs on this machine."""
+    python = sys.executable
 
     def pytest(*arguments: str, at_once: int = 1) -> list[list[str]]:
         several = ["-n", str(at_once)] if machine["xdist"] and at_once > 1 else []
         return [[python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *several, *arguments]]
 
-    on_gpu = {"RDK_GPU_TESTS_ON": "cuda", "PYTHONUNBUFFERED": "1"}
+    on_gpu = on_device(machine)
     ignored = [f"--ignore={FOLDER}/{module}" for _, _, module in OWN_PARTS.values()]
-    sanitizer = machine["compute_sanitizer"]
     return [
-        Part(
-            "build",
-            f"the operators, in place, for sm_{archs}",
-            100,
-            [
-                [python, "setup.py", "build_ext", "--inplace", f"--build-temp={build_folder}"],
-                [python, "-m", "tests.gpu.built"],
-            ],
-            {"RDK_CUDA": "on", "RDK_ARCHS": archs, "PATH": path},
-        ),
+        build(machine),
         Part(
             "tests",
             "the CPU operators' tests, statistics and decoding on the device",
-            120,
+            110,
             pytest(FOLDER, *ignored, at_once=min(8, os.cpu_count() or 1)),
             on_gpu,
         ),
@@ -78,28 +94,24 @@ def parts(machine: dict[str, Any], output: Path) -> list[Part]:
             )
             for name, (what, limit, module) in OWN_PARTS.items()
         ),
-        *(
-            Part(
-                tool,
-                f"compute-sanitizer: {what}",
-                40 if tool in PLANTED else 30,
-                [[python, "-m", "tests.gpu.sanitize", tool, str(sanitizer)]],
-                on_gpu,
-                skipped="" if sanitizer else "compute-sanitizer is not installed",
-            )
-            for tool, what in TOOLS.items()
-        ),
+    ]
+
+
+def sanitizers(machine: dict[str, Any], output: Path) -> list[Part]:
+    """What `make gpu-sanitize` runs on this machine, with the operators built already."""
+    sanitizer, dry_run = machine["compute_sanitizer"], machine.get("dry_run")
+    return [
         Part(
-            "benchmark",
-            "a short one",
-            50,
+            tool,
+            f"compute-sanitizer: {what}",
+            120,
             [
-                [
-                    *(python, "profiling/bench.py", "--device", "cuda", "--preset", "short"),
-                    *("--output", str(output / "benchmark.json")),
-                ]
+                [sys.executable, "-m", "tests.gpu.sweep", "--device", "cpu"]
+                if dry_run
+                else [sys.executable, "-m", "tests.gpu.sanitize", tool, str(sanitizer)]
             ],
-            {**on_gpu, "PYTHONPATH": str(ROOT)},
-            needs=ROOT / "profiling" / "bench.py",
-        ),
+            on_device(machine),
+            skipped="" if sanitizer or dry_run else "compute-sanitizer is not installed",
+        )
+        for tool, what in TOOLS.items()
     ]

@@ -3,6 +3,7 @@
 python3 -m tests.gpu.sweep                        nothing is to be found
 python3 -m tests.gpu.sweep --planted memcheck     an affinity that leads outside of the logits
 python3 -m tests.gpu.sweep --planted initcheck    logits that nobody wrote
+python3 -m tests.gpu.sweep --device cpu           a rehearsal
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ def planted(tool: str, device: torch.device) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m tests.gpu.sweep")
     parser.add_argument("--planted", choices=["memcheck", "initcheck"])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     options = parser.parse_args()
-    device = torch.device("cuda", 0)
+    device = torch.device(options.device, 0)
     if options.planted:
         planted(options.planted, device)
         return

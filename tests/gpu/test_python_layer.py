@@ -10,9 +10,12 @@ import rdk_cuda
 from rdk_cuda.affinity import Affinity
 from tests import generators
 from tests.reference.test_python_layer import *  # noqa: F403
-from tests.reference.test_python_layer import BATCH, DRAFTS, SIZE, identity, inputs
+from tests.reference.test_python_layer import BATCH, DRAFTS, SIZE, inputs
 
 from .stand_in import moved
+
+# What stands for the operators is not for torch.compile: test_compile.py has this one.
+del test_a_step_of_the_python_layer_compiles_into_one_graph  # noqa: F821
 
 pytestmark = pytest.mark.usefixtures("on_device")
 
@@ -45,15 +48,6 @@ def step(
     return (*verified, *greedy, *(draft.tokens for draft in drafts))
 
 
-@pytest.fixture
-def natively(native: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operators themselves, not what stands for them."""
-    monkeypatch.setattr(torch.ops, "rdk", native)
-    for name in ("redistribute", "draft", "verify", "gather_logits", "step_seeds"):
-        monkeypatch.setattr(rdk_cuda.operators, name, getattr(native, name))
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("how", ON_THE_DEVICE)
 def test_tensors_on_the_device_give_what_tensors_on_the_cpu_give(
     natively: None, device: torch.device, how: str
@@ -82,22 +76,3 @@ def test_a_generator_of_either_device(natively: None, device: torch.device, of: 
     assert torch.equal(drafted(1), drafted(1))
     assert not torch.equal(drafted(1), drafted(2))
     assert rdk_cuda.draft(logits, affinity).seeds.unique().numel() == 500
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_a_step_of_the_python_layer_compiles_into_one_graph(
-    natively: None, device: torch.device, backend: str
-) -> None:
-    """In place of the CPU's test: what stands for the operators is not for torch.compile."""
-    affinity = identity().to(device)
-
-    def step(draft_logits: Tensor, target_logits: Tensor) -> Tensor:
-        first = rdk_cuda.draft(draft_logits, affinity, seeds=1, positions=7)
-        second = rdk_cuda.draft(draft_logits, affinity, after=first)
-        return rdk_cuda.verify(target_logits, [first, second], affinity).tokens
-
-    given = [generators.logits(6, 5).view(2, 3, 5)[0], generators.logits(9, 5, 1).view(3, 3, 5)]
-    torch._dynamo.reset()
-    compiled = torch.compile(step, fullgraph=True, backend=backend)
-    on_device = moved(given, device)
-    assert torch.equal(compiled(*on_device), step(*on_device))

@@ -139,7 +139,34 @@ def test_a_profiler_without_a_gpu_is_not_started(tmp_path: Path, script: str, to
     assert not done.stdout
 
 
-def run_script(script: str, path: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": str(path), "PYTHON": sys.executable}
-    command = [str(ROOT / "profiling" / script)]
+@pytest.mark.parametrize("option", ["--help", "-h"])
+@pytest.mark.parametrize(("script", "module"), [("nsys", "decoding_run"), ("ncu", "one_launch")])
+def test_help_needs_no_profiler(tmp_path: Path, script: str, module: str, option: str) -> None:
+    for needed in ("bash", "dirname", "env", "sed"):
+        (tmp_path / needed).symlink_to(f"/usr/bin/{needed}")
+    done = run_script(f"{script}.sh", tmp_path, option)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"\n  profiling/{script}.sh [FOLDER] [OPTIONS OF python -m profiling." in done.stdout
+    assert f"python -m profiling.{module} --help" in done.stdout
+    assert "#" not in done.stdout
+
+
+def test_nsight_compute_starts_every_pass_with_cold_caches(tmp_path: Path) -> None:
+    """As the benchmark does; here ncu and the GPU are made up, so nothing comes after."""
+    for needed in ("bash", "dirname", "env", "mkdir"):
+        (tmp_path / needed).symlink_to(f"/usr/bin/{needed}")
+    for name, body in (("ncu", f'echo "$*" >"{tmp_path}/asked"; exit 1'), ("python", "exit 0")):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    python = str(tmp_path / "python")
+    done = run_script("ncu.sh", tmp_path, str(tmp_path / "folder"), python=python)
+    assert "ncu failed" in done.stderr
+    assert "--cache-control=all" in (tmp_path / "asked").read_text().split()
+
+
+def run_script(
+    script: str, path: Path, *arguments: str, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": str(path), "PYTHON": python}
+    command = [str(ROOT / "profiling" / script), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True)

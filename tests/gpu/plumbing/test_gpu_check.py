@@ -11,19 +11,20 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gpu import machine as machines
-from tests.gpu.__main__ import NoGpuError, look, main
-from tests.gpu.machine import ROOT, architecture, digest_of_sources
-from tests.gpu.measurements import measurements, missing
-from tests.gpu.parts import CUPY, OWN_PARTS, TOOLS, parts
+from tests.gpu import report
+from tests.gpu.__main__ import (
+    NoGpuError,
+    main,
+)
+from tests.gpu.machine import ROOT
 from tests.gpu.running import Outcome, Part, run
 
 MACHINE = {
@@ -45,12 +46,12 @@ def python(code: str) -> list[str]:
 
 def looked(**changes: Any) -> Any:
     found = MACHINE | changes
-    return lambda output: (found, Outcome("passed", 0.1, 30, "a made-up machine"))
+    return lambda options: (found, Outcome("passed", 0.1, 30, "a made-up machine"))
 
 
 def check(*given: str, parts: list[Part], output: Path, **changes: Any) -> int:
-    arguments = [*given, "--output", str(output)]
-    return main(arguments, looked(**changes), lambda machine, folder: parts)
+    folders = ["--output", str(output), "--results", str(output / "results")]
+    return main([*given, *folders], looked(**changes), lambda machine, folder: parts)
 
 
 def results(output: Path) -> dict[str, Any]:
@@ -155,6 +156,88 @@ def test_a_part_that_cannot_run_here_is_skipped_by_name(
     )
 
 
+# ----------------------------------------------------------------------------------------- archive
+
+
+def archived(output: Path) -> dict[str, str]:
+    """The texts of the one file that is handed back, by name."""
+    (path,) = (output / "results").iterdir()
+    assert path.name == f"{output.name}.tar.gz"
+    with tarfile.open(path) as files:
+        return {
+            member.name.removeprefix(f"{output.name}/"): files.extractfile(member).read().decode()  # type: ignore[union-attr]
+            for member in files
+        }
+
+
+def outcomes(texts: dict[str, str]) -> dict[str, str]:
+    found = json.loads(texts["results.json"])["parts"]
+    return {name: outcome["outcome"] for name, outcome in found.items()}
+
+
+def test_the_archive_is_written_anew_after_every_part(tmp_path: Path) -> None:
+    """The second part sees that of the first, as a cut in its middle would leave it."""
+    path = tmp_path / "results" / f"{tmp_path.name}.tar.gz"
+    look_into = f"import tarfile; print(*sorted(tarfile.open({str(path)!r}).getnames()))"
+    last = Part("last", "", 20, [python(look_into)])
+    assert check(parts=[GOOD, last, BAD], output=tmp_path) == 1
+    texts = archived(tmp_path)
+    before = ("good.log", "results.json")
+    assert texts["last.log"].split() == [f"{tmp_path.name}/{name}" for name in before]
+    assert "1 failed" in texts["bad.log"]
+    assert outcomes(texts) == {
+        "environment": "passed",
+        "good": "passed",
+        "last": "passed",
+        "bad": "failed",
+    }
+
+
+def test_a_cut_loses_one_part_and_not_all(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_for("sleeping", tmp_path / "slow.log")
+    process.kill()
+    process.wait(timeout=30)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # nobody was left to end it
+    texts = archived(tmp_path)
+    assert outcomes(texts) == {"environment": "passed", "good": "passed"}
+    assert texts["good.log"] == "3 passed in 1 s\n"
+
+
+def test_an_archive_is_no_larger_than_may_be_handed_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "LARGEST", 100_000)
+    write = f"from pathlib import Path; import os; f = Path({str(tmp_path)!r})"
+    write += (
+        "; (f / 'noise').write_bytes(os.urandom(200_000)); (f / 'text').write_text('a' * 10**6)"
+    )
+    assert check(parts=[GOOD, Part("files", "", 20, [python(write)])], output=tmp_path) == 0
+    (path,) = (tmp_path / "results").iterdir()
+    assert path.stat().st_size < 100_000
+    assert set(archived(tmp_path)) == {"good.log", "files.log", "results.json", "text"}
+    assert f"{path}, without {tmp_path.name}/noise\n" in capsys.readouterr().out
+
+
+def test_a_dry_run_shows_the_archive_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sanitizers' sweep, by the operators for the CPU; one tool is as good as four."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    folders = ["--output", str(tmp_path), "--results", str(tmp_path / "results")]
+    assert main(["--dry-run", "--sanitize", "--part", "memcheck", *folders]) == 0
+    texts = archived(tmp_path)
+    assert set(texts) == {"environment.log", "memcheck.log", "results.json"}
+    assert outcomes(texts) == {"environment": "passed", "memcheck": "passed"}
+    assert re.fullmatch(r"\d\d calls\n", texts["memcheck.log"])
+    assert json.loads(texts["results.json"])["machine"]["gpu"] == "dry run on the CPU"
+
+
 # ------------------------------------------------------------------------------------------ resume
 
 
@@ -197,6 +280,14 @@ def test_an_unknown_part_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 # ------------------------------------------------------------------------------------------- ends
 
+
+def wait_for(text: str, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while text not in (log.read_text() if log.exists() else ""):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 INTERRUPTED = """
 import sys
 from pathlib import Path
@@ -219,12 +310,7 @@ def test_ctrl_c_ends_the_running_part_and_still_sums_up(
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 60
-    log = tmp_path / "slow.log"
-    while time.monotonic() < deadline and "sleeping" not in (
-        log.read_text() if log.exists() else ""
-    ):
-        time.sleep(0.05)
+    wait_for("sleeping", tmp_path / "slow.log")
     os.kill(process.pid, number)
     printed, _ = process.communicate(timeout=30)
     assert process.returncode == status, printed
@@ -236,7 +322,7 @@ def test_ctrl_c_ends_the_running_part_and_still_sums_up(
     assert not list(tmp_path.glob("*.unfinished"))
 
 
-def no_gpu(output: Path) -> tuple[dict[str, Any], Outcome]:
+def no_gpu(options: object) -> tuple[dict[str, Any], Outcome]:
     raise NoGpuError("a sentence that says why")
 
 
@@ -257,96 +343,3 @@ def test_without_a_gpu_one_sentence_and_status_2(
 ) -> None:
     assert main(["--output", str(tmp_path)], no_gpu, lambda *_: [GOOD]) == 2
     assert capsys.readouterr().out == "no GPU here: a sentence that says why\n"
-
-
-# --------------------------------------------------------------------------------- the real thing
-
-
-def real_parts(**changes: Any) -> list[Part]:
-    return parts(MACHINE | changes, ROOT / "build" / "somewhere")
-
-
-def real_measurements() -> list[Part]:
-    return measurements(MACHINE, ROOT / "build" / "somewhere")
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"), [([], real_parts), (["--measure"], real_measurements)]
-)
-def test_the_limits_are_ten_minutes_together(
-    given: list[str], expected: Callable[[], list[Part]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*given, "--list"]) == 0
-    printed = capsys.readouterr().out
-    *rows, last = printed.splitlines()
-    assert [row.split()[0] for row in rows[1:]] == [part.name for part in expected()]
-    limits = (re.search(r" (\d+)(?:  \S.*)?$", row) for row in rows)  # the reason to skip behind
-    by_name = sum(part.limit for part in expected() if part.by_name)
-    total = sum(int(limit[1]) for limit in limits if limit) - by_name
-    assert last == f"together at most {total} s"
-    assert total <= 600
-
-
-def test_every_module_of_the_folder_belongs_to_one_part() -> None:
-    modules = {path.name for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
-    own = {module for _, _, module in OWN_PARTS.values()}
-    assert own <= modules
-    (tests,) = [part for part in real_parts() if part.name == "tests"]
-    ignored = {Path(a).name for a in tests.commands[0] if a.startswith("--ignore=")}
-    assert ignored == own
-
-
-def test_every_file_that_a_part_runs_is_there_or_missed_by_name() -> None:
-    for part in (*real_parts(), *real_measurements()):
-        for command in part.commands:
-            for argument in command:
-                if argument.endswith((".py", ".sh")) and part.needs is None:
-                    assert (ROOT / argument.removeprefix("--ignore=")).exists(), argument
-            if "-m" in command and command[2].startswith(("tests.", "profiling.")):
-                assert (ROOT / command[2].replace(".", "/")).with_suffix(".py").exists()
-
-
-def test_a_measurement_without_its_packages_is_skipped_by_name() -> None:
-    assert missing("json", "no_such_module", "nor_this") == "no_such_module, nor_this not installed"
-    assert missing("json") == ""
-
-
-def test_without_xdist_and_compute_sanitizer_the_rest_still_runs() -> None:
-    bare = real_parts(xdist=False, compute_sanitizer=None)
-    assert [part.name for part in bare if part.skipped] == [CUPY, *TOOLS]
-    assert not [part for part in real_parts(cupy=True) if part.skipped]
-    assert not [part for part in bare for command in part.commands if "-n" in command]
-
-
-@pytest.mark.parametrize(("capability", "arch"), [("8.0", "80"), ("9.0", "90a"), ("12.0", "120")])
-def test_the_kernels_are_built_for_the_gpu_that_is_there(
-    capability: str, arch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RDK_ARCHS", raising=False)
-    assert architecture(capability) == arch
-    assert real_parts(capability=capability)[0].environment["RDK_ARCHS"] == arch
-    monkeypatch.setenv("RDK_ARCHS", "86")
-    assert real_parts(capability=capability)[0].environment["RDK_ARCHS"] == "86"
-
-
-def test_looking_for_a_gpu_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(NoGpuError, match="torch"):
-        look(tmp_path)
-
-
-def test_a_command_that_is_not_there_tells_nothing() -> None:
-    assert machines.output("no-such-command-anywhere") is None
-    assert machines.output(sys.executable, "-c", "exit(1)") is None
-    assert machines.output(sys.executable, "-c", "print('1.2')") == "1.2"
-
-
-def test_the_digest_of_the_sources_changes_with_them(tmp_path: Path) -> None:
-    file = tmp_path / "a.py"
-    file.write_text("1")
-    before = digest_of_sources(tmp_path, ["*.py"])
-    assert before == digest_of_sources(tmp_path, ["*.py"])
-    file.write_text("2")
-    assert before != digest_of_sources(tmp_path, ["*.py"])
