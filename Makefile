@@ -1,5 +1,6 @@
 # Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
-# environment that is active; torch only where there is none that will do (a .venv sees that of its Python).
+# environment that is active; torch only where there is none that will do (a .venv sees that of its Python):
+# with CUDA, or without it by `make demo CPU=1`.
 # `make gpu-check`, on a machine with a GPU, installs nothing: PYTHON has torch with CUDA, pytest and numpy, and
 # nvcc and ninja are there. `make gpu-sanitize` and `make gpu-measure` then sanitize and measure what was built.
 # All results of each come as one archive into GPU_RESULTS (build). Options go into GPU_CHECK, as in
@@ -7,6 +8,12 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+ifdef CPU
+TORCH_SOURCE := --index-url https://download.pytorch.org/whl/cpu
+TORCH_SIZE := for the CPU, about 1 GB
+else
+TORCH_SIZE := with CUDA, about 5 GB and several minutes; for the CPU alone, stop and run `make demo CPU=1`
+endif
 GPU_RESULTS ?= build
 
 ifdef VIRTUAL_ENV
@@ -15,6 +22,7 @@ else
 ENVIRONMENT := .venv
 endif
 RUN := $(ENVIRONMENT)/bin/python
+ACTIVATE := echo 'Installed. To use it in this shell: . $(ENVIRONMENT)/bin/activate'
 HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 11)
 SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
@@ -49,16 +57,22 @@ $(ENVIRONMENT)/.rdk-torch:
 	$(RUN) -m pip --version >/dev/null 2>&1 || { rm -rf .venv; $(PYTHON) -m venv $(ENVIRONMENT) \
 	    $$($(PYTHON) -c "$(HAS_TORCH)" 2>/dev/null && echo --system-site-packages); }
 	$(RUN) -m pip install --quiet "setuptools>=77,<82" wheel ninja
-	$(RUN) -c "$(HAS_TORCH)" 2>/dev/null || $(RUN) -m pip install --quiet "$(TORCH)"
+	@$(RUN) -c "$(HAS_TORCH)" 2>/dev/null || { \
+	    echo 'Installing into $(ENVIRONMENT): $(TORCH) $(TORCH_SIZE).'; \
+	    $(RUN) -m pip install $(TORCH_SOURCE) "$(TORCH)"; }
 	touch $@
 
 $(ENVIRONMENT)/.rdk-demo: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
-	$(RUN) -m pip install --quiet --no-build-isolation -e ".[demo]"
+	@echo 'Compiling the operators and installing them, with what the demo needs, into $(ENVIRONMENT): a few minutes.'
+	$(RUN) -m pip install --no-build-isolation -e ".[demo]"
 	touch $@
+	@$(ACTIVATE)
 
 $(ENVIRONMENT)/.rdk-dev: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
-	$(RUN) -m pip install --quiet --no-build-isolation -e ".[dev]"
+	@echo 'Compiling the operators and installing them, with what the tests need, into $(ENVIRONMENT): a few minutes.'
+	$(RUN) -m pip install --no-build-isolation -e ".[dev]"
 	touch $@ $(ENVIRONMENT)/.rdk-demo
+	@$(ACTIVATE)
 
 clean:
 	rm -rf build dist *.egg-info .venv demo-output rdk_cuda/*.so
