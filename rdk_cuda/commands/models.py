@@ -105,7 +105,7 @@ def load_models(target: Path | None, drafter: Path | None, device: str = "cpu") 
 
 
 def load_model(option: str, directory: Path) -> Any:
-    """The causal language model in a directory; never from the network, never from a pickle."""
+    """The causal language model in a directory; no network, no pickle, no code of its own."""
     if not (directory / "config.json").is_file():
         reason = "no config.json there" if directory.is_dir() else "no such directory"
         raise InputError(f"{option} {directory}: {reason}; needs a local Hugging Face model")
@@ -114,6 +114,7 @@ def load_model(option: str, directory: Path) -> Any:
             directory,
             local_files_only=True,
             use_safetensors=True,
+            trust_remote_code=False,
             dtype=torch.float32,
             output_loading_info=True,
         )
@@ -149,7 +150,9 @@ def load_tokenizer(option: str, directory: Path) -> Any:
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
         raise InputError(f"{option} {directory}: holds no tokenizer, as tokenizer.json")
     try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        return AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
 

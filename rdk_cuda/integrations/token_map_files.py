@@ -172,12 +172,12 @@ def _d2t(path: Path, found: dict[str, Any], target_size: int) -> D2T:
 
 def _load_torch(path: Path) -> Any:
     """Plain data and tensors; a checkpoint's are mapped, not read."""
-    is_zip = zipfile.is_zipfile(path)
-    if not is_zip:
-        _refuse_large(path)
     try:
+        is_zip = zipfile.is_zipfile(path)  # it, too, raises BadZipFile at some archives
         if is_zip:
             _refuse_compressed(path)
+        else:
+            _refuse_large(path)
         return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         if named := re.search(r"GLOBAL (\S+)", str(error)):

@@ -8,6 +8,7 @@ import os
 import pickle
 import zipfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -309,3 +310,30 @@ def test_a_damaged_file_is_read_or_refused(
         ids, refusal = torch.zeros(0), str(error)
     assert bool(((ids >= 0) & (ids < SIZE)).all())
     assert "\n" not in refusal
+
+
+def _damage(content: bytes, random: Random) -> bytes:
+    """Some bytes changed, anywhere or near an end, where the directories are; or parts missing."""
+    damaged = bytearray(content)
+    near = random.choice([len(damaged), min(128, len(damaged))])
+    for _ in range(random.randint(1, 8)):
+        at = random.randrange(near)
+        damaged[random.choice([at, -1 - at])] = random.choice([0, 255, random.randrange(256)])
+    if random.random() < 0.2:
+        del damaged[random.randrange(len(damaged)) :]
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize("form", range(len(WHOLE)))
+def test_thousands_of_damaged_files_raise_nothing_else(tmp_path: Path, form: int) -> None:
+    others = set()
+    for seed in range(1500):
+        path = tmp_path / "kept"
+        path.write_bytes(_damage(WHOLE[form], Random(seed)))
+        try:
+            read_token_map(path, SIZE)
+        except (TokenMapError, OSError):
+            pass
+        except Exception as error:
+            others.add(f"{type(error).__name__} of seed {seed}")
+    assert not others
