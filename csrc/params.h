@@ -7,7 +7,7 @@
 namespace rdk {
 
 // Columns of a softmax are cut into chunks of this many by index; draws are two-level over them
-// (DESIGN.md, "Random numbers"). Part of the contract: tokens depend on it.
+// (docs/design.md, "Random numbers"). Part of the contract: tokens depend on it.
 constexpr int kChunk = 1024;
 
 // Proposals from p before the residual is drawn by a direct pass.

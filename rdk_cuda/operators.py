@@ -1,4 +1,4 @@
-"""torch.ops.rdk.* under names that type checkers know; the schemas are in DESIGN.md."""
+"""torch.ops.rdk.* under names that type checkers know; the schemas are in docs/design.md."""
 
 import torch
 

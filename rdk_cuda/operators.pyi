@@ -1,4 +1,4 @@
-"""The schemas of torch.ops.rdk.*, DESIGN.md section 4, for type checkers."""
+"""The schemas of torch.ops.rdk.*, docs/design.md section 4, for type checkers."""
 
 from torch import Tensor
 

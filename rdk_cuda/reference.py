@@ -1,4 +1,4 @@
-"""The operators in plain PyTorch, to be read line by line beside sections 2 and 5 of DESIGN.md.
+"""The operators in plain PyTorch, to be read line by line beside sections 2 and 5 of DESIGN.
 
 The five operators take the arguments of their ``torch.ops.rdk`` twins, in the same order, and work
 row by row: clear rather than fast. ``dtype=torch.float64`` makes the arithmetic exact enough to
@@ -264,7 +264,7 @@ def gather_logits(
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Logits of a few rows of the head, ``[..., C]``; see DESIGN.md section 4.
+    """Logits of a few rows of the head, ``[..., C]``; see docs/design.md section 4.
 
     ``dtype`` is that of the arithmetic and of the result; by default the arithmetic is float32 and
     the result has the dtype of ``hidden``.

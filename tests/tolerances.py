@@ -25,7 +25,7 @@ SMALLEST_COMPARED = 1e-30
 SUM_TO_ONE = 1e-6
 
 # Two samplers given the same random words may pick different tokens only where a uniform lies this
-# close to a boundary between two outcomes, judged in float64 (DESIGN.md section 5) ...
+# close to a boundary between two outcomes, judged in float64 (docs/design.md section 5) ...
 BOUNDARY = 1e-5
 # ... and that in fewer draws than this.
 DISAGREEING_DRAWS = 5 / 10_000

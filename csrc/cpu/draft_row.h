@@ -1,5 +1,5 @@
 // One row of the drafter's softmax: V_d static columns with their bias, then, in chunks of their
-// own, the row's dynamic columns (DESIGN.md, "Dynamic tokens").
+// own, the row's dynamic columns (docs/design.md, "Dynamic tokens").
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // machine's own vectors are (RDK_PART_LANES), so that one source serves every instruction set.
 //
 // Only operations that IEEE 754 defines to the last bit are used, one rounding each, and lanes
-// never mix but in `add_lanes`: every instruction set gives the same bits (DESIGN.md, "To the
+// never mix but in `add_lanes`: every instruction set gives the same bits (docs/design.md, "To the
 // bit").
 //
 // Everything is in an unnamed namespace and uses nothing of the standard library but types. An

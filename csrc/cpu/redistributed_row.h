@@ -1,5 +1,5 @@
 // q of rows over ranges of the target's vocabulary, gathered over the columns of S, so that each
-// entry is summed in one fixed order (DESIGN.md, "Redistribute").
+// entry is summed in one fixed order (docs/design.md, "Redistribute").
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The chunked softmax that every operator shares, so that a row has the same sums, to the bit,
 // wherever it is read. Chunks of 1024 columns are summed relative to their own maximum over fixed
-// lanes and a fixed tree, then merged in order against the row's maximum (DESIGN.md, "To the bit").
+// lanes and a fixed tree, then merged in order against the row's maximum (DESIGN, "To the bit").
 //
 // A Row here is anything with
 //   int64_t chunks() const;

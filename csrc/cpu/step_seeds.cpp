@@ -1,4 +1,4 @@
-// step_seeds: a fresh key for every decoding step (DESIGN.md, "A fresh key per decoding step").
+// step_seeds: a fresh key for every decoding step (DESIGN, "A fresh key per decoding step").
 
 #include "../kernels/philox.h"
 #include "operators.h"

@@ -1,5 +1,5 @@
 // verify: positions in order up to the first rejection. q is evaluated at the drafted token only,
-// and the residual max(p - q, 0) is drawn by proposals from p (DESIGN.md, "Three ideas"). Memory
+// and the residual max(p - q, 0) is drawn by proposals from p (DESIGN, "Three ideas"). Memory
 // floor: the target logits up to the first rejection, once.
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // The random stream of the whole project: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel
 // random numbers: as easy as 1, 2, 3", SC 2011), keyed by the operator's seed and counted by the
 // absolute position of the token that is decided, never by a thread, block, slot or batch index.
-// DESIGN.md, "Random numbers", is the contract.
+// docs/design.md, "Random numbers", is the contract.
 #pragma once
 
 #include "../host_device.h"

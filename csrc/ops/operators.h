@@ -1,4 +1,4 @@
-// The operators as torch calls them. Schemas are in registration.cpp, semantics in DESIGN.md.
+// The operators as torch calls them. Schemas are in registration.cpp, semantics in docs/design.md.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>

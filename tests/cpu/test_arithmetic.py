@@ -1,6 +1,6 @@
 """The vector arithmetic of the CPU operators, one instruction set at a time.
 
-All of them give the same bits (DESIGN.md, "To the bit"), exp is right to one unit in the last
+All of them give the same bits (docs/design.md, "To the bit"), exp is right to one unit in the last
 place, and no file is compiled such that a machine without its instructions would stop in it.
 """
 

@@ -1,4 +1,4 @@
-"""Instruction sets and threads change no bit of any operator's result (DESIGN.md, "To the bit")."""
+"""Instruction sets and threads change no bit of any operator's result (DESIGN, "To the bit")."""
 
 from __future__ import annotations
 

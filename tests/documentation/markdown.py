@@ -1,4 +1,4 @@
-"""What the tests read in README.md and DESIGN.md, and where code cites the latter."""
+"""What the tests read in README.md and the pages of docs, and where code cites docs/design.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-DESIGN = ROOT / "DESIGN.md"
+DESIGN = ROOT / "docs" / "design.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+
+_DESIGN = r"(?:\bDESIGN\b|\bdocs/design\.md\b)"
 
 
 class Block(NamedTuple):
@@ -57,14 +60,14 @@ def links(page: Path) -> list[str]:
 
 
 def citations(source: str) -> list[Citation]:
-    """The places of DESIGN.md that comments and docstrings name, wrapped over lines or not."""
+    """The places of docs/design.md that comments and docstrings name, wrapped over lines or not."""
     text = re.sub(r"\s*\n\s*(?://|#)?\s*", " ", source)
-    found = [Citation(None, None) for _ in re.findall(r"\bDESIGN\b", text)]
-    for match in re.finditer(r'DESIGN(?:\.md)?(?: section (\d+))?,? (?:equation )?"([^"]+)"', text):
+    found = [Citation(None, None) for _ in re.findall(_DESIGN, text)]
+    for match in re.finditer(_DESIGN + r'(?: section (\d+))?,? (?:equation )?"([^"]+)"', text):
         found.append(Citation(int(match[1]) if match[1] else None, match[2]))
-    for section in re.findall(r"DESIGN(?:\.md)?,? sections? (\d+)", text):
+    for section in re.findall(_DESIGN + r",? sections? (\d+)", text):
         found.append(Citation(int(section), None))
-    for sections in re.findall(r"sections? ([\d, and]+) of DESIGN", text):
+    for sections in re.findall(r"sections? ([\d, and]+) of " + _DESIGN, text):
         found += [Citation(int(section), None) for section in re.findall(r"\d+", sections)]
     return found
 

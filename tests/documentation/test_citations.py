@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .markdown import DESIGN, README, ROOT, citations, headings, links, resolves
+from .markdown import DESIGN, PAGES, README, ROOT, citations, headings, links, prose, resolves
 
 SOURCES = sorted(
     path
@@ -38,10 +38,10 @@ def test_the_code_cites_design_at_all() -> None:
 @pytest.mark.parametrize(
     "comment",
     [
-        '// as it must be (DESIGN.md, "No such heading").',
+        '// as it must be (docs/design.md, "No such heading").',
         "# see DESIGN\n# section 9",
         '"""DESIGN section 5, "Virtual tokens"."""',  # it is in section 2
-        "as sections 2 and 11 of DESIGN.md say",
+        "as sections 2 and 11 of docs/design.md say",
     ],
 )
 def test_a_dangling_citation_is_noticed(comment: str) -> None:
@@ -49,19 +49,46 @@ def test_a_dangling_citation_is_noticed(comment: str) -> None:
     assert not all(resolves(citation, page) for citation in citations(comment))
 
 
-@pytest.mark.parametrize("page", [README, DESIGN], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     for link in links(page):
         if link.startswith("https://"):
             continue
         name, _, anchor = link.partition("#")
-        target = ROOT / name if name else page
-        assert target.is_file(), f"{page.name} links to {link}"
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert target.is_relative_to(ROOT), f"{page.name} links to {link}"
         if anchor:
             assert anchor in {heading.anchor for heading in headings(target)}, link
 
 
-def test_design_names_files_that_exist() -> None:
+def test_the_readme_leads_to_every_page() -> None:
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(README)}
+    assert set(PAGES) - {README} <= linked
+
+
+OPERATORS = ("draft", "gather_logits", "redistribute", "step_seeds", "verify")
+
+
+def missing_files(text: str) -> list[str]:
+    """Files of the repository that a page names and that are not there, NAME any operator."""
+    named = re.findall(r"`((?:\.ci|csrc|docs|examples|profiling|rdk_cuda|tests)/[\w./-]+)`", text)
+    files = {name.replace("NAME", operator) for name in named for operator in OPERATORS}
+    return sorted(file for file in files if not (ROOT / file).exists())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    assert not missing_files(prose(page))
+
+
+def test_a_file_that_is_not_there_is_noticed() -> None:
+    assert not missing_files("`csrc/cpu/NAME.cpp` and `csrc/ops`")
+    assert missing_files("`tests/nowhere`") == ["tests/nowhere"]
+    assert "csrc/verify.cpp" in missing_files("`csrc/NAME.cpp`")
+
+
+def test_the_layout_in_design_names_files_that_exist() -> None:
     layout = DESIGN.read_text(encoding="utf-8").split("## 6. Layout")[1].split("\n\n")[1]
     named = re.findall(r"^    (\S+)", layout, re.MULTILINE)
     assert "csrc/registration.cpp" in named

@@ -19,7 +19,7 @@ def schema(name: str) -> str:
 
 
 def printed_schemas() -> dict[str, str]:
-    """The indented schemas of DESIGN.md, section 4, each on one line."""
+    """The indented schemas of docs/design.md, section 4, each on one line."""
     section = DESIGN.read_text(encoding="utf-8").split("### Schemas")[1].split("###")[0]
     indented = "\n".join(line for line in section.split("\n") if line.startswith("    "))
     found = re.findall(r"rdk::(\w+)\(.*?(?=rdk::|\Z)", indented, re.DOTALL)
@@ -96,6 +96,10 @@ def test_the_pages_name_what_is_supported_as_the_metadata_do() -> None:
     assert rdk_cuda.build_info()["torch_target"] == torch_version
 
 
+def test_the_readme_fits_two_hundred_lines() -> None:
+    assert README.read_text(encoding="utf-8").count("\n") <= 200
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     version = rdk_cuda.__version__
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
@@ -104,7 +108,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"Version {version}" in README.read_text(encoding="utf-8")
 
 
-def test_an_affinity_takes_the_memory_that_the_readme_says() -> None:
+def test_an_affinity_takes_the_memory_that_the_page_of_samplers_says() -> None:
     draft_size, target_size, rank = 70, 90, 2
     affinity = rdk_cuda.Affinity.from_rows(
         torch.eye(draft_size, target_size),

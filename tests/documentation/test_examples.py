@@ -16,7 +16,7 @@ import torch
 
 import rdk_cuda
 
-from .markdown import DESIGN, README, ROOT, python_blocks
+from .markdown import PAGES, README, ROOT, python_blocks
 
 # Modules that only the extras bring; an example that needs one is skipped without it.
 EXTRAS = {"matplotlib", "rich", "sklearn", "tokenizers", "tqdm", "transformers"}
@@ -28,16 +28,26 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("page", [README, DESIGN], ids=lambda page: page.name)
+# What the blocks of a page need beyond the package.
+NEEDS = {"samplers.md": ["tokenizers"], "tutorial.md": ["sklearn", "transformers"]}
+NEEDS["calibration.md"] = NEEDS["tutorial.md"]
+WITH_CODE = [page for page in PAGES if python_blocks(page)]
+
+
+def test_pages_have_examples() -> None:
+    without = {page.name for page in PAGES} - {page.name for page in WITH_CODE}
+    assert without == {"benchmarks.md", "contributing.md"}
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_python_blocks_run_as_written_one_after_the_other(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for extra in ("sklearn", "transformers") if page is README else ():
+    for extra in NEEDS.get(page.name, []):
         pytest.importorskip(extra)
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
     blocks = python_blocks(page)
-    assert blocks
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for line, code in blocks:
@@ -46,7 +56,7 @@ def test_python_blocks_run_as_written_one_after_the_other(
     assert not list(tmp_path.iterdir()), "an example left files behind"
 
 
-def test_the_custom_decoder_of_the_readme_is_about_fifteen_lines() -> None:
+def test_the_decoder_of_the_readme_is_about_fifteen_lines() -> None:
     code = python_blocks(README)[0].code
     body = code.split("def generate")[1].split("\n\n")[0]
     assert body.count("\n") <= 20

@@ -1,4 +1,4 @@
-"""What DESIGN.md section 4 accepts, as a table, and a judge who reads nothing but the table.
+"""What docs/design.md section 4 accepts, as a table, and a judge who reads nothing but the table.
 
 A shape is a tuple of symbols, which stand for the same size wherever an operator names them; "..."
 is any number of leading dimensions.

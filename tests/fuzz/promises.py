@@ -1,4 +1,4 @@
-"""What DESIGN.md section 4 promises of the outputs of an accepted call."""
+"""What docs/design.md section 4 promises of the outputs of an accepted call."""
 
 from __future__ import annotations
 

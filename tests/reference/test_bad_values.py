@@ -1,4 +1,4 @@
-"""Bad values have defined results (DESIGN.md section 4, "Bad input") and leave other rows alone."""
+"""Bad values have defined results (DESIGN section 4, "Bad input") and leave other rows alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row's result has the same bits whatever is computed beside it (DESIGN.md, "To the bit")."""
+"""A row's result has the same bits whatever is computed beside it (DESIGN, "To the bit")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference itself against dense algebra: section 2 of DESIGN.md, by definition."""
+"""The reference itself against dense algebra: section 2 of docs/design.md, by definition."""
 
 from __future__ import annotations
 

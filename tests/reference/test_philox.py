@@ -1,4 +1,4 @@
-"""The random numbers are Philox4x32-10, keyed and cut into uniforms as DESIGN.md section 5 says."""
+"""The random numbers are Philox4x32-10, keyed and cut into uniforms as DESIGN section 5 says."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Writes every table with measured figures that stands in a document."""

@@ -1,0 +1,172 @@
+"""How much acceptance comes back, and what calibration takes."""
+
+from __future__ import annotations
+
+from ..markdown import table
+from .results import RESULTS, Link, Row, content, paragraph, threads
+
+
+def demo_share(row: Row) -> str:
+    """Percent of the loss, with its interval; empty for what loses nothing."""
+    if row["recovered"] is None:
+        return ""
+    value, low, high = (100 * row["recovered"][key] for key in ("value", "low", "high"))
+    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+
+
+def demo_cells(row: Row) -> list[str]:
+    """Of a row of the demo's table, but its method."""
+    acceptance, columns = row["acceptance"], row["dynamic_columns"]
+    return [
+        f"{row['head_rows']}" + (f"+{columns:.0f}" if columns else ""),
+        f"{acceptance['value']:.3f}" if acceptance else "",
+        demo_share(row),
+        f"{row['accepted_length']:.2f}" if acceptance else "",
+        f"{row['target_passes_per_token']:.3f}",
+        f"{row['tokens_per_second']:.0f}",
+    ]
+
+
+def demo_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    found = content("demo/results.json")
+    lines, keep = [], None
+    for row in found["table"]:
+        begins = f"*{100 * row['keep']:g} % kept:* " if row["keep"] not in (None, 1, keep) else ""
+        lines.append([begins + row["method"], *demo_cells(row)])
+        keep = row["keep"]
+    titles = ["", "head rows", "acceptance", "% of the loss recovered", "accepted length"]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"Temperature {found['settings']['temperature']:g},",
+                f"{found['positions']['held_out']:,} held-out positions, target 5.4 M and drafter",
+                f"1.5 M parameters, {threads(found['versions'])} of a CPU,",
+                f"{found['elapsed_seconds']:.0f} seconds",
+                f"({link('data', f'{RESULTS}/demo/results.json')}):",
+            ),
+            table([*titles, "passes / token", "tokens / s"], lines, "lr"),
+        ]
+    )
+
+
+def cool_demo_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    found = content("demo-temperature-0.7/results.json")
+    temperature, keeps = found["settings"]["temperature"], found["settings"]["keep"]
+    shares = {(row["method"], row["keep"]): demo_share(row) for row in found["table"]}
+    methods = ("dynamic tokens", "virtual tokens", "virtual+dynamic")
+    lines = [[method, *(shares[method, keep] for keep in keeps)] for method in methods]
+    title = f"% of the loss recovered, temperature {temperature:g}"
+    return "\n\n".join(
+        [
+            table([title, *(f"{100 * keep:g} % kept" for keep in keeps)], lines, "lr"),
+            f"({link('data', f'{RESULTS}/demo-temperature-0.7/results.json')})",
+        ]
+    )
+
+
+COLUMNS = [(1.0, 0.25), (1.0, 0.0625), (0.7, 0.25), (0.7, 0.0625)]
+PAIRS = {"methods": "demo", "sharp": "sharp"}
+
+
+def recovered() -> dict[tuple[str, str, float, float], tuple[float, float, float]]:
+    """By pair, method, temperature and share kept: percent of the loss, and the interval's ends."""
+    shares = {}
+    for file, pair in PAIRS.items():
+        for row in content(f"acceptance/{file}.json")["rows"]:
+            ends = row["recovered"], row["recovered_low"], row["recovered_high"]
+            if row["pair"] == pair and None not in ends:
+                at = (pair, row["method"], row["temperature"], row["keep"])
+                shares[at] = (100 * ends[0], 100 * ends[1], 100 * ends[2])
+    return shares
+
+
+def share_cells(pair: str, method: str) -> list[str]:
+    """What comes back, in `COLUMNS`."""
+    shares = recovered()
+    return ["{:.0f} [{:.0f}, {:.0f}]".format(*shares[pair, method, at[0], at[1]]) for at in COLUMNS]
+
+
+def column_titles() -> list[str]:
+    """Of `COLUMNS`, after a first column without one."""
+    return ["", *(f"{100 * keep:g} % kept, T = {temperature:g}" for temperature, keep in COLUMNS)]
+
+
+def recovered_table(link: Link) -> str:
+    """README.md"""
+    methods = {
+        "virtual tokens": "virtual tokens",
+        "dynamic tokens": "dynamic tokens",
+        "virtual+dynamic": "**both**",
+    }
+    lines = [[name, *share_cells("demo", method)] for method, name in methods.items()]
+    return "\n\n".join(
+        [
+            paragraph(
+                "**Acceptance that comes back**, in percent of what pruning the drafter's head",
+                "loses, with 95 % intervals, for the demo's models on held-out text. More pairs",
+                f"and methods are in {link('calibration', 'docs/calibration.md')}:",
+            ),
+            table(column_titles(), lines, "lr"),
+        ]
+    )
+
+
+def acceptance_table(link: Link) -> str:
+    """docs/calibration.md"""
+    methods = {
+        "demo": ["low-rank head", "dynamic tokens", "virtual tokens", "virtual+dynamic"],
+        "sharp": ["dynamic tokens", "virtual tokens", "virtual+dynamic"],
+    }
+    lines = [
+        [f"{pair} models: {method}", *share_cells(pair, method)]
+        for pair, names in methods.items()
+        for method in names
+    ]
+    return "\n\n".join(
+        [
+            paragraph(
+                "Of the acceptance that is lost to pruning, this much comes back on held-out text,",
+                f"in percent with 95 % intervals ({link('report', f'{RESULTS}/acceptance.md')},",
+                "made by `python -m profiling.acceptance`). The sharp pair is the demo's models",
+                "mixed with n-grams and with what their context says:",
+            ),
+            table(column_titles(), lines, "lr"),
+        ]
+    )
+
+
+def cost_sentence(link: Link) -> str:
+    """docs/calibration.md"""
+    found = content("calibration-scale/cpu.json")
+    minutes = sum(row["seconds"] for row in found["rows"]) / 60
+    peak = max(row["peak_bytes"] for row in found["rows"]) / 1e9
+    return paragraph(
+        f"With a vocabulary of {found['tokens']:,} and a width of {found['width']:,}, the",
+        f"clusters, rows and offsets of {found['virtual']} virtual tokens take {minutes:.0f}",
+        f"minutes and {peak:.1f} GB on {threads(found)} of an {found['device_name']}",
+        f"({link('data', f'{RESULTS}/calibration-scale/cpu.json')}).",
+    )
+
+
+def growth_sentence(link: Link) -> str:
+    """docs/samplers.md"""
+    folder = "first-order-growth"
+    forms = ("first-order", "dense")
+    found = content(f"{folder}/results.json")
+    sizes = ({row["size"] for row in found["rows"] if row["form"] == form} for form in forms)
+    size = max(set.intersection(*sizes))
+    fastest = {
+        row["form"]: f"{1000 * row['fastest_seconds']:.1f} ms"
+        for row in found["rows"]
+        if row["size"] == size
+    }
+    exponents = found["exponents"]
+    return paragraph(
+        f"On {threads(found)} of a CPU its time grows as V^{exponents['first-order']:.2f} with a",
+        f"shared vocabulary V, and that of the dense matrix as V^{exponents['dense']:.2f}.",
+        f"At {size:,} tokens, {found['batch']} rows take {fastest['first-order']} and",
+        f"{fastest['dense']} ({link('data', f'{RESULTS}/{folder}/results.json')},",
+        f"{link('plot', f'{RESULTS}/{folder}/growth.png')}).",
+    )

@@ -1,0 +1,89 @@
+"""The documents, and what stands between the comments in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .acceptance import (
+    COLUMNS,
+    acceptance_table,
+    cool_demo_table,
+    cost_sentence,
+    demo_table,
+    growth_sentence,
+    recovered,
+    recovered_table,
+)
+from .chart import source_of
+from .decoding import assisted_table, step_table
+from .results import ROOT, Link
+from .sampling import gain_table, operators_table, peers, peers_table, workload
+
+CHART = ROOT / "docs" / "gain.png"
+
+
+def pages() -> list[Path]:
+    """The documents, README first."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+TABLES: dict[str, Callable[[Link], str]] = {
+    "gain": gain_table,
+    "recovered": recovered_table,
+    "operators": operators_table,
+    "peers": peers_table,
+    "decoding step": step_table,
+    "demo": demo_table,
+    "demo at 0.7": cool_demo_table,
+    "assisted generation": assisted_table,
+    "acceptance report": acceptance_table,
+    "calibration cost": cost_sentence,
+    "first-order growth": growth_sentence,
+}
+
+_MARKED = re.compile(r"^<!-- table (.+?) -->\n.*?^<!-- end of table -->$", re.DOTALL | re.MULTILINE)
+
+
+def filled(text: str, page: Path) -> str:
+    """A page's text with all of its tables as the results have them.
+
+    Raises:
+        KeyError: a table that nobody writes.
+    """
+    up = "../" * (len(page.relative_to(ROOT).parts) - 1)
+
+    def link(words: str, path: str) -> str:
+        return f"[{words}]({up}{path})"
+
+    def block(found: re.Match[str]) -> str:
+        name = found[1]
+        return f"<!-- table {name} -->\n\n{TABLES[name](link)}\n\n<!-- end of table -->"
+
+    return _MARKED.sub(block, text)
+
+
+def differing() -> list[Path]:
+    """What does not stand as the results have it: pages, and the chart."""
+    pairs = [(page, page.read_text(encoding="utf-8")) for page in pages()]
+    found = [page for page, text in pairs if filled(text, page) != text]
+    if source_of(CHART) != chart_figures():
+        found.append(CHART)
+    return found
+
+
+def chart_figures() -> dict[str, Any]:
+    """What the README's chart shows."""
+    rows, shares = {row["peer"]: row for row in peers()}, recovered()
+    names = ("eager", "compiled", "ours")
+    return {
+        "workload": workload(rows["ours"]),
+        "milliseconds": {name: round(rows[name]["median_us"] / 1000, 1) for name in names},
+        "recovered": {
+            method: [[round(end) for end in shares["demo", method, at[0], at[1]]] for at in COLUMNS]
+            for method in ("virtual tokens", "dynamic tokens", "virtual+dynamic")
+        },
+        "columns": [list(column) for column in COLUMNS],
+    }

@@ -1,0 +1,37 @@
+"""The committed results, and how the documents quote them."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = "profiling/results"
+
+Row: TypeAlias = dict[str, Any]
+Link: TypeAlias = Callable[[str, str], str]
+"""Of a text and a path below the repository: a link, as the page needs it."""
+
+
+def content(file: str) -> dict[str, Any]:
+    """Of a committed result."""
+    found: dict[str, Any] = json.loads((ROOT / RESULTS / file).read_text(encoding="utf-8"))
+    return found
+
+
+def figure(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def threads(found: Row) -> str:
+    """How many, in words."""
+    return "one thread" if found["threads"] == 1 else f"{found['threads']} threads"
+
+
+def paragraph(*sentences: str) -> str:
+    """In lines, like the rest of the page."""
+    return textwrap.fill(" ".join(sentences), 100, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,120 @@
+"""What sampling takes: one step of a batch, by us and by others, and each operator alone."""
+
+from __future__ import annotations
+
+from ..markdown import table
+from .decoding import step_rows
+from .results import RESULTS, Link, Row, content, figure, paragraph, threads
+
+
+def peers() -> list[Row]:
+    """One step of a batch of 8, sampled by whoever was there and right; ours first."""
+    return [
+        row
+        for row in content("compare/cpu.json")["rows"]
+        if (row["sampler"], row["batch"], row["status"]) == ("virtual", 8, "right")
+    ]
+
+
+def workload(row: Row) -> str:
+    """Of what size, and where it was measured."""
+    return (
+        f"V_t {row['target_size']:,}, V_d {row['draft_size']:,} with virtual tokens, batch "
+        f"{row['batch']}, K = {row['draft_length']}, {row['dtype']}, on {threads(row)} "
+        f"of an {row['device_name']}"
+    )
+
+
+def peers_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    rows = peers()
+    lines = [
+        [
+            row["peer"],
+            f"{row['median_us']:,.0f}",
+            figure(row["ratio"]),
+            figure(row["kept_bytes"] / 1000),
+        ]
+        for row in rows
+    ]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"One step at {workload(rows[0])} ({link('data', f'{RESULTS}/compare/cpu.json')},",
+                f"{link('tables', f'{RESULTS}/compare/cpu.md')}):",
+            ),
+            table(["", "µs", "times ours", "KB kept for a drafted position"], lines, "lr"),
+        ]
+    )
+
+
+GAIN = {
+    "ours": "**rdk_cuda**",
+    "eager": "PyTorch, eager",
+    "compiled": "PyTorch, `torch.compile`",
+    "transformers": "Transformers",
+}
+
+
+def gain_table(link: Link) -> str:
+    """README.md"""
+    rows = {row["peer"]: row for row in peers()}
+    lines = [
+        [
+            name,
+            f"{rows[peer]['median_us'] / 1000:,.1f} ms",
+            f"{figure(rows[peer]['ratio'])}×",
+            f"{figure(rows[peer]['kept_bytes'] / 1000)} KB",
+        ]
+        for peer, name in GAIN.items()
+    ]
+    steps = {row["sampling"]: row for row in step_rows() if row["head"] == "virtual tokens, 25 %"}
+    whole = [f"{1000 * steps[by]['step_seconds']:.0f} ms" for by in ("PyTorch", "rdk_cuda")]
+    return "\n\n".join(
+        [
+            paragraph(
+                "**Sampling one decoding step**: four drafts for each of 8 sequences, and",
+                f"their verification. {workload(rows['ours'])}:",
+            ),
+            table(["", "time", "compared with ours", "kept for a drafted position"], lines, "lr"),
+            paragraph(
+                "Sampling is a part of a step. On the same machine a whole step of random models",
+                f"of serving width takes {whole[0]} with PyTorch's sampling and {whole[1]} with",
+                f"ours ({link('benchmarks', 'docs/benchmarks.md')}).",
+            ),
+        ]
+    )
+
+
+def operators_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    rows = [
+        row
+        for row in content("bench-cpu/targets.json")["rows"]
+        if row["operator"] in ("draft+verify", "redistribute", "gather_logits")
+    ]
+    of = rows[0]
+    folder = f"{RESULTS}/bench-cpu"
+    lines = [
+        [
+            row["operator"]
+            + (f", {row['accepted_mean']:.2f} accepted" if row["acceptance"] else ""),
+            row["dtype"],
+            f"{row['median_us']:.0f}",
+            f"{100 * row['share_of_floor']:.0f} %",
+            *(f"{row['peers'][peer]['ratio']:.3g}" for peer in ("eager", "compiled")),
+        ]
+        for row in rows
+    ]
+    titles = ["", "logits", "µs", "share of the floor", "times as fast as eager", "as compiled"]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"On {of['threads']} threads of an {of['device_name']} with {of['capability']},",
+                f"batch {of['batch']}, V_t {of['target_size']:,} and V_d {of['draft_size']:,} with",
+                f"virtual tokens ({link('data', f'{folder}/targets.json')},",
+                f"{link('growth', f'{folder}/growth.png')}):",
+            ),
+            table(titles, lines, "llr"),
+        ]
+    )
