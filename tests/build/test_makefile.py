@@ -58,11 +58,11 @@ def test_a_torch_that_is_there_is_not_installed_again(tmp_path: Path) -> None:
     assert "5 GB" not in " ".join(lines)
 
 
-def test_the_readme_says_how_to_make_the_environment_active() -> None:
-    before, blocks, _ = (ROOT / "README.md").read_text().partition("\nThe Python blocks below run")
-    assert blocks
-    assert "`. .venv/bin/activate`" in before
-    assert "`make demo CPU=1`" in before
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
+def test_the_pages_say_how_to_make_the_environment_active(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert "`. .venv/bin/activate`" in text
+    assert "`make demo CPU=1`" in text
 
 
 @pytest.mark.parametrize("torch", [True, False])
