@@ -93,7 +93,8 @@ def run(part: Part, log: Path) -> Outcome:
             left = part.limit - (time.monotonic() - start)
             status = run_command(command, left, file.fileno(), part.environment)
             if status is None:
-                return outcome("timed out", f"ended after its {part.limit:.0f} s")
+                found = f": {said}" if (said := last_line(log)) else ""
+                return outcome("timed out", f"ended after its {part.limit:.0f} s{found}")
             if status != 0:
                 detail = last_line(log) or "it printed nothing"
                 return outcome("failed", f"exit status {status}: {detail}")
@@ -122,8 +123,11 @@ def run_command(
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process and all that it started, politely first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    """Ends the process and all that it started, politely first.
+
+    After Ctrl-C pytest and the benchmarks still say what they have found.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
         except ProcessLookupError:

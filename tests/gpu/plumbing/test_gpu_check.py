@@ -25,7 +25,7 @@ from tests.gpu.__main__ import (
     main,
 )
 from tests.gpu.machine import ROOT
-from tests.gpu.running import Outcome, Part, run
+from tests.gpu.running import Outcome, Part, run, stoppable
 
 MACHINE = {
     "commit": "0123456789abcdef",
@@ -120,6 +120,15 @@ def test_a_part_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path)
     assert outcome.outcome == "timed out"
     assert time.monotonic() - start < 10
     assert not lives(int((tmp_path / "pid").read_text()))
+
+
+def test_a_part_that_takes_too_long_can_still_say_what_it_found(tmp_path: Path) -> None:
+    """As pytest and the benchmark do after Ctrl-C."""
+    code = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('2 failed, 7 passed')"
+    with stoppable():  # who runs the tests may ignore SIGINT, as programs then do that they start
+        outcome = run(Part("slow", "", 1.0, [python(code)]), tmp_path / "log")
+    assert outcome.outcome == "timed out"
+    assert outcome.detail == "ended after its 1 s: 2 failed, 7 passed"
 
 
 def test_what_a_part_leaves_running_is_ended_too(tmp_path: Path) -> None:
