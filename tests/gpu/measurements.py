@@ -83,13 +83,13 @@ def measurements(machine: dict[str, Any], output: Path) -> list[Part]:
         part(
             "targets",
             "the shapes that have targets, next to plain PyTorch",
-            110,
+            100,
             commands.bench("targets", "targets", *PLAIN),
         ),
         part(
             "kernels",
             "Nsight Compute: what bounds each kernel",
-            100,
+            90,
             ["profiling/ncu.sh", str(output / "ncu")],
             commands.without("ncu"),
         ),
@@ -109,14 +109,14 @@ def measurements(machine: dict[str, Any], output: Path) -> list[Part]:
         part(
             "timeline",
             "torch.profiler: where a decoding step goes",
-            30,
+            40,
             commands.timeline(),
             without_models,
         ),
         part(
             "nsys",
             "Nsight Systems: the same with its ranges and kernels",
-            30,
+            40,
             ["profiling/nsys.sh", str(output / "nsys"), "--batch", "8"],
             without_models or commands.without("nsys"),
         ),
