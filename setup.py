@@ -63,15 +63,15 @@ def cuda_decision() -> tuple[bool, str]:
         missing.append(f"torch {torch.__version__} has no CUDA")
     if shutil.which("nvcc") is None:
         missing.append("nvcc is not on the PATH")
-    if not missing:
-        # The runtime that is linked is nvcc's. One of a later major version than torch's fails at the
-        # first launch on drivers that are new enough for torch.
+    if torch.version.cuda is not None and not missing:
+        # The runtime that is linked is nvcc's. One of a later major version than torch's fails at
+        # the first launch on drivers that are new enough for torch.
         major, compiler = torch.version.cuda.split(".")[0], kernels.nvcc_version()
         if compiler.split(".")[0] != major:
             missing.append(
                 f"nvcc is of CUDA {compiler} and torch {torch.__version__} of CUDA "
-                f"{torch.version.cuda}: put an nvcc of CUDA {major} first on the PATH, or install a "
-                "torch for the CUDA of nvcc"
+                f"{torch.version.cuda}: put an nvcc of CUDA {major} first on the PATH, or install "
+                "a torch for the CUDA of nvcc"
             )
     if missing and switch == "on":
         sys.exit(f"RDK_CUDA=on, but {' and '.join(missing)}.")

@@ -13,8 +13,15 @@ from torch import Tensor
 _Result = TypeVar("_Result")
 
 
-def _fake(operator: str) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
-    """Registers a fake kernel, which refuses tensors of several devices as the operator does."""
+def _fake(
+    operator: str, *, refuses_grad: bool = False
+) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
+    """Registers a fake kernel, which refuses tensors of several devices as the operator does.
+
+    Args:
+        refuses_grad: refuse tensors that require grad too, because a compiled graph runs the
+            operator itself outside of autograd.
+    """
 
     def register(kernel: Callable[..., _Result]) -> Callable[..., _Result]:
         signature = inspect.signature(kernel)
@@ -30,6 +37,12 @@ def _fake(operator: str) -> Callable[[Callable[..., _Result]], Callable[..., _Re
                         f"rdk::{operator}: {name} is on {tensor.device}, but needs the device of "
                         f"{first_name}, {first.device}; move it with .to({first_name}.device)"
                     )
+                if refuses_grad and torch.is_grad_enabled() and tensor.requires_grad:
+                    raise RuntimeError(
+                        f"rdk::{operator}: {name} requires grad, but needs a tensor that does not, "
+                        "because the operator has no gradient; call it under torch.no_grad(), pass "
+                        f".detach(), or use rdk_cuda.reference.{operator}, which has one"
+                    )
             return kernel(*args, **kwargs)
 
         torch.library.register_fake(f"rdk::{operator}", checked)
@@ -38,7 +51,7 @@ def _fake(operator: str) -> Callable[[Callable[..., _Result]], Callable[..., _Re
     return register
 
 
-@_fake("redistribute")
+@_fake("redistribute", refuses_grad=True)
 def _redistribute(
     draft_logits: Tensor,
     temperature: Tensor,
@@ -109,7 +122,7 @@ def _verify(
     )
 
 
-@_fake("gather_logits")
+@_fake("gather_logits", refuses_grad=True)
 def _gather_logits(
     hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None
 ) -> Tensor:

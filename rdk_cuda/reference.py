@@ -117,12 +117,12 @@ def redistribute(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """q over the target's vocabulary, ``[..., V_t]`` in ``dtype``."""
+    """q over the target's vocabulary, ``[..., V_t]`` in ``dtype``, differentiable in numbers."""
     lead, v_d, v_t = draft_logits.shape[:-1], draft_logits.shape[-1], prior.shape[1]
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
     probs = torch.full((logits.shape[0], v_t), math.nan, dtype=dtype, device="cpu")
-    for n, t in enumerate(temperature.reshape(-1).tolist()):
+    for n, t in enumerate(temperature.reshape(-1).cpu()):
         z = _scaled(logits[n], t, bias, dtype)
         if z is None:
             continue
@@ -300,7 +300,7 @@ def _with_dynamic(
     return torch.cat([static, dynamic], 1), tokens.masked_fill(unused, 0)
 
 
-def _scaled(logits: Tensor, t: float, bias: Tensor, dtype: torch.dtype) -> Tensor | None:
+def _scaled(logits: Tensor, t: float | Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor | None:
     """``z = logits / T + bias`` of one row, no bias on its dynamic columns; None: no distribution.
 
     At temperature 0 only the argmax matters, and a finite bias does not count.
@@ -315,7 +315,10 @@ def _scaled(logits: Tensor, t: float, bias: Tensor, dtype: torch.dtype) -> Tenso
     quotient = logits.float() / t
     if (logits.isfinite() & ~quotient.isfinite()).any() or not (quotient + bias).max().isfinite():
         return None
-    return logits.to(dtype) / t + bias.to(dtype)
+    # Division leaves -inf what it is, but would give the temperature a gradient of NaN.
+    excluded = logits == -math.inf
+    z = logits.to(dtype).masked_fill(excluded, 0) / t
+    return z.masked_fill(excluded, -math.inf) + bias.to(dtype)
 
 
 def _stats(z: Tensor, spread: Tensor) -> Tensor:

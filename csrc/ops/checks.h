@@ -2,6 +2,7 @@
 // shapes, dtypes and strides, so nothing here waits for a device.
 #pragma once
 
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -103,6 +104,22 @@ class Checks {
     if (!tensor.is_contiguous()) {
       refuse(argument, "is not contiguous", "to be; call .contiguous()");
     }
+  }
+
+  // Refuses what autograd would record: without a formula the gradient would be lost in silence.
+  // The stable ABI does not tell which tensors require grad, but a view of one is recorded, and so
+  // no leaf. That reaches autograd only where it falls through to the operator
+  // (rdk_cuda/operators.py); outside of autograd it costs the look at the mode.
+  void no_gradient(const char* argument, const Tensor& tensor) const {
+    if (!aoti_torch_grad_mode_is_enabled() || !tensor.defined()) return;
+    StableIValue stack[1] = {torch::stable::detail::from(torch::stable::unsqueeze(tensor, 0))};
+    TORCH_ERROR_CODE_CHECK(aoti_torch_call_dispatcher("aten::is_leaf", "", stack));
+    if (torch::stable::detail::to<bool>(stack[0])) return;
+    refuse(
+        argument, "requires grad",
+        std::string("a tensor that does not, because the operator has no gradient; call it under "
+                    "torch.no_grad(), pass .detach(), or use rdk_cuda.reference.") +
+            operator_ + ", which has one");
   }
 
   void columns(const char* argument, const Tensor& tensor) const {

@@ -34,6 +34,9 @@ Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& t
                  "[V], one for each row of weight");
     params.bias = bias->const_data_ptr();
   }
+  checks.no_gradient("hidden", hidden);
+  checks.no_gradient("weight", weight);
+  if (bias) checks.no_gradient("bias", *bias);
   const Tensor logits = torch::stable::new_empty(hidden, shape_of(tokens));
   params.logits = logits.mutable_data_ptr();
   params.rows = product(leading_shape(hidden));

@@ -23,6 +23,13 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const
                "[V_d], one for each column of draft_logits");
   checks.plain("temperature", temperature, ScalarType::Float, leading,
                "the leading shape of draft_logits");
+  checks.no_gradient("draft_logits", draft_logits);
+  checks.no_gradient("temperature", temperature);
+  checks.no_gradient("bias", bias);
+  checks.no_gradient("col_weights", col_weights);
+  checks.no_gradient("spread", spread);
+  checks.no_gradient("prior", prior);
+  if (dynamic_logits) checks.no_gradient("dynamic_logits", *dynamic_logits);
   const Tensor probs = torch::stable::new_empty(
       draft_logits, with_last(leading, params.affinity.target_size), ScalarType::Float);
 

@@ -167,8 +167,8 @@ def nvcc_of_cuda_12(tmp_path: Path) -> str:
 
 
 ANOTHER_CUDA = (
-    f"nvcc is of CUDA 12.8 and torch {torch.__version__} of CUDA 13.0: put an nvcc of CUDA 13 first on "
-    "the PATH, or install a torch for the CUDA of nvcc"
+    f"nvcc is of CUDA 12.8 and torch {torch.__version__} of CUDA 13.0: put an nvcc of CUDA 13 "
+    "first on the PATH, or install a torch for the CUDA of nvcc"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
-from tests.reference.test_refusals import calls
+import rdk_cuda
+from rdk_cuda import reference
+from tests.reference.test_refusals import calls, refusal
 
 OPERATORS = list(calls())
 
@@ -98,3 +100,82 @@ def test_torch_compile_of_the_others(
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     arguments = calls()[operator]
     assert torch.equal(compiled(arguments), function(arguments))
+
+
+DIFFERENTIABLE = [
+    (operator, name)
+    for operator in ("redistribute", "gather_logits")
+    for name, value in calls()[operator].items()
+    if isinstance(value, Tensor) and value.is_floating_point()
+]
+
+
+@pytest.mark.parametrize(("operator", "name"), DIFFERENTIABLE)
+def test_a_gradient_that_would_be_lost_is_refused(operator: str, name: str) -> None:
+    packet = getattr(torch.ops.rdk, operator)
+    arguments = calls()[operator]
+    expected = packet(**arguments)
+    leaf = arguments[name].clone().requires_grad_()
+    for tensor in (leaf, leaf * 1, leaf[:]):
+        refused, message = refusal(operator, {**arguments, name: tensor})
+        assert refused == name
+        assert f"rdk_cuda.reference.{operator}, which has one" in message
+        for outside in (torch.no_grad, torch.inference_mode):
+            with outside():
+                assert torch.equal(packet(**{**arguments, name: tensor}), expected)
+        assert torch.equal(packet(**{**arguments, name: tensor.detach()}), expected)
+
+
+@pytest.mark.parametrize(("operator", "name"), DIFFERENTIABLE)
+def test_a_gradient_that_would_be_lost_is_refused_by_a_compiler(operator: str, name: str) -> None:
+    torch._dynamo.reset()
+    packet = getattr(torch.ops.rdk, operator)
+    arguments = calls()[operator]
+    arguments[name] = arguments[name].clone().requires_grad_()
+    compiled = torch.compile(lambda given: packet(**given) * 2, backend="aot_eager")
+    with pytest.raises(RuntimeError, match=f"{name} requires grad, but needs"):
+        compiled(arguments)
+    with torch.no_grad():
+        assert torch.equal(compiled(arguments), packet(**arguments) * 2)
+
+
+@pytest.mark.parametrize("operator", ["draft", "verify"])
+def test_tokens_are_drawn_from_logits_that_require_grad(operator: str) -> None:
+    arguments = calls()[operator]
+    expected = outputs(getattr(torch.ops.rdk, operator)(**arguments))
+    for name in ("target_logits", "draft_logits"):
+        if name in arguments:
+            arguments[name] = arguments[name].clone().requires_grad_()
+    for result, same in zip(
+        outputs(getattr(torch.ops.rdk, operator)(**arguments)), expected, strict=True
+    ):
+        assert torch.equal(result, same)
+        assert not result.requires_grad
+
+
+@pytest.mark.parametrize(("operator", "name"), DIFFERENTIABLE)
+def test_the_reference_has_the_gradients(operator: str, name: str) -> None:
+    """Against differences, in float64; no token is masked, since -inf does not differ."""
+    arguments = {
+        key: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for key, value in calls()[operator].items()
+    }
+    arguments["bias"] = torch.zeros_like(arguments["bias"])
+    function = getattr(reference, operator)
+    tensor = arguments[name].clone().requires_grad_()
+
+    def of(given: Tensor) -> Tensor:
+        result: Tensor = function(**{**arguments, name: given}, dtype=torch.float64)
+        return result
+
+    assert torch.autograd.gradcheck(of, (tensor,), fast_mode=True)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_help_says_where_to_look(operator: str) -> None:
+    text = pydoc.plain(pydoc.render_doc(getattr(torch.ops.rdk, operator)))
+    assert f"help(rdk_cuda.{operator})" in text
+    assert callable(getattr(rdk_cuda, operator))
+    assert callable(getattr(reference, operator))
+    assert f"rdk::{operator}(Tensor" in text
+    assert "docs/design.md" in text
