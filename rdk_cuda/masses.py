@@ -21,6 +21,7 @@ __all__ = [
     "canonical_tensors",
     "kept_masses",
     "offsets_of",
+    "refuse_overflow",
     "row_masses",
     "token_masses",
     "virtual_token_weights",
@@ -74,6 +75,16 @@ def token_masses(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
             f"{name}{at} is {masses[tuple(at)].item()}; needs finite numbers that are not negative"
         )
     return masses
+
+
+def refuse_overflow(name: str, sums: Tensor) -> None:
+    """Numbers that are finite may still have sums that are not; `name` is followed by a place."""
+    if bool(sums.isinf().any()):
+        at = sums.isinf().nonzero()[0].tolist()
+        raise AffinityError(
+            f"{name}{', '.join(map(str, at))} sums to inf in float64; needs a finite sum: divide "
+            "its numbers by the largest of them"
+        )
 
 
 def row_masses(
@@ -164,6 +175,7 @@ def canonical_tensors(
     if spread is None or prior is None:
         spread = torch.zeros(size, 0, dtype=torch.float64, device="cpu")
         prior = torch.zeros(0, target_size, dtype=torch.float64, device="cpu")
+    refuse_overflow("Affinity: prior ", prior.sum(1))
     empty = (~(prior.sum(1) > 0)).nonzero()
     if empty.numel():
         raise AffinityError(

@@ -17,6 +17,7 @@ from .masses import (
     RowMasses,
     canonical_tensors,
     kept_masses,
+    refuse_overflow,
     row_masses,
     token_masses,
     virtual_token_weights,
@@ -71,7 +72,9 @@ def between(
         elif first:
             rows[draft_id] = {first[0]: 1.0}
     entries = row_masses("Affinity.between", rows, size)
-    known = entries.row_sums(vocabulary.draft_size) > 0
+    sums = entries.row_sums(vocabulary.draft_size)
+    refuse_overflow("Affinity.between: the prior of what begins drafter token ", sums)
+    known = sums > 0
     bias = torch.where(known, 0.0, -math.inf)
     return canonical_tensors(size, entries, bias=bias)
 
@@ -84,6 +87,7 @@ def first_order(
     prior = token_masses("Affinity.first_order: mean_probs", mean_probs, (size,))
     if not (tau > 0 and math.isfinite(size * tau)):
         raise AffinityError(f"Affinity.first_order: tau is {tau}; needs a positive number")
+    refuse_overflow("Affinity.first_order: mean_probs", prior.sum())
     if not prior.sum() > 0:
         raise AffinityError("Affinity.first_order: mean_probs is all 0; needs some mass")
     mean = prior / prior.sum()
@@ -124,6 +128,7 @@ def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
     """Kept tokens to themselves, one more to the prior of the pruned ones."""
     size = vocabulary.target_size
     prior = token_masses("Affinity.cold_mass: mean_probs", mean_probs, (size,))
+    refuse_overflow("Affinity.cold_mass: mean_probs", prior.sum())
     prior = prior.index_fill(0, vocabulary.kept, 0.0)
     if not prior.sum() > 0:
         raise AffinityError(
@@ -197,6 +202,7 @@ def from_rows(
     totals = entries.row_sums(draft_size)
     if spread is not None:
         totals += spread.sum(1)
+    refuse_overflow("Affinity.from_rows: row ", totals)
     bias = bias.detach().cpu().double() + totals.log()  # log 0 = -inf masks the row
     return canonical_tensors(target_size, entries, bias=bias, spread=spread, prior=prior)
 

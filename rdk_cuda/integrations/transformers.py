@@ -15,6 +15,8 @@ from transformers.generation import (
     EosTokenCriteria,
     GenerateDecoderOnlyOutput,
     MaxLengthCriteria,
+    StoppingCriteria,
+    StopStringCriteria,
     TemperatureLogitsWarper,
 )
 
@@ -57,6 +59,9 @@ class Generate:
         streamer: gets tokens as from `generate`, a place as soon as all rows have it.
         seed: one each, or one int from which each row gets its own, the same in every call. None:
             drawn anew from torch's default generator, which `torch.manual_seed` sets.
+        stop_strings: a row ends with any of them, as with `generate(stop_strings=...)`, which keeps
+            the `tokenizer` that it needs from `custom_generate` and so refuses them.
+        tokenizer: the target's, for `stop_strings`.
 
     Attributes:
         statistics: of the latest call; None before it.
@@ -90,6 +95,8 @@ class Generate:
         vocabulary: Vocabulary | None = None,
         streamer: Any = None,
         seed: Integers | None = None,
+        stop_strings: str | Sequence[str] = (),
+        tokenizer: Any = None,
     ) -> None:
         if not hasattr(drafter, "rollback"):
             drafter = HuggingFaceModel(drafter, return_hidden=dynamic_tokens is not None)
@@ -112,6 +119,7 @@ class Generate:
         self.affinity, self.draft_length = affinity, draft_length
         self.draft_temperature, self.dynamic_tokens = draft_temperature, dynamic_tokens
         self.vocabulary, self.streamer, self.seed = vocabulary, streamer, seed
+        self.stopping_criteria = _stop_strings(stop_strings, tokenizer)
         self.statistics: Statistics | None = None
         self._target: HuggingFaceModel | None = None
 
@@ -174,7 +182,7 @@ class Generate:
             processors=sampling.processors,
             record=any(returned.values()),
             streamer=self.streamer,
-            **_ending(stopping_criteria, config, input_ids.shape[1]),
+            **_ending([*stopping_criteria, *self.stopping_criteria], config, input_ids.shape[1]),
         )
         slots = 0
         if is_static(config, model_kwargs):
@@ -263,6 +271,18 @@ def _caches(models: Sequence[CausalModel], slots: int) -> Iterator[None]:
             model.slots = own
         for each in models:
             each.reset(0)
+
+
+def _stop_strings(strings: str | Sequence[str], tokenizer: Any) -> list[StoppingCriteria]:
+    each = [strings] if isinstance(strings, str) else list(strings)
+    if not each:
+        return []
+    if tokenizer is None or not all(isinstance(one, str) and one for one in each):
+        raise ValueError(
+            f"Generate: stop_strings is {strings!r} and tokenizer {type(tokenizer).__name__}; "
+            "needs texts that are not empty, and the target's tokenizer to find them with"
+        )
+    return [StopStringCriteria(tokenizer, each)]
 
 
 def _ending(criteria: Sequence[Any], config: Any, width: int) -> dict[str, Any]:

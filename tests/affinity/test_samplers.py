@@ -271,3 +271,37 @@ def test_what_makes_no_affinity_is_refused_by_name(build, message):
 def test_virtual_tokens_refuse_what_they_cannot_stand_for(clusters, prior, options, message):
     with pytest.raises(AffinityError, match=message):
         Affinity.virtual_tokens(VOCABULARY, torch.tensor(clusters), torch.tensor(prior), **options)
+
+
+BEGINNINGS = {b"a": 0, b"ab": 1, b"x": 2, b"y": 3}
+HUGE = torch.full((4,), 1e308, dtype=torch.float64)  # finite numbers, whose sum is not
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Affinity.first_order(Vocabulary([0, 1], 4), HUGE, 0.1), "first_order: mean_probs"),
+        (lambda: Affinity.cold_mass(Vocabulary([0, 1], 4), HUGE), "cold_mass: mean_probs"),
+        (
+            lambda: Affinity.from_rows(
+                [{0: 1.0}, {}], spread=torch.ones(2, 1), prior=torch.stack([HUGE])
+            ),
+            "Affinity: prior 0",
+        ),
+        (lambda: Affinity.from_rows(torch.stack([HUGE / 4, HUGE])), "from_rows: row 1"),
+        (
+            lambda: Affinity.between({b"x": 0, b"abc": 1}, BEGINNINGS, prior=HUGE),
+            "between: the prior of what begins drafter token 1",
+        ),
+    ],
+)
+def test_a_sum_that_overflows_is_refused_by_the_name_of_what_was_given(build, message):
+    with pytest.raises(AffinityError, match=message):
+        build()
+
+
+def test_the_cure_that_the_refusal_names_helps():
+    with pytest.raises(AffinityError, match="divide its numbers by the largest of them"):
+        Affinity.cold_mass(Vocabulary([0, 1], 4), HUGE)
+    scaled = Affinity.cold_mass(Vocabulary([0, 1], 4), HUGE / HUGE.max())
+    _assert_is(scaled, [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0.5, 0.5]])

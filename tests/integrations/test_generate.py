@@ -190,8 +190,8 @@ def test_time_that_is_over_stops_behind_the_first_token() -> None:
     assert ours.shape[1] == 10
 
 
-def test_stop_strings_are_found_by_their_criterion(tiny: Any) -> None:
-    """`stop_strings=` itself needs a tokenizer, which `generate` keeps from any callable."""
+def test_stop_strings_end_rows_where_generate_ends_them(tiny: Any) -> None:
+    """`generate(stop_strings=)` needs a tokenizer, which it keeps from any callable."""
     from transformers import StopStringCriteria
 
     text = tiny.tokenizer("def add(self, value):\n    return", return_tensors="pt")
@@ -200,15 +200,28 @@ def test_stop_strings_are_found_by_their_criterion(tiny: Any) -> None:
     free = tiny.target.generate(**options)
     new = tiny.tokenizer.decode(free[0, inputs["input_ids"].shape[1] :])
     part = re.findall(r"[ -~]{2}", new[len(new) // 3 :])[0]
-    options["stopping_criteria"] = StoppingCriteriaList([StopStringCriteria(tiny.tokenizer, part)])
-    expected = tiny.target.generate(**options)
+    expected = tiny.target.generate(**options, stop_strings=part, tokenizer=tiny.tokenizer)
     assert expected.shape[1] < free.shape[1]
+    for strings in (part, [part, "no such text"]):
+        generate = Generate(tiny.drafter, stop_strings=strings, tokenizer=tiny.tokenizer)
+        assert torch.equal(tiny.target.generate(**options, custom_generate=generate), expected)
+    criteria = StoppingCriteriaList([StopStringCriteria(tiny.tokenizer, part)])
     generate = Generate(tiny.drafter)
-    assert torch.equal(tiny.target.generate(**options, custom_generate=generate), expected)
+    ours = tiny.target.generate(**options, stopping_criteria=criteria, custom_generate=generate)
+    assert torch.equal(ours, expected)
     with pytest.raises(ValueError, match="could not locate a tokenizer"):
         tiny.target.generate(
             **inputs, stop_strings=part, tokenizer=tiny.tokenizer, custom_generate=generate
         )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"stop_strings": "x"}, {"stop_strings": ["x", ""], "tokenizer": object()}],
+)
+def test_stop_strings_that_cannot_be_found_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Generate: stop_strings is .*; needs texts that are not"):
+        full(**options)
 
 
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.5}])
