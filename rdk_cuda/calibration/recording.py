@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ Each = Callable[[Sequence[Any], str], Iterable[Any]]
 _FORMAT = "rdk_cuda.recording"
 _LAYOUT: Layout = {
     "mean_probs": (torch.float64, ("temperatures", "V_t")),
-    "mean_squares": (torch.float64, ("V_t",)),
+    "mean_squares": (torch.float64, ("temperatures", "V_t")),
     "counts": (torch.int64, ("V_t",)),
     "hidden_second_moment": (torch.float64, ("d", "d")),
     **SAMPLE_LAYOUT,
@@ -41,7 +41,7 @@ class Recording:
     Attributes:
         temperatures: of the target, at which probabilities were taken.
         mean_probs: `[len(temperatures), V_t]` float64, the target's mean probabilities.
-        mean_squares: `[V_t]` float64, mean squares of its probabilities at the first temperature.
+        mean_squares: `[len(temperatures), V_t]` float64, mean squares of its probabilities.
         counts: `[V_t]` int64, how often each token is in the text.
         hidden_second_moment: `[d, d]` float64, the mean of `x x^T` over the drafter's last hidden
             states x.
@@ -60,10 +60,14 @@ class Recording:
         """How many there were: one behind every token of the text."""
         return int(self.counts.sum())
 
-    @property
-    def variance(self) -> Tensor:
-        """`[V_t]` float64, of each token's probability at the first temperature."""
-        return (self.mean_squares - self.mean_probs[0].square()).clamp_min(0)
+    def variance_at(self, temperature: float) -> Tensor:
+        """`[V_t]` float64, of each token's probability at a recorded temperature.
+
+        Raises:
+            ValueError: a temperature that was not recorded.
+        """
+        place = self._place("variance_at", temperature)
+        return (self.mean_squares[place] - self.mean_probs[place].square()).clamp_min(0)
 
     def mean_probs_at(self, temperature: float) -> Tensor:
         """`[V_t]` float64, the mean probabilities at a recorded temperature.
@@ -71,12 +75,36 @@ class Recording:
         Raises:
             ValueError: a temperature that was not recorded.
         """
+        return self.mean_probs[self._place("mean_probs_at", temperature)]
+
+    def at(self, temperature: float) -> Recording:
+        """The recording as it would be of this temperature alone; shares its memory.
+
+        Raises:
+            ValueError: a temperature that was not recorded.
+        """
+        place = self._place("at", temperature)
+        alone = slice(place, place + 1)
+        samples = replace(
+            self.samples,
+            temperatures=(temperature,),
+            log_normalizers=self.samples.log_normalizers[:, alone],
+        )
+        return replace(
+            self,
+            temperatures=(temperature,),
+            mean_probs=self.mean_probs[alone],
+            mean_squares=self.mean_squares[alone],
+            samples=samples,
+        )
+
+    def _place(self, method: str, temperature: float) -> int:
         if temperature not in self.temperatures:
             raise ValueError(
-                f"Recording.mean_probs_at: temperature is {temperature}; recorded were "
+                f"Recording.{method}: temperature is {temperature}; recorded were "
                 f"{', '.join(map(str, self.temperatures))}"
             )
-        return self.mean_probs[self.temperatures.index(temperature)]
+        return self.temperatures.index(temperature)
 
     def save(self, path: str | Path) -> None:
         """Writes a safetensors file, whole or not at all; `load` gives the same recording back."""

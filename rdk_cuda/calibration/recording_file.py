@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from torch import Tensor
 from ..tensor_file import system_errors
 from ..whole_file import write_whole
 
-__all__ = ["SAMPLE_LAYOUT", "Layout", "RecordingError", "check_values", "read", "write"]
+__all__ = [
+    "SAMPLE_LAYOUT",
+    "Layout",
+    "RecordingError",
+    "check_values",
+    "read",
+    "read_about",
+    "write",
+]
 
 Layout = Mapping[str, tuple[torch.dtype, tuple[str, ...]]]
 """The tensors that a file has: their dtypes, and names for their sizes."""
@@ -53,18 +62,40 @@ def read(path: Path, form: str, layout: Layout) -> tuple[dict[str, Tensor], dict
         RecordingError: naming the file and what is wrong with it.
         OSError: if it cannot be opened.
     """
+    with _opened(path, form, layout) as file:
+        tensors = {name: file.get_tensor(name) for name in layout}
+        about = _about(path, file.metadata())
+    _check_layout(path, tensors, layout, {"temperatures": len(about["temperatures"])})
+    return tensors, about
+
+
+def read_about(path: Path, form: str, layout: Layout) -> dict[str, Any]:
+    """What `write` was told about the tensors of a file, without them.
+
+    Raises:
+        RecordingError, OSError: as `read`.
+    """
+    with _opened(path, form, layout) as file:
+        return _about(path, file.metadata())
+
+
+@contextmanager
+def _opened(path: Path, form: str, layout: Layout) -> Iterator[Any]:
+    """The file, if it is one of this form."""
     safetensors = _safetensors()
     try:
         with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
-            metadata, names = file.metadata() or {}, set(file.keys())
-            _check_header(path, form, metadata, names, set(layout))
-            tensors = {name: file.get_tensor(name) for name in layout}
+            _check_header(path, form, file.metadata() or {}, set(file.keys()), set(layout))
+            yield file
     except safetensors.SafetensorError as error:
         raise RecordingError(
             f"{path} is not a complete safetensors file ({error}); needs one of format {form!r}"
         ) from error
+
+
+def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
-        about = json.loads(metadata["about"])
+        about: dict[str, Any] = json.loads(metadata["about"])
         temperatures = about["temperatures"]
         sound = all(isinstance(one, float) and 0 < one < float("inf") for one in temperatures)
         if not sound or not temperatures or len(set(temperatures)) < len(temperatures):
@@ -74,8 +105,7 @@ def read(path: Path, form: str, layout: Layout) -> tuple[dict[str, Tensor], dict
             f"{path} does not tell at which temperatures it was recorded ({error}); the file was "
             "altered"
         ) from error
-    _check_layout(path, tensors, layout, {"temperatures": len(temperatures)})
-    return tensors, about
+    return about
 
 
 def check_values(path: Path, tensors: Mapping[str, Tensor], target_size: int) -> None:

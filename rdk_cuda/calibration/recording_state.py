@@ -15,12 +15,12 @@ from .recording_file import SAMPLE_LAYOUT, Layout, RecordingError
 from .reservoir import random_keys
 from .running import RunningRecording
 
-__all__ = ["RecordingState"]
+__all__ = ["OtherRecordingError", "RecordingState", "recorded_temperatures"]
 
 _FORMAT = "rdk_cuda.recording_state"
 _LAYOUT: Layout = {
     "probs": (torch.float64, ("temperatures", "V_t")),
-    "squares": (torch.float64, ("V_t",)),
+    "squares": (torch.float64, ("temperatures", "V_t")),
     "counts": (torch.int64, ("V_t",)),
     "moment": (torch.float64, ("d", "d")),
     "keys": (torch.int64, ("n",)),
@@ -28,6 +28,32 @@ _LAYOUT: Layout = {
     **SAMPLE_LAYOUT,
 }
 _SLOWDOWN = 20  # times as long as it took to write the state, is it left alone
+
+
+class OtherRecordingError(RecordingError):
+    """A file of a recording with other arguments.
+
+    Attributes:
+        different: by the name of each setting that differs, what it was and what it is.
+    """
+
+    def __init__(self, path: Path, different: Mapping[str, tuple[Any, Any]]) -> None:
+        said = "; ".join(f"{name} was {a!r} and is {b!r}" for name, (a, b) in different.items())
+        super().__init__(
+            f"record: {path} is the state of another recording: {said}. Give the same arguments to "
+            "go on, or delete the file to begin anew"
+        )
+        self.different = different
+
+
+def recorded_temperatures(path: Path) -> tuple[float, ...]:
+    """Those of a recording that goes on from a file, of which only the header is read.
+
+    Raises:
+        RecordingError: a file that is damaged, or of another kind.
+        OSError: if it cannot be opened.
+    """
+    return tuple(recording_file.read_about(path, _FORMAT, _LAYOUT)["temperatures"])
 
 
 class RecordingState:
@@ -87,16 +113,13 @@ class RecordingState:
             tensors, about = recording_file.read(self.path, _FORMAT, _LAYOUT)
         except RecordingError as error:
             raise RecordingError(f"record: {error}; delete it to begin anew") from error
-        different = [
-            f"{name} was {about.get(name)!r} and is {now!r}"
+        different = {
+            name: (about.get(name), now)
             for name, now in self.settings.items()
             if about.get(name) != now
-        ]
+        }
         if different:
-            raise RecordingError(
-                f"record: {self.path} is the state of another recording: {'; '.join(different)}. "
-                "Give the same arguments to go on, or delete the file to begin anew"
-            )
+            raise OtherRecordingError(self.path, different)
         self._check(tensors, about, lengths)
         self.running.restore(tensors, about["windows_read"])
 

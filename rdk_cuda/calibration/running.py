@@ -91,7 +91,7 @@ def plan_memory(
         raise ValueError(f"record: likeliest is {likeliest}; needs 1 to V_t = {target_size}")
     longest, total = max(lengths), sum(lengths)
     # One more sum over V_t: a block's, before it is added.
-    sums = 8 * (target_size * (len(temperatures) + 3) + width * width)
+    sums = 8 * (target_size * (2 * len(temperatures) + 2) + width * width)
     rows = min(longest, block_rows(target_size))
     block = rows * (_ENTRY_BYTES * target_size + _LIKELIEST_BYTES * likeliest + 8 * width)
     block += 8 * longest * width  # a window's hidden states as float64
@@ -121,18 +121,18 @@ class RunningRecording:
 
     Attributes:
         windows, positions: how many were added.
-        sums: `probs` `[nT, V_t]`, `squares` `[V_t]` and `moment` `[d, d]` float64, on the devices
-            of what they are sums of; `counts` `[V_t]` int64.
+        sums: `probs` and `squares` `[nT, V_t]` and `moment` `[d, d]` float64, on the devices of
+            what they are sums of; `counts` `[V_t]` int64.
     """
 
     def __init__(self, plan: Plan, seed: int, device: torch.device, hidden: torch.device) -> None:
         self.plan, self.seed = plan, seed
         self.windows = self.positions = 0
-        size = plan.target_size
+        shape = len(plan.temperatures), plan.target_size
         self.sums = {
-            "probs": torch.zeros(len(plan.temperatures), size, dtype=torch.float64, device=device),
-            "squares": torch.zeros(size, dtype=torch.float64, device=device),
-            "counts": torch.zeros(size, dtype=torch.int64, device="cpu"),
+            "probs": torch.zeros(shape, dtype=torch.float64, device=device),
+            "squares": torch.zeros(shape, dtype=torch.float64, device=device),
+            "counts": torch.zeros(plan.target_size, dtype=torch.int64, device="cpu"),
             "moment": torch.zeros(plan.width, plan.width, dtype=torch.float64, device=hidden),
         }
         self.reservoir = Reservoir(
@@ -206,8 +206,7 @@ class RunningRecording:
             normalizers.append(normalizer)
             # Float32 over the rows of a block, whose pairwise sums are as exact as the terms.
             self.sums["probs"][t] += probs.div_(total[:, None]).sum(0)
-            if t == 0:
-                self.sums["squares"] += probs.square_().sum(0)
+            self.sums["squares"][t] += probs.square_().sum(0)
         return torch.stack(normalizers, dim=1)
 
     def tensors(self) -> dict[str, Tensor]:

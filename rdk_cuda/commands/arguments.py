@@ -48,6 +48,19 @@ def number(convert: Callable[[str], Any], allowed: Callable[[Any], bool], needs:
     return parse
 
 
+def add_keep(add: Callable[..., Any], default: tuple[float, ...]) -> None:
+    """Add `--keep`, which is the same for every command."""
+    shown = " ".join(f"{share:g}" for share in default)
+    add(
+        "--keep",
+        type=share,
+        nargs="+",
+        metavar="SHARE",
+        default=default,
+        help=f"shares of the vocabulary that pruned drafters keep ({shown})",
+    )
+
+
 share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")
 natural = number(int, lambda value: value >= 1, "a whole number, at least 1")
 positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")

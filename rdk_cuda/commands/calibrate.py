@@ -3,10 +3,11 @@
 import argparse
 import os
 from dataclasses import dataclass
+from itertools import product, starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from .arguments import natural, number, positive, refuse_missing, seed, share
+from .arguments import add_keep, natural, number, positive, refuse_missing, seed
 from .errors import InputError
 
 REQUIRED = ("transformers", "tokenizers", "sklearn", "rich")
@@ -18,8 +19,17 @@ DESCRIPTION = """\
 Prunes a drafter's vocabulary and makes up for it: reads text with target and drafter, keeps the
 tokens that matter, finds virtual tokens for the rest and dynamic ones for what the context names,
 and calibrates them for a temperature. Writes one directory, whole or not at all: the drafter, its
-small head, its affinity, a table of successors, and what each is worth on held-out text. A run that
-was interrupted goes on where it was when the same command is given again."""
+small head, its affinity, a table of successors, and what each is worth on held-out text. With
+several values of --keep or --temperature the text is read once, and the directory has one such
+directory for each pair, as keep-0.25-temperature-0.7. A run that was interrupted goes on where it
+was when the same command is given again."""
+
+
+class Setting(NamedTuple):
+    """What one drafter is calibrated for: a share of the vocabulary, and a temperature."""
+
+    keep: float
+    temperature: float
 
 
 @dataclass(frozen=True)
@@ -27,8 +37,12 @@ class Request:
     """What `calibrate` is asked for.
 
     Attributes:
-        keep: the share of the vocabulary to keep; `keep_by` says by which score.
+        keep: shares of the vocabulary that pruned drafters keep; `keep_by` says by which score.
         kept: a map with the ids to keep instead (`read_token_map`), or None.
+        temperature: of target and drafter in use; there is a drafter for each of these and of
+            `keep`.
+        recording: where to keep what the models said of the text, or None for a file next to the
+            output until that is written.
         positions: to read with the models, spread over the text.
         memory: in GiB, for what is recorded.
     """
@@ -38,19 +52,30 @@ class Request:
     text: tuple[Path, ...]
     output: Path
     held_out: tuple[Path, ...] = ()
-    keep: float = 0.25
+    keep: tuple[float, ...] = (0.25,)
     keep_by: str = SCORES[0]
     kept: Path | None = None
     virtual: int = 64
     dynamic: int = 128
     window: int = 256
-    temperature: float = 1.0
+    temperature: tuple[float, ...] = (1.0,)
     draft_length: int = 4
     positions: int = 24576
     memory: float = 2.0
+    recording: Path | None = None
     device: str = "cpu"
     seed: int = 0
     overwrite: bool = False
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Each share with each temperature, once."""
+        return list(dict.fromkeys(starmap(Setting, product(self.keep, self.temperature))))
+
+    def name(self, setting: Setting) -> str:
+        """Of its directory among others, for example `keep-0.25-temperature-1`."""
+        keep, temperature = (str(value).removesuffix(".0") for value in setting)
+        return ("" if self.kept else f"keep-{keep}-") + f"temperature-{temperature}"
 
 
 def add_command(commands: Any) -> None:
@@ -78,7 +103,7 @@ def add_command(commands: Any) -> None:
         help="text to measure on (every fifth of --text, which then is not calibrated on)",
     )
     defaults = Request
-    add("--keep", type=share, default=defaults.keep, metavar="SHARE", help="kept (%(default)s)")
+    add_keep(add, defaults.keep)
     add(
         "--keep-by",
         choices=SCORES,
@@ -97,7 +122,6 @@ def add_command(commands: Any) -> None:
         ("virtual", natural, "virtual tokens, at most"),
         ("dynamic", natural, "dynamic tokens of a row, at most"),
         ("window", natural, "how many of the last tokens of the context are recent"),
-        ("temperature", positive, "of target and drafter in use"),
         ("draft-length", natural, "drafts for each target pass, for the predicted speed-up"),
         ("positions", natural, "of the text that the models read, spread over it"),
         ("memory", gibibytes, "GiB for what is recorded of it"),
@@ -105,6 +129,22 @@ def add_command(commands: Any) -> None:
     ):
         default = getattr(defaults, name.replace("-", "_"))
         add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
+    add(
+        "--temperature",
+        type=positive,
+        nargs="+",
+        default=defaults.temperature,
+        metavar="T",
+        help="temperatures of target and drafter in use (1)",
+    )
+    add(
+        "--recording",
+        type=Path,
+        metavar="FILE",
+        help="keep what the models say of the text here, up to --memory GiB, and use it again: "
+        "other shares, and any of its temperatures, need no further reading (a file next to --out, "
+        "until that is written)",
+    )
     add("--device", default=defaults.device, help="of the models: cpu or cuda (%(default)s)")
 
 
@@ -118,6 +158,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not output.parent.is_dir():
         raise InputError(f"--out {output}: {output.parent} is no directory; make it first")
+    if arguments.kept is not None and len(set(arguments.keep)) > 1:
+        raise InputError(
+            f"--kept {arguments.kept}: names the tokens to keep, and --keep several shares; give "
+            "one of them"
+        )
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from .calibration import calibrate
 

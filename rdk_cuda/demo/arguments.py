@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rdk_cuda.commands.arguments import (
+    add_keep,
     natural,
     number,
     prepare_output,
     refuse_missing,
     seed,
-    share,
 )
 from rdk_cuda.commands.errors import InputError
 
@@ -78,14 +78,7 @@ def add_command(commands: Any) -> None:
         default=Path("demo-output"),
         help="where the results go (%(default)s)",
     )
-    add(
-        "--keep",
-        type=share,
-        nargs="+",
-        metavar="SHARE",
-        default=Settings.keep,
-        help="shares of the vocabulary that pruned drafters keep (0.25 0.0625)",
-    )
+    add_keep(add, Settings.keep)
     add(
         "--virtual",
         type=natural,

@@ -27,7 +27,7 @@ class SavedDrafterError(ValueError):
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Only nothing, an empty directory or a saved drafter is ever replaced, and only if asked.
+    """Only nothing, an empty directory or saved drafters are ever replaced, and only if asked.
 
     Raises:
         SavedDrafterError: `path` exists and may not be replaced.
@@ -39,7 +39,9 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
             f"save_drafter: {path} exists; name another directory, or allow overwriting it"
         )
     ours = path.is_dir() and not path.is_symlink()
-    if not ours or (any(path.iterdir()) and not (path / SETTINGS).is_file()):
+    if not ours or not (
+        (path / SETTINGS).is_file() or all((each / SETTINGS).is_file() for each in path.iterdir())
+    ):
         raise SavedDrafterError(
             f"save_drafter: {path} is not a saved drafter (it has no {SETTINGS}) and is not "
             "overwritten; name another directory"

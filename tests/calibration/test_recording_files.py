@@ -88,7 +88,7 @@ BAD_RECORDINGS = [
     ({"mean_probs": lambda x: x * 2}, "mean_probs sum to"),
     ({"mean_probs": _with(-0.1)}, "mean_probs has the value -0.1"),
     ({"hidden_second_moment": _with(torch.nan)}, "hidden_second_moment has the value nan"),
-    ({"mean_squares": lambda x: x[1:].clone()}, "as the rest of the file"),
+    ({"mean_squares": lambda x: x[:, 1:].clone()}, "as the rest of the file"),
 ]
 BAD_STATES = [
     ({"windows_read": 14}, "14 windows far"),

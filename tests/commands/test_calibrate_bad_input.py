@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration import reading
 from rdk_cuda.calibration.reading import Read
-from rdk_cuda.commands import calibration, evaluation
+from rdk_cuda.commands import calibration, evaluation, recorded_text
 
 from .calibrating import command, digests, refusal, write_texts
 
@@ -67,7 +67,7 @@ def refused(
         (["--virtual", "0"], "--virtual: got '0'; needs a whole number, at least 1"),
         (["--memory", "inf"], "--memory: got 'inf'; needs GiB, above 0"),
         (["--memory", "1e300"], "--memory: got '1e300'; needs GiB, above 0"),
-        (["--memory", "0.0001"], "record: memory is 107,374 bytes; needs 1"),
+        (["--memory", "0.0001"], "memory is 107,374 bytes; needs 1"),
         (["--window", "1000000000000"], "memory is 2,147,483,648 bytes; needs 1"),
         (["--device", "abacus"], "--device abacus: "),
         (["--device", "meta"], "--device meta: "),
@@ -200,7 +200,7 @@ def test_weights_that_are_not_finite_are_named(
 def test_activations_that_overflow_are_refused(
     refused: Refused, monkeypatch: pytest.MonkeyPatch, output: str, message: str
 ) -> None:
-    monkeypatch.setattr(calibration, "read_models", reading_nan(output))
+    monkeypatch.setattr(recorded_text, "read_models", reading_nan(output))
     assert message in refused()
 
 
@@ -332,9 +332,9 @@ def test_a_full_disk_is_one_line(
     argv = command(pair, files, tmp_path / "out")
     assert "[Errno 28] No space left on device: 'somewhere'" in refusal(capsys, argv)
     monkeypatch.undo()
-    assert (tmp_path / ".out.recording").is_file()
+    assert (tmp_path / "out.recording.tmp").is_file()
     assert main(argv) == 0
-    assert not (tmp_path / ".out.recording").exists()
+    assert not (tmp_path / "out.recording.tmp").exists()
 
 
 @pytest.fixture
@@ -355,15 +355,19 @@ def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
     small_disk: Callable[[int], None],
     while_writing: str,
 ) -> None:
-    write = calibration.record if while_writing == "the recording" else calibration.save_drafter
+    module, name, file = {
+        "the recording": (recorded_text, "record", "out.recording.tmp"),
+        "the drafter": (calibration, "save_drafter", "out"),
+    }[while_writing]
+    write = getattr(module, name)
 
     def written(*arguments: Any, **options: Any) -> Any:
         small_disk(4096)
         return write(*arguments, **options)
 
-    monkeypatch.setattr(calibration, write.__name__, written)
+    monkeypatch.setattr(module, name, written)
     line = refusal(capsys, command(pair, files, tmp_path / "out"))
-    name = ".out.recording" if while_writing == "the recording" else "out"
-    assert line.endswith(f"[Errno 27] File too large: '{tmp_path / name}'")
+    assert line.endswith(f"[Errno 27] File too large: '{tmp_path / file}'")
     assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.glob("*.tmp"))
+    left = [path.name for path in tmp_path.glob("*.tmp")]
+    assert left == ([] if while_writing == "the recording" else ["out.recording.tmp"])

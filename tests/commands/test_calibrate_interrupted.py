@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ pytest.importorskip("rich")
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration.reading import Read, Reading
-from rdk_cuda.commands import calibration
+from rdk_cuda.commands import recorded_text
 from tests import interruptible
 
 from .calibrating import command, digests, refusal, write_texts
@@ -34,7 +35,7 @@ import sys, time
 from functools import partial
 import torch
 from rdk_cuda.__main__ import main
-from rdk_cuda.commands import calibration
+from rdk_cuda.commands import calibration, recorded_text
 
 def slowly(function):
     def run(*arguments):
@@ -42,9 +43,9 @@ def slowly(function):
         return function(*arguments)
     return run
 
-read_models = calibration.read_models
-calibration.read_models = lambda *models: slowly(read_models(*models))
-calibration.record = partial(calibration.record, save_every=0.0)
+read_models = recorded_text.read_models
+recorded_text.read_models = lambda *models: slowly(read_models(*models))
+recorded_text.record = partial(recorded_text.record, save_every=0.0)
 calibration.Pruning.method = slowly(calibration.Pruning.method)
 torch.set_num_threads(1)
 sys.exit(main(sys.argv[1:]))
@@ -94,7 +95,7 @@ def killed_while_reading(argv: list[str], state: Path) -> None:
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many windows each reading of the calibration text has; the list grows."""
     counted: list[int] = []
-    read_models = calibration.read_models
+    read_models = recorded_text.read_models
 
     def counting(target: Any, drafter: Any) -> Read:
         read = read_models(target, drafter)
@@ -105,7 +106,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return count
 
-    monkeypatch.setattr(calibration, "read_models", counting)
+    monkeypatch.setattr(recorded_text, "read_models", counting)
     return counted
 
 
@@ -117,8 +118,8 @@ def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     argv = command(directories, files, tmp_path / "out", *MANY)
-    killed_while_reading(argv, tmp_path / ".out.recording")
-    assert [path.name for path in tmp_path.iterdir()] == [".out.recording"]
+    killed_while_reading(argv, tmp_path / "out.recording.tmp")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.recording.tmp"]
     counted = count_reads(monkeypatch)
     assert main(argv) == 0
     assert counted[0] == 1  # one token, to learn the sizes
@@ -145,9 +146,14 @@ def test_ctrl_c_while_calibrating_is_one_line_and_what_was_read_is_kept(
     os.kill(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert errors.splitlines() == ["Interrupted."]
+    kept, end = errors.splitlines()
+    assert re.fullmatch(
+        r".*/out\.recording\.tmp \(.* MB\) has what was read; the same command goes on from it\.",
+        kept,
+    )
+    assert end == "Interrupted."
     assert out == ""
-    assert [path.name for path in tmp_path.iterdir()] == [".out.recording"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.recording.tmp"]
     counted = count_reads(monkeypatch)
     assert main(argv) == 0
     assert counted == [1]
@@ -168,7 +174,7 @@ def test_ctrl_c_while_writing_leaves_nothing_half_written(
 ) -> None:
     assert main(command(directories, files, tmp_path / "out")) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "Interrupted."
-    assert [path.name for path in tmp_path.iterdir()] == [".out.recording"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.recording.tmp"]
 
 
 @pytest.mark.usefixtures("_interrupted_while_writing")
@@ -176,7 +182,7 @@ def test_other_arguments_are_told_from_those_of_the_state(
     pair: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what differs, which file to delete, and leaves that as it was."""
-    output, state = tmp_path / "out", tmp_path / ".out.recording"
+    output, state = tmp_path / "out", tmp_path / "out.recording.tmp"
     argv = command(pair, files, output)
     assert main(argv) == 130
     capsys.readouterr()
@@ -184,31 +190,33 @@ def test_other_arguments_are_told_from_those_of_the_state(
 
     def refused(argv: list[str]) -> str:
         answer = refusal(capsys, argv)
-        assert f"{state} is the state of another recording" in answer
-        assert "Give the same arguments to go on, or delete the file to begin anew" in answer
+        assert f"{state}: " in answer
+        assert "move or delete it to begin anew" in answer
         assert state.read_bytes() == before
         assert not output.exists()
         return answer
 
-    assert "temperatures was [1.0] and is [0.5]" in refused([*argv, "--temperature", "0.5"])
-    assert "seed was 0 and is 3" in refused([*argv, "--seed", "3"])
-    assert "context was 16 and is 17" in refused([*argv, "--window", "17"])
-    assert "text was '" in refused(command(pair, files[1:], output))
+    answer = refused([*argv, "--temperature", "1", "0.5"])
+    assert "has the text at --temperature 1, not at 0.5; give some of these, or" in answer
+    answer = refused([*argv, "--seed", "3"])
+    assert "is of another run: --seed was 0 and is 3. Give the same to go on, or" in answer
+    assert "--window was 16 and is 17" in refused([*argv, "--window", "17"])
+    assert "the text (--text, --held-out, --pos" in refused(command(pair, files[1:], output))
     copy = shutil.copytree(pair[1], tmp_path / "copy")
-    assert "models was '" in refused(command((pair[0], copy), files, output))
+    assert "the pair (--target, --drafter) was" in refused(command((pair[0], copy), files, output))
     os.utime(pair[1] / "model.safetensors")  # as if it had been trained on
-    assert "models was '" in refused(argv)
+    assert "the pair (--target, --drafter) was" in refused(argv)
 
 
 def test_a_damaged_state_is_refused_with_what_to_delete(
     directories: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = tmp_path / ".out.recording"
+    state = tmp_path / "out.recording.tmp"
     state.write_bytes(b"\x08" + bytes(100))
     answer = refusal(capsys, command(directories, files, tmp_path / "out"))
     assert f"{state} is not a complete safetensors file" in answer
-    assert "delete it to begin anew" in answer
+    assert "move or delete it to begin anew" in answer
     state.unlink()
     state.mkdir()
     answer = refusal(capsys, command(directories, files, tmp_path / "out"))
-    assert f"state is {state}; needs a file" in answer
+    assert f"{state}: is not a regular file; move or delete it" in answer

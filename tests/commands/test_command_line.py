@@ -27,6 +27,21 @@ def test_alone_it_lists_all_commands_with_a_line_each(capsys: pytest.CaptureFixt
         assert re.search(rf"^ +{name}\s+\w+ \w+", captured.err, re.MULTILINE), captured.err
 
 
+def test_keep_is_described_in_the_same_words_by_every_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    described = set()
+    for name, default in (("demo", "0.25 0.0625"), ("calibrate", "0.25")):
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        match = re.search(r"--keep SHARE \[SHARE \.\.\.\] (.*?) \(([^()]*)\) --", text)
+        assert match, text
+        assert match[2] == default
+        described.add(match[1])
+    assert len(described) == 1
+
+
 def without_settings(saved: Path) -> None:
     (saved / "calibration.json").unlink()
 
