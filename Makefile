@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
 # environment that is active; torch only where there is none that will do (a .venv sees that of its Python):
-# with CUDA, or without it by `make demo CPU=1`.
+# with CUDA, or from the index TORCH_INDEX, such as the one for CPUs that pytorch.org names.
 # `make gpu-check`, on a machine with a GPU, installs nothing: PYTHON has torch with CUDA, pytest and numpy, and
 # nvcc and ninja are there. `make gpu-sanitize` and `make gpu-measure` then sanitize and measure what was built.
 # All results of each come as one archive into GPU_RESULTS (build). Options go into GPU_CHECK, as in
@@ -8,11 +8,12 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
-ifdef CPU
-TORCH_SOURCE := --index-url https://download.pytorch.org/whl/cpu
-TORCH_SIZE := for the CPU, about 1 GB
+TORCH_INDEX ?=
+ifeq ($(TORCH_INDEX),)
+TORCH_SIZE := with CUDA, about 5 GB and several minutes; for the CPU alone, about 1 GB, stop and run \
+    `make demo TORCH_INDEX=URL` with the index of CPU builds that pytorch.org names
 else
-TORCH_SIZE := with CUDA, about 5 GB and several minutes; for the CPU alone, stop and run `make demo CPU=1`
+TORCH_SIZE := from $(TORCH_INDEX)
 endif
 GPU_RESULTS ?= build
 
@@ -59,7 +60,7 @@ $(ENVIRONMENT)/.rdk-torch:
 	$(RUN) -m pip install --quiet "setuptools>=77,<82" wheel ninja
 	@$(RUN) -c "$(HAS_TORCH)" 2>/dev/null || { \
 	    echo 'Installing into $(ENVIRONMENT): $(TORCH) $(TORCH_SIZE).'; \
-	    $(RUN) -m pip install $(TORCH_SOURCE) "$(TORCH)"; }
+	    $(RUN) -m pip install $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") "$(TORCH)"; }
 	touch $@
 
 $(ENVIRONMENT)/.rdk-demo: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
