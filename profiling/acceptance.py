@@ -1,9 +1,9 @@
 """`python -m profiling.acceptance`: what every method recovers, as a report for readers.
 
-Makes acceptance.md, with its plots and data in the folder beside it, from the demo's models. Each
-part (acceptance_runs.py) is a file of its own, written when it is finished: an interrupted run
-goes on with the part that it was in, and several can run side by side with `--part`, 10 GB of
-memory each. The report is written anew from all parts that are there.
+Makes report.md, its plots and its data in one folder, from the demo's models. Each part
+(acceptance_runs.py) is a file of its own, written when it is finished: an interrupted run goes on
+with the part that it was in, and several can run at the same time with `--part`, 10 GB of memory
+each. The report is written anew from all parts that are there.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from rdk_cuda.calibration.material import Options
 from rdk_cuda.calibration.methods import (
     COVARIANCE,
     DYNAMIC,
-    METHODS,
+    FIRST_ORDER,
+    LOW_RANK,
     PRUNED,
     RECOMMENDED,
     SECOND_MOMENT,
@@ -26,8 +27,6 @@ CODE, PROSE = "code", "prose"
 PRUNINGS = (0.5, 0.25, 0.125, 0.0625, 0.03125, 0.01)
 TWO_PRUNINGS = (0.25, 0.0625)
 MAIN = (PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
-SIMILARITIES = (SECOND_MOMENT, COVARIANCE)  # each takes minutes
-OTHERS = tuple(name for name in METHODS if name not in SIMILARITIES)
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,15 @@ class Run:
 
 
 PARTS: dict[str, tuple[Run, ...]] = {
-    "methods": (Run(PRUNINGS, (1.0, 0.7), OTHERS),),
-    # Their time grows with the samples and with the kept tokens.
-    "sparse": (Run(PRUNINGS, (1.0,), (PRUNED, *SIMILARITIES), positions=1536),),
+    "methods": (
+        Run(
+            PRUNINGS,
+            (1.0, 0.7),
+            (PRUNED, FIRST_ORDER, LOW_RANK, DYNAMIC, VIRTUAL, RECOMMENDED),
+        ),
+    ),
+    # Their time grows with the samples and with the kept tokens: minutes for each.
+    "similarities": (Run(PRUNINGS, (1.0,), (PRUNED, SECOND_MOMENT, COVARIANCE), positions=1536),),
     "temperatures": (Run(PRUNINGS, (0.8, 0.6, 0.0)),),
     "sharp": (Run((0.25, 0.125, 0.0625), (1.0, 0.7), pair=SHARP),),
     "shift": tuple(

@@ -17,7 +17,7 @@ if not __package__:  # started by its path: the repository's root takes the plac
 
 import torch
 
-from profiling import growth, targets
+from profiling import growth
 from profiling.cases import DTYPES, OPERATORS, PRESETS, SAMPLERS, Case, preset_cases
 from profiling.command_line import command_line, refuse_device
 from profiling.machine import describe
@@ -30,8 +30,8 @@ from rdk_cuda.commands.arguments import natural, positive
 from rdk_cuda.commands.errors import InputError
 
 GROWTH = "growth"
-SECONDS = {"tiny": 0.02, "short": 1.0, "targets": 3.0, "full": 1.0, GROWTH: 0.5}
-CPU_THREADS = 2  # of the targets on the CPU
+SECONDS = {"tiny": 0.02, "short": 1.0, "serving": 3.0, "full": 1.0, GROWTH: 0.5}
+CPU_THREADS = 2  # of the preset serving
 
 DESCRIPTION = """\
 Times the operators with a cold cache, beside the time that their bytes take at the bandwidth
@@ -48,8 +48,8 @@ def parser() -> Parser:
         "--preset",
         choices=(*PRESETS, GROWTH),
         default="short",
-        help="tiny: whether it runs; short: a minute on a GPU; targets: the shapes the project has "
-        "set itself figures for; full: the whole grid, growth included; growth: that alone "
+        help="tiny: whether it runs; short: a minute on a GPU; serving: the shapes of a model of "
+        "8 B parameters; full: the whole grid, growth included; growth: that alone "
         "(%(default)s)",
     )
     add(
@@ -74,7 +74,7 @@ def parser() -> Parser:
         nargs="*",
         choices=PEERS,
         metavar="NAME",
-        help=f"some of {', '.join(PEERS)}, or none (all; {COMPILED} only with --preset targets)",
+        help=f"some of {', '.join(PEERS)}, or none (all; {COMPILED} only with --preset serving)",
     )
     add(
         "--growth",
@@ -82,12 +82,11 @@ def parser() -> Parser:
         help="fit how time grows with V_t, V_d, batch, K, nnz and R too",
     )
     add("--output", type=Path, metavar="FILE", help="JSON file to append rows to")
-    add("--csv", type=Path, metavar="FILE", help="the same rows as CSV (beside --output)")
     add(
         "--threads",
         type=natural,
         metavar="N",
-        help=f"on the CPU (torch's own number; {CPU_THREADS} with --preset targets)",
+        help=f"on the CPU (torch's own number; {CPU_THREADS} with --preset serving)",
     )
     add("--repeats", type=natural, metavar="N", default=200, help="rounds at most (%(default)s)")
     seconds = ", ".join(f"{name} {value:g}" for name, value in SECONDS.items())
@@ -114,14 +113,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Check, measure, print; `Results` has each row on disk as soon as it is there."""
     check(arguments)
-    results = Results(arguments.output, arguments.csv)
+    results = Results(arguments.output)
     fits: list[Row] = []
     progress = Progress()
     try:
         failed = measure(arguments, results, fits, progress)
         exit_code = 1 if failed else 0
     except KeyboardInterrupt:
-        results.write()  # it may have come between two files
+        results.write()  # it may have come between a row and its file
         exit_code = INTERRUPTED
     progress.clear()
     show(results.new_rows, fits, arguments)
@@ -133,8 +132,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> None:
     """Refuse what cannot work, before anything is made."""
-    if arguments.csv and not arguments.output:
-        raise InputError("--csv needs --output, whose rows it repeats")
     if arguments.preset != GROWTH and not chosen_cases(arguments):
         raise InputError(
             f"--preset {arguments.preset} has no case of --operators "
@@ -159,7 +156,7 @@ def measure(
     arguments: argparse.Namespace, results: Results, fits: list[Row], progress: Progress
 ) -> int:
     """All rows, then the growth; returns how many cases failed."""
-    if arguments.threads or (arguments.device == "cpu" and arguments.preset == "targets"):
+    if arguments.threads or (arguments.device == "cpu" and arguments.preset == "serving"):
         torch.set_num_threads(arguments.threads or CPU_THREADS)
     progress.show("measuring bandwidth")
     bench = bench_of(arguments)
@@ -195,7 +192,7 @@ def bench_of(arguments: argparse.Namespace) -> Bench:
     clock = CudaClock() if device.type == "cuda" else CpuClock(MEBIBYTE if tiny else None)
     peers = arguments.peers
     if peers is None:
-        peers = [each for each in PEERS if each != COMPILED or arguments.preset == "targets"]
+        peers = [each for each in PEERS if each != COMPILED or arguments.preset == "serving"]
     return Bench(
         device,
         clock,
@@ -224,8 +221,6 @@ def show(rows: list[Row], fits: list[Row], arguments: argparse.Namespace) -> Non
     if not rows:
         return
     print(caption(rows), end="\n\n")
-    if summary := targets.summary(rows):
-        print(summary, end="\n\n")
     print(table(rows))
 
 

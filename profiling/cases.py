@@ -11,7 +11,7 @@ import torch
 PAIR = "draft+verify"
 OPERATORS = ("draft", "verify", PAIR, "redistribute", "gather_logits")
 DTYPES = ("float32", "bfloat16")
-PRESETS = ("tiny", "short", "targets", "full")
+PRESETS = ("tiny", "short", "serving", "full")
 SAMPLERS = ("virtual", "pruned", "first-order")
 ROWS = "rows"  # of the growth alone: as many entries and priors as a case says
 ACCEPTANCES = ("low", "high")
@@ -91,10 +91,10 @@ class Case:
 def preset_cases(preset: str, device: str, sampler: str = "virtual") -> list[Case]:
     """The cases of a preset, each once, cases that share their shapes side by side.
 
-    tiny: a look whether it runs. short: at most a minute on a GPU. targets: the shapes that the
-    project has set itself figures for. full: a grid of all sizes that are met in practice.
+    tiny: a look whether it runs. short: at most a minute on a GPU. serving: the shapes of
+    serving with a model of 8 B parameters. full: a grid of all sizes that are met in practice.
     """
-    chosen = {"tiny": _tiny, "short": _short, "targets": _targets, "full": _full}[preset](device)
+    chosen = {"tiny": _tiny, "short": _short, "serving": _serving, "full": _full}[preset](device)
     return list(dict.fromkeys(replace(case, sampler=sampler) for case in chosen))
 
 
@@ -107,7 +107,7 @@ def _tiny(device: str) -> Iterator[Case]:
 
 def _short(device: str) -> Iterator[Case]:
     if device == "cpu":
-        yield from (case for case in _targets(device) if case.dtype == "bfloat16")
+        yield from (case for case in _serving(device) if case.dtype == "bfloat16")
         return
     for operator, batch in product(("draft", "verify"), (1, 64, 256)):
         yield from _with_acceptances(_sized(operator, "bfloat16", batch=batch, length=5))
@@ -115,7 +115,7 @@ def _short(device: str) -> Iterator[Case]:
         yield from _with_acceptances(_sized(operator, "bfloat16", batch=64, length=5))
 
 
-def _targets(device: str) -> Iterator[Case]:
+def _serving(device: str) -> Iterator[Case]:
     """V_t 128256, V_d 32768; on the CPU batch 8 and K 4, on a GPU bfloat16 and K 5."""
     if device == "cpu":
         for operator, dtype in product((PAIR, "verify", "draft", "redistribute"), DTYPES):

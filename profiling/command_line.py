@@ -39,7 +39,7 @@ def command_line(
     defaults: argparse.Namespace,
     *,
     always: Collection[str] = ("device",),
-    never: Collection[str] = ("output", "csv"),
+    never: Collection[str] = ("output",),
 ) -> str:
     """The program with its options: no paths, and none at their defaults.
 

@@ -98,7 +98,7 @@ def parser() -> Parser:
         help=f"some of {', '.join(others)} (all)",
     )
     add("--output", type=Path, metavar="FILE", help="JSON file to append rows to; beside it the "
-        "same rows as CSV and as tables")  # fmt: skip
+        "same rows as tables")  # fmt: skip
     add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
     add("--draws", type=natural, metavar="N", default=DRAWS, help="steps of a test (%(default)s)")
     add("--repeats", type=natural, metavar="N", default=200, help="rounds at most (%(default)s)")
@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace, results: Results) -> int:
             for row in rows:
                 results.append(row)
     except KeyboardInterrupt:
-        results.write()  # it may have come between two files
+        results.write()  # it may have come between a row and its file
         code = INTERRUPTED
     progress.clear()
     if results.new_rows:

@@ -16,12 +16,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from rdk_cuda.calibration.windows import Window, cut_windows
 from rdk_cuda.demo.corpus import held_out_files, read_text, standard_library, training_files
 
-__all__ = ["Corpus", "Document", "code", "prose", "windows_of"]
+__all__ = ["Corpus", "Document", "code", "prose"]
 
 COMMON_LICENSES = Path("/usr/share/common-licenses")
 LICENSE_NAME = re.compile(r"(licen[cs]e|copying|copyright|notice)", re.IGNORECASE)
@@ -81,14 +80,6 @@ def prose() -> Corpus:
             f"{COMMON_LICENSES}"
         )
     return Corpus("prose", *parts)
-
-
-def windows_of(
-    tokenizer: Any, documents: Sequence[Document], positions: int, length: int
-) -> list[Window]:
-    """About `positions` positions of the documents in windows of `length` tokens."""
-    encoded = tokenizer([document.text for document in documents], verbose=False)["input_ids"]
-    return cut_windows(encoded, positions, length)
 
 
 def topics() -> Iterator[Document]:

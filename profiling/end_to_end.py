@@ -37,7 +37,7 @@ from rdk_cuda.commands.evaluation_files import read_evaluation
 from .bench import Progress
 from .command_line import command_line, refuse_device, write_page
 from .decoding_steps import BODY, DRAFT, HEAD, VARIANTS, Steps, Variant, noise_for
-from .end_to_end_report import page, plot
+from .end_to_end_report import page
 from .machine import ROOT, describe
 from .measure import now
 from .model_pairs import HEADS, SIZES, Head, make_pair
@@ -82,7 +82,7 @@ def parser() -> Parser:
     add("--rounds", type=natural, default=ROUNDS, metavar="N", help="(%(default)s)")
     add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
     add("--output", type=Path, metavar="FILE", help="JSON file to append rows to; beside it the "
-        "same rows as CSV, as tables and as a picture")  # fmt: skip
+        "same rows as tables")  # fmt: skip
     return parser
 
 
@@ -110,15 +110,13 @@ def run(arguments: argparse.Namespace, results: Results) -> int:
         for row in rows(arguments, progress):
             results.append({name: row.get(name) for name in FIELDS})
     except KeyboardInterrupt:
-        results.write()  # it may have come between two files
+        results.write()  # it may have come between a row and its file
         code = INTERRUPTED
     progress.clear()
     if results.new_rows:
         print(page(results.new_rows), end="")
     if results.new_rows and arguments.output:
         write_page(page(results.rows), arguments.output)
-        if not plot(results.new_rows, arguments.output.with_suffix(".png")):
-            print("No picture: matplotlib is not installed.", file=sys.stderr)
     if code == INTERRUPTED:
         kept = f" in {arguments.output}" if arguments.output else ""
         print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)

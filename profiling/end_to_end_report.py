@@ -1,27 +1,14 @@
-"""Rows of end_to_end.py as a page of Markdown and as a picture."""
+"""Rows of end_to_end.py as a page of Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
-
-from rdk_cuda.commands.files import write_figure
 
 from .command_line import disturbance, origin
-from .decoding_steps import BODY, CACHE, DRAFT, HEAD, PARTS, TARGET, VERIFY
+from .decoding_steps import BODY, CACHE, DRAFT, HEAD, PARTS, VERIFY
 from .markdown import table
 from .results import Row
 from .table import figure
-
-COLOURS = {
-    BODY: "#9aa5b1",
-    HEAD: "#c1440e",
-    DRAFT: "#e0a458",
-    TARGET: "#2f6fa8",
-    VERIFY: "#17805b",
-    CACHE: "#d0d0d0",
-}
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -83,37 +70,3 @@ def cells(row: Row) -> list[str]:
         figure(row["tokens_per_second"]),
         f"{row['speed_up']:.2f}",
     ]
-
-
-def plot(rows: Sequence[Row], path: Path) -> bool:
-    """Write stacked bars as PNG, a panel for each batch; False without matplotlib."""
-    if find_spec("matplotlib") is None:
-        return False
-    from matplotlib.figure import Figure
-
-    batches = list(dict.fromkeys(row["batch"] for row in rows))
-    count = max(sum(row["batch"] == batch for row in rows) for batch in batches)
-    drawing = Figure(figsize=(6.5 * len(batches), 1.9 + 0.34 * count), layout="constrained")
-    panels = drawing.subplots(1, len(batches), squeeze=False)[0]
-    for panel, batch in zip(panels, batches, strict=True):
-        own = [row for row in rows if row["batch"] == batch]
-        names = [f"{row['head']}, {row['sampling']}" for row in own]
-        left = [0.0] * len(own)
-        for part in PARTS:
-            widths = [1000 * row["parts"].get(part, 0.0) for row in own]
-            panel.barh(names, widths, left=left, color=COLOURS[part], label=part, height=0.72)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-        for place, (end, row) in enumerate(zip(left, own, strict=True)):
-            told = f" {figure(row['tokens_per_second'])} tokens/s"
-            panel.text(end, place, told, va="center", fontsize=8)
-        panel.set_xlim(0, 1.22 * max(left))
-        panel.invert_yaxis()
-        panel.tick_params(axis="y", length=0, labelsize=8)
-        panel.set_xlabel(f"milliseconds of a step, batch {batch}")
-        panel.spines[["top", "right"]].set_visible(False)
-    handles, labels = panels[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=len(PARTS), frameon=False)
-    row = rows[-1]
-    drawing.suptitle(f"{row['device_name']}: {row['models']}", fontsize=10)
-    write_figure(drawing, path)
-    return True

@@ -12,9 +12,7 @@ from typing import Any
 from rdk_cuda.commands.files import write_figure
 
 from .cases import PAIR, ROWS, Case
-from .figures import COLOURS
 from .results import Row
-from .strategy import Place, switches
 
 # The middle of a grid is where the presets measure.
 SIZES: dict[str, tuple[int, ...]] = {
@@ -44,6 +42,14 @@ SYMBOLS = {
     "rank": "R",
 }
 OPERATORS = ("draft", "verify", PAIR, "redistribute")
+# Of middle lightness: a contrast of at least three with a white and with a black page.
+COLOURS = {
+    "draft": "#7d6ba0",
+    "verify": "#c1440e",
+    PAIR: "#17805b",
+    "redistribute": "#2f6fa8",
+    "gather_logits": "#8a7a1c",
+}
 
 
 def growth_cases(
@@ -86,7 +92,6 @@ def measure_growth(
     sizes, rows = [getattr(case, axis) for case in cases], [measure(case) for case in cases]
     times = [row["median_us"] for row in rows]
     fixed = {name: getattr(cases[0], name) for name in SIZES if name != axis}
-    place = Place(rows[0]["multiprocessors"], rows[0]["threads"])
     kept = (
         "run",
         "dtype",
@@ -105,7 +110,6 @@ def measure_growth(
         "median_us": times,
         "exponent": fitted_exponent(sizes, times),
         "exponent_of_floor": fitted_exponent(sizes, [row["floor_us"] for row in rows]),
-        "switches": switches(cases[0], axis, sizes, place),
         "fixed": {name: value for name, value in fixed.items() if value},
         **{name: rows[0][name] for name in kept},
     }
@@ -129,20 +133,8 @@ def summary(fits: Sequence[Row]) -> str:
     for fit in fits:
         span = f"{fit['sizes'][0]} .. {fit['sizes'][-1]}"
         exponents = f"{fit['exponent']:5.2f} ({fit['exponent_of_floor']:.2f})"
-        line = f"{fit['operator']:<13} {SYMBOLS[fit['axis']]:<9} {span:<17} {exponents}"
-        lines.append("  ".join([line, *map(in_words, switches_of(fit))]))
+        lines.append(f"{fit['operator']:<13} {SYMBOLS[fit['axis']]:<9} {span:<17} {exponents}")
     return "\n".join(lines)
-
-
-def switches_of(fit: Row) -> list[Row]:
-    """Where the strategy changes; none in fits that do not say."""
-    found: list[Row] = fit.get("switches", [])
-    return found
-
-
-def in_words(switch: Row) -> str:
-    """A change of strategy."""
-    return f"[from {switch['size']:,}: {switch['to']}]"
 
 
 def plot(fits: Sequence[Row], path: Path) -> bool:
@@ -154,7 +146,7 @@ def plot(fits: Sequence[Row], path: Path) -> bool:
 
 
 def figure_of(fits: Sequence[Row]) -> Any:
-    """Time against size on logarithmic axes; dotted where the strategy changes."""
+    """Time against size on logarithmic axes."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(fit["axis"] for fit in fits))
@@ -179,16 +171,11 @@ def draw_axis(panel: Any, axis: str, fits: Sequence[Row]) -> None:
         colour = COLOURS[fit["operator"]]
         label = f"{fit['operator']}: {fit['exponent']:.2f}"
         panel.loglog(fit["sizes"], fit["median_us"], "o-", ms=4, color=colour, label=label)
-        for switch in switches_of(fit):
-            panel.axvline(switch["size"], color=colour, ls=":", lw=1)
     sizes = sorted({size for fit in fits for size in fit["sizes"]})
     panel.set_xlabel(SYMBOLS[axis])
     panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
     panel.tick_params(axis="x", labelrotation=45, which="major")
     panel.minorticks_off()
     panel.grid(alpha=0.3)
-    title = "exponents" + (
-        "; dotted: another strategy" if any(switches_of(fit) for fit in fits) else ""
-    )
-    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1), fontsize=8, title=title, ncols=2)
+    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1), fontsize=8, ncols=2)
     panel.spines[["top", "right"]].set_visible(False)

@@ -18,7 +18,7 @@ from .traffic import traffic, visited_rows
 from .workloads import Call, Workload, build
 
 COMPILED = "compiled"
-PEERS = ("eager", "sparse", COMPILED, "logsumexp")
+PEERS = ("eager", "sparse", COMPILED)
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Bench:
 
     Attributes:
         bandwidths: bytes per second, of a "read" and of a "copy".
-        peers: which of `PEERS` to measure; "logsumexp" stands for that after `.float()` too.
+        peers: which of `PEERS` to measure.
         seconds, repeats: for the rounds of one case, whichever ends first.
         run: the columns that all rows of the run have in common.
     """
@@ -97,11 +97,7 @@ class Bench:
 
     def _calls(self, workload: Workload) -> tuple[dict[str, Call], dict[str, str]]:
         """What can be timed, ours first, and why the rest cannot."""
-        wanted = {
-            name: call
-            for name, call in workload.peers.items()
-            if name.removesuffix("-float") in self.peers
-        }
+        wanted = {name: call for name, call in workload.peers.items() if name in self.peers}
         skipped = {}
         if COMPILED in self.peers:
             wanted[COMPILED] = self.compiler.compiled(workload)

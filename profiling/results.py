@@ -1,4 +1,4 @@
-"""Result files: rows in JSON, and the same rows in CSV.
+"""Result files: rows in JSON.
 
 The JSON file has "format": "rdk_cuda.bench", "format_version": 1, "rows" and "growth" (fits, see
 growth.py). A row, with all of `FIELDS`, stands for itself: what was measured, where, when and at
@@ -27,8 +27,6 @@ and `threads` tell what can be compared.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -78,15 +76,11 @@ class Results:
 
     Args:
         path: of the JSON file; rows that it has already stay. None keeps rows in memory.
-        csv_path: of the CSV file; beside the JSON one if absent.
         program: whose rows they are, in the file's "format"; only those of bench.py have growth.
     """
 
-    def __init__(
-        self, path: Path | None, csv_path: Path | None = None, *, program: str = BENCH
-    ) -> None:
+    def __init__(self, path: Path | None, *, program: str = BENCH) -> None:
         self.path = path
-        self.csv_path = csv_path or (path and path.with_suffix(".csv"))
         self.content: dict[str, Any] = {
             "format": format_of(program),
             "format_version": FORMAT_VERSION,
@@ -116,24 +110,22 @@ class Results:
         return self.rows[self.own :]
 
     def append(self, row: Row) -> None:
-        """Add a row and write the files."""
+        """Add a row and write the file."""
         self.rows.append(row)
         self.write()
 
     def append_growth(self, fit: Row) -> None:
-        """Add a fitted exponent (growth.py) and write the files."""
+        """Add a fitted exponent (growth.py) and write the file."""
         growth: list[Row] = self.content["growth"]
         growth.append(fit)
         self.write()
 
     def write(self) -> None:
-        """Write both files, each whole or not at all."""
-        if self.path is None or self.csv_path is None:
+        """Write the file, whole or not at all."""
+        if self.path is None:
             return
         text = json.dumps(self.content, indent=1, allow_nan=False)
-        table = as_csv(self.rows)
         write_whole(self.path, lambda beside: beside.write_text(f"{text}\n", encoding="utf-8"))
-        write_whole(self.csv_path, lambda beside: beside.write_text(table, encoding="utf-8"))
 
 
 def format_of(program: str) -> str:
@@ -173,26 +165,3 @@ def latest(rows: Iterable[Row]) -> list[Row]:
     rows = list(rows)
     newest = {comparable(row): row for row in sorted(rows, key=lambda row: str(row["run"]))}
     return [newest[key] for key in dict.fromkeys(map(comparable, rows))]
-
-
-def as_csv(rows: list[Row]) -> str:
-    """One line a row; a peer's figures become columns, as peers.eager.median_us."""
-    flat = [flattened(row) for row in rows]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
-
-
-def flattened(row: Row, prefix: str = "") -> Row:
-    """Nested dictionaries as dotted names."""
-    flat: Row = {}
-    for name, value in row.items():
-        flat |= (
-            flattened(value, f"{prefix}{name}.")
-            if isinstance(value, dict)
-            else {prefix + name: value}
-        )
-    return flat

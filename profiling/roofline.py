@@ -16,7 +16,7 @@ from typing import Any
 from rdk_cuda.__main__ import INTERRUPTED, Parser
 from rdk_cuda.commands.files import write_figure
 
-from .figures import COLOURS
+from .growth import COLOURS
 from .results import ResultError, Row, latest, read
 from .table import LEFT, aligned, figure
 

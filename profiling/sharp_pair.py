@@ -15,7 +15,6 @@ the sharp logits of them: kept ones, means for virtual tokens, dynamic ones.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +24,6 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.calibration.acceptance import acceptance
 from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
 from rdk_cuda.calibration.material import Material, Options
 from rdk_cuda.calibration.methods import (
@@ -34,9 +32,8 @@ from rdk_cuda.calibration.methods import (
     Pruning,
 )
 from rdk_cuda.calibration.offsets import calibrate_offsets, with_offsets
-from rdk_cuda.calibration.reading import Read, Reading, read_models
-from rdk_cuda.calibration.windows import cut_windows
-from rdk_cuda.demo.corpus import held_out_files, read_text, training_files
+from rdk_cuda.calibration.reading import Read, Reading
+from rdk_cuda.demo.corpus import read_text, training_files
 from rdk_cuda.dynamic import Contexts
 
 from .context_models import ContextCache, NGrams
@@ -234,84 +231,3 @@ class SharpPruning(Pruning):
         samples = self.material.recording.samples
         offsets = calibrate_offsets(samples, drafter, self.full_head, temperature)
         return with_offsets(drafter, offsets)
-
-
-@torch.no_grad()
-def averages(
-    read: Read, windows: Sequence[Sequence[int]], pruned: Tensor
-) -> dict[str, list[float]]:
-    """What a pair, whose `hidden` is its drafter's logits, is like on average at T = 1.
-
-    Returns:
-        Of target and drafter: `acceptance` between them, `entropy` in nats, `loss` (negative log
-        likelihood of the text in nats), the `mass` of pruned tokens and the `surest` one's share
-        of that.
-    """
-    sums: dict[str, list[float]] = {}
-    for ids in windows:
-        models = [logits[0].float().softmax(-1) for logits in read(torch.tensor([ids]))]
-        following = torch.tensor(ids[1:])[:, None]
-        for probs in models:
-            figures = {
-                "acceptance": acceptance(*models),
-                "entropy": torch.special.entr(probs).sum(-1),
-                "loss": -probs[:-1].gather(1, following).log(),
-                "mass": probs[:, pruned].sum(-1),
-                "surest": probs[:, pruned].amax(-1),
-            }
-            for name, figure in figures.items():
-                sums.setdefault(name, []).append(float(figure.mean()))
-    means = {name: [sum(each[k::2]) / len(windows) for k in (0, 1)] for name, each in sums.items()}
-    means["surest"] = [s / m for s, m in zip(means["surest"], means["mass"], strict=True)]
-    return means
-
-
-def table(pairs: dict[str, dict[str, list[float]]]) -> str:
-    """One line for each model."""
-    names = list(next(iter(pairs.values())))
-    lines = ["".join(f"{title:>16}" for title in ("", *names))]
-    for pair, figures in pairs.items():
-        for place, model in enumerate(("target", "drafter")):
-            cells = (f"{figures[name][place]:.3f}" for name in names)
-            lines.append("".join(f"{cell:>16}" for cell in (f"{pair} {model}", *cells)))
-    return "\n".join(lines)
-
-
-def show() -> None:
-    """Print what the plain and the sharp pair are like on held-out text."""
-    from rdk_cuda.commands.models import load_models  # which the [demo] extra brings
-
-    models = load_models(None, None)
-    weight, bias = models.drafter_head
-    plain = read_models(models.target, models.drafter)
-    documents = training_documents(models.tokenizer)
-
-    def plain_logits(ids: Tensor) -> Reading:
-        target, hidden = plain(ids)
-        return Reading(target, torch.nn.functional.linear(hidden, weight, bias))
-
-    reads = {
-        "plain": plain_logits,
-        "sharp": SharpPair(plain, (weight, bias), documents).read_logits,
-    }
-    everything = torch.tensor([token for ids in documents for token in ids])
-    frequencies = everything.bincount(minlength=len(weight)) / len(everything)
-    pruned = Vocabulary.most_likely(frequencies, len(weight) // 4).pruned
-    held_out = models.tokenizer([read_text(path) for path in held_out_files()])["input_ids"]
-    windows = [window.ids for window in cut_windows(held_out, 14 * 384, 384)]
-    print(table({name: averages(read, windows, pruned) for name, read in reads.items()}))
-    print("pruned: 75 % of the vocabulary, the rarest in the training text")
-
-
-def main() -> int:
-    """Show the pair; Ctrl-C ends it in one line."""
-    try:
-        show()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

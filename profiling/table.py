@@ -11,7 +11,7 @@ from .results import Row
 COLUMNS = (
     "operator", "sampler", "V_t", "V_d", "B", "K", "C", "dtype", "acceptance", "accepted",
     "MB", "floor us", "median us", "p10 .. p90", "warm us", "floor / time",
-    "x eager", "x sparse", "x compiled", "x logsumexp",
+    "x eager", "x sparse", "x compiled",
 )  # fmt: skip
 LEFT = {"operator", "sampler", "dtype", "acceptance"}
 
@@ -56,7 +56,6 @@ def row_cells(row: Row) -> list[str]:
         figure(warm),
         f"{row['share_of_floor']:.0%}",
         *(ratio(row, peer) for peer in ("eager", "sparse", "compiled")),
-        " / ".join(filter(None, (ratio(row, peer) for peer in ("logsumexp", "logsumexp-float")))),
     ]
 
 

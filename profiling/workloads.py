@@ -85,8 +85,6 @@ def build(case: Case, device: torch.device) -> Workload:
         return function(*arguments[index], *with_matrix)
 
     peers: dict[str, Call] = {"eager": _of(function, arguments), "sparse": sparse}
-    if case.verifies and device.type == "cpu":
-        peers |= _logsumexp(case, inputs)
     return Workload(
         case,
         affinity,
@@ -353,19 +351,6 @@ def _eager_arguments(
     if case.operator == PAIR:
         return eager.draft_and_verify, arguments
     return eager.redistribute_and_verify, arguments
-
-
-def _logsumexp(case: Case, inputs: list[Inputs]) -> dict[str, Call]:
-    """`torch.logsumexp` over just the target rows that `verify` visits, laid out beforehand."""
-    rows = []
-    for each in inputs:
-        place = torch.arange(case.draft_length + 1)
-        visited = place <= torch.tensor(each.accepted)[:, None]
-        rows.append(each.target_logits[visited.flatten()])
-    calls: dict[str, Call] = {"logsumexp": lambda index: torch.logsumexp(rows[index], 1)}
-    if case.dtype != "float32":
-        calls["logsumexp-float"] = lambda index: torch.logsumexp(rows[index].float(), 1)
-    return calls
 
 
 def _gather_workload(case: Case, random: torch.Generator) -> Workload:

@@ -12,18 +12,17 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, PercentFormatter
+from matplotlib.ticker import NullLocator
 
 from rdk_cuda.calibration import methods as names
 
 from .evaluation_files import Row
 
-__all__ = ["acceptance_figure", "methods_figure", "virtual_rows_figure"]
+__all__ = ["acceptance_figure"]
 
 BLACK, GREY = "#000000", "#777777"
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
 VERMILLION, PURPLE, OLIVE = "#D55E00", "#CC79A7", "#8A7A1C"
-SHARES = (-0.6, 1.4)  # of recovered shares that are drawn; what lies beyond is written at the edge
 
 
 class Style(NamedTuple):
@@ -45,7 +44,6 @@ STYLES = {
     names.RECOMMENDED: Style(GREEN, "*"),
 }
 ENDS = (names.PRUNED, names.RECOMMENDED)  # whose bands are drawn where there are many lines
-PAIRS = (Style(GREEN), Style(PURPLE, "s"), Style(SKY, "D"), Style(VERMILLION, "^"))
 
 
 def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:
@@ -55,7 +53,7 @@ def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:
         rows: of one pair and corpus; one row for each method, pruning and temperature.
     """
     temperatures = sorted({row["temperature"] for row in rows})
-    figure, panels = panels_of(len(temperatures), columns=2, width=5, height=4, share_y=False)
+    figure, panels = panels_of(len(temperatures), columns=2, width=5, height=4)
     for axes, temperature in zip(panels, temperatures, strict=True):
         here = [row for row in rows if row["temperature"] == temperature]
         pruned = [row for row in here if row["method"] != names.FULL]
@@ -85,76 +83,8 @@ def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:
     return figure
 
 
-def virtual_rows_figure(rows: Sequence[Row], title: str) -> Figure:
-    """Recovered share against the number of virtual rows, a panel for each pruning.
-
-    Args:
-        rows: of one pair, corpus and temperature; those of virtual tokens, alone and beside
-            dynamic ones, for several numbers of them.
-    """
-    rows = [row for row in rows if row["recovered"] is not None]
-    keeps = sorted({row["keep"] for row in rows}, reverse=True)
-    figure, panels = panels_of(len(keeps), columns=3, width=3.2, height=2.6)
-    counts = sorted({row["virtual_rows"] for row in rows})
-    for axes, keep in zip(panels, keeps, strict=False):
-        for method, points in by_method(row for row in rows if row["keep"] == keep):
-            draw_line(axes, points, "virtual_rows", "recovered", method, bands=[method])
-        for mark in (0, 1):
-            axes.axhline(mark, color=GREY, lw=0.8, ls=":", zorder=0)
-        axes.set_xscale("symlog", base=2, linthresh=1)
-        axes.set_xticks(counts, [f"{count}" for count in counts])
-        axes.set_xlim(-0.3, 1.25 * counts[-1] + 0.3)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(PercentFormatter(1, 0))
-        axes.set_title(f"{100 * keep:.4g} % kept", fontsize=10)
-        axes.set_xlabel("virtual rows")
-    values = [row["recovered"] for row in rows]
-    low, high = min([0.0, *values]), max([1.0, *values])
-    panels[0].set_ylim(max(low, SHARES[0]) - 0.04, min(high, SHARES[1]) + 0.04)
-    figure.supylabel("recovered share of the loss", fontsize=10)
-    legend_below(figure, panels)
-    figure.suptitle(f"{title}; bands: 95 % intervals", fontsize=10)
-    return figure
-
-
-def methods_figure(rows: Sequence[Row], title: str) -> Figure:
-    """Recovered share of every method, a panel for each pruning and a mark for each pair.
-
-    Args:
-        rows: of one temperature and corpus; one row for each pair, method and pruning.
-    """
-    rows = [row for row in rows if row["recovered"] is not None]
-    keeps = sorted({row["keep"] for row in rows}, reverse=True)
-    shown = [method for method, _ in by_method(rows)]
-    pairs = list(dict.fromkeys(row["pair"] for row in rows))
-    figure, panels = panels_of(len(keeps), columns=3, width=2.9, height=0.8 + 0.34 * len(shown))
-    for axes, keep in zip(panels, keeps, strict=False):
-        axes.set_xlim(*SHARES)
-        for turn, pair in enumerate(pairs):
-            style = PAIRS[turn % len(PAIRS)]
-            shift = 0.5 * ((turn + 0.5) / len(pairs) - 0.5)
-            axes.plot([], [], style.marker, color=style.colour, label=pair)
-            for row in rows:
-                if row["keep"] == keep and row["pair"] == pair:
-                    draw_share(axes, row, shown.index(row["method"]) + shift, style)
-        for mark in (0, 1):
-            axes.axvline(mark, color=GREY, lw=0.8, ls=":", zorder=0)
-        axes.xaxis.set_major_formatter(PercentFormatter(1, 0))
-        axes.set_title(f"{100 * keep:.4g} % kept", fontsize=10)
-        axes.set_xlabel("recovered")
-        axes.grid(axis="y", alpha=0.25)
-    panels[0].set_yticks(range(len(shown)), shown)
-    panels[0].set_ylim(max(1, len(shown)) - 0.5, -0.5)
-    legend_below(figure, panels)
-    figure.suptitle(
-        f"{title}: share of the acceptance lost to pruning that is recovered; bars: 95 % intervals",
-        fontsize=10,
-    )
-    return figure
-
-
 def panels_of(
-    count: int, *, columns: int, width: float, height: float, share_y: bool = True
+    count: int, *, columns: int, width: float, height: float
 ) -> tuple[Figure, list[Axes]]:
     """A figure of its own, which needs no display and no global state, and its panels.
 
@@ -166,7 +96,7 @@ def panels_of(
     lines = max(1, -(-count // columns))
     size = max(7.0, 1.6 + width * columns), 1.2 + height * lines
     figure = Figure(figsize=size, layout="constrained")
-    panels = list(figure.subplots(lines, columns, sharey=share_y, squeeze=False).flat)
+    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
     for axes in panels[count:]:
         axes.set_visible(False)
     for axes in panels:
@@ -205,18 +135,6 @@ def draw_line(
     )
     if label in bands:
         axes.fill_between(places, lows, highs, color=style.colour, alpha=0.12, lw=0)
-
-
-def draw_share(axes: Axes, row: Row, height: float, style: Style) -> None:
-    """A recovered share with its interval; in figures at the edge if it lies beyond."""
-    value, (first, last) = row["recovered"], SHARES
-    if not first <= value <= last:
-        edge, text, side = (first, "◂ {}", "left") if value < first else (last, "{} ▸", "right")
-        text = text.format(f"{value:.0%}")
-        axes.text(edge, height, text, ha=side, va="center", color=style.colour, fontsize=8)
-        return
-    ends = [[abs(number(row[f"recovered_{end}"]) - value)] for end in ("low", "high")]
-    axes.errorbar(value, height, xerr=ends, fmt=style.marker, color=style.colour, ms=5, capsize=2)
 
 
 def lowest_shown(pruned: Sequence[Row], ceiling: Sequence[float]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from rdk_cuda.commands.evaluation_files import Row
 from rdk_cuda.commands.files import write_figure
 
 from .test_evaluation_files import row
-
-Drawing = Callable[[list[Row], str], Any]
-DRAWINGS = [plots.acceptance_figure, plots.virtual_rows_figure, plots.methods_figure]
 
 
 def is_png(path: Path) -> bool:
@@ -46,12 +42,11 @@ SEVERAL = [
 ]
 
 
-@pytest.mark.parametrize("draw", DRAWINGS)
 @pytest.mark.parametrize(
     "rows", [ONE_PRUNING, NO_SHARES, NO_INTERVALS, SEVERAL], ids=["one", "none", "bare", "several"]
 )
-def test_pictures_are_written(draw: Drawing, rows: list[Row], tmp_path: Path) -> None:
-    write_figure(draw(rows, "Title"), tmp_path / "plot.png")
+def test_pictures_are_written(rows: list[Row], tmp_path: Path) -> None:
+    write_figure(plots.acceptance_figure(rows, "Title"), tmp_path / "plot.png")
     assert is_png(tmp_path / "plot.png")
     assert [path.name for path in tmp_path.iterdir()] == ["plot.png"]
 
@@ -75,29 +70,6 @@ def test_acceptance_has_a_panel_for_each_temperature_and_a_ceiling() -> None:
     lines = {line.get_label(): line for line in figure.axes[0].lines}
     assert set(lines[names.FULL].get_ydata()) == {0.6}
     assert list(lines[names.PRUNED].get_xdata()) == [0.25, 0.5]
-
-
-def test_recovered_shares_beyond_the_axis_are_written_at_its_edge() -> None:
-    figure = plots.methods_figure(
-        [row(names.FIRST_ORDER, 0.25, -8.0), row(names.VIRTUAL, 0.25, 0.9)], "Title"
-    )
-    assert texts(figure) == ["◂ -800%"]
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels == [names.FIRST_ORDER, names.VIRTUAL]
-
-
-def test_virtual_rows_have_a_line_with_and_one_without_dynamic_tokens() -> None:
-    rows = [
-        row(method, keep, count / 100, virtual_rows=count)
-        for method in (names.RECOMMENDED, names.VIRTUAL)
-        for keep in (0.25, 0.0625)
-        for count in (64, 0, 1)
-    ]
-    figure = plots.virtual_rows_figure(rows, "Title")
-    assert [axes.get_title() for axes in figure.axes] == ["25 % kept", "6.25 % kept"]
-    assert legend(figure) == [names.VIRTUAL, names.RECOMMENDED]
-    for axes in figure.axes:
-        assert list(axes.lines[0].get_xdata()) == [0, 1, 64]
 
 
 def test_every_method_has_a_style_of_its_own() -> None:

@@ -92,13 +92,3 @@ def test_code_is_that_of_the_demo() -> None:
     assert len(code.held_out) == len(held_out_files()) == 14
     assert not {*code.calibration} & {*code.held_out}
     assert set(code.sources) == {"library"}
-
-
-def test_windows_are_cut_from_documents_that_are_long_enough() -> None:
-    def tokenizer(texts: list[str], verbose: bool) -> dict[str, list[list[int]]]:
-        return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
-
-    documents = [Document("a", "abcdef"), Document("b", "g")]
-    windows = corpora.windows_of(tokenizer, documents, positions=4, length=2)
-    assert [window.document for window in windows] == [0, 0]
-    assert all(len(window.ids) == 2 for window in windows)

@@ -8,7 +8,6 @@ import signal
 import statistics
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from profiling import end_to_end, serving_pair
+from profiling import end_to_end
 from profiling.decoding_steps import PARTS, SAMPLINGS, VARIANTS, Steps, Watch, noise_for
 from profiling.end_to_end_report import page
 from profiling.model_pairs import HEADS, SHAPES, _random_llama, make_pair
@@ -70,7 +69,6 @@ def test_every_head_has_a_row_with_either_sampling_beside_the_target_alone(
         assert row["accepted_length"] == lengths[head]
     printed = capsys.readouterr()
     assert printed.out == output.with_suffix(".md").read_text(encoding="utf-8") == page(rows)
-    assert output.with_suffix(".png").is_file() == (find_spec("matplotlib") is not None)
     typed = "--device cpu --size tiny --target-layers 1 --batch 1 2 --context 16 --rounds 2"
     assert rows[0]["command"] == f"python -m profiling.end_to_end {typed}"
 
@@ -136,11 +134,10 @@ def test_heads_are_as_large_as_their_affinities() -> None:
 
 
 def test_serving_models_have_the_layers_of_llama_3_1_8b() -> None:
-    assert SHAPES["serving"]["vocab_size"] == serving_pair.VOCABULARY
-    assert SHAPES["serving"]["hidden_size"] == serving_pair.WIDTH
     model = _random_llama("serving", 1, torch.device("meta"), torch.bfloat16, vocab_size=8)
     weights = sum(each.numel() for each in model.parameters())
-    assert weights - (8 + 1) * serving_pair.WIDTH == serving_pair.LAYER_WEIGHTS
+    # Attention 41.9 M, feed-forward 176.2 M, two norms; then embedding and last norm.
+    assert weights == 218_112_000 + (8 + 1) * 4096
 
 
 def test_drafter_and_target_share_one_embedding_and_head() -> None:

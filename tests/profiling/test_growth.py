@@ -49,14 +49,6 @@ def test_only_one_size_changes_along_an_axis() -> None:
         assert [getattr(case, axis) for case in cases] == list(SIZES[axis])
 
 
-def test_a_change_of_strategy_is_named() -> None:
-    (batch,) = (fit for fit in fits() if fit["axis"] == "batch")
-    assert batch["switches"] == [{"size": 2, "from": "rows split", "to": "a row each"}]
-    assert "[from 2: a row each]" in summary(fits())
-    before = {key: value for key, value in batch.items() if key != "switches"}
-    assert "from 2" not in summary([before])  # a fit of an earlier version
-
-
 def test_fewer_than_four_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="got 3 sizes; needs 4 or more"):
         fitted_exponent([1, 2, 3], [1, 2, 3])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.figures import COLOURS, inline_svg
+from profiling.growth import COLOURS
 from profiling.roofline import figure_of, main, report
 
 from .bench_rows import made_row, write_rows
@@ -59,23 +59,3 @@ def test_what_holds_no_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert main([str(argument) for argument in arguments]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_pictures_take_the_colours_of_the_page_around_them() -> None:
-    pytest.importorskip("matplotlib")
-    first, second = (inline_svg(figure_of([made_row()]), name, "a <b>") for name in ("one", "two"))
-    assert first.startswith('<svg role="img" aria-label="a &lt;b&gt;"')
-    for word in ("#000000", "#ffffff", "<script", "<metadata", "<?xml", "<!DOCTYPE"):
-        assert word not in first
-    assert "var(--ink)" in first
-    assert COLOURS["draft"] in first
-    assert ">bytes that must move<" in first
-
-    def ids(text: str) -> set[str]:
-        return {part.split('"')[0] for part in text.split(' id="')[1:]}
-
-    assert ids(first)
-    assert not ids(first) & ids(second)
-    used = {part.split('"')[0] for part in first.split('href="#')[1:]}
-    used |= {part.split(")")[0] for part in first.split("url(#")[1:]}
-    assert used <= ids(first)

@@ -255,13 +255,3 @@ def test_methods_of_the_sharp_pair_are_built_from_its_recording(name: str) -> No
     sharp = pair.read_logits(torch.tensor([window.ids for window in windows]))
     exact = torch.minimum(*(logits.softmax(-1) for logits in sharp)).sum(-1)
     assert ceiling == pytest.approx(float(exact.mean()), abs=1e-5)
-
-
-def test_the_table_has_a_line_for_each_model() -> None:
-    read = SharpPair(*tiny_pair(), DOCUMENTS).read_logits
-    figures = sharp_pair.averages(read, IDS.tolist(), torch.tensor([5, 6, 9]))
-    assert 0 < figures["acceptance"][0] == figures["acceptance"][1] <= 1
-    target = read(IDS).target_logits.exp()
-    assert figures["mass"][0] == pytest.approx(float(target[..., [5, 6, 9]].sum(-1).mean()))
-    lines = sharp_pair.table({"tiny": figures}).splitlines()
-    assert [line.split()[:2] for line in lines[1:]] == [["tiny", "target"], ["tiny", "drafter"]]
