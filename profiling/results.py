@@ -76,7 +76,7 @@ class Results:
 
     Args:
         path: of the JSON file; rows that it has already stay. None keeps rows in memory.
-        program: whose rows they are, in the file's "format"; only those of bench.py have growth.
+        program: whose rows they are, in the file's "format"; only those of bench have growth.
     """
 
     def __init__(self, path: Path | None, *, program: str = BENCH) -> None:
@@ -140,7 +140,7 @@ def read(path: Path, program: str = BENCH) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ResultError(f"{path}: is no result file ({error}); name another one") from None
     if not isinstance(content, dict) or content.get("format") != format_of(program):
-        raise ResultError(f"{path}: is no result file of {program}.py; name another one")
+        raise ResultError(f"{path}: is no result file of {program}; name another one")
     if content.get("format_version") != FORMAT_VERSION:
         raise ResultError(
             f"{path}: has format version {content.get('format_version')}; "

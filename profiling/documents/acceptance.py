@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..markdown import table
+from ..tables import table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
 
@@ -124,12 +124,13 @@ def acceptance_table(link: Link) -> str:
         for pair, names in methods.items()
         for method in names
     ]
+    report = f"{RESULTS}/acceptance/report.md"
     return "\n\n".join(
         [
             paragraph(
                 "Of the acceptance that is lost to pruning, this much comes back on held-out text,",
-                f"in percent with 95 % intervals ({link('report', f'{RESULTS}/acceptance.md')},",
-                "made by `python -m profiling.acceptance`). The sharp pair is the demo's models",
+                f"in percent with 95 % intervals ({link('report', report)}, made by",
+                "`python -m profiling.studies.acceptance`). The sharp pair is the demo's models",
                 "mixed with n-grams and with what their context says:",
             ),
             table(column_titles(), lines, "lr"),

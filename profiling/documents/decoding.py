@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..markdown import table
+from ..tables import table
 from .results import RESULTS, Link, Row, content, figure, paragraph, threads
 
 

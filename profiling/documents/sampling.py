@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..markdown import table
+from ..tables import table
 from .decoding import step_rows
 from .results import RESULTS, Link, Row, content, figure, paragraph, threads
 
@@ -11,7 +11,7 @@ def peers() -> list[Row]:
     """One step of a batch of 8, sampled by whoever was there and right; ours first."""
     return [
         row
-        for row in content("compare/cpu.json")["rows"]
+        for row in content("peers/cpu.json")["rows"]
         if (row["sampler"], row["batch"], row["status"]) == ("virtual", 8, "right")
     ]
 
@@ -40,8 +40,8 @@ def peers_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                f"One step at {workload(rows[0])} ({link('data', f'{RESULTS}/compare/cpu.json')},",
-                f"{link('tables', f'{RESULTS}/compare/cpu.md')}):",
+                f"One step at {workload(rows[0])} ({link('data', f'{RESULTS}/peers/cpu.json')},",
+                f"{link('tables', f'{RESULTS}/peers/cpu.md')}):",
             ),
             table(["", "µs", "times ours", "KB kept for a drafted position"], lines, "lr"),
         ]
@@ -90,7 +90,7 @@ def operators_table(link: Link) -> str:
     """docs/benchmarks.md"""
     rows = [
         row
-        for row in content("bench-cpu/targets.json")["rows"]
+        for row in content("bench-cpu/serving.json")["rows"]
         if row["operator"] in ("draft+verify", "redistribute", "gather_logits")
     ]
     of = rows[0]
@@ -112,8 +112,9 @@ def operators_table(link: Link) -> str:
             paragraph(
                 f"On {of['threads']} threads of an {of['device_name']} with {of['capability']},",
                 f"batch {of['batch']}, V_t {of['target_size']:,} and V_d {of['draft_size']:,} with",
-                f"virtual tokens ({link('data', f'{folder}/targets.json')},",
-                f"{link('growth', f'{folder}/growth.png')}):",
+                f"virtual tokens ({link('data', f'{folder}/serving.json')},",
+                f"{link('growth', f'{folder}/growth.png')},",
+                f"{link('its data', f'{folder}/growth.json')}):",
             ),
             table(titles, lines, "llr"),
         ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("csrc/**/*.*", "rdk_cuda/*.py*", "tests/**/*.*", "profiling/*.py", "*.py", "*.toml")
+SOURCES = ("csrc/**/*.*", "rdk_cuda/*.py*", "tests/**/*.*", "profiling/**/*.py", "*.py", "*.toml")
 DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 # Two results are of the same thing where these are the same.
 SAME = ("commit", "sources", "gpu", "driver", "torch")

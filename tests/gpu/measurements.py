@@ -13,10 +13,10 @@ from .machine import ROOT
 from .running import Part
 
 MODELS = ("transformers", "sklearn", "rich")  # what decoding with the demo's models needs
-# The peers of profiling/bench.py and of profiling/compare.py, without those that take minutes: a
+# The peers of profiling.bench and of profiling.peers, without those that take minutes: a
 # first torch.compile, and Transformers, which samples one sequence after the other. They are
 # written down here because profiling's own list needs an `import torch`.
-PLAIN = ("eager", "sparse", "logsumexp")
+PLAIN = ("eager", "sparse")
 PLAIN_SAMPLERS = (
     *("eager", "eager-gather", "scatter-logits", "sparse", "flashinfer", "vllm", "vllm-v2"),
     *("sglang-chain", "sglang-target-only", "cupy"),
@@ -42,23 +42,23 @@ class Commands:
 
     def bench(self, name: str, preset: str, *peers: str) -> list[str]:
         usual = f"--preset {preset} --seconds 0.5"
-        program = self.program("profiling/bench.py", usual=usual, dry="--preset tiny")
+        program = self.program("-m", "profiling.bench", usual=usual, dry="--preset tiny")
         return [*program, *self.file(name), "--peers", *peers]
 
     def compare(self, name: str, *peers: str) -> list[str]:
-        module = ("-m", "profiling.compare")
+        module = ("-m", "profiling.peers")
         program = self.program(*module, usual="--seconds 2", dry="--preset tiny --draws 1024")
         return [*program, *self.file(name), "--peers", *peers]
 
     def end_to_end(self) -> list[str]:
-        module = ("-m", "profiling.end_to_end")
+        module = ("-m", "profiling.studies.end_to_end")
         program = self.program(
             *module, usual="--size serving", dry="--size tiny --batch 1 --rounds 3"
         )
         return [*program, *self.file("serving")]
 
     def timeline(self) -> list[str]:
-        module = ("-m", "profiling.torch_profile")
+        module = ("-m", "profiling.nsight.torch_profile")
         program = self.program(*module, usual="--batch 8", dry="--batch 1 --tokens 8")
         return [*program, "--output", str(self.output / "timeline")]
 
@@ -81,16 +81,16 @@ def measurements(machine: dict[str, Any], output: Path) -> list[Part]:
 
     return [
         part(
-            "targets",
-            "the shapes that have targets, next to plain PyTorch",
+            "serving",
+            "the shapes of serving, next to plain PyTorch",
             100,
-            commands.bench("targets", "targets", *PLAIN),
+            commands.bench("serving", "serving", *PLAIN),
         ),
         part(
             "kernels",
             "Nsight Compute: what bounds each kernel",
             90,
-            ["profiling/ncu.sh", str(output / "ncu")],
+            ["profiling/nsight/ncu.sh", str(output / "ncu")],
             commands.without("ncu"),
         ),
         part(
@@ -117,15 +117,15 @@ def measurements(machine: dict[str, Any], output: Path) -> list[Part]:
             "nsys",
             "Nsight Systems: the same with its ranges and kernels",
             40,
-            ["profiling/nsys.sh", str(output / "nsys"), "--batch", "8"],
+            ["profiling/nsight/nsys.sh", str(output / "nsys"), "--batch", "8"],
             without_models or commands.without("nsys"),
         ),
         part("growth", "how time grows; by name", 300, commands.bench("growth", "growth")),
         part(
             "compiled",
-            "the targets next to torch.compile; by name",
+            "the shapes of serving next to torch.compile; by name",
             400,
-            commands.bench("compiled", "targets", *COMPILED),
+            commands.bench("compiled", "serving", *COMPILED),
         ),
         part(
             "slow-peers",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from profiling.measure import in_microseconds
+from profiling.bench.measure import in_microseconds
 from profiling.results import BENCH, FIELDS, FORMAT_VERSION, format_of
 
 
@@ -26,7 +26,7 @@ def made_row(case: str = "draft virtual Vt=1000 Vd=100 B=8 float32", **values: A
         "dirty": False,
         "run": "2026-01-02T03:04:05Z",
         "date": "2026-01-02T03:04:06Z",
-        "command": "python profiling/bench.py --device cpu",
+        "command": "python -m profiling.bench --device cpu",
         "bytes": 1e6,
         "bandwidth": "read",
         "bandwidth_gb_s": 20.0,

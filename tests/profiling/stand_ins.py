@@ -1,6 +1,6 @@
 """Packages that are not installed here, as far as the adapters call them.
 
-Each function takes what the original was read to take (profiling/installed_peers.py says where),
+Each function takes what the original was read to take (profiling/peers/installed.py says where),
 asserts what it asserts, and samples rightly in plain PyTorch.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from profiling import eager
+from profiling.bench import eager
 
 
 def flashinfer() -> dict[str, ModuleType]:

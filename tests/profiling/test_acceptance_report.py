@@ -13,10 +13,12 @@ import torch
 pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 
-from profiling import acceptance, acceptance_report, corpora
-from profiling.acceptance_parts import Settings
-from profiling.acceptance_runs import DEMO, PARTS, Run
-from profiling.corpora import Corpus
+from profiling.studies.acceptance import __main__ as acceptance
+from profiling.studies.acceptance import corpora
+from profiling.studies.acceptance import report as acceptance_report
+from profiling.studies.acceptance.corpora import Corpus
+from profiling.studies.acceptance.laboratory import Settings
+from profiling.studies.acceptance.parts import DEMO, PARTS, Run
 from rdk_cuda.calibration import methods as names
 from rdk_cuda.calibration.acceptance import Interval
 from rdk_cuda.calibration.material import Options

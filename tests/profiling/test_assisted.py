@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("transformers", minversion="5.17")
 pytest.importorskip("sklearn")
-from profiling import assisted, assisted_ways
+from profiling.studies import assisted, assisted_ways
 from rdk_cuda.demo.corpus import calibration_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from profiling import bench, measure
-from profiling.cases import Case
+from profiling.bench import __main__ as bench
+from profiling.bench import measure
+from profiling.bench.cases import Case
 from profiling.results import FIELDS
 from tests import interruptible
 from tests.profiling import refusals
@@ -93,7 +94,7 @@ def test_the_command_of_a_row_repeats_it_and_names_no_paths(tmp_path: Path) -> N
     bench.main([*TINY, "--operators", "draft", "--peers", "--output", str(output)])
     (row,) = rows_of(output)
     options = "--device cpu --preset tiny --operators draft --peers --repeats 3"
-    assert row["command"] == f"python profiling/bench.py {options}"
+    assert row["command"] == f"python -m profiling.bench {options}"
     assert set(row["peers"]) == {"compiled"}
 
 
@@ -162,7 +163,7 @@ def test_a_case_that_fails_is_named_and_the_others_are_measured(
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    return refusals.refusal(bench.main, "python profiling/bench.py", capsys, argv)
+    return refusals.refusal(bench.main, "python -m profiling.bench", capsys, argv)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing(capsys: pytest.CaptureFix
     ("content", "message"),
     [
         ("mine", "is no result file"),
-        ('{"format": "rdk_cuda.demo"}', "is no result file of bench.py"),
+        ('{"format": "rdk_cuda.demo"}', "is no result file of bench"),
         ('{"format": "rdk_cuda.bench", "format_version": 2}', "has format version 2; needs 1"),
     ],
 )
@@ -207,12 +208,12 @@ def test_a_file_of_something_else_is_left_alone(
     assert "needs a file to write to" in refusal(capsys, *TINY, "--output", file / "below.json")
 
 
-@pytest.mark.parametrize("start", [["profiling/bench.py"], ["-m", "profiling.bench"]])
-def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path, start: list[str]) -> None:
+def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
     output = tmp_path / "rows.json"
     long = ("--device", "cpu", "--preset", "tiny", "--repeats", "1000000", "--seconds", "0.5")
     process = interruptible.start(
-        [sys.executable, *start, *long, "--threads", "1", "--output", str(output)], ROOT
+        [sys.executable, "-m", "profiling.bench", *long, "--threads", "1", "--output", str(output)],
+        ROOT,
     )
     assert process.stderr is not None
     printed = ""

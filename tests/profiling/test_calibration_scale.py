@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling import calibration_scale as scale
+from profiling.studies import calibration_scale as scale
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from profiling import compare, installed_peers
-from profiling.compare_table import page
-from profiling.losslessness import FALSE_ALARM
-from profiling.peers import OURS, Peer, full_width, scattered
+from profiling.peers import __main__ as compare
+from profiling.peers import installed as installed_peers
+from profiling.peers.losslessness import FALSE_ALARM
+from profiling.peers.page import page
+from profiling.peers.samplers import OURS, Peer, full_width, scattered
 from rdk_cuda import Affinity
 from tests import interruptible
 from tests.profiling import refusals
@@ -141,12 +142,12 @@ def test_a_second_run_appends_and_both_have_their_tables(
     assert len(rows) == 8
     assert text.count("## virtual") == 2
     options = "--device cpu --preset tiny --peers eager --draws 4096 --repeats 3"
-    assert rows[0]["command"] == f"python -m profiling.compare {options}"
+    assert rows[0]["command"] == f"python -m profiling.peers {options}"
     assert text.count(options) == 2
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    return refusals.refusal(compare.main, "python -m profiling.compare", capsys, argv)
+    return refusals.refusal(compare.main, "python -m profiling.peers", capsys, argv)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_a_file_of_something_else_is_left_alone(
 ) -> None:
     file = tmp_path / "rows.json"
     file.write_text('{"format": "rdk_cuda.bench"}')
-    assert "is no result file of compare.py" in refusal(capsys, *TINY, "--output", file)
+    assert "is no result file of compare" in refusal(capsys, *TINY, "--output", file)
     assert file.read_text(encoding="utf-8") == '{"format": "rdk_cuda.bench"}'
 
 
@@ -183,7 +184,7 @@ def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
     output = tmp_path / "rows.json"
     long = (*TINY[:4], "--repeats", "1000000", "--seconds", "0.5", "--peers", "eager")
     process = interruptible.start(
-        [sys.executable, "-m", "profiling.compare", *long, "--threads", "1", "--output",
+        [sys.executable, "-m", "profiling.peers", *long, "--threads", "1", "--output",
          str(output)], ROOT
     )  # fmt: skip
     assert process.stderr is not None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from profiling import corpora
-from profiling.corpora import Corpus, Document
+from profiling.studies.acceptance import corpora
+from profiling.studies.acceptance.corpora import Corpus, Document
 from rdk_cuda.demo.corpus import held_out_files, training_files
 
 FIRST = "A licence that says in many words that you may do as you please with all of this text."

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from profiling import eager
+from profiling.bench import eager
 from rdk_cuda import Affinity, operators, reference
 from tests import generators
 from tests.statistics.chi_square import assert_caught, assert_fits, histogram

@@ -15,10 +15,17 @@ import torch
 
 pytest.importorskip("transformers")
 
-from profiling import end_to_end
-from profiling.decoding_steps import PARTS, SAMPLINGS, VARIANTS, Steps, Watch, noise_for
-from profiling.end_to_end_report import page
-from profiling.model_pairs import HEADS, SHAPES, _random_llama, make_pair
+from profiling.studies.end_to_end import __main__ as end_to_end
+from profiling.studies.end_to_end.decoding_steps import (
+    PARTS,
+    SAMPLINGS,
+    VARIANTS,
+    Steps,
+    Watch,
+    noise_for,
+)
+from profiling.studies.end_to_end.model_pairs import HEADS, SHAPES, _random_llama, make_pair
+from profiling.studies.end_to_end.page import page
 from tests import interruptible
 from tests.profiling import refusals
 
@@ -70,7 +77,7 @@ def test_every_head_has_a_row_with_either_sampling_beside_the_target_alone(
     printed = capsys.readouterr()
     assert printed.out == output.with_suffix(".md").read_text(encoding="utf-8") == page(rows)
     typed = "--device cpu --size tiny --target-layers 1 --batch 1 2 --context 16 --rounds 2"
-    assert rows[0]["command"] == f"python -m profiling.end_to_end {typed}"
+    assert rows[0]["command"] == f"python -m profiling.studies.end_to_end {typed}"
 
 
 def test_accepted_lengths_are_those_of_the_committed_calibration() -> None:
@@ -162,7 +169,7 @@ def test_random_models_have_distinct_rows_and_finite_logits() -> None:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    return refusals.refusal(end_to_end.main, "python -m profiling.end_to_end", capsys, argv)
+    return refusals.refusal(end_to_end.main, "python -m profiling.studies.end_to_end", capsys, argv)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +199,8 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing(capsys: pytest.CaptureFix
 def test_ctrl_c_keeps_the_finished_batches(tmp_path: Path) -> None:
     output = tmp_path / "rows.json"
     process = interruptible.start(
-        [sys.executable, "-m", "profiling.end_to_end", *TINY, "--batch", "1", "64", "--rounds", "2",
-         "--threads", "1", "--output", str(output)], ROOT
+        [sys.executable, "-m", "profiling.studies.end_to_end", *TINY, "--batch", "1", "64",
+         "--rounds", "2", "--threads", "1", "--output", str(output)], ROOT
     )  # fmt: skip
     assert process.stderr is not None
     printed = ""

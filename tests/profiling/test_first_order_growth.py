@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling import first_order_growth as growth
+from profiling.studies import first_order_growth as growth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

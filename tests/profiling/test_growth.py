@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from profiling.cases import PAIR, Case
-from profiling.growth import SIZES, fitted_exponent, growth_cases, measure_growth, plot, summary
+from profiling.bench.cases import PAIR, Case
+from profiling.bench.growth import (
+    SIZES,
+    fitted_exponent,
+    growth_cases,
+    measure_growth,
+    plot,
+    summary,
+)
 
 OWN = {"run": "r", "device": "cpu", "device_name": "a processor", "threads": 2}
 OWN |= {
@@ -63,6 +70,6 @@ def test_the_picture_is_a_png(tmp_path: Path) -> None:
 def test_without_matplotlib_there_is_no_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("profiling.growth.find_spec", lambda name: None)
+    monkeypatch.setattr("profiling.bench.growth.find_spec", lambda name: None)
     assert not plot(fits(), tmp_path / "growth.png")
     assert list(tmp_path.iterdir()) == []

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from profiling import ncu_report
-from profiling.ncu_report import METRICS, STALL, STALLS, Launch, bound
+from profiling.nsight import ncu_report
+from profiling.nsight.ncu_report import METRICS, STALL, STALLS, Launch, bound
 from rdk_cuda.commands.errors import InputError
 
 TITLES = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream",

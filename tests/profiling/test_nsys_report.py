@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from profiling import nsys_report
-from profiling.timeline import kernel_rows, range_rows
+from profiling.nsight import nsys_report
+from profiling.nsight.timeline import kernel_rows, range_rows
 from rdk_cuda.commands.errors import InputError
 
 SCHEMA = """
@@ -216,4 +216,4 @@ def test_what_is_no_export_is_refused_in_one_line(
         path.write_bytes(content)
     assert nsys_report.main([str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"python -m profiling.nsys_report: {path}: ")
+    assert line.startswith(f"python -m profiling.nsight.nsys_report: {path}: ")

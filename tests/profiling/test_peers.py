@@ -11,11 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from profiling import eager, installed_peers, losslessness
-from profiling.cases import ACCEPTANCES, PAIR, Case
-from profiling.losslessness import FALSE_ALARM, Verdict, check
-from profiling.memory import kept_bytes, peak_bytes
-from profiling.peers import (
+from profiling.bench import eager
+from profiling.bench.cases import ACCEPTANCES, PAIR, Case
+from profiling.bench.workloads import affinity_of, draw_inputs
+from profiling.peers import installed as installed_peers
+from profiling.peers import losslessness
+from profiling.peers.losslessness import FALSE_ALARM, Verdict, check
+from profiling.peers.memory import kept_bytes, peak_bytes
+from profiling.peers.samplers import (
     OURS,
     SPECULATIVE,
     TARGET_ONLY,
@@ -26,7 +29,6 @@ from profiling.peers import (
     gathered,
     scattered,
 )
-from profiling.workloads import affinity_of, draw_inputs
 from rdk_cuda import Affinity
 from tests.profiling import stand_ins
 from tests.tolerances import CERTAIN

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from profiling import decoding_run, one_launch, torch_profile
-from profiling.decoding_run import DecodingRun
 from profiling.machine import ROOT
-from profiling.timeline import range_rows
+from profiling.nsight import decoding_run, one_launch, torch_profile
+from profiling.nsight.decoding_run import DecodingRun
+from profiling.nsight.timeline import range_rows
 from rdk_cuda import ranges
 
 OPTIONS = Namespace(device="cpu", batch=2, threads=None, tokens=6, draft_length=2, keep=0.25)
@@ -69,8 +69,8 @@ def test_torch_profile_shows_where_a_step_goes(
     assert 0.5 * rows["step"]["total_ms"] < inner <= rows["step"]["total_ms"]
     operators = {(row["kernel"], row["range"]) for row in content["kernels"]}
     assert {("rdk::verify", "verify"), ("rdk::draft", "draft")} <= operators
-    assert content["command"] == "python -m profiling.torch_profile --device cpu"  # no paths
-    assert (tmp_path / "timeline.md").read_text().startswith("`python -m profiling.torch_profile")
+    assert content["command"] == "python -m profiling.nsight.torch_profile --device cpu"  # no paths
+    assert (tmp_path / "timeline.md").read_text().startswith(f"`{content['command']}`")
 
 
 def event(name: str, start: float, end: float, device: str = "CPU", **more: object) -> object:
@@ -108,7 +108,7 @@ def test_launches_can_be_rehearsed_without_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("module", ["one_launch", "decoding_run", "torch_profile"])
 def test_without_a_gpu_they_say_so_in_one_line(module: str) -> None:
-    command = [sys.executable, "-m", f"profiling.{module}", "--device", "cuda"]
+    command = [sys.executable, "-m", f"profiling.nsight.{module}", "--device", "cuda"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "sees no GPU" in done.stderr
@@ -123,7 +123,7 @@ def test_a_missing_profiler_is_named_with_where_to_get_it(
         (tmp_path / needed).symlink_to(f"/usr/bin/{needed}")
     done = run_script(script, tmp_path)
     assert done.returncode == 2
-    assert f"profiling/{script}: {tool} is not on the PATH. It comes with" in done.stderr
+    assert f"profiling/nsight/{script}: {tool} is not on the PATH. It comes with" in done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -146,8 +146,10 @@ def test_help_needs_no_profiler(tmp_path: Path, script: str, module: str, option
         (tmp_path / needed).symlink_to(f"/usr/bin/{needed}")
     done = run_script(f"{script}.sh", tmp_path, option)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"\n  profiling/{script}.sh [FOLDER] [OPTIONS OF python -m profiling." in done.stdout
-    assert f"python -m profiling.{module} --help" in done.stdout
+    assert (
+        f"\n  profiling/nsight/{script}.sh [FOLDER] [OPTIONS OF python -m profiling." in done.stdout
+    )
+    assert f"python -m profiling.nsight.{module} --help" in done.stdout
     assert "#" not in done.stdout
 
 
@@ -168,5 +170,5 @@ def run_script(
     script: str, path: Path, *arguments: str, python: str = sys.executable
 ) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": str(path), "PYTHON": python}
-    command = [str(ROOT / "profiling" / script), *arguments]
+    command = [str(ROOT / "profiling/nsight" / script), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True)

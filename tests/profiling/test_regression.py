@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.regression import (
+from profiling.bench.regression import (
     FASTER,
     FEW,
     SAME,
@@ -145,6 +145,6 @@ def test_files_that_cannot_be_compared_are_refused_in_a_sentence(
         assert main([str(file) for file in files]) == 2
         captured = capsys.readouterr()
         (line,) = captured.err.splitlines()
-        assert line.startswith("python -m profiling.regression: ")
+        assert line.startswith("python -m profiling.bench.regression: ")
         assert message in line
         assert captured.out == ""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from profiling.growth import COLOURS
-from profiling.roofline import figure_of, main, report
+from profiling.bench.growth import COLOURS
+from profiling.bench.roofline import figure_of, main, report
 
 from .bench_rows import made_row, write_rows
 

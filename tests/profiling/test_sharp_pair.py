@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from profiling import sharp_pair
-from profiling.context_models import DISCOUNT, ContextCache, NGrams
-from profiling.sharp_pair import (
+from profiling.studies.acceptance import sharp_pair
+from profiling.studies.acceptance.context_models import DISCOUNT, ContextCache, NGrams
+from profiling.studies.acceptance.sharp_pair import (
     LogitsDrafter,
     SharpDrafter,
     SharpPair,

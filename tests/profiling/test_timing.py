@@ -7,9 +7,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from profiling import timing
-from profiling.measure import against, quantiles
-from profiling.timing import FEWEST_ROUNDS, CpuClock, bandwidths, interleaved, last_level_cache
+from profiling.bench import timing
+from profiling.bench.measure import against, quantiles
+from profiling.bench.timing import (
+    FEWEST_ROUNDS,
+    CpuClock,
+    bandwidths,
+    interleaved,
+    last_level_cache,
+)
 
 
 class CountingClock:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from profiling.cases import PAIR, Case
-from profiling.traffic import Traffic, traffic, visited_rows
+from profiling.bench.cases import PAIR, Case
+from profiling.bench.traffic import Traffic, traffic, visited_rows
 
 
 def case(operator: str, dtype: str = "bfloat16", **sizes: object) -> Case:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from profiling.cases import (
+from profiling.bench.cases import (
     ACCEPTANCES,
     DTYPES,
     OPERATORS,
@@ -17,7 +17,7 @@ from profiling.cases import (
     Case,
     preset_cases,
 )
-from profiling.workloads import affinity_of, build
+from profiling.bench.workloads import affinity_of, build
 
 CPU = torch.device("cpu")
 VERIFY = Case("verify", "float32", 2000, 500, batch=4, draft_length=4, acceptance="high")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from profiling.installed_peers import known_peers
-from profiling.measure import PEERS
-from profiling.peers import OURS as OUR_SAMPLER
+from profiling.bench.measure import PEERS
+from profiling.peers.installed import known_peers
+from profiling.peers.samplers import OURS as OUR_SAMPLER
 from tests.gpu import machine as machines
 from tests.gpu.__main__ import CHECK, MEASURE, SANITIZE, NoGpuError, arguments, look, main
 from tests.gpu.machine import ROOT, architecture, digest_of_sources
@@ -87,7 +87,7 @@ def test_what_takes_minutes_is_measured_when_it_is_asked_for() -> None:
     for part in real_measurements():
         for words in part.commands if not part.by_name else ():
             assert not {"--growth", "growth", *COMPILED, *SLOW_SAMPLERS} & set(words)
-            assert "--peers" in words or not {"bench.py", "profiling.compare"} & {
+            assert "--peers" in words or not {"profiling.bench", "profiling.peers"} & {
                 word.rpartition("/")[2] for word in words
             }
     assert {*PLAIN, *COMPILED} == set(PEERS)
@@ -110,7 +110,8 @@ def test_every_file_that_a_part_runs_is_there_or_missed_by_name() -> None:
                 if argument.endswith((".py", ".sh")) and part.needs is None:
                     assert (ROOT / argument.removeprefix("--ignore=")).exists(), argument
             if "-m" in command and command[2].startswith(("tests.", "profiling.")):
-                assert (ROOT / command[2].replace(".", "/")).with_suffix(".py").exists()
+                module = ROOT / command[2].replace(".", "/")
+                assert module.with_suffix(".py").exists() or (module / "__main__.py").exists()
 
 
 def test_a_measurement_without_its_packages_is_skipped_by_name() -> None:

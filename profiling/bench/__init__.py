@@ -1,0 +1,1 @@
+"""`python -m profiling.bench`: times the operators. `roofline` and `regression` read results."""

@@ -1,0 +1,181 @@
+"""What is measured: an operator at a shape, and the presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+
+PAIR = "draft+verify"
+OPERATORS = ("draft", "verify", PAIR, "redistribute", "gather_logits")
+DTYPES = ("float32", "bfloat16")
+PRESETS = ("tiny", "short", "serving", "full")
+SAMPLERS = ("virtual", "pruned", "first-order")
+ROWS = "rows"  # of the growth alone: as many entries and priors as a case says
+ACCEPTANCES = ("low", "high")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator at one shape.
+
+    Attributes:
+        operator: one of `OPERATORS`; PAIR is the sampling of a whole decoding step.
+        target_size, draft_size: `V_t` and `V_d`, virtual tokens included; of `gather_logits` the
+            rows of the head, and nothing.
+        batch: sequences, each a row of `draft`, `redistribute` and `gather_logits`.
+        draft_length: K, of `verify` and PAIR.
+        columns: C, dynamic tokens of each row; of `gather_logits` the tokens gathered.
+        hidden_size: d, of `gather_logits`.
+        sampler: the affinity; with `V_d = V_t` the vocabularies are the same.
+        acceptance: of `verify` and PAIR, whether drafts are mostly rejected or mostly accepted.
+        stats: whether `verify` is given what `draft` returned.
+        entries, rank: entries of S in each row, and priors; of the sampler ROWS.
+    """
+
+    operator: str
+    dtype: str
+    target_size: int = 128256
+    draft_size: int = 32768
+    batch: int = 8
+    draft_length: int = 0
+    columns: int = 0
+    hidden_size: int = 0
+    sampler: str = "virtual"
+    acceptance: str | None = None
+    stats: bool = True
+    entries: int = 0
+    rank: int = 0
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Of logits, head and hidden states."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+    @property
+    def verifies(self) -> bool:
+        """Whether there is a target in it."""
+        return self.operator in ("verify", PAIR)
+
+    @property
+    def affinity(self) -> str | None:
+        """Its name: that of the sampler, or "identity", or None where there is none."""
+        if self.draft_size == 0:
+            return None
+        return "identity" if self.draft_size == self.target_size else self.sampler
+
+    @property
+    def name(self) -> str:
+        """What identifies the case, in any result file."""
+        parts = [self.operator]
+        parts += [self.affinity] if self.affinity else []
+        for symbol, value in (
+            ("Vt", self.target_size),
+            ("Vd", self.draft_size),
+            ("B", self.batch),
+            ("K", self.draft_length),
+            ("C", self.columns),
+            ("d", self.hidden_size),
+            ("n", self.entries),
+            ("R", self.rank),
+        ):
+            parts += [f"{symbol}={value}"] if value else []
+        parts.append(self.dtype)
+        parts += [self.acceptance] if self.acceptance else []
+        return " ".join(parts) + ("" if self.stats else " without-stats")
+
+
+def preset_cases(preset: str, device: str, sampler: str = "virtual") -> list[Case]:
+    """The cases of a preset, each once, cases that share their shapes side by side.
+
+    tiny: a look whether it runs. short: at most a minute on a GPU. serving: the shapes of
+    serving with a model of 8 B parameters. full: a grid of all sizes that are met in practice.
+    """
+    chosen = {"tiny": _tiny, "short": _short, "serving": _serving, "full": _full}[preset](device)
+    return list(dict.fromkeys(replace(case, sampler=sampler) for case in chosen))
+
+
+def _tiny(device: str) -> Iterator[Case]:
+    for operator in OPERATORS:
+        yield from _with_acceptances(
+            _sized(operator, "float32", target_size=300, draft_size=100, batch=2, length=2)
+        )
+
+
+def _short(device: str) -> Iterator[Case]:
+    if device == "cpu":
+        yield from (case for case in _serving(device) if case.dtype == "bfloat16")
+        return
+    for operator, batch in product(("draft", "verify"), (1, 64, 256)):
+        yield from _with_acceptances(_sized(operator, "bfloat16", batch=batch, length=5))
+    for operator in (PAIR, "redistribute", "gather_logits"):
+        yield from _with_acceptances(_sized(operator, "bfloat16", batch=64, length=5))
+
+
+def _serving(device: str) -> Iterator[Case]:
+    """V_t 128256, V_d 32768; on the CPU batch 8 and K 4, on a GPU bfloat16 and K 5."""
+    if device == "cpu":
+        for operator, dtype in product((PAIR, "verify", "draft", "redistribute"), DTYPES):
+            yield from _with_acceptances(_sized(operator, dtype, batch=8, length=4))
+        yield replace(
+            _sized("verify", "float32", batch=8, length=4), acceptance="high", stats=False
+        )
+        for dtype in DTYPES:
+            yield _sized("gather_logits", dtype, batch=8)
+        return
+    for operator, batch in product(("draft", "verify", PAIR), (1, 8, 64, 256)):
+        yield from _with_acceptances(_sized(operator, "bfloat16", batch=batch, length=5))
+    yield replace(_sized("verify", "bfloat16", batch=64, length=5), acceptance="high", stats=False)
+    for batch in (1, 64):
+        yield _sized("redistribute", "bfloat16", batch=batch)
+        yield _sized("gather_logits", "bfloat16", batch=batch)
+
+
+def _full(device: str) -> Iterator[Case]:
+    """The grid, K along it at one vocabulary only; on the CPU up to batch 64."""
+    batches = (1, 8, 64) if device == "cpu" else (1, 8, 64, 256)
+    for operator, dtype, target_size in product(
+        ("draft", "redistribute", "verify", PAIR), DTYPES, (32000, 128256, 151936, 262144)
+    ):
+        for draft_size, batch in product((4096, 32768, target_size), batches):
+            if draft_size <= target_size:
+                sizes = {"target_size": target_size, "draft_size": draft_size, "batch": batch}
+                yield from _with_acceptances(_sized(operator, dtype, length=5, **sizes))
+    for operator, dtype, batch, length in product(("verify", PAIR), DTYPES, batches, (1, 3, 8)):
+        yield from _with_acceptances(_sized(operator, dtype, batch=batch, length=length))
+    for operator, dtype in product(("draft", "redistribute", "verify", PAIR), DTYPES):
+        dynamic = replace(_sized(operator, dtype, batch=8, length=5), columns=64)
+        yield from _with_acceptances(dynamic)
+    for dtype, batch in product(DTYPES, batches):
+        without = replace(_sized("verify", dtype, batch=batch, length=5), stats=False)
+        yield from _with_acceptances(without)
+        for columns in (32, 128, 512):
+            yield replace(_sized("gather_logits", dtype, batch=batch), columns=columns)
+
+
+def _with_acceptances(case: Case) -> Iterator[Case]:
+    for acceptance in ACCEPTANCES if case.verifies else (None,):
+        yield replace(case, acceptance=acceptance)
+
+
+def _sized(
+    operator: str,
+    dtype: str,
+    *,
+    target_size: int = 128256,
+    draft_size: int = 32768,
+    batch: int = 8,
+    length: int = 0,
+) -> Case:
+    """A case with those of the sizes that its operator has."""
+    if operator == "gather_logits":
+        # The head of a model of 8 B parameters, and as many tokens as a context brings.
+        columns, hidden_size = (128, 4096) if target_size > 1000 else (8, 32)
+        return Case(
+            operator, dtype, target_size, 0, batch, columns=columns, hidden_size=hidden_size
+        )
+    length = length if operator in ("verify", PAIR) else 0
+    return Case(operator, dtype, target_size, draft_size, batch, draft_length=length)

@@ -1,0 +1,174 @@
+"""From a case to its row: inputs, times of us and of the others, bytes, floor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from ..commands import one_line
+from ..machine import multiprocessors, now
+from .cases import Case
+from .timing import Clock, CudaClock, interleaved
+from .traffic import traffic, visited_rows
+from .workloads import Call, Workload, build
+
+COMPILED = "compiled"
+PEERS = ("eager", "sparse", COMPILED)
+
+
+@dataclass
+class Bench:
+    """What stays the same through a run.
+
+    Attributes:
+        bandwidths: bytes per second, of a "read" and of a "copy".
+        peers: which of `PEERS` to measure.
+        seconds, repeats: for the rounds of one case, whichever ends first.
+        run: the columns that all rows of the run have in common.
+    """
+
+    device: torch.device
+    clock: Clock
+    bandwidths: dict[str, float]
+    peers: Sequence[str]
+    seconds: float
+    repeats: int
+    run: dict[str, Any]
+    compiler: Compiler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.compiler = Compiler()
+
+    def row(self, case: Case) -> dict[str, Any]:
+        """Measure a case. Raises torch.OutOfMemoryError where its inputs do not fit."""
+        workload = build(case, self.device)
+        calls, skipped = self._calls(workload)
+        times = interleaved(
+            self.clock, calls, workload.sets, seconds=self.seconds, repeats=self.repeats
+        )
+        ours = times["ours"]
+        moved = self._bytes(workload)
+        mostly = "copy" if self.device.type == "cuda" or case.operator == "redistribute" else "read"
+        floors = [amount / self.bandwidths[mostly] for amount in moved["by_set"]]
+        shares = [floors[turn % workload.sets] / time for turn, time in enumerate(ours)]
+        graph = None
+        if isinstance(self.clock, CudaClock) and case.batch == 1:
+            graph = 1e6 * self.clock.replayed(lambda: workload.ours(0))
+        peers = {name: against(times[name], ours) for name in calls if name != "ours"}
+        affinity, accepted = workload.affinity, sum(workload.accepted, ())
+        return {
+            "case": case.name,
+            "operator": case.operator,
+            "sampler": case.affinity,
+            "acceptance": case.acceptance,
+            "stats": case.stats if case.operator == "verify" else None,
+            "target_size": case.target_size,
+            "draft_size": case.draft_size or None,
+            "batch": case.batch,
+            "draft_length": case.draft_length or None,
+            "columns": case.columns,
+            "hidden_size": case.hidden_size or None,
+            "rank": affinity.rank if affinity else None,
+            "nnz": affinity.nnz if affinity else None,
+            "dtype": case.dtype,
+            "accepted_mean": fmean(accepted) if accepted else None,
+            "visited_rows": moved["rows"],
+            "bytes_visited": moved["visited"],
+            "bytes_all": moved["all"],
+            "bytes": fmean(moved["by_set"]),
+            "bandwidth": mostly,
+            "bandwidth_gb_s": self.bandwidths[mostly] / 1e9,
+            "floor_us": 1e6 * fmean(floors),
+            **in_microseconds(ours),
+            "rounds": len(ours),
+            "share_of_floor": quantiles(shares)[1],
+            "warm_us": 1e6 * quantiles(times["warm"])[1],
+            "graph_us": graph,
+            "peers": peers | {name: {"skipped": reason} for name, reason in skipped.items()},
+            "date": now(),
+            "load": os.getloadavg()[0],
+            **self.run,
+        }
+
+    def _calls(self, workload: Workload) -> tuple[dict[str, Call], dict[str, str]]:
+        """What can be timed, ours first, and why the rest cannot."""
+        wanted = {name: call for name, call in workload.peers.items() if name in self.peers}
+        skipped = {}
+        if COMPILED in self.peers:
+            wanted[COMPILED] = self.compiler.compiled(workload)
+        else:
+            skipped[COMPILED] = f"left out; --peers {COMPILED} includes it, for its time to compile"
+        calls = {"ours": workload.ours}
+        for name, call in wanted.items():
+            try:
+                call(0)
+                calls[name] = call
+            except torch.OutOfMemoryError:
+                skipped[name] = "out of memory"
+            except Exception as error:  # a compiler may raise anything
+                skipped[name] = one_line(error)
+        return calls, skipped
+
+    def _bytes(self, workload: Workload) -> dict[str, Any]:
+        """Bytes with the rows that are visited, and with all; those that the floor is made of."""
+        case, affinity = workload.case, workload.affinity
+        nnz, rank = (affinity.nnz, affinity.rank) if affinity else (0, 0)
+        everything = traffic(case, nnz, rank).total
+        visited = [traffic(case, nnz, rank, each).total for each in workload.accepted]
+        rows = [visited_rows(case, each) for each in workload.accepted]
+        by_set = [everything] * workload.sets if self._reads_all_rows(case) else visited
+        return {
+            "all": everything,
+            "visited": fmean(visited) if visited else everything,
+            "rows": fmean(rows) if rows else None,
+            "by_set": by_set or [everything] * workload.sets,
+        }
+
+    def _reads_all_rows(self, case: Case) -> bool:
+        """Whether `verify` splits its rows over the GPU (DESIGN section 6), few as they are."""
+        count = multiprocessors(self.device)
+        return count is not None and case.batch < count
+
+
+class Compiler:
+    """torch.compile, for the shapes of one case at a time."""
+
+    def __init__(self) -> None:
+        self.shapes: Case | None = None
+        self.function: Callable[..., object] | None = None
+
+    def compiled(self, workload: Workload) -> Call:
+        """The eager function of a workload, to be compiled by its first call."""
+        shapes = replace(workload.case, acceptance=None)
+        function, arguments = workload.compilable
+        if shapes != self.shapes:
+            # Beyond some number of shapes, torch.compile would quietly run the function as it is.
+            torch.compiler.reset()
+            self.shapes, self.function = shapes, torch.compile(function, dynamic=False)
+        assert self.function is not None
+        compiled = self.function
+        return lambda index: compiled(*arguments[index])
+
+
+def against(times: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
+    """A peer's times, and the median over rounds of its time divided by ours."""
+    ratios = [theirs / mine for theirs, mine in zip(times, ours, strict=True)]
+    return {**in_microseconds(times), "ratio": quantiles(ratios)[1]}
+
+
+def in_microseconds(seconds: Sequence[float]) -> dict[str, float]:
+    """The median and the range of the middle 80 %."""
+    p10, median, p90 = quantiles(seconds)
+    return {"median_us": 1e6 * median, "p10_us": 1e6 * p10, "p90_us": 1e6 * p90}
+
+
+def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """10 %, 50 % and 90 %, interpolated."""
+    at = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    p10, median, p90 = torch.tensor(values, dtype=torch.float64).quantile(at).tolist()
+    return p10, median, p90

@@ -1,0 +1,1 @@
+"""Where a decoder's time goes: nsys.sh, ncu.sh, and `torch_profile` without them."""

@@ -1,0 +1,154 @@
+"""`python -m profiling.nsight.decoding_run`: a decoder at work, for a profiler to look at.
+
+The demo's pair with virtual and dynamic tokens, calibrated in a few seconds: what is profiled is
+where time goes, not how much is accepted. On a GPU the CUDA profiler is started behind the warm-up
+and stopped at the end, so that `nsys profile --capture-range=cudaProfilerApi` records decoding
+alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from rdk_cuda import Vocabulary
+from rdk_cuda.__main__ import INTERRUPTED, Parser
+from rdk_cuda.calibration.material import Material, Options, successor_counts
+from rdk_cuda.calibration.methods import (
+    Pruning,
+)
+from rdk_cuda.calibration.reading import read_models
+from rdk_cuda.calibration.recording import record
+from rdk_cuda.calibration.windows import cut_windows
+from rdk_cuda.commands.arguments import natural, share
+from rdk_cuda.commands.errors import InputError
+from rdk_cuda.commands.models import load_models, quiet
+from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.generation import Generation
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+
+from ..commands import refuse_device
+from ..studies.acceptance import corpora
+
+__all__ = ["DecodingRun", "add_arguments", "captured", "main", "prepare"]
+
+WINDOW = 384
+CALIBRATION_POSITIONS = 4 * WINDOW
+PROMPT_TOKENS = 64
+TEMPERATURE = 0.7
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class DecodingRun:
+    """A decoder and what it continues."""
+
+    decoder: SpeculativeDecoder
+    prompts: Sequence[Sequence[int]]
+    tokens: int
+
+    def decode(self, tokens: int | None = None) -> Generation:
+        """Continue all prompts; the same tokens every time."""
+        seeds = list(range(len(self.prompts)))
+        return self.decoder.generate(
+            self.prompts,
+            max_new_tokens=self.tokens if tokens is None else tokens,
+            temperature=TEMPERATURE,
+            seeds=seeds,
+        )
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The options of `prepare`."""
+    add = command.add_argument
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--batch", type=natural, default=4, metavar="B", help="sequences (%(default)s)")
+    add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
+    add("--tokens", type=natural, default=64, metavar="N", help="of each (%(default)s)")
+    add("--draft-length", type=natural, default=4, metavar="K", help="(%(default)s)")
+    add("--keep", type=share, default=0.25, help="of the vocabulary (%(default)s)")
+
+
+def prepare(options: argparse.Namespace) -> DecodingRun:
+    """Load, calibrate, and decode a little."""
+    refuse_device(options)
+    quiet()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    models = load_models(None, None)  # calibrated on the CPU
+    corpus = corpora.code()
+    texts = [
+        models.tokenizer([document.text for document in part[: 2 * max(4, options.batch)]])
+        for part in (corpus.calibration, corpus.held_out)
+    ]
+    calibration, held_out = (text["input_ids"] for text in texts)
+    recording = record(
+        read_models(models.target, models.drafter),
+        cut_windows(calibration, CALIBRATION_POSITIONS, WINDOW),
+        temperatures=(TEMPERATURE,),
+    )
+    prior = recording.mean_probs_at(TEMPERATURE)
+    vocabulary = Vocabulary.most_likely(prior, max(1, round(options.keep * prior.numel())))
+    material = Material(recording, models.drafter_head, successor_counts(calibration, recording))
+    drafter = Pruning(material, vocabulary, Options()).virtual(TEMPERATURE, dynamic=True)
+    for model in (models.target, models.drafter):
+        model.to(options.device)
+    decoder = SpeculativeDecoder(
+        HuggingFaceModel(models.target),
+        HuggingFaceModel(models.drafter, head=drafter.weight, head_bias=drafter.bias),
+        drafter.affinity,
+        draft_length=options.draft_length,
+        vocabulary=vocabulary,
+        dynamic_tokens=drafter.dynamic_tokens,
+    )
+    long = [ids[:PROMPT_TOKENS] for ids in held_out if len(ids) >= PROMPT_TOKENS]
+    prompts = [long[place % len(long)] for place in range(options.batch)]
+    run = DecodingRun(decoder, prompts, options.tokens)
+    run.decode(WARM_UP_TOKENS)
+    return run
+
+
+@contextmanager
+def captured(device: str) -> Iterator[None]:
+    """What nsys and ncu record, where they wait for the CUDA profiler's start."""
+    if device != "cuda":
+        yield
+        return
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        torch.cuda.profiler.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = Parser(prog="python -m profiling.nsight.decoding_run", description=__doc__)
+    add_arguments(command)
+    options = command.parse_args(arguments)
+    try:
+        run = prepare(options)
+        with captured(options.device):
+            tokens, statistics = run.decode()
+    except InputError as error:
+        print(f"{command.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    print(
+        f"{sum(map(len, tokens))} tokens in {statistics.target_passes} passes of the target, "
+        f"{statistics.mean_accepted_length:.2f} drafts accepted of each"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

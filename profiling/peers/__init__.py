@@ -1,0 +1,1 @@
+"""`python -m profiling.peers`: other samplers of a step, tested, then timed next to ours."""

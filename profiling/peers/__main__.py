@@ -1,0 +1,313 @@
+"""`python -m profiling.peers`: what others need to sample the same step, beside our operators.
+
+Each row of the results is one peer at one case, with `FIELDS`; a peer that cannot run is a row too.
+
+    case ... acceptance       the shape, as of cases.Case
+    peer, what, module,       its name, its calls, and the package that it is from
+    peer_version
+    status, reason            "right", or "WRONG" and the test that it failed, or "missing" and why
+    check                     figures of the tests (losslessness.py): "low", "high", "size"
+    draws, false_alarm        steps of the first two; how often a right sampler fails a test
+    median_us, p10_us,        cold: nothing in the last-level cache
+    p90_us, rounds, ratio     how many; time over ours, median of the rounds
+    warm_us                   directly after the same call; of ours alone
+    accepted_mean             accepted drafts of a step in the calls that were timed
+    accepted_expected         what a right sampler accepts there, by its rule
+    peak_bytes, kept_bytes    for a drafted position: beyond the inputs at the peak of a call, and
+                              kept between drafting and verifying; `memory` says how it was measured
+    run, date, load ...       as in results.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import Affinity
+from rdk_cuda.__main__ import INTERRUPTED, Parser
+from rdk_cuda.commands.arguments import natural, positive
+from rdk_cuda.commands.errors import InputError
+
+from ..bench.cases import ACCEPTANCES, PAIR, Case
+from ..bench.measure import against, quantiles
+from ..bench.timing import MEBIBYTE, Clock, CpuClock, CudaClock, interleaved
+from ..bench.workloads import Call, affinity_of, draw_inputs, number_of_sets
+from ..commands import Progress, command_line, one_line, refuse_device, write_page
+from ..machine import describe, now
+from ..results import ResultError, Results, Row
+from . import losslessness
+from .installed import known_peers
+from .memory import MEASURED_BY, kept_bytes, peak_bytes
+from .page import MISSING, RIGHT, WRONG, page
+from .samplers import OURS, Peer, Sampler, Step
+
+PROGRAM = "python -m profiling.peers"
+PRESETS = ("tiny", "short", "full")
+SECONDS = {"tiny": 0.02, "short": 20.0, "full": 20.0}
+CHECKED = (300, 100)  # V_t and V_d of the tests: small, so that every token has enough draws
+DRAWS = 16384
+
+FIELDS = (
+    *("case", "sampler", "target_size", "draft_size", "batch", "draft_length", "dtype"),
+    *("acceptance", "peer", "what", "module", "peer_version", "status", "reason", "check"),
+    *("draws", "false_alarm", "median_us", "p10_us", "p90_us", "rounds", "ratio", "warm_us"),
+    *("accepted_mean", "accepted_expected", "peak_bytes", "kept_bytes", "memory"),
+    *("run", "date", "load", "command", "device", "device_name", "threads", "capability"),
+    *("version", "torch", "cuda", "driver", "commit", "dirty"),
+)
+
+
+def cases(preset: str, device: str) -> list[Case]:
+    """What is compared; tiny: whether it runs."""
+    if preset == "tiny":
+        case = Case(PAIR, "float32", *CHECKED, batch=2, draft_length=2, acceptance="high")
+        return [replace(case, sampler=sampler) for sampler in ("virtual", "pruned")]
+    on_gpu, full = device == "cuda", preset == "full"
+    batches = ((1, 8, 64, 256) if full else (1, 64)) if on_gpu else (1, 8)
+    return [
+        Case(PAIR, dtype, 128256, 32768, batch, 5 if on_gpu else 4, 0, 0, sampler, acceptance)
+        for dtype in (("bfloat16", "float32") if full else ("bfloat16",))
+        for sampler in ("virtual", "pruned")
+        for batch in batches
+        for acceptance in (ACCEPTANCES if full else ("high",))
+    ]
+
+
+def parser() -> Parser:
+    """The command line."""
+    parser = Parser(prog=PROGRAM, description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--device", choices=("cpu", "cuda"), required=True)
+    add("--preset", choices=PRESETS, default="short", help="how many cases (%(default)s)")
+    others = [name for name in known_peers() if name != OURS]
+    add(
+        "--peers",
+        nargs="+",
+        choices=others,
+        metavar="NAME",
+        help=f"some of {', '.join(others)} (all)",
+    )
+    add("--output", type=Path, metavar="FILE", help="JSON file to append rows to; beside it the "
+        "same rows as tables")  # fmt: skip
+    add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
+    add("--draws", type=natural, metavar="N", default=DRAWS, help="steps of a test (%(default)s)")
+    add("--repeats", type=natural, metavar="N", default=200, help="rounds at most (%(default)s)")
+    add("--seconds", type=positive, metavar="S", help="for the rounds of one case (by preset)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = parser()
+    arguments = command.parse_args(argv)
+    try:
+        refuse_device(arguments)
+        return run(arguments, Results(arguments.output, program="compare"))
+    except (InputError, ResultError) as error:
+        print(f"{command.prog}: {error}", file=sys.stderr)
+        return 2
+
+
+def run(arguments: argparse.Namespace, results: Results) -> int:
+    """All cases; each one's rows are on disk as soon as they are there."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    progress, code = Progress(), 0
+    try:
+        comparison = Comparison(arguments, progress)
+        chosen = cases(arguments.preset, arguments.device)
+        for number, case in enumerate(chosen, 1):
+            progress.show(f"[{number}/{len(chosen)}] {case.name}")
+            try:
+                rows = comparison.rows(case)
+            except RuntimeError as error:  # out of memory, or a GPU that a peer has left broken
+                progress.say(f"failed: {case.name}: {one_line(error)}")
+                code = 1
+                continue
+            for row in rows:
+                results.append(row)
+    except KeyboardInterrupt:
+        results.write()  # it may have come between a row and its file
+        code = INTERRUPTED
+    progress.clear()
+    if results.new_rows:
+        print(page(results.new_rows), end="")
+    if results.rows and arguments.output:
+        write_page(page(results.rows), arguments.output)
+    if code == INTERRUPTED:
+        kept = f" in {arguments.output}" if arguments.output else ""
+        print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)
+    return code
+
+
+class Comparison:
+    """What stays the same through a run."""
+
+    def __init__(self, arguments: argparse.Namespace, progress: Progress) -> None:
+        self.arguments, self.progress = arguments, progress
+        self.device = torch.device(arguments.device)
+        tiny = arguments.preset == "tiny"
+        self.clock: Clock = (
+            CudaClock() if self.device.type == "cuda" else CpuClock(MEBIBYTE if tiny else None)
+        )
+        names = [OURS, *(arguments.peers or [name for name in known_peers() if name != OURS])]
+        self.peers = [known_peers()[name] for name in names]
+        command = command_line(PROGRAM, arguments, parser().parse_args(["--device", "cpu"]))
+        self.common: Row = {
+            "memory": MEASURED_BY[self.device.type],
+            "draws": arguments.draws,
+            "false_alarm": losslessness.FALSE_ALARM,
+            "run": now(),
+            "command": command,
+            **describe(self.device),
+        }
+        self.tested = lru_cache(maxsize=None)(self._tested)
+
+    def rows(self, case: Case) -> list[Row]:
+        """Test, time and weigh every peer at a case."""
+        missing: dict[str, str] = {}
+        checks: dict[str, dict[str, losslessness.Verdict]] = {}
+        for peer in self.peers:
+            reason = peer.missing(self.device, case.sampler)
+            if reason is None:
+                try:
+                    self.progress.show(f"testing {peer.name}, {case.sampler}, {case.dtype}")
+                    checks[peer.name] = self.tested(peer, case.sampler, case.dtype)
+                except Exception as error:  # another package may raise anything
+                    reason = f"raises {one_line(error)}"
+            if reason is not None:
+                missing[peer.name] = reason
+        affinity, steps = self.inputs(case)
+        torch.compiler.reset()  # beyond some number of shapes it would run functions as they are
+        samplers: dict[str, Sampler] = {}
+        for peer in self.peers:
+            if peer.name in missing:
+                continue
+            try:
+                self.progress.show(f"preparing {peer.name}, {case.name}")
+                samplers[peer.name] = peer.make(affinity)
+                samplers[peer.name](steps[0])
+            except Exception as error:
+                missing[peer.name] = f"raises {one_line(error)}"
+                samplers.pop(peer.name, None)
+        if OURS in missing:
+            raise RuntimeError(f"our own operators: {missing[OURS]}")
+        self.progress.show(f"timing {case.name}")
+        figures = self.measure(samplers, steps, affinity)
+        return [
+            self.row(case, peer, missing.get(peer.name), checks.get(peer.name, {}), figures)
+            for peer in self.peers
+        ]
+
+    def _tested(self, peer: Peer, sampler: str, dtype: str) -> dict[str, losslessness.Verdict]:
+        """What the tests on small vocabularies say, by acceptance."""
+        torch.compiler.reset()
+        verdicts = {}
+        for acceptance in ACCEPTANCES:
+            case = Case(PAIR, dtype, *CHECKED, 1, 2, sampler=sampler, acceptance=acceptance)
+            affinity, (step, *_) = self.inputs(case)
+            torch.manual_seed(0)
+            verdicts[acceptance] = losslessness.check(
+                peer.make(affinity),
+                step,
+                affinity,
+                draws=self.arguments.draws,
+                acceptance=peer.acceptance,
+            )
+        return verdicts
+
+    def inputs(self, case: Case) -> tuple[Affinity, list[Step]]:
+        """The affinity, and steps that are always the same."""
+        random = torch.Generator(self.device).manual_seed(0)
+        affinity = affinity_of(case.sampler, case.target_size, case.draft_size).to(self.device)
+        steps = []
+        for _ in range(number_of_sets(case)):
+            drawn = draw_inputs(case, affinity, random)
+            target = drawn.target_logits.unflatten(0, (case.batch, case.draft_length + 1))
+            steps.append(
+                Step(drawn.draft_logits, target, drawn.temperature, drawn.seeds, drawn.positions[0])
+            )
+        return affinity, steps
+
+    def measure(
+        self, samplers: dict[str, Sampler], steps: list[Step], affinity: Affinity
+    ) -> dict[str, Row]:
+        """Times, memory, and what was accepted in the calls that were timed."""
+        counts: dict[str, list[tuple[int, Tensor]]] = {name: [] for name in samplers}
+
+        def call(name: str, index: int) -> None:
+            counts[name].append((index, samplers[name](steps[index])[1]))
+
+        torch.manual_seed(0)
+        calls: dict[str, Call] = {name: partial(call, name) for name in samplers}
+        seconds = self.arguments.seconds or SECONDS[self.arguments.preset]
+        times = interleaved(
+            self.clock, calls, len(steps), seconds=seconds, repeats=self.arguments.repeats
+        )
+        positions = steps[0].draft_logits.shape[0] * steps[0].draft_logits.shape[1]
+        rules = {peer.name: peer.acceptance for peer in self.peers}
+        rates = {
+            rule: [losslessness.acceptance_rates(step, affinity, rule) for step in steps]
+            for rule in {rules[name] for name in samplers}
+        }
+        return {
+            name: {
+                **against(times[name], times[OURS]),
+                "rounds": len(times[name]),
+                "warm_us": 1e6 * quantiles(times["warm"])[1] if name == OURS else None,
+                "verdict": losslessness.check_accepted(
+                    [count for _, count in counts[name]],
+                    [rates[rules[name]][index] for index, _ in counts[name]],
+                ),
+                "peak_bytes": peak_bytes(partial(sampler, steps[0]), self.device) / positions,
+                "kept_bytes": kept_bytes(sampler.draft(steps[0])) / positions,
+            }
+            for name, sampler in samplers.items()
+        }
+
+    def row(
+        self,
+        case: Case,
+        peer: Peer,
+        missing: str | None,
+        checks: dict[str, losslessness.Verdict],
+        figures: dict[str, Row],
+    ) -> Row:
+        """What is known of a peer at a case."""
+        measured = figures.get(peer.name, {})
+        verdicts = dict(checks)
+        if measured:
+            verdicts["size"] = measured.pop("verdict")
+        wrong = [verdict.wrong for verdict in verdicts.values() if verdict.wrong is not None]
+        at_size = verdicts["size"].figures if "size" in verdicts else {}
+        known: dict[str, Any] = {
+            "case": case.name,
+            **{name: getattr(case, name) for name in FIELDS[1:8]},
+            "peer": peer.name,
+            "what": peer.what,
+            "module": peer.module,
+            "peer_version": getattr(sys.modules.get(peer.module), "__version__", None),
+            "status": MISSING if missing else WRONG if wrong else RIGHT,
+            "reason": missing or (wrong[0] if wrong else None),
+            "check": {name: verdict.figures for name, verdict in verdicts.items()},
+            **measured,
+            "accepted_mean": at_size.get("accepted_mean"),
+            "accepted_expected": at_size.get("accepted_expected"),
+            "date": now(),
+            "load": os.getloadavg()[0],
+            **self.common,
+        }
+        return {name: known.get(name) for name in FIELDS}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""The rows of a comparison as a page of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..commands import disturbance, origin
+from ..results import Row
+from ..tables import figure, table
+
+RIGHT, WRONG, MISSING = "right", "WRONG", "missing"
+HEADER = ("", "", "µs", "10 to 90 %", "× ours", "accepted (expected)", "peak KB", "kept KB")
+
+
+def page(rows: Sequence[Row]) -> str:
+    """A table for each case of each run, and how to read it."""
+    lines = ["# Sampling a decoding step, beside others"]
+    for run in dict.fromkeys(row["run"] for row in rows):
+        own = [row for row in rows if row["run"] == run]
+        lines += ["", *preamble(own)]
+        for case in dict.fromkeys(row["case"] for row in own):
+            lines += ["", *section([row for row in own if row["case"] == case])]
+    return "\n".join([*lines, ""])
+
+
+def preamble(rows: Sequence[Row]) -> list[str]:
+    """Where, when, what is in the columns, and whom to trust."""
+    row = rows[-1]
+    lines = [
+        origin(row),
+        "",
+        "From the logits of drafter and target to the tokens of a step: K drafts one after the "
+        "other, then their verification, on the same inputs in turn. Times are medians with a cold "
+        "cache; × ours is the median over rounds of a peer's time over ours. Memory is that of a "
+        f"drafted position: at the peak of a call beyond its inputs ({row['memory']}), and kept "
+        "between drafting and verifying, ours with the drafter's logits.",
+        "",
+        "Each sampler was tested first: the tokens of a step against the target's distribution in "
+        f"{row['draws']:,} steps, low and high acceptance, and accepted drafts against their "
+        "expectation, there and in the calls that were timed. A right one fails a test with "
+        f"probability {row['false_alarm']:g}. {WRONG}: it failed, and its time compares nothing.",
+    ]
+    return [*lines, *disturbance(row, max(row["load"] for row in rows))]
+
+
+def section(rows: Sequence[Row]) -> list[str]:
+    """One case."""
+    row = rows[0]
+    sizes = f"V_t {row['target_size']:,}, V_d {row['draft_size']:,}"
+    lines = [
+        f"## {row['sampler']}, {sizes}, batch {row['batch']}, K {row['draft_length']}, "
+        f"{row['dtype']}, {row['acceptance']} acceptance",
+        "",
+        table(HEADER, (cells(each) for each in rows if each["status"] != MISSING), "llr"),
+    ]
+    wrong = [f"{each['peer']}: {each['reason']}" for each in rows if each["status"] == WRONG]
+    missing = [f"{each['peer']} ({each['reason']})" for each in rows if each["status"] == MISSING]
+    if wrong:
+        lines += ["", f"{WRONG}: {'; '.join(wrong)}."]
+    if missing:
+        lines += ["", f"Missing: {', '.join(missing)}."]
+    return lines
+
+
+def cells(row: Row) -> list[str]:
+    """In the order of `HEADER`."""
+    version = f" {row['peer_version']}" if row["module"] not in ("torch", "rdk_cuda") else ""
+    return [
+        f"{row['peer']}{version}",
+        row["status"],
+        figure(row["median_us"]),
+        f"{figure(row['p10_us'])} to {figure(row['p90_us'])}",
+        figure(row["ratio"]),
+        f"{row['accepted_mean']:.2f} ({row['accepted_expected']:.2f})",
+        figure(row["peak_bytes"] / 1000),
+        figure(row["kept_bytes"] / 1000),
+    ]

@@ -1,0 +1,223 @@
+"""Whoever can sample a decoding step from a reduced-vocabulary drafter, behind one interface.
+
+All but our operators keep q over the whole target vocabulary between drafting and verifying. Peers
+that need other packages are in installed.py; `known_peers` there has all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import Affinity, operators
+
+from ..bench import eager
+
+OURS = "ours"
+SPECULATIVE, TARGET_ONLY = "min(p, q)", "p q"
+
+
+class Step(NamedTuple):
+    """What the sampling of one decoding step starts from.
+
+    Attributes:
+        draft_logits: `[K, B, V_d]`, a drafter's pass after the other.
+        target_logits: `[B, K + 1, V_t]`.
+        temperature: `[B]` float32, of both.
+        seeds, positions: `[B]` int64, for our operators.
+    """
+
+    draft_logits: Tensor
+    target_logits: Tensor
+    temperature: Tensor
+    seeds: Tensor
+    positions: Tensor
+
+
+Kept = tuple[Tensor, ...]
+"""What lies in memory between drafting and verifying; first the drafted tokens `[B, K]`."""
+
+Decided = tuple[Tensor, Tensor]
+"""Tokens `[B, K + 1]`, -1 behind the last, and the number of accepted drafts `[B]`."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A peer, prepared for an affinity."""
+
+    draft: Callable[[Step], Kept]
+    verify: Callable[[Step, Kept], Decided]
+
+    def __call__(self, step: Step) -> Decided:
+        """The whole step."""
+        return self.verify(step, self.draft(step))
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Somebody's way to sample a step.
+
+    Attributes:
+        what: the calls it consists of, for the table.
+        make: prepares it for an affinity, which is not timed.
+        missing: why it cannot run on a device for a kind of affinity, or None.
+        module: the package whose version belongs to its rows.
+        acceptance: the probability of a token that is drawn and accepted.
+    """
+
+    name: str
+    what: str
+    make: Callable[[Affinity], Sampler]
+    missing: Callable[[torch.device, str], str | None] = lambda device, sampler: None
+    module: str = "torch"
+    acceptance: str = SPECULATIVE
+
+
+def ours(affinity: Affinity) -> Sampler:
+    """Our operators, with a fresh key for each step as a decoder has it (DESIGN section 5)."""
+    turns = itertools.count()
+
+    def draft(step: Step) -> Kept:
+        positions = step.positions + next(turns)
+        seeds = operators.step_seeds(step.seeds, positions)
+        links = [
+            operators.draft(logits, step.temperature, seeds, positions + k, *affinity.rows)
+            for k, logits in enumerate(step.draft_logits)
+        ]
+        tokens = torch.stack([token for token, _ in links], 1)
+        return tokens, torch.cat([stats for _, stats in links]), step.draft_logits, seeds, positions
+
+    def verify(step: Step, kept: Kept) -> Decided:
+        tokens, stats, draft_logits, seeds, positions = kept
+        batch, length = tokens.shape
+        n = torch.arange(batch * length, device=tokens.device)
+        return operators.verify(
+            step.target_logits.flatten(0, 1),
+            draft_logits.flatten(0, 1),
+            stats,
+            (n % length * batch + n // length).to(torch.int32),
+            tokens.flatten(),
+            (torch.arange(batch + 1, device=tokens.device) * length).to(torch.int32),
+            step.temperature,
+            step.temperature,
+            seeds,
+            positions,
+            *affinity.columns,
+            length,
+        )
+
+    return Sampler(draft, verify)
+
+
+Link = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Of logits `[B, V_d]` and temperatures `[B]`: drafted tokens `[B]` and q `[B, V_t]`."""
+
+Judge = Callable[[Tensor, Tensor, Tensor, Tensor], Decided]
+"""Of target logits `[B, K + 1, V_t]`, q `[B, K, V_t]`, tokens `[B, K]`, temperatures `[B]`."""
+
+
+def full_width(link: Link, judge: Judge = eager.verify) -> Sampler:
+    """A sampler that keeps q over the whole vocabulary."""
+
+    def draft(step: Step) -> Kept:
+        links = [link(logits, step.temperature) for logits in step.draft_logits]
+        return torch.stack([token for token, _ in links], 1), torch.stack([q for _, q in links], 1)
+
+    def verify(step: Step, kept: Kept) -> Decided:
+        tokens, q = kept
+        return judge(step.target_logits, q, tokens, step.temperature)
+
+    return Sampler(draft, verify)
+
+
+def scattered(affinity: Affinity, *, sparse: bool = False) -> Link:
+    """Probabilities scattered entry by entry, or a product with a sparse matrix."""
+    entries = eager.Entries.of(affinity)
+    matrix = entries.matrix() if sparse else None
+    return lambda logits, temperature: eager.draft(logits, temperature, entries, None, None, matrix)
+
+
+def gathered_probs(affinity: Affinity) -> Callable[[Tensor], Tensor]:
+    """From `[B, V_d]` to `[B, V_t]`, where every target token has at most one entry of S."""
+    counts = affinity.col_offsets.diff()
+    column = torch.zeros(affinity.target_size, dtype=torch.int64, device=affinity.device)
+    weight = torch.zeros(affinity.target_size, device=affinity.device)
+    column[counts > 0] = affinity.col_drafts.long()
+    weight[counts > 0] = affinity.col_weights
+    return lambda probs: probs.index_select(1, column) * weight
+
+
+def gathered(affinity: Affinity) -> Link:
+    """The fewest operations that PyTorch can do it in, found by looking at the affinity."""
+    spread, bias = gathered_probs(affinity), affinity.bias
+
+    def link(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        q = spread(torch.softmax(logits.float() / temperature[:, None] + bias, 1))
+        return torch.multinomial(q, 1).squeeze(1), q
+
+    return link
+
+
+def scattered_logits(affinity: Affinity) -> Link:
+    """Logits of the kept tokens among -inf, softmax over all: what engines do.
+
+    So does vLLM with EAGLE-3 drafters (vllm/model_executor/models/llama_eagle3.py at 583507d).
+    """
+    targets, size = affinity.row_targets.long(), affinity.target_size
+
+    def link(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        wide = logits.new_full((logits.shape[0], size), -torch.inf, dtype=torch.float32)
+        wide[:, targets] = logits.float()
+        q = torch.softmax(wide / temperature[:, None], 1)
+        return torch.multinomial(q, 1).squeeze(1), q
+
+    return link
+
+
+def compiled(link: Link) -> Sampler:
+    """Drafting and verifying each compiled; the drafter's pass is between them."""
+    return full_width(
+        torch.compile(link, dynamic=False), torch.compile(eager.verify, dynamic=False)
+    )
+
+
+def only_pruned(device: torch.device, sampler: str) -> str | None:
+    """Of what needs a single target for each drafter token."""
+    return None if sampler == "pruned" else "a virtual token has no single place among the logits"
+
+
+TORCH_PEERS = (
+    Peer(OURS, "rdk::draft, rdk::verify", ours, module="rdk_cuda"),
+    Peer(
+        "eager",
+        "softmax, scatter_add, multinomial; softmax, gather, multinomial",
+        lambda affinity: full_width(scattered(affinity)),
+    ),
+    Peer(
+        "eager-gather",
+        "the same with index_select in place of scatter_add",
+        lambda affinity: full_width(gathered(affinity)),
+    ),
+    Peer(
+        "scatter-logits",
+        "logits scattered among -inf, softmax over V_t; then as eager",
+        lambda affinity: full_width(scattered_logits(affinity)),
+        only_pruned,
+    ),
+    Peer(
+        "sparse",
+        "eager with a product of torch's sparse CSR matrix",
+        lambda affinity: full_width(scattered(affinity, sparse=True)),
+    ),
+    Peer("compiled", "torch.compile of eager", lambda affinity: compiled(scattered(affinity))),
+    Peer(
+        "compiled-gather",
+        "torch.compile of eager-gather",
+        lambda affinity: compiled(gathered(affinity)),
+    ),
+)

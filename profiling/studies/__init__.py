@@ -1,0 +1,1 @@
+"""What backs the claims of README.md and DESIGN.md; each may run long, and has a command."""

@@ -1,0 +1,153 @@
+"""`python -m profiling.studies.acceptance`: what every method recovers, as a report for readers.
+
+Makes report.md, its plots and its data in one folder, from the demo's models. Each part
+(parts.py) is a file of its own, written when it is finished: an interrupted run goes on
+with the part that it was in, and several can run at the same time with `--part`, 10 GB of memory
+each. The report is written anew from all parts that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rdk_cuda.__main__ import INTERRUPTED, Parser
+from rdk_cuda.calibration.worth import Times, measure_model_times
+from rdk_cuda.commands.arguments import natural
+from rdk_cuda.commands.errors import InputError
+from rdk_cuda.commands.evaluation_files import read_evaluation, write_evaluation
+from rdk_cuda.commands.files import write_json
+from rdk_cuda.commands.models import load_models
+from rdk_cuda.commands.progress import Stages
+
+from ...machine import ROOT, describe, now
+from .laboratory import Laboratory, Settings, measure_part
+from .parts import CODE
+from .report import write_report
+
+__all__ = ["RESULTS", "main"]
+
+RESULTS = ROOT / "profiling" / "results" / "acceptance"
+TIMES = "times.json"
+CONTEXT = 256  # tokens in the models' caches while their times are measured
+
+
+def parser(settings: Settings) -> Parser:
+    """The command line."""
+    parser = Parser(prog="python -m profiling.studies.acceptance", description=__doc__)
+    add = parser.add_argument
+    add(
+        "--part",
+        action="append",
+        choices=tuple(settings.parts),
+        metavar="NAME",
+        help=f"one of {', '.join(settings.parts)}; may be repeated (all)",
+    )
+    add("--output", type=Path, default=RESULTS, metavar="DIR", help="folder (%(default)s)")
+    add("--threads", type=natural, default=1, metavar="N", help="of torch (%(default)s)")
+    add("--again", action="store_true", help="run parts that are there with the same settings too")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, settings: Settings | None = None) -> int:
+    """Run the command; returns its exit code."""
+    settings = Settings() if settings is None else settings
+    command = parser(settings)
+    options = command.parse_args(arguments)
+    try:
+        run(options, settings)
+    except InputError as error:
+        print(f"{command.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted: the same command goes on with the unfinished part.", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def run(options: argparse.Namespace, settings: Settings) -> None:
+    """The parts that are missing, then the report."""
+    torch.set_num_threads(options.threads)
+    options.output.mkdir(parents=True, exist_ok=True)
+    wanted = options.part or list(settings.parts)
+    missing = [name for name in wanted if options.again or not finished(name, options, settings)]
+    for name in wanted:
+        if name not in missing:
+            print(f"{name}: there already, with the same settings", file=sys.stderr)
+    if missing:
+        with Stages() as stages:
+            run_parts(missing, options, settings, stages)
+    written = write_report(options.output, list(settings.parts))
+    print(f"written to {written}")
+
+
+def run_parts(
+    names: Sequence[str], options: argparse.Namespace, settings: Settings, stages: Stages
+) -> None:
+    """Measure parts and write each when it is finished."""
+    laboratory = Laboratory(load_models(None, None), settings, stages)
+    times = model_times(laboratory, options)
+    for name in names:
+        start, about = time.monotonic(), {"run": now(), **describe(torch.device("cpu"))}
+        laboratory.build_seconds = {}
+        rows, texts = measure_part(name, laboratory, times)
+        about |= {
+            "part": name,
+            "seconds": round(time.monotonic() - start, 1),
+            "build_seconds": laboratory.build_seconds,
+            "texts": texts,
+            "times": asdict(times),
+            "settings": settings.of_part(name),
+        }
+        write_evaluation(rows, about, part_file(name, options))
+
+
+def finished(name: str, options: argparse.Namespace, settings: Settings) -> bool:
+    """Whether a part's file is there, with the same settings."""
+    file = part_file(name, options)
+    if not file.is_file():
+        return False
+    same: bool = read_evaluation(file).get("settings") == settings.of_part(name)
+    return same
+
+
+def part_file(name: str, options: argparse.Namespace) -> Path:
+    """Where a part is written."""
+    folder: Path = options.output
+    return folder / f"{name}.json"
+
+
+def model_times(laboratory: Laboratory, options: argparse.Namespace) -> Times:
+    """Measured once for all parts, so that their predictions can be compared."""
+    file = options.output / TIMES
+    settings, models = laboratory.settings, laboratory.models
+    context = torch.tensor(laboratory.held_out_windows(CODE)[0].ids[:CONTEXT])
+    known = read_times(file)
+    if known is not None and known.draft_length == settings.draft_length and not options.again:
+        return known
+    times = measure_model_times(models.target, models.drafter, context, settings.draft_length)
+    about: dict[str, Any] = {"run": now(), **describe(torch.device("cpu"))}
+    write_json({**about, "context": len(context), "times": asdict(times)}, file)
+    return times
+
+
+def read_times(file: Path) -> Times | None:
+    """What an earlier run measured."""
+    if not file.is_file():
+        return None
+    try:
+        return Times(**json.loads(file.read_text(encoding="utf-8"))["times"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file}: holds no times ({error}); remove it") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

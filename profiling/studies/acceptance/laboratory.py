@@ -1,0 +1,252 @@
+"""How the parts of the acceptance report (parts.py) are calibrated and measured."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from rdk_cuda import Vocabulary
+from rdk_cuda.calibration.material import Material, Options, successor_counts
+from rdk_cuda.calibration.methods import (
+    RECOMMENDED,
+    VIRTUAL,
+    Method,
+    Pruning,
+)
+from rdk_cuda.calibration.reading import Read, read_models
+from rdk_cuda.calibration.recording import Recording, record
+from rdk_cuda.calibration.windows import Window, cut_windows
+from rdk_cuda.calibration.worth import Times
+from rdk_cuda.commands.evaluation import evaluate
+from rdk_cuda.commands.evaluation_files import Row
+from rdk_cuda.commands.models import Models
+from rdk_cuda.commands.progress import Stages
+
+from . import corpora
+from .corpora import Corpus
+from .parts import CODE, PARTS, SHARP, Run
+from .sharp_pair import SharpPair, SharpPruning
+
+__all__ = ["Laboratory", "Settings", "measure_part"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much text is read, and how; `parts` by name.
+
+    Attributes:
+        calibration, held_out: positions.
+        window: tokens that are read at once.
+        memory: bytes of a recording.
+        draft_length: K, for accepted lengths and speed-ups.
+        options: of all methods, but that a run has its own numbers of virtual rows.
+    """
+
+    parts: Mapping[str, Sequence[Run]] = field(default_factory=lambda: PARTS)
+    calibration: int = 24576
+    held_out: int = 5376
+    window: int = 384
+    memory: int = 6 << 30
+    draft_length: int = 4
+    options: Options = field(default_factory=Options)
+    seed: int = 0
+
+    def of_part(self, name: str) -> dict[str, Any]:
+        """What figures of a part depend on, as JSON gives it back."""
+        own = {**asdict(replace(self, parts={})), "runs": [asdict(run) for run in self.parts[name]]}
+        del own["parts"]
+        content: dict[str, Any] = json.loads(json.dumps(own))
+        return content
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and its drafter, and how methods are built for them."""
+
+    read: Read
+    pruning: Callable[[Material, Vocabulary, Options], Pruning]
+    full: Callable[[Pruning], Method]
+
+
+class Laboratory:
+    """The models and the texts, each made when it is first needed.
+
+    Attributes:
+        build_seconds: of every method built so far, by name and what it was built for.
+    """
+
+    def __init__(self, models: Models, settings: Settings, stages: Stages) -> None:
+        self.models, self.settings, self.stages = models, settings, stages
+        self.build_seconds: dict[str, float] = {}
+        self._corpora: dict[str, tuple[Corpus, list[list[int]], list[list[int]]]] = {}
+        self._recording: tuple[tuple[object, ...], Recording] | None = None
+
+    def corpus(self, name: str) -> Corpus:
+        """Its documents."""
+        return self._encoded(name)[0]
+
+    def calibration_text(self, name: str) -> list[list[int]]:
+        """Token ids of a corpus' calibration documents."""
+        return self._encoded(name)[1]
+
+    def positions(self, run: Run) -> int:
+        """How many of calibration text it asks for."""
+        return self.settings.calibration if run.positions is None else run.positions
+
+    def calibration_windows(self, run: Run) -> list[Window]:
+        """What the models read to calibrate."""
+        text = self.calibration_text(run.calibrated_on)
+        return cut_windows(text, self.positions(run), self.settings.window)
+
+    def held_out_windows(self, name: str) -> list[Window]:
+        """What is evaluated on."""
+        text = self._encoded(name)[2]
+        return cut_windows(text, self.settings.held_out, self.settings.window)
+
+    @cached_property
+    def demo(self) -> Pair:
+        """The models as they are."""
+        read = read_models(self.models.target, self.models.drafter)
+        return Pair(read, Pruning, lambda pruning: Method.full(pruning.full_head))
+
+    @cached_property
+    def sharp(self) -> Pair:
+        """The models mixed with n-grams and caches."""
+        text = self.calibration_text(CODE)
+        pair = SharpPair(self.demo.read, self.models.drafter_head, text)
+
+        def pruning(material: Material, vocabulary: Vocabulary, options: Options) -> Pruning:
+            return SharpPruning(pair.drafter, material, vocabulary, options)
+
+        def full(pruning: Pruning) -> Method:
+            assert isinstance(pruning, SharpPruning)
+            return pruning.full()
+
+        return Pair(pair.read, pruning, full)
+
+    def pair(self, name: str) -> Pair:
+        """DEMO or SHARP."""
+        return self.sharp if name == SHARP else self.demo
+
+    def recording(self, run: Run) -> Recording:
+        """Of a run's calibration text; runs that follow each other share it where they can."""
+        key = (run.pair, run.calibrated_on, self.positions(run), run.recorded)
+        if self._recording is None or self._recording[0] != key:
+            self._recording = None  # its memory is needed for the next
+            recording = record(
+                self.pair(run.pair).read,
+                self.calibration_windows(run),
+                temperatures=run.recorded,
+                memory=self.settings.memory,
+                seed=self.settings.seed,
+                each=self.stages.each,
+            )
+            self._recording = key, recording
+        return self._recording[1]
+
+    def material(self, run: Run) -> Material:
+        """What a run's methods are built from."""
+        recording = self.recording(run)
+        if run.all_successors:
+            text = self.calibration_text(run.calibrated_on)
+        else:
+            text = [window.ids for window in self.calibration_windows(run)]
+        counts = successor_counts(text, recording)
+        return Material(recording, self.models.drafter_head, counts)
+
+    def _encoded(self, name: str) -> tuple[Corpus, list[list[int]], list[list[int]]]:
+        if name not in self._corpora:
+            corpus = corpora.code() if name == CODE else corpora.prose()
+            calibration, held_out = (
+                self.models.tokenizer([document.text for document in part], verbose=False)
+                for part in (corpus.calibration, corpus.held_out)
+            )
+            self._corpora[name] = corpus, calibration["input_ids"], held_out["input_ids"]
+        return self._corpora[name]
+
+
+def measure_part(name: str, laboratory: Laboratory, times: Times) -> tuple[list[Row], Row]:
+    """The rows of a part, and what its texts were."""
+    rows, texts = [], {}
+    for run in laboratory.settings.parts[name]:
+        rows += measure_run(run, laboratory, times)
+        windows = laboratory.calibration_windows(run)
+        texts[f"calibrated on {run.label}"] = text_facts(
+            windows, laboratory.calibration_text(run.calibrated_on)
+        )
+        for corpus in run.evaluated_on:
+            held_out = laboratory.held_out_windows(corpus)
+            texts[f"evaluated on {corpus}"] = text_facts(held_out)
+            texts[f"sources of {corpus}"] = laboratory.corpus(corpus).sources
+    return rows, texts
+
+
+def text_facts(windows: Sequence[Window], documents: Sequence[Sequence[int]] = ()) -> Row:
+    """Positions and documents read and, for calibration text, tokens of all documents there are."""
+    facts = {
+        "positions": sum(len(window.ids) for window in windows),
+        "documents": len({window.document for window in windows}),
+    }
+    if documents:
+        facts |= {"all_documents": len(documents), "all_tokens": sum(map(len, documents))}
+    return facts
+
+
+def measure_run(run: Run, laboratory: Laboratory, times: Times) -> list[Row]:
+    """A row for everything that a run measures."""
+    settings, pair = laboratory.settings, laboratory.pair(run.pair)
+    methods = build_methods(run, laboratory)
+    rows = []
+    for corpus in run.evaluated_on:
+        rows += evaluate(
+            pair.read,
+            laboratory.models.drafter_head,
+            methods,
+            laboratory.held_out_windows(corpus),
+            draft_length=settings.draft_length,
+            times=times,
+            each=laboratory.stages.each,
+            seed=settings.seed,
+            pair=run.pair,
+            corpus=corpus,
+            calibrated_on=run.label,
+        )
+    return rows
+
+
+def build_methods(run: Run, laboratory: Laboratory) -> dict[float, list[Method]]:
+    """For each temperature the full drafter, then every method at every pruning."""
+    settings, pair, material = (
+        laboratory.settings,
+        laboratory.pair(run.pair),
+        laboratory.material(run),
+    )
+    mean_probs = material.recording.mean_probs_at(1.0)
+    methods: dict[float, list[Method]] = {temperature: [] for temperature in run.temperatures}
+    pruning: Pruning | None = None
+    for keep in run.keeps:
+        vocabulary = Vocabulary.most_likely(mean_probs, max(1, round(keep * mean_probs.numel())))
+        for virtual in run.virtual:
+            options = replace(settings.options, virtual=virtual)
+            pruning = pair.pruning(material, vocabulary, options)
+            with_rows = [name for name in run.methods if name in (VIRTUAL, RECOMMENDED)]
+            names = run.methods if virtual == run.virtual[0] else with_rows
+            builds = [(name, temperature) for name in names for temperature in run.temperatures]
+            what = f"{run.pair}, {run.label}: {100 * keep:.4g} % kept, {virtual} virtual rows"
+            for name, temperature in laboratory.stages.each(builds, f"Calibrating: {what}"):
+                start = time.perf_counter()
+                method = replace(pruning.method(name, temperature), keep=keep)
+                seconds = time.perf_counter() - start
+                laboratory.build_seconds[f"{what}, {name}, T = {temperature:g}"] = seconds
+                laboratory.stages.console.print(
+                    f"{seconds:7.1f} s  {method}, T = {temperature:g}", highlight=False
+                )
+                methods[temperature].append(method)
+    assert pruning is not None
+    for chosen in methods.values():
+        chosen.insert(0, pair.full(pruning))
+    return methods

@@ -1,0 +1,306 @@
+"""The acceptance report: the parts that are there, as Markdown and as plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rdk_cuda.calibration.methods import (
+    DYNAMIC,
+    FULL,
+    LOW_RANK,
+    METHODS,
+    PRUNED,
+    RECOMMENDED,
+    VIRTUAL,
+)
+from rdk_cuda.commands.evaluation_files import Row, read_evaluation
+from rdk_cuda.commands.evaluation_plots import acceptance_figure
+from rdk_cuda.commands.files import write_figure, write_whole
+
+from ...tables import table
+from .parts import DEMO, PARTS, SHARP
+
+__all__ = ["REPORT", "below_pruned", "write_report"]
+
+REPORT = "report.md"
+Contents = Mapping[str, Mapping[str, Any]]
+"""Of each part's file."""
+Label = Callable[[Row], str]
+
+COSTED = (FULL, PRUNED, LOW_RANK, DYNAMIC, VIRTUAL, RECOMMENDED)
+COSTED_KEEPS = (0.25, 0.0625)
+
+INTRODUCTION = """\
+# What pruning a drafter's head costs, and what comes back
+
+All figures are from `python -m profiling.studies.acceptance`, which wrote this page, the plots
+and the data next to it (a `.json` file for each part). Acceptance is the mean of `sum_x min(p(x),
+q(x))` over all positions of held-out text, computed and not sampled; greedy, it is the share of
+positions where draft and target choose the same token. *Recovered* is the share of the acceptance
+lost to pruning that a method wins back: 0 % is the pruned drafter, 100 % the full one. In
+brackets: 95 % intervals, bootstrap over documents (4,000 resamples, the same for all methods).
+
+The *demo* pair are the models that the repository ships. The *sharp* pair are these two, mixed
+with n-grams and context caches until they are as sure of rare tokens as large models are. Its
+drafter has no LM head of its own, so the methods that need one are left out there: RDK in all
+forms and low-rank heads. The tokens kept are those to which the target gives most mass at T = 1
+on the calibration text."""
+
+
+def write_report(folder: Path, names: Sequence[str]) -> Path:
+    """Write the plots and the text into the folder, from the parts that are there.
+
+    Args:
+        folder: of the parts' files.
+        names: of all parts.
+    """
+    files = {name: folder / f"{name}.json" for name in names}
+    contents = {name: read_evaluation(file) for name, file in files.items() if file.is_file()}
+    parts = with_similarities({name: content["rows"] for name, content in contents.items()})
+    for name in PLOTTED:
+        if name in parts:
+            title = f"{SHARP if name == SHARP else DEMO} pair, held-out code"
+            write_figure(acceptance_figure(parts[name], title), folder / f"{name}.png")
+    missing = ", ".join(name for name in names if name not in contents)
+    blocks = [INTRODUCTION, f"**Not measured yet:** {missing}." if missing else ""]
+    blocks.append(below_table(parts))
+    for name, (words, lines, columns) in SECTIONS.items():
+        if name in parts:
+            blocks += [words, pivot(parts[name], lines, columns)]
+            blocks.append(f"![{name}]({name}.png)" if name in PLOTTED else "")
+    if "methods" in parts:
+        blocks.append(costs(parts, contents["methods"]["times"]))
+    text = "\n\n".join(filter(None, [*blocks, texts(contents), provenance(contents)])) + "\n"
+    path = folder / REPORT
+    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+    return path
+
+
+def with_similarities(parts: Mapping[str, Sequence[Row]]) -> dict[str, Sequence[Row]]:
+    """The part `similarities` among the other methods, where those are there."""
+    others = {name: rows for name, rows in parts.items() if name != "similarities"}
+    if "methods" in parts:
+        order = {name: place for place, name in enumerate((FULL, *METHODS))}
+        more = [row for row in parts.get("similarities", ()) if row["method"] not in (FULL, PRUNED)]
+        rows = [*parts["methods"], *more]
+        others["methods"] = sorted(
+            rows, key=lambda row: (-row["temperature"], order[row["method"]])
+        )
+    return others
+
+
+def below_pruned(parts: Mapping[str, Sequence[Row]]) -> tuple[int, list[tuple[Row, Row]]]:
+    """How many rows of the recommended method there are, and those that end below pruning alone.
+
+    Each of the latter with the row of the pruned drafter that belongs to it.
+    """
+    compared, below = 0, []
+    same = ("pair", "corpus", "calibrated_on", "temperature", "keep")
+    for rows in parts.values():
+        alone = {tuple(map(row.get, same)): row for row in rows if row["method"] == PRUNED}
+        for row in rows:
+            pruned = alone.get(tuple(map(row.get, same)))
+            if row["method"] == RECOMMENDED and pruned is not None:
+                compared += 1
+                if row["acceptance"] < pruned["acceptance"]:
+                    below.append((row, pruned))
+    return compared, below
+
+
+def below_table(parts: Mapping[str, Sequence[Row]]) -> str:
+    """Where the recommended method is worse than no redistribution at all."""
+    compared, below = below_pruned(parts)
+    words = f"{RECOMMENDED} is below the pruned drafter in {len(below)} of {compared} places."
+    if not below:
+        return words if compared else ""
+    titles = (
+        *("pair", "calibrated on", "evaluated on", "kept", "T"),
+        *("pruned drafter", RECOMMENDED, "recovered"),
+    )
+    lines = [
+        (
+            *(row["pair"], row["calibrated_on"], row["corpus"], kept(row), temperature(row)),
+            *(f"{pruned['acceptance']:.4f}", f"{row['acceptance']:.4f}", recovered(row)),
+        )
+        for row, pruned in below
+    ]
+    return f"{words}\n\n{table(titles, lines)}"
+
+
+def costs(parts: Mapping[str, Sequence[Row]], times: Mapping[str, float]) -> str:
+    """Head sizes, and the speed-ups that they and the accepted lengths make."""
+    target, verify, body = (
+        f"{1000 * times[name]:.2g} ms" for name in ("target_alone", "target_verify", "drafter_body")
+    )
+    rough = (
+        ""
+        if times["target_alone"] <= times["target_verify"]
+        else " One token took longer than K + 1, so the machine was busy with other work: do not "
+        "trust that column."
+    )
+    words = (
+        "## What it costs\n\n"
+        "Code, T = 1; other prunings and temperatures are in the data. Read and computed is for "
+        "one position, without the n-grams and caches of the sharp pair. A low-rank head has all "
+        "rows, those of pruned tokens as two thin factors. Accepted is the expected number of "
+        f"accepted drafts of K = {times['draft_length']}. The speed-up is predicted from it and "
+        f"from times of the demo's models on this machine: target {target} for one token and "
+        f"{verify} for K + 1, drafter without its head {body}, head "
+        f"{1e9 * times['head_weight']:.3f} ns for each of its weights.{rough} A target this "
+        "small gains little; `python -m profiling.studies.end_to_end` has models of serving size."
+    )
+    titles = (
+        *("pair", "kept", "method", "head rows", "dynamic columns", "MB read", "MFLOP"),
+        *("accepted", "speed-up"),
+    )
+    lines = [
+        (
+            *(row["pair"], kept(row), row["method"]),
+            *(f"{row['head_rows']:,}", f"{row['dynamic_columns']:.0f}"),
+            *(f"{row['head_bytes'] / 1e6:.2f}", f"{row['head_flops'] / 1e6:.2f}"),
+            f"{row['accepted_length']:.2f}",
+            "" if row["speed_up"] is None else f"{row['speed_up']:.2f}",
+        )
+        for part in ("methods", "sharp")
+        for keep in (1.0, *COSTED_KEEPS)
+        for row in parts.get(part, ())
+        if (row["keep"], row["temperature"]) == (keep, 1) and row["method"] in COSTED
+    ]
+    return f"{words}\n\n{table(titles, lines)}"
+
+
+def texts(contents: Contents) -> str:
+    """What was read."""
+    facts: dict[str, Any] = {}
+    for content in contents.values():
+        facts |= content["texts"]
+    names = ("positions", "documents", "all_tokens", "all_documents")
+    lines = [
+        (name, *(f"{fact[each]:,}" if each in fact else "" for each in names))
+        for name, fact in facts.items()
+        if not name.startswith("sources of ")
+    ]
+    sources = "; ".join(
+        f"{name.removeprefix('sources of ')}: "
+        + ", ".join(f"{count} from {source}" for source, count in sorted(fact.items()))
+        for name, fact in facts.items()
+        if name.startswith("sources of ")
+    )
+    titles = ("text", "positions read", "of documents", "tokens there are", "in documents")
+    words = "No document is in both a calibration and a held-out text. Documents by source:"
+    return f"## Texts\n\n{table(titles, lines)}\n\n{words} {sources}." if lines else ""
+
+
+def provenance(contents: Contents) -> str:
+    """Where and when each part was measured."""
+    titles = ("part", "measured", "commit", "on", "torch", "threads", "minutes")
+    lines = []
+    for name, content in contents.items():
+        commit = (content["commit"] or "unknown")[:12] + (", changed" if content["dirty"] else "")
+        lines.append(
+            (
+                *(f"[{name}]({name}.json)", content["run"], commit, content["device_name"]),
+                *(content["torch"], str(content["threads"]), f"{content['seconds'] / 60:.1f}"),
+            )
+        )
+    return f"## Where and when\n\n{table(titles, lines)}" if lines else ""
+
+
+def pivot(rows: Iterable[Row], lines: Mapping[str, Label], columns: Label) -> str:
+    """Acceptance and what is recovered: a line for each label, a column for each pruning.
+
+    Args:
+        lines: the labels of a line, by the title of their column.
+        columns: the label of a column.
+    """
+    rows = list(rows)
+    keeps = list(dict.fromkeys(row["keep"] for row in rows if row["method"] != FULL))
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        # The full drafter stands next to every pruning that it is compared with.
+        for keep in keeps if row["method"] == FULL else [row["keep"]]:
+            line = cells.setdefault(tuple(each(row) for each in lines.values()), {})
+            text = " · ".join(filter(None, (f"{row['acceptance']:.3f}", recovered(row))))
+            line[columns({**row, "keep": keep})] = text
+    titles = dict.fromkeys(title for line in cells.values() for title in line)
+    body = [(*line, *(found.get(title, "") for title in titles)) for line, found in cells.items()]
+    return table((*lines, *titles), body)
+
+
+def kept(row: Row) -> str:
+    """The share of the vocabulary that is."""
+    return f"{100 * row['keep']:.4g} %"
+
+
+def temperature(row: Row) -> str:
+    """As a number, or greedy."""
+    return "greedy" if row["temperature"] == 0 else f"{row['temperature']:g}"
+
+
+def kept_and_temperature(row: Row) -> str:
+    """The title of a column."""
+    return f"{kept(row)}, T = {temperature(row)}"
+
+
+def recovered(row: Row) -> str:
+    """The share with its interval; empty where there is none."""
+    if row["recovered"] is None:
+        return ""
+    ends = [row["recovered_low"], row["recovered_high"]]
+    known = "" if None in ends else " [{:.0f}, {:.0f}]".format(*(100 * end for end in ends))
+    return f"{100 * row['recovered']:.0f} %{known}"
+
+
+METHOD: dict[str, Label] = {"method": lambda row: str(row["method"])}
+TEMPERATURE: dict[str, Label] = {"T": temperature}
+CALIBRATED: dict[str, Label] = {"calibrated on": lambda row: str(row["calibrated_on"])}
+
+PLOTTED = ("methods", SHARP, "temperatures")
+SECTIONS: dict[str, tuple[str, Mapping[str, Label], Label]] = {
+    "methods": (
+        "## Every method\n\n"
+        "Demo pair, code. Cells: acceptance, and the share of the loss recovered. Every method is "
+        "calibrated for its temperature on the same recording; what it was tuned to is in the "
+        "data. RDK with similarities takes minutes to build, so it is there at T = 1 alone, "
+        "calibrated on 1,536 positions.",
+        {**TEMPERATURE, **METHOD},
+        kept,
+    ),
+    SHARP: (
+        "## The sharp pair\n\n"
+        "Code. Its n-grams and the successors are counted in the same text, and its caches and "
+        "recent tokens look at the same context: that favours dynamic tokens.",
+        {**TEMPERATURE, **METHOD},
+        kept,
+    ),
+    "temperatures": (
+        "## Lower temperatures and greedy\n\n"
+        "Demo pair, code. Greedy methods are calibrated at the lowest recorded temperature, 0.6, "
+        "and switched off where that does not help on calibration text.",
+        {**TEMPERATURE, **METHOD},
+        kept,
+    ),
+    "virtual": (
+        "## How many virtual rows\n\nDemo pair, code.",
+        {**METHOD, "virtual rows": lambda row: str(row["virtual_rows"])},
+        kept_and_temperature,
+    ),
+    "sizes": (
+        "## How much calibration text\n\n"
+        "Demo pair, code. Successors are counted in all training text, which takes no model, or "
+        "only where the models read it. Kept tokens are chosen from the same recording, so the "
+        "pruned drafter changes too.",
+        {**CALIBRATED, **METHOD},
+        kept_and_temperature,
+    ),
+    "shift": (
+        "## Another text than it was calibrated on\n\n"
+        "Demo pair. The kept tokens, the successors and everything else come from the text that "
+        "it is calibrated on. The models were trained on code alone: prose is new to both.",
+        {**CALIBRATED, "evaluated on": lambda row: str(row["corpus"]), **TEMPERATURE, **METHOD},
+        kept,
+    ),
+}
+assert set(SECTIONS) < set(PARTS)

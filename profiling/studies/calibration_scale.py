@@ -1,0 +1,180 @@
+"""How long virtual tokens take to calibrate at the size of a real model, and in how much memory.
+
+`python -m profiling.studies.calibration_scale` makes a head and hidden states of the size of
+Llama 3.1 8B (V_t 128,256, d 4,096) at random, keeps a quarter of the vocabulary, and goes on
+to a calibrated drafter with 64 virtual tokens. It prints seconds and peak memory of each stage. The
+states lie in a subspace and decay, as those of real models do; the head's rows have clusters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from rdk_cuda import RecentTokens, Vocabulary
+from rdk_cuda.calibration import (
+    Samples,
+    calibrate_offsets,
+    cluster_pruned_tokens,
+    virtual_drafter,
+    with_offsets,
+)
+from rdk_cuda.commands.files import write_json
+
+from ..machine import describe, now
+
+TEMPERATURE = 0.7
+CONTEXT = 64
+DOCUMENTS = 12
+_BLOCK = 256  # samples whose logits are held at a time
+
+Row = dict[str, Any]
+Made = TypeVar("Made")
+
+
+class Stages:
+    """Runs one stage after the other and notes what each took."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def run(self, name: str, make: Callable[[], Made]) -> Made:
+        """What `make` returns."""
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        start = time.perf_counter()
+        made = make()
+        seconds = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.rows.append({"stage": name, "seconds": seconds, "peak_bytes": peak})
+        return made
+
+
+def synthetic_head(size: int, width: int, dtype: torch.dtype) -> Tensor:
+    """`[size, width]`: 200 centres and the tokens around them."""
+    random = torch.Generator().manual_seed(1)
+    centres = torch.randn(200, width, generator=random)
+    weight = torch.empty(size, width, dtype=dtype)
+    for rows in torch.arange(size).split(1 << 13):
+        near = centres[torch.randint(200, (len(rows),), generator=random)]
+        weight[rows] = (near + torch.randn(near.shape, generator=random)).to(dtype)
+    return weight
+
+
+def synthetic_hidden(count: int, width: int) -> Tensor:
+    """`[count, width]` whose logits have a standard deviation of about 3."""
+    random = torch.Generator().manual_seed(2)
+    scales = (1 + torch.arange(width)) ** -0.5
+    scales *= 2 / scales.norm()
+    return torch.randn(count, width, generator=random) * scales
+
+
+def synthetic_samples(weight: Tensor, hidden: Tensor, recorded: int) -> Samples:
+    """A target that is the drafter, up to noise."""
+    random = torch.Generator().manual_seed(3)
+    count, size = len(hidden), weight.shape[0]
+    values, targets, normalizers = [], [], []
+    for states in hidden.split(_BLOCK):
+        logits = (states.to(weight.dtype) @ weight.T).float()
+        logits += torch.randn(logits.shape, generator=random)
+        best = logits.topk(recorded, dim=1)
+        values.append(best.values)
+        targets.append(best.indices.int())
+        normalizers.append((logits / TEMPERATURE).logsumexp(1))
+    return Samples(
+        hidden=hidden.to(weight.dtype),
+        targets=torch.cat(targets),
+        target_logits=torch.cat(values),
+        temperatures=(TEMPERATURE,),
+        log_normalizers=torch.cat(normalizers)[:, None],
+        contexts=torch.randint(size, (count, CONTEXT), generator=random).int(),
+        documents=torch.arange(count) * DOCUMENTS // count,
+    )
+
+
+def measure(options: argparse.Namespace) -> list[Row]:
+    """Seconds and peak memory of every stage; of those before it, the peak includes theirs."""
+    stages = Stages()
+    dtype = getattr(torch, options.dtype)
+    weight = stages.run("head", lambda: synthetic_head(options.tokens, options.width, dtype))
+    hidden = stages.run("states", lambda: synthetic_hidden(options.states, options.width))
+    moment = stages.run("second moment", lambda: hidden.T @ hidden / len(hidden))
+    random = torch.Generator().manual_seed(4)
+    prior = (1 + torch.randperm(options.tokens, generator=random)).double().reciprocal()  # Zipf
+    vocabulary = Vocabulary.most_likely(prior, round(options.keep * options.tokens))
+    some = hidden[: options.samples]
+    samples = stages.run("samples", lambda: synthetic_samples(weight, some, options.recorded))
+
+    clusters = stages.run(
+        "clusters",
+        lambda: cluster_pruned_tokens(
+            weight, vocabulary, prior, options.virtual, hidden_second_moment=moment
+        ),
+    )
+    drafter = stages.run(
+        "virtual rows",
+        lambda: virtual_drafter(
+            (weight, None),
+            vocabulary,
+            clusters,
+            prior,
+            temperature=TEMPERATURE,
+            dynamic_tokens=RecentTokens(vocabulary),
+        ),
+    )
+    offsets = stages.run(
+        "offsets", lambda: calibrate_offsets(samples, drafter, (weight, None), TEMPERATURE)
+    )
+    stages.run("affinity", lambda: with_offsets(drafter, offsets))
+    return stages.rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Seconds and gigabytes by stage, and the whole."""
+    lines = [f"{'stage':<16}{'seconds':>10}{'peak GB':>10}"]
+    total = {
+        "stage": "all",
+        "seconds": sum(row["seconds"] for row in rows),
+        "peak_bytes": max(row["peak_bytes"] for row in rows),
+    }
+    for row in (*rows, total):
+        peak = row["peak_bytes"] / 1e9
+        lines.append(f"{row['stage']:<16}{row['seconds']:>10.1f}{peak:>10.2f}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and, if asked to, write."""
+    parser = argparse.ArgumentParser(prog="calibration_scale", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=128256, help="V_t (default %(default)s)")
+    parser.add_argument("--width", type=int, default=4096, help="d (default %(default)s)")
+    parser.add_argument("--keep", type=float, default=0.25, help="share (default %(default)s)")
+    parser.add_argument("--virtual", type=int, default=64, help="K (default %(default)s)")
+    parser.add_argument("--states", type=int, default=16384, help="behind the second moment")
+    parser.add_argument("--samples", type=int, default=2048, help="behind the offsets")
+    parser.add_argument("--recorded", type=int, default=2048, help="target tokens of a sample")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    options = parser.parse_args(arguments)
+    try:
+        rows = measure(options)
+        print(table(rows))
+        if options.output is not None:
+            settings = {name: value for name, value in vars(options).items() if name != "output"}
+            about = {"run": now(), **describe(torch.device("cpu")), **settings}
+            write_json({**about, "rows": rows}, options.output)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""`python -m profiling.studies.end_to_end`: where the time of a decoding step goes."""

@@ -1,0 +1,217 @@
+"""`python -m profiling.studies.end_to_end`: where the time of a decoding step goes.
+
+Each row of the results is a head with a way to sample, or the target alone, at a batch:
+
+    size, models, target_size     which models (model_pairs.py), and V_t
+    batch, draft_length, context  sequences, K, and tokens in the models' caches
+    head, method, keep            as the accepted lengths name them; null for the target alone
+    head_rows, sampling           V_d; "PyTorch" or "rdk_cuda"
+    parts, shares                 seconds of each part (decoding_steps.py), medians of `rounds`;
+                                  and of their sum
+    step_seconds                  of a whole step, median
+    accepted_length               by calibration, from the file `accepted_from`
+    accepted_here                 mean over the rounds, of what was verified in its place
+    tokens_per_second             (1 + accepted_length) * batch / step_seconds
+    speed_up                      over the target alone
+    run, date, load ...           as in results.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from rdk_cuda.__main__ import INTERRUPTED, Parser
+from rdk_cuda.calibration.worth import speed_up
+from rdk_cuda.commands.arguments import natural, refuse_missing
+from rdk_cuda.commands.errors import InputError
+from rdk_cuda.commands.evaluation_files import read_evaluation
+
+from ...commands import Progress, command_line, refuse_device, write_page
+from ...machine import ROOT, describe, now
+from ...results import ResultError, Results, Row
+from .decoding_steps import BODY, DRAFT, HEAD, VARIANTS, Steps, Variant, noise_for
+from .model_pairs import HEADS, SIZES, Head, make_pair
+from .page import page
+
+PROGRAM = "python -m profiling.studies.end_to_end"
+ACCEPTED = Path("profiling/results/acceptance/methods.json")
+ALONE = "target alone"
+TARGET_LAYERS = {"cpu": 2, "cuda": 32}
+BATCHES, CONTEXT, ROUNDS = (1, 8), 256, 15
+
+FIELDS = (
+    *("size", "models", "target_size", "batch", "draft_length", "context"),
+    *("head", "method", "keep", "head_rows", "sampling", "rounds", "parts", "shares"),
+    *("step_seconds", "accepted_length", "accepted_from", "accepted_here"),
+    *("tokens_per_second", "speed_up", "run", "date", "load", "command"),
+    *("device", "device_name", "threads", "capability", "version", "torch", "cuda", "driver"),
+    *("commit", "dirty"),
+)
+
+
+def parser() -> Parser:
+    """The command line."""
+    parser = Parser(prog=PROGRAM, description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--device", choices=("cpu", "cuda"), required=True)
+    add(
+        "--size",
+        choices=SIZES,
+        required=True,
+        help="tiny: whether it runs; demo: the demo's models; serving: random ones of d 4,096 and "
+        "V 128,256, about 4 GB on the CPU and 18 GB on a GPU",
+    )
+    add(
+        "--target-layers",
+        type=natural,
+        metavar="N",
+        help="of a random target (2 on the CPU, 32 on a GPU, as Llama 3.1 8B has)",
+    )
+    add("--batch", type=natural, nargs="+", default=list(BATCHES), metavar="B", help="(1 8)")
+    add("--context", type=natural, default=CONTEXT, metavar="N", help="tokens (%(default)s)")
+    add("--rounds", type=natural, default=ROUNDS, metavar="N", help="(%(default)s)")
+    add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
+    add("--output", type=Path, metavar="FILE", help="JSON file to append rows to; beside it the "
+        "same rows as tables")  # fmt: skip
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = parser()
+    arguments = command.parse_args(argv)
+    try:
+        refuse_device(arguments)
+        refuse_missing(["transformers"])
+        if arguments.size == "demo" and arguments.target_layers:
+            raise InputError("--target-layers is for random models; leave it out")
+        return run(arguments, Results(arguments.output, program="end_to_end"))
+    except (InputError, ResultError) as error:
+        print(f"{command.prog}: {error}", file=sys.stderr)
+        return 2
+
+
+def run(arguments: argparse.Namespace, results: Results) -> int:
+    """All batches; each one's rows are on disk as soon as they are there."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    progress, code = Progress(), 0
+    try:
+        for row in rows(arguments, progress):
+            results.append({name: row.get(name) for name in FIELDS})
+    except KeyboardInterrupt:
+        results.write()  # it may have come between a row and its file
+        code = INTERRUPTED
+    progress.clear()
+    if results.new_rows:
+        print(page(results.new_rows), end="")
+    if results.new_rows and arguments.output:
+        write_page(page(results.rows), arguments.output)
+    if code == INTERRUPTED:
+        kept = f" in {arguments.output}" if arguments.output else ""
+        print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)
+    return code
+
+
+def accepted_lengths() -> tuple[int, dict[Head, float]]:
+    """K, and the accepted length of each head at temperature 1, as calibration measured them."""
+    rows = read_evaluation(ROOT / ACCEPTED)["rows"]
+    found = {
+        (row["method"], row["keep"]): row
+        for row in rows
+        if row["pair"] == "demo" and row["temperature"] == 1
+    }
+    missing = [head.name for head in HEADS if (head.method, head.keep) not in found]
+    if missing:
+        raise InputError(f"{ACCEPTED}: has no row of {missing[0]}; run the study acceptance")
+    chosen = {head: found[head.method, head.keep] for head in HEADS}
+    (draft_length,) = {row["draft_length"] for row in chosen.values()}
+    return draft_length, {head: row["accepted_length"] for head, row in chosen.items()}
+
+
+def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
+    """The rows, those of a batch together."""
+    device = torch.device(arguments.device)
+    layers = arguments.target_layers or TARGET_LAYERS[arguments.device]
+    progress.show(f"making models of size {arguments.size}")
+    pair = make_pair(arguments.size, device, layers)
+    draft_length, accepted = accepted_lengths()
+    noises = {head: noise_for(length, draft_length) for head, length in accepted.items()}
+    steps = Steps(pair, context=arguments.context, draft_length=draft_length, noises=noises)
+    defaults = parser().parse_args(["--device", "cpu", "--size", "tiny"])
+    common: Row = {
+        "size": arguments.size,
+        "models": pair.about,
+        "target_size": steps.vocabulary,
+        "draft_length": draft_length,
+        "context": arguments.context,
+        "rounds": arguments.rounds,
+        "accepted_from": ACCEPTED.as_posix(),
+        "run": now(),
+        "command": command_line(PROGRAM, arguments, defaults, always=("device", "size")),
+        **describe(device),
+    }
+    for batch in arguments.batch:
+        progress.show(f"batch {batch}: reading the context")
+        steps.begin(batch)
+        times: dict[Variant | None, list[dict[str, float]]] = defaultdict(list)
+        lengths: dict[Variant, list[float]] = defaultdict(list)
+        for turn in range(arguments.rounds + 1):  # the first does not count
+            progress.show(f"batch {batch}: round {turn} of {arguments.rounds}")
+            alone = steps.take_alone()
+            taken = {variant: steps.take(variant) for variant in VARIANTS}
+            if turn:
+                times[None].append(alone)
+                for variant, (seconds, length) in taken.items():
+                    times[variant].append(seconds)
+                    lengths[variant].append(length)
+        common |= {"batch": batch, "date": now(), "load": os.getloadavg()[0]}
+        alone_seconds = statistics.median(sum(each.values()) for each in times[None])
+        named = {"head": ALONE, "sampling": "PyTorch", "head_rows": steps.vocabulary}
+        yield {**named, **figures(times[None], 0.0, common, alone_seconds), **common}
+        for variant in VARIANTS:
+            head = variant.head
+            yield {
+                "head": head.name,
+                "method": head.method,
+                "keep": head.keep,
+                "head_rows": head.rows(steps.vocabulary),
+                "sampling": variant.sampling,
+                "accepted_here": statistics.fmean(lengths[variant]),
+                **figures(times[variant], accepted[head], common, alone_seconds),
+                **common,
+            }
+
+
+def figures(times: Sequence[dict[str, float]], accepted: float, common: Row, alone: float) -> Row:
+    """What the times of a row's steps come to."""
+    parts = {name: statistics.median(each[name] for each in times) for name in times[0]}
+    step = statistics.median(sum(each.values()) for each in times)
+    total, length = sum(parts.values()), common["draft_length"]
+    drafting = step * sum(parts.get(name, 0.0) for name in (BODY, HEAD, DRAFT)) / total
+    return {
+        "parts": parts,
+        "shares": {name: seconds / total for name, seconds in parts.items()},
+        "step_seconds": step,
+        "accepted_length": accepted,
+        "tokens_per_second": (1 + accepted) * common["batch"] / step,
+        "speed_up": speed_up(
+            accepted,
+            length,
+            target_time=step - drafting,
+            draft_time=drafting / length,
+            alone_time=alone,
+        ),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""How the time to redistribute grows with the vocabulary: first-order RDK beside the dense matrix.
+
+arXiv:2506.03206 says O(N) for the first-order form, whose matrix is never built, and O(N^2) for the
+dense one. `python -m profiling.studies.first_order_growth` measures both on the CPU, without the
+time to build the dense matrix, fits the exponents, and writes a table with a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rdk_cuda
+from rdk_cuda import dense_reference as dense
+from rdk_cuda.commands.files import write_figure, write_json
+
+from ..bench.growth import fitted_exponent
+from ..machine import ROOT, describe, now
+
+RESULTS = ROOT / "profiling" / "results" / "first-order-growth"
+
+FIRST_ORDER, DENSE = "first-order", "dense"
+SIZES = {
+    FIRST_ORDER: tuple(2**k for k in range(13, 20)),
+    DENSE: (4096, 6144, 8192, 12288),  # 64 to 576 MiB: from memory, not from a cache
+}
+BATCH, TAU, ROUNDS = 8, 1e-4, 15
+
+Row = dict[str, Any]
+
+
+def redistribution(form: str, size: int) -> Callable[[], object]:
+    """A call that redistributes a batch over `size` tokens, which drafter and target share."""
+    random = torch.Generator().manual_seed(size)
+    mean = torch.rand(size, generator=random).pow(3)
+    logits = torch.randn(BATCH, size, generator=random)
+    if form == DENSE:
+        matrix = dense.first_order_rdk(mean, TAU)
+        return lambda: dense.exact_redistribute(logits.softmax(1), matrix)
+    vocabulary = rdk_cuda.Vocabulary.identity(size)
+    affinity = rdk_cuda.Affinity.first_order(vocabulary, mean, TAU)
+    return lambda: rdk_cuda.redistribute(logits, affinity)
+
+
+def measure(sizes: Mapping[str, Sequence[int]], rounds: int = ROUNDS) -> list[Row]:
+    """Seconds of one thread's own time for each form and size, the forms in turn."""
+    rows = []
+    for size in sorted({size for each in sizes.values() for size in each}):
+        print(f"V = {size:,} ...", file=sys.stderr)
+        calls = {form: redistribution(form, size) for form in sizes if size in sizes[form]}
+        times: dict[str, list[float]] = {form: [] for form in calls}
+        for call in calls.values():
+            call()
+        for _ in range(rounds):
+            for form, call in calls.items():
+                start = time.thread_time()
+                call()
+                times[form].append(time.thread_time() - start)
+        rows += [
+            {
+                "form": form,
+                "size": size,
+                "median_seconds": statistics.median(seconds),
+                "fastest_seconds": min(seconds),
+            }
+            for form, seconds in times.items()
+        ]
+    return rows
+
+
+def exponents(rows: Sequence[Row]) -> dict[str, float]:
+    """Of each form, fitted to the fastest times: other load only ever adds to a time."""
+    fitted = {}
+    for form in dict.fromkeys(row["form"] for row in rows):
+        points = [(row["size"], row["fastest_seconds"]) for row in rows if row["form"] == form]
+        fitted[form] = fitted_exponent(*zip(*points, strict=True))
+    return fitted
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Milliseconds by vocabulary and form, and the exponents."""
+    forms = list(dict.fromkeys(row["form"] for row in rows))
+    times = {(row["size"], row["form"]): 1000 * row["fastest_seconds"] for row in rows}
+    lines = ["".join(f"{title:>20}" for title in ("V", *forms))]
+    for size in sorted({row["size"] for row in rows}):
+        cells = (f"{times[size, form]:.3f} ms" if (size, form) in times else "" for form in forms)
+        lines.append("".join(f"{cell:>20}" for cell in (f"{size:,}", *cells)))
+    fitted = exponents(rows)
+    cells = (f"V^{fitted[form]:.2f}" for form in forms)
+    return "\n".join([*lines, "".join(f"{cell:>20}" for cell in ("fitted", *cells))])
+
+
+def picture(rows: Sequence[Row], where: Row) -> Any:
+    """The table as a matplotlib `Figure`, both axes logarithmic."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for form, exponent in exponents(rows).items():
+        points = [row for row in rows if row["form"] == form]
+        times = [1000 * row["fastest_seconds"] for row in points]
+        label = f"{form}: $V^{{{exponent:.2f}}}$"
+        axes.loglog([row["size"] for row in points], times, marker="o", label=label)
+    axes.set_xlabel("vocabulary, tokens")
+    axes.set_ylabel(f"time to redistribute {BATCH} rows, ms")
+    axes.legend(title="fitted growth")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"{where['device_name']}, one thread, float32", fontsize=10)
+    return figure
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(prog="first_order_growth", description=__doc__)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # whose own time is measured, whatever else the machine does
+    try:
+        rows = measure(SIZES)
+        where = {"run": now(), **describe(torch.device("cpu"))}
+        content = {**where, "batch": BATCH, "rows": rows, "exponents": exponents(rows)}
+        print(table(rows))
+        options.output.mkdir(parents=True, exist_ok=True)
+        write_json(content, options.output / "results.json")
+        if find_spec("matplotlib") is not None:
+            write_figure(picture(rows, where), options.output / "growth.png")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    print(f"written to {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
