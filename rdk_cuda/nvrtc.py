@@ -42,8 +42,6 @@ __all__ = ["compile", "disable", "enable"]
 # nvcc is given the same (build_kernels.py). One rounding for each operation, so that a sum has the
 # same bits in every kernel; and lines, by which profilers and sanitizers name what they find.
 OPTIONS = ("-std=c++17", "-fmad=false", "-lineinfo")
-# A block may have this much dynamic shared memory without asking; launch_kernel.cuh asks as well.
-ALWAYS_ALLOWED = 48 * 1024
 
 
 def enable() -> str:
@@ -123,7 +121,7 @@ def compile(architecture: str) -> dict[str, Cubin]:
 
 @functools.cache
 def kernels() -> dict[str, dict[str, Any]]:
-    """By operator, the names of its kernels and of the struct they take, and the bytes of that."""
+    """By operator: its kernels, their static shared memory, and the struct they take."""
     found: dict[str, dict[str, Any]] = json.loads(_C.kernels())
     return found
 
@@ -235,7 +233,7 @@ class Starter:
         self._loading = threading.Lock()
 
     def machine(self, device: int) -> tuple[int, int]:
-        """Multiprocessors, and bytes of dynamic shared memory that a block may have."""
+        """Multiprocessors, and the most bytes of shared memory that a block may have."""
         if device not in self._machines:
             attribute, runtime = self._runtime.deviceGetAttribute, self._runtime
             self._machines[device] = (
@@ -250,6 +248,7 @@ class Starter:
         blocks: int,
         threads: int,
         shared_bytes: int,
+        allowed_bytes: int,
         launch: int,
         launch_bytes: int,
         workspace: int,
@@ -259,18 +258,16 @@ class Starter:
         """Clears the workspace's beginning and starts the kernel, both on the current stream.
 
         Args:
+            allowed_bytes: of dynamic shared memory, which the kernel needs leave for before its
+                first start on the device, and which is the same for all of them; 0: it needs none.
             launch: the address of the kernel's one argument, which it takes by value.
         """
         # The driver's calls take the thread's context, which a thread of its own may not have yet.
         self._runtime.setDevice(device)
-        function = self._functions.get((kernel, device)) or self._load(kernel, device)
+        function = self._functions.get((kernel, device)) or self._load(
+            kernel, device, allowed_bytes
+        )
         stream = self._stream(device)
-        if shared_bytes > ALWAYS_ALLOWED:
-            self._driver.funcSetAttribute(
-                function,
-                self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                shared_bytes,
-            )
         if zeroed_bytes > 0:
             self._runtime.memsetAsync(workspace, 0, zeroed_bytes, stream)
         arguments = ctypes.c_void_p(launch)
@@ -284,8 +281,12 @@ class Starter:
             0,
         )
 
-    def _load(self, kernel: str, device: int) -> int:
-        """The kernel's function on the device, compiled if need be; modules are never unloaded."""
+    def _load(self, kernel: str, device: int, allowed_bytes: int) -> int:
+        """The kernel's function on the device, compiled if need be; modules are never unloaded.
+
+        Nobody starts it before it is allowed its shared memory, and that never changes: another
+        thread could be between a change and its launch.
+        """
         with self._loading:
             if (kernel, device) in self._functions:
                 return self._functions[kernel, device]
@@ -297,6 +298,9 @@ class Starter:
             cubin = compile_kernel(kernel, self._architecture(device))
             module = self._driver.moduleLoadData(cubin.code)
             function: int = self._driver.moduleGetFunction(module, cubin.symbol)
+            if allowed_bytes > 0:
+                attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                self._driver.funcSetAttribute(function, attribute, allowed_bytes)
             self._functions[kernel, device] = function
             return function
 

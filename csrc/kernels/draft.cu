@@ -13,7 +13,7 @@ namespace rdk {
 namespace {
 
 constexpr int kMaxThreads = DraftLaunch::kMaxThreads;
-constexpr int kBlocks = 2;  // on a multiprocessor, at least
+constexpr int kBlocks = DraftLaunch::kBlocks;
 
 template <typename T>
 __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t index,

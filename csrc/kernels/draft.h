@@ -8,6 +8,10 @@ namespace rdk {
 struct DraftLaunch {
   using Params = DraftParams;
   static constexpr int kMaxThreads = 256;  // of a block
+  static constexpr int kBlocks = 2;
+  static constexpr int kSmallThreads = 64;  // of a block where several share a row
+  static constexpr int kSmallBlocks = 4;    // of these for a multiprocessor; 8 would fit
+  static constexpr int kStaticSharedBytes = 16;
   Params params;
   LaunchShape shape;
   int splits;          // blocks that share a row

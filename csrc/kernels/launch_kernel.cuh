@@ -8,6 +8,9 @@
 
 #include <cstring>
 #include <initializer_list>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "../plans/plan.h"
 #include "start.h"
@@ -22,22 +25,39 @@ struct Kernel {
 };
 #define RDK_KERNEL(...) {#__VA_ARGS__, __VA_ARGS__}
 
+// Allows a kernel so much dynamic shared memory on the current device, once: what another thread
+// launches must not find it changed.
+inline cudaError_t allow_shared_bytes(const void* kernel, int64_t bytes) {
+  static std::mutex mutex;
+  static std::set<std::pair<const void*, int>> allowed;
+  int device = 0;
+  const cudaError_t status = cudaGetDevice(&device);
+  if (status != cudaSuccess) return status;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (allowed.count({kernel, device}) > 0) return cudaSuccess;
+  const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               static_cast<int>(bytes));
+  if (set == cudaSuccess) allowed.insert({kernel, device});
+  return set;
+}
+
 // One launch of a kernel that takes its whole launch struct by value.
 template <typename Launch>
 cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cudaStream_t stream) {
   const LaunchShape& shape = launch.shape;
   if (shape.blocks == 0) return cudaSuccess;
+  const auto* function = reinterpret_cast<const void*>(kernel);
+#if defined(RDK_EMULATED)
+  emulation::has_static_shared(function, Launch::kStaticSharedBytes);
+#endif
+  if (shape.allowed_bytes > 0) {
+    const cudaError_t status = allow_shared_bytes(function, shape.allowed_bytes);
+    if (status != cudaSuccess) return status;
+  }
 #if defined(RDK_EMULATED)
   return emulation::launch(kernel, dim3(shape.blocks), dim3(shape.threads), shape.shared_bytes,
                            launch);
 #else
-  constexpr int64_t kAlwaysAllowed = 48 * 1024;
-  if (shape.shared_bytes > kAlwaysAllowed) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
-    if (status != cudaSuccess) return status;
-  }
   void* arguments[] = {const_cast<Launch*>(&launch)};
   return cudaLaunchKernel(kernel, dim3(shape.blocks), dim3(shape.threads), arguments,
                           shape.shared_bytes, stream);

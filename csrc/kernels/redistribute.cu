@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kThreads = RedistributeLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBlocks = 2;  // on a multiprocessor, at least
+constexpr int kBlocks = RedistributeLaunch::kBlocks;
 constexpr int kMaxGroup = RedistributeLaunch::kMaxGroup;
 
 enum class RowKind : int32_t { kNone, kGreedy, kSoftmax };
@@ -26,6 +26,8 @@ struct GroupRow {
   int top;  // of a greedy row
   float stats[2 + kMaxRank];
 };
+static_assert(kMaxGroup * sizeof(GroupRow) == RedistributeLaunch::kStaticSharedBytes,
+              "the plan leaves room for it");
 
 // The row's kind and stats, by the whole block; workspace is this block's own.
 template <typename T>

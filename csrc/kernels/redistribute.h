@@ -8,7 +8,9 @@ namespace rdk {
 struct RedistributeLaunch {
   using Params = RedistributeParams;
   static constexpr int kThreads = 256;  // of a block
-  static constexpr int kMaxGroup = 4;   // rows
+  static constexpr int kBlocks = 2;     // where shared memory has room for as many
+  static constexpr int kStaticSharedBytes = 128;
+  static constexpr int kMaxGroup = 4;  // rows
   Params params;
   LaunchShape shape;
   int tiles;            // blocks that share a group of rows

@@ -8,6 +8,7 @@ namespace rdk {
 struct StepSeedsLaunch {
   using Params = StepSeedsParams;
   static constexpr int kThreads = 256;  // of a block
+  static constexpr int kStaticSharedBytes = 0;
   Params params;
   LaunchShape shape;
 };

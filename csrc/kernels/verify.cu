@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = VerifyLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBlocks = 2;  // on a multiprocessor, at least
+constexpr int kBlocks = VerifyLaunch::kBlocks;
 
 __device__ __forceinline__ int chunks_in(int64_t columns) {
   return (static_cast<int>(columns) + kChunk - 1) / kChunk;

@@ -8,13 +8,15 @@ namespace rdk {
 struct VerifyLaunch {
   using Params = VerifyParams;
   static constexpr int kThreads = 256;  // of a block
+  static constexpr int kBlocks = 2;
+  static constexpr int kStaticSharedBytes = 736;
   Params params;
   LaunchShape shape;
   int splits;         // blocks that share a sequence; 1: positions in order to the first rejection
   unsigned* tickets;  // [B], zero at the start
   // Sums are kept by sequence and step, not by row: offsets out of order can give a row to two
   // sequences, each with a temperature of its own.
-  int slots;                // steps that a sequence may take
+  int slots;                // steps of a sequence that are kept at once
   ChunkSum* target_chunks;  // [B, slots, chunks of V_t]
   ChunkSum* draft_chunks;   // [B, slots, chunks of V_d and C]; none where stats are given
   float* spread_sums;       // [B, slots, R, chunks]

@@ -94,10 +94,10 @@ __device__ __forceinline__ float draft_q(const VerifyParams& params, const Seque
   return warp_q(params.affinity, row, position.stats, token);
 }
 
-// Where the sums of a step of a sequence are kept.
+// Where the sums of a step of a sequence are kept: a block that takes steps in order has one slot.
 __device__ __forceinline__ int64_t slot_of(const VerifyLaunch& launch, const Sequence& sequence,
                                            int step) {
-  return static_cast<int64_t>(sequence.index) * launch.slots + step;
+  return static_cast<int64_t>(sequence.index) * launch.slots + (launch.splits > 1 ? step : 0);
 }
 
 // Stats as they were passed, or from the chunk sums of this launch.

@@ -88,8 +88,9 @@ void PythonStarter::start(const char* kernel, const LaunchShape& shape, const vo
                           size_t launch_bytes, void* workspace) const {
   const Gil gil;
   const Reference result(PyObject_CallMethod(
-      installed, "start", "sLLLKKKLi", kernel, static_cast<long long>(shape.blocks),
+      installed, "start", "sLLLLKKKLi", kernel, static_cast<long long>(shape.blocks),
       static_cast<long long>(shape.threads), static_cast<long long>(shape.shared_bytes),
+      static_cast<long long>(shape.allowed_bytes),
       static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(launch)),
       static_cast<unsigned long long>(launch_bytes),
       static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(workspace)),

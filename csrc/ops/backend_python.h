@@ -32,11 +32,12 @@ class PythonStarter {
 
 // For the Python module: set_starter(starter), or None to remove it; and whether one is installed.
 // A starter has
-//   machine(device) -> (multiprocessors, bytes of shared memory that a block may have)
-//   start(kernel, blocks, threads, shared_bytes, launch, launch_bytes, workspace, zeroed_bytes,
-//         device)
-// where launch is the address of what the kernel takes by value, and the first zeroed_bytes at the
-// address workspace are to be cleared before it, all on the device's current stream.
+//   machine(device) -> (multiprocessors, bytes of shared memory that a block may have at most)
+//   start(kernel, blocks, threads, shared_bytes, allowed_bytes, launch, launch_bytes, workspace,
+//         zeroed_bytes, device)
+// where the kernel needs leave for allowed_bytes of dynamic shared memory, if that is not 0, launch
+// is the address of what the kernel takes by value, and the first zeroed_bytes at the address
+// workspace are to be cleared before it, all on the device's current stream.
 PyObject* set_starter(PyObject* module, PyObject* starter);
 PyObject* has_starter(PyObject* module, PyObject* nothing);
 

@@ -4,17 +4,21 @@
 
 namespace rdk {
 
+static_assert(DraftLaunch::kStaticSharedBytes + DraftLaunch::kMaxThreads / kWarp * kRingBytes <=
+              kAlwaysAllowed);
+
 void plan(const Machine& machine, DraftLaunch* launch) {
   const DraftParams& params = launch->params;
   const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
   // Few rows: a chunk or two for each warp of small blocks, all over the chip. Many: a block a row.
   const bool many = params.rows >= machine.multiprocessors;
-  launch->shape.threads = many ? DraftLaunch::kMaxThreads : 2 * kWarp;
-  const int64_t room = divide_up(4 * machine.multiprocessors, params.rows > 0 ? params.rows : 1);
+  launch->shape.threads = many ? DraftLaunch::kMaxThreads : DraftLaunch::kSmallThreads;
   const int64_t wanted = divide_up(chunks, launch->shape.threads / kWarp);
-  launch->splits = static_cast<int>(many ? 1 : (wanted < room ? wanted : room));
+  const int64_t at_once = DraftLaunch::kSmallBlocks * machine.multiprocessors;
+  launch->splits = static_cast<int>(many ? 1 : splits_of(wanted, at_once, params.rows));
   launch->shape.blocks = params.rows * launch->splits;
   launch->shape.shared_bytes = launch->shape.threads / kWarp * kRingBytes;
+  launch->shape.allowed_bytes = 0;
   place(nullptr, launch);
 }
 

@@ -11,12 +11,15 @@ constexpr int kWarps = GatherLogitsLaunch::kThreads / kWarp;
 
 void plan(const Machine& machine, GatherLogitsLaunch* launch) {
   const GatherLogitsParams& params = launch->params;
-  const int64_t rows = params.rows > 0 ? params.rows : 1;
   const int64_t wanted = divide_up(params.tokens_per_row, kWarps);
-  const int64_t room = divide_up(8 * machine.multiprocessors, rows);
-  launch->splits = static_cast<int>(wanted < 1 ? 1 : (wanted < room ? wanted : room));
+  const int64_t at_once = GatherLogitsLaunch::kBlocks * machine.multiprocessors;
+  launch->splits = static_cast<int>(splits_of(wanted, at_once, params.rows));
   launch->shape = {params.tokens_per_row > 0 ? params.rows * launch->splits : 0,
-                   GatherLogitsLaunch::kThreads, 0, 0, 0};
+                   GatherLogitsLaunch::kThreads,
+                   0,
+                   0,
+                   0,
+                   0};
 }
 
 void place(void*, GatherLogitsLaunch*) {}  // needs none

@@ -28,8 +28,9 @@ std::string entry(const char* operator_name, const char* launch,
   std::string list;
   for (const char* name : names) list += (list.empty() ? "\"" : ", \"") + std::string(name) + "\"";
   return "\"" + std::string(operator_name) + "\": {\"launch\": \"" + launch +
-         "\", \"launch_bytes\": " + std::to_string(sizeof(Launch)) + ", \"kernels\": [" + list +
-         "]}";
+         "\", \"launch_bytes\": " + std::to_string(sizeof(Launch)) +
+         ", \"static_shared_bytes\": " + std::to_string(Launch::kStaticSharedBytes) +
+         ", \"kernels\": [" + list + "]}";
 }
 
 }  // namespace

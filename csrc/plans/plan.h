@@ -15,7 +15,7 @@ namespace rdk {
 // What of the device decides a launch.
 struct Machine {
   int64_t multiprocessors;
-  int64_t shared_bytes;  // of dynamic shared memory that one block may have
+  int64_t shared_bytes;  // that a block may have, static and dynamic, once its kernel is allowed it
 };
 
 // Decides how work is cut into blocks and how much workspace that takes: everything but params,
@@ -42,7 +42,7 @@ const char* kernel_name(const StepSeedsLaunch& launch);
 const char* kernel_name(const VerifyLaunch& launch);
 
 // All of them, as JSON: by operator, which is the stem of the kernel's file, the struct that it is
-// launched with, that struct's bytes, and the names.
+// launched with, that struct's bytes, the static shared memory of a block, and the names.
 std::string kernels_as_json();
 
 }  // namespace rdk

@@ -6,32 +6,46 @@ namespace rdk {
 
 void plan(const Machine& machine, RedistributeLaunch* launch) {
   const RedistributeParams& params = launch->params;
+  const int64_t limit = most_shared_bytes<RedistributeLaunch>(machine);
   const int64_t row_bytes = params.draft.draft_size * static_cast<int64_t>(sizeof(float));
   const int64_t mark_bytes = params.draft.dynamic_size > 0 ? 1 : 0;
   const int64_t rows = params.rows > 0 ? params.rows : 1;
   const int64_t target_size = params.affinity.target_size;
-  const auto shared_bytes = [&](int64_t group) {
-    return (launch->shared_weights ? group * row_bytes : 0) + group * mark_bytes * launch->tile;
+
+  // Tiles of a group: a block for every multiprocessor, or more, so that a tile's marks fit next to
+  // so many bytes a row. 0 where not even one mark does.
+  const auto tiles_of = [&](int64_t group, int64_t bytes) -> int64_t {
+    const int64_t groups = divide_up(rows, group);
+    const int64_t wanted = groups < machine.multiprocessors ? machine.multiprocessors / groups : 1;
+    const int64_t room = limit / group - bytes;
+    if (room < mark_bytes) return 0;
+    const int64_t fitting = mark_bytes > 0 ? divide_up(target_size, room) : 1;
+    return std::min(std::max(wanted, fitting), target_size);
   };
+
   // Sharing a pass over the sparse structure pays once there are blocks for every multiprocessor.
-  for (launch->group = RedistributeLaunch::kMaxGroup; launch->group >= 1; launch->group /= 2) {
-    const int64_t groups = divide_up(rows, launch->group);
-    if (launch->group > 1 && groups < machine.multiprocessors) continue;
-    const int64_t tiles = groups < machine.multiprocessors ? machine.multiprocessors / groups : 1;
-    launch->tile =
-        static_cast<int>(divide_up(target_size, tiles < target_size ? tiles : target_size));
+  // Where weights leave marks little room, tiles shrink; every tile sums its rows anew, and twice
+  // the sums that there would be in any case are the most that shared weights are worth.
+  int64_t tiles = tiles_of(1, 0);
+  const int64_t most = 2 * tiles;
+  launch->group = 1;
+  launch->shared_weights = false;
+  for (int group = RedistributeLaunch::kMaxGroup; group >= 1; group /= 2) {
+    if (group > 1 && divide_up(rows, group) < machine.multiprocessors) continue;
+    const int64_t with_weights = tiles_of(group, row_bytes);
+    if (with_weights == 0 || with_weights > most) continue;
+    tiles = with_weights;
+    launch->group = group;
     launch->shared_weights = true;
-    if (shared_bytes(launch->group) <= machine.shared_bytes) break;
-    launch->shared_weights = false;
-    if (launch->group == 1) break;
+    break;
   }
-  // Marks of a tile must fit by themselves; smaller tiles only mean more blocks.
-  if (shared_bytes(launch->group) > machine.shared_bytes)
-    launch->tile = static_cast<int>(machine.shared_bytes);
+  launch->tile = static_cast<int>(divide_up(target_size, tiles));
   launch->tiles = static_cast<int>(divide_up(target_size, launch->tile));
   launch->shape.blocks = divide_up(params.rows, launch->group) * launch->tiles;
   launch->shape.threads = RedistributeLaunch::kThreads;
-  launch->shape.shared_bytes = shared_bytes(launch->group);
+  launch->shape.shared_bytes =
+      launch->group * ((launch->shared_weights ? row_bytes : 0) + mark_bytes * launch->tile);
+  launch->shape.allowed_bytes = allowed_bytes<RedistributeLaunch>(machine);
   place(nullptr, launch);
 }
 

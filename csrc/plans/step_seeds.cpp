@@ -6,7 +6,11 @@ namespace rdk {
 
 void plan(const Machine&, StepSeedsLaunch* launch) {
   launch->shape = {divide_up(launch->params.count, StepSeedsLaunch::kThreads),
-                   StepSeedsLaunch::kThreads, 0, 0, 0};
+                   StepSeedsLaunch::kThreads,
+                   0,
+                   0,
+                   0,
+                   0};
 }
 
 void place(void*, StepSeedsLaunch*) {}  // needs none

@@ -6,6 +6,11 @@ namespace rdk {
 namespace {
 
 constexpr int kWarps = VerifyLaunch::kThreads / kWarp;
+static_assert(VerifyLaunch::kStaticSharedBytes + kWarps * kRingBytes <= kAlwaysAllowed);
+
+// Split sequences keep the sums of every step that each of them might take, so of B * max_draft:
+// some 10 MB where both are large. One that asks for more takes its steps in order.
+constexpr int64_t kMostSplitBytes = int64_t{64} << 20;
 
 }  // namespace
 
@@ -18,13 +23,17 @@ void plan(const Machine& machine, VerifyLaunch* launch) {
   const int64_t sequences = params.sequences > 0 ? params.sequences : 1;
   const int64_t rows_each = divide_up(params.num_drafts, sequences) + 1;
   const int64_t wanted = divide_up(rows_each * chunks, kWarps);
-  const int64_t room = divide_up(2 * machine.multiprocessors, sequences);
-  const int64_t splits = wanted < room ? wanted : room;
-  launch->splits = static_cast<int>(many || splits < 2 ? 1 : splits);
+  const int64_t at_once = VerifyLaunch::kBlocks * machine.multiprocessors;
+  launch->splits = static_cast<int>(many ? 1 : splits_of(wanted, at_once, sequences));
+  place(nullptr, launch);
+  if (launch->splits > 1 && launch->shape.workspace_bytes > kMostSplitBytes) {
+    launch->splits = 1;
+    place(nullptr, launch);
+  }
   launch->shape.blocks = params.sequences * launch->splits;
   launch->shape.threads = VerifyLaunch::kThreads;
   launch->shape.shared_bytes = kWarps * kRingBytes;
-  place(nullptr, launch);
+  launch->shape.allowed_bytes = 0;
 }
 
 void place(void* workspace, VerifyLaunch* launch) {
@@ -32,9 +41,8 @@ void place(void* workspace, VerifyLaunch* launch) {
   const int64_t target_chunks = chunks_of(params.affinity.target_size);
   const int64_t draft_chunks =
       chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
-  const int64_t longest =
-      params.max_draft < params.num_drafts ? params.max_draft : params.num_drafts;
-  launch->slots = static_cast<int>(longest + 1);
+  const int64_t longest = std::min(params.max_draft, params.num_drafts);
+  launch->slots = static_cast<int>(launch->splits > 1 ? longest + 1 : 1);
   const int64_t steps = params.sequences * launch->slots;
   const int64_t draft_steps = params.draft_stats == nullptr ? steps : 0;
   WorkspaceParts parts(workspace);

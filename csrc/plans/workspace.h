@@ -1,5 +1,7 @@
-// How plans count: blocks, chunks, bytes of workspace.
+// How plans count: blocks, chunks, bytes of shared memory and of workspace.
 #pragma once
+
+#include <algorithm>
 
 #include "plan.h"
 
@@ -8,6 +10,28 @@ namespace rdk {
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline int64_t chunks_of(int64_t columns) { return divide_up(columns, kChunk); }
+
+// Blocks that may share each of `count` rows or sequences, of which all of them together need no
+// more than `at_once` blocks: one more would wait for a second wave.
+inline int64_t splits_of(int64_t wanted, int64_t at_once, int64_t count) {
+  return std::max<int64_t>(1, std::min(wanted, at_once / std::max<int64_t>(1, count)));
+}
+
+// CUDA's limits are on static and dynamic shared memory together. A block may always have this
+// much.
+constexpr int64_t kAlwaysAllowed = 48 * 1024;
+
+// The most dynamic shared memory that a launch may ask for.
+template <typename Launch>
+int64_t most_shared_bytes(const Machine& machine) {
+  return std::max<int64_t>(1, machine.shared_bytes - Launch::kStaticSharedBytes);
+}
+
+// LaunchShape::allowed_bytes of a kernel that may ask for the most.
+template <typename Launch>
+int64_t allowed_bytes(const Machine& machine) {
+  return machine.shared_bytes > kAlwaysAllowed ? most_shared_bytes<Launch>(machine) : 0;
+}
 
 // Hands out parts of one allocation, each 16-byte aligned; over a null pointer it only counts.
 class WorkspaceParts {

@@ -14,6 +14,7 @@ import pytest
 
 import build_kernels
 from build_kernels import Resources
+from rdk_cuda import nvrtc
 
 from .sass import (
     PACKAGE,
@@ -91,6 +92,19 @@ def test_nothing_spills(resources: dict[tuple[str, str], Resources]) -> None:
 
 def test_two_blocks_fit_on_a_multiprocessor(resources: dict[tuple[str, str], Resources]) -> None:
     assert {key: r for key, r in resources.items() if r.registers > MOST_REGISTERS} == {}
+
+
+def test_static_shared_memory_is_what_the_launch_headers_say(
+    resources: dict[tuple[str, str], Resources],
+) -> None:
+    """Plans leave so much of a block's limit to it."""
+    said = {
+        name: entry["static_shared_bytes"]
+        for entry in nvrtc.kernels().values()
+        for name in entry["kernels"]
+    }
+    compiled = {(name, arch): used.shared_bytes for (name, arch), used in resources.items()}
+    assert compiled == {(name, arch): said[name] for name, arch in compiled}
 
 
 def test_registers_and_shared_memory_are_the_recorded_ones(

@@ -42,6 +42,8 @@ inline const char* cudaGetErrorString(cudaError_t error) {
          : error == cudaErrorInvalidValue ? "invalid argument"
                                           : "invalid configuration argument";
 }
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
 inline cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t) {

@@ -74,7 +74,10 @@ struct MisuseParams {
   Misuse misuse;
   float* out;
 };
-void launch_misuse(const MisuseParams& params, int blocks, int threads, size_t dynamic_bytes);
+
+// The kernel counts as one of 128 static bytes; allowed_bytes is set as its attribute if not 0.
+void launch_misuse(const MisuseParams& params, int blocks, int threads, size_t dynamic_bytes,
+                   int allowed_bytes);
 int live_guards();  // objects on the stacks of unfinished threads
 
 struct OrderParams {

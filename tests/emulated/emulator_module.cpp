@@ -5,6 +5,7 @@
 
 #include "emulation_binding.h"
 #include "emulator_kernels.h"
+#include "kernel_attributes.h"
 
 namespace py = pybind11;
 
@@ -39,8 +40,9 @@ void reduction(const Array<int>& values, Array<int> partials, Array<unsigned> ti
                    blocks, threads);
 }
 
-void misuse(Misuse misuse, Array<float> out, int blocks, int threads, size_t dynamic_bytes) {
-  launch_misuse({misuse, out.mutable_data()}, blocks, threads, dynamic_bytes);
+void misuse(Misuse misuse, Array<float> out, int blocks, int threads, size_t dynamic_bytes,
+            int allowed_bytes) {
+  launch_misuse({misuse, out.mutable_data()}, blocks, threads, dynamic_bytes, allowed_bytes);
 }
 
 void order(Array<unsigned> order) {
@@ -103,7 +105,9 @@ PYBIND11_MODULE(emulator_kernels, module) {
   module.def("shared_softmax", &shared_softmax);
   module.def("warp_scan", &warp_scan);
   module.def("reduction", &reduction);
-  module.def("misuse", &misuse);
+  module.def("misuse", &misuse, py::arg("misuse"), py::arg("out"), py::arg("blocks"),
+             py::arg("threads"), py::arg("dynamic_bytes"), py::arg("allowed_bytes") = 0);
+  module.def("use_device", &emulation::use_device);
   module.def("order", &order);
   module.def("conversion", &conversion);
   module.def("primitives", &primitives);

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <numeric>
 #include <vector>
 
 #include "cuda_emulation.h"
 #include "global_memory.h"
+#include "kernel_attributes.h"
 #include "kernel_name.h"
 #include "scheduler.h"
 
@@ -31,7 +33,6 @@ Scheduler scheduler;
 
 namespace {
 
-constexpr uint64_t kMaxSharedBytes = 227 << 10;
 constexpr size_t kSharedAlignment = 128;
 
 GlobalMemory global_memory;
@@ -66,7 +67,7 @@ std::string shape(dim3 extent) {
          std::to_string(extent.z) + ")";
 }
 
-void require_configuration(dim3 grid, dim3 block, size_t shared) {
+void require_configuration(dim3 grid, dim3 block) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads == 0 || threads > kMaxThreads) {
     throw Error("a block of " + shape(block) + " threads; it takes 1 to 1024");
@@ -74,10 +75,6 @@ void require_configuration(dim3 grid, dim3 block, size_t shared) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
       grid.z > 65535) {
     throw Error("a grid of " + shape(grid) + " blocks; it takes 1 to 2147483647, 65535, 65535");
-  }
-  if (shared > kMaxSharedBytes) {
-    throw Error(std::to_string(shared) + " bytes of shared memory; a block takes up to " +
-                std::to_string(kMaxSharedBytes));
   }
 }
 
@@ -118,10 +115,14 @@ void run_grid(const std::function<void()>& thread, Random& random) {
 
 cudaError_t launch_threads(const void* kernel, const std::function<void()>& thread, dim3 grid,
                            dim3 block, size_t dynamic_shared_bytes) {
+  report("launch", kernel, static_cast<int64_t>(dynamic_shared_bytes));
+  static std::recursive_mutex one_at_a_time;  // by other threads; a kernel itself must not launch
+  const std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
   if (scheduler.running()) throw Error("a kernel launches a kernel, which is not emulated");
   blockIdx = {0, 0, 0};
   try {
-    require_configuration(grid, block, dynamic_shared_bytes);
+    require_configuration(grid, block);
+    require_shared_memory(kernel, dynamic_shared_bytes);
     gridDim = grid;
     blockDim = block;
     allocate_dynamic_shared(dynamic_shared_bytes);

@@ -34,6 +34,7 @@ EMULATOR_SOURCES = [
         "async_copies.cpp",
         "fiber.cpp",
         "global_memory.cpp",
+        "kernel_attributes.cpp",
         "kernel_name.cpp",
         "launch.cpp",
         "scheduler.cpp",

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "emulation_binding.h"
+#include "kernel_attributes.h"
 #include "kernels/start.h"
 #include "ops/backend.h"
 #include "ops/gpu_launch.h"
+#include "plan_binding.h"
 
 namespace rdk::ops {
 namespace {
@@ -53,7 +55,7 @@ void start_bytes(const std::string& kernel, int64_t blocks, int64_t threads, int
   Launch launch;
   std::memcpy(&launch, bytes.data(), bytes.size());
   if (kernel != kernel_name(launch)) throw std::runtime_error("another kernel than " + kernel);
-  launch.shape = {blocks, threads, shared_bytes, 0, 0};
+  launch.shape = {blocks, threads, shared_bytes, 0, 0, launch.shape.allowed_bytes};
   check(rdk::start(launch, nullptr));
 }
 
@@ -93,12 +95,25 @@ void run(const StepSeedsParams& params, const Tensor& on) {
 PYBIND11_MODULE(rdk_emulated, module) {
   using namespace rdk::ops;
   emulation::bind(module);
+  emulation::bind_plans(module);
   module.def(
       "set_machine",
       [](int64_t multiprocessors, int64_t shared_bytes) {
         machine = {multiprocessors, shared_bytes};
+        emulation::use_device(shared_bytes);
       },
       pybind11::arg("multiprocessors") = 4, pybind11::arg("shared_bytes") = 227 * 1024);
+  // By a callable of "set" or "launch", the kernel and bytes; None ends it.
+  module.def("watch_shared_memory", [](const pybind11::object& callable) {
+    if (callable.is_none()) return emulation::watch_shared_memory(nullptr);
+    // Kept for good: the last copy could go away in a thread without the GIL.
+    const pybind11::handle kept = pybind11::object(callable).release();
+    emulation::watch_shared_memory(
+        [kept](const char* what, const std::string& kernel, int64_t bytes) {
+          const pybind11::gil_scoped_acquire gil;
+          kept(what, kernel, bytes);
+        });
+  });
   module.def("start_through_python", [](bool through_python) { python_starts = through_python; });
   module.def("set_starter",
              [](const pybind11::object& starter) { set_starter(nullptr, starter.ptr()); });

@@ -329,7 +329,7 @@ def test_an_error_unwinds_every_thread_and_the_next_launch_is_right(
         (1, 0, 0, "a block of (0, 1, 1) threads"),
         (0, 32, 0, "a grid of (0, 1, 1) blocks"),
         (-1, 32, 0, "a grid of (4294967295, 1, 1) blocks"),
-        (1, 32, 227 * 1024 + 1, "232449 bytes of shared memory"),
+        (1, 32, 48 * 1024 - 127, "49025 bytes of dynamic shared memory, besides 128 static ones"),
     ],
 )
 def test_a_launch_that_no_gpu_takes_is_refused(
@@ -339,5 +339,27 @@ def test_a_launch_that_no_gpu_takes_is_refused(
     with pytest.raises(emulator.EmulationError) as error:
         emulator.misuse(emulator.Misuse.none, out, blocks, threads, dynamic_bytes)
     assert message in str(error.value)
-    emulator.misuse(emulator.Misuse.none, out, 2, 1024, 227 * 1024)
+    emulator.misuse(emulator.Misuse.none, out, 2, 1024, 48 * 1024 - 128)
     np.testing.assert_array_equal(out, np.tile(np.arange(1024), 2))
+
+
+def test_a_kernel_has_as_much_shared_memory_as_it_was_allowed_last(emulator: ModuleType) -> None:
+    """Static and dynamic together, on the device that it was allowed on."""
+    out = np.zeros(1024, dtype=np.float32)
+
+    def launch(dynamic_bytes: int, allowed_bytes: int = 0) -> None:
+        emulator.misuse(emulator.Misuse.none, out, 1, 32, dynamic_bytes, allowed_bytes)
+
+    most = 163 * 1024 - 128
+    emulator.use_device(163 * 1024)
+    with pytest.raises(emulator.EmulationError, match=f"the driver refuses {most + 1} bytes"):
+        launch(0, most + 1)
+    launch(most, most)
+    launch(most)
+    launch(60_000, 60_000)
+    with pytest.raises(emulator.EmulationError, match="it is allowed 60000"):
+        launch(60_001)
+    emulator.use_device(163 * 1024)
+    with pytest.raises(emulator.EmulationError, match="it is allowed 49024"):
+        launch(49_025)
+    emulator.use_device(227 * 1024)

@@ -7,6 +7,9 @@ import math
 import mmap
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -17,8 +20,10 @@ from torch import Tensor
 from tests import generators
 from tests.reference.test_draft import arguments
 
+from .driver_rules import static_bytes
 from .emulated_operators import build
 from .module_builder import run_sanitized
+from .workloads import redistribute
 
 ROOT = Path(__file__).resolve().parents[2]
 FAR = 2**30 + 3  # elements between rows: the third row starts beyond 2^31
@@ -134,6 +139,49 @@ def test_in_order_rows_behind_the_first_rejection_are_never_read(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert (result.returncode == 0) == survives, result.stderr
+
+
+# ------------------------------------------------------------------------- leave for shared memory
+
+
+def columns(size: int) -> generators.Batch:
+    """A batch whose one row takes 4 * size bytes of shared memory in redistribute."""
+    return generators.batch(generators.affinity("identity", size), [1])
+
+
+def test_a_thread_never_takes_shared_memory_from_another(emulated: ModuleType) -> None:
+    """Whoever sets the attribute waits for the other thread to do so too before it launches."""
+    most = 100_000 - static_bytes("redistribute_kernel<float>")
+    emulated.set_machine(132, 100_000)
+    both_have_set = threading.Barrier(2)
+    history: list[tuple[str, int]] = []
+
+    def watch(what: str, kernel: str, count: int) -> None:
+        history.append((what, count))
+        if what == "set":
+            with suppress(threading.BrokenBarrierError):
+                both_have_set.wait(timeout=2)
+
+    large, small = columns(24_000), columns(13_000)
+    emulated.watch_shared_memory(watch)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(redistribute, given) for given in (large, small)]
+    emulated.watch_shared_memory(None)
+    for call in calls:
+        call.result()
+    assert history[0] == ("set", most)
+    assert sorted(history[1:]) == [("launch", 4 * 13_000), ("launch", 4 * 24_000)]
+
+
+def test_every_machine_is_asked_anew(emulated: ModuleType) -> None:
+    history: list[tuple[str, int]] = []
+    emulated.watch_shared_memory(lambda what, kernel, count: history.append((what, count)))
+    for shared_bytes in (100_000, 101_000, 48 * 1024):
+        emulated.set_machine(132, shared_bytes)
+        for size in (300, 12_000):
+            redistribute(columns(size))
+    emulated.watch_shared_memory(None)
+    assert [count for what, count in history if what == "set"] == [99_872, 100_872]
 
 
 # ---------------------------------------------------------------------------------- sanitizers

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests import generators
 
+from .driver_rules import static_bytes
 from .workloads import WORKLOADS, batch, draft, no_residual, redistribute, verify, with_stats
 
 FULL = 227 * 1024
@@ -19,6 +20,7 @@ FULL = 227 * 1024
 # groups and tiles. 1000 bytes hold neither q' nor the marks of a large tile.
 MACHINES = [(1, 1000), (2, FULL), (4, 40_000), (5, 1000), (16, FULL), (132, 40_000)]
 SEEDS = range(1, 5)
+STATIC_BYTES = static_bytes("redistribute_kernel<float>")
 
 
 def assert_same_bits(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
@@ -105,7 +107,10 @@ def test_the_workloads_lead_where_they_say(emulated: ModuleType) -> None:
 def test_redistribute_at_each_limit_of_shared_memory(
     emulated: ModuleType, dynamic: bool, shared_bytes: int
 ) -> None:
-    """q' of 1, 2 or 4 rows and the marks of their tiles fit exactly, or lack 4 or more bytes."""
+    """q' of 1, 2 or 4 rows and the marks of their tiles fit exactly, or lack 4 or more bytes.
+
+    Then tiles shrink, if there are marks.
+    """
     given = batch()
     if not dynamic:
         given = given.replace(dynamic_tokens=None, dynamic_logits=None)
@@ -114,13 +119,13 @@ def test_redistribute_at_each_limit_of_shared_memory(
     row = 4 * given.affinity.draft_size
     marks = given.affinity.target_size if dynamic else 0
     for group in (1, 2, 4):
-        emulated.set_machine(1, group * (row + marks) - shared_bytes)
+        emulated.set_machine(1, STATIC_BYTES + group * (row + marks) - shared_bytes)
         assert_same_bits(redistribute(given), expected)
 
 
 def test_marks_that_need_more_than_shared_memory_shrink_the_tile(emulated: ModuleType) -> None:
     expected = in_order(emulated, "redistribute")
-    emulated.set_machine(1, 100)
+    emulated.set_machine(1, STATIC_BYTES + 100)
     assert_same_bits(WORKLOADS["redistribute"](), expected)
 
 

@@ -10,7 +10,10 @@ import inspect
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +27,7 @@ from rdk_cuda.cubin_cache import Cubin
 from tests import generators
 
 from .conftest import MACHINES
+from .driver_rules import Driver
 from .test_kernels_schedules import assert_same_bits
 from .workloads import WORKLOADS, batch, draft, redistribute, verify
 
@@ -48,7 +52,7 @@ class EmulatedCuda:
         self.functions = ["no function has the handle 0"]
         self.launched: list[tuple[str, int, int, int]] = []  # name, blocks, threads, shared bytes
         self.cleared: list[int] = []  # bytes
-        self.allowed: dict[str, int] = {}  # shared bytes
+        self.driver = Driver(machine[1])
         self.device = 99
 
     def deviceGetAttribute(self, attrib: int, device: int) -> int:  # noqa: N802
@@ -68,7 +72,7 @@ class EmulatedCuda:
 
     def funcSetAttribute(self, f: int, attribute: int, value: int) -> None:  # noqa: N802
         assert attribute == self.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self.allowed[self.functions[f]] = value
+        self.driver.set_attribute(self.functions[f], value)
 
     def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:  # noqa: N802
         assert stream == STREAM
@@ -97,6 +101,7 @@ class EmulatedCuda:
         (launch,) = (ctypes.c_void_p * 1).from_address(kernel_params)
         shape = (grid_dim_x, block_dim_x, shared_mem_bytes)
         self.launched.append((kernel, *shape))
+        self.driver.launch(kernel, shared_mem_bytes)
         self.emulator.start(kernel, *shape, ctypes.string_at(launch, size))
 
 
@@ -130,6 +135,11 @@ def through_python(emulated: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Ite
     yield install
     emulated.start_through_python(False)
     emulated.set_starter(None)
+
+
+def columns(size: int) -> generators.Batch:
+    """A batch whose one row takes 4 * size bytes of shared memory in redistribute."""
+    return generators.batch(generators.affinity("identity", size), [1])
 
 
 def any_call() -> Tensor:
@@ -169,11 +179,38 @@ def test_what_the_machine_has_decides_the_launch(through_python: Installed) -> N
 
 def test_shared_memory_beyond_48_kib_is_asked_for(through_python: Installed) -> None:
     cuda = through_python((132, MORE_THAN_ALWAYS))
-    redistribute(generators.batch(generators.affinity("identity", 20_000), [1]))
+    redistribute(columns(20_000))
     draft(batch())
     ((_, _, _, shared_bytes), _) = cuda.launched
     assert 48 * 1024 < shared_bytes <= MORE_THAN_ALWAYS
-    assert cuda.allowed == {"redistribute_kernel<float>": shared_bytes}
+    assert cuda.driver.allowed == {"redistribute_kernel<float>": MORE_THAN_ALWAYS - 128}
+
+
+def test_shared_memory_is_asked_for_once_whatever_calls_need(through_python: Installed) -> None:
+    cuda = through_python((132, MORE_THAN_ALWAYS))
+    for size in (300, 20_000, 13_000, 12_288, 24_000, 20_000):
+        redistribute(columns(size))
+    kinds = [what for what, _, _ in cuda.driver.history]
+    assert kinds == ["set"] + 6 * ["launch"]
+
+
+def test_a_thread_never_takes_shared_memory_from_another(through_python: Installed) -> None:
+    """Whoever sets the attribute waits for the other thread to do so too before it launches."""
+    both_have_set = threading.Barrier(2)
+
+    class Interleaved(EmulatedCuda):
+        def funcSetAttribute(self, f: int, attribute: int, value: int) -> None:  # noqa: N802
+            super().funcSetAttribute(f, attribute, value)
+            with suppress(threading.BrokenBarrierError):
+                both_have_set.wait(timeout=2)
+
+    cuda = through_python((132, MORE_THAN_ALWAYS), Interleaved)
+    large, small = columns(24_000), columns(13_000)
+    with ThreadPoolExecutor(2) as pool:
+        for call in [pool.submit(redistribute, given) for given in (large, small)]:
+            call.result()
+    assert len(cuda.launched) == 2
+    assert [what for what, _, _ in cuda.driver.history].count("set") == 1
 
 
 def test_tickets_that_nobody_clears_are_noticed(through_python: Installed) -> None:

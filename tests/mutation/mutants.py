@@ -57,6 +57,14 @@ def through_python(*names: str) -> tuple[str, ...]:
     return tuple(f"test_kernels_through_python.py::{name}" for name in names)
 
 
+def plans(*names: str) -> tuple[str, ...]:
+    return tuple(f"test_plans.py::{name}" for name in names)
+
+
+def memory(*names: str) -> tuple[str, ...]:
+    return tuple(f"test_kernels_memory.py::{name}" for name in names)
+
+
 def bad_values(*names: str) -> tuple[str, ...]:
     return tuple(f"test_kernels_bad_values.py::{name}" for name in names)
 
@@ -326,7 +334,50 @@ MUTANTS = (
         "first == kResidualTries + kWarps",
         verify("test_the_direct_pass_is_what_the_reference_does"),
     ),
+    # ---- plans ----
+    Mutant(
+        "a plan forgets the static shared memory",
+        "plans/workspace.h",
+        "machine.shared_bytes - Launch::kStaticSharedBytes",
+        "machine.shared_bytes",
+        plans("test_redistribute_at_the_edges_of_shared_memory"),
+    ),
+    Mutant(
+        "marks that do not fit drop the weights at once",
+        "plans/redistribute.cpp",
+        "with_weights > most",
+        "with_weights > tiles",
+        plans("test_tiles_shrink_before_weights_leave_shared_memory"),
+    ),
+    Mutant(
+        "splits are rounded up to a second wave",
+        "plans/workspace.h",
+        "at_once / std::max<int64_t>(1, count)",
+        "divide_up(at_once, std::max<int64_t>(1, count))",
+        plans("test_blocks_that_share_work_all_run_at_once"),
+    ),
+    Mutant(
+        "verify is split however large its workspace is",
+        "plans/verify.cpp",
+        "launch->shape.workspace_bytes > kMostSplitBytes",
+        "launch->shape.workspace_bytes < 0",
+        plans("test_the_workspace_of_verify_does_not_grow_with_a_careless_max_draft"),
+    ),
+    Mutant(
+        "steps of a split sequence share one slot",
+        "kernels/verify_position.cuh",
+        "(launch.splits > 1 ? step : 0)",
+        "0",
+        (MACHINES,),
+    ),
     # ---- how kernels are started ----
+    Mutant(
+        "every launch sets its kernel's attribute anew",
+        "kernels/launch_kernel.cuh",
+        "if (allowed.count({kernel, device}) > 0) return cudaSuccess;",
+        "",
+        memory("test_a_thread_never_takes_shared_memory_from_another"),
+    ),
     Mutant(
         "Python is not told what to clear",
         "ops/backend_python.cpp",

@@ -1,0 +1,95 @@
+// Gives a pybind11 module the plans of launches, for problems of any size: nothing is allocated.
+//   plan_redistribute(machine, rows=1, draft_size=1, target_size=1, dynamic_size=0, rank=0)
+// and its like; machine is (multiprocessors, shared bytes), the result a dict.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <utility>
+
+#include "plans/plan.h"
+
+namespace emulation {
+
+using MachineFacts = std::pair<int64_t, int64_t>;
+
+template <typename Launch>
+pybind11::dict planned(const MachineFacts& machine, Launch* launch) {
+  plan({machine.first, machine.second}, launch);
+  using pybind11::arg;
+  return pybind11::dict(arg("kernel") = kernel_name(*launch), arg("blocks") = launch->shape.blocks,
+                        arg("threads") = launch->shape.threads,
+                        arg("shared_bytes") = launch->shape.shared_bytes,
+                        arg("workspace_bytes") = launch->shape.workspace_bytes,
+                        arg("allowed_bytes") = launch->shape.allowed_bytes);
+}
+
+inline rdk::DraftColumns draft_columns(int64_t draft_size, int64_t dynamic_size) {
+  rdk::DraftColumns columns{};
+  columns.draft_size = draft_size;
+  columns.dynamic_size = dynamic_size;
+  return columns;
+}
+
+inline void bind_plans(pybind11::module_& module) {
+  using pybind11::arg;
+  module.def(
+      "plan_redistribute",
+      [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t target_size,
+         int64_t dynamic_size, int64_t rank) {
+        rdk::RedistributeLaunch launch{};
+        launch.params.rows = rows;
+        launch.params.draft = draft_columns(draft_size, dynamic_size);
+        launch.params.affinity.target_size = target_size;
+        launch.params.affinity.rank = rank;
+        pybind11::dict result = planned(machine, &launch);
+        result["tiles"] = launch.tiles;
+        result["tile"] = launch.tile;
+        result["group"] = launch.group;
+        result["shared_weights"] = launch.shared_weights;
+        return result;
+      },
+      arg("machine"), arg("rows") = 1, arg("draft_size") = 1, arg("target_size") = 1,
+      arg("dynamic_size") = 0, arg("rank") = 0);
+  module.def(
+      "plan_draft",
+      [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t dynamic_size) {
+        rdk::DraftLaunch launch{};
+        launch.params.rows = rows;
+        launch.params.draft = draft_columns(draft_size, dynamic_size);
+        pybind11::dict result = planned(machine, &launch);
+        result["splits"] = launch.splits;
+        return result;
+      },
+      arg("machine"), arg("rows") = 1, arg("draft_size") = 1, arg("dynamic_size") = 0);
+  module.def(
+      "plan_verify",
+      [](const MachineFacts& machine, int64_t sequences, int64_t num_drafts, int64_t max_draft,
+         int64_t draft_size, int64_t target_size, int64_t dynamic_size, int64_t rank) {
+        rdk::VerifyLaunch launch{};
+        launch.params.sequences = sequences;
+        launch.params.num_drafts = num_drafts;
+        launch.params.max_draft = max_draft;
+        launch.params.draft = draft_columns(draft_size, dynamic_size);
+        launch.params.affinity.target_size = target_size;
+        launch.params.affinity.rank = rank;
+        pybind11::dict result = planned(machine, &launch);
+        result["splits"] = launch.splits;
+        return result;
+      },
+      arg("machine"), arg("sequences") = 1, arg("num_drafts") = 1, arg("max_draft") = 1,
+      arg("draft_size") = 1, arg("target_size") = 1, arg("dynamic_size") = 0, arg("rank") = 0);
+  module.def(
+      "plan_gather_logits",
+      [](const MachineFacts& machine, int64_t rows, int64_t tokens_per_row) {
+        rdk::GatherLogitsLaunch launch{};
+        launch.params.rows = rows;
+        launch.params.tokens_per_row = tokens_per_row;
+        pybind11::dict result = planned(machine, &launch);
+        result["splits"] = launch.splits;
+        return result;
+      },
+      arg("machine"), arg("rows") = 1, arg("tokens_per_row") = 1);
+}
+
+}  // namespace emulation
