@@ -18,7 +18,7 @@ constexpr int kThreads = GatherLogitsLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
 // On a multiprocessor, at least. Without a bound the compiler saves registers, and waits for each
 // pair of loads.
-constexpr int kBlocks = 2;
+constexpr int kBlocks = GatherLogitsLaunch::kBlocks;
 
 __device__ __forceinline__ void store_logit(float value, float* out) { *out = value; }
 
