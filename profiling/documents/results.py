@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -33,5 +34,9 @@ def threads(found: Row) -> str:
 
 
 def paragraph(*sentences: str) -> str:
-    """In lines, like the rest of the page."""
-    return textwrap.fill(" ".join(sentences), 100, break_long_words=False, break_on_hyphens=False)
+    """In lines, like the rest of the page; code, links and percentages are not broken."""
+    text = re.sub(
+        r"`[^`]*`| %|\[[^]]*\]", lambda kept: kept[0].replace(" ", "\0"), " ".join(sentences)
+    )
+    lines = textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\0", " ")

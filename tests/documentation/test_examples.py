@@ -16,7 +16,7 @@ import torch
 
 import rdk_cuda
 
-from .markdown import PAGES, README, ROOT, python_blocks
+from .markdown import PAGES, README, ROOT, Block, python_blocks
 
 # Modules that only the extras bring; an example that needs one is skipped without it.
 EXTRAS = {"matplotlib", "rich", "sklearn", "tokenizers", "tqdm", "transformers"}
@@ -34,6 +34,15 @@ NEEDS["calibration.md"] = NEEDS["tutorial.md"]
 WITH_CODE = [page for page in PAGES if python_blocks(page)]
 
 
+def run(page: Path, blocks: list[Block], namespace: dict[str, object]) -> None:
+    """In order, from one state of torch's random numbers, which is put back."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for line, code in blocks:
+            # Newlines in front, so that a traceback shows the line of the page.
+            exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+
+
 def test_pages_have_examples() -> None:
     without = {page.name for page in PAGES} - {page.name for page in WITH_CODE}
     assert without == {"benchmarks.md", "contributing.md"}
@@ -48,12 +57,21 @@ def test_python_blocks_run_as_written_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
     blocks = python_blocks(page)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        for line, code in blocks:
-            # Newlines in front, so that a traceback shows the line of the page.
-            exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+    run(page, blocks, namespace)
     assert not list(tmp_path.iterdir()), "an example left files behind"
+
+
+def test_the_decoder_on_the_python_layer_returns_the_tokens_of_the_one_on_operators() -> None:
+    on_operators: dict[str, object] = {}
+    on_the_layer: dict[str, object] = {}
+    run(README, python_blocks(README), on_operators)
+    tutorial = README.parent / "docs" / "tutorial.md"
+    run(tutorial, python_blocks(tutorial)[:2], on_the_layer)
+    assert on_operators["generate"] != on_the_layer["generate"]
+    tokens = on_operators["tokens"]
+    assert isinstance(tokens, list)
+    assert len(tokens) > 20
+    assert tokens == on_the_layer["tokens"]
 
 
 def test_the_decoder_of_the_readme_is_about_fifteen_lines() -> None:
