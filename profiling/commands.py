@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import rdk_cuda
+from rdk_cuda.calibration.timing import others_at_work
 from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.files import write_whole
 
@@ -83,9 +84,8 @@ def origin(row: Row) -> str:
 
 def disturbance(row: Row, load: float) -> list[str]:
     """A paragraph that warns of a busy machine; nothing where it was not."""
-    if load <= row["threads"] + 1:
-        return []
-    return ["", f"Others were at work on this machine (load {load:.1f}): do not trust times."]
+    warning = others_at_work(load, row["threads"])
+    return [] if warning is None else ["", warning]
 
 
 class Progress:

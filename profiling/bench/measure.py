@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from rdk_cuda.calibration.timing import quantiles
+
 from ..commands import one_line
 from ..machine import multiprocessors, now
 from .cases import Case
@@ -165,10 +167,3 @@ def in_microseconds(seconds: Sequence[float]) -> dict[str, float]:
     """The median and the range of the middle 80 %."""
     p10, median, p90 = quantiles(seconds)
     return {"median_us": 1e6 * median, "p10_us": 1e6 * p10, "p90_us": 1e6 * p90}
-
-
-def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """10 %, 50 % and 90 %, interpolated."""
-    at = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
-    p10, median, p90 = torch.tensor(values, dtype=torch.float64).quantile(at).tolist()
-    return p10, median, p90

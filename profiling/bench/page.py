@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from itertools import compress
 
+from rdk_cuda.calibration.timing import others_at_work
+
 from ..results import Row
 from ..tables import figure
 from .cases import PAIR
@@ -81,10 +83,8 @@ def caption(rows: Sequence[Row]) -> str:
         "Times: medians with a cold cache. warm us: directly after the same call; at batch 1 on a",
         "GPU, in a CUDA graph. x peer: the peer's time over ours, on the same inputs in turn.",
     ]
-    if (load := max(each["load"] for each in rows)) > row["threads"] + 1:
-        lines.append(
-            f"Others were at work on this machine (load {load:.1f}): do not trust the times."
-        )
+    if warning := others_at_work(max(each["load"] for each in rows), row["threads"]):
+        lines.append(warning)
     if any(each["operator"] == PAIR for each in rows):
         lines.append(f"{PAIR}: K calls of draft, one of verify.")
     skipped = {

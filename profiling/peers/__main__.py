@@ -34,11 +34,12 @@ from torch import Tensor
 
 from rdk_cuda import Affinity
 from rdk_cuda.__main__ import INTERRUPTED, Parser
+from rdk_cuda.calibration.timing import quantiles
 from rdk_cuda.commands.arguments import natural, positive
 from rdk_cuda.commands.errors import InputError
 
 from ..bench.cases import ACCEPTANCES, PAIR, Case
-from ..bench.measure import against, quantiles
+from ..bench.measure import against
 from ..bench.timing import MEBIBYTE, Clock, CpuClock, CudaClock, interleaved
 from ..bench.workloads import Call, affinity_of, draw_inputs, number_of_sets
 from ..commands import Progress, command_line, one_line, refuse_device, write_page

@@ -6,14 +6,17 @@ of a step are accepted with one probability: the rates are those of consecutive 
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from .timing import Spread, Watch, contradiction, spread
 
 __all__ = [
     "HeadCost",
@@ -188,6 +191,8 @@ class Times:
         target_verify: its pass over K + 1 tokens.
         drafter_body: the drafter's pass over one token, without its head.
         head_weight: the drafter's head, for each weight that it reads.
+        rounds: the measurements that these are the medians of, if they were measured in turn.
+        doubt: a sentence, if others were at work meanwhile.
 
     Example:
         >>> times = Times(4, 10.0, 11.0, drafter_body=0.25, head_weight=1e-3)
@@ -201,6 +206,14 @@ class Times:
     target_verify: float
     drafter_body: float
     head_weight: float
+    rounds: tuple[Times, ...] = field(default=(), repr=False, compare=False)
+    doubt: str | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def contradiction(self) -> str | None:
+        """Why no speed-up can follow from these times, in a sentence; None where one can."""
+        each = [one.target_verify / one.target_alone for one in self.rounds or (self,)]
+        return contradiction(statistics.median(each))
 
     def draft_time(self, head: HeadCost) -> float:
         """Of one drafted token, with a head of this cost."""
@@ -208,7 +221,9 @@ class Times:
         return self.drafter_body + self.head_weight * weights
 
     def speed_up(self, accepted_length: float, head: HeadCost) -> float:
-        """What these times make of an accepted length."""
+        """What these times make of an accepted length; of rounds, the median."""
+        if self.rounds:
+            return self.speed_up_spread(accepted_length, head).value
         return speed_up(
             accepted_length,
             self.draft_length,
@@ -216,6 +231,12 @@ class Times:
             draft_time=self.draft_time(head),
             alone_time=self.target_alone,
         )
+
+    def speed_up_spread(self, accepted_length: float, head: HeadCost) -> Spread:
+        """The same from each round; without rounds the ends are NaN."""
+        if not self.rounds:
+            return Spread(self.speed_up(accepted_length, head), math.nan, math.nan)
+        return spread([one.speed_up(accepted_length, head) for one in self.rounds])
 
 
 def measure_times(
@@ -226,6 +247,7 @@ def measure_times(
     head: Callable[[], object],
     head_weights: int,
     rounds: int = ROUNDS,
+    seconds: float = 0.0,
 ) -> Times:
     """Medians of each part's time, taken in turn after a round that does not count.
 
@@ -236,6 +258,7 @@ def measure_times(
         head: the full head on one hidden state. It must wait for its result, as the others must;
             on a GPU a callable ends with a synchronisation.
         head_weights: how many weights the head has.
+        rounds, seconds: both at least.
 
     Raises:
         ValueError: a draft length, number of weights or rounds below 1.
@@ -256,31 +279,46 @@ def measure_times(
             f"measure_times: draft_length is {draft_length}, head_weights {head_weights} and "
             f"rounds {rounds}; each needs to be at least 1"
         )
-    calls: Mapping[str, Callable[[], object]] = {
-        "target_alone": lambda: target(1),
-        "target_verify": lambda: target(draft_length + 1),
-        "drafter_body": drafter_body,
-        "head": head,
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(rounds + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if turn:
-                seconds[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    calls: Sequence[Callable[[], object]] = (
+        lambda: target(1),
+        lambda: target(draft_length + 1),
+        drafter_body,
+        head,
+    )
+    for call in calls:
+        call()
+    measured: list[Times] = []
+    end = time.perf_counter() + seconds
+    with Watch() as watch:
+        while len(measured) < rounds or time.perf_counter() < end:
+            alone, verify, body, full_head = map(timed, calls)
+            measured.append(Times(draft_length, alone, verify, body, full_head / head_weights))
     return Times(
         draft_length,
-        medians["target_alone"],
-        medians["target_verify"],
-        medians["drafter_body"],
-        medians["head"] / head_weights,
+        statistics.median(one.target_alone for one in measured),
+        statistics.median(one.target_verify for one in measured),
+        statistics.median(one.drafter_body for one in measured),
+        statistics.median(one.head_weight for one in measured),
+        rounds=tuple(measured),
+        doubt=watch.doubt,
     )
 
 
+def timed(call: Callable[[], object]) -> float:
+    """A call's seconds."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 def measure_model_times(
-    target: Any, drafter: Any, context: Tensor, draft_length: int, *, rounds: int = ROUNDS
+    target: Any,
+    drafter: Any,
+    context: Tensor,
+    draft_length: int,
+    *,
+    rounds: int = ROUNDS,
+    seconds: float = 0.0,
 ) -> Times:
     """`measure_times` of two Hugging Face causal language models.
 
@@ -288,6 +326,7 @@ def measure_model_times(
         target, drafter: on any device; the drafter's head is `drafter.get_output_embeddings()`.
         context: `[L]` int64 token ids that stand in both models' caches, at least one.
         draft_length: K.
+        rounds, seconds: both at least.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -313,6 +352,7 @@ def measure_model_times(
             head=full_head,
             head_weights=head.weight.numel(),
             rounds=rounds,
+            seconds=seconds,
         )
 
 

@@ -21,17 +21,22 @@ from rdk_cuda.integrations.saved_drafter import save_drafter
 from .calibrate import Request, Setting
 from .errors import InputError
 from .evaluation import evaluate_models
-from .evaluation_files import Row
-from .evaluation_table import show_rows
+from .evaluation_files import TIMED, Row
+from .evaluation_table import show_notes, show_rows
 from .files import without_nan
 from .kept_tokens import Choice, choice_of_tokens
-from .models import Models, load_models, quiet
+from .models import Models, load_models, quiet, weight_sample
 from .progress import Stages
 from .recorded_text import RecordingFile
-from .text import Document, read_documents, window_length
+from .text import (
+    HELD_OUT_POSITIONS,
+    Document,
+    positions_of_all,
+    read_documents,
+    window_length,
+)
 from .versions import versions
 
-HELD_OUT_POSITIONS = 8192
 EVERY = 5  # document is held out, if none are given
 
 Documents = Sequence[Document]
@@ -215,9 +220,9 @@ def measure(
     models: Models, request: Request, drafters: Sequence[Calibrated], text: Text, stages: Stages
 ) -> list[list[Row]]:
     """For each, what the full, the pruned and the calibrated drafter are worth on held-out text."""
-    windows = cut_windows(
-        [document.ids for document in text.held_out], HELD_OUT_POSITIONS, text.held_out_length
-    )
+    length = text.held_out_length
+    positions = positions_of_all(text.held_out, length, HELD_OUT_POSITIONS)
+    windows = cut_windows([document.ids for document in text.held_out], positions, length)
     methods: dict[float, list[Method]] = {}
     for one in drafters:
         chosen = methods.setdefault(one.setting.temperature, [Method.full(models.drafter_head)])
@@ -251,7 +256,9 @@ def save(
         with place as folder:
             for one, measured in zip(drafters, rows, strict=True):
                 output = request.output if folder is None else folder / request.name(one.setting)
-                save_one(models, request, one, output, settings_of(request, one, text, measured))
+                save_one(
+                    models, request, one, output, settings_of(models, request, one, text, measured)
+                )
     except SavedDrafterError as error:
         raise InputError(f"--out {error.reason}") from error
 
@@ -274,7 +281,7 @@ def save_one(
 
 
 def settings_of(
-    request: Request, one: Calibrated, text: Text, rows: Sequence[Row]
+    models: Models, request: Request, one: Calibrated, text: Text, rows: Sequence[Row]
 ) -> dict[str, Any]:
     """What `calibration.json` says."""
     dynamic = None
@@ -297,10 +304,11 @@ def settings_of(
         "text": files_of(text.calibration),
         "held_out": files_of(text.held_out),
         "versions": versions(),
+        "target_weights": weight_sample(models.target),
         "dynamic_tokens": dynamic,
         "tuned": one.method.tuned,
         # The times of the models are of this moment and machine: `evaluate` measures them anew.
-        "figures": without_nan([{**row, "speed_up": None} for row in rows]),
+        "figures": without_nan([{**row, **dict.fromkeys(TIMED)} for row in rows]),
     }
 
 
@@ -329,6 +337,8 @@ def show(
             f"\n{kept.draft_size} of {kept.target_size} tokens are kept, which have "
             f"{one.coverage:.1%} of the target's mean probability. Chosen: {one.method.tuned}."
         )
+    console.print()
+    show_notes(console, [row for measured in rows for row in measured])
     if text.left_out:
         say(
             f"{text.left_out} documents were left out, shorter than the {text.calibration_length} "

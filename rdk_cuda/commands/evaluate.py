@@ -35,12 +35,17 @@ def add_command(commands: Any) -> None:
         "--temperature",
         type=temperature,
         nargs="+",
-        default=(1.0, 0.8, 0.6, 0.0),
         metavar="T",
-        help="of target and drafter, 0 for greedy (1 0.8 0.6 0)",
+        help="of target and drafter, 0 for greedy (the one calibrated for)",
     )
     add("--draft-length", type=natural, default=4, metavar="K", help="drafts a pass (%(default)s)")
-    add("--positions", type=natural, default=8192, metavar="N", help="to measure on (%(default)s)")
+    add(
+        "--positions",
+        type=natural,
+        metavar="N",
+        help="to measure at, spread over the documents "
+        "(8192, or more, so that every document has a window of them)",
+    )
     add(
         "--output",
         type=Path,

@@ -27,6 +27,8 @@ from .evaluation_files import Row, evaluation_row
 if TYPE_CHECKING:
     from .models import Models
 
+TIMING_SECONDS = 1.0  # at least; a load that comes and goes shows in the spread
+
 __all__ = ["evaluate", "evaluate_models", "head_cost"]
 
 
@@ -77,6 +79,9 @@ def evaluate(
                 keep=method.keep,
                 method=method.name,
                 tuned=method.tuned,
+                positions=rate.numel(),
+                windows=len(windows),
+                documents=len(bootstrap.members),
                 **figures(method, full_head, rate, columns, draft_length, times, head_dtype),
                 **labels,
             )
@@ -94,7 +99,9 @@ def evaluate_models(
 ) -> list[Row]:
     """As `evaluate`, with what the models' passes take on this machine."""
     context = torch.tensor(windows[0].ids[: -draft_length - 1], dtype=torch.int64, device="cpu")
-    times = measure_model_times(models.target, models.drafter, context, draft_length)
+    times = measure_model_times(
+        models.target, models.drafter, context, draft_length, seconds=TIMING_SECONDS
+    )
     read = read_models(models.target, models.drafter)
     return evaluate(
         read,
@@ -126,7 +133,7 @@ def figures(
     draft_length: int,
     times: Times | None,
     head_dtype: torch.dtype,
-) -> dict[str, float | None]:
+) -> dict[str, float | str | None]:
     """What a method costs, and what its acceptance is worth."""
     cost = head_cost(method, full_head, dynamic_columns, head_dtype)
     length = float(expected_accepted_length(rates, draft_length).double().mean())
@@ -139,8 +146,21 @@ def figures(
         "accepted_length": length,
         "head_bytes": cost.bytes_read(),
         "head_flops": cost.flops,
-        "speed_up": None if times is None else times.speed_up(length, cost),
+        **predicted_speed_up(times, length, cost),
     }
+
+
+def predicted_speed_up(
+    times: Times | None, accepted_length: float, cost: HeadCost
+) -> dict[str, float | str | None]:
+    """With its spread, and what speaks against it; none where the times contradict each other."""
+    if times is None:
+        return {}
+    if times.contradiction is not None:
+        return {"doubt": f"No speed-up is predicted: {times.contradiction}. Measure again."}
+    value, low, high = times.speed_up_spread(accepted_length, cost)
+    figures = {"speed_up": value, "speed_up_low": low, "speed_up_high": high}
+    return {**figures, "doubt": times.doubt}
 
 
 def head_cost(

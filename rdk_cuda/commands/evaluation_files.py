@@ -12,7 +12,11 @@
     accepted_length       expected number of accepted drafts, of `draft_length`
     head_bytes            bytes of weights that the head reads for a position, as they are saved
     head_flops            floating-point operations of the head for a position
-    speed_up              predicted, over the target alone
+    speed_up              predicted, over the target alone: the median over rounds of measuring,
+                          with the ends of the middle 80 %
+    doubt                 why the times, and so the speed-up, are not to be trusted, in a sentence
+    positions, windows, documents
+                          what was measured on
 
 A figure that does not apply is empty in the CSV file and null in JSON.
 """
@@ -33,12 +37,16 @@ __all__ = ["FIELDS", "Row", "evaluation_row", "read_evaluation", "write_evaluati
 
 FORMAT, FORMAT_VERSION = "rdk_cuda.evaluation", 1
 
+TIMED = ("speed_up", "speed_up_low", "speed_up_high", "doubt")  # of this moment and machine
+
 FIELDS = (
     *("pair", "corpus", "calibrated_on", "temperature", "keep", "method"),
     *("head_rows", "virtual_rows", "dynamic_columns"),
     *("acceptance", "acceptance_low", "acceptance_high"),
     *("recovered", "recovered_low", "recovered_high"),
-    *("draft_length", "accepted_length", "head_bytes", "head_flops", "speed_up", "tuned"),
+    *("draft_length", "accepted_length", "head_bytes", "head_flops"),
+    *TIMED,
+    *("positions", "windows", "documents", "tuned"),
 )
 
 Row = dict[str, Any]

@@ -58,16 +58,27 @@ def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:
         here = [row for row in rows if row["temperature"] == temperature]
         pruned = [row for row in here if row["method"] != names.FULL]
         ceiling = [row["acceptance"] for row in here if row["method"] == names.FULL]
-        for value in ceiling:
-            axes.axhline(value, color=GREY, ls="--", lw=1.2, label=names.FULL)
-        lowest = lowest_shown(pruned, ceiling)
+        for row in here:
+            if row["method"] == names.FULL:
+                axes.axhline(row["acceptance"], color=GREY, ls="--", lw=1.2, label=names.FULL)
+                if known(row, "acceptance"):
+                    around = row["acceptance_low"], row["acceptance_high"]
+                    axes.axhspan(*around, color=GREY, alpha=0.12, lw=0)
+        shown = [row for row in here if row["method"] in (names.FULL, *ENDS)]
+        ends = [
+            row[f"acceptance_{end}"]
+            for row in shown
+            for end in ("low", "high")
+            if known(row, "acceptance")
+        ]
+        lowest = lowest_shown(pruned, [*ceiling, *ends])
         below = []
         for method, points in by_method(pruned):
             if max(point["acceptance"] for point in points) < lowest:
                 below.append(f"{method}: {spread(points)}")
                 continue
             draw_line(axes, points, "keep", "acceptance", method, bands=ENDS)
-        highest = max([*ceiling, *(row["acceptance"] for row in pruned)])
+        highest = max([*ceiling, *ends, *(row["acceptance"] for row in pruned)])
         axes.set_ylim(lowest, highest + 0.06 * (highest - lowest))
         if below:
             text = "below: " + "\n".join(below)
@@ -77,10 +88,19 @@ def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:
         keep_ticks(axes, sorted({row["keep"] for row in pruned}))
     figure.supylabel("acceptance, mean of $\\sum_x \\min(p(x), q(x))$", fontsize=10)
     legend_below(figure, panels)
-    figure.suptitle(
-        f"{title}; bands, of two methods: 95 % intervals, bootstrap over documents", fontsize=10
-    )
+    caption = "shaded and bars: 95 % intervals, bootstrap over documents"
+    figure.suptitle(with_caption(title, caption, rows, "acceptance"), fontsize=10)
     return figure
+
+
+def with_caption(title: str, caption: str, rows: Sequence[Row], figure: str) -> str:
+    """A title that explains intervals where there are any."""
+    return f"{title}; {caption}" if any(known(row, figure) for row in rows) else title
+
+
+def known(row: Row, figure: str) -> bool:
+    """Whether a row's figure has an interval."""
+    return not math.isnan(number(row[f"{figure}_low"]) + number(row[f"{figure}_high"]))
 
 
 def panels_of(
@@ -116,7 +136,10 @@ def by_method(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
 def draw_line(
     axes: Axes, rows: list[Row], x: str, y: str, label: str, *, bands: Sequence[str]
 ) -> None:
-    """A line through a method's rows; with its intervals if it is among `bands`."""
+    """A line through a method's rows; with its intervals if it is among `bands`.
+
+    A band needs two places: at a single one the interval is a bar.
+    """
     style = STYLES.get(label, Style(GREY))
     rows = sorted(rows, key=lambda row: row[x])
     places = [row[x] for row in rows]
@@ -133,15 +156,18 @@ def draw_line(
         label=label,
         zorder=3 if main else 2,
     )
-    if label in bands:
+    if label in bands and len(places) > 1:
         axes.fill_between(places, lows, highs, color=style.colour, alpha=0.12, lw=0)
+    elif label in bands and known(rows[0], y):
+        ends = [[abs(values[0] - lows[0])], [abs(highs[0] - values[0])]]
+        axes.errorbar(places, values, yerr=ends, fmt="none", ecolor=style.colour, capsize=4)
 
 
-def lowest_shown(pruned: Sequence[Row], ceiling: Sequence[float]) -> float:
+def lowest_shown(pruned: Sequence[Row], others: Sequence[float]) -> float:
     """Where the axis begins: a little below what pruning alone leaves."""
     alone = [row["acceptance"] for row in pruned if row["method"] == names.PRUNED]
     values = alone or [row["acceptance"] for row in pruned]
-    lowest, highest = float(min([*values, *ceiling])), float(max([*values, *ceiling]))
+    lowest, highest = float(min([*values, *others])), float(max([*values, *others]))
     return lowest - 0.15 * (highest - lowest) - 0.005
 
 

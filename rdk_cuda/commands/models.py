@@ -16,6 +16,7 @@ from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from .errors import InputError
 
 SHIPPED = Path(__file__).parents[1] / "demo" / "models"
+SAMPLED = 64  # weights that a model is recognised by
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
 
@@ -211,3 +212,34 @@ def head_size(model: Any) -> int:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its kind if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def weight_sample(model: Any) -> list[float]:
+    """`SAMPLED` of a model's weights: enough to tell whether another directory has the same ones.
+
+    They are taken by the sorted names of its matrices, from places that depend on shapes alone.
+    """
+    matrices = [weight for _, weight in sorted(model.named_parameters()) if weight.dim() > 1]
+    sample = []
+    for turn in range(SAMPLED):
+        weight = matrices[turn * len(matrices) // SAMPLED].detach().flatten()
+        place = (2 * turn + 1) * weight.numel() // (2 * SAMPLED)
+        sample.append(float(weight[place]))
+    return sample
+
+
+def same_weights(sample: object, model: Any) -> bool | None:
+    """Whether a model has the weights of a `weight_sample`; None of what is no such sample.
+
+    Copies in bfloat16 or float16 are the same model: what differs by no more than rounding to
+    either counts as equal. Training changes weights by more, somewhere in the sample.
+    """
+    try:
+        expected = torch.tensor(sample, dtype=torch.float64, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if expected.shape != (SAMPLED,) or not bool(expected.isfinite().all()):
+        return None
+    found = torch.tensor(weight_sample(model), dtype=torch.float64, device="cpu")
+    bfloat16, float16 = 2**-8, 2**-24  # the latter's smallest number, below which it has no digits
+    return torch.allclose(found, expected, rtol=bfloat16, atol=float16)

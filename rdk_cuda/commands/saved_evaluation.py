@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -12,7 +15,8 @@ from rdk_cuda import Affinity
 from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
 from rdk_cuda.calibration.heads import prune_head
 from rdk_cuda.calibration.methods import PRUNED, RECOMMENDED, Method
-from rdk_cuda.calibration.windows import cut_windows
+from rdk_cuda.calibration.windows import Window, cut_windows
+from rdk_cuda.integrations.saved_directory import SETTINGS
 from rdk_cuda.integrations.saved_drafter import (
     MODEL,
     SavedDrafterError,
@@ -24,12 +28,20 @@ from .errors import InputError
 from .evaluation import evaluate_models
 from .evaluation_files import write_evaluation
 from .evaluation_plots import acceptance_figure
-from .evaluation_table import show_rows
+from .evaluation_table import counted, show_notes, show_rows
 from .files import write_figure
-from .models import load_models, quiet
+from .models import load_models, quiet, same_weights
 from .progress import Stages
-from .text import read_documents, window_length
+from .text import (
+    HELD_OUT_POSITIONS,
+    Document,
+    positions_of_all,
+    read_documents,
+    window_length,
+)
 from .versions import versions
+
+NAMED = 3  # documents, of those that were left out
 
 
 def evaluate_saved(arguments: argparse.Namespace) -> int:
@@ -49,30 +61,96 @@ def evaluate_saved(arguments: argparse.Namespace) -> int:
         raise InputError(error.reason) from error
     documents = read_documents(models.tokenizer, arguments.text)
     length = window_length(documents, models.context, arguments.draft_length)
-    windows = cut_windows([document.ids for document in documents], arguments.positions, length)
+    positions = arguments.positions or positions_of_all(documents, length, HELD_OUT_POSITIONS)
+    windows = cut_windows([document.ids for document in documents], positions, length)
+    calibrated_for = calibrated_temperature(directory, settings)
     methods = methods_of(models.drafter_head, drafter, str(settings.get("tuned", "")))
     with Stages() as stages:
         rows = evaluate_models(
             models,
-            dict.fromkeys(arguments.temperature, methods),
+            dict.fromkeys(arguments.temperature or [calibrated_for], methods),
             windows,
             draft_length=arguments.draft_length,
             each=stages.each,
             seed=arguments.seed,
         )
     console = Console()
-    show_rows(console, rows)
+    measured = what_was_measured(documents, windows, length)
+    same_target = same_weights(settings.get("target_weights"), models.target)
+    about_text = " ".join([*left_out(measured), *other_target(same_target, arguments.target)])
+    show_rows(console, rows, calibrated_for)
+    console.print()
+    show_notes(console, rows, about_text)
     path = arguments.output / "evaluation.json"
     about = {
         "text": [{"name": document.name, "sha256": document.sha256} for document in documents],
+        "measured": measured,
+        "calibrated_target": same_target,
         "versions": versions(),
-        "calibration": {**settings, "figures": None},
+        "calibration": {**settings, "figures": None, "target_weights": None},
     }
     table = write_evaluation(rows, about, path)
     picture = path.with_suffix(".png")
     write_figure(acceptance_figure(rows, "Held-out text"), picture)
     console.print(f"\n{path}, {table} and {picture} written.", soft_wrap=True, highlight=False)
     return 0
+
+
+def calibrated_temperature(directory: Path, settings: Mapping[str, Any]) -> float:
+    """The temperature that the offsets and the kept tokens are for; 1 where none is named."""
+    said = settings.get("temperature", 1.0)
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 <= said < math.inf:
+        raise InputError(
+            f"{directory / SETTINGS}: temperature is {said!r}; needs a number, 0 or more: "
+            "calibrate again"
+        )
+    return float(said)
+
+
+def what_was_measured(
+    documents: Sequence[Document], windows: Sequence[Window], length: int
+) -> dict[str, Any]:
+    """How much of the text that was given."""
+    return {
+        "positions": length * len(windows),
+        "positions_given": sum(len(document.ids) for document in documents),
+        "windows": len(windows),
+        "window_length": length,
+        "documents": len({window.document for window in windows}),
+        "documents_given": len(documents),
+        "documents_too_short": [each.name for each in documents if len(each.ids) < length],
+    }
+
+
+def left_out(measured: Mapping[str, Any]) -> list[str]:
+    """What share of the text was measured, and which documents were not."""
+    share = measured["positions"] / measured["positions_given"]
+    sentences = [
+        f"That is {share:.0%} of the {measured['positions_given']} positions of "
+        f"{counted(measured['documents_given'], 'document')} given."
+    ]
+    if short := measured["documents_too_short"]:
+        names = ", ".join(short[:NAMED]) + (", ..." if len(short) > NAMED else "")
+        sentences.append(
+            f"{len(short)} of them left out, shorter than the {measured['window_length']} tokens "
+            f"that are read at once: {names}."
+        )
+    others = measured["documents_given"] - measured["documents"] - len(short)
+    if others:
+        sentences.append(f"{others} more left out for --positions; the default measures in all.")
+    return sentences
+
+
+def other_target(same: bool | None, target: Path) -> list[str]:
+    """A warning where the affinity was made for another target than this one."""
+    if same is None:
+        return ["It was not recorded which target this was calibrated for."]
+    if same:
+        return []
+    return [
+        f"Not the target that this was calibrated for: the weights in {target} are others. The "
+        "figures are those of drafting for it all the same; calibrate for it to do better."
+    ]
 
 
 def methods_of(full_head: FullHead, drafter: PrunedDrafter, tuned: str) -> list[Method]:

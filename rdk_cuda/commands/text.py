@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .errors import InputError
 
 WINDOW = 512  # tokens that are read at once, if the models and most documents have them
+HELD_OUT_POSITIONS = 8192  # to measure at, at least
 
 
 class Document(NamedTuple):
@@ -53,6 +54,11 @@ def read_documents(tokenizer: Any, files: Iterable[Path], option: str = "--text"
         digest = hashlib.sha256(content).hexdigest()
         documents.append(Document(file.name, digest, encode(tokenizer, text)))
     return documents
+
+
+def positions_of_all(documents: Sequence[Document], length: int, least: int) -> int:
+    """At least `least` positions, and a window for each document that has `length` tokens."""
+    return max(least, length * sum(len(document.ids) >= length for document in documents))
 
 
 def window_length(

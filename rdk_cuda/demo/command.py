@@ -70,6 +70,7 @@ def results_of(models: Models, settings: Settings, measured: Measured) -> dict[s
             "documents": len(bootstrap.members),
         },
         "table": rows,
+        "times_doubt": measured.doubt,
         "checks": [asdict(check) for check in measured.checks],
         "continuation": continuation(models.tokenizer, measured),
         "plot": plot_data(rows),

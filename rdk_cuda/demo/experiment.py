@@ -23,7 +23,7 @@ from .arguments import Settings
 from .calibration import build_methods, calibrate
 from .checks import Check, check_greedy, check_lossless, greedy_outputs
 from .corpus import held_out_files, training_files
-from .decoding import Decoded, decode, decoder_of
+from .decoding import Decoded, decode_in_turn, decoder_of
 from .text import WINDOW, Prompt, held_out_prompts, windows_of
 
 CALIBRATION_FACTOR = 3  # calibration positions for each held-out one
@@ -38,6 +38,7 @@ class Measured:
         rates: `[methods, windows, positions]`, acceptance on the held-out windows.
         alone: the target's own decoding.
         decoded: every method's.
+        doubt: a sentence, if their times are not to be trusted.
     """
 
     material: Material
@@ -47,6 +48,7 @@ class Measured:
     prompts: list[Prompt]
     alone: Decoded
     decoded: list[Decoded]
+    doubt: str | None
     checks: list[Check]
 
 
@@ -69,15 +71,14 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     drafters = {settings.temperature: [method.drafter for method in methods]}
     read = read_models(models.target, models.drafter)
     rates = measure_acceptance(read, models.drafter_head, drafters, reading)[settings.temperature]
-    alone, *decoded = [
-        decode(decoder_of(models, method, settings.draft_length), prompts, settings)
-        for method in stages.each([None, *methods], f"Decoding {len(prompts)} prompts")
-    ]
+    (alone, *decoded), doubt = decode_in_turn(
+        models, [None, *methods], prompts, settings, stages.each
+    )
     checks = [
         greedy_check(models, methods, prompts, settings, stages),
         lossless_check(models, methods[-1], held_out, rates[-1], settings, stages),
     ]
-    return Measured(material, methods, held_out, rates, prompts, alone, decoded, checks)
+    return Measured(material, methods, held_out, rates, prompts, alone, decoded, doubt, checks)
 
 
 def choose_prompts(models: Models, settings: Settings) -> list[Prompt]:

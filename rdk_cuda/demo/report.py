@@ -9,6 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rdk_cuda.calibration.methods import FIRST_ORDER, PRUNED, RECOMMENDED, VIRTUAL
+from rdk_cuda.calibration.timing import contradiction
+from rdk_cuda.commands.evaluation_table import ABOVE_FULL
 from rdk_cuda.generation import Kind
 
 from .results import TARGET_ALONE
@@ -33,7 +35,7 @@ def show(console: Console, results: dict[str, Any]) -> None:
     """Everything, in order."""
     positions, rows = results["positions"], results["table"]
     show_table(console, rows, results["settings"]["temperature"])
-    for note in notes(rows, positions):
+    for note in notes(rows, positions, results["times_doubt"]):
         console.print(f"\n{note}", highlight=False)
     show_continuation(console, **results["continuation"])
     show_checks(console, results["checks"])
@@ -94,7 +96,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-def notes(rows: Sequence[dict[str, Any]], positions: dict[str, int]) -> list[str]:
+def notes(
+    rows: Sequence[dict[str, Any]], positions: dict[str, int], doubt: str | None
+) -> list[str]:
     """What the table does not say by itself."""
     sentences = [
         f"Acceptance is the mean of sum min(p, q), exact, over {positions['held_out']} positions "
@@ -103,17 +107,14 @@ def notes(rows: Sequence[dict[str, Any]], positions: dict[str, int]) -> list[str
         "drafts accepted for each target pass."
     ]
     if any(row["recovered"] and row["recovered"]["value"] > 1 for row in rows):
-        sentences.append(
-            "More than 100 % is no error: redistribution also carries the target's mean "
-            "probabilities, which the full drafter does not have."
-        )
+        sentences.append(ABOVE_FULL)
     sentences.append(
         "Dynamic tokens are pruned ones of the recent context and likely successors of the last "
         "token; behind the + stands how many a position has on average. First-order RDK spreads "
         f"kept tokens too. Chosen on calibration text: its {tuned(rows, FIRST_ORDER)}; alone "
         f"{tuned(rows, VIRTUAL)}; beside dynamic ones {tuned(rows, RECOMMENDED)}."
     )
-    return [*sentences, time_sentence(rows)]
+    return [*sentences, time_sentence(rows, doubt)]
 
 
 def tuned(rows: Sequence[dict[str, Any]], method: str) -> str:
@@ -122,19 +123,33 @@ def tuned(rows: Sequence[dict[str, Any]], method: str) -> str:
     return ", ".join(f"{row['tuned']} (at {percent(row['keep'])})" for row in chosen)
 
 
-def time_sentence(rows: Sequence[dict[str, Any]]) -> str:
-    """Whether drafting saved time, from what was measured."""
-    alone, *others = rows
-    best = max(others, key=lambda row: float(row["tokens_per_second"]))
-    factor = best["tokens_per_second"] / alone["tokens_per_second"]
+def time_sentence(rows: Sequence[dict[str, Any]], doubt: str | None) -> str:
+    """Whether drafting saved time, from what was measured; no ratio that cannot be."""
+    _, *others = rows
+    best = max(others, key=lambda row: float(row["relative_speed"]["value"]))
+    factor, low, high, rounds = best["relative_speed"].values()
     passes = best["target_passes_per_token"]
+    if reason := next(filter(None, map(contradiction, map(pass_time, others))), None):
+        return f"Time: none is told, for {reason}. Run it again on a quiet machine."
     name = best["method"] if best["keep"] == 1 else f"{best['method']} at {percent(best['keep'])}"
-    return (
+    verdict = "."
+    if high < 1:
+        verdict = ": no gain with these models on this machine."
+    elif low < 1:
+        verdict = ": neither gain nor loss is certain."
+    sentence = (
         f"Time: the fastest drafter here, {name}, saves {1 - passes:.0%} of the target's passes, "
-        f"but each, with its drafts, takes {1 / (passes * factor):.1f} times as long. Together "
-        f"that is {factor:.2f} times the target's own speed"
-        + (": no gain with these models on this machine." if factor < 1 else ".")
+        f"but each, with its drafts, takes {pass_time(best):.1f} times as long. Together "
+        f"that is {factor:.2f} times the target's own speed ({low:.2f} to {high:.2f} in {rounds} "
+        f"rounds, the methods in turn){verdict}"
     )
+    return sentence if doubt is None else f"{sentence} {doubt}"
+
+
+def pass_time(row: dict[str, Any]) -> float:
+    """Of a pass of the target with its drafts, relative to one of the target alone."""
+    passes, speed = row["target_passes_per_token"], row["relative_speed"]["value"]
+    return float(1 / (passes * speed))
 
 
 def show_continuation(

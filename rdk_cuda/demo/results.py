@@ -1,6 +1,7 @@
 """What the demo found: the rows of the table, and the files it leaves behind."""
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from rdk_cuda.calibration.acceptance import Bootstrap, Interval, recovered_share
@@ -27,7 +28,7 @@ def table_rows(
             "acceptance": None,
             "recovered": None,
             "tuned": None,
-            **decoding_figures(measured.alone),
+            **decoding_figures(measured.alone, measured.alone),
         }
     ]
     baseline = {m.keep: rate for m, rate in zip(methods, rates, strict=True) if m.name == PRUNED}
@@ -44,23 +45,26 @@ def table_rows(
                 "acceptance": plain(bootstrap.mean(rate)),
                 "recovered": plain(share),
                 "tuned": method.tuned,
-                **decoding_figures(run),
+                **decoding_figures(run, measured.alone),
             }
         )
     return rows
 
 
-def decoding_figures(run: Decoded) -> dict[str, Any]:
-    """A row's figures from real decoding."""
-    counts = run.statistics
+def decoding_figures(run: Decoded, alone: Decoded) -> dict[str, Any]:
+    """A row's figures from real decoding; its speed against the target alone, of each round."""
+    counts, seconds = run.statistics, sum(run.seconds)
+    ratios = [ours / theirs for ours, theirs in zip(run.speeds, alone.speeds, strict=True)]
+    speed = {"value": median(ratios), "low": min(ratios), "high": max(ratios)}
     return {
         "accepted_length": counts.mean_accepted_length,
         "target_passes_per_token": counts.target_passes_per_token,
-        "tokens_per_second": run.tokens_per_second,
+        "tokens_per_second": counts.tokens / seconds,
+        "relative_speed": {**speed, "rounds": len(ratios)},
         "acceptance_by_place": counts.acceptance,
         "tokens": counts.tokens,
         "out_of_vocabulary_tokens": counts.recovered,
-        "seconds": run.seconds,
+        "seconds": seconds,
     }
 
 

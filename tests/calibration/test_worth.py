@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -212,3 +214,53 @@ def test_models_are_timed_behind_their_context_and_left_as_they_were() -> None:
     assert min(times.target_alone, times.target_verify, times.head_weight) > 0
     # Target alone, target over 4, drafter body; behind 7 tokens every time.
     assert seen[-9:] == [(1, 8), (4, 11), (1, 8)] * 3
+
+
+# Times that others disturbed.
+
+
+def noisy(seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch, rounds: int = 5) -> Times:
+    """Measured with a clock by which target alone, verification, body and head take these."""
+    clock, turn = [0.0], [0]
+    monkeypatch.setattr(worth.time, "perf_counter", lambda: clock[0])
+
+    def call(*_: object) -> None:
+        clock[0] += seconds[turn[0] % len(seconds)]
+        turn[0] += 1
+
+    parts = {"target": call, "drafter_body": call, "head": call}
+    return measure_times(DRAFTS, **parts, head_weights=1, rounds=rounds)
+
+
+def test_times_that_contradict_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five tokens in a tenth of the time of one, as on a machine that others had left meanwhile."""
+    times = noisy([10.0, 1.0, 0.1, 0.1], monkeypatch)
+    assert times.speed_up(3.0, HeadCost(1, 1)) > 1 + DRAFTS  # which is what nobody may be told
+    assert "took 0.10 times as long as one over a single token" in str(times.contradiction)
+    assert noisy([10.0, 9.7, 0.1, 0.1], monkeypatch).contradiction is None
+
+
+def test_a_speed_up_is_the_median_over_rounds_and_has_a_spread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In every other round but one all took twice as long, target and drafter alike."""
+    quiet, busy = [8.0, 10.0, 1.0, 1.0], [16.0, 20.0, 2.0, 2.0]
+    head, expected = HeadCost(1, 1), 4 * 8 / (10 + DRAFTS * 2)
+    # The warm-up takes the first four.
+    times = noisy([*quiet, *quiet, *busy, *quiet, *busy, *quiet], monkeypatch)
+    assert times.speed_up_spread(3.0, head) == pytest.approx((expected,) * 3)
+    # Load that changes within rounds is seen.
+    uneven = noisy(
+        [*quiet, *quiet, 8.0, 20.0, 2.0, 2.0, *quiet, 16.0, 10.0, 1.0, 1.0, *quiet], monkeypatch
+    )
+    value, low, high = uneven.speed_up_spread(3.0, head)
+    assert value == pytest.approx(expected) == pytest.approx(uneven.speed_up(3.0, head))
+    assert low < 0.8 * value < 1.2 * value < high
+
+
+def test_measuring_goes_on_for_the_time_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(worth.time, "perf_counter", lambda: next(clock))
+    parts = {"target": int, "drafter_body": lambda: None, "head": lambda: None}
+    times = measure_times(1, **parts, head_weights=1, rounds=2, seconds=100.0)
+    assert len(times.rounds) > 5

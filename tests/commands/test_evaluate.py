@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("transformers")
 pytest.importorskip("sklearn")
@@ -25,6 +26,8 @@ import rdk_cuda
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration.acceptance import acceptance
 from rdk_cuda.calibration.windows import Window
+from rdk_cuda.calibration.worth import Times
+from rdk_cuda.commands import evaluation
 from rdk_cuda.commands.evaluation_files import FIELDS, read_evaluation
 from rdk_cuda.commands.models import Models
 from rdk_cuda.integrations.saved_drafter import load_drafter
@@ -38,8 +41,9 @@ METHODS = ["full drafter", "pruned drafter", "virtual+dynamic"]
 
 
 @pytest.fixture(autouse=True)
-def _in_one_thread(one_thread: None) -> None:
+def _in_one_thread(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The models are tiny."""
+    monkeypatch.setattr(evaluation, "TIMING_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,8 @@ def test_it_writes_json_csv_and_picture_and_prints_the_table(
     folder: Path, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "new" / "output"
-    assert main(arguments(folder, directories[0], output)) == 0
+    temperatures = ("--temperature", 1, 0.8, 0.6, 0)
+    assert main(arguments(folder, directories[0], output, *temperatures)) == 0
     printed = capsys.readouterr().out
     assert sorted(path.name for path in output.iterdir()) == [
         "evaluation.csv",
@@ -80,7 +85,6 @@ def test_it_writes_json_csv_and_picture_and_prints_the_table(
     for row in rows:
         assert 0 <= row["acceptance_low"] <= row["acceptance"] <= row["acceptance_high"] <= 1
         assert row["draft_length"] == 4
-        assert row["speed_up"] > 0
     with (output / "evaluation.csv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     assert list(table[0]) == list(FIELDS)
@@ -105,6 +109,187 @@ def test_it_says_how_the_figures_came_about(
     assert content["calibration"]["held_out"] == content["text"]
     assert content["calibration"]["keep"] == 0.75
     assert content["rows"][2]["tuned"] == content["calibration"]["tuned"] != ""
+
+
+def text_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed, in one line."""
+    return " ".join(capsys.readouterr().out.split())
+
+
+def with_text(argv: list[str], *files: Path) -> list[str]:
+    place = argv.index("--text") + 1
+    return [*argv[:place], *map(str, files), *argv[argv.index("--output") :]]
+
+
+def test_the_default_temperature_is_the_calibrated_one(
+    directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_texts(tmp_path / "text", count=6)
+    made = command(directories, files[:4], tmp_path / "saved", "--temperature", 0.7)
+    assert main([*made, "--held-out", *map(str, files[4:])]) == 0
+    capsys.readouterr()
+    assert main(arguments(tmp_path, directories[0], tmp_path / "own")) == 0
+    assert "Temperature 0.7, held-out text:" in text_of(capsys)
+    rows = read_evaluation(tmp_path / "own" / "evaluation.json")["rows"]
+    assert {row["temperature"] for row in rows} == {0.7}
+    assert main(arguments(tmp_path, directories[0], tmp_path / "other", "--temperature", 1)) == 0
+    assert "Temperature 1 (calibrated for 0.7), held-out text:" in text_of(capsys)
+
+
+@pytest.fixture
+def few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rdk_cuda.commands.saved_evaluation.HELD_OUT_POSITIONS", 400)
+
+
+@pytest.mark.usefixtures("few_positions")
+def test_every_document_is_measured_unless_fewer_positions_are_asked_for(
+    folder: Path, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_texts(tmp_path / "many", count=7, words=60)
+    short = tmp_path / "short.txt"
+    short.write_text("def value in range")
+    argv = with_text(arguments(folder, directories[0], tmp_path), *files, short)
+    assert main(argv) == 0
+    printed = text_of(capsys)
+    content = read_evaluation(tmp_path / "evaluation.json")
+    measured = content["measured"]
+    assert measured["documents"] == measured["windows"] == 7
+    assert measured["documents_given"] == 8
+    assert measured["documents_too_short"] == ["short.txt"]
+    assert measured["positions"] == 7 * measured["window_length"] < measured["positions_given"]
+    for row in content["rows"]:
+        assert [row[name] for name in ("positions", "windows", "documents")] == [
+            measured["positions"],
+            7,
+            7,
+        ]
+    share = measured["positions"] / measured["positions_given"]
+    assert (
+        f"Measured at {measured['positions']} positions, in 7 windows of 7 documents. That is "
+        f"{share:.0%} of the {measured['positions_given']} positions of 8 documents given. 1 of "
+        f"them left out, shorter than the {measured['window_length']} tokens that are read at "
+        "once: short.txt."
+    ) in printed
+    assert "more left out" not in printed
+    assert main([*argv, "--positions", str(2 * measured["window_length"])]) == 0
+    assert "in 2 windows of 2 documents" in (printed := text_of(capsys))
+    assert "5 more left out for --positions" in printed
+
+
+def test_acceptance_is_printed_with_its_interval(
+    folder: Path, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(folder, directories[0], tmp_path)) == 0
+    printed = capsys.readouterr().out
+    for row in read_evaluation(tmp_path / "evaluation.json")["rows"]:
+        assert f"{row['acceptance']:.3f}" in printed
+        assert f"[{row['acceptance_low']:.3f}, {row['acceptance_high']:.3f}]" in printed
+    assert "95 % intervals, a bootstrap over documents" in " ".join(printed.split())
+    assert max(map(len, printed.split("Measured")[0].splitlines())) <= 80
+    assert "…" not in printed
+
+
+def test_one_document_has_no_intervals_and_the_reason_is_told(
+    folder: Path, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = with_text(arguments(folder, directories[0], tmp_path), folder / "text" / "4.txt")
+    assert main(argv) == 0
+    printed = text_of(capsys)
+    assert "There are no intervals: they are taken from how documents differ" in printed
+    assert "of 1 document." in printed
+    row = read_evaluation(tmp_path / "evaluation.json")["rows"][0]
+    assert (row["acceptance_low"], row["documents"]) == (None, 1)
+
+
+def test_times_that_cannot_be_are_no_speed_up(
+    folder: Path,
+    directories: Pair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = Times(4, 1.0, 0.1, drafter_body=1e-3, head_weight=1e-9)
+    monkeypatch.setattr(evaluation, "measure_model_times", lambda *given, **options: times)
+    assert main(arguments(folder, directories[0], tmp_path)) == 0
+    assert "No speed-up is predicted: a pass of the target over several" in text_of(capsys)
+    for row in read_evaluation(tmp_path / "evaluation.json")["rows"]:
+        assert row["speed_up"] is None
+        assert "took 0.10 times as long" in row["doubt"]
+
+
+def test_a_speed_up_has_its_spread_and_its_doubt(
+    folder: Path,
+    directories: Pair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds = tuple(Times(4, 1.0, slow, drafter_body=0.0, head_weight=0.0) for slow in (1, 2, 4))
+    doubt = "Others were at work on this machine (load 9.0): do not trust the times."
+    times = Times(4, 1.0, 2.0, drafter_body=0.0, head_weight=0.0, rounds=rounds, doubt=doubt)
+    monkeypatch.setattr(evaluation, "measure_model_times", lambda *given, **options: times)
+    assert main(arguments(folder, directories[0], tmp_path)) == 0
+    printed = text_of(capsys)
+    assert doubt in printed
+    assert "the middle 80 % of rounds" in printed
+    for row in read_evaluation(tmp_path / "evaluation.json")["rows"]:
+        assert row["speed_up"] == pytest.approx((1 + row["accepted_length"]) / 2)
+        assert row["speed_up_low"] < 0.8 * row["speed_up"] < 1.2 * row["speed_up_high"]
+        assert f"[{row['speed_up_low']:.2f}, {row['speed_up_high']:.2f}]" in printed
+        assert row["doubt"] == doubt
+
+
+def copy_of(target: Path, copy: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> Path:
+    """The target elsewhere, with other weights."""
+    shutil.copytree(target, copy)
+    weights = load_file(copy / "model.safetensors")
+    changed = {name: change(weight).contiguous() for name, weight in weights.items()}
+    save_file(changed, copy / "model.safetensors", {"format": "pt"})
+    return copy
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_copy_in_another_dtype_is_the_target_calibrated_for(
+    folder: Path,
+    directories: Pair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    dtype: torch.dtype,
+) -> None:
+    copy = copy_of(directories[0], tmp_path / "copy", lambda weight: weight.to(dtype))
+    assert main(arguments(folder, copy, tmp_path / "output")) == 0
+    assert "target that this was calibrated for" not in text_of(capsys)
+    content = read_evaluation(tmp_path / "output" / "evaluation.json")
+    assert content["calibrated_target"] is True
+
+
+def test_a_target_that_was_trained_on_is_noticed(
+    folder: Path, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A change of a hundredth of the weights' size."""
+
+    def trained(weight: torch.Tensor) -> torch.Tensor:
+        noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+        return weight + 0.01 * float(weight.float().std() if weight.dim() > 1 else 0) * noise
+
+    copy = copy_of(directories[0], tmp_path / "copy", trained)
+    assert main(arguments(folder, copy, tmp_path / "output")) == 0
+    assert f"Not the target that this was calibrated for: the weights in {copy}" in text_of(capsys)
+    content = read_evaluation(tmp_path / "output" / "evaluation.json")
+    assert content["calibrated_target"] is False
+
+
+@pytest.mark.parametrize("said", [None, "of mine", [1.0], [float("inf")] * 64])
+def test_a_target_that_was_not_recorded_is_not_judged(
+    spoiled: Path,
+    directories: Pair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    said: object,
+) -> None:
+    altered(spoiled / "saved", lambda settings: settings.update(target_weights=said))
+    assert main(arguments(spoiled, directories[0], tmp_path / "output")) == 0
+    assert "It was not recorded which target this was calibrated for." in text_of(capsys)
 
 
 def test_its_acceptance_is_that_of_the_loaded_drafter(
@@ -147,7 +332,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_files(
         "from rdk_cuda.commands import evaluation\n"
         "from rdk_cuda.__main__ import main\n"
         "evaluation.measure_acceptance = lambda *given: time.sleep(60)\n"
-        "evaluation.measure_model_times = lambda *given: print('Now', file=sys.stderr)\n"
+        "evaluation.measure_model_times = lambda *given, **options: print('Now', file=sys.stderr)\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     argv = arguments(folder, directories[0], tmp_path / "output")
@@ -315,6 +500,14 @@ def altered(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
     content = json.loads(file.read_text())
     change(content["settings"])
     file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("value", ["warm", -1, True, [1.0]])
+def test_a_temperature_that_was_altered_is_refused(
+    refused: Callable[..., str], spoiled: Path, value: object
+) -> None:
+    altered(spoiled / "saved", lambda settings: settings.update(temperature=value))
+    assert f"calibration.json: temperature is {value!r}; needs a number" in refused()
 
 
 @pytest.mark.parametrize("value", ["many", 3, {"width": -1}, {"height": 3}, []])

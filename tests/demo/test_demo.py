@@ -88,6 +88,9 @@ def test_the_file_has_the_table_as_numbers(results: dict[str, Any]) -> None:
     for row in rows:
         assert row["tokens"] == rows[0]["tokens"] >= 14 * 8
         assert row["tokens_per_second"] > 0
+        speed = row["relative_speed"]
+        assert 0 < speed["low"] <= speed["value"] <= speed["high"]
+        assert speed["rounds"] == 3
         assert 0.2 <= row["target_passes_per_token"] <= 1
         if row["method"] != "target alone":
             assert 0 < row["acceptance"]["value"] < 1
@@ -105,6 +108,7 @@ def test_the_file_says_how_the_figures_came_about(results: dict[str, Any]) -> No
     assert results["versions"]["threads"] == 1
     assert results["positions"]["held_out"] >= 400
     assert results["elapsed_seconds"] > 0
+    assert results["times_doubt"] is None or "do not trust" in results["times_doubt"]
     assert [point["method"] for point in results["plot"]] == METHODS[1:]
     assert [check["passed"] for check in results["checks"]] == [True, True]
     shown = results["continuation"]

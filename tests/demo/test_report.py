@@ -12,6 +12,11 @@ from rdk_cuda.demo.results import pieces, printable
 INTERVAL = {"value": 1.234, "low": 1.1, "high": 1.4}
 LOSS = {"value": -25.2, "low": -33, "high": -20}
 DECODED = {"accepted_length": 1.5, "target_passes_per_token": 0.4, "tokens_per_second": 1234.0}
+BUSY = "Others were at work on this machine (load 9.0): do not trust the times."
+
+
+def speed(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high, "rounds": 3}
 
 
 def row(method: str, keep: float | None, **others: Any) -> dict[str, Any]:
@@ -23,12 +28,13 @@ def row(method: str, keep: float | None, **others: Any) -> dict[str, Any]:
         "dynamic_columns": 0.0,
         **empty,
         **DECODED,
+        "relative_speed": speed(1.234, 1.2, 1.3),
         **others,
     }
 
 
 ROWS = [
-    row("target alone", None, tokens_per_second=1000.0),
+    row("target alone", None, tokens_per_second=1000.0, relative_speed=speed(1, 1, 1)),
     row("full drafter", 1.0),
     row("pruned drafter", 0.0625),
     row(
@@ -61,6 +67,7 @@ def results(**continuation: Any) -> dict[str, Any]:
         "settings": {"temperature": 1.0},
         "positions": {"held_out": 5376, "documents": 14},
         "table": ROWS,
+        "times_doubt": None,
         "checks": [{"name": "greedy output", "passed": False, "detail": "2 of 3", "figures": {}}],
         "continuation": {**shown, "pieces": [], "kinds": [], "tokens": [], **continuation},
     }
@@ -95,11 +102,40 @@ def test_with_colour_there_are_none() -> None:
     assert "⟦" not in text
 
 
-def test_time_is_told_whether_it_was_gained_or_lost() -> None:
-    assert "1.23 times the target's own speed." in report.time_sentence(ROWS)
-    slower = [row("target alone", None, tokens_per_second=3000.0), *ROWS[1:]]
-    assert "no gain with these models on this machine" in report.time_sentence(slower)
-    assert "saves 60%" in report.time_sentence(slower)
+def told(value: float, low: float, high: float, passes: float = 0.4) -> str:
+    """The sentence about time, where one drafter was so much faster than the target alone."""
+    drafter = row("full drafter", 1.0, relative_speed=speed(value, low, high))
+    drafter["target_passes_per_token"] = passes
+    drafter["tokens_per_second"] = value * ROWS[0]["tokens_per_second"]
+    return report.time_sentence([ROWS[0], drafter], None)
+
+
+def test_time_is_told_with_its_spread_and_whether_it_was_gained_or_lost() -> None:
+    gain, unsure, loss = told(1.23, 1.2, 1.3), told(1.02, 0.9, 1.1), told(0.8, 0.7, 0.9)
+    spread = "times the target's own speed ({} in 3 rounds, the methods in turn)"
+    assert gain.endswith(f"Together that is 1.23 {spread.format('1.20 to 1.30')}.")
+    assert unsure.endswith(f"{spread.format('0.90 to 1.10')}: neither gain nor loss is certain.")
+    assert loss.endswith(
+        f"{spread.format('0.70 to 0.90')}: no gain with these models on this machine."
+    )
+    assert "saves 60% of the target's passes, but each, with its drafts, takes 2.0 times" in gain
+
+
+def test_a_speed_up_that_cannot_be_is_not_told() -> None:
+    """A pass of 2.5 tokens was measured to take a tenth of the time of one of a single token."""
+    impossible = told(24.57, 20.0, 30.0)
+    assert "24.57" not in impossible
+    assert "took 0.10 times as long as one over a single token, which cannot be" in impossible
+    assert "quiet machine" in impossible
+    # 2.5 tokens a pass cannot be more than 2.5 times as fast; 2.4 times is a very good drafter.
+    assert "Together" not in told(2.9, 2.8, 3.0)
+    assert "Together that is 2.40" in told(2.4, 2.3, 2.5)
+
+
+def test_times_taken_beside_others_are_not_to_be_trusted() -> None:
+    busy = {**results(), "times_doubt": BUSY}
+    assert BUSY in " ".join(printed(busy).split())
+    assert "trust" not in printed(results())
 
 
 def test_pieces_join_to_the_text_even_where_a_character_has_several_tokens(tiny: Models) -> None:

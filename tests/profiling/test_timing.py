@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from profiling.bench import timing
-from profiling.bench.measure import against, quantiles
+from profiling.bench.measure import against
 from profiling.bench.timing import (
     FEWEST_ROUNDS,
     CpuClock,
@@ -16,6 +16,7 @@ from profiling.bench.timing import (
     interleaved,
     last_level_cache,
 )
+from rdk_cuda.calibration.timing import quantiles
 
 
 class CountingClock:

@@ -1,0 +1,142 @@
+"""Whether measured times can be trusted: their spread, others at work, and what cannot be."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["Spread", "Watch", "contradiction", "others_at_work", "quantiles", "spread"]
+
+TOLERANCE = 0.1  # of a ratio of two times, where nobody else is at work
+WAITED = 0.05  # of the time; a quiet machine's own services take less
+TASKS = Path("/proc/self/task")
+
+
+class Spread(NamedTuple):
+    """The median over rounds, with the ends of the middle 80 %."""
+
+    value: float
+    low: float
+    high: float
+
+
+def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """10 %, 50 % and 90 %, interpolated."""
+    at = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64, device="cpu")
+    p10, median, p90 = torch.tensor(values, dtype=at.dtype, device="cpu").quantile(at).tolist()
+    return p10, median, p90
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of one figure's values, one from each round.
+
+    Example:
+        >>> spread([1.0, 2.0, 3.0])
+        Spread(value=2.0, low=1.2, high=2.8)
+    """
+    low, median, high = quantiles(values)
+    return Spread(median, low, high)
+
+
+def contradiction(pass_time: float) -> str | None:
+    """Why a measured pass of the target cannot be, in a sentence; None where it can.
+
+    In speculative decoding a pass covers several tokens, and its drafts come on top: it takes at
+    least the time of the target's pass over one token. So `pass_time >= 1`, and a speed-up is at
+    most the number of tokens that a pass yields. Times that say otherwise, by more than the
+    `TOLERANCE` of measuring, were taken while something else changed.
+
+    Args:
+        pass_time: of a pass over several tokens, with or without its drafts, relative to the
+            target's pass over one.
+
+    Example:
+        >>> contradiction(1.3) is None, contradiction(0.97) is None
+        (True, True)
+        >>> contradiction(0.1)
+        'a pass of the target over several tokens took 0.10 times as long as one over a single \
+token, which cannot be'
+    """
+    if pass_time >= 1 - TOLERANCE:
+        return None
+    return (
+        f"a pass of the target over several tokens took {pass_time:.2f} times as long as one over "
+        "a single token, which cannot be"
+    )
+
+
+def others_at_work(load: float, threads: int) -> str | None:
+    """A warning where the load average says that more than our own threads want to run.
+
+    Example:
+        >>> others_at_work(load=2.4, threads=2) is None
+        True
+        >>> others_at_work(load=7.3, threads=2)
+        'Others were at work on this machine (load 7.3): do not trust the times.'
+    """
+    return None if load <= threads + 1 else warning(f"load {load:.1f}")
+
+
+def warning(reason: str) -> str:
+    """What is said of times that others disturbed."""
+    return f"Others were at work on this machine ({reason}): do not trust the times."
+
+
+class Watch:
+    """Notices others at work while times are measured.
+
+    Linux counts how long a thread could have run but had to wait for a processor. That tells more
+    than the load average, which comes late and counts our own work; it is the substitute where
+    the kernel does not count.
+
+    Attributes:
+        waited: threads' waiting, as a share of the time; None where it is not counted.
+        doubt: a sentence, if the times are not to be trusted.
+
+    Example:
+        >>> with Watch() as watch:
+        ...     pass  # measure
+        >>> watch.doubt is None or "do not trust the times" in watch.doubt
+        True
+    """
+
+    waited: float | None = None
+    doubt: str | None = None
+
+    def __enter__(self) -> Watch:
+        """Begin to watch."""
+        self.begin, self.before = time.perf_counter(), waiting()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Judge."""
+        after, elapsed = waiting(), time.perf_counter() - self.begin
+        if self.before is None or after is None:
+            self.doubt = others_at_work(os.getloadavg()[0], torch.get_num_threads())
+            return
+        self.waited = max(0.0, after - self.before) / max(elapsed, 1e-9)
+        if self.waited > WAITED:
+            share = min(1.0, self.waited)  # several threads may wait at once
+            self.doubt = warning(f"for {share:.0%} of the time we waited for a processor")
+
+
+def waiting() -> float | None:
+    """Seconds that this process's threads have waited for a processor so far, or None."""
+    nanoseconds = []
+    for file in TASKS.glob("*/schedstat"):
+        try:
+            nanoseconds.append(int(file.read_text().split()[1]))
+        except (OSError, ValueError, IndexError):  # of a thread that ended
+            continue
+    return sum(nanoseconds) / 1e9 if nanoseconds else None

@@ -1,0 +1,77 @@
+"""Methods are timed in turn, and give what they give all at once."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.calibration.heads import prune_head
+from rdk_cuda.calibration.methods import PRUNED, Method
+from rdk_cuda.commands.models import Models
+from rdk_cuda.demo import decoding
+from rdk_cuda.demo.arguments import Settings
+from rdk_cuda.demo.decoding import decode_in_turn, decoder_of
+from rdk_cuda.demo.text import Prompt, held_out_prompts
+
+SETTINGS = Settings(tokens=12, seed=3)
+
+
+def each(items: Sequence[Any], description: str) -> Iterator[Any]:
+    yield from items
+
+
+@pytest.fixture
+def methods(tiny: Models) -> list[Method | None]:
+    vocabulary = Vocabulary.most_likely(torch.ones(tiny.vocabulary_size), 200)
+    head = prune_head(*tiny.drafter_head, vocabulary)
+    drafter = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), *head)
+    return [None, Method.full(tiny.drafter_head), Method(PRUNED, 0.5, drafter)]
+
+
+@pytest.fixture
+def prompts(tiny: Models) -> list[Prompt]:
+    return held_out_prompts(tiny.tokenizer)[:7]
+
+
+def test_rounds_give_the_tokens_of_all_prompts_at_once(
+    tiny: Models, methods: list[Method | None], prompts: list[Prompt]
+) -> None:
+    decoded, _ = decode_in_turn(tiny, methods, prompts, SETTINGS, each)
+    for method, ours in zip(methods, decoded, strict=True):
+        whole = decoder_of(tiny, method, SETTINGS.draft_length).generate(
+            [prompt.ids for prompt in prompts],
+            max_new_tokens=SETTINGS.tokens,
+            temperature=SETTINGS.temperature,
+            seeds=[(SETTINGS.seed << 16) + place for place in range(len(prompts))],
+        )
+        assert ours.tokens == whole.tokens
+        assert ours.statistics == whole.statistics
+        assert [len(kinds) for kinds in ours.kinds] == [SETTINGS.tokens] * len(prompts)
+        assert len(ours.speeds) == 3
+
+
+def test_a_load_that_comes_and_goes_changes_no_ratio(
+    tiny: Models,
+    methods: list[Method | None],
+    prompts: list[Prompt],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each round is slower than the one before: all methods of a round meet the same machine."""
+    turn = 0
+    alone = decoding.decode
+
+    def slow(*given: Any) -> None:
+        nonlocal turn
+        alone(*given)
+        given[-1].seconds[-1] = len(given[2]) * 10.0 ** (turn // len(methods))
+        turn += 1
+
+    monkeypatch.setattr(decoding, "decode", slow)
+    (target, *others), _ = decode_in_turn(tiny, methods, prompts, SETTINGS, each)
+    assert target.speeds[0] == pytest.approx(100 * target.speeds[2])
+    for one in others:
+        ratios = [ours / theirs for ours, theirs in zip(one.speeds, target.speeds, strict=True)]
+        assert ratios == pytest.approx([1.0] * 3)
