@@ -35,12 +35,17 @@ WITH_CODE = [page for page in PAGES if python_blocks(page)]
 
 
 def run(page: Path, blocks: list[Block], namespace: dict[str, object]) -> None:
-    """In order, from one state of torch's random numbers, which is put back."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        for line, code in blocks:
-            # Newlines in front, so that a traceback shows the line of the page.
-            exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+    """In order, from one state of torch's random numbers, and on one thread: models are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            for line, code in blocks:
+                # Newlines in front, so that a traceback shows the line of the page.
+                exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_pages_have_examples() -> None:
