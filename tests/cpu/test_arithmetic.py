@@ -115,7 +115,7 @@ def test_a_chunk_has_the_same_bits_everywhere(
 ) -> None:
     bias = generators.logits(1, count, seed=1, forbidden=0.1)[0]
     values = some_logits(count, dtype)
-    for temperature in (1.0, 0.7):
+    for temperature in (1.0, 0.7, 1e-3, 3e38):
         for added, only_masks in ((None, False), (bias, False), (bias, True)):
             results: list[tuple[float | Tensor, ...]] = []
             for arithmetic in arithmetics:

@@ -10,7 +10,11 @@ import torch
 from rdk_cuda import reference
 from tests import generators
 from tests.reference.test_draft import *  # noqa: F403
-from tests.reference.test_draft import arguments, assert_drafts_as_the_reference
+from tests.reference.test_draft import (
+    arguments,
+    assert_drafts_as_the_reference,
+    pairs_to_divide,
+)
 from tests.tolerances import assert_same_draws
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -79,3 +83,15 @@ def test_rows_at_every_alignment(dtype: torch.dtype) -> None:
             actual = torch.ops.rdk.draft(logits, *given[1:])
             assert torch.equal(actual[0], expected[0])
             assert torch.equal(actual[1], expected[1])
+
+
+def test_a_logit_is_multiplied_by_the_reciprocal_of_its_temperature() -> None:
+    """Both rounded to float32; at other temperatures than these a power of 2 comes between."""
+    logits, temperature = pairs_to_divide()
+    usual = (temperature >= 2.0**-126) & (temperature <= 2.0**126)
+    logits, temperature = logits[usual], temperature[usual]
+    rows = len(logits)
+    affinity = generators.affinity("identity", 1)
+    words = torch.zeros(rows, dtype=torch.int64)
+    _, stats = torch.ops.rdk.draft(logits[:, None], temperature, words, words, *affinity.rows)
+    assert torch.equal(stats[:, 0], logits * (1 / temperature))

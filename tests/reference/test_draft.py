@@ -184,3 +184,34 @@ def test_a_token_of_the_smallest_mass_can_be_drawn() -> None:
     tokens, _ = torch.ops.rdk.draft(torch.zeros(rows, 1), torch.ones(rows), seeds, zeros, *given)
     assert torch.equal(tokens, (words >= moved[0]).long())
     assert int(tokens.sum()) == 1
+
+
+def pairs_to_divide() -> tuple[Tensor, Tensor]:
+    """Logits and temperatures whose quotients are finite: ordinary, huge and subnormal ones."""
+    count = 2000
+    generator = torch.Generator().manual_seed(9)
+    logits = torch.randn(count, generator=generator) * 20
+    exponents = torch.empty(count).uniform_(-149, 128, generator=generator)
+    exponents[: count // 2].uniform_(-7, 7, generator=generator)
+    exponents[-count // 5 :].uniform_(125, 128, generator=generator)
+    temperature = torch.exp2(exponents.double()).float().clamp(2.0**-149, 3.4e38)
+    logits[exponents < -118] *= 2.0**-40
+    assert (logits / temperature).isfinite().all()
+    return logits, temperature
+
+
+def test_a_quotient_of_a_logit_has_at_most_two_roundings() -> None:
+    """A row of one column: the largest z of its stats is that column's."""
+    logits, temperature = pairs_to_divide()
+    rows = len(logits)
+    affinity = Affinity.intersection(Vocabulary.identity(1))
+    z = torch.ops.rdk.draft(
+        logits[:, None],
+        temperature,
+        torch.zeros(rows).long(),
+        torch.zeros(rows).long(),
+        *affinity.rows,
+    )[1][:, 0]
+    exact = logits.double() / temperature.double()
+    error = (z.double() - exact).abs()
+    assert (error <= exact.abs() * (2.0**-23 + 2.0**-48) + 2.0**-149).all()
