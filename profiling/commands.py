@@ -1,4 +1,4 @@
-"""What the commands of this folder share: devices they refuse, what to type again, pages."""
+"""What the commands of this folder share: how they begin, refuse, show progress and end."""
 
 from __future__ import annotations
 
@@ -6,17 +6,75 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 import rdk_cuda
+from rdk_cuda.__main__ import INTERRUPTED, Parser
 from rdk_cuda.calibration.timing import others_at_work
 from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.files import write_whole
 
-from .results import Row
+from .results import Results, Row
+
+__all__ = [
+    "INTERRUPTED",
+    "Parser",
+    "Progress",
+    "busy",
+    "command_line",
+    "measured",
+    "one_line",
+    "origin",
+    "refuse_device",
+    "run_command",
+    "write_text",
+]
+
+
+def run_command(
+    command: Parser,
+    run: Callable[[argparse.Namespace], int | None],
+    arguments: Sequence[str] | None,
+    interrupted: str = "nothing was written",
+) -> int:
+    """Parse and run; returns the exit code.
+
+    Args:
+        run: returns an exit code, or None for 0; an InputError ends it with one line.
+        interrupted: what Ctrl-C means for results.
+    """
+    options = command.parse_args(arguments)
+    try:
+        return run(options) or 0
+    except InputError as error:
+        print(f"{command.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"Interrupted: {interrupted}.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def measured(results: Results, measure: Callable[[Progress], int], show: Callable[[], None]) -> int:
+    """Measure rows that go to a file one by one, then show them, also after Ctrl-C.
+
+    Args:
+        measure: appends to the results; returns an exit code.
+    """
+    progress = Progress()
+    try:
+        code = measure(progress)
+    except KeyboardInterrupt:
+        results.write()  # it may have come between a row and its file
+        code = INTERRUPTED
+    progress.clear()
+    show()
+    if code == INTERRUPTED:
+        kept = f" in {results.path}" if results.path else ""
+        print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)
+    return code
 
 
 def refuse_device(arguments: argparse.Namespace) -> None:
@@ -27,7 +85,7 @@ def refuse_device(arguments: argparse.Namespace) -> None:
     """
     if arguments.device == "cpu":
         return
-    if arguments.threads:
+    if getattr(arguments, "threads", None):
         raise InputError("--threads is for --device cpu; leave it out")
     if not torch.cuda.is_available():
         raise InputError(f"--device cuda: torch {torch.__version__} sees no GPU; use --device cpu")
@@ -37,9 +95,8 @@ def refuse_device(arguments: argparse.Namespace) -> None:
 
 
 def command_line(
-    program: str,
+    command: Parser,
     arguments: argparse.Namespace,
-    defaults: argparse.Namespace,
     *,
     always: Collection[str] = ("device",),
     never: Collection[str] = ("output",),
@@ -47,31 +104,30 @@ def command_line(
     """The program with its options: no paths, and none at their defaults.
 
     Example:
-        >>> given = argparse.Namespace(device="cpu", draft_length=5, peers=["eager"], output="x")
-        >>> usual = argparse.Namespace(device="cpu", draft_length=4, peers=None, output=None)
-        >>> command_line("python -m profiling.peers", given, usual)
-        'python -m profiling.peers --device cpu --draft-length 5 --peers eager'
+        >>> command = Parser(prog="python -m profiling.peers")
+        >>> for name in ("--device", "--output", "--peers"):
+        ...     _ = command.add_argument(name)
+        >>> given = command.parse_args(["--device", "cpu", "--output", "x", "--peers", "eager"])
+        >>> command_line(command, given)
+        'python -m profiling.peers --device cpu --peers eager'
     """
-    words = program.split()
+    words = command.prog.split()
     for name, value in vars(arguments).items():
-        if name in never or (name not in always and value == getattr(defaults, name)):
+        if name in never or (name not in always and value == command.get_default(name)):
             continue
         words.append("--" + name.replace("_", "-"))
         if value is not True:
-            words += [
-                str(each) for each in (value if isinstance(value, (list, tuple)) else [value])
-            ]
+            words += [str(each) for each in (value if isinstance(value, list | tuple) else [value])]
     return shlex.join(words)
 
 
-def write_page(text: str, output: Path) -> None:
-    """Markdown beside a JSON file, whole or not at all."""
-    page = output.with_suffix(".md")
-    write_whole(page, lambda beside: beside.write_text(text, encoding="utf-8"))
+def write_text(text: str, path: Path) -> None:
+    """A file, whole or not at all."""
+    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
 def origin(row: Row) -> str:
-    """Where, when and how a row was measured, for a page."""
+    """Where, when and how a row was measured."""
     where = f"{row['device_name']}, torch {row['torch']}"
     if row["device"] == "cpu":
         where += f", threads: {row['threads']}, {row['capability']}"
@@ -82,10 +138,11 @@ def origin(row: Row) -> str:
     return f"{where}; {row['date']}, commit {commit}{changed}. `{row['command']}`"
 
 
-def disturbance(row: Row, load: float) -> list[str]:
-    """A paragraph that warns of a busy machine; nothing where it was not."""
-    warning = others_at_work(load, row["threads"])
-    return [] if warning is None else ["", warning]
+def busy(rows: Iterable[Row]) -> list[str]:
+    """A sentence that warns of a busy machine; nothing where it was not."""
+    load, threads = max((row["load"], row["threads"]) for row in rows)
+    warning = others_at_work(load, threads)
+    return [] if warning is None else [warning]
 
 
 class Progress:

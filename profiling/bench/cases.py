@@ -11,7 +11,7 @@ import torch
 PAIR = "draft+verify"
 OPERATORS = ("draft", "verify", PAIR, "redistribute", "gather_logits")
 DTYPES = ("float32", "bfloat16")
-PRESETS = ("tiny", "short", "serving", "full")
+PRESETS = ("tiny", "short", "serving")
 SAMPLERS = ("virtual", "pruned", "first-order")
 ROWS = "rows"  # of the growth alone: as many entries and priors as a case says
 ACCEPTANCES = ("low", "high")
@@ -91,10 +91,10 @@ class Case:
 def preset_cases(preset: str, device: str, sampler: str = "virtual") -> list[Case]:
     """The cases of a preset, each once, cases that share their shapes side by side.
 
-    tiny: a look whether it runs. short: at most a minute on a GPU. serving: the shapes of
-    serving with a model of 8 B parameters. full: a grid of all sizes that are met in practice.
+    tiny: a look whether it runs. short: at most a minute on a GPU. serving: the shapes of a model
+    of 8 B parameters.
     """
-    chosen = {"tiny": _tiny, "short": _short, "serving": _serving, "full": _full}[preset](device)
+    chosen = {"tiny": _tiny, "short": _short, "serving": _serving}[preset](device)
     return list(dict.fromkeys(replace(case, sampler=sampler) for case in chosen))
 
 
@@ -132,28 +132,6 @@ def _serving(device: str) -> Iterator[Case]:
     for batch in (1, 64):
         yield _sized("redistribute", "bfloat16", batch=batch)
         yield _sized("gather_logits", "bfloat16", batch=batch)
-
-
-def _full(device: str) -> Iterator[Case]:
-    """The grid, K along it at one vocabulary only; on the CPU up to batch 64."""
-    batches = (1, 8, 64) if device == "cpu" else (1, 8, 64, 256)
-    for operator, dtype, target_size in product(
-        ("draft", "redistribute", "verify", PAIR), DTYPES, (32000, 128256, 151936, 262144)
-    ):
-        for draft_size, batch in product((4096, 32768, target_size), batches):
-            if draft_size <= target_size:
-                sizes = {"target_size": target_size, "draft_size": draft_size, "batch": batch}
-                yield from _with_acceptances(_sized(operator, dtype, length=5, **sizes))
-    for operator, dtype, batch, length in product(("verify", PAIR), DTYPES, batches, (1, 3, 8)):
-        yield from _with_acceptances(_sized(operator, dtype, batch=batch, length=length))
-    for operator, dtype in product(("draft", "redistribute", "verify", PAIR), DTYPES):
-        dynamic = replace(_sized(operator, dtype, batch=8, length=5), columns=64)
-        yield from _with_acceptances(dynamic)
-    for dtype, batch in product(DTYPES, batches):
-        without = replace(_sized("verify", dtype, batch=batch, length=5), stats=False)
-        yield from _with_acceptances(without)
-        for columns in (32, 128, 512):
-            yield replace(_sized("gather_logits", dtype, batch=batch), columns=columns)
 
 
 def _with_acceptances(case: Case) -> Iterator[Case]:

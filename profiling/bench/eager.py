@@ -14,6 +14,9 @@ from torch import Tensor
 
 from rdk_cuda import Affinity
 
+Dynamic = tuple[Tensor, Tensor] | None
+"""Dynamic tokens and their logits, all of them in use."""
+
 
 class Entries(NamedTuple):
     """An affinity `A = S + U P` as index tensors.
@@ -59,18 +62,16 @@ def redistribute(
     draft_logits: Tensor,
     temperature: Tensor,
     entries: Entries,
-    dynamic_tokens: Tensor | None = None,
-    dynamic_logits: Tensor | None = None,
+    dynamic: Dynamic = None,
     matrix: Tensor | None = None,
 ) -> Tensor:
     """Softmax, then every entry of S scattered: q `[n, V_t]` of draft logits `[n, V_d]`.
 
-    With `matrix` (see `Entries.matrix`) S is applied as a sparse product instead. All dynamic
-    tokens are in use.
+    With `matrix` (see `Entries.matrix`) S is applied as a sparse product instead.
     """
     z = draft_logits.float() / temperature[:, None] + entries.bias
-    if dynamic_logits is not None:
-        z = torch.cat([z, dynamic_logits.float() / temperature[:, None]], dim=1)
+    if dynamic is not None:
+        z = torch.cat([z, dynamic[1].float() / temperature[:, None]], dim=1)
     probs = torch.softmax(z, dim=1)
     static = probs[:, : entries.bias.shape[0]]
     if matrix is not None:
@@ -81,8 +82,8 @@ def redistribute(
         q.scatter_add_(1, targets, static[:, entries.drafts] * entries.weights)
     if entries.prior.shape[0] > 0:
         q = q + static @ entries.spread @ entries.prior
-    if dynamic_tokens is not None:
-        q.scatter_add_(1, dynamic_tokens.long(), probs[:, entries.bias.shape[0] :])
+    if dynamic is not None:
+        q.scatter_add_(1, dynamic[0].long(), probs[:, entries.bias.shape[0] :])
     return q
 
 
@@ -90,12 +91,11 @@ def draft(
     draft_logits: Tensor,
     temperature: Tensor,
     entries: Entries,
-    dynamic_tokens: Tensor | None = None,
-    dynamic_logits: Tensor | None = None,
+    dynamic: Dynamic = None,
     matrix: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Drafted tokens `[n]`, and q `[n, V_t]`, which the verification needs."""
-    q = redistribute(draft_logits, temperature, entries, dynamic_tokens, dynamic_logits, matrix)
+    q = redistribute(draft_logits, temperature, entries, dynamic, matrix)
     return torch.multinomial(q, 1).squeeze(1), q
 
 
@@ -147,8 +147,7 @@ def redistribute_and_verify(
     draft_tokens: Tensor,
     temperature: Tensor,
     entries: Entries,
-    dynamic_tokens: Tensor | None = None,
-    dynamic_logits: Tensor | None = None,
+    dynamic: Dynamic = None,
     matrix: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What `rdk::verify` does: from the drafter's own logits `[K, B, V_d]`, dynamic ones alike."""
@@ -157,8 +156,7 @@ def redistribute_and_verify(
         draft_logits.flatten(0, 1),
         temperature.repeat(length),
         entries,
-        None if dynamic_tokens is None else dynamic_tokens.flatten(0, 1),
-        None if dynamic_logits is None else dynamic_logits.flatten(0, 1),
+        None if dynamic is None else (dynamic[0].flatten(0, 1), dynamic[1].flatten(0, 1)),
         matrix,
     )
     q = q.unflatten(0, (length, batch)).transpose(0, 1)
@@ -170,21 +168,14 @@ def draft_and_verify(
     draft_logits: Tensor,
     temperature: Tensor,
     entries: Entries,
-    dynamic_tokens: Tensor | None = None,
-    dynamic_logits: Tensor | None = None,
+    dynamic: Dynamic = None,
     matrix: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The sampling of one decoding step: K drafts one after the other, q kept for `verify`."""
     tokens, probs = [], []
     for k in range(draft_logits.shape[0]):
-        token, q = draft(
-            draft_logits[k],
-            temperature,
-            entries,
-            None if dynamic_tokens is None else dynamic_tokens[k],
-            None if dynamic_logits is None else dynamic_logits[k],
-            matrix,
-        )
+        here = None if dynamic is None else (dynamic[0][k], dynamic[1][k])
+        token, q = draft(draft_logits[k], temperature, entries, here, matrix)
         tokens.append(token)
         probs.append(q)
     return verify(target_logits, torch.stack(probs, 1), torch.stack(tokens, 1), temperature)

@@ -12,6 +12,7 @@ from typing import Any
 from rdk_cuda.commands.files import write_figure
 
 from ..results import Row
+from ..tables import table
 from .cases import PAIR, ROWS, Case
 
 # The middle of a grid is where the presets measure.
@@ -24,14 +25,8 @@ SIZES: dict[str, tuple[int, ...]] = {
     "rank": (1, 2, 3, 4),
 }
 ON_GPU = {**SIZES, "batch": (8, 16, 32, 64, 128, 256, 512)}  # on both sides of its multiprocessors
-TINY: dict[str, tuple[int, ...]] = {
-    "target_size": (200, 300, 400, 600),
-    "draft_size": (80, 100, 120, 160),
-    "batch": (1, 2, 4, 8),
-    "draft_length": (1, 2, 3, 4),
-    "entries": (1, 2, 3, 4),
-    "rank": (1, 2, 3, 4),
-}
+TINY: dict[str, tuple[int, ...]] = {axis: (1, 2, 3, 4) for axis in SIZES}
+TINY |= {"target_size": (200, 300, 400, 600), "draft_size": (80, 100, 120, 160)}
 OF_AFFINITY = ("entries", "rank")  # axes along which the affinity is ROWS
 SYMBOLS = {
     "target_size": "V_t",
@@ -76,11 +71,10 @@ def growth_cases(
         for axis, values in sizes.items():
             if axis != "draft_length" or verifies:
                 start = with_rows if axis in OF_AFFINITY else base
-                yield operator, axis, [resized(start, axis, value) for value in values]
+                yield operator, axis, [_resized(start, axis, value) for value in values]
 
 
-def resized(case: Case, axis: str, value: int) -> Case:
-    """A case with one size changed."""
+def _resized(case: Case, axis: str, value: int) -> Case:
     change: dict[str, Any] = {axis: value}
     return replace(case, **change)
 
@@ -129,12 +123,15 @@ def fitted_exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
 
 def summary(fits: Sequence[Row]) -> str:
     """A line for each fit."""
-    lines = ["Growth: time ~ size ^ exponent (that of the floor in brackets)"]
-    for fit in fits:
-        span = f"{fit['sizes'][0]} .. {fit['sizes'][-1]}"
-        exponents = f"{fit['exponent']:5.2f} ({fit['exponent_of_floor']:.2f})"
-        lines.append(f"{fit['operator']:<13} {SYMBOLS[fit['axis']]:<9} {span:<17} {exponents}")
-    return "\n".join(lines)
+    lines = [
+        (
+            *(fit["operator"], SYMBOLS[fit["axis"]], f"{fit['sizes'][0]} .. {fit['sizes'][-1]}"),
+            *(f"{fit['exponent']:.2f}", f"{fit['exponent_of_floor']:.2f}"),
+        )
+        for fit in fits
+    ]
+    titles = ("operator", "size", "from .. to", "exponent", "of the floor")
+    return f"Growth: time ~ size ^ exponent\n\n{table(titles, lines, 'lllr')}"
 
 
 def plot(fits: Sequence[Row], path: Path) -> bool:

@@ -1,4 +1,22 @@
-"""From a case to its row: inputs, times of us and of the others, bytes, floor."""
+"""From a case to its row: inputs, times of us and of the others, bytes, floor.
+
+A row has what all rows have (../results.py), and
+
+    case                        operator and shape in one string
+    operator ... dtype          the attributes of `cases.Case`, null where an operator has none,
+                                and rank and nnz of its affinity
+    accepted_mean               accepted drafts of a sequence
+    visited_rows                target rows up to the first rejections, mean of a call
+    bytes_visited, bytes_all    by formula (traffic.py), with those rows and with all target rows
+    bytes                       the one of them that the strategy used has to read
+    bandwidth, bandwidth_gb_s   measured in the run: "read" (a sum) or "copy" (counted twice)
+    floor_us                    bytes over bandwidth
+    median_us, p10_us, p90_us   cold: nothing in the last-level cache
+    rounds, share_of_floor      how many of them; floor over time, median of the rounds
+    warm_us, graph_us           directly after the same call; in a CUDA graph (batch 1)
+    peers                       by name: median_us, p10_us, p90_us, and `ratio`, their time over
+                                ours, median of the rounds; or `skipped`, why not
+"""
 
 from __future__ import annotations
 

@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rdk_cuda.__main__ import INTERRUPTED, Parser
 from rdk_cuda.commands.arguments import positive
+from rdk_cuda.commands.errors import InputError
 
-from ..results import ResultError, Row, comparable, latest, read
-from ..tables import figure
-from .page import aligned
+from ..commands import Parser, busy, run_command
+from ..results import Row, comparable, latest, read
+from ..tables import figure, table
 
 SLOWER, FASTER, SAME, FEW = "slower", "faster", "", "too few rounds"
 LARGEST_CHANCE = 0.02  # of a row whose ranges part though nothing changed; 7 rounds each: 0.015
-TITLES = ("case", "device", "old us", "p10 .. p90", "new us", "p10 .. p90", "new / old", "")
+TITLES = ("case", "device", "", "old us", "p10 .. p90", "new us", "p10 .. p90", "new / old")
 
 
 class Comparison(NamedTuple):
@@ -87,40 +87,32 @@ def compared(old: Sequence[Row], new: Sequence[Row], threshold: float) -> list[C
     return sorted(pairs, key=lambda pair: -pair.ratio)
 
 
-def without_partner(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
-    """Rows that have nothing to be compared with."""
-    there = {comparable(row) for row in others}
-    return [row for row in latest(rows) if comparable(row) not in there]
-
-
 def report(old: Sequence[Row], new: Sequence[Row], threshold: float) -> str:
     """The table, what was left out, and how far to trust it."""
     pairs = compared(old, new, threshold)
-    counts = {
-        verdict: sum(pair.verdict == verdict for pair in pairs)
-        for verdict in (SLOWER, FASTER, SAME, FEW)
-    }
+    verdicts = [pair.verdict for pair in pairs]
     lines = [
         *(f"{name}: {origins(rows)}" for name, rows in (("old", old), ("new", new))),
         "",
-        aligned(TITLES, [cells(pair) for pair in pairs], {"case", "device", ""}),
+        table(TITLES, map(cells, pairs), "lllr"),
         "",
-        f"{len(pairs)} compared: {counts[SLOWER]} slower, {counts[FASTER]} faster, "
-        f"{counts[SAME]} unchanged within {threshold:.0%} or their own spread.",
+        f"{len(pairs)} compared: {verdicts.count(SLOWER)} slower, {verdicts.count(FASTER)} faster, "
+        f"{verdicts.count(SAME)} unchanged within {threshold:.0%} or their own spread.",
     ]
-    if counts[FEW]:
-        lines.append(f"{counts[FEW]} moved, but have too few rounds to tell; measure for longer.")
+    if few := verdicts.count(FEW):
+        lines.append(f"{few} moved, but have too few rounds to tell; measure for longer.")
     judged = [pair.chance for pair in pairs if pair.chance <= 2 * LARGEST_CHANCE]
     lines.append(
         f"Were nothing changed but by the spread of rounds, at most {sum(judged):.2g} of these "
         "would be flagged, on average."
     )
-    if busy := sum(is_busy(pair.old) or is_busy(pair.new) for pair in pairs):
-        lines.append(f"Others were at work on the machine during {busy} of them: measure again.")
+    lines += busy(row for pair in pairs for row in (pair.old, pair.new))
     for name, rows, others in (("old", old, new), ("new", new, old)):
+        there = {comparable(row) for row in others}
         lines += [
             f"Only in the {name} file: {row['case']} ({place(row)})"
-            for row in without_partner(rows, others)
+            for row in latest(rows)
+            if comparable(row) not in there
         ]
     return "\n".join(lines)
 
@@ -136,20 +128,12 @@ def origins(rows: Sequence[Row]) -> str:
     )
 
 
-def cells(pair: Comparison) -> tuple[str, ...]:
+def cells(pair: Comparison) -> list[str]:
     """In the order of `TITLES`."""
-    return (
-        pair.new["case"],
-        place(pair.new),
-        *(text for row in (pair.old, pair.new) for text in (figure(row["median_us"]), span(row))),
-        f"{pair.ratio:.2f}",
-        pair.verdict,
-    )
-
-
-def span(row: Row) -> str:
-    """The middle 80 % of the rounds."""
-    return f"{figure(row['p10_us'])} .. {figure(row['p90_us'])}"
+    times = []
+    for row in (pair.old, pair.new):
+        times += [figure(row["median_us"]), f"{figure(row['p10_us'])} .. {figure(row['p90_us'])}"]
+    return [pair.new["case"], place(pair.new), pair.verdict, *times, f"{pair.ratio:.2f}"]
 
 
 def place(row: Row) -> str:
@@ -158,40 +142,15 @@ def place(row: Row) -> str:
     return f"{row['device_name']}{threads}"
 
 
-def is_busy(row: Row) -> bool:
-    """Whether more wanted to run than the measurement's own threads."""
-    busy: bool = row["load"] > row["threads"] + 1
-    return busy
-
-
-def parser() -> Parser:
-    """The command line."""
-    parser = Parser(prog="python -m profiling.bench.regression", description=__doc__)
-    add = parser.add_argument
-    add("old", type=Path, metavar="OLD", help="result file of profiling.bench")
-    add("new", type=Path, metavar="NEW", help="another one")
-    add(
-        "--threshold",
-        type=positive,
-        default=0.1,
-        metavar="SHARE",
-        help="by which a median may move, 0.1 for 10 percent (%(default)s)",
-    )
-    return parser
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    command = parser()
-    options = command.parse_args(arguments)
-    try:
-        return run(options)
-    except ResultError as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Interrupted: nothing was compared.", file=sys.stderr)
-        return INTERRUPTED
+    command = Parser(prog="python -m profiling.bench.regression", description=__doc__)
+    add = command.add_argument
+    add("old", type=Path, metavar="OLD", help="result file of profiling.bench")
+    add("new", type=Path, metavar="NEW", help="another one")
+    by = "by which a median may move, 0.1 for 10 percent (%(default)s)"
+    add("--threshold", type=positive, default=0.1, metavar="SHARE", help=by)
+    return run_command(command, run, arguments)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -199,7 +158,7 @@ def run(options: argparse.Namespace) -> int:
     old, new = (read(file)["rows"] for file in (options.old, options.new))
     pairs = compared(old, new, options.threshold)
     if not pairs:
-        raise ResultError(
+        raise InputError(
             f"{options.old} and {options.new} have no row in common; needs the same case, device "
             "and threads in both"
         )

@@ -1,77 +1,67 @@
-"""`python -m profiling.bench.roofline FILE...`: how close to the bandwidth we are.
+"""`python -m profiling.bench.roofline FILE...`: how close to the memory's bandwidth we are.
 
 Of rows that `profiling.bench` measured: bytes by formula (traffic.py), the time that they take at
-the bandwidth measured in the same run (the floor), the time taken, the share reached. A
-table, and a picture in which the floor is a line. It measures nothing.
+the bandwidth measured in the same run (the floor), the time taken, the share reached. A table, and
+a picture of time against bytes in which the floor is a line.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.__main__ import INTERRUPTED, Parser
+from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.files import write_figure
 
-from ..results import ResultError, Row, latest, read
-from ..tables import figure
+from ..commands import Parser, run_command
+from ..results import Row, latest, read
+from ..tables import figure, table
 from .growth import COLOURS
-from .page import LEFT, aligned
 
 MARKERS = {"float32": "o", "bfloat16": "s"}
 SHARES = (1.0, 0.5, 0.25)  # of the bandwidth, each a line
 TITLES = (
-    *("operator", "case", "MB", "GB/s", "bandwidth", "floor us"),
+    *("operator", "case", "bandwidth", "GB/s", "MB", "floor us"),
     *("median us", "GB/s reached", "share"),
 )
 
 
-def parser() -> Parser:
-    """The command line."""
-    parser = Parser(prog="python -m profiling.bench.roofline", description=__doc__)
-    add = parser.add_argument
-    add("files", type=Path, nargs="+", metavar="FILE", help="result files of profiling.bench")
-    add("--output", type=Path, metavar="PNG", help="the picture (roofline.png beside the first)")
-    return parser
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    command = parser()
-    options = command.parse_args(arguments)
+    command = Parser(prog="python -m profiling.bench.roofline", description=__doc__)
+    add = command.add_argument
+    add("files", type=Path, nargs="+", metavar="FILE", help="result files of profiling.bench")
+    add("--output", type=Path, metavar="PNG", help="the picture (roofline.png next to the first)")
+    return run_command(command, run, arguments)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Read, print, draw."""
+    rows = latest(row for file in options.files for row in read(file)["rows"])
+    if not rows:
+        raise InputError(f"{options.files[0]}: has no rows; run profiling.bench")
+    print(report(rows))
+    if find_spec("matplotlib") is None:
+        print("No picture: matplotlib is not installed.", file=sys.stderr)
+        return
+    picture = options.output or options.files[0].with_name("roofline.png")
     try:
-        rows = latest(row for file in options.files for row in read(file)["rows"])
-        if not rows:
-            raise ResultError(f"{options.files[0]}: has no rows; run profiling.bench")
-        picture = options.output or options.files[0].with_name("roofline.png")
-        print(report(rows))
-        if find_spec("matplotlib") is None:
-            print("No picture: matplotlib is not installed.", file=sys.stderr)
-            return 0
-        try:
-            write_figure(figure_of(rows), picture)
-        except OSError as error:
-            raise ResultError(f"{picture}: {error.strerror}; needs a file to write to") from None
-        print(f"\nwritten to {picture}")
-    except ResultError as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Interrupted: nothing was written.", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+        write_figure(figure_of(rows), picture)
+    except OSError as error:
+        raise InputError(f"{picture}: {error.strerror}; needs a file to write to") from None
+    print(f"\nwritten to {picture}")
 
 
 def report(rows: Sequence[Row]) -> str:
     """A table for each device, operators in the order in which they were measured."""
-    parts = []
-    for place, here in by_place(rows).items():
-        cells = [row_cells(row) for row in here]
-        parts.append(f"{place}\n\n{aligned(TITLES, cells, {*LEFT, 'case', 'bandwidth'})}")
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        f"{place}\n\n{table(TITLES, map(row_cells, here), 'lllr')}"
+        for place, here in by_place(rows).items()
+    )
 
 
 def row_cells(row: Row) -> tuple[str, ...]:
@@ -79,9 +69,9 @@ def row_cells(row: Row) -> tuple[str, ...]:
     return (
         row["operator"],
         row["case"].removeprefix(row["operator"]).strip(),
-        figure(row["bytes"] / 1e6),
-        figure(row["bandwidth_gb_s"]),
         row["bandwidth"],
+        figure(row["bandwidth_gb_s"]),
+        figure(row["bytes"] / 1e6),
         figure(row["floor_us"]),
         figure(row["median_us"]),
         figure(row["bytes"] / row["median_us"] / 1e3),
@@ -114,8 +104,7 @@ def figure_of(rows: Sequence[Row]) -> Any:
 
 def draw_place(panel: Any, rows: Sequence[Row]) -> None:
     """A panel: points by operator and dtype above the line of the fastest bandwidth."""
-    panel.set_xscale("log")
-    panel.set_yscale("log")
+    panel.set(xscale="log", yscale="log", xlabel="bytes that must move")
     fastest = max(row["bandwidth_gb_s"] for row in rows)
     ends = [min(row["bytes"] for row in rows) / 1.5, max(row["bytes"] for row in rows) * 1.5]
     for share in SHARES:
@@ -126,25 +115,28 @@ def draw_place(panel: Any, rows: Sequence[Row]) -> None:
         panel.annotate(
             words, (ends[1], times[1]), xytext=(3, 0), textcoords="offset points", fontsize=8
         )
-    for operator, colour in COLOURS.items():
-        for dtype, marker in MARKERS.items():
-            here = [row for row in rows if (row["operator"], row["dtype"]) == (operator, dtype)]
-            sizes, times = [row["bytes"] for row in here], [row["median_us"] for row in here]
-            hollow = "none" if dtype == "bfloat16" else colour
-            if here:
-                panel.plot(
-                    sizes,
-                    times,
-                    marker,
-                    ms=7,
-                    color=colour,
-                    mfc=hollow,
-                    label=f"{operator}, {dtype}",
-                )
-    panel.set_xlabel("bytes that must move")
+    for (operator, dtype), here in by_operator(rows).items():
+        colour = COLOURS[operator]
+        panel.plot(
+            [row["bytes"] for row in here],
+            [row["median_us"] for row in here],
+            MARKERS[dtype],
+            ms=7,
+            color=colour,
+            mfc="none" if dtype == "bfloat16" else colour,
+            label=f"{operator}, {dtype}",
+        )
     panel.grid(alpha=0.3, which="major")
     panel.spines[["top", "right"]].set_visible(False)
     panel.legend(loc="best", fontsize=8)
+
+
+def by_operator(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of each operator and dtype."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["operator"], row["dtype"]), []).append(row)
+    return groups
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ class Inputs:
     """Of one call. Drafts lie in an arena, as K calls of `draft` leave them: `[K, B, ...]`."""
 
     draft_logits: Tensor
-    dynamic_tokens: Tensor | None
-    dynamic_logits: Tensor | None
+    dynamic: eager.Dynamic  # [K, B, C] each
     temperature: Tensor  # [B]
     seeds: Tensor  # [B], of the step
     positions: Tensor  # [K, B]
@@ -39,15 +38,6 @@ class Inputs:
     stats: Tensor  # [K * B, 2 + R]
     target_logits: Tensor  # [B * (K + 1), V_t]
     accepted: tuple[int, ...]  # of each sequence
-
-
-@dataclass(frozen=True)
-class GatherInputs:
-    """Of one call of `gather_logits`."""
-
-    hidden: Tensor
-    weight: Tensor
-    tokens: Tensor
 
 
 @dataclass(frozen=True)
@@ -198,17 +188,19 @@ def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inpu
 
     means = draft_means(*affinity_key(case)).to(device)
     logits = (means + 2 * normal(length, batch, case.draft_size)).to(dtype)
-    dynamic_tokens = dynamic_logits = None
+    dynamic: eager.Dynamic = None
     if case.columns:
         shape = (length, batch, case.columns)
-        dynamic_tokens = integers(0, case.target_size, *shape).to(torch.int32)
-        dynamic_logits = (means.max() - 3 + normal(*shape)).to(dtype)
+        some = integers(0, case.target_size, *shape).to(torch.int32)
+        dynamic = some, (means.max() - 3 + normal(*shape)).to(dtype)
     temperature = torch.ones(batch, device=device)
     seeds = integers(-(2**62), 2**62, batch)
     positions = integers(0, 2**20, batch) + torch.arange(length, device=device)[:, None]
     drafted = [
-        operators.draft(logits[k], temperature, seeds, positions[k], *affinity.rows, *dynamic)
-        for k, dynamic in enumerate(_dynamic_rows(dynamic_tokens, dynamic_logits, length))
+        operators.draft(
+            logits[k], temperature, seeds, positions[k], *affinity.rows, *_of_draft(dynamic, k)
+        )
+        for k in range(length)
     ]
     tokens = torch.stack([each[0] for each in drafted], 1)
     stats = torch.cat([each[1] for each in drafted])
@@ -219,12 +211,11 @@ def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inpu
             temperature.repeat(length),
             *affinity.columns,
             affinity.row_top,
-            None if dynamic_tokens is None else dynamic_tokens.flatten(0, 1),
-            None if dynamic_logits is None else dynamic_logits.flatten(0, 1),
+            *_of_all(dynamic),
         ).unflatten(0, (length, batch))
         target_logits = target_like(q, NOISE[case.acceptance or "high"], random).to(dtype)
     unjudged = Inputs(
-        logits, dynamic_tokens, dynamic_logits, temperature, seeds, positions, tokens, stats,
+        logits, dynamic, temperature, seeds, positions, tokens, stats,
         target_logits, ()
     )  # fmt: skip
     if not case.verifies:
@@ -246,12 +237,14 @@ def target_like(q: Tensor, noise: float, random: torch.Generator) -> Tensor:
     return rows.flatten(0, 1)
 
 
-def _dynamic_rows(
-    tokens: Tensor | None, logits: Tensor | None, length: int
-) -> Sequence[tuple[Tensor | None, Tensor | None]]:
-    if tokens is None or logits is None:
-        return [(None, None)] * length
-    return list(zip(tokens, logits, strict=True))
+def _of_draft(dynamic: eager.Dynamic, k: int) -> tuple[Tensor, ...]:
+    """Dynamic tokens and logits of the k-th draft, as further arguments."""
+    return () if dynamic is None else (dynamic[0][k], dynamic[1][k])
+
+
+def _of_all(dynamic: eager.Dynamic) -> tuple[Tensor, ...]:
+    """Those of all drafts, row by row."""
+    return () if dynamic is None else (dynamic[0].flatten(0, 1), dynamic[1].flatten(0, 1))
 
 
 def _verify_arguments(case: Case, affinity: Affinity, inputs: Inputs) -> tuple[Any, ...]:
@@ -271,8 +264,7 @@ def _verify_arguments(case: Case, affinity: Affinity, inputs: Inputs) -> tuple[A
         inputs.positions[0].contiguous(),
         *affinity.columns,
         length,
-        None if inputs.dynamic_tokens is None else inputs.dynamic_tokens.flatten(0, 1),
-        None if inputs.dynamic_logits is None else inputs.dynamic_logits.flatten(0, 1),
+        *_of_all(inputs.dynamic),
     )
 
 
@@ -288,7 +280,7 @@ def _ours(case: Case, affinity: Affinity, inputs: list[Inputs]) -> Call:
                     each.temperature,
                     *affinity.columns,
                     affinity.row_top,
-                    *_dynamic_rows(each.dynamic_tokens, each.dynamic_logits, 1)[0],
+                    *_of_draft(each.dynamic, 0),
                 )
                 for each in inputs
             ],
@@ -318,11 +310,9 @@ def _draft_arguments(affinity: Affinity, inputs: Inputs) -> list[tuple[Any, ...]
             inputs.seeds,
             inputs.positions[k],
             *affinity.rows,
-            *dynamic,
+            *_of_draft(inputs.dynamic, k),
         )
-        for k, dynamic in enumerate(
-            _dynamic_rows(inputs.dynamic_tokens, inputs.dynamic_logits, length)
-        )
+        for k in range(length)
     ]
 
 
@@ -334,20 +324,14 @@ def _eager_arguments(
     if not case.verifies:
         function = eager.draft if case.operator == "draft" else eager.redistribute
         return function, [
-            (
-                each.draft_logits[0],
-                each.temperature,
-                entries,
-                *_dynamic_rows(each.dynamic_tokens, each.dynamic_logits, 1)[0],
-            )
+            (each.draft_logits[0], each.temperature, entries, _of_draft(each.dynamic, 0) or None)
             for each in inputs
         ]
     arguments = []
     for each in inputs:
         target = each.target_logits.unflatten(0, (case.batch, case.draft_length + 1))
         given = (target, each.draft_logits) + ((each.tokens,) if case.operator == "verify" else ())
-        dynamic = (each.dynamic_tokens, each.dynamic_logits)
-        arguments.append((*given, each.temperature, entries, *dynamic))
+        arguments.append((*given, each.temperature, entries, each.dynamic))
     if case.operator == PAIR:
         return eager.draft_and_verify, arguments
     return eager.redistribute_and_verify, arguments

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..tables import table
-from .results import RESULTS, Link, Row, content, figure, paragraph, threads
+from ..tables import figure, table
+from .results import RESULTS, Link, Row, content, paragraph, threads
 
 
 def step_rows() -> list[Row]:

@@ -23,11 +23,6 @@ def content(file: str) -> dict[str, Any]:
     return found
 
 
-def figure(value: float) -> str:
-    """Three digits, or all before the point."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def threads(found: Row) -> str:
     """How many, in words."""
     return "one thread" if found["threads"] == 1 else f"{found['threads']} threads"

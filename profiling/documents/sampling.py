@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..tables import table
+from ..tables import figure, table
 from .decoding import step_rows
-from .results import RESULTS, Link, Row, content, figure, paragraph, threads
+from .results import RESULTS, Link, Row, content, paragraph, threads
 
 
 def peers() -> list[Row]:

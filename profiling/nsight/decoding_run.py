@@ -10,30 +10,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.__main__ import INTERRUPTED, Parser
 from rdk_cuda.calibration.material import Material, Options, successor_counts
-from rdk_cuda.calibration.methods import (
-    Pruning,
-)
+from rdk_cuda.calibration.methods import Pruning
 from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.recording import record
 from rdk_cuda.calibration.windows import cut_windows
 from rdk_cuda.commands.arguments import natural, share
-from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.models import load_models, quiet
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.demo.corpus import held_out_files, read_text, training_files
 from rdk_cuda.generation import Generation
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
-from ..commands import refuse_device
-from ..studies.acceptance import corpora
+from ..commands import Parser, refuse_device, run_command
 
 __all__ = ["DecodingRun", "add_arguments", "captured", "main", "prepare"]
 
@@ -81,12 +79,10 @@ def prepare(options: argparse.Namespace) -> DecodingRun:
     if options.threads:
         torch.set_num_threads(options.threads)
     models = load_models(None, None)  # calibrated on the CPU
-    corpus = corpora.code()
-    texts = [
-        models.tokenizer([document.text for document in part[: 2 * max(4, options.batch)]])
-        for part in (corpus.calibration, corpus.held_out)
-    ]
-    calibration, held_out = (text["input_ids"] for text in texts)
+    calibration, held_out = (
+        encoded(models.tokenizer, files[: 2 * max(4, options.batch)])
+        for files in (training_files(), held_out_files())
+    )
     recording = record(
         read_models(models.target, models.drafter),
         cut_windows(calibration, CALIBRATION_POSITIONS, WINDOW),
@@ -113,6 +109,14 @@ def prepare(options: argparse.Namespace) -> DecodingRun:
     return run
 
 
+def encoded(tokenizer: Any, files: Iterable[Path]) -> list[list[int]]:
+    """Their tokens."""
+    ids: list[list[int]] = tokenizer([read_text(file) for file in files], verbose=False)[
+        "input_ids"
+    ]
+    return ids
+
+
 @contextmanager
 def captured(device: str) -> Iterator[None]:
     """What nsys and ncu record, where they wait for the CUDA profiler's start."""
@@ -128,27 +132,23 @@ def captured(device: str) -> Iterator[None]:
         torch.cuda.profiler.stop()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    command = Parser(prog="python -m profiling.nsight.decoding_run", description=__doc__)
-    add_arguments(command)
-    options = command.parse_args(arguments)
-    try:
-        run = prepare(options)
-        with captured(options.device):
-            tokens, statistics = run.decode()
-    except InputError as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return INTERRUPTED
+def run(options: argparse.Namespace) -> None:
+    """Decode once, captured."""
+    prepared = prepare(options)
+    with captured(options.device):
+        tokens, statistics = prepared.decode()
     print(
         f"{sum(map(len, tokens))} tokens in {statistics.target_passes} passes of the target, "
         f"{statistics.mean_accepted_length:.2f} drafts accepted of each"
     )
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = Parser(prog="python -m profiling.nsight.decoding_run", description=__doc__)
+    add_arguments(command)
+    return run_command(command, run, arguments, "there is nothing to profile")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

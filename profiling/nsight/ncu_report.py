@@ -10,16 +10,15 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.__main__ import Parser
 from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.files import write_json
 
+from ..commands import Parser, run_command
 from ..tables import table
 
 __all__ = ["METRICS", "Launch", "bound", "main", "read_launches"]
@@ -83,19 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--cases", type=Path, metavar="FILE", help="of one_launch.py: the launches' shapes")
     add("--json", type=Path, metavar="FILE", help="write the rows too")
     add("--metrics", action="store_true", help="print what ncu is to measure")
-    options = command.parse_args(arguments)
+    return run_command(command, run, arguments)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Read, name, print."""
     if options.metrics:
         print(",".join([*METRICS.values(), *map(STALL.format, STALLS)]))
-        return 0
-    try:
-        return run(options)
-    except InputError as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
-
-
-def run(options: argparse.Namespace) -> int:
-    """Read, name, print."""
+        return
     if options.file is None:
         raise InputError("needs a FILE, or --metrics")
     launches = read_launches(options.file)
@@ -108,7 +102,6 @@ def run(options: argparse.Namespace) -> int:
         content = {"format": "rdk_cuda.kernels", "format_version": 1, **about, "rows": rows}
         write_json(content, options.json)
     print(report(rows))
-    return 0
 
 
 def read_launches(path: Path) -> list[Launch]:

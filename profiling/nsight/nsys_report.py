@@ -7,19 +7,19 @@ something was recorded for them, and columns come and go between versions, so bo
 
 from __future__ import annotations
 
+import argparse
 import sqlite3
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.__main__ import Parser
 from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.files import write_json
 
-from .timeline import Kernel, Span, Timeline, kernel_rows, range_rows, report
+from ..commands import Parser, run_command
+from .timeline import Kernel, Span, Timeline, data, report
 
 __all__ = ["main", "read_timeline"]
 
@@ -36,17 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Parser(prog="python -m profiling.nsight.nsys_report", description=__doc__)
     command.add_argument("file", type=Path, help="what nsys export --type sqlite wrote")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the rows too")
-    options = command.parse_args(arguments)
-    try:
-        timeline = read_timeline(options.file)
-    except InputError as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
+    return run_command(command, run, arguments)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Read, write, print."""
+    timeline = read_timeline(options.file)
     if options.json:
-        rows = {"ranges": range_rows(timeline), "kernels": kernel_rows(timeline)}
-        write_json({"format": "rdk_cuda.timeline", "format_version": 1, **rows}, options.json)
+        write_json(data(timeline, {}), options.json)
     print(report(timeline))
-    return 0
 
 
 def read_timeline(path: Path) -> Timeline:

@@ -6,17 +6,18 @@ nothing else. Each is one kernel; their order is that of `--cases`, which ncu_re
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from rdk_cuda.__main__ import Parser
 from rdk_cuda.commands.files import write_json
 
 from ..bench.cases import PAIR, PRESETS, Case, preset_cases
 from ..bench.workloads import build
+from ..commands import Parser, refuse_device, run_command
 from ..machine import describe, now
 from .decoding_run import captured
 
@@ -30,22 +31,10 @@ def launched_cases(preset: str, device: str) -> list[Case]:
     return [case for case in preset_cases(preset, device) if case.operator != PAIR]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    command = Parser(prog="python -m profiling.nsight.one_launch", description=__doc__)
-    add = command.add_argument
-    add("--device", choices=("cpu", "cuda"), default="cuda", help="cpu: a rehearsal")
-    add("--preset", choices=PRESETS, default="short")
-    add("--cases", type=Path, metavar="FILE", help="write what was launched, in order")
-    options = command.parse_args(arguments)
+def run(options: argparse.Namespace) -> None:
+    """Launch each case, warm."""
+    refuse_device(options)
     device = torch.device(options.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        print(
-            f"{command.prog}: --device cuda: torch {torch.__version__} sees no GPU; "
-            "--device cpu rehearses the launches",
-            file=sys.stderr,
-        )
-        return 2
     cases = launched_cases(options.preset, options.device)
     for number, case in enumerate(cases, 1):
         print(f"[{number}/{len(cases)}] {case.name}", file=sys.stderr, flush=True)
@@ -57,8 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.cases:
         rows = [{"case": case.name, "operator": case.operator} for case in cases]
         write_json({"run": now(), **describe(device), "cases": rows}, options.cases)
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = Parser(prog="python -m profiling.nsight.one_launch", description=__doc__)
+    add = command.add_argument
+    add("--device", choices=("cpu", "cuda"), default="cuda", help="cpu: a rehearsal")
+    add("--preset", choices=PRESETS, default="short")
+    add("--cases", type=Path, metavar="FILE", help="write what was launched, in order")
+    return run_command(command, run, arguments)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from rdk_cuda.ranges import LEGEND
 
 from ..tables import table
 
-__all__ = ["Kernel", "Span", "Timeline", "kernel_rows", "range_rows", "report"]
+__all__ = ["Kernel", "Span", "Timeline", "data", "kernel_rows", "range_rows", "report"]
 
 STEP = "step"
 OUTSIDE = "(outside)"
@@ -123,34 +123,26 @@ def kernel_rows(timeline: Timeline) -> list[dict[str, Any]]:
 
 def report(timeline: Timeline) -> str:
     """Both tables, in Markdown."""
-    kernels = kernel_rows(timeline)
+    kernels, worker = kernel_rows(timeline), timeline.worker
+    kind = "kernel" if worker == "GPU" else "operator"
     ranges = [
         (
-            row["range"],
-            str(row["calls"]),
+            *(row["range"], str(row["calls"])),
             "" if row["payload_mean"] is None else f"{row['payload_mean']:.1f}",
-            f"{row['total_ms']:.2f}",
-            f"{row['median_us']:.1f}",
-            percent(row["share_of_steps"]),
-            str(row["launches"]),
-            f"{row['work_ms']:.2f}",
+            *(f"{row['total_ms']:.2f}", f"{row['median_us']:.1f}", percent(row["share_of_steps"])),
+            *(str(row["launches"]), f"{row['work_ms']:.2f}"),
         )
         for row in range_rows(timeline)
     ]
     work = [
         (
-            f"`{row['kernel']}`",
-            row["range"],
-            str(row["calls"]),
-            f"{row['total_ms']:.3f}",
-            f"{row['median_us']:.1f}",
+            *(f"`{row['kernel']}`", row["range"], str(row["calls"])),
+            *(f"{row['total_ms']:.3f}", f"{row['median_us']:.1f}"),
             f"{row['shortest_us']:.1f} .. {row['longest_us']:.1f}",
             percent(row["share"]),
         )
         for row in kernels[:MOST_KERNELS]
     ]
-    worker = timeline.worker
-    kind = "kernel" if worker == "GPU" else "operator"
     range_titles = (
         *("range", "calls", "mean payload", "total ms", "median us", "of the steps"),
         *(f"{kind}s", f"{worker} ms"),
@@ -162,6 +154,12 @@ def report(timeline: Timeline) -> str:
     more = len(kernels) - MOST_KERNELS
     rest = f"\n\n{more} more took less time each." if more > 0 else ""
     return f"{table(range_titles, ranges)}\n\n{table(kernel_titles, work)}{rest}"
+
+
+def data(timeline: Timeline, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of both tables, for a file."""
+    rows = {"ranges": range_rows(timeline), "kernels": kernel_rows(timeline)}
+    return {"format": "rdk_cuda.timeline", "format_version": 1, **about, **rows}
 
 
 def percent(share: float | None) -> str:

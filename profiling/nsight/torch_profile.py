@@ -7,7 +7,6 @@ the work is its kernels; on a CPU it is operators, without the time of operators
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,12 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from rdk_cuda.__main__ import INTERRUPTED, Parser
-from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.files import write_json, write_whole
 
-from ..commands import command_line
+from ..commands import Parser, command_line, run_command, write_text
 from ..machine import describe, now
 from . import decoding_run
-from .timeline import Kernel, Span, Timeline, kernel_rows, range_rows, report
+from .timeline import Kernel, Span, Timeline, data, report
 
 __all__ = ["main", "timeline_of"]
 
@@ -32,25 +29,22 @@ TRACE, TABLES, DATA = "trace.json", "timeline.md", "timeline.json"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    return run_command(parser(), run, arguments)
+
+
+def parser() -> Parser:
+    """The command line."""
     command = Parser(prog="python -m profiling.nsight.torch_profile", description=__doc__)
     decoding_run.add_arguments(command)
     command.add_argument("--output", type=Path, metavar="DIR", help="trace, tables and data")
-    options = command.parse_args(arguments)
-    try:
-        run(options, command_line(command.prog, options, command.parse_args([])))
-    except InputError as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Interrupted: nothing was written.", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+    return command
 
 
-def run(options: argparse.Namespace, command: str) -> None:
+def run(options: argparse.Namespace) -> None:
     """Profile one decoding run."""
     prepared = decoding_run.prepare(options)
-    about = {"run": now(), "command": command, **describe(torch.device(options.device))}
+    typed = command_line(parser(), options)
+    about = {"run": now(), "command": typed, **describe(torch.device(options.device))}
     activities = [ProfilerActivity.CPU]
     if options.device == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -62,16 +56,9 @@ def run(options: argparse.Namespace, command: str) -> None:
     if options.output is None:
         return
     options.output.mkdir(parents=True, exist_ok=True)
-    rows = {"ranges": range_rows(timeline), "kernels": kernel_rows(timeline)}
-    write_json(
-        {"format": "rdk_cuda.timeline", "format_version": 1, **about, **rows},
-        options.output / DATA,
-    )
-    heading = f"`{command}` on {about['device_name']}, torch {about['torch']}, {about['run']}"
-    write_whole(
-        options.output / TABLES,
-        lambda beside: beside.write_text(f"{heading}\n\n{text}\n", encoding="utf-8"),
-    )
+    write_json(data(timeline, about), options.output / DATA)
+    heading = f"`{typed}` on {about['device_name']}, torch {about['torch']}, {about['run']}"
+    write_text(f"{heading}\n\n{text}\n", options.output / TABLES)
     write_whole(options.output / TRACE, lambda beside: profiler.export_chrome_trace(str(beside)))
     print(f"\nwritten to {options.output}: {TABLES}, {DATA}, {TRACE} (for chrome://tracing)")
 

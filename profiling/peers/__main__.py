@@ -1,6 +1,6 @@
-"""`python -m profiling.peers`: what others need to sample the same step, beside our operators.
+"""`python -m profiling.peers`: what others need to sample the same step.
 
-Each row of the results is one peer at one case, with `FIELDS`; a peer that cannot run is a row too.
+Each row of the results is one peer at one case, as is a peer that cannot run:
 
     case ... acceptance       the shape, as of cases.Case
     peer, what, module,       its name, its calls, and the package that it is from
@@ -27,43 +27,44 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity
-from rdk_cuda.__main__ import INTERRUPTED, Parser
 from rdk_cuda.calibration.timing import quantiles
 from rdk_cuda.commands.arguments import natural, positive
-from rdk_cuda.commands.errors import InputError
 
 from ..bench.cases import ACCEPTANCES, PAIR, Case
 from ..bench.measure import against
 from ..bench.timing import MEBIBYTE, Clock, CpuClock, CudaClock, interleaved
 from ..bench.workloads import Call, affinity_of, draw_inputs, number_of_sets
-from ..commands import Progress, command_line, one_line, refuse_device, write_page
+from ..commands import (
+    Parser,
+    Progress,
+    command_line,
+    measured,
+    one_line,
+    refuse_device,
+    run_command,
+    write_text,
+)
 from ..machine import describe, now
-from ..results import ResultError, Results, Row
+from ..results import Results, Row
 from . import losslessness
 from .installed import known_peers
 from .memory import MEASURED_BY, kept_bytes, peak_bytes
 from .page import MISSING, RIGHT, WRONG, page
 from .samplers import OURS, Peer, Sampler, Step
 
-PROGRAM = "python -m profiling.peers"
 PRESETS = ("tiny", "short", "full")
 SECONDS = {"tiny": 0.02, "short": 20.0, "full": 20.0}
 CHECKED = (300, 100)  # V_t and V_d of the tests: small, so that every token has enough draws
 DRAWS = 16384
 
-FIELDS = (
-    *("case", "sampler", "target_size", "draft_size", "batch", "draft_length", "dtype"),
-    *("acceptance", "peer", "what", "module", "peer_version", "status", "reason", "check"),
-    *("draws", "false_alarm", "median_us", "p10_us", "p90_us", "rounds", "ratio", "warm_us"),
-    *("accepted_mean", "accepted_expected", "peak_bytes", "kept_bytes", "memory"),
-    *("run", "date", "load", "command", "device", "device_name", "threads", "capability"),
-    *("version", "torch", "cuda", "driver", "commit", "dirty"),
+SHAPE = (*("sampler", "target_size", "draft_size", "batch", "draft_length", "dtype", "acceptance"),)
+MEASURED = (
+    *("median_us", "p10_us", "p90_us", "rounds", "ratio", "warm_us", "peak_bytes", "kept_bytes"),
 )
 
 
@@ -85,7 +86,8 @@ def cases(preset: str, device: str) -> list[Case]:
 
 def parser() -> Parser:
     """The command line."""
-    parser = Parser(prog=PROGRAM, description=(__doc__ or "").splitlines()[0])
+    summary = (__doc__ or "").splitlines()[0]
+    parser = Parser(prog="python -m profiling.peers", description=summary)
     add = parser.add_argument
     add("--device", choices=("cpu", "cuda"), required=True)
     add("--preset", choices=PRESETS, default="short", help="how many cases (%(default)s)")
@@ -106,25 +108,20 @@ def parser() -> Parser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    command = parser()
-    arguments = command.parse_args(argv)
-    try:
-        refuse_device(arguments)
-        return run(arguments, Results(arguments.output, program="compare"))
-    except (InputError, ResultError) as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
+    return run_command(parser(), run, arguments)
 
 
-def run(arguments: argparse.Namespace, results: Results) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """All cases; each one's rows are on disk as soon as they are there."""
+    refuse_device(arguments)
+    results = Results(arguments.output, program="compare")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    progress, code = Progress(), 0
-    try:
-        comparison = Comparison(arguments, progress)
+
+    def measure(progress: Progress) -> int:
+        comparison, code = Comparison(arguments, progress), 0
         chosen = cases(arguments.preset, arguments.device)
         for number, case in enumerate(chosen, 1):
             progress.show(f"[{number}/{len(chosen)}] {case.name}")
@@ -136,18 +133,15 @@ def run(arguments: argparse.Namespace, results: Results) -> int:
                 continue
             for row in rows:
                 results.append(row)
-    except KeyboardInterrupt:
-        results.write()  # it may have come between a row and its file
-        code = INTERRUPTED
-    progress.clear()
-    if results.new_rows:
-        print(page(results.new_rows), end="")
-    if results.rows and arguments.output:
-        write_page(page(results.rows), arguments.output)
-    if code == INTERRUPTED:
-        kept = f" in {arguments.output}" if arguments.output else ""
-        print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)
-    return code
+        return code
+
+    def show() -> None:
+        if results.new_rows:
+            print(page(results.new_rows), end="")
+        if results.rows and results.path:
+            write_text(page(results.rows), results.path.with_suffix(".md"))
+
+    return measured(results, measure, show)
 
 
 class Comparison:
@@ -162,13 +156,12 @@ class Comparison:
         )
         names = [OURS, *(arguments.peers or [name for name in known_peers() if name != OURS])]
         self.peers = [known_peers()[name] for name in names]
-        command = command_line(PROGRAM, arguments, parser().parse_args(["--device", "cpu"]))
         self.common: Row = {
             "memory": MEASURED_BY[self.device.type],
             "draws": arguments.draws,
             "false_alarm": losslessness.FALSE_ALARM,
             "run": now(),
-            "command": command,
+            "command": command_line(parser(), arguments),
             **describe(self.device),
         }
         self.tested = lru_cache(maxsize=None)(self._tested)
@@ -284,15 +277,15 @@ class Comparison:
         figures: dict[str, Row],
     ) -> Row:
         """What is known of a peer at a case."""
-        measured = figures.get(peer.name, {})
+        found = figures.get(peer.name, {})
         verdicts = dict(checks)
-        if measured:
-            verdicts["size"] = measured.pop("verdict")
+        if found:
+            verdicts["size"] = found.pop("verdict")
         wrong = [verdict.wrong for verdict in verdicts.values() if verdict.wrong is not None]
         at_size = verdicts["size"].figures if "size" in verdicts else {}
-        known: dict[str, Any] = {
+        return {
             "case": case.name,
-            **{name: getattr(case, name) for name in FIELDS[1:8]},
+            **{name: getattr(case, name) for name in SHAPE},
             "peer": peer.name,
             "what": peer.what,
             "module": peer.module,
@@ -300,14 +293,13 @@ class Comparison:
             "status": MISSING if missing else WRONG if wrong else RIGHT,
             "reason": missing or (wrong[0] if wrong else None),
             "check": {name: verdict.figures for name, verdict in verdicts.items()},
-            **measured,
+            **(found or dict.fromkeys(MEASURED)),
             "accepted_mean": at_size.get("accepted_mean"),
             "accepted_expected": at_size.get("accepted_expected"),
             "date": now(),
             "load": os.getloadavg()[0],
             **self.common,
         }
-        return {name: known.get(name) for name in FIELDS}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..commands import disturbance, origin
+from ..commands import busy, origin
 from ..results import Row
 from ..tables import figure, table
 
@@ -40,7 +40,7 @@ def preamble(rows: Sequence[Row]) -> list[str]:
         "expectation, there and in the calls that were timed. A right one fails a test with "
         f"probability {row['false_alarm']:g}. {WRONG}: it failed, and its time compares nothing.",
     ]
-    return [*lines, *disturbance(row, max(row["load"] for row in rows))]
+    return [*lines, *(line for warning in busy(rows) for line in ("", warning))]
 
 
 def section(rows: Sequence[Row]) -> list[str]:

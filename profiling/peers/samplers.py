@@ -139,7 +139,7 @@ def scattered(affinity: Affinity, *, sparse: bool = False) -> Link:
     """Probabilities scattered entry by entry, or a product with a sparse matrix."""
     entries = eager.Entries.of(affinity)
     matrix = entries.matrix() if sparse else None
-    return lambda logits, temperature: eager.draft(logits, temperature, entries, None, None, matrix)
+    return lambda logits, temperature: eager.draft(logits, temperature, entries, None, matrix)
 
 
 def gathered_probs(affinity: Affinity) -> Callable[[Tensor], Tensor]:

@@ -27,9 +27,12 @@ from rdk_cuda.calibration import (
     virtual_drafter,
     with_offsets,
 )
+from rdk_cuda.commands.arguments import natural, share
 from rdk_cuda.commands.files import write_json
 
+from ..commands import Parser, run_command
 from ..machine import describe, now
+from ..tables import table
 
 TEMPERATURE = 0.7
 CONTEXT = 64
@@ -136,44 +139,44 @@ def measure(options: argparse.Namespace) -> list[Row]:
     return stages.rows
 
 
-def table(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[Row]) -> str:
     """Seconds and gigabytes by stage, and the whole."""
-    lines = [f"{'stage':<16}{'seconds':>10}{'peak GB':>10}"]
     total = {
         "stage": "all",
         "seconds": sum(row["seconds"] for row in rows),
         "peak_bytes": max(row["peak_bytes"] for row in rows),
     }
-    for row in (*rows, total):
-        peak = row["peak_bytes"] / 1e9
-        lines.append(f"{row['stage']:<16}{row['seconds']:>10.1f}{peak:>10.2f}")
-    return "\n".join(lines)
+    lines = [
+        (row["stage"], f"{row['seconds']:.1f}", f"{row['peak_bytes'] / 1e9:.2f}")
+        for row in (*rows, total)
+    ]
+    return table(("stage", "seconds", "peak GB"), lines, "lr")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, print and, if asked to, write."""
+    rows = measure(options)
+    print(report(rows))
+    if options.output is not None:
+        settings = {name: value for name, value in vars(options).items() if name != "output"}
+        about = {"run": now(), **describe(torch.device("cpu")), **settings}
+        write_json({**about, "rows": rows}, options.output)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and, if asked to, write."""
-    parser = argparse.ArgumentParser(prog="calibration_scale", description=__doc__)
-    parser.add_argument("--tokens", type=int, default=128256, help="V_t (default %(default)s)")
-    parser.add_argument("--width", type=int, default=4096, help="d (default %(default)s)")
-    parser.add_argument("--keep", type=float, default=0.25, help="share (default %(default)s)")
-    parser.add_argument("--virtual", type=int, default=64, help="K (default %(default)s)")
-    parser.add_argument("--states", type=int, default=16384, help="behind the second moment")
-    parser.add_argument("--samples", type=int, default=2048, help="behind the offsets")
-    parser.add_argument("--recorded", type=int, default=2048, help="target tokens of a sample")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
-    options = parser.parse_args(arguments)
-    try:
-        rows = measure(options)
-        print(table(rows))
-        if options.output is not None:
-            settings = {name: value for name, value in vars(options).items() if name != "output"}
-            about = {"run": now(), **describe(torch.device("cpu")), **settings}
-            write_json({**about, "rows": rows}, options.output)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+    """Run the command; returns its exit code."""
+    command = Parser(prog="python -m profiling.studies.calibration_scale", description=__doc__)
+    add = command.add_argument
+    add("--tokens", type=natural, default=128256, metavar="N", help="V_t (%(default)s)")
+    add("--width", type=natural, default=4096, metavar="N", help="d (%(default)s)")
+    add("--keep", type=share, default=0.25, help="share of the tokens (%(default)s)")
+    add("--virtual", type=natural, default=64, metavar="N", help="virtual tokens (%(default)s)")
+    add("--states", type=natural, default=16384, metavar="N", help="of the second moment")
+    add("--samples", type=natural, default=2048, metavar="N", help="of the offsets")
+    add("--recorded", type=natural, default=2048, metavar="N", help="target tokens of a sample")
+    add("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    add("--output", type=Path, metavar="FILE", help="JSON file to write")
+    return run_command(command, run, arguments)
 
 
 if __name__ == "__main__":

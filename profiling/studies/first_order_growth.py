@@ -1,8 +1,8 @@
-"""How the time to redistribute grows with the vocabulary: first-order RDK beside the dense matrix.
+"""How the time to redistribute grows with the vocabulary: first-order RDK next to the dense matrix.
 
 arXiv:2506.03206 says O(N) for the first-order form, whose matrix is never built, and O(N^2) for the
 dense one. `python -m profiling.studies.first_order_growth` measures both on the CPU, without the
-time to build the dense matrix, fits the exponents, and writes a table with a picture.
+time to build the dense matrix, fits the exponents, and writes a table and a picture.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from rdk_cuda import dense_reference as dense
 from rdk_cuda.commands.files import write_figure, write_json
 
 from ..bench.growth import fitted_exponent
+from ..commands import Parser, run_command
 from ..machine import ROOT, describe, now
+from ..tables import table
 
 RESULTS = ROOT / "profiling" / "results" / "first-order-growth"
 
@@ -45,8 +47,7 @@ def redistribution(form: str, size: int) -> Callable[[], object]:
     if form == DENSE:
         matrix = dense.first_order_rdk(mean, TAU)
         return lambda: dense.exact_redistribute(logits.softmax(1), matrix)
-    vocabulary = rdk_cuda.Vocabulary.identity(size)
-    affinity = rdk_cuda.Affinity.first_order(vocabulary, mean, TAU)
+    affinity = rdk_cuda.Affinity.first_order(rdk_cuda.Vocabulary.identity(size), mean, TAU)
     return lambda: rdk_cuda.redistribute(logits, affinity)
 
 
@@ -64,15 +65,12 @@ def measure(sizes: Mapping[str, Sequence[int]], rounds: int = ROUNDS) -> list[Ro
                 start = time.thread_time()
                 call()
                 times[form].append(time.thread_time() - start)
-        rows += [
-            {
-                "form": form,
-                "size": size,
+        for form, seconds in times.items():
+            figures = {
                 "median_seconds": statistics.median(seconds),
                 "fastest_seconds": min(seconds),
             }
-            for form, seconds in times.items()
-        ]
+            rows.append({"form": form, "size": size, **figures})
     return rows
 
 
@@ -85,20 +83,17 @@ def exponents(rows: Sequence[Row]) -> dict[str, float]:
     return fitted
 
 
-def table(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[Row]) -> str:
     """Milliseconds by vocabulary and form, and the exponents."""
-    forms = list(dict.fromkeys(row["form"] for row in rows))
-    times = {(row["size"], row["form"]): 1000 * row["fastest_seconds"] for row in rows}
-    lines = ["".join(f"{title:>20}" for title in ("V", *forms))]
-    for size in sorted({row["size"] for row in rows}):
-        cells = (f"{times[size, form]:.3f} ms" if (size, form) in times else "" for form in forms)
-        lines.append("".join(f"{cell:>20}" for cell in (f"{size:,}", *cells)))
     fitted = exponents(rows)
-    cells = (f"V^{fitted[form]:.2f}" for form in forms)
-    return "\n".join([*lines, "".join(f"{cell:>20}" for cell in ("fitted", *cells))])
+    times = {(row["size"], row["form"]): f"{1e3 * row['fastest_seconds']:.3f}" for row in rows}
+    sizes = sorted({row["size"] for row in rows})
+    lines = [(f"{size:,}", *(times.get((size, form), "") for form in fitted)) for size in sizes]
+    lines.append(("fitted", *(f"V^{exponent:.2f}" for exponent in fitted.values())))
+    return table(("V", *(f"{form}, ms" for form in fitted)), lines, "r")
 
 
-def picture(rows: Sequence[Row], where: Row) -> Any:
+def picture(rows: Sequence[Row], title: str) -> Any:
     """The table as a matplotlib `Figure`, both axes logarithmic."""
     from matplotlib.figure import Figure
 
@@ -109,35 +104,33 @@ def picture(rows: Sequence[Row], where: Row) -> Any:
         times = [1000 * row["fastest_seconds"] for row in points]
         label = f"{form}: $V^{{{exponent:.2f}}}$"
         axes.loglog([row["size"] for row in points], times, marker="o", label=label)
-    axes.set_xlabel("vocabulary, tokens")
-    axes.set_ylabel(f"time to redistribute {BATCH} rows, ms")
+    axes.set(xlabel="vocabulary, tokens", ylabel=f"time to redistribute {BATCH} rows, ms")
     axes.legend(title="fitted growth")
     axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{where['device_name']}, one thread, float32", fontsize=10)
+    figure.suptitle(title, fontsize=10)
     return figure
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run(options: argparse.Namespace) -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(prog="first_order_growth", description=__doc__)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
-    options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # whose own time is measured, whatever else the machine does
-    try:
-        rows = measure(SIZES)
-        where = {"run": now(), **describe(torch.device("cpu"))}
-        content = {**where, "batch": BATCH, "rows": rows, "exponents": exponents(rows)}
-        print(table(rows))
-        options.output.mkdir(parents=True, exist_ok=True)
-        write_json(content, options.output / "results.json")
-        if find_spec("matplotlib") is not None:
-            write_figure(picture(rows, where), options.output / "growth.png")
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    about = {"run": now(), **describe(torch.device("cpu")), "batch": BATCH}
+    rows = measure(SIZES)
+    print(report(rows))
+    options.output.mkdir(parents=True, exist_ok=True)
+    content = {**about, "rows": rows, "exponents": exponents(rows)}
+    write_json(content, options.output / "results.json")
+    if find_spec("matplotlib") is not None:
+        title = f"{about['device_name']}, one thread, float32"
+        write_figure(picture(rows, title), options.output / "growth.png")
     print(f"written to {options.output}")
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = Parser(prog="python -m profiling.studies.first_order_growth", description=__doc__)
+    command.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    return run_command(command, run, arguments)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.bench.measure import in_microseconds
-from profiling.results import BENCH, FIELDS, FORMAT_VERSION, format_of
+from profiling.results import FORMAT_VERSION
 
 
 def made_row(case: str = "draft virtual Vt=1000 Vd=100 B=8 float32", **values: Any) -> dict:
@@ -38,7 +38,7 @@ def made_row(case: str = "draft virtual Vt=1000 Vd=100 B=8 float32", **values: A
         "share_of_floor": 0.5,
         "peers": {},
     }
-    return {**dict.fromkeys(FIELDS), **about, **values}
+    return {**about, **values}
 
 
 def timed(case: str, microseconds: Sequence[float], **values: Any) -> dict:
@@ -49,6 +49,6 @@ def timed(case: str, microseconds: Sequence[float], **values: Any) -> dict:
 
 def write_rows(path: Path, rows: Sequence[dict], growth: Sequence[dict] = ()) -> Path:
     """A result file of them."""
-    content = {"format": format_of(BENCH), "format_version": FORMAT_VERSION}
+    content = {"format": "rdk_cuda.bench", "format_version": FORMAT_VERSION}
     path.write_text(json.dumps({**content, "rows": rows, "growth": growth}))
     return path

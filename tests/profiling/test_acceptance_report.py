@@ -148,15 +148,6 @@ def test_an_interruption_keeps_finished_parts_and_leaves_nothing_half_written(
     assert last == "Interrupted: the same command goes on with the unfinished part."
 
 
-def test_a_file_that_is_no_part_is_refused_in_one_line(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report" / "virtual.json").write_text("{")
-    assert command("--part", "virtual") == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
 def row(
     method: str, keep: float, acceptance: float, share: float | None = None, **others: object
 ) -> Row:
@@ -187,11 +178,6 @@ def test_the_text_says_what_the_rows_say(tmp_path: Path) -> None:
     assert "0123456789ab, changed" in text
     assert "| calibrated on code | 384 | 3 | 1,000 | 9 |" in text
     assert "code: 9 from library" in text
-
-
-def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
-    text = fake_report(tmp_path, {})
-    assert f"**Not measured yet:** {', '.join(PARTS)}." in text
 
 
 def fake_report(folder: Path, parts: dict[str, list[Row]]) -> str:

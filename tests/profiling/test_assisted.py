@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("transformers", minversion="5.17")
 pytest.importorskip("sklearn")
-from profiling.studies import assisted, assisted_ways
+from profiling.studies import assisted
 from rdk_cuda.demo.corpus import calibration_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,7 +34,7 @@ WAYS = [
 def quick(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Arguments of a run of a few seconds."""
     monkeypatch.setattr(assisted, "load_models", lambda *_: tiny)
-    monkeypatch.setattr(assisted_ways, "training_files", lambda: calibration_files()[:4])
+    monkeypatch.setattr(assisted, "training_files", lambda: calibration_files()[:4])
     return ["--quick", "--output", str(tmp_path / "results")]
 
 
@@ -80,7 +80,7 @@ def test_another_text_is_told(quick: list[str], monkeypatch: pytest.MonkeyPatch)
 
 def test_the_library_s_assistant_is_left_as_it_was(tiny: Any) -> None:
     own = tiny.drafter.generation_config
-    with assisted_ways.fixed_drafts(tiny.drafter, 3):
+    with assisted.fixed_drafts(tiny.drafter, 3):
         assert tiny.drafter.generation_config.num_assistant_tokens == 3
         assert own.num_assistant_tokens != 3
     assert tiny.drafter.generation_config is own
@@ -96,9 +96,3 @@ def test_an_interruption_writes_nothing(
     assert assisted.main(quick) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "Interrupted: nothing was written."
     assert not Path(quick[-1]).exists()
-
-
-def test_bad_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        assisted.main(["--rounds", "0"])
-    assert "--rounds" in capsys.readouterr().err

@@ -38,15 +38,3 @@ def test_every_stage_is_timed_and_written(
     printed = capsys.readouterr()
     assert all(f"{stage} ..." in printed.err for stage in stages)
     assert all(stage in printed.out for stage in (*stages, "all", "peak GB"))
-
-
-def test_an_interruption_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(scale, "measure", interrupted)
-    assert scale.main(["--output", str(tmp_path / "scale.json")]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
-    assert not list(tmp_path.iterdir())

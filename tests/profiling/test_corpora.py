@@ -52,25 +52,6 @@ def test_without_the_removal_of_repetitions_the_parts_do_share_their_wording(
     assert len(calibration & held_out) > 0.1 * len(held_out)
 
 
-def test_prose_is_the_same_every_time(prose: Corpus) -> None:
-    assert corpora.prose() == prose
-
-
-def test_a_repeated_paragraph_stays_in_the_longest_document_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(corpora, "SHORTEST", 20)
-    documents = [
-        Document("b", FIRST.upper().replace(" ", "\n  ")),
-        Document("a", f"{FIRST}\n\n{SECOND}"),
-        Document("c", f"{SECOND[:-9]}you.\n\nUnlike the rest this is new and short."),
-    ]
-    assert corpora.without_repetitions(documents) == [
-        documents[1],
-        Document("c", "Unlike the rest this is new and short."),
-    ]
-
-
 def test_sources_that_are_missing_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,18 +36,6 @@ def test_table_and_picture_are_written_together(
     assert printed.err.count("V = ") == len({*SMALL[growth.FIRST_ORDER], *SMALL[growth.DENSE]})
 
 
-def test_an_interruption_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(sizes: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(growth, "measure", interrupted)
-    assert growth.main(["--output", str(tmp_path)]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_exponents_of_the_committed_run_are_those_of_its_rows() -> None:
     content = json.loads((growth.RESULTS / "results.json").read_text())
     assert content["exponents"] == pytest.approx(growth.exponents(content["rows"]))

@@ -63,18 +63,6 @@ def test_figures_come_in_one_unit_and_what_was_not_measured_stays_empty(tmp_path
     assert (draft.figures["registers"], draft.stalls) == (None, {})
 
 
-@pytest.mark.parametrize(
-    ("unit", "value", "expected"), [("us", "24.5", 24.5), ("msecond", "0.0245", 24.5)]
-)
-def test_any_unit_of_time_is_understood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, value: str, expected: float
-) -> None:
-    monkeypatch.setitem(UNITS, METRICS["duration_us"], unit)
-    kernel = {**VERIFY, METRICS["duration_us"]: value}
-    (launch,) = ncu_report.read_launches(written(tmp_path / "k.csv", kernel))
-    assert launch.figures["duration_us"] == pytest.approx(expected)
-
-
 def launch_with(**figures: float) -> Launch:
     return Launch("k", "", "", {**dict.fromkeys(METRICS), **figures}, {"long_scoreboard": 7.0})
 
@@ -118,12 +106,6 @@ def test_the_command_names_launches_by_their_shapes(
     cases.write_text(json.dumps({"cases": rows[:1]}))
     assert ncu_report.main([str(file), "--cases", str(cases)]) == 2
     assert "has 1 cases, but 2 were profiled" in capsys.readouterr().err
-
-
-def test_what_is_to_be_measured_is_printed_for_ncu(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ncu_report.main(["--metrics"]) == 0
-    metrics = capsys.readouterr().out.strip().split(",")
-    assert len(metrics) == len(set(metrics)) == len(METRICS) + len(STALLS)
 
 
 @pytest.mark.parametrize(

@@ -166,17 +166,6 @@ def test_the_command_prints_tables_and_writes_the_rows(
     assert [row["range"] for row in content["ranges"]] == ["step", "draft", "verify", "accepted"]
 
 
-def test_where_nothing_ran_on_a_gpu_there_are_ranges_alone(tmp_path: Path) -> None:
-    """Tables are there only if something was recorded for them."""
-    schema = SCHEMA.partition("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME")[0]
-    with Recorder(tmp_path / "x.sqlite", schema) as to:
-        to.domain(OURS, "rdk")
-        to.nvtx(PUSH_POP, 5, 9, text="verify")
-    timeline = nsys_report.read_timeline(tmp_path / "x.sqlite")
-    assert not timeline.kernels
-    assert [row["range"] for row in range_rows(timeline)] == ["verify"]
-
-
 def without_column(schema: str, name: str) -> str:
     return schema.replace(f"{name} INTEGER,", "")
 

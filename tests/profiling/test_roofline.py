@@ -17,18 +17,10 @@ GPU = {"device": "cuda", "device_name": "a GPU", "bandwidth": "copy", "bandwidth
 def test_the_table_has_bytes_floor_time_and_share() -> None:
     text = report([made_row()])
     assert text.startswith("a processor, 2 threads\n")
-    cells = text.splitlines()[-1].split()
+    cells = text.splitlines()[-1].strip("| ").split(" | ")
     assert cells[0] == "draft"
     # 1 MB at 20 GB/s is 50 us; taken were 100, that is 10 GB/s.
-    assert cells[-7:] == ["1", "20", "read", "50", "100", "10", "50%"]
-
-
-def test_devices_have_tables_and_panels_of_their_own() -> None:
-    rows = [made_row(), made_row(**GPU), made_row(threads=4)]
-    assert len(report(rows).split("\n\n")) == 6
-    pytest.importorskip("matplotlib")
-    titles = [panel.get_title() for panel in figure_of(rows).axes]
-    assert titles == ["a processor, 2 threads", "a GPU", "a processor, 4 threads"]
+    assert cells[-7:] == ["read", "20", "1", "50", "100", "10", "50%"]
 
 
 def test_points_lie_above_the_line_by_the_share_they_miss() -> None:
@@ -49,13 +41,3 @@ def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "roofline.png" in capsys.readouterr().out
     assert main([str(file), "--output", str(tmp_path / "other.png")]) == 0
     assert (tmp_path / "other.png").is_file()
-
-
-def test_what_holds_no_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    empty = write_rows(tmp_path / "empty.json", [])
-    for arguments, message in (
-        ([empty], "has no rows"),
-        ([tmp_path / "missing.json"], "is no result file"),
-    ):
-        assert main([str(argument) for argument in arguments]) == 2
-        assert message in capsys.readouterr().err

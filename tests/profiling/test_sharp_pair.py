@@ -11,7 +11,6 @@ from torch import Tensor
 from profiling.studies.acceptance import sharp_pair
 from profiling.studies.acceptance.context_models import DISCOUNT, ContextCache, NGrams
 from profiling.studies.acceptance.sharp_pair import (
-    LogitsDrafter,
     SharpDrafter,
     SharpPair,
     SharpPruning,
@@ -19,14 +18,12 @@ from profiling.studies.acceptance.sharp_pair import (
 )
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.calibration import methods as names
-from rdk_cuda.calibration import prune_head
 from rdk_cuda.calibration.acceptance import measure_acceptance
-from rdk_cuda.calibration.drafter import FullHead, PrunedDrafter
+from rdk_cuda.calibration.drafter import FullHead
 from rdk_cuda.calibration.material import Material, Options
 from rdk_cuda.calibration.reading import Read, Reading
 from rdk_cuda.calibration.recording import record
 from rdk_cuda.calibration.windows import Window
-from rdk_cuda.demo.corpus import held_out_files, read_text, training_files
 
 SIZE, WIDTH, LENGTH = 30, 8, 40
 
@@ -115,21 +112,6 @@ def test_the_cache_is_what_it_says(matches: int, window: int) -> None:
             torch.testing.assert_close(probs[row, place].double(), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_behind_nothing_there_is_still_a_distribution() -> None:
-    nothing = torch.full((2, 4), -1)
-    cache = ContextCache(SIZE, 256, decay=0.9, matches=2, trust=0.3)
-    torch.testing.assert_close(cache.probs(nothing), torch.full((2, SIZE), 1 / SIZE))
-    ngrams = NGrams(DOCUMENTS, SIZE, 3)
-    torch.testing.assert_close(ngrams.probs(nothing), ngrams.unigrams.expand(2, -1))
-
-
-def test_text_that_cannot_be_counted_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 documents"):
-        NGrams([], SIZE, order=2)
-    with pytest.raises(ValueError, match="63 bits"):
-        NGrams(DOCUMENTS, 1 << 22, order=3)
-
-
 def test_both_of_the_pair_are_the_mixtures_of_the_first_lines() -> None:
     read, (weight, bias) = tiny_pair()
     pair = SharpPair(read, (weight, bias), DOCUMENTS)
@@ -160,62 +142,7 @@ def test_nothing_later_is_looked_at() -> None:
         assert not torch.equal(before[:, 26:], after[:, 26:])
 
 
-def test_rows_of_a_batch_are_as_alone() -> None:
-    read = SharpPair(*tiny_pair(), DOCUMENTS).read_logits
-    for together, alone in zip(read(IDS), read(IDS[1:]), strict=True):
-        torch.testing.assert_close(together[1:], alone)
-
-
-def test_held_out_files_are_not_counted() -> None:
-    held_out = {read_text(path) for path in held_out_files()}
-    seen: list[str] = []
-
-    def tokenizer(texts: list[str], verbose: bool) -> dict[str, list[list[int]]]:
-        seen.extend(texts)
-        return {"input_ids": [[len(text)] for text in texts]}
-
-    assert len(sharp_pair.training_documents(tokenizer)) == len(training_files())
-    assert held_out
-    assert not held_out & set(seen)
-
-
-def drafters(
-    vocabulary: Vocabulary, affinity: Affinity, dynamic: RecentTokens
-) -> tuple[PrunedDrafter, LogitsDrafter]:
-    head = prune_head(torch.eye(SIZE), None, vocabulary, virtual=affinity)
-    return (
-        PrunedDrafter(vocabulary, affinity, *head, dynamic_tokens=dynamic),
-        LogitsDrafter(vocabulary, affinity, dynamic_tokens=dynamic),
-    )
-
-
-def test_logits_drafter_is_a_drafter_with_an_identity_head() -> None:
-    vocabulary = Vocabulary([4, 0, 7, 2], target_size=SIZE)
-    clusters = torch.arange(SIZE) % 3
-    clusters[vocabulary.kept] = -1
-    prior = torch.rand(SIZE, generator=torch.Generator().manual_seed(6))
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, offset=0.5)
-    plain, own = drafters(vocabulary, affinity, RecentTokens(vocabulary, width=9))
-    hidden = torch.randn(LENGTH, SIZE, generator=torch.Generator().manual_seed(7))
-    contexts = [IDS[0, : place + 1].tolist() for place in range(LENGTH)]
-    expected = plain.columns((torch.eye(SIZE), None), hidden, contexts)
-    found = own.columns((torch.empty(0, 0), None), hidden, contexts)
-    assert expected.keys() == found.keys()
-    assert bool((expected["dynamic_tokens"] < 0).any() and (expected["dynamic_tokens"] >= 0).any())
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name])
-
-
-def test_logits_drafter_without_virtual_or_dynamic_tokens_gives_the_kept_logits() -> None:
-    vocabulary = Vocabulary([4, 0, 7, 2], target_size=SIZE)
-    own = LogitsDrafter(vocabulary, Affinity.intersection(vocabulary))
-    hidden = torch.arange(2.0 * SIZE).view(2, SIZE)
-    columns = own.columns((torch.empty(0, 0), None), hidden, [[1], [2]])
-    assert list(columns) == ["draft_logits"]
-    assert torch.equal(columns["draft_logits"], hidden[:, [4, 0, 7, 2]])
-
-
-def test_the_sharp_drafter_makes_the_same_of_states_and_contexts() -> None:
+def test_the_sharp_drafter_has_kept_mean_and_dynamic_columns_of_the_sharp_logits() -> None:
     read, head = tiny_pair()
     pair = SharpPair(read, head, DOCUMENTS)
     vocabulary = Vocabulary([4, 0, 7, 2], target_size=SIZE)
@@ -223,19 +150,20 @@ def test_the_sharp_drafter_makes_the_same_of_states_and_contexts() -> None:
     recent = RecentTokens(vocabulary, width=9)
     weight = torch.zeros(5, WIDTH)
     sharp = SharpDrafter(vocabulary, affinity, weight, None, recent, mixture=pair.drafter)
-    own = LogitsDrafter(vocabulary, affinity, dynamic_tokens=recent)
     prefixes = [IDS[0, : place + 1].tolist() for place in range(LENGTH)]
     hidden, logits = pair.read(IDS[:1]).hidden[0], pair.read_logits(IDS[:1]).hidden[0]
-    expected = own.columns(head, logits, prefixes)
     for contexts in (prefixes, contexts_of(IDS[:1])):
         found = sharp.columns(head, hidden, contexts)
-        for name in expected:
-            torch.testing.assert_close(found[name], expected[name])
-    # A refined virtual row adds to the mean of its members.
-    weight[4] = 1.0
-    moved = sharp.columns(head, hidden, prefixes)["draft_logits"] - expected["draft_logits"]
-    torch.testing.assert_close(moved[:, 4], hidden.sum(1))
-    torch.testing.assert_close(moved[:, :4], torch.zeros(LENGTH, 4))
+        kept, mean = found["draft_logits"][:, :4], found["draft_logits"][:, 4]
+        torch.testing.assert_close(kept, logits[:, [4, 0, 7, 2]])
+        torch.testing.assert_close(mean, logits[:, vocabulary.pruned].mean(1))
+        tokens = found["dynamic_tokens"]
+        expected = logits.gather(1, tokens.long().clamp_min(0)).masked_fill(tokens < 0, -torch.inf)
+        torch.testing.assert_close(found["dynamic_logits"], expected)
+        assert bool((tokens >= 0).any() and (tokens < 0).any())
+    weight[4] = 1.0  # a refined virtual row adds to the mean of its members
+    moved = sharp.columns(head, hidden, prefixes)["draft_logits"][:, 4] - mean
+    torch.testing.assert_close(moved, hidden.sum(1))
 
 
 @pytest.mark.parametrize("name", [names.PRUNED, names.DYNAMIC, names.VIRTUAL, names.RECOMMENDED])

@@ -57,19 +57,6 @@ def test_every_peer_runs_on_every_set(operator: str) -> None:
             assert call(index) is not None
 
 
-def test_inputs_are_the_same_each_time() -> None:
-    first, second = (build(VERIFY, CPU).ours(0) for _ in range(2))
-    assert torch.equal(first[0], second[0])  # type: ignore[index]
-
-
-def test_a_virtual_drafter_has_64_virtual_tokens_among_its_own() -> None:
-    affinity = affinity_of("virtual", 2000, 500)
-    lengths = affinity.row_offsets.diff()
-    assert affinity.draft_size == 500
-    assert lengths[: 500 - 64].tolist() == [1] * 436
-    assert int(lengths[436:].sum()) == 2000 - 436
-
-
 @pytest.mark.parametrize(("entries", "rank"), [(1, 0), (5, 0), (1, 4), (3, 2)])
 def test_rows_have_the_entries_and_priors_that_a_case_says(entries: int, rank: int) -> None:
     affinity = affinity_of(ROWS, 2000, 500, entries, rank)
@@ -85,14 +72,8 @@ def test_rows_have_the_entries_and_priors_that_a_case_says(entries: int, rank: i
     assert torch.tensor(workload.accepted).float().mean() > 2.5
 
 
-def test_equal_vocabularies_need_no_sampler() -> None:
-    assert affinity_of("virtual", 500, 500).nnz == 500
-    case = Case("draft", "float32", 500, 500)
-    assert (case.affinity, case.name) == ("identity", "draft identity Vt=500 Vd=500 B=8 float32")
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("preset", ["tiny", "short", "serving", "full"])
+@pytest.mark.parametrize("preset", ["tiny", "short", "serving"])
 def test_a_preset_has_every_operator_and_no_case_twice(preset: str, device: str) -> None:
     cases = preset_cases(preset, device)
     assert {case.operator for case in cases} == set(OPERATORS)

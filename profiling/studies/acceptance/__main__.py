@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from rdk_cuda.__main__ import INTERRUPTED, Parser
 from rdk_cuda.calibration.worth import Times, measure_model_times
 from rdk_cuda.commands.arguments import natural
 from rdk_cuda.commands.errors import InputError
@@ -28,6 +27,7 @@ from rdk_cuda.commands.files import write_json
 from rdk_cuda.commands.models import load_models
 from rdk_cuda.commands.progress import Stages
 
+from ...commands import Parser, run_command
 from ...machine import ROOT, describe, now
 from .laboratory import Laboratory, Settings, measure_part
 from .parts import CODE
@@ -59,18 +59,9 @@ def parser(settings: Settings) -> Parser:
 
 def main(arguments: Sequence[str] | None = None, settings: Settings | None = None) -> int:
     """Run the command; returns its exit code."""
-    settings = Settings() if settings is None else settings
-    command = parser(settings)
-    options = command.parse_args(arguments)
-    try:
-        run(options, settings)
-    except InputError as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Interrupted: the same command goes on with the unfinished part.", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+    chosen = Settings() if settings is None else settings
+    goes_on = "the same command goes on with the unfinished part"
+    return run_command(parser(chosen), lambda given: run(given, chosen), arguments, goes_on)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:
@@ -127,27 +118,21 @@ def part_file(name: str, options: argparse.Namespace) -> Path:
 
 def model_times(laboratory: Laboratory, options: argparse.Namespace) -> Times:
     """Measured once for all parts, so that their predictions can be compared."""
-    file = options.output / TIMES
-    settings, models = laboratory.settings, laboratory.models
+    file, length = options.output / TIMES, laboratory.settings.draft_length
+    if file.is_file() and not options.again:
+        try:
+            known = Times(**json.loads(file.read_text(encoding="utf-8"))["times"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file}: holds no times ({error}); remove it") from error
+        if known.draft_length == length:
+            return known
     context = torch.tensor(laboratory.held_out_windows(CODE)[0].ids[:CONTEXT])
-    known = read_times(file)
-    if known is not None and known.draft_length == settings.draft_length and not options.again:
-        return known
-    measured = measure_model_times(models.target, models.drafter, context, settings.draft_length)
+    models = laboratory.models
+    measured = measure_model_times(models.target, models.drafter, context, length)
     times = replace(measured, rounds=())  # predictions are the same when these are read again
     about: dict[str, Any] = {"run": now(), **describe(torch.device("cpu"))}
     write_json({**about, "context": len(context), "times": asdict(times)}, file)
     return times
-
-
-def read_times(file: Path) -> Times | None:
-    """What an earlier run measured."""
-    if not file.is_file():
-        return None
-    try:
-        return Times(**json.loads(file.read_text(encoding="utf-8"))["times"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file}: holds no times ({error}); remove it") from error
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -63,15 +63,6 @@ class Settings:
         return content
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A target and its drafter, and how methods are built for them."""
-
-    read: Read
-    pruning: Callable[[Material, Vocabulary, Options], Pruning]
-    full: Callable[[Pruning], Method]
-
-
 class Laboratory:
     """The models and the texts, each made when it is first needed.
 
@@ -84,6 +75,7 @@ class Laboratory:
         self.build_seconds: dict[str, float] = {}
         self._corpora: dict[str, tuple[Corpus, list[list[int]], list[list[int]]]] = {}
         self._recording: tuple[tuple[object, ...], Recording] | None = None
+        self._material: tuple[Run, Material] | None = None
 
     def corpus(self, name: str) -> Corpus:
         """Its documents."""
@@ -108,37 +100,33 @@ class Laboratory:
         return cut_windows(text, self.settings.held_out, self.settings.window)
 
     @cached_property
-    def demo(self) -> Pair:
+    def demo(self) -> Read:
         """The models as they are."""
-        read = read_models(self.models.target, self.models.drafter)
-        return Pair(read, Pruning, lambda pruning: Method.full(pruning.full_head))
+        return read_models(self.models.target, self.models.drafter)
 
     @cached_property
-    def sharp(self) -> Pair:
+    def sharp(self) -> SharpPair:
         """The models mixed with n-grams and caches."""
-        text = self.calibration_text(CODE)
-        pair = SharpPair(self.demo.read, self.models.drafter_head, text)
+        return SharpPair(self.demo, self.models.drafter_head, self.calibration_text(CODE))
 
-        def pruning(material: Material, vocabulary: Vocabulary, options: Options) -> Pruning:
-            return SharpPruning(pair.drafter, material, vocabulary, options)
+    def read(self, run: Run) -> Read:
+        """Of the run's pair."""
+        return self.sharp.read if run.pair == SHARP else self.demo
 
-        def full(pruning: Pruning) -> Method:
-            assert isinstance(pruning, SharpPruning)
-            return pruning.full()
-
-        return Pair(pair.read, pruning, full)
-
-    def pair(self, name: str) -> Pair:
-        """DEMO or SHARP."""
-        return self.sharp if name == SHARP else self.demo
+    def pruning(self, run: Run, vocabulary: Vocabulary, options: Options) -> Pruning:
+        """What builds the methods of the run's pair."""
+        material = self.material(run)
+        if run.pair == SHARP:
+            return SharpPruning(self.sharp.drafter, material, vocabulary, options)
+        return Pruning(material, vocabulary, options)
 
     def recording(self, run: Run) -> Recording:
         """Of a run's calibration text; runs that follow each other share it where they can."""
         key = (run.pair, run.calibrated_on, self.positions(run), run.recorded)
         if self._recording is None or self._recording[0] != key:
-            self._recording = None  # its memory is needed for the next
+            self._recording = self._material = None  # their memory is needed for the next
             recording = record(
-                self.pair(run.pair).read,
+                self.read(run),
                 self.calibration_windows(run),
                 temperatures=run.recorded,
                 memory=self.settings.memory,
@@ -149,14 +137,16 @@ class Laboratory:
         return self._recording[1]
 
     def material(self, run: Run) -> Material:
-        """What a run's methods are built from."""
+        """What a run's methods are built from; runs that follow each other share it."""
         recording = self.recording(run)
-        if run.all_successors:
-            text = self.calibration_text(run.calibrated_on)
-        else:
-            text = [window.ids for window in self.calibration_windows(run)]
-        counts = successor_counts(text, recording)
-        return Material(recording, self.models.drafter_head, counts)
+        if self._material is None or self._material[0] != run:
+            if run.all_successors:
+                text = self.calibration_text(run.calibrated_on)
+            else:
+                text = [window.ids for window in self.calibration_windows(run)]
+            counts = successor_counts(text, recording)
+            self._material = run, Material(recording, self.models.drafter_head, counts)
+        return self._material[1]
 
     def _encoded(self, name: str) -> tuple[Corpus, list[list[int]], list[list[int]]]:
         if name not in self._corpora:
@@ -198,12 +188,12 @@ def text_facts(windows: Sequence[Window], documents: Sequence[Sequence[int]] = (
 
 def measure_run(run: Run, laboratory: Laboratory, times: Times) -> list[Row]:
     """A row for everything that a run measures."""
-    settings, pair = laboratory.settings, laboratory.pair(run.pair)
+    settings = laboratory.settings
     methods = build_methods(run, laboratory)
     rows = []
     for corpus in run.evaluated_on:
         rows += evaluate(
-            pair.read,
+            laboratory.read(run),
             laboratory.models.drafter_head,
             methods,
             laboratory.held_out_windows(corpus),
@@ -220,19 +210,15 @@ def measure_run(run: Run, laboratory: Laboratory, times: Times) -> list[Row]:
 
 def build_methods(run: Run, laboratory: Laboratory) -> dict[float, list[Method]]:
     """For each temperature the full drafter, then every method at every pruning."""
-    settings, pair, material = (
-        laboratory.settings,
-        laboratory.pair(run.pair),
-        laboratory.material(run),
-    )
-    mean_probs = material.recording.mean_probs_at(1.0)
+    settings = laboratory.settings
+    mean_probs = laboratory.recording(run).mean_probs_at(1.0)
     methods: dict[float, list[Method]] = {temperature: [] for temperature in run.temperatures}
     pruning: Pruning | None = None
     for keep in run.keeps:
         vocabulary = Vocabulary.most_likely(mean_probs, max(1, round(keep * mean_probs.numel())))
         for virtual in run.virtual:
             options = replace(settings.options, virtual=virtual)
-            pruning = pair.pruning(material, vocabulary, options)
+            pruning = laboratory.pruning(run, vocabulary, options)
             with_rows = [name for name in run.methods if name in (VIRTUAL, RECOMMENDED)]
             names = run.methods if virtual == run.virtual[0] else with_rows
             builds = [(name, temperature) for name in names for temperature in run.temperatures]
@@ -247,6 +233,7 @@ def build_methods(run: Run, laboratory: Laboratory) -> dict[float, list[Method]]
                 )
                 methods[temperature].append(method)
     assert pruning is not None
+    full = pruning.full() if isinstance(pruning, SharpPruning) else Method.full(pruning.full_head)
     for chosen in methods.values():
-        chosen.insert(0, pair.full(pruning))
+        chosen.insert(0, full)
     return methods

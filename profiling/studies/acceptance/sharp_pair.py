@@ -5,8 +5,7 @@
 
 No training: the n-grams are counted on the text that the models were trained on, never on held-out
 files. The shares are chosen so that on held-out text the whole drafter is accepted about as often
-as that of a real pair (0.8), and that the target is as sure of rare tokens as a large model is:
-`python -m profiling.sharp_pair` shows what the pair is like.
+as that of a real pair (0.8), and that the target is as sure of rare tokens as a large model is.
 
 The sharp drafter is a function of the plain one's hidden state and the context. So everything that
 records, clusters and calibrates sees the plain drafter's states and head, and `SharpDrafter` makes
@@ -18,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,18 +31,15 @@ from rdk_cuda.calibration.methods import (
 )
 from rdk_cuda.calibration.offsets import calibrate_offsets, with_offsets
 from rdk_cuda.calibration.reading import Read, Reading
-from rdk_cuda.demo.corpus import read_text, training_files
 from rdk_cuda.dynamic import Contexts
 
 from .context_models import ContextCache, NGrams
 
 __all__ = [
-    "LogitsDrafter",
     "Mixture",
     "SharpDrafter",
     "SharpPair",
     "SharpPruning",
-    "training_documents",
 ]
 
 WINDOW, DECAY, TRUST = 256, 0.99, 0.1  # of the caches
@@ -78,7 +73,7 @@ class SharpPair:
 
     Args:
         read, full_head: the plain pair and its drafter's LM head `[V, d]`.
-        documents: token ids to count n-grams on, as `training_documents` gives them.
+        documents: token ids to count n-grams on.
 
     Attributes:
         target, drafter: the mixtures.
@@ -126,46 +121,12 @@ def padded(contexts: Contexts) -> Tensor:
     return torch.tensor([[-1] * (WINDOW - len(ids)) + ids for ids in last])
 
 
-def training_documents(tokenizer: Any) -> list[list[int]]:
-    """The token ids of every file that the demo's models were trained on."""
-    texts = [read_text(path) for path in training_files()]
-    documents: list[list[int]] = tokenizer(texts, verbose=False)["input_ids"]
-    return documents
-
-
 @dataclass(frozen=True, eq=False)
-class LogitsDrafter(PrunedDrafter):
-    """A pruned drafter whose hidden state is its full logits, and whose full head is the identity.
-
-    Its columns are those of a `PrunedDrafter` with the head that `prune_head` makes of an identity
-    matrix: kept logits, and for a virtual token the mean of its members' logits. So virtual rows
-    are always those of the affinity; `weight` and `bias` are not used.
-    """
-
-    weight: Tensor = field(default_factory=lambda: torch.empty(0, 0))
-
-    def columns(self, full_head: FullHead, hidden: Tensor, contexts: Contexts) -> dict[str, Tensor]:
-        """As of a `PrunedDrafter`; the full head is not looked at.
-
-        Args:
-            full_head: anything.
-            hidden: `[n, V]`, the full drafter's logits.
-            contexts: as of a `PrunedDrafter`.
-        """
-        kept = self.vocabulary.draft_ids
-        virtual = self.affinity.expectation(hidden.T, first_row=len(kept)).T.to(hidden.dtype)
-        columns = {"draft_logits": torch.cat([hidden[:, kept], virtual], dim=1)}
-        if self.dynamic_tokens is not None:
-            tokens = self.dynamic_tokens(contexts)
-            logits = hidden.gather(1, tokens.long().clamp_min(0))
-            columns["dynamic_tokens"] = tokens
-            columns["dynamic_logits"] = logits.masked_fill(tokens < 0, -torch.inf)
-        return columns
-
-
-@dataclass(frozen=True, eq=False)
-class SharpDrafter(LogitsDrafter):
+class SharpDrafter(PrunedDrafter):
     """A pruned sharp drafter, which sees the plain one's hidden states and full head.
+
+    Its columns are the kept ones of the sharp logits, and for a virtual token the mean of its
+    members' logits, so virtual rows are always those of the affinity.
 
     Attributes:
         weight: `[V_d, d]`; what its virtual rows make of a hidden state is added to the means of
@@ -179,9 +140,15 @@ class SharpDrafter(LogitsDrafter):
         """As of a `PrunedDrafter`, from the plain drafter's states `[n, d]` and head."""
         plain = torch.nn.functional.linear(hidden, *full_head)
         logits = self.mixture.log_probs(plain, padded(contexts))
-        columns = super().columns(full_head, logits, contexts)
-        hot = self.vocabulary.draft_size
-        columns["draft_logits"][:, hot:] += torch.nn.functional.linear(hidden, self.weight[hot:])
+        kept = self.vocabulary.draft_ids
+        virtual = self.affinity.expectation(logits.T, first_row=len(kept)).T.to(logits.dtype)
+        virtual = virtual + torch.nn.functional.linear(hidden, self.weight[len(kept) :])
+        columns = {"draft_logits": torch.cat([logits[:, kept], virtual], dim=1)}
+        if self.dynamic_tokens is not None:
+            tokens = self.dynamic_tokens(contexts)
+            dynamic = logits.gather(1, tokens.long().clamp_min(0))
+            columns["dynamic_tokens"] = tokens
+            columns["dynamic_logits"] = dynamic.masked_fill(tokens < 0, -torch.inf)
         return columns
 
 

@@ -28,38 +28,36 @@ from pathlib import Path
 
 import torch
 
-from rdk_cuda.__main__ import INTERRUPTED, Parser
 from rdk_cuda.calibration.worth import speed_up
 from rdk_cuda.commands.arguments import natural, refuse_missing
 from rdk_cuda.commands.errors import InputError
 from rdk_cuda.commands.evaluation_files import read_evaluation
 
-from ...commands import Progress, command_line, refuse_device, write_page
+from ...commands import (
+    Parser,
+    Progress,
+    command_line,
+    measured,
+    refuse_device,
+    run_command,
+    write_text,
+)
 from ...machine import ROOT, describe, now
-from ...results import ResultError, Results, Row
+from ...results import Results, Row
 from .decoding_steps import BODY, DRAFT, HEAD, VARIANTS, Steps, Variant, noise_for
 from .model_pairs import HEADS, SIZES, Head, make_pair
 from .page import page
 
-PROGRAM = "python -m profiling.studies.end_to_end"
 ACCEPTED = Path("profiling/results/acceptance/methods.json")
 ALONE = "target alone"
 TARGET_LAYERS = {"cpu": 2, "cuda": 32}
 BATCHES, CONTEXT, ROUNDS = (1, 8), 256, 15
 
-FIELDS = (
-    *("size", "models", "target_size", "batch", "draft_length", "context"),
-    *("head", "method", "keep", "head_rows", "sampling", "rounds", "parts", "shares"),
-    *("step_seconds", "accepted_length", "accepted_from", "accepted_here"),
-    *("tokens_per_second", "speed_up", "run", "date", "load", "command"),
-    *("device", "device_name", "threads", "capability", "version", "torch", "cuda", "driver"),
-    *("commit", "dirty"),
-)
-
 
 def parser() -> Parser:
     """The command line."""
-    parser = Parser(prog=PROGRAM, description=(__doc__ or "").splitlines()[0])
+    summary = (__doc__ or "").splitlines()[0]
+    parser = Parser(prog="python -m profiling.studies.end_to_end", description=summary)
     add = parser.add_argument
     add("--device", choices=("cpu", "cuda"), required=True)
     add(
@@ -69,56 +67,44 @@ def parser() -> Parser:
         help="tiny: whether it runs; demo: the demo's models; serving: random ones of d 4,096 and "
         "V 128,256, about 4 GB on the CPU and 18 GB on a GPU",
     )
-    add(
-        "--target-layers",
-        type=natural,
-        metavar="N",
-        help="of a random target (2 on the CPU, 32 on a GPU, as Llama 3.1 8B has)",
-    )
+    layers = "of a random target (2 on the CPU, 32 on a GPU, as Llama 3.1 8B has)"
+    add("--target-layers", type=natural, metavar="N", help=layers)
     add("--batch", type=natural, nargs="+", default=list(BATCHES), metavar="B", help="(1 8)")
     add("--context", type=natural, default=CONTEXT, metavar="N", help="tokens (%(default)s)")
     add("--rounds", type=natural, default=ROUNDS, metavar="N", help="(%(default)s)")
     add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
-    add("--output", type=Path, metavar="FILE", help="JSON file to append rows to; beside it the "
-        "same rows as tables")  # fmt: skip
+    output = "JSON file to append rows to; next to it the same rows as tables"
+    add("--output", type=Path, metavar="FILE", help=output)
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    command = parser()
-    arguments = command.parse_args(argv)
-    try:
-        refuse_device(arguments)
-        refuse_missing(["transformers"])
-        if arguments.size == "demo" and arguments.target_layers:
-            raise InputError("--target-layers is for random models; leave it out")
-        return run(arguments, Results(arguments.output, program="end_to_end"))
-    except (InputError, ResultError) as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
+    return run_command(parser(), run, arguments)
 
 
-def run(arguments: argparse.Namespace, results: Results) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """All batches; each one's rows are on disk as soon as they are there."""
+    refuse_device(arguments)
+    refuse_missing(["transformers"])
+    if arguments.size == "demo" and arguments.target_layers:
+        raise InputError("--target-layers is for random models; leave it out")
+    results = Results(arguments.output, program="end_to_end")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    progress, code = Progress(), 0
-    try:
+
+    def measure(progress: Progress) -> int:
         for row in rows(arguments, progress):
-            results.append({name: row.get(name) for name in FIELDS})
-    except KeyboardInterrupt:
-        results.write()  # it may have come between a row and its file
-        code = INTERRUPTED
-    progress.clear()
-    if results.new_rows:
-        print(page(results.new_rows), end="")
-    if results.new_rows and arguments.output:
-        write_page(page(results.rows), arguments.output)
-    if code == INTERRUPTED:
-        kept = f" in {arguments.output}" if arguments.output else ""
-        print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)
-    return code
+            results.append(row)
+        return 0
+
+    def show() -> None:
+        if results.new_rows:
+            print(page(results.new_rows), end="")
+            if results.path:
+                write_text(page(results.rows), results.path.with_suffix(".md"))
+
+    return measured(results, measure, show)
 
 
 def accepted_lengths() -> tuple[int, dict[Head, float]]:
@@ -146,7 +132,6 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
     draft_length, accepted = accepted_lengths()
     noises = {head: noise_for(length, draft_length) for head, length in accepted.items()}
     steps = Steps(pair, context=arguments.context, draft_length=draft_length, noises=noises)
-    defaults = parser().parse_args(["--device", "cpu", "--size", "tiny"])
     common: Row = {
         "size": arguments.size,
         "models": pair.about,
@@ -156,7 +141,7 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
         "rounds": arguments.rounds,
         "accepted_from": ACCEPTED.as_posix(),
         "run": now(),
-        "command": command_line(PROGRAM, arguments, defaults, always=("device", "size")),
+        "command": command_line(parser(), arguments, always=("device", "size")),
         **describe(device),
     }
     for batch in arguments.batch:
@@ -167,28 +152,32 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
         for turn in range(arguments.rounds + 1):  # the first does not count
             progress.show(f"batch {batch}: round {turn} of {arguments.rounds}")
             alone = steps.take_alone()
-            taken = {variant: steps.take(variant) for variant in VARIANTS}
+            taken = {each: steps.take(each) for each in VARIANTS}
             if turn:
                 times[None].append(alone)
-                for variant, (seconds, length) in taken.items():
-                    times[variant].append(seconds)
-                    lengths[variant].append(length)
+                for each, (seconds, length) in taken.items():
+                    times[each].append(seconds)
+                    lengths[each].append(length)
         common |= {"batch": batch, "date": now(), "load": os.getloadavg()[0]}
         alone_seconds = statistics.median(sum(each.values()) for each in times[None])
-        named = {"head": ALONE, "sampling": "PyTorch", "head_rows": steps.vocabulary}
-        yield {**named, **figures(times[None], 0.0, common, alone_seconds), **common}
-        for variant in VARIANTS:
-            head = variant.head
+        for variant in (None, *VARIANTS):
+            length = accepted[variant.head] if variant else 0.0
             yield {
-                "head": head.name,
-                "method": head.method,
-                "keep": head.keep,
-                "head_rows": head.rows(steps.vocabulary),
-                "sampling": variant.sampling,
-                "accepted_here": statistics.fmean(lengths[variant]),
-                **figures(times[variant], accepted[head], common, alone_seconds),
+                **described(variant, steps.vocabulary),
+                "accepted_here": statistics.fmean(lengths[variant]) if variant else None,
+                **figures(times[variant], length, common, alone_seconds),
                 **common,
             }
+
+
+def described(variant: Variant | None, vocabulary: int) -> Row:
+    """The head and who samples; None is the target alone."""
+    if variant is None:
+        named: Row = {"head": ALONE, "method": None, "keep": None}
+        return {**named, "head_rows": vocabulary, "sampling": "PyTorch"}
+    head = variant.head
+    named = {"head": head.name, "method": head.method, "keep": head.keep}
+    return {**named, "head_rows": head.rows(vocabulary), "sampling": variant.sampling}
 
 
 def figures(times: Sequence[dict[str, float]], accepted: float, common: Row, alone: float) -> Row:

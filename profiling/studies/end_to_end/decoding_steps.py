@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,21 +77,8 @@ class Watch:
         return event
 
 
-class Sampling(Protocol):
-    """Both halves of sampling a step, one draft at a time."""
-
-    def begin(self, position: int) -> None:
-        """A new step."""
-
-    def draft(self, logits: Tensor) -> Tensor:
-        """Tokens `[B]` of logits `[B, V_d]`."""
-
-    def verify(self, target_logits: Tensor) -> Decided:
-        """Of logits `[B, K + 1, V_t]`."""
-
-
 class WithOperators:
-    """rdk_cuda.draft and rdk_cuda.verify."""
+    """Both halves of sampling a step, one draft at a time, by rdk_cuda.draft and .verify."""
 
     def __init__(self, affinity: Affinity, batch: int) -> None:
         self.affinity = affinity
@@ -204,7 +191,7 @@ class Steps:
     def take(self, variant: Variant) -> tuple[dict[str, float], float]:
         """Seconds of each part, and accepted drafts of a sequence."""
         drafter, target, watch = self.drafters[variant.head], self.target, self.watch
-        sampling: Sampling = self.samplings[variant.head, variant.sampling]
+        sampling = self.samplings[variant.head, variant.sampling]
         sampling.begin(self.context + self._next_turn())
         drafted: list[list[int]] = [[LAST_TOKEN] for _ in range(self.batch)]
         seen = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...commands import disturbance, origin
+from ...commands import busy, origin
 from ...results import Row
 from ...tables import figure, table
 from .decoding_steps import BODY, CACHE, DRAFT, HEAD, PARTS, VERIFY
@@ -38,7 +38,7 @@ def preamble(row: Row) -> list[str]:
         "is made to be accepted that far, as the time depends on it, and tokens a second are "
         "(1 + accepted) × batch / time of a step.",
     ]
-    return [*lines, *disturbance(row, row["load"])]
+    return [*lines, *(line for warning in busy([row]) for line in ("", warning))]
 
 
 def section(rows: Sequence[Row]) -> list[str]:
