@@ -174,5 +174,6 @@ def draw_axis(panel: Any, axis: str, fits: Sequence[Row]) -> None:
     panel.tick_params(axis="x", labelrotation=45, which="major")
     panel.minorticks_off()
     panel.grid(alpha=0.3)
-    panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1), fontsize=8, ncols=2)
+    above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+    panel.legend(**above, fontsize=8, ncols=2, title="exponents")
     panel.spines[["top", "right"]].set_visible(False)

@@ -79,7 +79,8 @@ def assisted_table(link: Link) -> str:
                 f"The demo's models on {threads(found)} of an {found['device_name']},",
                 f"{settings['prompts']} prompts continued by {settings['tokens']} tokens, K =",
                 f"{settings['draft_length']}, medians of {settings['rounds']} rounds",
-                f"({link('data', f'{RESULTS}/assisted/results.json')}).",
+                f"({link('data', f'{RESULTS}/assisted/results.json')},",
+                f"{link('other temperatures', f'{RESULTS}/assisted/table.md')}).",
                 "All greedy texts are the same." if same else "NOT all greedy texts are the same.",
             ),
             table(

@@ -105,3 +105,22 @@ def test_check_names_a_page_that_differs_and_without_it_the_page_is_written(
 def test_a_table_that_nobody_writes_is_refused() -> None:
     with pytest.raises(KeyError, match="nobody"):
         pages.filled(f"<!-- table nobody -->\n{END}\n", ROOT / "README.md")
+
+
+def uncited(pages: list[Path]) -> set[Path]:
+    """Committed results that none of the pages, nor a cited page of the results, links to."""
+    there = {file for file in FOLDER.rglob("*") if file.is_file()}
+    cited: set[Path] = set()
+    waiting = list(pages)
+    while waiting:
+        page = waiting.pop()
+        links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        found = {(page.parent / link).resolve() for link in links} & there - cited
+        cited |= found
+        waiting += [file for file in found if file.suffix == ".md"]
+    return there - cited
+
+
+def test_a_result_is_committed_only_where_a_document_cites_it() -> None:
+    assert not uncited(PAGES)
+    assert uncited([ROOT / "README.md"]), "the control: the README alone cites few of them"

@@ -146,8 +146,8 @@ def costs(parts: Mapping[str, Sequence[Row]], times: Mapping[str, float]) -> str
         "one position, without the n-grams and caches of the sharp pair. A low-rank head has all "
         "rows, those of pruned tokens as two thin factors. Accepted is the expected number of "
         f"accepted drafts of K = {times['draft_length']}. The speed-up is predicted from it and "
-        f"from times of the demo's models on this machine: target {target} for one token and "
-        f"{verify} for K + 1, drafter without its head {body}, head "
+        f"from [times](times.json) of the demo's models on this machine: target {target} for one "
+        f"token and {verify} for K + 1, drafter without its head {body}, head "
         f"{1e9 * times['head_weight']:.3f} ns for each of its weights.{rough} A target this "
         "small gains little; `python -m profiling.studies.end_to_end` has models of serving size."
     )
