@@ -38,6 +38,17 @@ def test_redistribute_is_that_of_the_operator(kind: str, dtype: torch.dtype, spa
         torch.testing.assert_close(q, ours, rtol=1e-5, atol=1e-7)
 
 
+def test_gather_logits_is_that_of_the_operator() -> None:
+    hidden, weight = torch.randn(2, 64), torch.randn(50, 64)
+    tokens = torch.randint(0, 50, (2, 7), dtype=torch.int32)
+    torch.testing.assert_close(
+        eager.gather_logits(hidden, weight, tokens),
+        operators.gather_logits(hidden, weight, tokens),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
 def test_a_draft_is_accepted_exactly_where_its_coin_says() -> None:
     generator = torch.Generator().manual_seed(5)
     batch, length, size = 200, 4, 30

@@ -16,7 +16,7 @@ from profiling.bench.workloads import affinity_of, draw_inputs
 from profiling.peers import installed as installed_peers
 from profiling.peers import losslessness
 from profiling.peers.losslessness import FALSE_ALARM, Verdict, check
-from profiling.peers.memory import kept_bytes
+from profiling.peers.memory import kept_bytes, peak_bytes
 from profiling.peers.samplers import (
     OURS,
     SPECULATIVE,
@@ -209,6 +209,22 @@ def test_moments_of_accepted_drafts_are_those_of_enumeration() -> None:
     variance = sum((n - mean) ** 2 * p for n, p in chances.items())
     rates = torch.tensor([[a, b, c]], dtype=torch.float64)
     assert losslessness.accepted_moments(rates) == pytest.approx((mean, variance))
+
+
+def test_the_bound_on_deviations_holds() -> None:
+    """The chance that it states is at least the share of sums that are as far from their mean."""
+    random = torch.Generator().manual_seed(0)
+    sums = (torch.rand(20_000, 50, generator=random) < 0.1).sum(1).double()
+    for deviation in (5, 8, 12):
+        share = float(((sums - 5).abs() >= deviation).double().mean())
+        assert share <= losslessness.chance_of_deviation(deviation, 50 * 0.09, 1) <= 1
+
+
+def test_memory_is_counted_by_storage_and_at_the_peak() -> None:
+    x = torch.ones(1000)
+    assert peak_bytes(lambda: x.neg().neg(), CPU) == 8000
+    assert peak_bytes(lambda: torch.empty(10), CPU) == 40
+    assert kept_bytes([x, x[:10], torch.ones(5, dtype=torch.int64)]) == 4040
 
 
 def test_we_keep_the_drafters_logits_and_others_a_row_of_the_targets_width() -> None:

@@ -46,6 +46,26 @@ def test_noise_is_flagged_less_often_than_promised(old: int, new: int) -> None:
     assert flagged <= 1.5 * bound * pairs + 8
 
 
+def test_medians_alone_would_flag_noise() -> None:
+    # The control: without the ranges, most pairs of 7 noisy rounds look changed.
+    source, pairs = random.Random(0), 300
+    medians = [[sorted(rounds(source, 7))[3] for _ in ("old", "new")] for _ in range(pairs)]
+    assert sum(not 1 / 1.1 < new / old < 1.1 for old, new in medians) > 0.2 * pairs
+
+
+def test_a_change_below_the_threshold_is_no_change() -> None:
+    old, new = timed(NAME, [100.0] * 20), timed(NAME, [109.0] * 20)
+    assert verdict(old, new) == SAME
+    assert verdict(old, new, threshold=0.05) == SLOWER
+
+
+def test_ranges_that_overlap_are_no_change() -> None:
+    old = made_row(median_us=100.0, p10_us=80.0, p90_us=140.0)
+    new = made_row(median_us=150.0, p10_us=130.0, p90_us=170.0)
+    assert verdict(old, new) == SAME
+    assert verdict(old, {**new, "p10_us": 141.0}) == SLOWER
+
+
 def test_a_time_that_is_half_as_long_again_is_flagged() -> None:
     # Rounds spread by 5 %: among 200 pairs, none is overlooked.
     source = random.Random(1)
