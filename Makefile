@@ -32,7 +32,7 @@ CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.c
 .PHONY: demo test gpu-check gpu-sanitize gpu-measure lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
-	$(RUN) -m rdk_cuda demo
+	$(RUN) -m examples.demo
 
 test: lint
 	$(RUN) -m pytest

@@ -1,4 +1,4 @@
-"""Compiles csrc/kernels/*.cu with nvcc through ninja, beside any torch, and reads what came out.
+"""Compiles csrc/cuda/*.cu with nvcc through ninja, beside any torch, and reads what came out.
 
 `torch.utils.cpp_extension.CUDAExtension` refuses a torch without CUDA; whether kernels compile, and
 into how many registers, must be known there too.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
-KERNELS = ROOT / "csrc" / "kernels"
+KERNELS = ROOT / "csrc" / "cuda"
 DEFAULT_ARCHS = "80 86 89 90a 100 120"
 
 
@@ -34,7 +34,7 @@ def assigned(file: str, name: str) -> Any:
 
 # What decides the bits of a result is the same for both compilers.
 FLAGS = [
-    *assigned("nvrtc.py", "OPTIONS"),
+    *assigned("integrations/cupy/nvrtc.py", "OPTIONS"),
     "-O3",
     "-Xptxas=-v",
     "-Xcompiler=-fPIC,-fvisibility=hidden",

@@ -48,7 +48,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH_TARGET:
     sys.exit(f"rdk_cuda needs torch 2.11 or later; this is torch {torch.__version__}.")
 
 
-VERSION = kernels.assigned("version.py", "__version__")
+VERSION = kernels.assigned("__init__.py", "__version__")
 
 
 def cuda_decision() -> tuple[bool, str]:
@@ -112,7 +112,7 @@ def extension(info: dict[str, object]) -> Extension:
         *sorted((ROOT / "csrc").glob("*.cpp")),
         *sorted((ROOT / "csrc" / "cpu").glob("*.cpp")),
         *sorted((ROOT / "csrc" / "ops").glob("*.cpp")),
-        *sorted((ROOT / "csrc" / "plans").glob("*.cpp")),
+        *sorted((ROOT / "csrc" / "cuda").glob("*.cpp")),
     ]
     other_way_to_start = "backend_python.cpp" if with_cuda else "backend_cuda.cpp"
     sources = [path for path in sources if path.name != other_way_to_start]
@@ -154,12 +154,13 @@ class BuildExtension(TorchBuildExtension):  # type: ignore[misc]
 
 
 class BuildPython(build_py):  # type: ignore[misc]
-    """Puts the kernels' sources into the package, for rdk_cuda.nvrtc to compile at run time."""
+    """Puts the kernels' sources into the package, for CuPy to compile at run time."""
 
     def kernel_sources(self) -> dict[Path, Path]:
         """From where in the package's build folder; none where the checkout is used as it is."""
         csrc = ROOT / "csrc"
-        files = [*csrc.glob("*.h"), *(csrc / "kernels").iterdir()]
+        cuda = [*(csrc / "cuda").glob("*.h"), *(csrc / "cuda").glob("*.cu*")]
+        files = [*csrc.glob("*.h"), *(csrc / "common").iterdir(), *cuda]
         package = Path(self.build_lib) / "rdk_cuda"
         return {} if self.editable_mode else {package / f.relative_to(ROOT): f for f in files}
 

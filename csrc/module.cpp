@@ -11,7 +11,7 @@
 #include <exception>
 
 #include "cpu/arithmetic.h"
-#include "plans/plan.h"
+#include "cuda/plan.h"
 
 #if !defined(RDK_WITH_CUDA)
 #include "ops/backend_python.h"

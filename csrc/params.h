@@ -1,8 +1,8 @@
-// What an operator is told, free of torch: the torch side (ops/) fills these, cpu/ and kernels/
+// What an operator is told, free of torch: the torch side (ops/) fills these, cpu/ and cuda/
 // read them. Strides are in elements. Absent optional tensors are null.
 #pragma once
 
-#include "host_device.h"
+#include "common/host_device.h"
 
 namespace rdk {
 

@@ -16,7 +16,7 @@ from rdk_cuda import Affinity, Draft, Vocabulary
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 K, LONGEST, NEW_TOKENS = 8, 3, 48  # drafts in a step, tokens of an n-gram, tokens to generate
-DIRECTORY = Path(rdk_cuda.__file__).parent / "demo" / "models" / "target"
+DIRECTORY = Path(__file__).parent / "demo" / "models" / "target"
 PROMPT = """def test_addition(self):
     self.assertEqual(1 + 1, 2)
     self.assertEqual(1 + 2, 3)

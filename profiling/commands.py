@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 
 import rdk_cuda
-from rdk_cuda.__main__ import INTERRUPTED, Parser
-from rdk_cuda.calibration.timing import others_at_work
-from rdk_cuda.commands.errors import InputError
-from rdk_cuda.commands.files import write_whole
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.cli.program import INTERRUPTED, Parser
+from rdk_cuda.evaluation import EvaluationError
+from rdk_cuda.evaluation.timing import others_at_work
+from rdk_cuda.files import write_whole
 
 from .results import Results, Row
 
@@ -49,7 +50,7 @@ def run_command(
     options = command.parse_args(arguments)
     try:
         return run(options) or 0
-    except InputError as error:
+    except (EvaluationError, InputError) as error:
         print(f"{command.prog}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

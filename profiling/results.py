@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.commands.errors import InputError
-from rdk_cuda.commands.files import write_json
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.files import write_json
 
 BENCH, FORMAT_VERSION = "bench", 1
 

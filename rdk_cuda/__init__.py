@@ -14,6 +14,8 @@ from typing import Any
 
 import torch as _torch  # noqa: F401  the operators link against its libraries
 
+__version__ = "0.1.0"
+
 
 def _load_operators() -> Any:
     name = f"{__name__}._C"
@@ -32,10 +34,16 @@ def _load_operators() -> Any:
 
 _operators = _load_operators()
 
-from . import fake_kernels as _fake_kernels  # noqa: E402, F401  registers them
+from ._ops import fakes as _fake_kernels  # noqa: E402, F401  registers them
 from .affinity import Affinity, AffinityError  # noqa: E402
-from .dynamic import CombinedTokens, RecentTokens, distinct_tokens  # noqa: E402
-from .ops import (  # noqa: E402
+from .dynamic_tokens import (  # noqa: E402  # noqa: E402
+    CombinedTokens,
+    RecentTokens,
+    SuccessorCounts,
+    SuccessorTable,
+    distinct_tokens,
+)
+from .functional import (  # noqa: E402
     Draft,
     Verified,
     draft,
@@ -44,8 +52,6 @@ from .ops import (  # noqa: E402
     step_seeds,
     verify,
 )
-from .successors import SuccessorCounts, SuccessorTable  # noqa: E402
-from .version import __version__  # noqa: E402
 from .vocabulary import Vocabulary  # noqa: E402
 
 __all__ = [
@@ -77,7 +83,7 @@ def build_info() -> dict[str, Any]:
         built_with_torch: the torch it was compiled beside. cuda: the CUDA version, or None for CPU
         operators only. cuda_reason: why. architectures: the CUDA architectures, e.g. `["90a"]`.
         cuda_backend: what serves tensors on a GPU, `"compiled"` operators, `"cupy"` after
-        `rdk_cuda.nvrtc.enable()`, or None.
+        `rdk_cuda.integrations.cupy.enable()`, or None.
         cpu_capability: the instruction set of the CPU operators, `"default"`, `"avx2"` or
         `"avx512"`: the best that this machine has, unless `RDK_CPU_CAPABILITY` named another when
         rdk_cuda was imported.

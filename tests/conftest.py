@@ -11,7 +11,7 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
-    from rdk_cuda.commands.models import Models
+    from rdk_cuda.cli.models import Models
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def tiny(directories: tuple[Path, Path]) -> Models:
     """Both, loaded."""
-    from rdk_cuda.commands.models import load_models
+    from rdk_cuda.cli.models import load_models
 
     return load_models(*directories)
 

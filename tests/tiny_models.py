@@ -6,7 +6,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rdk_cuda.demo.corpus import held_out_files, read_text
+from examples.demo.corpus import held_out_files, read_text
 
 VOCABULARY = 400
 

@@ -18,7 +18,7 @@ from tokenizers import (
     trainers,
 )
 
-DEMO = Path(__file__).parents[1] / "rdk_cuda" / "demo" / "models" / "target" / "tokenizer.json"
+DEMO = Path(__file__).parents[1] / "examples" / "demo" / "models" / "target" / "tokenizer.json"
 SPECIAL = ["<unk>", "<s>", "<|endoftext|>"]
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 ODD = "naïve façade, 東京, 🦊 and Ω\t\x00\x7f\r\n  ▁Ġ"

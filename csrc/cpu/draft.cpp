@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "../kernels/philox.h"
+#include "../common/philox.h"
 #include "draft_row.h"
 #include "operators.h"
 

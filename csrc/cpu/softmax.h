@@ -12,14 +12,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "../common/validity.h"
 #include "arithmetic.h"
 #include "threads.h"
 
 namespace rdk::cpu {
-
-inline bool usable_temperature(float temperature) {
-  return temperature >= 0.0f && temperature < kInfinity;  // false for NaN
-}
 
 // A chunk without a finite value has zeros only.
 inline float chunk_shift(float max) { return max == -kInfinity ? 0.0f : max; }

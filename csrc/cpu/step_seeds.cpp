@@ -1,6 +1,6 @@
 // step_seeds: a fresh key for every decoding step (DESIGN, "A fresh key per decoding step").
 
-#include "../kernels/philox.h"
+#include "../common/philox.h"
 #include "operators.h"
 
 namespace rdk::cpu {

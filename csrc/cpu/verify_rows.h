@@ -6,7 +6,7 @@
 #include <cmath>
 #include <optional>
 
-#include "../kernels/philox.h"
+#include "../common/philox.h"
 #include "redistributed_row.h"
 
 namespace rdk::cpu {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "../kernels/start.h"
-#include "../plans/plan.h"
+#include "../cuda/plan.h"
+#include "../cuda/start.h"
 
 namespace rdk::ops {
 

@@ -68,7 +68,7 @@ PythonStarter::PythonStarter(const char* operator_name, int32_t device)
         ": the tensors are on a CUDA device, but rdk_cuda was built without CUDA operators "
         "(rdk_cuda.build_info()[\"cuda_reason\"] says why). Build it beside a torch with CUDA and "
         "nvcc, or, without a compiler, `pip install rdk_cuda[cupy]` and call "
-        "rdk_cuda.nvrtc.enable()");
+        "rdk_cuda.integrations.cupy.enable()");
   }
 }
 

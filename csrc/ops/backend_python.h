@@ -1,12 +1,12 @@
-// Starts kernels through Python, where the module has none of its own: rdk_cuda.nvrtc compiles them
-// at run time. Each call takes the GIL.
+// Starts kernels through Python, where the module has none of its own: rdk_cuda.integrations.cupy
+// compiles them at run time. Each call takes the GIL.
 #pragma once
 
 #include <Python.h>
 
 #include <cstdint>
 
-#include "../plans/plan.h"
+#include "../cuda/plan.h"
 
 namespace rdk::ops {
 

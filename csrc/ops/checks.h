@@ -109,7 +109,7 @@ class Checks {
   // Refuses what autograd would record: without a formula the gradient would be lost in silence.
   // The stable ABI does not tell which tensors require grad, but a view of one is recorded, and so
   // no leaf. That reaches autograd only where it falls through to the operator
-  // (rdk_cuda/operators.py); outside of autograd it costs the look at the mode.
+  // (rdk_cuda/_ops/__init__.py); outside of autograd it costs the look at the mode.
   void no_gradient(const char* argument, const Tensor& tensor) const {
     if (!aoti_torch_grad_mode_is_enabled() || !tensor.defined()) return;
     StableIValue stack[1] = {torch::stable::detail::from(torch::stable::unsqueeze(tensor, 0))};

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../plans/plan.h"
+#include "../cuda/plan.h"
 
 namespace rdk::ops {
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from rdk_cuda.commands.arguments import natural, positive
-from rdk_cuda.commands.errors import InputError
+from rdk_cuda.cli.arguments import natural, positive
+from rdk_cuda.cli.errors import InputError
 
 from ..commands import (
     Parser,

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.commands.files import write_figure
+from rdk_cuda.files import write_figure
 
 from ..results import Row
 from ..tables import table

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from rdk_cuda.calibration.timing import quantiles
+from rdk_cuda.evaluation.timing import quantiles
 
 from ..commands import one_line
 from ..machine import multiprocessors, now

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rdk_cuda.commands.arguments import positive
-from rdk_cuda.commands.errors import InputError
+from rdk_cuda.cli.arguments import positive
+from rdk_cuda.cli.errors import InputError
 
 from ..commands import Parser, busy, run_command
 from ..results import Row, comparable, latest, read

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.commands.errors import InputError
-from rdk_cuda.commands.files import write_figure
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.files import write_figure
 
 from ..commands import Parser, run_command
 from ..results import Row, latest, read

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdk_cuda import Affinity, Vocabulary, operators
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import _ops as operators
 
 from . import eager
 from .cases import PAIR, ROWS, Case

@@ -18,17 +18,18 @@ from typing import Any
 
 import torch
 
+from examples.demo.corpus import held_out_files, read_text, training_files
+from examples.demo.shipped import load_shipped
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import Pruning
-from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.recording import record
-from rdk_cuda.calibration.windows import cut_windows
-from rdk_cuda.commands.arguments import natural, share
-from rdk_cuda.commands.models import load_models, quiet
+from rdk_cuda.calibration.recording.reading import read_models
+from rdk_cuda.calibration.recording.windows import cut_windows
+from rdk_cuda.cli.arguments import natural, share
+from rdk_cuda.cli.models import quiet
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.demo.corpus import held_out_files, read_text, training_files
-from rdk_cuda.generation import Generation
+from rdk_cuda.decoding.generation import Generation
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from ..commands import Parser, refuse_device, run_command
@@ -78,7 +79,7 @@ def prepare(options: argparse.Namespace) -> DecodingRun:
     quiet()
     if options.threads:
         torch.set_num_threads(options.threads)
-    models = load_models(None, None)  # calibrated on the CPU
+    models = load_shipped()  # calibrated on the CPU
     calibration, held_out = (
         encoded(models.tokenizer, files[: 2 * max(4, options.batch)])
         for files in (training_files(), held_out_files())

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.commands.errors import InputError
-from rdk_cuda.commands.files import write_json
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.files import write_json
 
 from ..commands import Parser, run_command
 from ..tables import table

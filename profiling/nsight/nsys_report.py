@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.commands.errors import InputError
-from rdk_cuda.commands.files import write_json
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.files import write_json
 
 from ..commands import Parser, run_command
 from .timeline import Kernel, Span, Timeline, data, report

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from rdk_cuda.commands.files import write_json
+from rdk_cuda.files import write_json
 
 from ..bench.cases import PAIR, PRESETS, Case, preset_cases
 from ..bench.workloads import build

@@ -1,7 +1,7 @@
 """A decoder's timeline as two tables: what each range took, and what each kernel.
 
 Both nsys_report.py and torch_profile.py make `Timeline`s; the ranges are those of
-`rdk_cuda.ranges`.
+`rdk_cuda.functional.ranges`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rdk_cuda.ranges import LEGEND
+from rdk_cuda.functional.ranges import LEGEND
 
 from ..tables import table
 

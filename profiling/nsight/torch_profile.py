@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from rdk_cuda.commands.files import write_json, write_whole
+from rdk_cuda.files import write_json, write_whole
 
 from ..commands import Parser, command_line, run_command, write_text
 from ..machine import describe, now
@@ -23,7 +23,7 @@ from .timeline import Kernel, Span, Timeline, data, report
 
 __all__ = ["main", "timeline_of"]
 
-PREFIX = "rdk: "  # of `rdk_cuda.ranges`
+PREFIX = "rdk: "  # of `rdk_cuda.functional.ranges`
 TRACE, TABLES, DATA = "trace.json", "timeline.md", "timeline.json"
 
 

@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity
-from rdk_cuda.calibration.timing import quantiles
-from rdk_cuda.commands.arguments import natural, positive
+from rdk_cuda.cli.arguments import natural, positive
+from rdk_cuda.evaluation.timing import quantiles
 
 from ..bench.cases import ACCEPTANCES, PAIR, Case
 from ..bench.measure import against

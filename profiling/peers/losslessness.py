@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from examples.demo.chi_square import chi_square
 from rdk_cuda import Affinity
-from rdk_cuda.demo.chi_square import chi_square
 
 from ..bench import eager
 from .samplers import SPECULATIVE, Decided, Step

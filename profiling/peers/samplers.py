@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rdk_cuda import Affinity, operators
+from rdk_cuda import Affinity
+from rdk_cuda import _ops as operators
 
 from ..bench import eager
 

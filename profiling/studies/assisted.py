@@ -1,7 +1,7 @@
 """`python -m profiling.studies.assisted`: the library's assisted generation and ours, in one run.
 
 The demo's models continue the same held-out text by `model.generate` as it is, with the library's
-own `assistant_model=`, and with `rdk_cuda.integrations.transformers.Generate`: the full drafter,
+own `assistant_model=`, and with `rdk_cuda.integrations.huggingface.Generate`: the full drafter,
 and a quarter of its vocabulary with virtual and dynamic tokens. Every round runs every way once, so
 that all of them meet the same disturbances. Writes results.json and table.md when all is measured.
 With `--quick` it only shows whether everything runs; the figures mean nothing.
@@ -26,21 +26,22 @@ import torch
 import transformers
 from torch import Tensor
 
+from examples.demo.checks import check_greedy
+from examples.demo.corpus import read_text, training_files
+from examples.demo.shipped import load_shipped
+from examples.demo.text import WINDOW, Prompt, held_out_prompts, windows_of
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import RECOMMENDED, VIRTUAL, Pruning
-from rdk_cuda.calibration.reading import read_models
 from rdk_cuda.calibration.recording import record
-from rdk_cuda.commands.arguments import natural
-from rdk_cuda.commands.files import write_json
-from rdk_cuda.commands.models import Models, load_models, quiet
-from rdk_cuda.commands.progress import Stages
-from rdk_cuda.commands.text import encode
-from rdk_cuda.demo.checks import check_greedy
-from rdk_cuda.demo.corpus import read_text, training_files
-from rdk_cuda.demo.text import WINDOW, Prompt, held_out_prompts, windows_of
+from rdk_cuda.calibration.recording.reading import read_models
+from rdk_cuda.cli.arguments import natural
+from rdk_cuda.cli.documents import encode
+from rdk_cuda.cli.models import Models, quiet
+from rdk_cuda.cli.progress import Stages
+from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.integrations.transformers import Generate
+from rdk_cuda.integrations.huggingface.generate import Generate
 
 from ..commands import Parser, run_command, write_text
 from ..machine import ROOT, describe, now
@@ -336,7 +337,7 @@ def run(options: argparse.Namespace) -> None:
     quiet()
     about = {"run": now(), **describe(torch.device("cpu"))}
     with Stages() as stages:
-        rows = measure(load_models(None, None), settings, stages)
+        rows = measure(load_shipped(), settings, stages)
     about |= {"transformers": transformers.__version__, "load": os.getloadavg()[0]}
     about |= {"settings": asdict(settings)}
     text = page(rows, about)

@@ -27,8 +27,8 @@ from rdk_cuda.calibration import (
     virtual_drafter,
     with_offsets,
 )
-from rdk_cuda.commands.arguments import natural, share
-from rdk_cuda.commands.files import write_json
+from rdk_cuda.cli.arguments import natural, share
+from rdk_cuda.files import write_json
 
 from ..commands import Parser, run_command
 from ..machine import describe, now

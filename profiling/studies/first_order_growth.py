@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import rdk_cuda
-from rdk_cuda import dense_reference as dense
-from rdk_cuda.commands.files import write_figure, write_json
+from rdk_cuda.files import write_figure, write_json
+from rdk_cuda.reference import dense
 
 from ..bench.growth import fitted_exponent
 from ..commands import Parser, run_command

@@ -10,7 +10,6 @@
 made of can be had alone: clusters, heads, offsets, and what each is worth.
 """
 
-from .acceptance import Bootstrap, Interval, acceptance, measure_acceptance, recovered_share
 from .clusters import cluster_pruned_tokens
 from .drafter import PrunedDrafter, sampled_acceptance
 from .heads import prune_head
@@ -24,18 +23,22 @@ from .methods import (
 )
 from .moments import second_moment
 from .offsets import calibrate_offsets, with_offsets
-from .reading import Read, Reading, read_models
 from .recording import Recording, RecordingError, record
-from .samples import Samples
-from .tuning import TauAndKeep, Tuned, tune, tuned_covariance, tuned_first_order
+from .recording.reading import Read, Reading, read_models
+from .recording.samples import Samples
+from .recording.windows import Window, cut_windows
+from .tuning import (
+    TauAndKeep,
+    Tuned,
+    tune,
+    tuned_covariance,
+    tuned_first_order,
+)
 from .virtual import refine_virtual, virtual_drafter
-from .windows import Window, cut_windows
 
 __all__ = [
     "METHODS",
     "RECOMMENDED",
-    "Bootstrap",
-    "Interval",
     "LowRankHead",
     "Material",
     "Method",
@@ -50,16 +53,13 @@ __all__ = [
     "TauAndKeep",
     "Tuned",
     "Window",
-    "acceptance",
     "calibrate_offsets",
     "cluster_pruned_tokens",
     "cut_windows",
     "low_rank_head",
-    "measure_acceptance",
     "prune_head",
     "read_models",
     "record",
-    "recovered_share",
     "refine_virtual",
     "sampled_acceptance",
     "screened_tokens",

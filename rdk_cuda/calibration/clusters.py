@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..masses import token_masses
+from ..affinity.masses import token_masses
 from ..vocabulary import Vocabulary
 from .heads import check_head
 

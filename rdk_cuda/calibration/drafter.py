@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..dynamic import Contexts
-from ..ops import gather_logits, redistribute
+from ..dynamic_tokens import Contexts
+from ..functional import gather_logits, redistribute
 from ..vocabulary import Vocabulary
-from .samples import Samples
-from .windows import Window
+from .recording.samples import Samples
+from .recording.windows import Window
 
 __all__ = ["FullHead", "PrunedDrafter", "sampled_acceptance"]
 

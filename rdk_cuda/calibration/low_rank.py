@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..masses import token_masses
+from ..affinity.masses import token_masses
 from ..vocabulary import Vocabulary
 from .drafter import FullHead
 from .heads import check_head

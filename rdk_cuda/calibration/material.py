@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..successors import SuccessorCounts
+from ..dynamic_tokens import SuccessorCounts
 from .drafter import FullHead
 from .recording import Recording
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..dynamic import CombinedTokens
-from ..successors import SuccessorTable, recent_and_successors
+from ..dynamic_tokens import CombinedTokens, SuccessorTable, recent_and_successors
 from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
 from .drafter import FullHead, PrunedDrafter
@@ -21,8 +20,13 @@ from .low_rank import low_rank_head
 from .material import Material, Options
 from .moments import second_moment
 from .offsets import calibrate_offsets, with_offsets
-from .samples import Samples
-from .tuning import hurts, tune, tuned_covariance, tuned_first_order
+from .recording.samples import Samples
+from .tuning import (
+    hurts,
+    tune,
+    tuned_covariance,
+    tuned_first_order,
+)
 from .virtual import refine_virtual, virtual_drafter
 
 __all__ = [

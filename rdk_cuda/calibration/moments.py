@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..vocabulary import Vocabulary
 from .pairs import sparse_rows
-from .samples import Samples
+from .recording.samples import Samples
 
 __all__ = ["second_moment"]
 

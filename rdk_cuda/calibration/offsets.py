@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..affinity import Affinity
 from .drafter import FullHead, PrunedDrafter
-from .samples import Samples
+from .recording.samples import Samples
 from .virtual_masses import VirtualMasses, virtual_masses
 
 __all__ = ["at_most", "calibrate_offsets", "held_out_rows", "with_offsets"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..affinity import Affinity
 from .drafter import FullHead, PrunedDrafter
-from .samples import Samples
+from .recording.samples import Samples
 
 __all__ = ["DraftPairs", "acceptance", "draft_pairs", "redistributed", "sparse_rows"]
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..masses import token_masses
+from ..affinity.masses import token_masses
 from ..vocabulary import Vocabulary
 from .drafter import FullHead, PrunedDrafter, sampled_acceptance
 from .heads import prune_head
 from .pairs import acceptance, draft_pairs, redistributed
-from .samples import Samples
+from .recording.samples import Samples
 
 __all__ = ["TauAndKeep", "Tuned", "hurts", "tune", "tuned_covariance", "tuned_first_order"]
 

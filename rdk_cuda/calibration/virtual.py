@@ -10,12 +10,17 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..dynamic import Contexts
+from ..dynamic_tokens import Contexts
 from ..vocabulary import Vocabulary
 from .drafter import FullHead, PrunedDrafter
 from .heads import prune_head
-from .offsets import MOST_SAMPLES, at_most, held_out_rows, with_offsets
-from .samples import Samples
+from .offsets import (
+    MOST_SAMPLES,
+    at_most,
+    held_out_rows,
+    with_offsets,
+)
+from .recording.samples import Samples
 from .virtual_masses import VirtualMasses, virtual_masses
 
 __all__ = ["refine_virtual", "virtual_drafter"]

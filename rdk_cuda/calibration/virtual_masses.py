@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..affinity import Affinity
 from .drafter import FullHead, PrunedDrafter
-from .samples import Samples
+from .recording.samples import Samples
 
 __all__ = ["VirtualMasses", "virtual_masses"]
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rdk_cuda import operators
+from rdk_cuda import _ops as operators
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.ops import Verified
+from rdk_cuda.functional import Verified
 
 __all__ = ["DraftArena", "check_layout"]
 

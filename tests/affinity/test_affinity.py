@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdk_cuda.affinity import Affinity, AffinityError
-from rdk_cuda.fixed_point import ONE
+from rdk_cuda.affinity.fixed_point import ONE
 from rdk_cuda.vocabulary import Vocabulary
 
 CANONICAL = ("bias", "row_offsets", "row_targets", "row_cdf", "spread_cdf", "prior_cdf")

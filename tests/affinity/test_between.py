@@ -13,7 +13,7 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import Affinity, AffinityError, Vocabulary
-from rdk_cuda.token_bytes import Spelling, TokenBytes, token_bytes
+from rdk_cuda.vocabulary.token_bytes import Spelling, TokenBytes, token_bytes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdk_cuda.fixed_point import (
+from rdk_cuda.affinity.fixed_point import (
     ONE,
     apportion,
     differences,

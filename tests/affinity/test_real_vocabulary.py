@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.fixed_point import ONE
+from rdk_cuda.affinity.fixed_point import ONE
 from rdk_cuda.vocabulary import Vocabulary
 
 STATISTICS = os.environ.get("RDK_VOCAB_STATS")

@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import rdk_cuda
-from rdk_cuda import dense_reference as dense
 from rdk_cuda.affinity import Affinity, AffinityError
-from rdk_cuda.fixed_point import ONE
+from rdk_cuda.affinity.fixed_point import ONE
+from rdk_cuda.reference import dense
 from rdk_cuda.vocabulary import Vocabulary
 
 UNIT = 1 / ONE

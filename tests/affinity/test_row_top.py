@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdk_cuda import row_top as row_top_module
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.fixed_point import ONE
+from rdk_cuda.affinity import row_top as row_top_module
+from rdk_cuda.affinity.fixed_point import ONE
 
 
 def _running_differences(sums):

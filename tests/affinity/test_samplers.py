@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rdk_cuda.affinity import Affinity, AffinityError
-from rdk_cuda.fixed_point import ONE
+from rdk_cuda.affinity.fixed_point import ONE
 from rdk_cuda.vocabulary import Vocabulary
 
 UNIT = 1 / ONE

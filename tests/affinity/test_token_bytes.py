@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.token_bytes import Spelling, TokenBytes, beginnings, matching_ids, token_bytes
+from rdk_cuda.vocabulary.token_bytes import (
+    Spelling,
+    TokenBytes,
+    beginnings,
+    matching_ids,
+    token_bytes,
+)
 
 tokenizers = pytest.importorskip("tokenizers")
 

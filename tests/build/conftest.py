@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from .distributions import copy_repository, run, source_distribution, unpacked
+from .distributions import (
+    copy_repository,
+    run,
+    source_distribution,
+    unpacked,
+)
 
 
 @pytest.fixture(scope="session")

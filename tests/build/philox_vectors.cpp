@@ -1,9 +1,9 @@
-// Prints the four words of csrc/kernels/philox.h for a counter and a key given in hexadecimal.
+// Prints the four words of csrc/common/philox.h for a counter and a key given in hexadecimal.
 
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/philox.h"
+#include "common/philox.h"
 
 int main(int argc, char** argv) {
   if (argc != 7) return 2;

@@ -88,15 +88,20 @@ def test_pip_install_without_build_isolation(installed: Path, tmp_path: Path) ->
 def test_the_installed_package_has_the_kernels_that_are_compiled_at_run_time(
     installed: Path, tmp_path: Path
 ) -> None:
-    needed = [*(ROOT / "csrc").glob("*.h"), *(ROOT / "csrc" / "kernels").iterdir()]
+    csrc = ROOT / "csrc"
+    cuda = [*(csrc / "cuda").glob("*.h"), *(csrc / "cuda").glob("*.cu*")]
+    needed = [*csrc.glob("*.h"), *(csrc / "common").iterdir(), *cuda]
     for path in needed:
         copy = installed / "rdk_cuda" / path.relative_to(ROOT)
         assert copy.read_bytes() == path.read_bytes()
-    code = "import rdk_cuda.nvrtc as n; print(n.sources())"
+    code = "from rdk_cuda.integrations.cupy.nvrtc import sources; print(sources())"
     result = run(["-c", code], tmp_path, PYTHONPATH=str(installed))
-    assert Path(result.stdout.strip()) == installed / "rdk_cuda" / "csrc" / "kernels"
+    assert Path(result.stdout.strip()) == installed / "rdk_cuda" / "csrc" / "cuda"
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    code = "import rdk_cuda.nvrtc as n; print(n.compile_kernel('step_seeds_kernel', '80').symbol)"
+    code = (
+        "from rdk_cuda.integrations.cupy.nvrtc import compile_kernel\n"
+        "print(compile_kernel('step_seeds_kernel', '80').symbol)"
+    )
     environment = {"PYTHONPATH": str(installed), "RDK_CACHE_DIR": str(tmp_path / "cache")}
     result = run(["-c", code], tmp_path, **environment)
     assert "step_seeds_kernel" in result.stdout, result.stderr

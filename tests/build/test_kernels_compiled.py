@@ -14,7 +14,7 @@ import pytest
 
 import build_kernels
 from build_kernels import Resources
-from rdk_cuda import nvrtc
+from rdk_cuda.integrations.cupy import nvrtc
 
 from .sass import (
     PACKAGE,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import build_kernels
-from rdk_cuda import cubin_cache, nvrtc
-from rdk_cuda.cubin_cache import Cubin
+from rdk_cuda.integrations.cupy import cubin_cache, nvrtc
+from rdk_cuda.integrations.cupy.cubin_cache import Cubin
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -110,7 +110,7 @@ def test_whatever_a_kernel_depends_on_compiles_it_anew(
     nvrtc.compile_kernel("step_seeds_kernel", "86")
     nvrtc.compile_kernel("draft_kernel<float>", "80")
     for name, value in (
-        ("__version__", "99"),
+        ("VERSION", "99"),
         ("OPTIONS", ("-std=c++20",)),
         ("nvrtc_version", lambda: (99, 9)),
         ("_source_texts", lambda: ("other.cuh", "int x;")),

@@ -13,10 +13,10 @@ from struct import unpack
 
 import pytest
 
-from rdk_cuda import nvrtc
+from rdk_cuda.integrations.cupy import nvrtc
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
-HEADERS = [CSRC / "params.h", *sorted((CSRC / "kernels").glob("*.h"))]
+HEADERS = [CSRC / "params.h", *sorted((CSRC / "cuda").glob("*.h"))]
 HEADERS = [path for path in HEADERS if path.name != "start.h"]
 STRUCT = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
 MEMBER = re.compile(r"^  (?!using|static|return)[\w:<> *]+[ *](\w+)(?:\[\d+\])?;", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""`rdk_cuda.nvrtc.enable` says what serves CUDA tensors, or what is missing for that.
+"""`rdk_cuda.integrations.cupy.enable` says what serves CUDA tensors, or what is missing for that.
 
 There is no GPU here, so torch is made to say that there is one. No call is made: those are in
 tests/emulated/test_kernels_through_python.py and, on a GPU, in tests/gpu/test_nvrtc.py.
@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import rdk_cuda
-from rdk_cuda import _C, nvrtc
+from rdk_cuda import _C
+from rdk_cuda.integrations.cupy import nvrtc
 
 if rdk_cuda.build_info()["cuda"] is not None:
     pytest.skip("this build has CUDA operators", allow_module_level=True)

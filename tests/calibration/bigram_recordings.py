@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from rdk_cuda.calibration.reading import Reading
 from rdk_cuda.calibration.recording import Recording, record
+from rdk_cuda.calibration.recording.reading import Reading
 
 V_T, D, W = 40, 3, 5
 TEMPERATURES = (1.0, 0.6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rdk_cuda.calibration.samples import Samples
+from rdk_cuda.calibration.recording.samples import Samples
 from rdk_cuda.vocabulary import Vocabulary
 
 V_T, D, TEMPERATURES = 12, 4, (1.0, 0.6)

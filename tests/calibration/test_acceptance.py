@@ -9,12 +9,6 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.calibration.acceptance import (
-    Bootstrap,
-    acceptance,
-    measure_acceptance,
-    recovered_share,
-)
 from rdk_cuda.calibration.drafter import PrunedDrafter, sampled_acceptance
 from rdk_cuda.calibration.material import Options
 from rdk_cuda.calibration.methods import (
@@ -26,9 +20,21 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.windows import Window
+from rdk_cuda.calibration.recording.windows import Window
+from rdk_cuda.evaluation.acceptance import (
+    Bootstrap,
+    acceptance,
+    measure_acceptance,
+    recovered_share,
+)
 
-from .markov_pair import TEMPERATURES, MarkovPair, V, material, windows
+from .markov_pair import (
+    TEMPERATURES,
+    MarkovPair,
+    V,
+    material,
+    windows,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.integrations.tokens import indispensable_tokens
+from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
 import torch  # noqa: E402
 
-DEMO = Path(__file__).parents[2] / "rdk_cuda" / "demo" / "models" / "target"
+DEMO = Path(__file__).parents[2] / "examples" / "demo" / "models" / "target"
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 

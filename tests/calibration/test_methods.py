@@ -29,10 +29,17 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.samples import Samples
-from rdk_cuda.ops import redistribute
+from rdk_cuda.calibration.recording.samples import Samples
+from rdk_cuda.functional import redistribute
 
-from .markov_pair import KEPT, TEMPERATURES, D, MarkovPair, V, material
+from .markov_pair import (
+    KEPT,
+    TEMPERATURES,
+    D,
+    MarkovPair,
+    V,
+    material,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,7 +8,7 @@ from rdk_cuda.affinity import Affinity
 from rdk_cuda.calibration import pairs as pairs_module
 from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.calibration.pairs import draft_pairs, redistributed
-from rdk_cuda.dynamic import RecentTokens
+from rdk_cuda.dynamic_tokens import RecentTokens
 from rdk_cuda.vocabulary import Vocabulary
 
 from . import recorded

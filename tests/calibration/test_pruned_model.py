@@ -13,7 +13,7 @@ from rdk_cuda.calibration import prune_head
 
 transformers = pytest.importorskip("transformers")
 
-from rdk_cuda.integrations.pruned_model import apply_head  # noqa: E402
+from rdk_cuda.integrations.huggingface.pruned_model import apply_head  # noqa: E402
 
 SIZE = 40
 KEPT = Vocabulary([3, 0, 17, 39, 21], target_size=SIZE)

@@ -12,11 +12,7 @@ import torch
 
 from rdk_cuda.calibration.recording import Recording, RecordingError
 
-from .bigram_recordings import (
-    V_T,
-    assert_same_bits,
-    recorded,
-)
+from .bigram_recordings import V_T, assert_same_bits, recorded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

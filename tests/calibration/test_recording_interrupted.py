@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rdk_cuda.calibration import recording_file
-from rdk_cuda.calibration.reading import Reading
 from rdk_cuda.calibration.recording import RecordingError
+from rdk_cuda.calibration.recording import file as recording_file
+from rdk_cuda.calibration.recording.reading import Reading
 from tests import interruptible
 
 from .bigram_recordings import (
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def always_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state after every batch, where `save_every` is 0, however long it takes."""
-    monkeypatch.setattr("rdk_cuda.calibration.recording_state._SLOWDOWN", 0)
+    monkeypatch.setattr("rdk_cuda.calibration.recording.state._SLOWDOWN", 0)
 
 
 class StopReading(Exception):  # noqa: N818

@@ -23,8 +23,8 @@ tokenizers = pytest.importorskip("tokenizers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 from rdk_cuda.integrations.huggingface import HuggingFaceModel  # noqa: E402
-from rdk_cuda.integrations.pruned_model import apply_head  # noqa: E402
-from rdk_cuda.integrations.saved_drafter import (  # noqa: E402
+from rdk_cuda.integrations.huggingface.pruned_model import apply_head  # noqa: E402
+from rdk_cuda.integrations.huggingface.saved_drafter import (  # noqa: E402
     SUCCESSORS,
     SavedDrafterError,
     drafting_model,

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rdk_cuda import SuccessorCounts, SuccessorTable, Vocabulary, successors
+from rdk_cuda import (
+    SuccessorCounts,
+    SuccessorTable,
+    Vocabulary,
+)
+from rdk_cuda import (
+    dynamic_tokens as successors,
+)
 
 SIZE = 7
 VOCABULARY = Vocabulary([4, 0], SIZE)
@@ -346,7 +353,7 @@ def test_a_width_that_cannot_be_is_refused(width: int) -> None:
 
 def save_by_hand(path: Path, tensors: dict[str, Tensor], **said: str | None) -> None:
     metadata = {
-        "format": "rdk_cuda.successors",
+        "format": "rdk_cuda.dynamic_tokens",
         "format_version": "1",
         "target_size": str(tensors["offsets"].numel() - 1),
         "successors": str(tensors["tokens"].numel()),
@@ -383,7 +390,7 @@ def test_a_hand_written_file_of_the_format_is_read(tmp_path: Path) -> None:
     [
         (
             {"format": "rdk_cuda.affinity"},
-            "format 'rdk_cuda.affinity'; needs 'rdk_cuda.successors'",
+            "format 'rdk_cuda.affinity'; needs 'rdk_cuda.dynamic_tokens'",
         ),
         ({"format": None}, "safetensors file of format None"),
         ({"format_version": "2"}, "format version '2'; this rdk_cuda reads version 1"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.calibration.drafter import PrunedDrafter
-from rdk_cuda.calibration.samples import Samples
+from rdk_cuda.calibration.recording.samples import Samples
 from rdk_cuda.calibration.tuning import hurts
 
 # The target always emits token 0. Of the drafter with the head `TRUSTING`, it accepts sigmoid(h)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.drafter import FullHead
-from rdk_cuda.calibration.samples import Samples
+from rdk_cuda.calibration.recording.samples import Samples
 
 V_T, V_HOT, D, K = 40, 12, 6, 4
 TEMPERATURES = (1.0, 0.7)

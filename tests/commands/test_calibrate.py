@@ -18,14 +18,15 @@ pytest.importorskip("rich")
 
 import rdk_cuda
 from rdk_cuda.__main__ import main
-from rdk_cuda.commands import calibration, text
-from rdk_cuda.commands.evaluation_files import TIMED
-from rdk_cuda.commands.models import Models
-from rdk_cuda.commands.text import Document, window_length
+from rdk_cuda.cli import calibration
+from rdk_cuda.cli import documents as text
+from rdk_cuda.cli.documents import Document, window_length
+from rdk_cuda.cli.models import Models
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.evaluation.rows import TIMED
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.integrations.saved_drafter import drafting_model, load_drafter, load_head
-from rdk_cuda.integrations.tokens import indispensable_tokens
+from rdk_cuda.integrations.huggingface.saved_drafter import drafting_model, load_drafter, load_head
+from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
 from .calibrating import command, digests, write_texts
 

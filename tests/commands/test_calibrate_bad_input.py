@@ -19,11 +19,17 @@ pytest.importorskip("rich")
 from safetensors.torch import load_file, save_file
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration import reading
-from rdk_cuda.calibration.reading import Read
-from rdk_cuda.commands import calibration, evaluation, recorded_text
+from rdk_cuda.calibration.recording import reading
+from rdk_cuda.calibration.recording.reading import Read
+from rdk_cuda.cli import calibration, recorded_text
+from rdk_cuda.evaluation import evaluate as evaluation
 
-from .calibrating import command, digests, refusal, write_texts
+from .calibrating import (
+    command,
+    digests,
+    refusal,
+    write_texts,
+)
 
 Pair = tuple[Path, Path]
 Refused = Callable[..., str]

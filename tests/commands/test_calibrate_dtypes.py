@@ -18,10 +18,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.commands.models import Models, stored_dtype
+from rdk_cuda.cli.models import Models, stored_dtype
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.integrations.saved_drafter import drafting_model, load_drafter
+from rdk_cuda.integrations.huggingface.saved_drafter import drafting_model, load_drafter
 
 from .calibrating import command, write_texts
 

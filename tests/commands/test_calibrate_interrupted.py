@@ -20,11 +20,16 @@ pytest.importorskip("sklearn")
 pytest.importorskip("rich")
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.reading import Read, Reading
-from rdk_cuda.commands import recorded_text
+from rdk_cuda.calibration.recording.reading import Read, Reading
+from rdk_cuda.cli import recorded_text
 from tests import interruptible
 
-from .calibrating import command, digests, refusal, write_texts
+from .calibrating import (
+    command,
+    digests,
+    refusal,
+    write_texts,
+)
 
 Pair = tuple[Path, Path]
 MANY = ("--positions", 100000)  # all 16 windows, in 2 batches
@@ -35,7 +40,7 @@ import sys, time
 from functools import partial
 import torch
 from rdk_cuda.__main__ import main
-from rdk_cuda.commands import calibration, recorded_text
+from rdk_cuda.cli import calibration, recorded_text
 
 def slowly(function):
     def run(*arguments):
@@ -165,7 +170,7 @@ def _interrupted_while_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rdk_cuda.integrations.saved_drafter._write_head", interrupted)
+    monkeypatch.setattr("rdk_cuda.integrations.huggingface.saved_drafter._write_head", interrupted)
 
 
 @pytest.mark.usefixtures("_interrupted_while_writing")

@@ -20,12 +20,17 @@ pytest.importorskip("rich")
 from rich.console import Console
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.reading import Read, Reading
-from rdk_cuda.commands import recorded_text
-from rdk_cuda.commands.progress import Stages
-from rdk_cuda.integrations.saved_drafter import load_drafter
+from rdk_cuda.calibration.recording.reading import Read, Reading
+from rdk_cuda.cli import recorded_text
+from rdk_cuda.cli.progress import Stages
+from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
 
-from .calibrating import command, digests, refusal, write_texts
+from .calibrating import (
+    command,
+    digests,
+    refusal,
+    write_texts,
+)
 
 Pair = tuple[Path, Path]
 KEEPS, TEMPERATURES = ("0.75", "0.8"), ("1", "0.7")
@@ -146,7 +151,7 @@ def test_an_interruption_between_two_of_them_leaves_no_directory(
     directories: Pair, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    write = "rdk_cuda.integrations.saved_drafter._write_head"
+    write = "rdk_cuda.integrations.huggingface.saved_drafter._write_head"
 
     def interrupted(*arguments: object) -> None:
         written.append(arguments)

@@ -12,11 +12,12 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("rich")
 
+from examples.demo.__main__ import main as demo
 from rdk_cuda.__main__ import main
 
 from .calibrating import command, refusal, write_texts
 
-COMMANDS = ("demo", "calibrate", "evaluate", "inspect")
+COMMANDS = ("calibrate", "evaluate", "inspect")
 
 
 def test_alone_it_lists_all_commands_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,9 +32,12 @@ def test_keep_is_described_in_the_same_words_by_every_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     described = set()
-    for name, default in (("demo", "0.25 0.0625"), ("calibrate", "0.25")):
+    for asked, default in (
+        (lambda: demo(["--help"]), "0.25 0.0625"),
+        (lambda: main(["calibrate", "--help"]), "0.25"),
+    ):
         with pytest.raises(SystemExit):
-            main([name, "--help"])
+            asked()
         text = " ".join(capsys.readouterr().out.split())
         match = re.search(r"--keep SHARE \[SHARE \.\.\.\] (.*?) \(([^()]*)\) --", text)
         assert match, text

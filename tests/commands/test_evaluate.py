@@ -24,14 +24,14 @@ pytest.importorskip("rich")
 
 import rdk_cuda
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.acceptance import acceptance
-from rdk_cuda.calibration.windows import Window
-from rdk_cuda.calibration.worth import Times
-from rdk_cuda.commands import evaluation
-from rdk_cuda.commands.evaluation_files import FIELDS, read_evaluation
-from rdk_cuda.commands.models import Models
-from rdk_cuda.integrations.saved_drafter import load_drafter
-from rdk_cuda.ops import redistribute
+from rdk_cuda.calibration.recording.windows import Window
+from rdk_cuda.cli.models import Models
+from rdk_cuda.evaluation import evaluate as evaluation
+from rdk_cuda.evaluation.acceptance import acceptance
+from rdk_cuda.evaluation.rows import FIELDS, read_evaluation
+from rdk_cuda.evaluation.speed_up import Times
+from rdk_cuda.functional import redistribute
+from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
 from tests import interruptible
 
 from .calibrating import command, refusal, write_texts
@@ -138,7 +138,7 @@ def test_the_default_temperature_is_the_calibrated_one(
 
 @pytest.fixture
 def few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rdk_cuda.commands.saved_evaluation.HELD_OUT_POSITIONS", 400)
+    monkeypatch.setattr("rdk_cuda.cli.evaluation.HELD_OUT_POSITIONS", 400)
 
 
 @pytest.mark.usefixtures("few_positions")
@@ -329,7 +329,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_files(
 ) -> None:
     slow = (
         "import sys, time\n"
-        "from rdk_cuda.commands import evaluation\n"
+        "from rdk_cuda.cli import evaluation\n"
         "from rdk_cuda.__main__ import main\n"
         "evaluation.measure_acceptance = lambda *given: time.sleep(60)\n"
         "evaluation.measure_model_times = lambda *given, **options: print('Now', file=sys.stderr)\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rdk_cuda import files
 from rdk_cuda.calibration import methods as names
-from rdk_cuda.calibration.acceptance import Interval
-from rdk_cuda.commands import files
-from rdk_cuda.commands.errors import InputError
-from rdk_cuda.commands.evaluation_files import (
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.evaluation.acceptance import Interval
+from rdk_cuda.evaluation.rows import (
     FIELDS,
     Row,
     evaluation_row,

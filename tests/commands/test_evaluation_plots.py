@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from rdk_cuda.calibration import methods as names
-from rdk_cuda.commands import evaluation_plots as plots
-from rdk_cuda.commands.evaluation_files import Row
-from rdk_cuda.commands.files import write_figure
+from rdk_cuda.evaluation import plots
+from rdk_cuda.evaluation.rows import Row
+from rdk_cuda.files import write_figure
 
 from .test_evaluation_files import row
 

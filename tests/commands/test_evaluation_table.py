@@ -13,8 +13,8 @@ pytest.importorskip("rich")
 from rich.console import Console
 
 from rdk_cuda.calibration import methods as names
-from rdk_cuda.commands.evaluation_files import Row
-from rdk_cuda.commands.evaluation_table import ABOVE_FULL, show_notes, show_rows
+from rdk_cuda.evaluation.rows import Row
+from rdk_cuda.evaluation.table import ABOVE_FULL, show_notes, show_rows
 
 from .test_evaluation_files import row
 

@@ -11,8 +11,8 @@ import torch
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.__main__ import main
-from rdk_cuda.commands import arguments
-from rdk_cuda.commands.affinity_facts import Facts
+from rdk_cuda.affinity.facts import Facts
+from rdk_cuda.cli import arguments
 
 pytest.importorskip("rich")
 
@@ -249,7 +249,7 @@ def test_text_of_several_tokens_is_taken_apart(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pytest.importorskip("transformers")
-    demo = Path(arguments.__file__).parents[1] / "demo" / "models" / "target"
+    demo = Path(__file__).parents[2] / "examples" / "demo" / "models" / "target"
     Affinity.intersection(Vocabulary([1496], 16384)).save(tmp_path / "file")
     answer = told(capsys, tmp_path / "file", "--tokenizer", demo, "--token", "numpy")
     assert "'numpy' is 3 tokens: 1496 'nu', 328 'mp', 89 'y'." in answer
@@ -317,7 +317,7 @@ def test_a_tokenizer_of_another_model_is_refused(
     capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("transformers")
-    demo = Path(arguments.__file__).parents[1] / "demo" / "models" / "target"
+    demo = Path(__file__).parents[2] / "examples" / "demo" / "models" / "target"
     answer = refusal(capsys, file, "--tokenizer", demo)
     assert "has a token 16383, the affinity 8 target tokens" in answer
     missing = tmp_path / "none"

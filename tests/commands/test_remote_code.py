@@ -19,7 +19,7 @@ pytest.importorskip("rich")
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.__main__ import main
-from rdk_cuda.integrations.saved_drafter import SavedDrafterError, load_drafter
+from rdk_cuda.integrations.huggingface.saved_drafter import SavedDrafterError, load_drafter
 
 from .calibrating import command, refusal, write_texts
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rdk_cuda import Affinity, SuccessorTable, Vocabulary, cubin_cache
-from rdk_cuda.commands import files
+from rdk_cuda import Affinity, SuccessorTable, Vocabulary, files
+from rdk_cuda.files import write_whole
+from rdk_cuda.integrations.cupy import cubin_cache
 from rdk_cuda.integrations.token_maps import write_d2t, write_hot_tokens
-from rdk_cuda.whole_file import write_whole
 from tests.calibration.bigram_recordings import recorded
 
 VOCABULARY = Vocabulary([4, 0], 6)

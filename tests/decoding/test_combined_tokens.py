@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rdk_cuda import CombinedTokens, RecentTokens, SuccessorCounts, SuccessorTable, Vocabulary
-from rdk_cuda.dynamic import Contexts
+from rdk_cuda import (
+    CombinedTokens,
+    RecentTokens,
+    SuccessorCounts,
+    SuccessorTable,
+    Vocabulary,
+)
+from rdk_cuda.dynamic_tokens import Contexts
 
 SIZE = 9
 VOCABULARY = Vocabulary([3, 0], SIZE)

@@ -19,8 +19,8 @@ from rdk_cuda import (
     Vocabulary,
 )
 from rdk_cuda.decoding import Output, SpeculativeDecoder
-from rdk_cuda.dynamic import DynamicTokens
-from rdk_cuda.generation import Kind
+from rdk_cuda.decoding.generation import Kind
+from rdk_cuda.dynamic_tokens import DynamicTokens
 
 SIZE = 9
 VOCABULARY = Vocabulary([0, 2, 3, 7], SIZE)

@@ -11,7 +11,7 @@ from table_model import TableModel, chi_square, continuations, joint, random_tab
 from torch import Tensor
 
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.generation import Continuation, Kind
+from rdk_cuda.decoding.generation import Continuation, Kind
 
 SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
 FALSE_ALARM, CAUGHT = 1e-4, 1e-6

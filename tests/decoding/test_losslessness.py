@@ -17,9 +17,15 @@ from table_model import TableModel, chi_square, continuations, joint, pruned, ra
 from torch import Tensor
 
 import rdk_cuda
-from rdk_cuda import Affinity, CombinedTokens, RecentTokens, SuccessorTable, Vocabulary
+from rdk_cuda import (
+    Affinity,
+    CombinedTokens,
+    RecentTokens,
+    SuccessorTable,
+    Vocabulary,
+)
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.dynamic import DynamicTokens
+from rdk_cuda.dynamic_tokens import DynamicTokens
 
 SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
 FALSE_ALARM, CAUGHT = 1e-4, 1e-6
@@ -143,7 +149,7 @@ def test_rejected_drafts_fed_back_as_dynamic_tokens_are_lossless() -> None:
 def test_control_without_step_seeds_feeding_them_back_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rdk_cuda.ops, "step_seeds", lambda seeds, positions: seeds)
+    monkeypatch.setattr(rdk_cuda.functional, "step_seeds", lambda seeds, positions: seeds)
     assert p_value_fed_back() < CAUGHT
 
 

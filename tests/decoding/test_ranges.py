@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import rdk_cuda
-from rdk_cuda import ranges
+from rdk_cuda.functional import ranges
 
 NO_NVTX = """
 import sys

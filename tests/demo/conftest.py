@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("rich")
 
-from rdk_cuda.demo.corpus import calibration_files
+from examples.demo.corpus import calibration_files
 
 SHORT = (
     *("--tokens", "8", "--positions", "400", "--virtual", "8", "--dynamic", "16"),
@@ -16,7 +16,7 @@ SHORT = (
 @pytest.fixture(autouse=True)
 def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting successors in all of the standard library takes seconds each time."""
-    monkeypatch.setattr("rdk_cuda.demo.calibration.training_files", lambda: calibration_files()[:4])
+    monkeypatch.setattr("examples.demo.calibration.training_files", lambda: calibration_files()[:4])
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from examples.demo.arguments import Settings
+from examples.demo.calibration import build_methods, calibrate
+from examples.demo.corpus import calibration_files, held_out_files
+from examples.demo.text import windows_of
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.acceptance import measure_acceptance
 from rdk_cuda.calibration.material import Material
 from rdk_cuda.calibration.methods import (
     DYNAMIC,
@@ -20,13 +23,10 @@ from rdk_cuda.calibration.methods import (
     VIRTUAL,
     Method,
 )
-from rdk_cuda.calibration.reading import read_models
-from rdk_cuda.calibration.windows import Window
-from rdk_cuda.commands.models import Models
-from rdk_cuda.demo.arguments import Settings
-from rdk_cuda.demo.calibration import build_methods, calibrate
-from rdk_cuda.demo.corpus import calibration_files, held_out_files
-from rdk_cuda.demo.text import windows_of
+from rdk_cuda.calibration.recording.reading import read_models
+from rdk_cuda.calibration.recording.windows import Window
+from rdk_cuda.cli.models import Models
+from rdk_cuda.evaluation.acceptance import measure_acceptance
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from rdk_cuda.__main__ import main
-from rdk_cuda.commands import arguments
+from examples.demo.__main__ import main
+from rdk_cuda.cli import arguments
 from tests.tiny_models import VOCABULARY, save_model, save_tokenizer
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    """What `python -m rdk_cuda demo` answers."""
+    """What `python -m examples.demo` answers."""
     code: object
     try:
-        code = main(["demo", *map(str, argv)])
+        code = main([*map(str, argv)])
     except SystemExit as exit:  # argparse's own refusals
         code = exit.code
     captured = capsys.readouterr()
     lines = captured.err.strip().splitlines()
     assert code == 2, captured
     assert len(lines) == 1, lines
-    assert lines[0].startswith("python -m rdk_cuda")
+    assert lines[0].startswith("python -m examples.demo")
     return lines[0]
 
 
@@ -165,7 +165,7 @@ def test_a_prompt_beyond_the_context_is_refused(
 def test_shipped_models_that_are_missing_are_answered_with_what_to_do(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdk_cuda.commands.models.SHIPPED", tmp_path / "none")
+    monkeypatch.setattr("examples.demo.shipped.SHIPPED", tmp_path / "none")
     answer = refusal(capsys, "--output", tmp_path)
     assert "--train" in answer
     assert "--target DIR --drafter DIR" in answer

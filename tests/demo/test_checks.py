@@ -5,12 +5,17 @@ import scipy.stats
 import torch
 from torch import Tensor
 
+from examples.demo import checks
+from examples.demo.checks import (
+    check_greedy,
+    check_lossless,
+    chi_square,
+    greedy_outputs,
+)
+from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Affinity, Vocabulary, redistribute
-from rdk_cuda.commands.models import Models
+from rdk_cuda.cli.models import Models
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.demo import checks
-from rdk_cuda.demo.checks import check_greedy, check_lossless, chi_square, greedy_outputs
-from rdk_cuda.demo.text import Prompt, held_out_prompts
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 TOKENS = 12

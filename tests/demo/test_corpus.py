@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rdk_cuda.demo import corpus
+from examples.demo import corpus
 
 MODELS = Path(corpus.__file__).parent / "models"
 SHIPPED = [
@@ -18,7 +18,7 @@ SHIPPED = [
 
 shipped_models = pytest.mark.skipif(
     not all((MODELS / name).is_file() for name in SHIPPED),
-    reason="the demo's models are not there yet: python -m rdk_cuda demo --train makes them",
+    reason="the demo's models are not there yet: python -m examples.demo --train makes them",
 )
 
 

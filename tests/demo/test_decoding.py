@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import torch
 
+from examples.demo import decoding
+from examples.demo.arguments import Settings
+from examples.demo.decoding import decode_in_turn, decoder_of
+from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.calibration.heads import prune_head
 from rdk_cuda.calibration.methods import PRUNED, Method
-from rdk_cuda.commands.models import Models
-from rdk_cuda.demo import decoding
-from rdk_cuda.demo.arguments import Settings
-from rdk_cuda.demo.decoding import decode_in_turn, decoder_of
-from rdk_cuda.demo.text import Prompt, held_out_prompts
+from rdk_cuda.cli.models import Models
 
 SETTINGS = Settings(tokens=12, seed=3)
 

@@ -1,4 +1,4 @@
-"""`python -m rdk_cuda demo` from end to end, on two tiny models."""
+"""`python -m examples.demo` from end to end, on two tiny models."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import rdk_cuda
-from rdk_cuda.__main__ import main
-from rdk_cuda.demo import experiment
-from rdk_cuda.demo.checks import Check
+from examples.demo import experiment
+from examples.demo.__main__ import main
+from examples.demo.checks import Check
 from tests import interruptible
 
 from .conftest import SHORT
@@ -31,7 +31,7 @@ METHODS = ["target alone", "full drafter"] + 2 * [
 def arguments(directories: tuple[Path, Path], output: Path, *more: str) -> list[str]:
     target, drafter = map(str, directories)
     chosen = ("--target", target, "--drafter", drafter, "--output", str(output))
-    return ["demo", *chosen, *SHORT, *more]
+    return [*chosen, *SHORT, *more]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def finished(
 ) -> tuple[Path, str, int]:
     """The output directory, what was printed, and the exit code."""
     output = tmp_path_factory.mktemp("demo") / "new" / "output"
-    command = [sys.executable, "-m", "rdk_cuda", *arguments(directories, output)]
+    command = [sys.executable, "-m", "examples.demo", *arguments(directories, output)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     return output, done.stdout + done.stderr, done.returncode
 
@@ -145,7 +145,7 @@ def test_a_failed_check_is_told_and_is_the_exit_code(
 def test_ctrl_c_ends_it_with_one_line_and_no_files(
     directories: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "rdk_cuda", *arguments(directories, tmp_path)]
+    command = [sys.executable, "-m", "examples.demo", *arguments(directories, tmp_path)]
     process = interruptible.start([*command, "--tokens", "300"])
     assert process.stderr is not None
     printed = ""
@@ -171,7 +171,7 @@ def test_training_goes_to_the_output_directory(
     def train(output: Path, *, working_directory: Path) -> None:
         called.update(output=output, working_directory=working_directory)
 
-    monkeypatch.setattr("rdk_cuda.demo.training.train", train)
-    assert main(["demo", "--train", "--output", str(tmp_path)]) == 0
+    monkeypatch.setattr("examples.demo.training.train", train)
+    assert main(["--train", "--output", str(tmp_path)]) == 0
     assert called == {"output": tmp_path, "working_directory": tmp_path / "training"}
     assert f"--target {tmp_path / 'target'}" in capsys.readouterr().out

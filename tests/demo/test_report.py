@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.console import Console
 
-from rdk_cuda.commands.models import Models
-from rdk_cuda.demo import report
-from rdk_cuda.demo.results import pieces, printable
+from examples.demo import report
+from examples.demo.results import pieces, printable
+from rdk_cuda.cli.models import Models
 
 INTERVAL = {"value": 1.234, "low": 1.1, "high": 1.4}
 LOSS = {"value": -25.2, "low": -33, "high": -20}

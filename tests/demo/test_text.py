@@ -1,9 +1,9 @@
 """What the demo measures on and continues is held out, and cut as it says."""
 
-from rdk_cuda.commands.models import Models
-from rdk_cuda.commands.text import encode
-from rdk_cuda.demo.corpus import calibration_files, held_out_files, read_text
-from rdk_cuda.demo.text import held_out_prompts, windows_of
+from examples.demo.corpus import calibration_files, held_out_files, read_text
+from examples.demo.text import held_out_prompts, windows_of
+from rdk_cuda.cli.documents import encode
+from rdk_cuda.cli.models import Models
 
 
 def test_windows_spread_over_the_files_without_overlap(tiny: Models) -> None:

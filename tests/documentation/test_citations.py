@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from .markdown import DESIGN, PAGES, README, ROOT, citations, headings, links, prose, resolves
+from .markdown import (
+    DESIGN,
+    PAGES,
+    README,
+    ROOT,
+    citations,
+    headings,
+    links,
+    prose,
+    resolves,
+)
 
 SOURCES = sorted(
     path
@@ -90,6 +100,9 @@ def test_a_file_that_is_not_there_is_noticed() -> None:
 
 def test_the_layout_in_design_names_files_that_exist() -> None:
     layout = DESIGN.read_text(encoding="utf-8").split("## 6. Layout")[1].split("\n\n")[1]
-    named = re.findall(r"^    (\S+)", layout, re.MULTILINE)
+    named, folder = [], ""
+    for indent, name in re.findall(r"^( {4}| {6})(\S+)", layout, re.MULTILINE):
+        folder = name if len(indent) == 4 else folder
+        named.append(name if len(indent) == 4 else folder + name)
     assert "csrc/registration.cpp" in named
     assert not [name for name in named if not (ROOT / name).exists()]

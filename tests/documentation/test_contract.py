@@ -9,7 +9,12 @@ import torch
 
 import rdk_cuda
 
-from .markdown import DESIGN, README, ROOT, headings
+from .markdown import (
+    DESIGN,
+    README,
+    ROOT,
+    headings,
+)
 
 OPERATORS = ("redistribute", "draft", "verify", "gather_logits", "step_seeds")
 

@@ -16,7 +16,13 @@ import torch
 
 import rdk_cuda
 
-from .markdown import PAGES, README, ROOT, Block, python_blocks
+from .markdown import (
+    PAGES,
+    README,
+    ROOT,
+    Block,
+    python_blocks,
+)
 
 # Modules that only the extras bring; an example that needs one is skipped without it.
 EXTRAS = {"matplotlib", "rich", "sklearn", "tokenizers", "tqdm", "transformers"}
@@ -124,7 +130,7 @@ def run_example(name: str, folder: Path) -> list[str]:
 
 
 def test_every_example_is_run() -> None:
-    assert set(PRINTED) == {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert set(PRINTED) == {path.stem for path in (ROOT / "examples").glob("[!_]*.py")}
 
 
 @pytest.mark.parametrize("name", PRINTED)

@@ -88,7 +88,7 @@ def build_module(
     binding = [*COMPILE, *BINDING, *defined]
 
     def compile_one(source: Path) -> Path:
-        of_kernels = source.suffix == ".cu" or source.parent.name == "plans"
+        of_kernels = source.suffix == ".cu" or source.parent.name == "cuda"
         is_binding = not of_kernels and source not in EMULATOR_SOURCES
         return compile_source(source, include_dirs, binding if is_binding else kernels)
 

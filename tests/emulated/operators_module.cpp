@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda/start.h"
 #include "emulation_binding.h"
 #include "kernel_attributes.h"
-#include "kernels/start.h"
 #include "ops/backend.h"
 #include "ops/gpu_launch.h"
 #include "plan_binding.h"

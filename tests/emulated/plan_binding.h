@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "plans/plan.h"
+#include "cuda/plan.h"
 
 namespace emulation {
 

@@ -13,7 +13,15 @@ from torch import Tensor
 from tests import generators
 
 from .driver_rules import static_bytes
-from .workloads import WORKLOADS, batch, draft, no_residual, redistribute, verify, with_stats
+from .workloads import (
+    WORKLOADS,
+    batch,
+    draft,
+    no_residual,
+    redistribute,
+    verify,
+    with_stats,
+)
 
 FULL = 227 * 1024
 # One multiprocessor never splits; then splits of every number of blocks and, in redistribute, of

@@ -1,6 +1,6 @@
-"""Kernels that Python starts, as rdk_cuda.nvrtc does, run as those that the module starts itself.
+"""Kernels that Python starts, as CuPy's backend does, run as those that the module starts itself.
 
-`rdk_cuda.nvrtc.Starter` is the real one; under it the emulator takes the place of CUDA's driver.
+The `Starter` is the real one; under it the emulator takes the place of CUDA's driver.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from rdk_cuda import nvrtc
-from rdk_cuda.cubin_cache import Cubin
+from rdk_cuda.integrations.cupy import nvrtc
+from rdk_cuda.integrations.cupy.cubin_cache import Cubin
 from tests import generators
 
 from .conftest import MACHINES
 from .driver_rules import Driver
 from .test_kernels_schedules import assert_same_bits
-from .workloads import WORKLOADS, batch, draft, redistribute, verify
+from .workloads import (
+    WORKLOADS,
+    batch,
+    draft,
+    redistribute,
+    verify,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 STREAM = 12345
@@ -269,7 +275,7 @@ def test_without_a_starter_the_error_names_the_operator_and_what_to_do(
         with pytest.raises(RuntimeError, match=f"rdk::{name}: .*built without CUDA") as refused:
             call()
         assert "pip install rdk_cuda[cupy]" in str(refused.value)
-        assert "rdk_cuda.nvrtc.enable()" in str(refused.value)
+        assert "rdk_cuda.integrations.cupy.enable()" in str(refused.value)
 
 
 class Fails(EmulatedCuda):

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from .driver_rules import GPUS, Driver, Gpu, resident_blocks
+from .driver_rules import (
+    GPUS,
+    Driver,
+    Gpu,
+    resident_blocks,
+)
 from .emulated_operators import emulator as operators_emulator
 
 MIB = 2**20

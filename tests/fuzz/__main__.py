@@ -16,7 +16,13 @@ import sys
 from pathlib import Path
 
 from .calls import make_call
-from .driver import ALL_OPERATORS, Fuzzer, Log, LogError, build
+from .driver import (
+    ALL_OPERATORS,
+    Fuzzer,
+    Log,
+    LogError,
+    build,
+)
 
 
 def main() -> int:

@@ -18,7 +18,12 @@ from rdk_cuda.affinity import Affinity
 from tests import generators
 
 from . import changes
-from .contract import LOGITS, OPERATORS, RefusedError, sizes_of
+from .contract import (
+    LOGITS,
+    OPERATORS,
+    RefusedError,
+    sizes_of,
+)
 
 LEADING = [(), (1,), (2,), (3,), (7,), (2, 2), (1, 3), (2, 1, 2), (2, 2, 2), (0,), (2, 0)]
 TARGET_SIZES = [1, 2, 3, 5, 17, 40]

@@ -42,7 +42,7 @@ def build(csrc: Path = CSRC) -> Path:
         csrc / "registration.cpp",
         *sorted(csrc.glob("cpu/**/*.cpp")),
         *(path for path in sorted(csrc.glob("ops/*.cpp")) if path.name != "backend_cuda.cpp"),
-        *sorted(csrc.glob("plans/*.cpp")),
+        *sorted(csrc.glob("cuda/*.cpp")),
     ]
     include_dirs = [csrc, *map(Path, cpp_extension.include_paths())]
 

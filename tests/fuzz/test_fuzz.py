@@ -19,7 +19,13 @@ from tests.mutation.mutants import Mutant
 
 from .calls import make_call
 from .contract import RefusedError, sizes_of
-from .driver import ALL_OPERATORS, Fuzzer, Log, LogError, build
+from .driver import (
+    ALL_OPERATORS,
+    Fuzzer,
+    Log,
+    LogError,
+    build,
+)
 
 SETS = 100_000
 SETS_FOR_KERNELS = 1_000  # the emulator is slow

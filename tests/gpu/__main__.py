@@ -31,7 +31,14 @@ from . import report
 from .machine import ROOT
 from .measurements import measurements
 from .parts import parts, sanitizers
-from .running import Outcome, Part, Stopped, run, stoppable, tail
+from .running import (
+    Outcome,
+    Part,
+    Stopped,
+    run,
+    stoppable,
+    tail,
+)
 
 Look = Callable[[argparse.Namespace], tuple[dict[str, Any], Outcome]]
 MakeParts = Callable[[dict[str, Any], Path], list[Part]]

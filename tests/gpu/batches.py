@@ -7,7 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tests.emulated.workloads import batch, greedy_target, nearly_equal, without_distributions
+from tests.emulated.workloads import (
+    batch,
+    greedy_target,
+    nearly_equal,
+    without_distributions,
+)
 from tests.generators import Batch
 
 

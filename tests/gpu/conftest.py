@@ -22,7 +22,8 @@ import pytest
 import torch
 
 import rdk_cuda
-from rdk_cuda import nvrtc, operators
+from rdk_cuda import _ops as operators
+from rdk_cuda.integrations.cupy import nvrtc
 
 from . import without_hypothesis  # noqa: F401  (before whatever imports hypothesis)
 from .stand_in import OPERATORS, OnDevice
@@ -116,7 +117,7 @@ def natively(native: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operators themselves, not what stands for them."""
     monkeypatch.setattr(torch.ops, "rdk", native)
     for name in ("redistribute", "draft", "verify", "gather_logits", "step_seeds"):
-        monkeypatch.setattr(rdk_cuda.operators, name, getattr(native, name))
+        monkeypatch.setattr(rdk_cuda._ops, name, getattr(native, name))
     torch.use_deterministic_algorithms(False)
 
 

@@ -16,7 +16,14 @@ import torch
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
-from tests.emulated.workloads import WORKLOADS, batch, draft, redistribute, verify, with_stats
+from tests.emulated.workloads import (
+    WORKLOADS,
+    batch,
+    draft,
+    redistribute,
+    verify,
+    with_stats,
+)
 
 from .batches import BATCHES, repeated
 from .stand_in import OnDevice, moved

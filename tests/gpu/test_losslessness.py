@@ -12,7 +12,7 @@ pytest.importorskip("scipy", reason="scipy is not installed: no chi-square tests
 
 from table_model import TableModel, chi_square, continuations, joint, pruned
 
-from rdk_cuda import operators
+from rdk_cuda import _ops as operators
 from rdk_cuda.decoding import Output, SpeculativeDecoder
 from tests.decoding.test_losslessness import *  # noqa: F403
 from tests.decoding.test_losslessness import (

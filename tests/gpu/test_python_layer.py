@@ -10,7 +10,12 @@ import rdk_cuda
 from rdk_cuda.affinity import Affinity
 from tests import generators
 from tests.reference.test_python_layer import *  # noqa: F403
-from tests.reference.test_python_layer import BATCH, DRAFTS, SIZE, inputs
+from tests.reference.test_python_layer import (
+    BATCH,
+    DRAFTS,
+    SIZE,
+    inputs,
+)
 
 from .stand_in import moved
 

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.calibration import prune_head
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.integrations.transformers import Generate
+from rdk_cuda.integrations.huggingface.generate import Generate
 
 SIZE, CONTEXT = 61, 96
 VOCABULARY = Vocabulary(torch.arange(10, 34), SIZE)

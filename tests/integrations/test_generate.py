@@ -26,11 +26,21 @@ from transformers import (
 from rdk_cuda import Affinity
 from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.integrations.pruned_model import apply_head
-from rdk_cuda.integrations.saved_drafter import save_drafter
-from rdk_cuda.integrations.transformers import Generate
+from rdk_cuda.integrations.huggingface.generate import Generate
+from rdk_cuda.integrations.huggingface.pruned_model import apply_head
+from rdk_cuda.integrations.huggingface.saved_drafter import save_drafter
 
-from .pair import CONTEXT, PAD, SIZE, VOCABULARY, drafter, full, padded, pruned, target
+from .pair import (
+    CONTEXT,
+    PAD,
+    SIZE,
+    VOCABULARY,
+    drafter,
+    full,
+    padded,
+    pruned,
+    target,
+)
 
 NEW = 40
 ENDS = [3, 17, 40, 51]  # four of 61 tokens: rows end at different places

@@ -16,10 +16,18 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.integrations.saved_drafter import SavedDrafterError
-from rdk_cuda.integrations.transformers import Generate
+from rdk_cuda.integrations.huggingface.generate import Generate
+from rdk_cuda.integrations.huggingface.saved_drafter import SavedDrafterError
 
-from .pair import CONTEXT, PAD, SIZE, drafter, full, padded, target
+from .pair import (
+    CONTEXT,
+    PAD,
+    SIZE,
+    drafter,
+    full,
+    padded,
+    target,
+)
 
 
 @pytest.fixture

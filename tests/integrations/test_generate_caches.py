@@ -10,9 +10,14 @@ import torch
 pytest.importorskip("transformers", minversion="5.17")
 from transformers import DynamicCache, StaticCache
 
-from rdk_cuda.integrations.slot_layer import SlotLayer
+from rdk_cuda.integrations.huggingface.slot_layer import SlotLayer
 
-from .pair import full, padded, pruned, target
+from .pair import (
+    full,
+    padded,
+    pruned,
+    target,
+)
 
 
 def addresses(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:

@@ -22,10 +22,10 @@ pytest.importorskip("transformers", minversion="5.17")
 from transformers import LogitsProcessorList
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.integrations import transformers as integration
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.integrations.padded_batch import PaddedBatch
-from rdk_cuda.integrations.transformers import Generate
+from rdk_cuda.integrations.huggingface import generate as integration
+from rdk_cuda.integrations.huggingface.generate import Generate
+from rdk_cuda.integrations.huggingface.padded_batch import PaddedBatch
 
 from .pair import drafter, target
 

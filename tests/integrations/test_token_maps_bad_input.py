@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.integrations import token_map_files
 from rdk_cuda.integrations.token_maps import (
     TokenMapError,
     d2t_tensors,
@@ -27,6 +26,7 @@ from rdk_cuda.integrations.token_maps import (
     from_ids,
     read_token_map,
 )
+from rdk_cuda.integrations.token_maps import files as token_map_files
 
 # torch warns of pickles that are not its own before it refuses them.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")

@@ -12,7 +12,12 @@ import argparse
 import sys
 
 from .mutants import MUTANTS
-from .running import line, of_the_day, run, total
+from .running import (
+    line,
+    of_the_day,
+    run,
+    total,
+)
 
 
 def main() -> int:

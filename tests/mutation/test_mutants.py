@@ -11,7 +11,12 @@ import pytest
 from tests.emulated.emulated_operators import CSRC
 
 from .mutants import MUTANTS, Mutant, StaleMutantError
-from .running import Outcome, of_the_day, run, run_one
+from .running import (
+    Outcome,
+    of_the_day,
+    run,
+    run_one,
+)
 
 OF_THE_DAY = 6
 
@@ -51,7 +56,7 @@ def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
     """The control: the tests pass on unbroken kernels, so it is the break that they notice."""
     harmless = Mutant(
         "nothing",
-        "kernels/step_seeds.h",
+        "cuda/step_seeds.h",
         "constexpr int kThreads = 256;",
         "constexpr int kThreads = 128;",
         ("test_kernels_step_seeds.py",),

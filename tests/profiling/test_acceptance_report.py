@@ -20,10 +20,10 @@ from profiling.studies.acceptance.corpora import Corpus
 from profiling.studies.acceptance.laboratory import Settings
 from profiling.studies.acceptance.parts import DEMO, PARTS, Run
 from rdk_cuda.calibration import methods as names
-from rdk_cuda.calibration.acceptance import Interval
 from rdk_cuda.calibration.material import Options
-from rdk_cuda.commands.evaluation_files import Row, evaluation_row, read_evaluation
-from rdk_cuda.commands.models import Models, load_models
+from rdk_cuda.cli.models import Models, load_models
+from rdk_cuda.evaluation.acceptance import Interval
+from rdk_cuda.evaluation.rows import Row, evaluation_row, read_evaluation
 
 from ..tiny_models import save_model, save_tokenizer
 

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("transformers", minversion="5.17")
 pytest.importorskip("sklearn")
+from examples.demo.corpus import calibration_files
 from profiling.studies import assisted
-from rdk_cuda.demo.corpus import calibration_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -169,7 +169,7 @@ def test_options_that_cannot_work_are_refused_in_a_sentence(
     ("content", "message"),
     [
         ("mine", "is no result file"),
-        ('{"format": "rdk_cuda.demo"}', "is no result file of bench"),
+        ('{"format": "examples.demo"}', "is no result file of bench"),
         ('{"format": "rdk_cuda.bench", "format_version": 2}', "has format version 2; needs 1"),
     ],
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.corpus import held_out_files, training_files
 from profiling.studies.acceptance import corpora
 from profiling.studies.acceptance.corpora import Corpus, Document
-from rdk_cuda.demo.corpus import held_out_files, training_files
 
 FIRST = "A licence that says in many words that you may do as you please with all of this text."
 SECOND = "Another paragraph, about warranties, of which there are none whatever happens to anyone."

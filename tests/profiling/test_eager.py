@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from profiling.bench import eager
-from rdk_cuda import Affinity, operators, reference
+from rdk_cuda import Affinity, reference
+from rdk_cuda import _ops as operators
 from tests import generators
 from tests.statistics.chi_square import assert_caught, assert_fits, histogram
 

@@ -15,7 +15,7 @@ import pytest
 
 from profiling.nsight import ncu_report
 from profiling.nsight.ncu_report import METRICS, STALL, STALLS, Launch, bound
-from rdk_cuda.commands.errors import InputError
+from rdk_cuda.cli.errors import InputError
 
 TITLES = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream",
           "Block Size", "Grid Size", "Device", "CC")  # fmt: skip

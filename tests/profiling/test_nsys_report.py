@@ -16,7 +16,7 @@ import pytest
 
 from profiling.nsight import nsys_report
 from profiling.nsight.timeline import kernel_rows, range_rows
-from rdk_cuda.commands.errors import InputError
+from rdk_cuda.cli.errors import InputError
 
 SCHEMA = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);

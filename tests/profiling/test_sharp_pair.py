@@ -18,12 +18,12 @@ from profiling.studies.acceptance.sharp_pair import (
 )
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.calibration import methods as names
-from rdk_cuda.calibration.acceptance import measure_acceptance
 from rdk_cuda.calibration.drafter import FullHead
 from rdk_cuda.calibration.material import Material, Options
-from rdk_cuda.calibration.reading import Read, Reading
 from rdk_cuda.calibration.recording import record
-from rdk_cuda.calibration.windows import Window
+from rdk_cuda.calibration.recording.reading import Read, Reading
+from rdk_cuda.calibration.recording.windows import Window
+from rdk_cuda.evaluation.acceptance import measure_acceptance
 
 SIZE, WIDTH, LENGTH = 30, 8, 40
 

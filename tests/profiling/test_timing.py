@@ -14,7 +14,7 @@ from profiling.bench.timing import (
     bandwidths,
     interleaved,
 )
-from rdk_cuda.calibration.timing import quantiles
+from rdk_cuda.evaluation.timing import quantiles
 
 
 class CountingClock:

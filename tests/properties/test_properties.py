@@ -15,7 +15,12 @@ from tests.reference.test_invariance import assert_same_bits, assert_same_result
 from tests.reference.test_verify import assert_verifies_as_the_reference
 from tests.tolerances import SUM_TO_ONE, assert_as_exact_as_torch, assert_same_draws
 
-from .strategies import affinities, batches, draft_arguments, examples
+from .strategies import (
+    affinities,
+    batches,
+    draft_arguments,
+    examples,
+)
 
 
 @examples

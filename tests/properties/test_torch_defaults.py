@@ -27,18 +27,23 @@ from rdk_cuda import (
     SuccessorCounts,
     SuccessorTable,
     Vocabulary,
-    dense_reference,
     reference,
 )
 from rdk_cuda.calibration import cluster_pruned_tokens, prune_head
-from rdk_cuda.calibration.acceptance import measure_acceptance
 from rdk_cuda.calibration.methods import METHODS, Pruning
 from rdk_cuda.calibration.recording import Recording, record
 from rdk_cuda.decoding import Output, SpeculativeDecoder
+from rdk_cuda.evaluation.acceptance import measure_acceptance
 from rdk_cuda.integrations import sglang, vllm
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.token_maps import read_token_map, write_d2t, write_hot_tokens
-from tests.calibration.markov_pair import TEMPERATURES, MarkovPair, material, windows
+from rdk_cuda.reference import dense as dense_reference
+from tests.calibration.markov_pair import (
+    TEMPERATURES,
+    MarkovPair,
+    material,
+    windows,
+)
 from tests.calibration.test_methods import OPTIONS
 from tests.integrations.pair import padded, pruned, target
 

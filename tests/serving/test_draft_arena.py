@@ -13,7 +13,12 @@ from rdk_cuda.integrations.sglang import verify_chain
 from rdk_cuda.integrations.vllm import rejection_sample, rejection_sample_v1, sample_draft
 from tests import generators
 
-from .running import SLOTS, TARGET_SIZE, K, Running
+from .running import (
+    SLOTS,
+    TARGET_SIZE,
+    K,
+    Running,
+)
 
 AFFINITY = Affinity.intersection(Vocabulary([4, 0, 2], target_size=5))
 MIXED = generators.affinity("mixed-1", TARGET_SIZE)

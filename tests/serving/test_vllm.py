@@ -10,7 +10,14 @@ from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import rejection_sample, rejection_sample_v1, sample_draft
 
-from .running import REQUESTS, SLOTS, TARGET_SIZE, K, Running, without_placeholders
+from .running import (
+    REQUESTS,
+    SLOTS,
+    TARGET_SIZE,
+    K,
+    Running,
+    without_placeholders,
+)
 
 IDENTITY = Affinity.intersection(Vocabulary.identity(10))
 

@@ -14,7 +14,12 @@ import torch
 from tests import interruptible
 from tests.tolerances import FALSE_ALARM
 
-from .__main__ import ROOT, Soak, StateError, run
+from .__main__ import (
+    ROOT,
+    Soak,
+    StateError,
+    run,
+)
 from .cases import CASES
 
 TOKENS = 400_000

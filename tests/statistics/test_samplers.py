@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rdk_cuda import dense_reference as dense
 from rdk_cuda.affinity import Affinity
+from rdk_cuda.reference import dense
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.statistics.chi_square import assert_caught, assert_fits, histogram

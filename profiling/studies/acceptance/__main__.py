@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from rdk_cuda.calibration.worth import Times, measure_model_times
-from rdk_cuda.commands.arguments import natural
-from rdk_cuda.commands.errors import InputError
-from rdk_cuda.commands.evaluation_files import read_evaluation, write_evaluation
-from rdk_cuda.commands.files import write_json
-from rdk_cuda.commands.models import load_models
-from rdk_cuda.commands.progress import Stages
+from examples.demo.shipped import load_shipped
+from rdk_cuda.cli.arguments import natural
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.cli.progress import Stages
+from rdk_cuda.evaluation.rows import read_evaluation, write_evaluation
+from rdk_cuda.evaluation.speed_up import Times, measure_model_times
+from rdk_cuda.files import write_json
 
 from ...commands import Parser, run_command
 from ...machine import ROOT, describe, now
@@ -84,7 +84,7 @@ def run_parts(
     names: Sequence[str], options: argparse.Namespace, settings: Settings, stages: Stages
 ) -> None:
     """Measure parts and write each when it is finished."""
-    laboratory = Laboratory(load_models(None, None), settings, stages)
+    laboratory = Laboratory(load_shipped(), settings, stages)
     times = model_times(laboratory, options)
     for name in names:
         start, about = time.monotonic(), {"run": now(), **describe(torch.device("cpu"))}

@@ -1,6 +1,6 @@
 """The texts of the acceptance report: source code, and English prose that machines have anyway.
 
-Code is the demo's (`rdk_cuda.demo.corpus`). Prose is what comes with a Python interpreter and with
+Code is the demo's (`examples.demo.corpus`). Prose is what comes with a Python interpreter and with
 Debian: the language reference that `help()` shows, Python's licence, the licences of the installed
 distributions and those of /usr/share/common-licenses. Sources that are not there are left out, so
 figures on prose depend a little on the machine; `Corpus.sources` says what was found.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rdk_cuda.demo.corpus import held_out_files, read_text, standard_library, training_files
+from examples.demo.corpus import held_out_files, read_text, standard_library, training_files
 
 __all__ = ["Corpus", "Document", "code", "prose"]
 

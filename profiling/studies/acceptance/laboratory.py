@@ -17,14 +17,14 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.reading import Read, read_models
 from rdk_cuda.calibration.recording import Recording, record
-from rdk_cuda.calibration.windows import Window, cut_windows
-from rdk_cuda.calibration.worth import Times
-from rdk_cuda.commands.evaluation import evaluate
-from rdk_cuda.commands.evaluation_files import Row
-from rdk_cuda.commands.models import Models
-from rdk_cuda.commands.progress import Stages
+from rdk_cuda.calibration.recording.reading import Read, read_models
+from rdk_cuda.calibration.recording.windows import Window, cut_windows
+from rdk_cuda.cli.models import Models
+from rdk_cuda.cli.progress import Stages
+from rdk_cuda.evaluation.evaluate import evaluate
+from rdk_cuda.evaluation.rows import Row
+from rdk_cuda.evaluation.speed_up import Times
 
 from . import corpora
 from .corpora import Corpus

@@ -15,9 +15,9 @@ from rdk_cuda.calibration.methods import (
     RECOMMENDED,
     VIRTUAL,
 )
-from rdk_cuda.commands.evaluation_files import Row, read_evaluation
-from rdk_cuda.commands.evaluation_plots import acceptance_figure
-from rdk_cuda.commands.files import write_figure, write_whole
+from rdk_cuda.evaluation.plots import acceptance_figure
+from rdk_cuda.evaluation.rows import Row, read_evaluation
+from rdk_cuda.files import write_figure, write_whole
 
 from ...tables import table
 from .parts import DEMO, PARTS, SHARP

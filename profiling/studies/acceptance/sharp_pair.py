@@ -30,8 +30,8 @@ from rdk_cuda.calibration.methods import (
     Pruning,
 )
 from rdk_cuda.calibration.offsets import calibrate_offsets, with_offsets
-from rdk_cuda.calibration.reading import Read, Reading
-from rdk_cuda.dynamic import Contexts
+from rdk_cuda.calibration.recording.reading import Read, Reading
+from rdk_cuda.dynamic_tokens import Contexts
 
 from .context_models import ContextCache, NGrams
 

@@ -28,10 +28,10 @@ from pathlib import Path
 
 import torch
 
-from rdk_cuda.calibration.worth import speed_up
-from rdk_cuda.commands.arguments import natural, refuse_missing
-from rdk_cuda.commands.errors import InputError
-from rdk_cuda.commands.evaluation_files import read_evaluation
+from rdk_cuda.cli.arguments import natural, refuse_missing
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.evaluation.rows import read_evaluation
+from rdk_cuda.evaluation.speed_up import speed_up
 
 from ...commands import (
     Parser,

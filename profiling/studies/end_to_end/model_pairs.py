@@ -58,11 +58,12 @@ class Pair:
 
 def make_pair(size: str, device: torch.device, target_layers: int) -> Pair:
     """The demo's models, or random ones: a drafter of one layer, a target of `target_layers`."""
-    from rdk_cuda.commands.models import load_models, quiet
+    from examples.demo.shipped import load_shipped
+    from rdk_cuda.cli.models import quiet
 
     quiet()
     if size == "demo":
-        models = load_models(None, None, device.type)
+        models = load_shipped(device.type)
         return Pair(models.target, models.drafter, "the demo's models, float32")
     dtype = torch.bfloat16 if size == "serving" else torch.float32
     target = _random_llama(size, target_layers, device, dtype)

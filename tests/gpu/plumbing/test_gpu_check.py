@@ -20,12 +20,14 @@ from typing import Any
 import pytest
 
 from tests.gpu import report
-from tests.gpu.__main__ import (
-    NoGpuError,
-    main,
-)
+from tests.gpu.__main__ import NoGpuError, main
 from tests.gpu.machine import ROOT
-from tests.gpu.running import Outcome, Part, run, stoppable
+from tests.gpu.running import (
+    Outcome,
+    Part,
+    run,
+    stoppable,
+)
 
 MACHINE = {
     "commit": "0123456789abcdef",

@@ -14,7 +14,15 @@ from profiling.bench.measure import PEERS
 from profiling.peers.installed import known_peers
 from profiling.peers.samplers import OURS as OUR_SAMPLER
 from tests.gpu import machine as machines
-from tests.gpu.__main__ import CHECK, MEASURE, SANITIZE, NoGpuError, arguments, look, main
+from tests.gpu.__main__ import (
+    CHECK,
+    MEASURE,
+    SANITIZE,
+    NoGpuError,
+    arguments,
+    look,
+    main,
+)
 from tests.gpu.machine import ROOT, architecture, digest_of_sources
 from tests.gpu.measurements import (
     COMPILED,
@@ -24,7 +32,14 @@ from tests.gpu.measurements import (
     measurements,
     missing,
 )
-from tests.gpu.parts import CUPY, OWN_PARTS, TOGETHER, TOOLS, parts, sanitizers
+from tests.gpu.parts import (
+    CUPY,
+    OWN_PARTS,
+    TOGETHER,
+    TOOLS,
+    parts,
+    sanitizers,
+)
 from tests.gpu.running import Part
 from tests.gpu.sanitize import command as sanitizer_command
 
@@ -75,7 +90,7 @@ def test_sanitizers_are_a_command_of_their_own_and_watch_our_kernels_alone() -> 
     assert not {part.name for part in real_parts()} & set(TOOLS)
     for tool in TOOLS:
         assert "--kernel-name=kernel_substring=_ZN3rdk" in sanitizer_command(tool, "sanitizer")
-    for source in (ROOT / "csrc" / "kernels").glob("*.cu"):
+    for source in (ROOT / "csrc" / "cuda").glob("*.cu"):
         before, found, _ = source.read_text().partition("\n__global__")
         assert found, source
         assert "\nnamespace rdk {\n" in before, source

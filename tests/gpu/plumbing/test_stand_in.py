@@ -100,7 +100,7 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         self.calls += 1
-        return getattr(rdk_cuda.operators, name)
+        return getattr(rdk_cuda._ops, name)
 
 
 def test_the_emulated_tests_call_what_stands_for_the_operators(

@@ -1,0 +1,92 @@
+// What device code is written against: CUDA under nvcc and NVRTC, and, for the emulated tests, a
+// host compiler with the emulator's header in CUDA's place.
+#pragma once
+
+#include "../common/validity.h"
+#include "launch.h"
+
+#if defined(RDK_EMULATED)
+#include "cuda_emulation.h"
+#elif !defined(__CUDACC_RTC__)
+#include <cuda_runtime.h>
+#endif
+
+namespace rdk {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+#if !defined(RDK_EMULATED)
+// Workspace that blocks exchange. Loads bypass L1, which is not coherent between multiprocessors;
+// the emulator withholds stores until a fence publishes them.
+template <typename T>
+__device__ __forceinline__ void global_store(T* address, T value) {
+  *address = value;
+}
+template <typename T>
+__device__ __forceinline__ T global_load(const T* address) {
+  return __ldcg(address);
+}
+
+// exp in three instructions, right to about 2^-22 for what is large in a sum; values below 2^-126
+// become zero.
+__device__ __forceinline__ float fast_exp(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+  return power;
+}
+
+__device__ __forceinline__ float half_to_float(uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+// Copies 16 bytes to shared memory while the thread goes on. Copies up to a commit are a group;
+// after a wait all but the last kGroups have landed, for the thread that made them.
+__device__ __forceinline__ void async_copy(uint4* shared, const uint4* global) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+__device__ __forceinline__ void async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kGroups>
+__device__ __forceinline__ void async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
+#define RDK_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#else
+inline void async_copy(uint4* shared, const uint4* global) {
+  emulation::async_copy(shared, global);
+}
+inline void async_commit() { emulation::async_commit(); }
+template <int kGroups>
+void async_wait() {
+  emulation::async_wait(kGroups);
+}
+
+inline float fast_exp(float x) { return expf(x); }
+
+// The fields moved to float32's, times 2^112 to correct the exponent, subnormals included;
+// infinities and NaN get float32's exponent instead.
+inline float half_to_float(uint16_t bits) {
+  const unsigned sign = static_cast<unsigned>(bits & 0x8000u) << 16;
+  const unsigned fields = static_cast<unsigned>(bits & 0x7fffu) << 13;
+  const unsigned magnitude = fields >= 0x0f800000u
+                                 ? fields | 0x7f800000u
+                                 : __float_as_uint(__uint_as_float(fields) * 5.192296858534828e33f);
+  return __uint_as_float(sign | magnitude);
+}
+
+#define RDK_DYNAMIC_SHARED(name) \
+  unsigned char* const name = static_cast<unsigned char*>(emulation::dynamic_shared())
+#endif
+
+__device__ __forceinline__ int lane_index() { return threadIdx.x % kWarp; }
+__device__ __forceinline__ int warp_index() { return threadIdx.x / kWarp; }
+
+__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
+__device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fffffffu); }
+
+}  // namespace rdk

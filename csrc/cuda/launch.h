@@ -1,0 +1,35 @@
+// What kernels are launched with, and what they and the plans of their launches agree on.
+// NVRTC compiles this too.
+#pragma once
+
+#include "../params.h"
+
+namespace rdk {
+
+constexpr int kWarp = 32;
+
+// Where a warp's chunks land that it has asked for but not yet used: this much shared memory.
+constexpr int kRingBytes = 4096;
+
+struct ChunkSum {
+  float max;
+  float sum;  // of exp(z - max); NaN or infinite where the row has no distribution
+};
+
+// Every launch struct says what its kernels take of a multiprocessor:
+//   kBlocks             blocks of kThreads (or kMaxThreads) that fit on one at once, at least; the
+//                       kernel's launch bounds hold the compiler to it
+//   kStaticSharedBytes  shared memory of a block besides the dynamic one; CUDA's limits are on both
+// tests/build compares the latter with what compilers made of the kernels.
+struct LaunchShape {
+  int64_t blocks;
+  int64_t threads;
+  int64_t shared_bytes;  // dynamic
+  int64_t workspace_bytes;
+  int64_t zeroed_bytes;  // of the workspace, from its start, zero before the launch
+  // Dynamic shared memory that the kernel must be allowed on its device before the first launch:
+  // the most that any launch there asks for, so that it need never change. 0: no kernel has to ask.
+  int64_t allowed_bytes;
+};
+
+}  // namespace rdk

@@ -1,0 +1,80 @@
+// How a plan becomes a launch.
+#pragma once
+
+#include "device.cuh"
+#include "launch.h"
+
+#if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels alone: what launches them is left out
+
+#include <cstring>
+#include <initializer_list>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "plan.h"
+#include "start.h"
+
+namespace rdk {
+
+// An instantiation of a kernel, by the name that plans choose it by.
+template <typename Launch>
+struct Kernel {
+  const char* name;
+  void (*function)(const Launch);
+};
+#define RDK_KERNEL(...) {#__VA_ARGS__, __VA_ARGS__}
+
+// Allows a kernel so much dynamic shared memory on the current device, once: what another thread
+// launches must not find it changed.
+inline cudaError_t allow_shared_bytes(const void* kernel, int64_t bytes) {
+  static std::mutex mutex;
+  static std::set<std::pair<const void*, int>> allowed;
+  int device = 0;
+  const cudaError_t status = cudaGetDevice(&device);
+  if (status != cudaSuccess) return status;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (allowed.count({kernel, device}) > 0) return cudaSuccess;
+  const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               static_cast<int>(bytes));
+  if (set == cudaSuccess) allowed.insert({kernel, device});
+  return set;
+}
+
+// One launch of a kernel that takes its whole launch struct by value.
+template <typename Launch>
+cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cudaStream_t stream) {
+  const LaunchShape& shape = launch.shape;
+  if (shape.blocks == 0) return cudaSuccess;
+  const auto* function = reinterpret_cast<const void*>(kernel);
+#if defined(RDK_EMULATED)
+  emulation::has_static_shared(function, Launch::kStaticSharedBytes);
+#endif
+  if (shape.allowed_bytes > 0) {
+    const cudaError_t status = allow_shared_bytes(function, shape.allowed_bytes);
+    if (status != cudaSuccess) return status;
+  }
+#if defined(RDK_EMULATED)
+  return emulation::launch(kernel, dim3(shape.blocks), dim3(shape.threads), shape.shared_bytes,
+                           launch);
+#else
+  void* arguments[] = {const_cast<Launch*>(&launch)};
+  return cudaLaunchKernel(kernel, dim3(shape.blocks), dim3(shape.threads), arguments,
+                          shape.shared_bytes, stream);
+#endif
+}
+
+// Launches the one of these that the plan names.
+template <typename Launch>
+cudaError_t launch_one_of(std::initializer_list<Kernel<Launch>> kernels, const Launch& launch,
+                          cudaStream_t stream) {
+  const char* name = kernel_name(launch);
+  for (const Kernel<Launch>& kernel : kernels) {
+    if (std::strcmp(kernel.name, name) == 0) return launch_kernel(kernel.function, launch, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace rdk
+
+#endif

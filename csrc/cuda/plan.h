@@ -1,0 +1,48 @@
+// What the host decides of a launch, once for all ways to start it: compiled by nvcc, by NVRTC, or
+// in the emulator.
+#pragma once
+
+#include <string>
+
+#include "draft.h"
+#include "gather_logits.h"
+#include "redistribute.h"
+#include "step_seeds.h"
+#include "verify.h"
+
+namespace rdk {
+
+// What of the device decides a launch.
+struct Machine {
+  int64_t multiprocessors;
+  int64_t shared_bytes;  // that a block may have, static and dynamic, once its kernel is allowed it
+};
+
+// Decides how work is cut into blocks and how much workspace that takes: everything but params,
+// from them.
+void plan(const Machine& machine, DraftLaunch* launch);
+void plan(const Machine& machine, GatherLogitsLaunch* launch);
+void plan(const Machine& machine, RedistributeLaunch* launch);
+void plan(const Machine& machine, StepSeedsLaunch* launch);
+void plan(const Machine& machine, VerifyLaunch* launch);
+
+// Hands out the workspace, whose first zeroed_bytes are then cleared; of none it only counts the
+// bytes.
+void place(void* workspace, DraftLaunch* launch);
+void place(void* workspace, GatherLogitsLaunch* launch);
+void place(void* workspace, RedistributeLaunch* launch);
+void place(void* workspace, StepSeedsLaunch* launch);
+void place(void* workspace, VerifyLaunch* launch);
+
+// Which instantiation of the kernel is launched, as in "draft_kernel<float>".
+const char* kernel_name(const DraftLaunch& launch);
+const char* kernel_name(const GatherLogitsLaunch& launch);
+const char* kernel_name(const RedistributeLaunch& launch);
+const char* kernel_name(const StepSeedsLaunch& launch);
+const char* kernel_name(const VerifyLaunch& launch);
+
+// All of them, as JSON: by operator, which is the stem of the kernel's file, the struct that it is
+// launched with, that struct's bytes, the static shared memory of a block, and the names.
+std::string kernels_as_json();
+
+}  // namespace rdk

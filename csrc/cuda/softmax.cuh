@@ -1,0 +1,243 @@
+// The chunked softmax on a GPU: a warp takes a chunk, chunks are merged in order against the row's
+// maximum, and draws are two-level over the same sums (DESIGN section 5). Every kernel reads logits
+// through here, so that a row has the same sums, to the bit, whichever block reads it.
+#pragma once
+
+#include "../common/philox.h"
+#include "logits.cuh"
+#include "warp.cuh"
+
+namespace rdk {
+
+// logit / temperature, by a reciprocal, in two factors where one would overflow or be subnormal. A
+// division costs some eight operations a column, one by correction three, the reciprocal one, of
+// about twelve in all, and 16-bit logits arrive fast enough to wait for them. NaN where the row has
+// no distribution: a logit that is NaN or +inf, a finite one whose quotient overflows.
+struct Scale {
+  float factor;
+  float rest;    // 1 but for a temperature that is subnormal or above 2^126
+  float lowest;  // the least logit whose quotient is finite
+
+  // Temperature 0 compares the logits themselves.
+  __device__ __forceinline__ explicit Scale(float temperature) {
+    constexpr float kLargest = 3.40282347e38f;
+    constexpr float kSmallestNormal = 1.17549435e-38f;
+    constexpr float kTwoTo64 = 1.8446744e19f;
+    constexpr float kTwoTo126 = 8.5070592e37f;
+    const float divisor = temperature == 0.0f ? 1.0f : temperature;
+    rest = divisor < kSmallestNormal ? kTwoTo64 : divisor > kTwoTo126 ? 1.0f / kTwoTo64 : 1.0f;
+    factor = 1.0f / (divisor * rest);
+    lowest = -kLargest * divisor;
+  }
+
+  __device__ __forceinline__ float operator()(float logit) const {
+    const bool overflows = logit < lowest && logit != -infinity();
+    return overflows ? not_a_number() : logit * factor * rest;
+  }
+
+  // All columns of a lane; what is rare is asked once for all of them. At temperature 1, the most
+  // common one, that saves a sixth of what a column costs.
+  __device__ __forceinline__ void operator()(float (&z)[kPerLane]) const {
+    if (factor == 1.0f && rest == 1.0f) return;
+    float least = z[0];
+#pragma unroll
+    for (int v = 1; v < kPerLane; ++v) least = fminf(least, z[v]);
+    if (least < lowest || rest != 1.0f) {
+#pragma unroll
+      for (int v = 0; v < kPerLane; ++v) z[v] = (*this)(z[v]);
+    } else {
+#pragma unroll
+      for (int v = 0; v < kPerLane; ++v) z[v] *= factor;
+    }
+  }
+};
+
+// Replaces a chunk's z by exp(z - max). A NaN or +inf among them makes the sum NaN.
+__device__ __forceinline__ ChunkSum exponentiate(float (&z)[kPerLane]) {
+  float max = -infinity();
+#pragma unroll
+  for (int v = 0; v < kPerLane; ++v) max = fmaxf(max, z[v]);
+  max = warp_max(max);
+  const float shift = max == -infinity() ? 0.0f : max;
+  float sum = 0.0f;
+#pragma unroll
+  for (int v = 0; v < kPerLane; ++v) {
+    z[v] = fast_exp(z[v] - shift);
+    sum += z[v];
+  }
+  return {max, warp_sum(sum)};
+}
+
+// By one warp, for others to read.
+__device__ __forceinline__ void store_chunk_sum(const ChunkSum& sum, ChunkSum* chunk) {
+  if (lane_index() == 0) {
+    global_store(&chunk->max, sum.max);
+    global_store(&chunk->sum, sum.sum);
+  }
+}
+
+// The target's row: V_t logits, no bias.
+template <typename T>
+struct TargetColumns {
+  using Element = T;
+  Logits<T> logits;
+  int size;
+  Scale scale;
+
+  __device__ __forceinline__ int chunks() const { return (size + kChunk - 1) / kChunk; }
+
+  __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
+    copy_chunk(logits, chunk * kChunk, size, landing);
+  }
+  template <typename Source>
+  __device__ __forceinline__ void scaled_chunk(int chunk, Source source,
+                                               float (&z)[kPerLane]) const {
+    read_chunk(logits, chunk * kChunk, size, source, z);
+    scale(z);
+  }
+
+  __device__ __forceinline__ float value(int token) const { return scale(logits[token]); }
+};
+
+// A block's dynamic shared memory is its warps' rings.
+__device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
+  return reinterpret_cast<uint4*>(shared + warp_index() * kRingBytes);
+}
+
+// Calls use(chunk, z) for the chunks first, first + stride, ... below count, by one warp, while
+// those to come are on their way into its ring. A multiprocessor needs some 40 KB on the way to
+// draw the whole bandwidth of an H200 (4.8 TB/s over 132 of them, about a microsecond away): 16
+// warps have 64. Row is a row or what goes through chunks like one; it counts them in a Place of
+// its own.
+template <typename Row, typename Use>
+__device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
+                                              int count, Use&& use) {
+  constexpr int kInFlight = kChunksInFlight<typename Row::Element>;
+  constexpr int kSlot = kRingBytes / kInFlight / static_cast<int>(sizeof(uint4));
+  typename Row::Place ahead = row.place(first);
+  typename Row::Place place = ahead;
+#pragma unroll
+  for (int i = 0; i < kInFlight; ++i) {
+    if (first + i * stride < count) row.copy(ahead, ring + i * kSlot);
+    async_commit();
+    row.advance(stride, &ahead);
+  }
+  int slot = 0;
+#pragma unroll 1
+  for (int chunk = first; chunk < count; chunk += stride) {
+    async_wait<kInFlight - 1>();
+    float z[kPerLane];
+    row.scaled_chunk(place, ring + slot * kSlot, z);
+    const int next = chunk + kInFlight * stride;
+    if (next < count) row.copy(ahead, ring + slot * kSlot);
+    async_commit();
+    row.advance(stride, &ahead);
+    row.advance(stride, &place);
+    slot = slot + 1 == kInFlight ? 0 : slot + 1;
+    use(chunk, z);
+  }
+}
+
+// A row's chunk sums, merged. Every lane holds the same.
+struct Softmax {
+  const ChunkSum* chunks;
+  int count;
+  float max;
+  float total;  // of exp(z - max)
+  bool valid;
+
+  __device__ __forceinline__ float weight(int chunk) const {
+    if (chunk >= count) return 0.0f;
+    const float chunk_max = global_load(&chunks[chunk].max);
+    return chunk_max == -infinity() ? 0.0f
+                                    : global_load(&chunks[chunk].sum) * expf(chunk_max - max);
+  }
+};
+
+// By one warp. A NaN sum anywhere leaves the row without a distribution.
+__device__ __forceinline__ Softmax merge_chunks(const ChunkSum* chunks, int count) {
+  Softmax softmax{chunks, count, -infinity(), 0.0f, false};
+  bool sound = true;
+  for (int c = lane_index(); c < count; c += kWarp) {
+    softmax.max = fmaxf(softmax.max, global_load(&chunks[c].max));
+    sound = sound && global_load(&chunks[c].sum) < infinity();
+  }
+  softmax.max = warp_max(softmax.max);
+  sound = __all_sync(kAllLanes, sound) && softmax.max > -infinity() && softmax.max < infinity();
+  if (!sound) return softmax;
+  softmax.total = warp_total(count, [&](int c) { return softmax.weight(c); });
+  softmax.valid = true;
+  return softmax;
+}
+
+// Draws from a chunk's exponentials in the order of its columns.
+__device__ __forceinline__ int draw_in_chunk(const float (&weights)[kPerLane], float u) {
+  const int lane = lane_index();
+  float running[kPerLane / kVector];  // before this lane's vector of each step
+  float carry = 0.0f;
+#pragma unroll
+  for (int step = 0; step < kPerLane / kVector; ++step) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) sum += weights[step * kVector + j];
+    const float inclusive = warp_running_sum(sum);
+    running[step] = carry + (inclusive - sum);
+    carry += __shfl_sync(kAllLanes, inclusive, kWarp - 1);
+  }
+  const float threshold = u * carry;
+  int found = kChunk;
+  int last_positive = -1;
+#pragma unroll
+  for (int step = 0; step < kPerLane / kVector; ++step) {
+    float sum = running[step];
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const float weight = weights[step * kVector + j];
+      const int column = column_of(lane, step * kVector + j);
+      sum += weight;
+      if (weight > 0.0f) {
+        last_positive = max(last_positive, column);
+        if (sum > threshold) found = min(found, column);
+      }
+    }
+  }
+  found = warp_min(found);
+  return found < kChunk ? found : -warp_min(-last_positive);
+}
+
+// Two-level draw of a column by one warp: the first word picks the chunk, the second the column in
+// it.
+template <typename Row>
+__device__ __forceinline__ int draw_column(const Row& row, const Softmax& softmax,
+                                           const PhiloxWords& words) {
+  const int chunk = warp_draw(softmax.count, uniform(words.word[0]), softmax.total,
+                              [&](int c) { return softmax.weight(c); });
+  float z[kPerLane];
+  row.scaled_chunk(chunk, InMemory{}, z);
+  exponentiate(z);
+  return chunk * kChunk + draw_in_chunk(z, uniform(words.word[1]));
+}
+
+// Temperature 0: the first column of the largest value, by one warp. The sums of a greedy row were
+// taken at temperature 1, so its chunk is known and only that is read again.
+template <typename Row>
+__device__ __forceinline__ int argmax_column(const Row& row, const Softmax& softmax) {
+  int chunk = softmax.count;
+  for (int c = lane_index(); c < softmax.count; c += kWarp) {
+    if (global_load(&softmax.chunks[c].max) == softmax.max) {
+      chunk = c;
+      break;
+    }
+  }
+  chunk = warp_min(chunk);
+  float z[kPerLane];
+  row.scaled_chunk(chunk, InMemory{}, z);
+  int column = kChunk;
+#pragma unroll
+  for (int v = 0; v < kPerLane; ++v) {
+    if (z[v] == softmax.max) column = min(column, column_of(lane_index(), v));
+  }
+  return chunk * kChunk + warp_min(column);
+}
+
+}  // namespace rdk

@@ -1,0 +1,1 @@
+"""The demo, `python -m examples.demo`: speculative decoding with a pruned drafter on real text."""

@@ -1,0 +1,45 @@
+"""`python -m examples.demo`, or `make demo`. Refusals come before models load."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+
+from rdk_cuda.cli.arguments import prepare_output, refuse_missing
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.cli.program import answered
+
+from .arguments import Settings, make_parser
+
+REQUIRED = ("transformers", "tokenizers", "sklearn", "matplotlib", "rich")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; returns its exit code."""
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    return answered(parser.prog, lambda: run(arguments))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check what can be checked at once, then run the demo; returns its exit code."""
+    refuse_missing(REQUIRED)
+    if (arguments.target is None) != (arguments.drafter is None):
+        raise InputError("--target and --drafter belong together: give both or none")
+    if arguments.prompt is not None and not arguments.prompt.strip():
+        raise InputError("--prompt is empty: give some text to continue, or leave it out")
+    prepare_output(arguments.output)
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
+    from . import command
+
+    if arguments.train:
+        return command.train(arguments.output)
+    names = [field.name for field in fields(Settings) if field.name != "keep"]
+    chosen = {name: getattr(arguments, name) for name in names}
+    settings = Settings(keep=tuple(sorted(set(arguments.keep), reverse=True)), **chosen)
+    return command.demo(arguments.target, arguments.drafter, arguments.output, settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

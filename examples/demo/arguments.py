@@ -1,0 +1,137 @@
+"""The demo's command line. Imports nothing but torch, so that refusals come before models load."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdk_cuda.cli.arguments import (
+    add_keep,
+    natural,
+    number,
+    seed,
+)
+from rdk_cuda.cli.program import Parser
+
+temperature = number(
+    float,
+    lambda value: 0 < value < math.inf,
+    "a number above 0; greedy decoding is measured in any case",
+)
+
+DESCRIPTION = """\
+Decodes held-out modules of the standard library with the target alone, a full drafter, and drafters
+whose vocabulary is pruned; measures what redistribution recovers, and checks that the output stays
+the target's. Writes results.json and acceptance.png."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the figures depend on, besides the models.
+
+    Attributes:
+        keep: shares of the vocabulary that pruned drafters keep, descending.
+        virtual: how many virtual tokens stand for the rest.
+        dynamic, window: how many dynamic tokens a row has at most, and from how many of the last
+            tokens they are taken.
+        draft_length: drafts for each target pass.
+        tokens: new tokens for each prompt.
+        positions: held-out positions.
+        prompt: what to continue; None for held-out modules.
+    """
+
+    keep: tuple[float, ...] = (0.25, 0.0625)
+    virtual: int = 64
+    dynamic: int = 128
+    window: int = 256
+    temperature: float = 1.0
+    draft_length: int = 4
+    tokens: int = 96
+    positions: int = 5376
+    seed: int = 0
+    threads: int | None = None
+    prompt: str | None = None
+
+
+def make_parser() -> Parser:
+    """Of `python -m examples.demo`."""
+    parser = Parser(prog="python -m examples.demo", description=DESCRIPTION)
+    add = parser.add_argument
+    add("--target", type=Path, metavar="DIR", help="a local Hugging Face model, not the demo's own")
+    add("--drafter", type=Path, metavar="DIR", help="its drafter, with the same tokenizer")
+    add("--prompt", metavar="TEXT", help="text to continue, not held-out modules")
+    add(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        default=Path("demo-output"),
+        help="where the results go (%(default)s)",
+    )
+    add_keep(add, Settings.keep)
+    add(
+        "--virtual",
+        type=natural,
+        metavar="K",
+        default=Settings.virtual,
+        help="virtual tokens (%(default)s)",
+    )
+    add(
+        "--dynamic",
+        type=natural,
+        metavar="C",
+        default=Settings.dynamic,
+        help="dynamic tokens of each row, at most (%(default)s)",
+    )
+    add(
+        "--window",
+        type=natural,
+        metavar="N",
+        default=Settings.window,
+        help="how many of the last tokens they are taken from (%(default)s)",
+    )
+    add(
+        "--temperature",
+        type=temperature,
+        metavar="T",
+        default=Settings.temperature,
+        help="of target and drafter (%(default)s)",
+    )
+    add(
+        "--draft-length",
+        type=natural,
+        metavar="K",
+        default=Settings.draft_length,
+        help="drafts for each target pass (%(default)s)",
+    )
+    add(
+        "--tokens",
+        type=natural,
+        metavar="N",
+        default=Settings.tokens,
+        help="new tokens for each prompt (%(default)s)",
+    )
+    add(
+        "--positions",
+        type=natural,
+        metavar="N",
+        default=Settings.positions,
+        help="held-out positions to measure on (%(default)s); calibration reads three times that",
+    )
+    add(
+        "--threads",
+        type=natural,
+        metavar="N",
+        help="processor threads (1 for the demo's own models, which are too small for more)",
+    )
+    add(
+        "--seed",
+        type=seed,
+        metavar="N",
+        default=Settings.seed,
+        help="of everything random (%(default)s)",
+    )
+    add(
+        "--train",
+        action="store_true",
+        help="train the demo's models anew into OUTPUT/target and OUTPUT/drafter; 90 minutes",
+    )
+    return parser

@@ -1,0 +1,62 @@
+"""What the drafters are calibrated on, and the methods that the demo compares."""
+
+from collections.abc import Iterable, Sequence
+
+from rdk_cuda import Vocabulary
+from rdk_cuda.calibration.material import Material, Options, successor_counts
+from rdk_cuda.calibration.methods import (
+    DYNAMIC,
+    FIRST_ORDER,
+    PRUNED,
+    RECOMMENDED,
+    VIRTUAL,
+    Method,
+    Pruning,
+)
+from rdk_cuda.calibration.recording import Each, record
+from rdk_cuda.calibration.recording.reading import read_models
+from rdk_cuda.calibration.recording.windows import Window
+from rdk_cuda.cli.documents import encode
+from rdk_cuda.cli.models import Models
+
+from .arguments import Settings
+from .corpus import read_text, training_files
+
+SHOWN = (PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, RECOMMENDED)
+
+
+def calibrate(
+    models: Models, windows: Sequence[Window], settings: Settings, each: Each
+) -> Material:
+    """Read calibration text with both models; count successors in all of the training text."""
+    recording = record(
+        read_models(models.target, models.drafter),
+        windows,
+        temperatures=(settings.temperature,),
+        context=settings.window,
+        seed=settings.seed,
+        each=each,
+    )
+    files = each(training_files(), "Calibrating: counting successors")
+    documents = (encode(models.tokenizer, read_text(file)) for file in files)
+    return Material(recording, models.drafter_head, successor_counts(documents, recording))
+
+
+def build_methods(material: Material, keeps: Iterable[float], settings: Settings) -> list[Method]:
+    """The full drafter, then `SHOWN` for each share of the vocabulary kept."""
+    mean_probs = material.recording.mean_probs_at(settings.temperature)
+    options = Options(
+        virtual=settings.virtual,
+        dynamic=settings.dynamic,
+        recent=min(settings.dynamic, Options.recent),
+        window=settings.window,
+        seed=settings.seed,
+    )
+    methods = [Method.full(material.full_head)]
+    for keep in keeps:
+        count = max(1, round(keep * mean_probs.numel()))
+        pruning = Pruning(material, Vocabulary.most_likely(mean_probs, count), options)
+        for name in SHOWN:
+            method = pruning.method(name, settings.temperature)
+            methods.append(Method(name, keep, method.drafter, method.tuned))
+    return methods

@@ -1,0 +1,79 @@
+"""`python -m examples.demo`, from the models to the files."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from rdk_cuda.cli.models import Models, load_models, quiet
+from rdk_cuda.cli.progress import Stages
+from rdk_cuda.cli.versions import versions
+from rdk_cuda.evaluation.acceptance import Bootstrap
+from rdk_cuda.files import write_json, write_whole
+
+from . import report
+from .arguments import Settings
+from .experiment import Measured, measure
+from .plot import plot_data, write_plot
+from .results import continuation, table_rows
+from .shipped import load_shipped
+
+
+def train(output: Path) -> int:
+    """Train the demo's models into `output`; their checkpoints stay in `output`/training."""
+    from .training import train
+
+    train(output, working_directory=output / "training")
+    models = f"--target {output / 'target'} --drafter {output / 'drafter'}"
+    print(f"To use them: python -m examples.demo {models}")
+    return 0
+
+
+def demo(target: Path | None, drafter: Path | None, output: Path, settings: Settings) -> int:
+    """Run the demo; returns 0, or 1 if a check failed."""
+    start = time.monotonic()
+    quiet()
+    shipped = target is None or drafter is None
+    models = load_shipped() if target is None or drafter is None else load_models(target, drafter)
+    if settings.threads is not None or shipped:
+        # Of models this small, a second thread costs more than it brings.
+        torch.set_num_threads(settings.threads or 1)
+    with Stages() as stages:
+        measured = measure(models, settings, stages)
+    results = results_of(models, settings, measured)
+    console = Console()
+    report.show(console, results)
+    results["elapsed_seconds"] = time.monotonic() - start
+    files = output / "results.json", output / "acceptance.png"
+    write_json(results, files[0])
+    title = f"Held-out text, temperature {settings.temperature:g}"
+    write_whole(files[1], lambda beside: write_plot(results["plot"], title, beside))
+    elapsed = f"{results['elapsed_seconds']:.0f} s"
+    console.print(f"\n{files[0]} and {files[1]} written after {elapsed}.", **report.PLAIN)
+    return 0 if all(check.passed for check in measured.checks) else 1
+
+
+def results_of(models: Models, settings: Settings, measured: Measured) -> dict[str, Any]:
+    """Everything that is shown and written, as plain data."""
+    bootstrap = Bootstrap([window.document for window in measured.windows], seed=settings.seed)
+    rows = table_rows(models.vocabulary_size, measured, bootstrap)
+    return {
+        "format": "rdk_cuda.demo",
+        "format_version": 1,
+        "settings": asdict(settings),
+        "models": {"target": models.names[0], "drafter": models.names[1]},
+        "versions": versions(),
+        "positions": {
+            "calibration": measured.material.recording.positions,
+            "held_out": measured.rates[0].numel(),
+            "documents": len(bootstrap.members),
+        },
+        "table": rows,
+        "times_doubt": measured.doubt,
+        "checks": [asdict(check) for check in measured.checks],
+        "continuation": continuation(models.tokenizer, measured),
+        "plot": plot_data(rows),
+    }

@@ -1,0 +1,150 @@
+"""The demo's measurements, in order: calibrate, measure acceptance, decode, check."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rdk_cuda.calibration.material import Material
+from rdk_cuda.calibration.methods import RECOMMENDED, Method
+from rdk_cuda.calibration.recording.reading import read_models
+from rdk_cuda.calibration.recording.windows import Window
+from rdk_cuda.cli.documents import encode
+from rdk_cuda.cli.errors import InputError
+from rdk_cuda.cli.models import Models
+from rdk_cuda.cli.progress import Stages
+from rdk_cuda.evaluation.acceptance import measure_acceptance
+
+from .arguments import Settings
+from .calibration import build_methods, calibrate
+from .checks import (
+    Check,
+    check_greedy,
+    check_lossless,
+    greedy_outputs,
+)
+from .corpus import held_out_files, training_files
+from .decoding import Decoded, decode_in_turn, decoder_of
+from .text import (
+    WINDOW,
+    Prompt,
+    held_out_prompts,
+    windows_of,
+)
+
+CALIBRATION_FACTOR = 3  # calibration positions for each held-out one
+REPEATS = 14  # continuations of a prompt that the user gave
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything that the report is made of.
+
+    Attributes:
+        rates: `[methods, windows, positions]`, acceptance on the held-out windows.
+        alone: the target's own decoding.
+        decoded: every method's.
+        doubt: a sentence, if their times are not to be trusted.
+    """
+
+    material: Material
+    methods: list[Method]
+    windows: list[Window]
+    rates: Tensor
+    prompts: list[Prompt]
+    alone: Decoded
+    decoded: list[Decoded]
+    doubt: str | None
+    checks: list[Check]
+
+
+def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
+    """Run the whole experiment.
+
+    Raises:
+        InputError: text that does not fit the models.
+    """
+    prompts = choose_prompts(models, settings)
+    length = min(WINDOW, models.context)
+    held_out = windows_of(models.tokenizer, held_out_files(), settings.positions, length)
+    positions = CALIBRATION_FACTOR * settings.positions
+    training = windows_of(models.tokenizer, training_files(), positions, length)
+
+    material = calibrate(models, training, settings, stages.each)
+    keeps = stages.each(settings.keep, "Calibrating: clusters and affinities")
+    methods = build_methods(material, keeps, settings)
+    reading = stages.each(held_out, "Measuring acceptance: held-out text")
+    drafters = {settings.temperature: [method.drafter for method in methods]}
+    read = read_models(models.target, models.drafter)
+    rates = measure_acceptance(read, models.drafter_head, drafters, reading)[settings.temperature]
+    (alone, *decoded), doubt = decode_in_turn(
+        models, [None, *methods], prompts, settings, stages.each
+    )
+    checks = [
+        greedy_check(models, methods, prompts, settings, stages),
+        lossless_check(models, methods[-1], held_out, rates[-1], settings, stages),
+    ]
+    return Measured(material, methods, held_out, rates, prompts, alone, decoded, doubt, checks)
+
+
+def choose_prompts(models: Models, settings: Settings) -> list[Prompt]:
+    """Held-out modules, or the user's prompt several times, to be sampled with several seeds."""
+    if settings.prompt is None:
+        prompts = held_out_prompts(models.tokenizer)
+    else:
+        prompts = [Prompt("Your prompt", encode(models.tokenizer, settings.prompt))] * REPEATS
+    length = len(prompts[0].ids)
+    if length + settings.tokens > models.context:
+        raise InputError(
+            f"a prompt of {length} tokens and --tokens {settings.tokens} exceed the models' "
+            f"context of {models.context}; shorten one of them"
+        )
+    return prompts
+
+
+def greedy_check(
+    models: Models,
+    methods: Sequence[Method],
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    stages: Stages,
+) -> Check:
+    """Virtual and dynamic tokens at every pruning against the target's own `generate`."""
+    once = [prompt for place, prompt in enumerate(prompts) if prompt not in prompts[:place]]
+    chosen = [method for method in methods if method.name == RECOMMENDED]
+    outputs = {}
+    for method in stages.each(chosen, "Checking greedy output"):
+        outputs[str(method)] = decoder_of(models, method, settings.draft_length).generate(
+            [prompt.ids for prompt in once],
+            max_new_tokens=settings.tokens,
+            temperature=0.0,
+            eos=models.eos,
+        )[0]
+    return check_greedy(models, once, greedy_outputs(models, once, settings.tokens), outputs)
+
+
+@torch.no_grad()
+def lossless_check(
+    models: Models,
+    method: Method,
+    windows: Sequence[Window],
+    rates: Tensor,
+    settings: Settings,
+    stages: Stages,
+) -> Check:
+    """A method's samples at the position where its drafts are accepted every other time."""
+    window, place = divmod(int((rates - 0.5).abs().argmin()), rates.shape[1])
+    for _ in stages.each([window], "Checking sampled output"):
+        ids = torch.tensor([windows[window].ids[: place + 1]], dtype=torch.int64, device="cpu")
+        target_logits = models.target(ids).logits[0, -1].float()
+        hidden = models.drafter.base_model(ids).last_hidden_state[0, -1:]
+        columns = method.drafter.columns(models.drafter_head, hidden, ids.tolist())
+        check = check_lossless(
+            target_logits,
+            affinity=method.drafter.affinity,
+            temperature=settings.temperature,
+            seed=settings.seed,
+            **{name: rows[0] for name, rows in columns.items()},
+        )
+    return check

@@ -1,0 +1,116 @@
+"""What the demo found: the rows of the table, and the files it leaves behind."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from rdk_cuda.calibration.methods import FULL, PRUNED
+from rdk_cuda.evaluation.acceptance import Bootstrap, Interval, recovered_share
+
+from .decoding import Decoded
+from .experiment import Measured
+
+TARGET_ALONE = "target alone"
+SHOWN_PROMPT = 48  # tokens of the prompt that a continuation is shown behind
+
+
+def table_rows(
+    vocabulary_size: int, measured: Measured, bootstrap: Bootstrap
+) -> list[dict[str, Any]]:
+    """The rows of the table: plain numbers, None where a figure does not apply."""
+    methods, rates = measured.methods, measured.rates
+    rows = [
+        {
+            "method": TARGET_ALONE,
+            "keep": None,
+            "head_rows": vocabulary_size,
+            "dynamic_columns": 0.0,
+            "acceptance": None,
+            "recovered": None,
+            "tuned": None,
+            **decoding_figures(measured.alone, measured.alone),
+        }
+    ]
+    baseline = {m.keep: rate for m, rate in zip(methods, rates, strict=True) if m.name == PRUNED}
+    for method, rate, run in zip(methods, rates, measured.decoded, strict=True):
+        share = None
+        if method.name not in (FULL, PRUNED):
+            share = recovered_share(bootstrap, rate, baseline[method.keep], rates[0])
+        rows.append(
+            {
+                "method": method.name,
+                "keep": method.keep,
+                "head_rows": method.drafter.affinity.draft_size,
+                "dynamic_columns": method.drafter.mean_dynamic_columns(measured.windows),
+                "acceptance": plain(bootstrap.mean(rate)),
+                "recovered": plain(share),
+                "tuned": method.tuned,
+                **decoding_figures(run, measured.alone),
+            }
+        )
+    return rows
+
+
+def decoding_figures(run: Decoded, alone: Decoded) -> dict[str, Any]:
+    """A row's figures from real decoding; its speed against the target alone, of each round."""
+    counts, seconds = run.statistics, sum(run.seconds)
+    ratios = [ours / theirs for ours, theirs in zip(run.speeds, alone.speeds, strict=True)]
+    speed = {"value": median(ratios), "low": min(ratios), "high": max(ratios)}
+    return {
+        "accepted_length": counts.mean_accepted_length,
+        "target_passes_per_token": counts.target_passes_per_token,
+        "tokens_per_second": counts.tokens / seconds,
+        "relative_speed": {**speed, "rounds": len(ratios)},
+        "acceptance_by_place": counts.acceptance,
+        "tokens": counts.tokens,
+        "out_of_vocabulary_tokens": counts.recovered,
+        "seconds": seconds,
+    }
+
+
+def plain(interval: Interval | None) -> dict[str, float] | None:
+    """An interval as it stands in the file."""
+    return None if interval is None else interval._asdict()
+
+
+def continuation(tokenizer: Any, measured: Measured) -> dict[str, Any]:
+    """An output of the last method, and how each of its tokens came about.
+
+    It is the one with the most accepted drafts, among those with a recovered one.
+    """
+    decoded = measured.decoded[-1]
+
+    def worth(place: int) -> tuple[bool, int]:
+        kinds = decoded.kinds[place]
+        return "recovered" in kinds, kinds.count("accepted") + kinds.count("recovered")
+
+    best = max(range(len(decoded.kinds)), key=worth)
+    prompt, tokens = measured.prompts[best], decoded.tokens[best]
+    text = tokenizer.decode(prompt.ids[-SHOWN_PROMPT:])
+    if len(prompt.ids) > SHOWN_PROMPT:
+        text = text.split("\n", 1)[-1]  # from the beginning of a line
+    return {
+        "method": str(measured.methods[-1]),
+        "source": prompt.source,
+        "prompt": printable(text),
+        "tokens": tokens,
+        "pieces": pieces(tokenizer, prompt.ids[-SHOWN_PROMPT:], tokens),
+        "kinds": decoded.kinds[best],
+    }
+
+
+def pieces(tokenizer: Any, ids: Sequence[int], tokens: Sequence[int]) -> list[str]:
+    """What each token adds to the text of `ids`; the last token of a character has all of it."""
+    added = []
+    before = tokenizer.decode(ids)
+    for count in range(1, len(tokens) + 1):
+        text = tokenizer.decode([*ids, *tokens[:count]])
+        unfinished = text.endswith("\ufffd") and count < len(tokens)
+        added.append("" if unfinished else printable(text[len(before) :]))
+        before = before if unfinished else text
+    return added
+
+
+def printable(text: str) -> str:
+    """The text without characters that would steer a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

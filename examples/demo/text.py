@@ -1,0 +1,46 @@
+"""Windows to measure on and prompts to continue, cut from the standard library's source."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rdk_cuda.calibration.recording.windows import Window, cut_windows
+from rdk_cuda.cli.documents import encode
+from rdk_cuda.cli.errors import InputError
+
+from .corpus import held_out_files, read_text
+
+WINDOW = 384  # tokens; what the demo's models were trained on
+PROMPT = 128  # tokens
+
+
+class Prompt(NamedTuple):
+    """Text to continue, and where it is from."""
+
+    source: str
+    ids: list[int]
+
+
+def windows_of(tokenizer: Any, files: Sequence[Path], positions: int, length: int) -> list[Window]:
+    """About `positions` positions of the files, in windows of `length` tokens."""
+    documents = [encode(tokenizer, read_text(file)) for file in files]
+    try:
+        return cut_windows(documents, positions, length)
+    except ValueError as error:
+        raise InputError(f"the demo's text: {error}") from error
+
+
+def held_out_prompts(tokenizer: Any, length: int = PROMPT) -> list[Prompt]:
+    """The `length` tokens up to the head of a function, three times in each held-out module."""
+    prompts = []
+    for file in held_out_files():
+        text = read_text(file)
+        heads = [match.end() for match in re.finditer(r"^ *def .*:$", text, re.MULTILINE)]
+        quarters = [len(text) * part // 4 for part in (1, 2, 3)]
+        ends = {next((end for end in heads if end > quarter), quarter) for quarter in quarters}
+        for end in sorted(ends):
+            ids = encode(tokenizer, text[:end])[-length:]
+            if len(ids) == length:
+                prompts.append(Prompt(file.name, ids))
+    return prompts

@@ -1,0 +1,125 @@
+"""What the Python layer accepts in place of an operator's tensors: one number or a list in place of
+`[B]`, and arrays of other libraries in place of any."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from .. import _ops as operators
+
+Integers = int | Sequence[int] | Tensor
+Numbers = float | Sequence[float] | Tensor
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def takes_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Arrays of CuPy, NumPy, JAX and other libraries with `__dlpack__` are arguments like tensors.
+
+    They are read where they are, without a copy; what CuPy has under way on its own stream comes
+    first. Results stay tensors.
+    """
+    names = list(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def converted(*args: Any, **kwargs: Any) -> Any:
+        name = function.__qualname__
+        given = [_as_tensor(name, *pair) for pair in zip(names, args, strict=False)]
+        named = {argument: _as_tensor(name, argument, x) for argument, x in kwargs.items()}
+        return function(*given, *args[len(names) :], **named)
+
+    return cast(Callable[_Parameters, _Result], converted)
+
+
+def _as_tensor(function: str, name: str, value: Any) -> Any:
+    if isinstance(value, Tensor) or not hasattr(value, "__dlpack__"):
+        return value
+    try:
+        return from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        raise ValueError(
+            f"rdk_cuda.{function}: {name} is a {kind} that torch cannot take ({error}); pass a "
+            "tensor, or a writable array of numbers that lies in memory as torch's do"
+        ) from error
+
+
+def on_host(values: Any) -> Tensor:
+    """Numbers in any form, on the CPU; what names no dtype of its own has Python's precision."""
+    given = torch.as_tensor(values, device="cpu").detach()
+    if given.is_floating_point() and not hasattr(values, "dtype"):
+        return torch.as_tensor(values, dtype=torch.float64, device="cpu")
+    return given
+
+
+def temperatures(
+    function: str, temperature: Numbers, leading: Sequence[int], device: torch.device
+) -> Tensor:
+    """Float32 of the leading shape, from one number, `[B]` or that shape."""
+    needed = tuple(leading)
+    if isinstance(temperature, (int, float)):
+        return torch.full(needed, float(temperature), device=device, dtype=torch.float32)
+    given = temperature
+    if not isinstance(given, Tensor):
+        given = torch.as_tensor(given, dtype=torch.float32, device="cpu")
+    if tuple(given.shape) not in ((), needed, needed[:1]):
+        choices = " or ".join(dict.fromkeys(str(list(s)) for s in (needed[:1], needed)))
+        raise ValueError(
+            f"{function}: temperature has shape {list(given.shape)}; needs {choices}, or one number"
+        )
+    padded = given.reshape(given.shape + (1,) * (len(needed) - given.dim()))
+    return padded.to(device, torch.float32).expand(needed).contiguous()
+
+
+def per_sequence(
+    function: str, name: str, value: Integers, batch: int, device: torch.device
+) -> Tensor:
+    """Int64 `[B]`, from one integer or `[B]`. Integers of 64 unsigned bits keep their bits."""
+    if isinstance(value, (Tensor, Sequence)) and not isinstance(value, str):
+        given = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+    else:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise ValueError(
+                f"{function}: {name} is {value!r}; needs an integer, or {batch} of them"
+            ) from None
+        return torch.full(
+            (batch,), (number + 2**63) % 2**64 - 2**63, device=device, dtype=torch.int64
+        )
+    if tuple(given.shape) not in ((), (batch,)) or given.is_floating_point():
+        raise ValueError(
+            f"{function}: {name} is {given.dtype} of shape {list(given.shape)}; needs int64 of "
+            f"shape [{batch}], one for each sequence, or one int"
+        )
+    return given.to(device, torch.int64).expand(batch).contiguous()
+
+
+def user_seeds(
+    function: str,
+    seeds: Integers | None,
+    generator: torch.Generator | None,
+    batch: int,
+    device: torch.device,
+) -> Tensor:
+    """A seed for each sequence: of one scalar, sequence b gets `step_seeds(seed, b)`."""
+    if seeds is None:
+        source = device if generator is None else generator.device
+        limits = torch.iinfo(torch.int64)
+        drawn = torch.randint(limits.min, limits.max, (batch,), generator=generator, device=source)
+        return drawn.to(device)
+    if generator is not None:
+        raise ValueError(f"{function}: got both seeds and generator; pass one of them")
+    given = per_sequence(function, "seeds", seeds, batch, device)
+    if isinstance(seeds, Sequence) or (isinstance(seeds, Tensor) and seeds.dim() == 1):
+        return given
+    return operators.step_seeds(given, torch.arange(batch, device=device))

@@ -1,0 +1,447 @@
+"""The token affinity: how a drafter's tokens spread over the target's (DESIGN section 2).
+
+    A = S + U P          S sparse [V_d, V_t],  U [V_d, R] ("spread"),  P [R, V_t] ("prior")
+
+Every row of `A` sums to 1, exactly: its masses are whole numbers of 2^-32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..vocabulary import Vocabulary
+from . import samplers
+from .file import read_canonical, write_canonical
+from .fixed_point import to_float32, to_float64
+from .masses import offsets_of
+from .row_top import row_top
+from .validation import (
+    CANONICAL,
+    AffinityError,
+    check_canonical,
+    unit_masses,
+)
+
+__all__ = ["Affinity", "AffinityError"]
+
+_MAX_DENSE_ENTRIES = 1 << 26
+_BLOCK_ENTRIES = 1 << 13  # rows of a head that are held in float64 at a time
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Affinity:
+    """A linear map from drafter tokens to distributions over target tokens.
+
+    Immutable: replace one, never write into its tensors. Build one with `intersection`, `between`,
+    `first_order`, `covariance`, `cold_mass`, `virtual_tokens` or `from_rows`, or read it with
+    `load`. The constructor itself takes the canonical tensors below and copies and checks them.
+
+    Attributes:
+        bias: `[V_d]` float32, added to the drafter's logits; `-inf` masks a token.
+        row_offsets: `[V_d + 1]` int32, where each row of `S` begins in `row_targets`.
+        row_targets: `[nnz]` int32, the target ids of `S` by row, ascending within each.
+        row_cdf: `[nnz]` int64, running sums within each row of `S`, in units of 2^-32.
+        spread_cdf: `[V_d, R]` int64, the same sums continued over `U`. A row ends at 2^32, or is
+            all zero if it is masked.
+        prior_cdf: `[R, V_t]` int64, running sums of each prior. A prior ends at 2^32.
+        spread, prior: `[V_d, R]` and `[R, V_t]` float32, `U` and `P`.
+        row_top: `[V_d]` int32, the likeliest target of each row, the lowest id on ties, -1 for a
+            masked row.
+        col_offsets, col_drafts, col_weights: `S` by target token, drafter ids ascending within
+            each: `[V_t + 1]` int32, `[nnz]` int32, `[nnz]` float32.
+
+    Raises:
+        AffinityError: naming the tensor, the entry, what it is and what it needs to be.
+    """
+
+    bias: Tensor
+    row_offsets: Tensor
+    row_targets: Tensor
+    row_cdf: Tensor
+    spread_cdf: Tensor
+    prior_cdf: Tensor
+    spread: Tensor = field(init=False)
+    prior: Tensor = field(init=False)
+    row_top: Tensor = field(init=False)
+    col_offsets: Tensor = field(init=False)
+    col_drafts: Tensor = field(init=False)
+    col_weights: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_canonical(self._canonical())
+        for name, tensor in self._canonical().items():
+            self._set(name, tensor.detach().to("cpu", copy=True).contiguous())
+        row_units, spread_units, prior_units = unit_masses(self._canonical())
+        rows, targets = self._entry_rows(), self.row_targets.long()
+        by_column = targets.argsort(stable=True)
+        self._set("spread", to_float32(spread_units))
+        self._set("prior", to_float32(prior_units))
+        self._set("row_top", row_top(rows, targets, row_units, spread_units, prior_units))
+        self._set("col_offsets", offsets_of(targets, self.target_size))
+        self._set("col_drafts", rows[by_column].to(torch.int32))
+        self._set("col_weights", to_float32(row_units[by_column]))
+
+    def _set(self, name: str, tensor: Tensor) -> None:
+        object.__setattr__(self, name, tensor)
+
+    def _canonical(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in CANONICAL}
+
+    def _entry_rows(self) -> Tensor:
+        drafts = torch.arange(self.draft_size, device=self.device)
+        return drafts.repeat_interleave(self.row_offsets.diff())
+
+    # What the operators are called with (DESIGN section 4).
+
+    @property
+    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The affinity's tensors in the call order of `rdk::redistribute` and `rdk::verify`."""
+        return (
+            self.bias,
+            self.col_offsets,
+            self.col_drafts,
+            self.col_weights,
+            self.spread,
+            self.prior,
+        )
+
+    @property
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The affinity's tensors in the call order of `rdk::draft`."""
+        return (
+            self.bias,
+            self.row_offsets,
+            self.row_targets,
+            self.row_cdf,
+            self.row_top,
+            self.spread,
+            self.spread_cdf,
+            self.prior_cdf,
+        )
+
+    @property
+    def draft_size(self) -> int:
+        """`V_d`, the number of rows."""
+        return self.bias.shape[0]
+
+    @property
+    def target_size(self) -> int:
+        """`V_t`, the number of columns."""
+        return self.prior_cdf.shape[1]
+
+    @property
+    def rank(self) -> int:
+        """`R`, the number of priors."""
+        return self.prior_cdf.shape[0]
+
+    @property
+    def nnz(self) -> int:
+        """The number of entries of `S`."""
+        return self.row_targets.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where all the tensors are."""
+        return self.bias.device
+
+    def to(self, device: torch.device | str) -> Affinity:
+        """This affinity with its tensors on `device`; itself if they are there."""
+        if torch.device(device) == self.device:
+            return self
+        moved = object.__new__(Affinity)
+        for tensor in fields(self):
+            moved._set(tensor.name, getattr(self, tensor.name).to(device))
+        return moved
+
+    def dense(self) -> Tensor:
+        """`A` as `[V_d, V_t]` float64. For tests and small vocabularies: at most 2^26 entries."""
+        if self.draft_size * self.target_size > _MAX_DENSE_ENTRIES:
+            raise AffinityError(
+                f"Affinity.dense: {self.draft_size} x {self.target_size} entries are more than "
+                "2^26; use the sparse tensors"
+            )
+        row_units, spread_units, prior_units = unit_masses(self._canonical())
+        matrix = to_float64(spread_units) @ to_float64(prior_units)
+        entries = (self._entry_rows(), self.row_targets.long())
+        return matrix.index_put_(entries, to_float64(row_units), accumulate=True)
+
+    def expectation(self, values: Tensor, *, first_row: int = 0) -> Tensor:
+        """What `values` are on average under each row: `A[first_row:] @ values`.
+
+        Args:
+            values: `[V_t, n]` of any floating dtype and device.
+            first_row: rows before it are left out, so virtual tokens can be had alone.
+
+        Returns:
+            `[V_d - first_row, n]` float64, on the device of `values`. A masked row has 0.
+
+        Raises:
+            AffinityError: another shape.
+
+        Example:
+            >>> affinity = Affinity.from_rows([{0: 1.0}, {1: 0.5, 2: 0.5}], target_size=3)
+            >>> affinity.expectation(torch.tensor([[1.0], [2.0], [4.0]]))
+            tensor([[1.],
+                    [3.]], dtype=torch.float64)
+        """
+        if values.dim() != 2 or values.shape[0] != self.target_size:
+            raise AffinityError(
+                f"Affinity.expectation: values has shape {list(values.shape)}; needs [V_t, n] "
+                f"with V_t = {self.target_size}"
+            )
+        row_masses, spread, prior = (
+            to_float64(units).to(values.device) for units in unit_masses(self._canonical())
+        )
+        tokens = torch.arange(self.target_size, device=values.device)
+        prior_means = values.new_zeros(self.rank, values.shape[1], dtype=torch.float64)
+        if self.rank:
+            for part in torch.split(tokens, _BLOCK_ENTRIES):
+                prior_means += prior[:, part] @ values[part].double()
+        means = spread[first_row:] @ prior_means
+        rows, targets = self._entry_rows().to(values.device), self.row_targets.to(values.device)
+        for part in torch.split((rows >= first_row).nonzero().flatten(), _BLOCK_ENTRIES):
+            weighted = values[targets[part].long()].double() * row_masses[part, None]
+            means.index_add_(0, rows[part] - first_row, weighted)
+        return means
+
+    def __repr__(self) -> str:
+        return (
+            f"Affinity(draft_size={self.draft_size}, target_size={self.target_size}, "
+            f"nnz={self.nnz}, rank={self.rank}, device='{self.device}')"
+        )
+
+    # The samplers of DESIGN section 2.
+
+    @classmethod
+    def intersection(cls, vocabulary: Vocabulary) -> Affinity:
+        """Every drafter token maps to itself; one that the target lacks is masked.
+
+        This is plain speculative decoding for equal vocabularies, a pruned drafter without
+        redistribution, and token-level intersection (arXiv:2502.05202) for different tokenizers.
+        Tokens keep all of their mass, so there is no `keep`.
+
+        Example:
+            >>> Affinity.intersection(Vocabulary([2, -1], target_size=3)).dense()
+            tensor([[0., 0., 1.],
+                    [0., 0., 0.]], dtype=torch.float64)
+        """
+        return cls(**samplers.intersection(vocabulary))
+
+    @classmethod
+    def between(
+        cls,
+        drafter_tokenizer: Any,
+        target_tokenizer: Any,
+        *,
+        prior: Tensor | None = None,
+        draft_size: int | None = None,
+        target_size: int | None = None,
+    ) -> Affinity:
+        """Two tokenizers: a token that the target lacks goes to target tokens that begin it.
+
+        A token that both have maps to itself, as in the intersection of `Vocabulary.between`, which
+        documents the other arguments. Any other one maps to target tokens whose bytes its own begin
+        with; if there is none, as for a special token, it is masked. To feed the drafter the text
+        that follows, in its own tokens, is up to the caller's loop.
+
+        Args:
+            prior: `[V_t]`, mean target probabilities: all target tokens that begin a token share
+                its mass in proportion to them. None: the longest gets all of it, as where the prior
+                has no mass.
+
+        Example:
+            >>> ours, theirs = {b"the": 0, b"t": 1, b"a": 2}, {b"a": 0, b"their": 1}
+            >>> Affinity.between(theirs, ours).dense()
+            tensor([[0., 0., 1.],
+                    [1., 0., 0.]], dtype=torch.float64)
+            >>> prior = torch.tensor([0.5, 0.25, 0.25])
+            >>> Affinity.between(theirs, ours, prior=prior).dense()[1]
+            tensor([0.6667, 0.3333, 0.0000], dtype=torch.float64)
+        """
+        return cls(
+            **samplers.between(drafter_tokenizer, target_tokenizer, prior, draft_size, target_size)
+        )
+
+    @classmethod
+    def first_order(
+        cls,
+        vocabulary: Vocabulary,
+        mean_probs: Tensor,
+        tau: float,
+        *,
+        keep: float | Tensor | Sequence[float] = 0.0,
+    ) -> Affinity:
+        """RDK to first order (arXiv:2506.03206): a uniform prior and the mean probabilities.
+
+        Row i is proportional to `1 + mu_i mu_j / tau`, which is `softmax(Omega_i / tau)` for
+        `Omega = mu mu^T` as far as `exp(x) ~ 1 + x`. A token that the target lacks has `mu_i = 0`
+        and spreads evenly.
+
+        Args:
+            mean_probs: `[V_t]`, mean target probabilities; normalised here.
+            tau: temperature of the affinity, positive. Small values favour likely tokens.
+            keep: what share of its own mass each drafter token keeps, 0 to 1: one number or
+                `[V_d]`. The rest is redistributed. A token that the target lacks keeps nothing.
+
+        Example:
+            >>> vocabulary = Vocabulary([0, -1], target_size=2)
+            >>> mean_probs = torch.tensor([0.5, 0.5])
+            >>> Affinity.first_order(vocabulary, mean_probs, tau=1.0, keep=0.5).dense()
+            tensor([[0.7500, 0.2500],
+                    [0.5000, 0.5000]], dtype=torch.float64)
+        """
+        return cls(**samplers.first_order(vocabulary, mean_probs, tau, keep))
+
+    @classmethod
+    def covariance(
+        cls,
+        vocabulary: Vocabulary,
+        omega: Tensor,
+        tau: float,
+        *,
+        keep: float | Tensor | Sequence[float] = 0.0,
+    ) -> Affinity:
+        """RDK, exact (arXiv:2506.03206): a drafter token's row is `softmax(Omega_i / tau)`.
+
+        A softmax of a sparse row is a uniform prior and sparse entries above it, at a cost of
+        O(V + nnz). A token that the target lacks has no row of `Omega` and spreads evenly.
+
+        Args:
+            omega: `[V_t, V_t]`, the similarity of target tokens, such as the covariance or second
+                moment of target distributions. Dense, at most `V_d V_t = 2^22`: all its entries
+                count, and those above the least of their row become entries of `S`. Or sparse, of
+                any size: its positive entries count, and all others, those that are not listed
+                and those that are negative, are 0.
+            tau: temperature of the affinity, positive. Small values favour similar tokens.
+            keep: what share of its own mass each drafter token keeps, 0 to 1: one number or
+                `[V_d]`. The rest is redistributed. A token that the target lacks keeps nothing.
+
+        Example:
+            >>> omega = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, -1.0], [0.0, -1.0, 3.0]])
+            >>> vocabulary = Vocabulary([1], target_size=3)
+            >>> Affinity.covariance(vocabulary, omega, tau=1.0).dense()
+            tensor([[0.1142, 0.8438, 0.0420]], dtype=torch.float64)
+            >>> Affinity.covariance(vocabulary, omega.to_sparse(), tau=1.0).dense()
+            tensor([[0.1065, 0.7870, 0.1065]], dtype=torch.float64)
+        """
+        return cls(**samplers.covariance(vocabulary, omega, tau, keep))
+
+    @classmethod
+    def cold_mass(cls, vocabulary: Vocabulary, mean_probs: Tensor) -> Affinity:
+        """Kept tokens map to themselves; one extra drafter token stands for all pruned ones.
+
+        The extra token is the last, drafter token `vocabulary.draft_size`: the drafter's logits
+        have one column more than its vocabulary. Its row is the mean over the pruned tokens, as a
+        prior. A token that the target lacks is masked. Kept tokens keep all of their mass, so
+        there is no `keep`. One cluster of `virtual_tokens` is the same map with a bias.
+
+        Args:
+            mean_probs: `[V_t]`, mean target probabilities, non-negative, some of them on pruned
+                tokens; normalised there. A pruned token of probability 0 cannot be drafted.
+
+        Example:
+            >>> vocabulary = Vocabulary([0, 1], target_size=4)
+            >>> Affinity.cold_mass(vocabulary, torch.tensor([0.5, 0.1, 0.3, 0.1])).dense()
+            tensor([[1.0000, 0.0000, 0.0000, 0.0000],
+                    [0.0000, 1.0000, 0.0000, 0.0000],
+                    [0.0000, 0.0000, 0.7500, 0.2500]], dtype=torch.float64)
+        """
+        return cls(**samplers.cold_mass(vocabulary, mean_probs))
+
+    @classmethod
+    def virtual_tokens(
+        cls,
+        vocabulary: Vocabulary,
+        clusters: Tensor,
+        prior: Tensor,
+        *,
+        temperature: float = 1.0,
+        offset: float | Tensor | Sequence[float] = 0.0,
+    ) -> Affinity:
+        """Kept tokens map to themselves; one virtual token stands for each cluster of pruned ones.
+
+        The virtual token of cluster c is drafter token `vocabulary.draft_size + c`. Its row is
+        `w`, the prior sharpened to `prior^(1 / temperature)` within the cluster, and its bias is
+        the entropy `H(w)` in nats plus `offset`. See `rdk_cuda.calibration.prune_head` for the
+        matching rows of the drafter's head. Kept tokens keep all of their mass, so there is no
+        `keep`. One cluster makes the cold-mass sampler.
+
+        Args:
+            clusters: `[V_t]` int64, the cluster 0 to K - 1 of each pruned token, -1 for none.
+                Kept tokens have none.
+            prior: `[V_t]`, mean target probabilities, non-negative. A pruned token of prior 0
+                cannot be drafted; a cluster of prior 0 is masked.
+            temperature: the drafter's, for which `w` and `offset` are made.
+            offset: one number or `[K]`, added to the bias; `-inf` masks a virtual token.
+
+        Example:
+            >>> vocabulary = Vocabulary([0, 1], target_size=4)
+            >>> clusters = torch.tensor([-1, -1, 0, 0])
+            >>> prior = torch.tensor([0.5, 0.3, 0.1, 0.1])
+            >>> affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
+            >>> affinity.dense()[2]
+            tensor([0.0000, 0.0000, 0.5000, 0.5000], dtype=torch.float64)
+            >>> affinity.bias  # log 2, the entropy of two equally likely members
+            tensor([0.0000, 0.0000, 0.6931])
+        """
+        return cls(**samplers.virtual_tokens(vocabulary, clusters, prior, temperature, offset))
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Sequence[Mapping[int, float]] | Tensor,
+        *,
+        target_size: int | None = None,
+        spread: Tensor | None = None,
+        prior: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Affinity:
+        """Any non-negative weights: `S = rows`, `U = spread`, `P = prior`.
+
+        Each row, `S` and spread together, is normalised, and the logarithm of what it summed to
+        is added to its bias. A row without mass is masked. Priors are normalised. What a token is
+        to keep is an entry like any other, so there is no `keep`.
+
+        Args:
+            rows: `V_d` mappings from target id to weight, or a dense or sparse `[V_d, V_t]` tensor.
+            target_size: `V_t`; may be left out where `rows` is a tensor or a prior is given.
+            spread, prior: `[V_d, R]` and `[R, V_t]`, R at most 4; both or neither.
+            bias: `[V_d]`, finite or -inf; zeros if absent.
+
+        Example:
+            >>> affinity = Affinity.from_rows([{0: 1.0, 2: 3.0}, {}], target_size=3)
+            >>> affinity.dense()
+            tensor([[0.2500, 0.0000, 0.7500],
+                    [0.0000, 0.0000, 0.0000]], dtype=torch.float64)
+            >>> affinity.bias  # log 4, and a masked row
+            tensor([1.3863,   -inf])
+        """
+        return cls(**samplers.from_rows(rows, target_size, spread, prior, bias))
+
+    # Files.
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes a safetensors file, whole or not at all; `load` gives the same affinity back."""
+        write_canonical(Path(path), self._canonical())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> Affinity:
+        """Reads what `save` wrote, checks all of it, and moves it to `device`.
+
+        Raises:
+            AffinityError: the file is truncated, altered, of another kind or of a newer version.
+            OSError: it cannot be opened.
+        """
+        tensors = read_canonical(Path(path))
+        try:
+            affinity = cls(**tensors)
+        except AffinityError as error:
+            raise AffinityError(f"Affinity.load: {path}: {error}") from error
+        return affinity.to(device)

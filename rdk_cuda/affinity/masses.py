@@ -1,0 +1,256 @@
+"""From non-negative weights, in the forms that people have them, to the tensors of an affinity."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._ops.inputs import on_host
+from ..vocabulary import Vocabulary
+from .fixed_point import apportion, running_sums
+from .validation import AffinityError
+
+__all__ = [
+    "RowMasses",
+    "canonical_tensors",
+    "kept_masses",
+    "offsets_of",
+    "refuse_overflow",
+    "row_masses",
+    "token_masses",
+    "virtual_token_weights",
+]
+
+
+class RowMasses(NamedTuple):
+    """Entries of a sparse `[V_d, V_t]` matrix, ascending by row and then by target.
+
+    `rows` and `targets` are int64 `[nnz]`, `masses` float64 `[nnz]`.
+    """
+
+    rows: Tensor
+    targets: Tensor
+    masses: Tensor
+
+    @classmethod
+    def none(cls) -> RowMasses:
+        """`S` without an entry."""
+        nothing = torch.zeros(0, dtype=torch.int64, device="cpu")
+        return cls(nothing, nothing, nothing.double())
+
+    def row_sums(self, draft_size: int) -> Tensor:
+        """`[V_d]` float64."""
+        sums = torch.zeros(draft_size, dtype=torch.float64, device="cpu")
+        return sums.index_add_(0, self.rows, self.masses)
+
+    def plus(self, other: RowMasses, shape: tuple[int, int]) -> RowMasses:
+        """The sum of two matrices `[V_d, V_t]`."""
+        rows, targets, masses = (torch.cat(parts) for parts in zip(self, other, strict=True))
+        matrix = torch.sparse_coo_tensor(
+            torch.stack([rows, targets]), masses, shape, check_invariants=False, device="cpu"
+        ).coalesce()
+        rows, targets = matrix.indices().unbind(0)
+        return RowMasses(rows, targets, matrix.values())
+
+
+def token_masses(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """`values` as float64 on the CPU, if they are non-negative, finite and of the given shape."""
+    masses = on_host(values)
+    if tuple(masses.shape) != shape or masses.is_complex():
+        raise AffinityError(
+            f"{name} has shape {list(masses.shape)} and dtype {masses.dtype}; needs "
+            f"{list(shape)} real numbers"
+        )
+    masses = masses.to(torch.float64)
+    wrong = ~(masses >= 0) | masses.isinf()  # catches NaN too
+    if bool(wrong.any()):
+        at = wrong.nonzero()[0].tolist()
+        raise AffinityError(
+            f"{name}{at} is {masses[tuple(at)].item()}; needs finite numbers that are not negative"
+        )
+    return masses
+
+
+def refuse_overflow(name: str, sums: Tensor) -> None:
+    """Numbers that are finite may still have sums that are not; `name` is followed by a place."""
+    if bool(sums.isinf().any()):
+        at = sums.isinf().nonzero()[0].tolist()
+        raise AffinityError(
+            f"{name}{', '.join(map(str, at))} sums to inf in float64; needs a finite sum: divide "
+            "its numbers by the largest of them"
+        )
+
+
+def row_masses(
+    name: str, rows: Sequence[Mapping[int, float]] | Tensor, target_size: int
+) -> RowMasses:
+    """The entries of `rows`, one mapping or one matrix row for each drafter token."""
+    if isinstance(rows, Tensor):
+        return _masses_of_matrix(name, rows.detach().cpu())
+    return _masses_of_mappings(name, rows, target_size)
+
+
+def _masses_of_matrix(name: str, matrix: Tensor) -> RowMasses:
+    if matrix.layout == torch.strided:
+        rows, targets = matrix.nonzero().unbind(1)
+        values = matrix[rows, targets]
+    else:
+        matrix = matrix.to_sparse().coalesce()
+        (rows, targets), values = matrix.indices().unbind(0), matrix.values()
+    return RowMasses(rows, targets, token_masses(f"{name}, entry ", values, (values.numel(),)))
+
+
+def _masses_of_mappings(
+    name: str, rows: Sequence[Mapping[int, float]], target_size: int
+) -> RowMasses:
+    targets: list[int] = []
+    weights: list[float] = []
+    for i, row in enumerate(rows):
+        try:
+            entries = sorted((index(token), float(weight)) for token, weight in row.items())
+        except (AttributeError, TypeError, ValueError) as error:
+            raise AffinityError(
+                f"{name}[{i}] is {reprlib.repr(row)}; needs a mapping from target id to weight "
+                f"({error})"
+            ) from error
+        for token, weight in entries:
+            if not 0 <= token < target_size:
+                raise AffinityError(
+                    f"{name}[{i}] holds token {token}; needs target ids in [0, {target_size})"
+                )
+            if not 0 <= weight < math.inf:
+                raise AffinityError(
+                    f"{name}[{i}][{token}] is {weight}; needs finite weights, none negative"
+                )
+            targets.append(token)
+            weights.append(weight)
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64, device="cpu")
+    return RowMasses(
+        torch.arange(len(rows), device="cpu").repeat_interleave(lengths),
+        torch.tensor(targets, dtype=torch.int64, device="cpu"),
+        torch.tensor(weights, dtype=torch.float64, device="cpu"),
+    )
+
+
+def kept_masses(vocabulary: Vocabulary) -> RowMasses:
+    """Each drafter token maps to itself."""
+    rows = (vocabulary.draft_ids >= 0).nonzero().flatten()
+    return RowMasses(
+        rows,
+        vocabulary.draft_ids[rows],
+        torch.ones(rows.numel(), dtype=torch.float64, device="cpu"),
+    )
+
+
+def offsets_of(ids: Tensor, size: int) -> Tensor:
+    """Where each of the ids 0 to `size - 1` begins once `ids` are sorted: `[size + 1]` int32."""
+    counts = torch.bincount(ids, minlength=size)
+    return torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def canonical_tensors(
+    target_size: int,
+    entries: RowMasses,
+    *,
+    bias: Tensor,
+    spread: Tensor | None = None,
+    prior: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """The canonical tensors of `S + U P`, its rows and priors normalised and rounded to units.
+
+    Args:
+        entries: `S`. What rounds to no units is dropped.
+        bias: `[V_d]`. A row of bias -inf is emptied; every other one needs mass.
+        spread, prior: `[V_d, R]` and `[R, V_t]` float64.
+    """
+    bias = bias.to(torch.float32)
+    masked = bias == -math.inf
+    size = bias.numel()
+    if spread is None or prior is None:
+        spread = torch.zeros(size, 0, dtype=torch.float64, device="cpu")
+        prior = torch.zeros(0, target_size, dtype=torch.float64, device="cpu")
+    refuse_overflow("Affinity: prior ", prior.sum(1))
+    empty = (~(prior.sum(1) > 0)).nonzero()
+    if empty.numel():
+        raise AffinityError(
+            f"Affinity: prior {int(empty[0])} has no mass; needs some, or leave it out"
+        )
+
+    rows, targets, masses = (part[~masked[entries.rows]] for part in entries)
+    spread = spread.masked_fill(masked[:, None], 0.0)
+    rank = spread.shape[1]
+    units = apportion(  # a row's entries and its spread share the one sum
+        torch.cat([masses, spread.flatten()]),
+        torch.cat([rows, torch.arange(size, device="cpu").repeat_interleave(rank)]),
+        size,
+    )
+    row_units, spread_units = units[: rows.numel()], units[rows.numel() :]
+    has_units = row_units > 0
+    rows, targets, row_units = rows[has_units], targets[has_units], row_units[has_units]
+    row_offsets = offsets_of(rows, size)
+    row_sums = torch.zeros(size, dtype=torch.int64, device="cpu").index_add_(0, rows, row_units)
+    prior_units = apportion(
+        prior.flatten(), torch.arange(rank, device="cpu").repeat_interleave(target_size), rank
+    )
+    return {
+        "bias": bias,
+        "row_offsets": row_offsets,
+        "row_targets": targets.to(torch.int32),
+        "row_cdf": running_sums(row_units, row_offsets.long()),
+        "spread_cdf": row_sums[:, None] + spread_units.view(size, rank).cumsum(1),
+        "prior_cdf": prior_units.view(rank, target_size).cumsum(1),
+    }
+
+
+def virtual_token_weights(
+    vocabulary: Vocabulary, clusters: Tensor, prior: Tensor, *, temperature: float = 1.0
+) -> Tensor:
+    """What share of its virtual token each pruned token makes up (DESIGN section 2).
+
+    Args:
+        clusters: `[V_t]` integers, the cluster of each pruned token, -1 for none and for kept ones.
+        prior: `[V_t]`, mean target probabilities, non-negative.
+        temperature: at which the drafter is run, positive.
+
+    Returns:
+        `w`, `[V_t]` float64, proportional to `prior^(1 / temperature)` in each cluster, where it
+        sums to 1, or to 0 if the prior is 0 there. Zero for tokens in no cluster.
+    """
+    size = vocabulary.target_size
+    shape, dtype = list(clusters.shape), clusters.dtype
+    if shape != [size] or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        raise AffinityError(
+            f"virtual tokens: clusters has shape {shape} and dtype {dtype}; needs [V_t] = [{size}] "
+            "integers"
+        )
+    clusters = clusters.cpu().long()
+    allowed = torch.full_like(clusters, size)
+    allowed[vocabulary.kept] = 0
+    wrong = ((clusters < -1) | (clusters >= allowed)).nonzero()
+    if wrong.numel():
+        token = int(wrong[0])
+        raise AffinityError(
+            f"virtual tokens: clusters[{token}] is {int(clusters[token])}; needs "
+            + ("-1, since the token is kept" if allowed[token] == 0 else f"-1 to {size - 1}")
+        )
+    if not 0 < temperature < math.inf:
+        raise AffinityError(f"virtual tokens: temperature is {temperature}; needs more than 0")
+
+    masses = token_masses("virtual tokens: prior", prior, (size,))
+    members = ((clusters >= 0) & (masses > 0)).nonzero().flatten()
+    of = clusters[members]
+    log_mass = masses[members].log()
+    # Relative to the cluster's likeliest member, or low temperatures underflow.
+    peak = torch.full((size,), -math.inf, dtype=torch.float64, device="cpu")
+    peak.scatter_reduce_(0, of, log_mass, "amax")
+    powers = ((log_mass - peak[of]) / temperature).exp()
+    totals = torch.zeros_like(peak).index_add_(0, of, powers)
+    weights = torch.zeros_like(masses)
+    weights[members] = powers / totals[of]
+    return weights

@@ -1,0 +1,339 @@
+"""The samplers of DESIGN section 2, each as the canonical tensors of its affinity.
+
+`Affinity` has each of them as a constructor of the same name, and documents it there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .._ops.inputs import on_host
+from ..vocabulary import Vocabulary
+from ..vocabulary.token_bytes import beginnings, token_bytes
+from .masses import (
+    RowMasses,
+    canonical_tensors,
+    kept_masses,
+    refuse_overflow,
+    row_masses,
+    token_masses,
+    virtual_token_weights,
+)
+from .validation import AffinityError
+
+__all__ = [
+    "Keep",
+    "between",
+    "cold_mass",
+    "covariance",
+    "first_order",
+    "from_rows",
+    "intersection",
+    "virtual_tokens",
+]
+
+Keep: TypeAlias = float | Sequence[float] | Tensor
+"""What share of its own mass each drafter token keeps: one number or `[V_d]`."""
+
+_MAX_DENSE_ENTRIES = 1 << 22
+
+
+def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
+    """Kept tokens to themselves, the others masked."""
+    return canonical_tensors(
+        vocabulary.target_size, kept_masses(vocabulary), bias=_kept_bias(vocabulary)
+    )
+
+
+def between(
+    drafter_tokenizer: Any,
+    target_tokenizer: Any,
+    prior: Tensor | None,
+    draft_size: int | None,
+    target_size: int | None,
+) -> dict[str, Tensor]:
+    """Tokens that both have to themselves, the drafter's own to target tokens that begin them."""
+    drafter, target = token_bytes(drafter_tokenizer), token_bytes(target_tokenizer)
+    vocabulary = Vocabulary.between(drafter, target, draft_size=draft_size, target_size=target_size)
+    size, ids = vocabulary.target_size, target.ids()
+    masses = None if prior is None else token_masses("Affinity.between: prior", prior, (size,))
+    rows: list[dict[int, float]] = [{} for _ in range(vocabulary.draft_size)]
+    own_ids = vocabulary.draft_ids.tolist()
+    for draft_id, spelling in enumerate(drafter.spellings):
+        own = own_ids[draft_id]
+        first = [own] if own >= 0 else beginnings(spelling, ids)
+        if len(first) > 1 and masses is not None and bool(masses[first].any()):
+            rows[draft_id] = dict(zip(first, masses[first].tolist(), strict=True))
+        elif first:
+            rows[draft_id] = {first[0]: 1.0}
+    entries = row_masses("Affinity.between", rows, size)
+    sums = entries.row_sums(vocabulary.draft_size)
+    refuse_overflow("Affinity.between: the prior of what begins drafter token ", sums)
+    known = sums > 0
+    bias = torch.where(known, 0.0, -math.inf)
+    return canonical_tensors(size, entries, bias=bias)
+
+
+def first_order(
+    vocabulary: Vocabulary, mean_probs: Tensor, tau: float, keep: Keep
+) -> dict[str, Tensor]:
+    """Two priors, the uniform one and the mean."""
+    size = vocabulary.target_size
+    prior = token_masses("Affinity.first_order: mean_probs", mean_probs, (size,))
+    if not (tau > 0 and math.isfinite(size * tau)):
+        raise AffinityError(f"Affinity.first_order: tau is {tau}; needs a positive number")
+    refuse_overflow("Affinity.first_order: mean_probs", prior.sum())
+    if not prior.sum() > 0:
+        raise AffinityError("Affinity.first_order: mean_probs is all 0; needs some mass")
+    mean = prior / prior.sum()
+    mu = torch.where(vocabulary.draft_ids >= 0, mean[vocabulary.draft_ids], 0.0)
+    return _redistributing(
+        "Affinity.first_order",
+        vocabulary,
+        RowMasses.none(),
+        # tau (V_t, mu_i / tau): the same row, without dividing by a small number
+        spread=torch.stack([torch.full_like(mu, size * tau), mu], dim=1),
+        prior=torch.stack([torch.ones_like(prior), prior]),
+        keep=keep,
+    )
+
+
+def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) -> dict[str, Tensor]:
+    """A uniform prior, and what rises above it."""
+    if not 0 < tau < math.inf:
+        raise AffinityError(f"Affinity.covariance: tau is {tau}; needs a positive number")
+    entries, floor = _similarities(vocabulary, omega)
+    rows, _, values = entries
+    peak = floor.scatter_reduce(0, rows, values, "amax")
+    # A row of weights exp((omega - peak) / tau): none overflows, however small tau is.
+    weights = torch.exp((values - peak[rows]) / tau)
+    above = weights * -torch.expm1((floor[rows] - values) / tau)
+    size = vocabulary.target_size
+    return _redistributing(
+        "Affinity.covariance",
+        vocabulary,
+        entries._replace(masses=above),
+        spread=size * torch.exp((floor - peak) / tau)[:, None],
+        prior=torch.ones(1, size, dtype=torch.float64, device="cpu"),
+        keep=keep,
+    )
+
+
+def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
+    """Kept tokens to themselves, one more to the prior of the pruned ones."""
+    size = vocabulary.target_size
+    prior = token_masses("Affinity.cold_mass: mean_probs", mean_probs, (size,))
+    refuse_overflow("Affinity.cold_mass: mean_probs", prior.sum())
+    prior = prior.index_fill(0, vocabulary.kept, 0.0)
+    if not prior.sum() > 0:
+        raise AffinityError(
+            f"Affinity.cold_mass: mean_probs has no mass on the {vocabulary.pruned.numel()} pruned "
+            "tokens; needs some, or use Affinity.intersection, which drafts none of them"
+        )
+    spread = torch.zeros(vocabulary.draft_size + 1, 1, dtype=torch.float64, device="cpu")
+    spread[-1] = 1.0
+    return canonical_tensors(
+        size,
+        kept_masses(vocabulary),
+        bias=torch.cat([_kept_bias(vocabulary), torch.zeros(1, dtype=torch.float64, device="cpu")]),
+        spread=spread,
+        prior=prior[None],
+    )
+
+
+def virtual_tokens(
+    vocabulary: Vocabulary,
+    clusters: Tensor,
+    prior: Tensor,
+    temperature: float,
+    offset: float | Tensor | Sequence[float],
+) -> dict[str, Tensor]:
+    """Kept tokens to themselves, virtual ones to the members of their cluster."""
+    weights = virtual_token_weights(vocabulary, clusters, prior, temperature=temperature)
+    members = weights.nonzero().flatten()
+    count = int(clusters.max()) + 1
+    virtual_bias = on_host(offset).double()
+    if virtual_bias.shape not in ((), (count,)):
+        raise AffinityError(
+            f"Affinity.virtual_tokens: offset has shape {list(virtual_bias.shape)}; needs a "
+            f"number or [K] = [{count}], one for each cluster"
+        )
+    share, cluster = weights[members], clusters.cpu().long()[members]
+    entropy = torch.zeros(count, dtype=torch.float64, device="cpu")
+    entropy.index_add_(0, cluster, torch.special.entr(share))
+    has_mass = torch.bincount(cluster, minlength=count) > 0
+    virtual_bias = torch.where(has_mass, entropy + virtual_bias, -math.inf)
+
+    kept, order = kept_masses(vocabulary), cluster.argsort(stable=True)
+    virtual = RowMasses(vocabulary.draft_size + cluster, members, share)
+    return canonical_tensors(
+        vocabulary.target_size,
+        RowMasses(*(torch.cat([k, v[order]]) for k, v in zip(kept, virtual, strict=True))),
+        bias=torch.cat([_kept_bias(vocabulary), virtual_bias]),
+    )
+
+
+def from_rows(
+    rows: Sequence[Mapping[int, float]] | Tensor,
+    target_size: int | None,
+    spread: Tensor | None,
+    prior: Tensor | None,
+    bias: Tensor | None,
+) -> dict[str, Tensor]:
+    """Weights as they are given."""
+    draft_size, target_size = _sizes_of_rows(rows, target_size, spread, prior)
+    if spread is not None and prior is not None:
+        rank = prior.shape[0]
+        spread = token_masses("Affinity.from_rows: spread", spread, (draft_size, rank))
+        prior = token_masses("Affinity.from_rows: prior", prior, (rank, target_size))
+    if bias is None:
+        bias = torch.zeros(draft_size, dtype=torch.float32, device="cpu")
+    if bias.shape != (draft_size,):
+        raise AffinityError(
+            f"Affinity.from_rows: bias has shape {list(bias.shape)}; needs [{draft_size}], "
+            "one number for each row"
+        )
+    entries = row_masses("Affinity.from_rows: rows", rows, target_size)
+    totals = entries.row_sums(draft_size)
+    if spread is not None:
+        totals += spread.sum(1)
+    refuse_overflow("Affinity.from_rows: row ", totals)
+    bias = bias.detach().cpu().double() + totals.log()  # log 0 = -inf masks the row
+    return canonical_tensors(target_size, entries, bias=bias, spread=spread, prior=prior)
+
+
+def _redistributing(
+    name: str,
+    vocabulary: Vocabulary,
+    entries: RowMasses,
+    *,
+    spread: Tensor,
+    prior: Tensor,
+    keep: Keep,
+) -> dict[str, Tensor]:
+    """`keep E + (1 - keep) (S + U P)`, no bias; `E` maps the tokens that the target has."""
+    size = vocabulary.draft_size
+    kept = _kept_shares(name, vocabulary, keep)
+    if bool(kept.any()):
+        # What is kept is in proportion to the row, which is not normalised yet.
+        totals = entries.row_sums(size) + spread.sum(1)
+        own = kept_masses(vocabulary)
+        own = own._replace(masses=(kept * totals)[own.rows])
+        rest = entries._replace(masses=entries.masses * (1 - kept)[entries.rows])
+        entries = rest.plus(own, (size, vocabulary.target_size))
+        spread = spread * (1 - kept)[:, None]
+    bias = torch.zeros(size, dtype=torch.float32, device="cpu")
+    return canonical_tensors(vocabulary.target_size, entries, bias=bias, spread=spread, prior=prior)
+
+
+def _kept_shares(name: str, vocabulary: Vocabulary, keep: Keep) -> Tensor:
+    """`[V_d]` float64, 0 for a token that the target lacks."""
+    shares = on_host(keep).double()
+    size = vocabulary.draft_size
+    if shares.shape not in ((), (size,)):
+        raise AffinityError(
+            f"{name}: keep has shape {list(shares.shape)}; needs a number or [V_d] = [{size}], one "
+            "for each drafter token"
+        )
+    wrong = ~((shares >= 0) & (shares <= 1))  # catches NaN too
+    if bool(wrong.any()):
+        at = wrong.nonzero()[0].tolist()
+        raise AffinityError(
+            f"{name}: keep{at or ''} is {shares[tuple(at)].item()}; needs a share from 0 to 1"
+        )
+    return torch.where(vocabulary.draft_ids >= 0, shares, 0.0)
+
+
+def _similarities(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Tensor]:
+    """The drafter's entries of Omega that exceed the floor of their row, and the floors, `[V_d]`.
+
+    A token that the target lacks has no entries and floor 0.
+    """
+    size = vocabulary.target_size
+    omega = on_host(omega)
+    sparse = omega.layout != torch.strided
+    if list(omega.shape) != [size, size] or omega.is_complex() or (sparse and omega.dense_dim()):
+        raise AffinityError(
+            f"Affinity.covariance: omega has shape {list(omega.shape)}, dtype {omega.dtype} and "
+            f"layout {omega.layout}; needs [V_t, V_t] = [{size}, {size}] real numbers, dense or "
+            "sparse in both dimensions"
+        )
+    if sparse:
+        return _positive_entries(vocabulary, omega.to_sparse().coalesce())
+    if vocabulary.draft_size * size > _MAX_DENSE_ENTRIES:
+        raise AffinityError(
+            f"Affinity.covariance: omega is dense and V_d x V_t, {vocabulary.draft_size} x {size}, "
+            "is more than 2^22 entries; needs a sparse one, such as "
+            "(omega - least).clamp(min=0).to_sparse(), in which all below `least` count as that"
+        )
+    return _entries_above_the_least(vocabulary, omega)
+
+
+def _entries_above_the_least(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Tensor]:
+    """Of a dense Omega; the floor of a row is its least entry."""
+    _refuse_not_finite(omega, (~omega.isfinite()).nonzero())
+    known = (vocabulary.draft_ids >= 0).nonzero().flatten()
+    values = omega[vocabulary.draft_ids[known]].double()
+    least = values.amin(1)
+    row, targets = (values > least[:, None]).nonzero().unbind(1)
+    floor = torch.zeros(vocabulary.draft_size, dtype=torch.float64, device="cpu").index_copy_(
+        0, known, least
+    )
+    return RowMasses(known[row], targets, values[row, targets]), floor
+
+
+def _positive_entries(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Tensor]:
+    """Of a sparse Omega; the floor is 0, the value of what is not listed."""
+    (row, targets), values = omega.indices().unbind(0), omega.values().double()
+    _refuse_not_finite(omega, omega.indices().T[~values.isfinite()])
+    draft_of = torch.full((vocabulary.target_size,), -1, dtype=torch.int64, device="cpu")
+    known = (vocabulary.draft_ids >= 0).nonzero().flatten()
+    draft_of[vocabulary.draft_ids[known]] = known
+    listed = (values > 0) & (draft_of[row] >= 0)
+    entries = RowMasses(draft_of[row[listed]], targets[listed], values[listed])
+    order = entries.rows.argsort(stable=True)
+    return RowMasses(*(part[order] for part in entries)), values.new_zeros(vocabulary.draft_size)
+
+
+def _refuse_not_finite(omega: Tensor, not_finite: Tensor) -> None:
+    if not_finite.numel():
+        at = not_finite[0].tolist()
+        raise AffinityError(
+            f"Affinity.covariance: omega{at} is {omega[tuple(at)].item()}; needs finite numbers"
+        )
+
+
+def _kept_bias(vocabulary: Vocabulary) -> Tensor:
+    """0 for the drafter tokens that the target has, -inf for the others: `[V_d]` float64."""
+    return torch.where(vocabulary.draft_ids >= 0, 0.0, -math.inf).double()
+
+
+def _sizes_of_rows(
+    rows: Sequence[Mapping[int, float]] | Tensor,
+    target_size: int | None,
+    spread: Tensor | None,
+    prior: Tensor | None,
+) -> tuple[int, int]:
+    """`V_d` and `V_t` of the arguments of `from_rows`, where they agree on them."""
+    if (spread is None) != (prior is None):
+        raise AffinityError("Affinity.from_rows: got one of spread and prior; needs both or none")
+    widths = {} if target_size is None else {"target_size": target_size}
+    for name, matrix in (("rows", rows), ("prior", prior)):
+        if isinstance(matrix, Tensor):
+            if matrix.dim() != 2:
+                raise AffinityError(
+                    f"Affinity.from_rows: {name} has shape {list(matrix.shape)}; needs two "
+                    "dimensions, the second of them V_t"
+                )
+            widths[name] = matrix.shape[1]
+    if len(set(widths.values())) != 1:
+        raise AffinityError(
+            f"Affinity.from_rows: got {widths or 'no target_size'}; needs one V_t, as target_size "
+            "or as the width of rows or of prior"
+        )
+    return len(rows), next(iter(widths.values()))

@@ -1,0 +1,342 @@
+"""What calibration needs to know of a text: it is read once, by the target and by the drafter."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import file as recording_file
+from .file import SAMPLE_LAYOUT, Layout, RecordingError
+from .reading import Read, Reading
+from .running import RunningRecording, TextWindow, plan_memory
+from .samples import Samples
+from .state import RecordingState
+
+__all__ = ["Each", "Recording", "RecordingError", "TextWindow", "record"]
+
+Each = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Passes items on, one after the other, and shows how far it is: `each(items, description)`."""
+
+_FORMAT = "rdk_cuda.recording"
+_LAYOUT: Layout = {
+    "mean_probs": (torch.float64, ("temperatures", "V_t")),
+    "mean_squares": (torch.float64, ("temperatures", "V_t")),
+    "counts": (torch.int64, ("V_t",)),
+    "hidden_second_moment": (torch.float64, ("d", "d")),
+    **SAMPLE_LAYOUT,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Means over the positions of a text, and some of the positions themselves; on the CPU.
+
+    Attributes:
+        temperatures: of the target, at which probabilities were taken.
+        mean_probs: `[len(temperatures), V_t]` float64, the target's mean probabilities.
+        mean_squares: `[len(temperatures), V_t]` float64, mean squares of its probabilities.
+        counts: `[V_t]` int64, how often each token is in the text.
+        hidden_second_moment: `[d, d]` float64, the mean of `x x^T` over the drafter's last hidden
+            states x.
+        samples: positions, each as likely as any other to be among them, in the text's order.
+    """
+
+    temperatures: tuple[float, ...]
+    mean_probs: Tensor
+    mean_squares: Tensor
+    counts: Tensor
+    hidden_second_moment: Tensor
+    samples: Samples
+
+    @property
+    def positions(self) -> int:
+        """How many there were: one behind every token of the text."""
+        return int(self.counts.sum())
+
+    def variance_at(self, temperature: float) -> Tensor:
+        """`[V_t]` float64, of each token's probability at a recorded temperature.
+
+        Raises:
+            ValueError: a temperature that was not recorded.
+        """
+        place = self._place("variance_at", temperature)
+        return (self.mean_squares[place] - self.mean_probs[place].square()).clamp_min(0)
+
+    def mean_probs_at(self, temperature: float) -> Tensor:
+        """`[V_t]` float64, the mean probabilities at a recorded temperature.
+
+        Raises:
+            ValueError: a temperature that was not recorded.
+        """
+        return self.mean_probs[self._place("mean_probs_at", temperature)]
+
+    def at(self, temperature: float) -> Recording:
+        """The recording as it would be of this temperature alone; shares its memory.
+
+        Raises:
+            ValueError: a temperature that was not recorded.
+        """
+        place = self._place("at", temperature)
+        alone = slice(place, place + 1)
+        samples = replace(
+            self.samples,
+            temperatures=(temperature,),
+            log_normalizers=self.samples.log_normalizers[:, alone],
+        )
+        return replace(
+            self,
+            temperatures=(temperature,),
+            mean_probs=self.mean_probs[alone],
+            mean_squares=self.mean_squares[alone],
+            samples=samples,
+        )
+
+    def _place(self, method: str, temperature: float) -> int:
+        if temperature not in self.temperatures:
+            raise ValueError(
+                f"Recording.{method}: temperature is {temperature}; recorded were "
+                f"{', '.join(map(str, self.temperatures))}"
+            )
+        return self.temperatures.index(temperature)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a safetensors file, whole or not at all; `load` gives the same recording back."""
+        samples = {name: getattr(self.samples, name) for name in SAMPLE_LAYOUT}
+        means = {name: getattr(self, name) for name in _LAYOUT if name not in SAMPLE_LAYOUT}
+        about = {"temperatures": list(self.temperatures)}
+        recording_file.write(Path(path), _FORMAT, {**means, **samples}, about)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recording:
+        """Reads what `save` wrote.
+
+        Raises:
+            RecordingError: a file that is cut short, foreign or altered, and what is wrong with it.
+            OSError: if it cannot be opened.
+        """
+        path = Path(path)
+        tensors, about = recording_file.read(path, _FORMAT, _LAYOUT)
+        recording_file.check_values(path, tensors, tensors["counts"].shape[0])
+        totals = tensors["mean_probs"].sum(1)
+        # Each is a mean of float32 distributions, whose rounding is 1e-7 for each of their terms.
+        if not torch.allclose(totals, torch.ones_like(totals), atol=1e-3):
+            raise RecordingError(
+                f"{path}: mean_probs sum to {totals.tolist()}; needs 1 at each temperature; the "
+                "file was altered"
+            )
+        temperatures = tuple(about["temperatures"])
+        samples = Samples(
+            temperatures=temperatures, **{name: tensors.pop(name) for name in SAMPLE_LAYOUT}
+        )
+        return cls(temperatures=temperatures, samples=samples, **tensors)
+
+
+@torch.no_grad()
+def record(
+    read: Read,
+    windows: Sequence[TextWindow],
+    *,
+    temperatures: Sequence[float] = (1.0,),
+    memory: int = 2 << 30,
+    samples: int | None = None,
+    likeliest: int | None = None,
+    context: int = 256,
+    batch_size: int = 8,
+    seed: int = 0,
+    state: str | Path | None = None,
+    save_every: float = 60.0,
+    models: str = "",
+    each: Each | None = None,
+) -> Recording:
+    """Reads a text with both models and keeps what calibration needs, in bounded memory.
+
+    The result is the same to the bit for every batch size, and after every interruption, as long as
+    `read` gives a window the same outputs; a real model's may differ in their last bits between
+    batch sizes.
+
+    Args:
+        read: both models, as `read_models` makes it. It is called once with a single token 0, for
+            the sizes of what it returns.
+        windows: consecutive tokens of one document each. Neighbours of one length are read
+            together.
+        temperatures: of the target, positive and distinct.
+        memory: bytes for everything that is kept and worked with here, whatever the length of the
+            text: the windows, the models, and what they use to read are not in it, nor the pages of
+            a state file while it is read. A quarter of it is for windows that are read together,
+            which may make batches smaller than `batch_size`.
+        samples: how many positions to keep; as many as `memory` allows if absent, and never more
+            than there are.
+        likeliest: m, how many target tokens to keep of each; 16384, or V_t if that is less. What
+            is left out is missing where virtual tokens are calibrated: take fewer only for
+            targets whose tail weighs less than a pruning does.
+        context: how many tokens of the text to keep of each.
+        batch_size: the largest number of windows to read together.
+        seed: int64, of the choice of samples.
+        state: a file that is written about every `save_every` seconds, less often if writing is
+            slow. If it exists, the recording goes on from there; it stays when all is done, and
+            then the same call returns at once. What was read since the last write is read again.
+        models: what the models are, in any words. Another name refuses to go on from `state`.
+        each: shows the progress over batches.
+
+    Raises:
+        RecordingError: a `state` that is damaged or of a recording with other arguments.
+        ValueError: no text, ids outside of the vocabulary, outputs that are no logits or hidden
+            states, too little memory.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> from rdk_cuda.calibration.recording.reading import Reading
+        >>> class Window(NamedTuple):
+        ...     document: int
+        ...     ids: list[int]
+        >>> table = torch.eye(5).log_softmax(-1)
+        >>> def read(ids):
+        ...     return Reading(table[ids], table[ids, :3])
+        >>> recording = record(read, [Window(0, [1, 4, 2]), Window(1, [3])])
+        >>> recording.positions, recording.counts.tolist(), len(recording.samples)
+        (4, [0, 1, 1, 1, 1], 4)
+    """
+    temperatures = tuple(map(float, temperatures))
+    _refuse_bad_arguments(temperatures, context, batch_size, seed, samples)
+    _refuse_empty_text(windows)
+    sizes = _checked(
+        read(torch.zeros(1, 1, dtype=torch.int64, device="cpu")), (1, 1), "a token 0 alone"
+    )
+    target_size, width = sizes.target_logits.shape[2], sizes.hidden.shape[2]
+    _refuse_unknown_tokens(windows, target_size)
+    lengths = [len(window.ids) for window in windows]
+    plan = plan_memory(
+        memory, lengths, temperatures, target_size, width, samples, likeliest, context
+    )
+    running = RunningRecording(plan, seed, sizes.target_logits.device, sizes.hidden.device)
+    kept = None
+    if state is not None:
+        text = f"{len(windows)} windows, {sum(lengths)} tokens, SHA-256 {_digest(windows)}"
+        kept = RecordingState(Path(state), running, save_every, text=text, models=models)
+        kept.go_on(lengths)
+
+    batches = _batches(lengths, running.windows, batch_size, plan.batch_limit)
+    for batch in batches if each is None else each(batches, "Calibrating: reading text"):
+        _add_batch(running, read, [windows[i] for i in batch])
+        if kept is not None:
+            kept.batch_was_added(last=running.windows == len(windows))
+    return _finished(running)
+
+
+def _add_batch(running: RunningRecording, read: Read, windows: Sequence[TextWindow]) -> None:
+    ids = torch.tensor([list(window.ids) for window in windows], dtype=torch.int64, device="cpu")
+    first = running.windows
+    where = f"windows {first} to {first + len(windows) - 1}"
+    plan = running.plan
+    reading = _checked(read(ids), tuple(ids.shape), where, plan.target_size, plan.width)
+    for window, logits, hidden in zip(windows, *reading, strict=True):
+        running.add(window, logits, hidden)
+
+
+def _finished(running: RunningRecording) -> Recording:
+    for name in ("probs", "squares", "moment"):
+        running.sums[name].div_(running.positions)
+    sums = {name: tensor.cpu() for name, tensor in running.sums.items()}
+    return Recording(
+        temperatures=running.plan.temperatures,
+        mean_probs=sums["probs"],
+        mean_squares=sums["squares"],
+        counts=sums["counts"],
+        hidden_second_moment=sums["moment"],
+        samples=running.reservoir.samples(),
+    )
+
+
+def _batches(
+    lengths: Sequence[int], first: int, batch_size: int, limit: Callable[[int], int]
+) -> list[range]:
+    """Neighbours of one length from window `first` on, as many as may be read together."""
+    batches = []
+    while first < len(lengths):
+        last = first + 1
+        most = first + min(batch_size, limit(lengths[first]))
+        while last < min(most, len(lengths)) and lengths[last] == lengths[first]:
+            last += 1
+        batches.append(range(first, last))
+        first = last
+    return batches
+
+
+def _digest(windows: Sequence[TextWindow]) -> str:
+    """What tells one text from another, and one division into windows from another."""
+    digest = hashlib.sha256()
+    for window in windows:
+        for numbers in ((window.document, len(window.ids)), window.ids):
+            held = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+            digest.update(held.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _checked(
+    reading: Reading,
+    shape: tuple[int, ...],
+    where: str,
+    target_size: int | None = None,
+    width: int | None = None,
+) -> Reading:
+    """The reading, if it is one of this shape, and of V_t and d as they were."""
+    for name, tensor, size, last in (
+        ("target_logits", reading.target_logits, "V_t", target_size),
+        ("hidden", reading.hidden, "d", width),
+    ):
+        got = f"{tensor.dtype} {list(tensor.shape)}"
+        sound = tensor.is_floating_point() and tensor.dim() == 3 and tensor.shape[:2] == shape
+        if not sound or tensor.shape[2] != (last or tensor.shape[2]) or tensor.shape[2] == 0:
+            needed = f"[{shape[0]}, {shape[1]}, {size if last is None else f'{size} = {last}'}]"
+            raise ValueError(
+                f"record: read returned {name} {got} for {where}; needs floating point {needed}"
+            )
+    return reading
+
+
+def _refuse_bad_arguments(
+    temperatures: Sequence[float], context: int, batch_size: int, seed: int, samples: int | None
+) -> None:
+    sound = all(0 < temperature < math.inf for temperature in temperatures)
+    if not sound or not temperatures or len(set(temperatures)) < len(temperatures):
+        raise ValueError(
+            f"record: temperatures are {list(temperatures)}; needs one at least, positive, finite "
+            "and distinct (greedy choices need none: a sample's first target is the argmax)"
+        )
+    for name, value, least in (("context", context, 1), ("batch_size", batch_size, 1)):
+        if value < least:
+            raise ValueError(f"record: {name} is {value}; needs at least {least}")
+    if samples is not None and samples < 0:
+        raise ValueError(f"record: samples is {samples}; needs at least 0")
+    if not -(1 << 63) <= seed < 1 << 63:
+        raise ValueError(f"record: seed is {seed}; needs a signed 64-bit integer")
+
+
+def _refuse_empty_text(windows: Sequence[TextWindow]) -> None:
+    if not windows:
+        raise ValueError("record: windows is empty; needs one at least, or longer text")
+    for index, window in enumerate(windows):
+        if not window.ids:
+            raise ValueError(
+                f"record: window {index} (document {window.document}) has no tokens; leave it out"
+            )
+
+
+def _refuse_unknown_tokens(windows: Sequence[TextWindow], target_size: int) -> None:
+    for index, window in enumerate(windows):
+        if not 0 <= min(window.ids) <= max(window.ids) < target_size:
+            position, token = next(
+                (i, token) for i, token in enumerate(window.ids) if not 0 <= token < target_size
+            )
+            raise ValueError(
+                f"record: window {index} (document {window.document}) has token {token} at "
+                f"position {position}; needs ids in [0, {target_size}): the text was cut by "
+                "another tokenizer than the target's"
+            )

@@ -1,0 +1,126 @@
+"""The command line of `calibrate`. Nothing heavy is imported before it is read."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from .arguments import (
+    add_keep,
+    natural,
+    number,
+    positive,
+    refuse_missing,
+    seed,
+)
+from .errors import InputError
+from .request import SCORES, Request
+
+REQUIRED = ("transformers", "tokenizers", "sklearn", "rich")
+
+gibibytes = number(float, lambda value: 0 < value <= 2**20, "GiB, above 0")
+
+DESCRIPTION = """\
+Prunes a drafter's vocabulary and makes up for it: reads text with target and drafter, keeps the
+tokens that matter, finds virtual tokens for the rest and dynamic ones for what the context names,
+and calibrates them for a temperature. Writes one directory, whole or not at all: the drafter, its
+small head, its affinity, a table of successors, and what each is worth on held-out text. With
+several values of --keep or --temperature the text is read once, and the directory has one such
+directory for each pair, as keep-0.25-temperature-0.7. A run that was interrupted goes on where it
+was when the same command is given again."""
+
+
+def add_command(commands: Any) -> None:
+    """Add `calibrate` to the subparsers of `python -m rdk_cuda`."""
+    parser = commands.add_parser(
+        "calibrate",
+        help="prune a drafter, and find the affinity that makes up for it",
+        description=DESCRIPTION,
+    )
+    parser.set_defaults(run=run, prog=parser.prog)
+    add = parser.add_argument
+    add("--target", type=Path, required=True, metavar="DIR", help="a local Hugging Face model")
+    add("--drafter", type=Path, required=True, metavar="DIR", help="its drafter, same tokenizer")
+    add(
+        "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
+    )
+    add("--out", type=Path, required=True, metavar="DIR", help="what to write; must not exist")
+    add("--overwrite", action="store_true", help="replace what an earlier calibration wrote there")
+    add(
+        "--held-out",
+        type=Path,
+        nargs="+",
+        default=(),
+        metavar="FILE",
+        help="text to measure on (every fifth of --text, which then is not calibrated on)",
+    )
+    defaults = Request
+    add_keep(add, defaults.keep)
+    add(
+        "--keep-by",
+        choices=SCORES,
+        default=defaults.keep_by,
+        help="keep tokens by mean target probability, by their frequency in the text, or by the "
+        "variance of the target's probability (%(default)s)",
+    )
+    add(
+        "--kept",
+        type=Path,
+        metavar="FILE",
+        help="keep these target ids instead, and as always special tokens and bytes: text with one "
+        "a line, JSON, .npy, a list of FR-Spec or SGLang (.pt), or an EAGLE-3 checkpoint with d2t",
+    )
+    for name, type_, text in (
+        ("virtual", natural, "virtual tokens, at most"),
+        ("dynamic", natural, "dynamic tokens of a row, at most"),
+        ("window", natural, "how many of the last tokens of the context are recent"),
+        ("draft-length", natural, "drafts for each target pass, for the predicted speed-up"),
+        ("positions", natural, "of the text that the models read, spread over it"),
+        ("memory", gibibytes, "GiB for what is recorded of it"),
+        ("seed", seed, "of samples and clusters"),
+    ):
+        default = getattr(defaults, name.replace("-", "_"))
+        add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
+    add(
+        "--temperature",
+        type=positive,
+        nargs="+",
+        default=defaults.temperature,
+        metavar="T",
+        help="temperatures of target and drafter in use (1)",
+    )
+    add(
+        "--recording",
+        type=Path,
+        metavar="FILE",
+        help="keep what the models say of the text here, up to --memory GiB, and use it again: "
+        "other shares, and any of its temperatures, need no further reading (a file next to --out, "
+        "until that is written)",
+    )
+    add("--device", default=defaults.device, help="of the models: cpu or cuda (%(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check what can be checked at once, then calibrate; returns the exit code."""
+    refuse_missing(REQUIRED)
+    output = Path(os.path.abspath(arguments.out))  # a name of its own, even for "." and ".."
+    if os.path.lexists(output) and not arguments.overwrite:
+        raise InputError(
+            f"--out {output}: exists; name another directory, or --overwrite an earlier calibration"
+        )
+    if not output.parent.is_dir():
+        raise InputError(f"--out {output}: {output.parent} is no directory; make it first")
+    if arguments.kept is not None and len(set(arguments.keep)) > 1:
+        raise InputError(
+            f"--kept {arguments.kept}: names the tokens to keep, and --keep several shares; give "
+            "one of them"
+        )
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
+    from .calibration import calibrate
+
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(arguments).items()
+        if name not in ("run", "prog", "out")
+    }
+    return calibrate(Request(output=output, **given))

@@ -1,0 +1,259 @@
+"""Two causal language models and the tokenizer they share, from local directories."""
+
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging
+
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+
+from ..calibration.methods import Method
+from ..calibration.recording import Window
+from ..evaluation.evaluate import evaluate_models
+from ..evaluation.rows import EvaluationError, Row
+from .errors import InputError
+
+SAMPLED = 64  # weights that a model is recognised by
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True)
+class Models:
+    """A target, its drafter, and their tokenizer; both compute in float32.
+
+    Attributes:
+        target, drafter: Hugging Face causal language models.
+        eos: the target's end tokens.
+        names: of the two, for the report.
+        drafter_dtype: of the drafter's files, and of what is written of it.
+    """
+
+    target: Any
+    drafter: Any
+    tokenizer: Any
+    eos: frozenset[int]
+    names: tuple[str, str]
+    drafter_dtype: torch.dtype = torch.float32
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The width of the logits of both."""
+        return head_size(self.target)
+
+    @property
+    def drafter_head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The drafter's full head: weight `[V, d]`, and bias `[V]` or None; on the CPU."""
+        head = self.drafter.get_output_embeddings()
+        bias = getattr(head, "bias", None)
+        return head.weight.detach().cpu(), None if bias is None else bias.detach().cpu()
+
+    @property
+    def context(self) -> int:
+        """How many tokens both can read; a million where neither says."""
+        configs = [model.config.get_text_config() for model in (self.target, self.drafter)]
+        return min(getattr(config, "max_position_embeddings", 1 << 20) for config in configs)
+
+
+def quiet() -> None:
+    """No bars or warnings of libraries between our own, and no crash on odd characters."""
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def load_models(target: Path, drafter: Path, device: str = "cpu") -> Models:
+    """Load the models of two directories and move them to a device.
+
+    Raises:
+        InputError: a directory is missing, holds no model or no tokenizer, or the two models do
+            not share their vocabulary.
+    """
+    tokenizer = load_tokenizer("--target", target)
+    refuse_device(device)
+    pair = (
+        load_model("--target", target).to(device),
+        load_model("--drafter", drafter).to(device),
+    )
+    refuse_different_vocabularies(tokenizer, drafter, *pair)
+    end = pair[0].generation_config.eos_token_id
+    eos = frozenset([] if end is None else [end] if isinstance(end, int) else end)
+    # The target's own greedy choice is what the demo compares with: nothing may alter its logits.
+    plain = GenerationConfig(eos_token_id=sorted(eos) or None, pad_token_id=0)
+    pair[0].generation_config = plain
+    names = str(target), str(drafter)
+    return Models(
+        *pair,
+        tokenizer=tokenizer,
+        eos=eos,
+        names=names,
+        drafter_dtype=stored_dtype(drafter),
+    )
+
+
+def load_model(option: str, directory: Path) -> Any:
+    """The causal language model in a directory; no network, no pickle, no code of its own."""
+    if not (directory / "config.json").is_file():
+        reason = "no config.json there" if directory.is_dir() else "no such directory"
+        raise InputError(f"{option} {directory}: {reason}; needs a local Hugging Face model")
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            directory,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except Exception as error:  # whatever a library of hundreds of architectures may raise
+        raise InputError(f"{option} {directory}: {first_line(error)}") from error
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise InputError(
+            f"{option} {directory}: its files lack {len(missing)} weights of a "
+            f"{type(model).__name__}, as {missing[0]}; needs a whole causal language model"
+        )
+    for name, weight in model.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise InputError(f"{option} {directory}: {name} has NaN or inf; needs finite weights")
+    refuse_undecodable(option, directory, model.eval())
+    return model
+
+
+def stored_dtype(directory: Path) -> torch.dtype:
+    """The dtype of a model's files; float32 for more than one, and for all others than halves."""
+    dtypes = set()
+    for file in directory.glob("model*.safetensors"):
+        with safe_open(file, framework="pt") as content:
+            dtypes |= {content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
+    halves = {"BF16": torch.bfloat16, "F16": torch.float16}
+    return halves.get(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float32
+
+
+def load_tokenizer(option: str, directory: Path) -> Any:
+    """The tokenizer in a directory."""
+    if not directory.is_dir():
+        raise InputError(f"{option} {directory}: no such directory")
+    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+        raise InputError(f"{option} {directory}: holds no tokenizer, as tokenizer.json")
+    try:
+        return AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise InputError(f"{option} {directory}: {first_line(error)}") from error
+
+
+def refuse_different_vocabularies(
+    tokenizer: Any, directory: Path, target: Any, drafter: Any
+) -> None:
+    """The same width of logits and, where the drafter has its own tokenizer, the same tokens."""
+    sizes = head_size(target), head_size(drafter)
+    if sizes[0] != sizes[1]:
+        raise InputError(
+            f"the target predicts {sizes[0]} tokens and the drafter {sizes[1]}; needs two models "
+            "with one vocabulary"
+        )
+    if max(tokenizer.get_vocab().values()) >= sizes[0]:
+        raise InputError(
+            f"the target's tokenizer has {max(tokenizer.get_vocab().values()) + 1} tokens, its "
+            f"model predicts {sizes[0]}; needs a tokenizer that belongs to the model"
+        )
+    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+        return
+    ours, theirs = tokenizer.get_vocab(), load_tokenizer("--drafter", directory).get_vocab()
+    different = sorted(
+        token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
+    )
+    if different:
+        token = different[0]
+        raise InputError(
+            f"the tokenizers differ in {len(different)} tokens: {token!r} is "
+            f"{ours.get(token, 'absent')} in the target's and {theirs.get(token, 'absent')} in the "
+            "drafter's; needs two models with one tokenizer"
+        )
+
+
+def refuse_device(device: str) -> None:
+    """One that is not there, or that computes nothing."""
+    try:
+        torch.zeros(1, device=device, dtype=torch.float32).item()
+    except (AssertionError, RuntimeError) as error:  # the former from torch without CUDA
+        raise InputError(f"--device {device}: {first_line(error)}; needs cpu or cuda") from error
+
+
+def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
+    """Only models whose cache rolls back per sequence, and whose logits are its head's."""
+    try:
+        HuggingFaceModel(model, head=model.get_output_embeddings().weight)
+    except (TypeError, ValueError, RuntimeError) as error:  # the latter of shapes in its config
+        raise InputError(f"{option} {directory}: {first_line(error)}") from error
+
+
+def head_size(model: Any) -> int:
+    """How many tokens a model predicts."""
+    return int(model.get_output_embeddings().weight.shape[0])
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def weight_sample(model: Any) -> list[float]:
+    """`SAMPLED` of a model's weights: enough to tell whether another directory has the same ones.
+
+    They are taken by the sorted names of its matrices, from places that depend on shapes alone.
+    """
+    matrices = [weight for _, weight in sorted(model.named_parameters()) if weight.dim() > 1]
+    sample = []
+    for turn in range(SAMPLED):
+        weight = matrices[turn * len(matrices) // SAMPLED].detach().flatten()
+        place = (2 * turn + 1) * weight.numel() // (2 * SAMPLED)
+        sample.append(float(weight[place]))
+    return sample
+
+
+def same_weights(sample: object, model: Any) -> bool | None:
+    """Whether a model has the weights of a `weight_sample`; None of what is no such sample.
+
+    Copies in bfloat16 or float16 are the same model: what differs by no more than rounding to
+    either counts as equal. Training changes weights by more, somewhere in the sample.
+    """
+    try:
+        expected = torch.tensor(sample, dtype=torch.float64, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if expected.shape != (SAMPLED,) or not bool(expected.isfinite().all()):
+        return None
+    found = torch.tensor(weight_sample(model), dtype=torch.float64, device="cpu")
+    bfloat16, float16 = 2**-8, 2**-24  # the latter's smallest number, below which it has no digits
+    return torch.allclose(found, expected, rtol=bfloat16, atol=float16)
+
+
+def evaluate_pair(
+    models: Models,
+    methods: Mapping[float, Sequence[Method]],
+    windows: Sequence[Window],
+    **options: Any,
+) -> list[Row]:
+    """`evaluate_models`; acceptance that is NaN is what the models made it."""
+    try:
+        return evaluate_models(
+            models.target,
+            models.drafter,
+            models.drafter_head,
+            methods,
+            windows,
+            head_dtype=models.drafter_dtype,
+            **options,
+        )
+    except EvaluationError as error:
+        raise InputError(str(error)) from error

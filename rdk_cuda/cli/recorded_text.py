@@ -1,0 +1,163 @@
+"""The file of a recording: an interrupted run goes on from it, and a later one may use it again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from rdk_cuda.calibration.recording import Recording, RecordingError, record
+from rdk_cuda.calibration.recording.reading import read_models
+from rdk_cuda.calibration.recording.state import OtherRecordingError, recorded_temperatures
+from rdk_cuda.calibration.recording.windows import Window
+
+from .errors import InputError
+from .models import Models
+from .progress import Stages
+from .request import Request
+
+OPTIONS = {
+    "text": "the text (--text, --held-out, --positions)",
+    "models": "the pair (--target, --drafter)",
+    "context": "--window",
+    "samples": "the number of samples (--memory)",
+    "seed": "--seed",
+}
+"""What the settings of a recording are on the command line."""
+
+
+@dataclass(frozen=True)
+class RecordingFile:
+    """Where the models' view of the text is kept.
+
+    Attributes:
+        named: the user gave it a name, so that it stays when all is done.
+        temperatures: those that it has or will have; at least those asked for.
+    """
+
+    path: Path
+    named: bool
+    temperatures: tuple[float, ...]
+
+    @classmethod
+    def of(cls, request: Request) -> RecordingFile:
+        """The file that a request is for.
+
+        Raises:
+            InputError: a place where none can be, another file, or other temperatures.
+        """
+        output, asked = request.output, tuple(dict.fromkeys(request.temperature))
+        named = request.recording is not None
+        path = output.with_name(f"{output.name}.recording.tmp")
+        path = path if request.recording is None else Path(os.path.abspath(request.recording))
+        file = cls(path, named, asked)
+        if path.is_relative_to(output):
+            raise InputError(
+                f"{file}: is in --out {output}, which is written when all is done; name a file "
+                "somewhere else"
+            )
+        if not path.parent.is_dir():
+            raise InputError(f"{file}: {path.parent} is no directory; make it first")
+        if not os.path.lexists(path):
+            return file
+        if not path.is_file():
+            raise InputError(f"{file}: is not a regular file; {file.otherwise}")
+        try:
+            recorded = recorded_temperatures(path)
+        except RecordingError as error:
+            option = "--recording " if named else ""
+            raise InputError(f"{option}{error}; {file.otherwise}") from error
+        if not set(asked) <= set(recorded):
+            raise InputError(
+                f"{file}: has the text at --temperature {in_words(recorded)}, not at "
+                f"{in_words(t for t in asked if t not in recorded)}; give some of these, or "
+                f"{file.otherwise}"
+            )
+        return cls(path, named, recorded)
+
+    def __str__(self) -> str:
+        return f"--recording {self.path}" if self.named else str(self.path)
+
+    @property
+    def otherwise(self) -> str:
+        """What to do where this file is of no use."""
+        return "name another file" if self.named else "move or delete it to begin anew"
+
+    @property
+    def size(self) -> str:
+        """For example `1.1 GB`."""
+        return decimal(self.path.stat().st_size)
+
+    def record(
+        self, models: Models, request: Request, windows: list[Window], stages: Stages
+    ) -> Recording:
+        """What the models say of the windows; where it was interrupted, it goes on.
+
+        Raises:
+            InputError: NaN, too little memory, or a file of other text, models or options.
+        """
+        stages.console.print(self.announcement(request.memory), soft_wrap=True, highlight=False)
+        try:
+            return record(
+                read_models(models.target, models.drafter),
+                windows,
+                temperatures=self.temperatures,
+                memory=int(request.memory * 2**30),
+                context=request.window,
+                seed=request.seed,
+                state=self.path,
+                models=" and ".join(map(weights_of, (request.target, request.drafter))),
+                each=stages.each,
+            )
+        except OtherRecordingError as error:
+            different = "; ".join(
+                f"{OPTIONS.get(name, name)} was {was!r} and is {now!r}"
+                for name, (was, now) in error.different.items()
+            )
+            raise InputError(
+                f"{self}: is of another run: {different}. Give the same to go on, or "
+                f"{self.otherwise}"
+            ) from error
+        except ValueError as error:  # NaN, too little memory, an altered file
+            raise InputError(str(error).removeprefix("record: ")) from error
+
+    def announcement(self, memory: float) -> str:
+        """Where it is, how large, and for how long."""
+        size = f"{self.size} of it so far" if self.path.exists() else f"at most {memory:g} GiB"
+        until = "kept" if self.named else "removed when all is done"
+        return f"Calibrating: recording in {self.path}, {size}, {until} ..."
+
+    def interrupted(self) -> None:
+        """Say on standard error what was kept."""
+        if self.path.exists():
+            print(
+                f"{self.path} ({self.size}) has what was read; the same command goes on from it.",
+                file=sys.stderr,
+            )
+
+    def close(self) -> str:
+        """Remove it unless it has a name; says what became of it."""
+        size = self.size
+        if self.named:
+            return (
+                f"{self.path} ({size}) kept: with --recording and the same models and text, other "
+                "shares need no further reading."
+            )
+        self.path.unlink()
+        return f"{self.path} ({size}) removed; --recording FILE keeps it for other settings."
+
+
+def in_words(temperatures: Iterable[float]) -> str:
+    """As on the command line."""
+    return " ".join(f"{temperature:g}" for temperature in temperatures)
+
+
+def weights_of(directory: Path) -> str:
+    """Which weights are in a directory: enough to notice that a model was trained on."""
+    files = [file.stat() for file in sorted(directory.glob("*.safetensors"))]
+    changed = max((file.st_mtime_ns for file in files), default=0)
+    return f"{directory.resolve()} ({sum(file.st_size for file in files)} bytes of {changed})"

@@ -1,0 +1,61 @@
+"""What `calibrate` is asked for. Imports nothing heavy: the command line has its defaults."""
+
+from dataclasses import dataclass
+from itertools import product, starmap
+from pathlib import Path
+from typing import NamedTuple
+
+SCORES = ("probability", "frequency", "variance")
+
+
+class Setting(NamedTuple):
+    """What one drafter is calibrated for: a share of the vocabulary, and a temperature."""
+
+    keep: float
+    temperature: float
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `calibrate` is asked for.
+
+    Attributes:
+        keep: shares of the vocabulary that pruned drafters keep; `keep_by` says by which score.
+        kept: a map with the ids to keep instead (`read_token_map`), or None.
+        temperature: of target and drafter in use; there is a drafter for each of these and of
+            `keep`.
+        recording: where to keep what the models said of the text, or None for a file next to the
+            output until that is written.
+        positions: to read with the models, spread over the text.
+        memory: in GiB, for what is recorded.
+    """
+
+    target: Path
+    drafter: Path
+    text: tuple[Path, ...]
+    output: Path
+    held_out: tuple[Path, ...] = ()
+    keep: tuple[float, ...] = (0.25,)
+    keep_by: str = SCORES[0]
+    kept: Path | None = None
+    virtual: int = 64
+    dynamic: int = 128
+    window: int = 256
+    temperature: tuple[float, ...] = (1.0,)
+    draft_length: int = 4
+    positions: int = 24576
+    memory: float = 2.0
+    recording: Path | None = None
+    device: str = "cpu"
+    seed: int = 0
+    overwrite: bool = False
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Each share with each temperature, once."""
+        return list(dict.fromkeys(starmap(Setting, product(self.keep, self.temperature))))
+
+    def name(self, setting: Setting) -> str:
+        """Of its directory among others, for example `keep-0.25-temperature-1`."""
+        keep, temperature = (str(value).removesuffix(".0") for value in setting)
+        return ("" if self.kept else f"keep-{keep}-") + f"temperature-{temperature}"

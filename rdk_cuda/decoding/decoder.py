@@ -1,0 +1,337 @@
+"""Batched speculative decoding in a few lines of the public API: to use, or to copy and change.
+
+One step: the drafter proposes up to K tokens, one after the other (`rdk_cuda.draft`), the target
+reads them in one pass, and `rdk_cuda.verify` says how many stand and which token follows them. The
+output has exactly the target's distribution at the asked temperature, whatever the drafter and the
+affinity are; those decide how many tokens a pass yields.
+
+A decoder of your own may choose what it drafts by anything it likes, with one exception (DESIGN
+section 5): whether a position is drafted, and its q, may not depend on the token drawn there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from .. import functional
+from .._ops.inputs import Integers, Numbers
+from ..affinity import Affinity
+from ..dynamic_tokens import DynamicTokens
+from ..functional import Draft
+from ..functional.ranges import Range, mark
+from ..vocabulary import Vocabulary
+from .generation import (
+    Batch,
+    Continuation,
+    Generation,
+    Kind,
+    Statistics,
+    Stop,
+)
+
+
+class Output(NamedTuple):
+    """What `CausalModel.feed` returns: logits `[B, n, V]`, and hidden `[B, n, d]` if asked for."""
+
+    logits: Tensor
+    hidden: Tensor | None = None
+
+
+class CausalModel(Protocol):
+    """A target or a drafter: token sequences that grow at their ends and can be cut back.
+
+    Attributes:
+        vocabulary_size: width of the logits, V_t or V_d. A drafter, too, is fed target ids.
+        device: of the logits.
+        lengths: how many tokens each sequence has been fed and still remembers.
+        context: how many it can remember; `math.inf` if any number.
+    """
+
+    @property
+    def vocabulary_size(self) -> int: ...  # noqa: D102
+    @property
+    def device(self) -> torch.device: ...  # noqa: D102
+    @property
+    def lengths(self) -> Sequence[int]: ...  # noqa: D102
+    @property
+    def context(self) -> float: ...  # noqa: D102
+
+    def reset(self, batch_size: int) -> None:
+        """Forget everything and expect `batch_size` empty sequences."""
+
+    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+        """Append `tokens[b]`, any number, to sequence b and predict behind its last `keep[b]`.
+
+        Rows `[b, :keep[b]]` of the output belong to those tokens in order and n = max(keep); what
+        further rows of a sequence hold is left open.
+        """
+        ...
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
+
+
+Process = Callable[[Sequence[Continuation], Tensor], Tensor]
+"""What may change the target's logits before they judge drafts. Called with the sequences and
+logits `[B, n, V_t]`; row `[b, j]` predicts what follows the tokens of sequence b and its first j
+drafts. Returns logits of that shape. Other rows, and sequences without room, are not looked at."""
+
+
+class SpeculativeDecoder:
+    """Continues a batch of prompts as `target` would, with `drafter` proposing.
+
+    Args:
+        target: predicts the V_t tokens of the output.
+        drafter: predicts V_d tokens; None for the target alone, with `draft_length=0`.
+        affinity: V_d to V_t; None if both have the same vocabulary.
+        draft_length: K, the most tokens drafted in a step; a sequence near its end drafts fewer.
+        draft_temperature: the drafter's; None: each sequence's own.
+        vocabulary: the drafter's own tokens, so that accepted ones outside it count as recovered.
+        dynamic_tokens: a source as `rdk_cuda.RecentTokens`, called before each drafted token with
+            the sequences so far, drafts of the step included. Returns target ids `[B, C]`, -1 for
+            none, from which this token may be drafted besides what the affinity reaches (DESIGN
+            section 2). The drafter has to return its hidden state.
+        full_head: weight `[V_t, d]` and bias `[V_t]` (or None) for the logits of dynamic tokens;
+            None: the drafter's own, as a `HuggingFaceModel` has one.
+
+    Raises:
+        ValueError: sizes that do not agree.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from rdk_cuda.integrations.huggingface import HuggingFaceModel
+        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+        >>> config = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
+        >>> model = LlamaForCausalLM(config).eval()
+        >>> decoder = SpeculativeDecoder(HuggingFaceModel(model), HuggingFaceModel(model))
+        >>> tokens, statistics = decoder.generate([[5, 3], [7]], max_new_tokens=9, seeds=[1, 2])
+        >>> statistics.tokens
+        18
+    """
+
+    def __init__(
+        self,
+        target: CausalModel,
+        drafter: CausalModel | None = None,
+        affinity: Affinity | None = None,
+        *,
+        draft_length: int = 4,
+        draft_temperature: float | None = None,
+        vocabulary: Vocabulary | None = None,
+        dynamic_tokens: DynamicTokens | None = None,
+        full_head: tuple[Tensor, Tensor | None] | None = None,
+    ) -> None:
+        if affinity is None:
+            affinity = Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
+        if drafter is target:
+            raise ValueError(
+                "SpeculativeDecoder: target and drafter are one object, but each reads its own "
+                "tokens; wrap the model twice"
+            )
+        sizes = affinity.target_size, affinity.draft_size
+        found = target.vocabulary_size, drafter.vocabulary_size if drafter else sizes[1]
+        if found != sizes:
+            raise ValueError(
+                f"SpeculativeDecoder: target and drafter predict {found[0]} and {found[1]} tokens, "
+                f"the affinity leads from {sizes[1]} drafter tokens to {sizes[0]} target tokens"
+            )
+        if draft_length < 0 or (drafter is None) != (draft_length == 0):
+            raise ValueError(
+                f"SpeculativeDecoder: draft_length is {draft_length}; needs at least 1 with a "
+                "drafter, and 0 without one"
+            )
+        if draft_temperature is not None and not 0 <= draft_temperature < math.inf:
+            raise ValueError(
+                f"SpeculativeDecoder: draft_temperature is {draft_temperature}; needs to be finite "
+                "and at least 0, or None for each sequence's own"
+            )
+        self.target, self.drafter = target, drafter
+        self.affinity = affinity.to(target.device)
+        self.draft_length, self.draft_temperature = draft_length, draft_temperature
+        self.dynamic_tokens = dynamic_tokens
+        self.full_head = self._checked_full_head(full_head)
+        self._pruned = set() if vocabulary is None else set(vocabulary.pruned.tolist())
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: Integers,
+        temperature: Numbers = 1.0,
+        seeds: Integers | None = None,
+        eos: int | Collection[int] | Sequence[Collection[int]] | None = None,
+        on_tokens: Callable[[int, list[int], list[Kind]], None] | None = None,
+        process: Process | None = None,
+        stop: Stop | None = None,
+    ) -> Generation:
+        """Continue every prompt to one of its end tokens or to `max_new_tokens`.
+
+        Args:
+            prompts: B lists of target ids, none empty.
+            max_new_tokens, temperature: one for all or one each; temperature 0 is exactly greedy.
+            seeds: one each, and a sequence's output depends on no other; or one int, from which
+                each sequence gets its own. None: from torch's default generator.
+            eos: an end token, a set of them, or a list with one set for each sequence.
+            on_tokens: called with (sequence, tokens, kinds) as soon as they are decided.
+            process: changes the target's logits, as truncation or a penalty does. The output then
+                has the distribution of what it returns, which for each row has to be a function of
+                that row and the tokens before it alone.
+            stop: called behind every token that is decided with the sequence and all its tokens,
+                prompt included; if it says True, the sequence ends there.
+
+        Raises:
+            ValueError: arguments that do not fit.
+            RuntimeError: the target's logits are no distribution: NaN or +inf, or none finite.
+        """
+        batch = Batch.of(
+            prompts,
+            max_new_tokens,
+            temperature,
+            self.draft_temperature,
+            seeds,
+            eos,
+            self.affinity.device,
+        )
+        # The last token is decided but never read.
+        longest = max((s.full_length - 1 for s in batch.sequences), default=0)
+        if longest > self.target.context:
+            raise ValueError(
+                f"SpeculativeDecoder.generate: prompt and max_new_tokens take {longest} tokens of "
+                f"the target's context of {self.target.context:.0f}; shorten one of them"
+            )
+        statistics = Statistics.empty(self.draft_length)
+        models = [model for model in (self.target, self.drafter) if model is not None]
+        for model in models:
+            model.reset(len(prompts))
+        while going_on := sum(s.room > 0 for s in batch.sequences):
+            with Range("step", going_on):
+                decided = self._step(batch, process)
+                for b, (s, new) in enumerate(zip(batch.sequences, decided, strict=True)):
+                    if s.room:
+                        ends = None if stop is None else partial(stop, b)
+                        kinds = self._kinds(new, s.drafts)[: s.extend(new, ends)]
+                        statistics.count(kinds, len(s.drafts))
+                        if on_tokens is not None:
+                            on_tokens(b, new[: len(kinds)], kinds)
+                # The newest token is decided but not read: the next pass begins with it.
+                read = [len(s.tokens) - 1 if s.room else 0 for s in batch.sequences]
+                with Range("cache update", len(read)):
+                    for model in models:
+                        model.rollback(read)
+        return Generation([s.new for s in batch.sequences], statistics)
+
+    def _step(self, batch: Batch, process: Process | None) -> list[list[int]]:
+        """What every sequence gains: its accepted drafts and the token that the target adds."""
+        draft = self._draft(batch)
+        keep = [len(s.drafts) + 1 if s.room else 0 for s in batch.sequences]
+        with Range("target forward", sum(keep)):
+            logits, _ = _feed(self.target, batch.sequences, keep)
+        if process is not None:
+            logits = process(batch.sequences, logits)
+        with Range("verify", sum(len(s.drafts) for s in batch.sequences)):
+            tokens, accepted = functional.verify(logits, draft, self.affinity, batch.temperature)
+            rows, lengths = tokens.tolist(), accepted.tolist()
+        mark("accepted", sum(lengths))
+        return [row[: length + 1] for row, length in zip(rows, lengths, strict=True)]
+
+    def _draft(self, batch: Batch) -> Draft:
+        """Up to K drafts for each sequence that has room for them and for the target's token."""
+        sequences, device = batch.sequences, self.affinity.device
+        positions = torch.tensor(
+            [len(s.tokens) for s in sequences], device=device, dtype=torch.int64
+        )
+        step: dict[str, Any] = {"seeds": batch.seeds, "positions": positions}
+        link = {**step, "temperature": batch.draft_temperature}
+        drafts: list[Draft] = []
+        for s in sequences:
+            s.drafts = []
+        context = self.drafter.context if self.drafter else 0
+        # A sequence goes on while it has drafted every place so far, leaves one for the target, and
+        # the drafter can read it.
+        while any(
+            keep := [
+                int(
+                    len(s.drafts) == len(drafts) < min(self.draft_length, s.room - 1)
+                    and len(s.tokens) + len(s.drafts) <= context
+                )
+                for s in sequences
+            ]
+        ):
+            with Range("drafter forward", sum(keep)):
+                logits, hidden = _feed(cast(CausalModel, self.drafter), sequences, keep)
+                logits = logits[:, 0].to(device)
+            dynamic = self._dynamic(sequences, hidden, logits)
+            with Range("draft", sum(keep)):
+                drafts.append(functional.draft(logits, self.affinity, **link, **dynamic))
+            link = {"after": drafts[-1]}
+            for b, token in enumerate(drafts[-1].tokens[:, 0].tolist()):
+                if keep[b] and token >= 0:  # -1, no distribution here: this draft ends
+                    sequences[b].drafts.append(token)
+        longest = max(len(s.drafts) for s in sequences)
+        padded = [s.drafts + [-1] * (longest - len(s.drafts)) for s in sequences]
+        tokens = torch.tensor(padded, dtype=torch.int64, device=device)
+        if longest == 0:
+            return Draft.without_distribution(tokens, **step)
+        return replace(Draft.join(drafts[:longest]), tokens=tokens)
+
+    def _dynamic(
+        self, sequences: Sequence[Continuation], hidden: Tensor | None, logits: Tensor
+    ) -> dict[str, Any]:
+        if self.dynamic_tokens is None or self.full_head is None:
+            return {}
+        if hidden is None:
+            raise ValueError(
+                "SpeculativeDecoder: dynamic_tokens need a drafter that gives hidden states, but "
+                "its feed() returned none (HuggingFaceModel: return_hidden=True)"
+            )
+        weight, bias = self.full_head
+        tokens = self.dynamic_tokens([s.tokens + s.drafts for s in sequences]).int()
+        tokens = tokens.to(weight.device)
+        with Range("gather logits", tokens.shape[1]):
+            gathered = functional.gather_logits(hidden[:, 0], weight, tokens, bias)
+        return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
+
+    def _checked_full_head(
+        self, full_head: tuple[Tensor, Tensor | None] | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        if self.dynamic_tokens is None:
+            if full_head is not None:
+                raise ValueError(
+                    "SpeculativeDecoder: full_head is for the logits of dynamic tokens; give "
+                    "dynamic_tokens too, or leave it out"
+                )
+            return None
+        if full_head is None:
+            full_head = getattr(self.drafter, "full_head", None)
+        if full_head is None:
+            raise ValueError(
+                "SpeculativeDecoder: dynamic_tokens need the full head for their logits, and the "
+                "drafter has none of its own; pass full_head=(weight [V_t, d], bias or None)"
+            )
+        rows = full_head[0].shape[0]
+        if rows != self.affinity.target_size:
+            raise ValueError(
+                f"SpeculativeDecoder: full_head has {rows} rows; needs one for each of the "
+                f"{self.affinity.target_size} target tokens"
+            )
+        return full_head
+
+    def _kinds(self, new: Sequence[int], drafts: Sequence[int]) -> list[Kind]:
+        kinds: list[Kind] = ["recovered" if t in self._pruned else "accepted" for t in new[:-1]]
+        return [*kinds, "corrected" if len(kinds) < len(drafts) else "bonus"]
+
+
+def _feed(model: CausalModel, sequences: Sequence[Continuation], keep: Sequence[int]) -> Output:
+    """Let a model read what it has not read yet, drafts included, where a prediction is wanted."""
+    unread = [
+        (s.tokens + s.drafts)[read:] if kept else []
+        for s, read, kept in zip(sequences, model.lengths, keep, strict=True)
+    ]
+    return model.feed(unread, keep)

@@ -1,0 +1,250 @@
+"""Which pruned tokens a row offers by name (DESIGN section 2, "Dynamic tokens").
+
+A *source* of dynamic tokens is any function from the sequences so far to target ids `[B, C]`, -1
+for none. `RecentTokens` is one, a `SuccessorTable` another, and `CombinedTokens` makes one of
+several.
+
+For a decoder to stay lossless a source may look at anything that is known before the token is
+drawn: the context, earlier drafts of the same step, rejected ones of the steps before (DESIGN
+section 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..vocabulary import Vocabulary
+
+__all__ = [
+    "CombinedTokens",
+    "Contexts",
+    "DynamicTokens",
+    "RecentTokens",
+    "distinct_tokens",
+    "is_pruned",
+    "newest_first",
+]
+
+Contexts: TypeAlias = Sequence[Sequence[int]] | Tensor
+"""B sequences of target ids, or a padded `[B, L]` tensor of them with the newest last."""
+
+DynamicTokens = Callable[[Sequence[Sequence[int]]], Tensor]
+"""A source: from B sequences of target ids to `[B, C]` integers, -1 for an unused column."""
+
+
+class RecentTokens:
+    """The pruned tokens that a sequence has had lately: names and identifiers come again.
+
+    Args:
+        vocabulary: the drafter's own tokens; only the others are offered.
+        width: C, how many columns each row has. The oldest tokens are left out, not the newest.
+        window: how many of a sequence's last tokens are looked at.
+        device: where the result is made, and where contexts are if they are a tensor.
+
+    Raises:
+        ValueError: a width or window below 1.
+
+    Example:
+        >>> vocabulary = Vocabulary([0, 1], target_size=10)
+        >>> recent = RecentTokens(vocabulary, width=3)
+        >>> recent([[7, 0, 9, 7, 1], [0, 4]])
+        tensor([[ 7,  9, -1],
+                [ 4, -1, -1]], dtype=torch.int32)
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        width: int = 64,
+        window: int = 256,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if width < 1 or window < 1:
+            raise ValueError(
+                f"RecentTokens: width is {width} and window {window}; both need to be at least 1"
+            )
+        self.width, self.window = width, window
+        self.allowed = is_pruned(vocabulary, device)
+
+    def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
+        """The distinct pruned tokens among each sequence's last `window`, newest first.
+
+        Args:
+            contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers. Ids
+                outside the vocabulary are passed over.
+            lengths: `[B]` integers, how many tokens of each row of the tensor are the sequence's;
+                L if absent.
+
+        Returns:
+            `[B, width]` int32, -1 where there are no more. For tensors nothing is read back from
+            the device.
+
+        Raises:
+            ValueError: shapes or dtypes that do not fit.
+        """
+        device = self.allowed.device
+        candidates = newest_first("RecentTokens", contexts, lengths, self.window, device)
+        return distinct_tokens(candidates, self.allowed, self.width)
+
+
+class CombinedTokens:
+    """Several sources as one: what the first names, then what the second adds, each token once.
+
+    Where the width does not hold everything, the last sources lose. So put recent tokens before a
+    `SuccessorTable`, which can fill any width, and give them a small one of their own where columns
+    are few: in 32 or 64 columns the 8 newest recent tokens did better before a table than more or
+    none. Columns that no source fills are -1, behind the others.
+
+    Args:
+        sources: at least one. They are called in this order with what this is called with.
+        vocabulary: the drafter's own tokens; only the others are offered.
+        width: C, how many columns each row has.
+        device: where the result is made.
+
+    Raises:
+        ValueError: no source, or a width below 1.
+
+    Example:
+        >>> vocabulary = Vocabulary([0, 1], target_size=10)
+        >>> recent = RecentTokens(vocabulary, width=2)
+        >>> always = lambda contexts: torch.tensor([[5, 9]] * len(contexts))
+        >>> CombinedTokens([recent, always], vocabulary, width=3)([[7, 0, 9], [0, 4]])
+        tensor([[9, 7, 5],
+                [4, 5, 9]], dtype=torch.int32)
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Callable[..., Tensor]],
+        vocabulary: Vocabulary,
+        width: int = 128,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not sources or width < 1:
+            raise ValueError(
+                f"CombinedTokens: there are {len(sources)} sources and width is {width}; both "
+                "need to be at least 1"
+            )
+        self.sources, self.width = tuple(sources), width
+        self.allowed = is_pruned(vocabulary, device)
+
+    def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
+        """The distinct pruned tokens that the sources name, in their order.
+
+        Args:
+            contexts, lengths: as of `RecentTokens`; sources see lengths only if they are given.
+
+        Returns:
+            `[B, width]` int32, -1 where there are no more. Reads nothing back from the device.
+
+        Raises:
+            ValueError: what a source returns is not `[B, n]` integers.
+        """
+        given = (contexts,) if lengths is None else (contexts, lengths)
+        named = [source(*given) for source in self.sources]
+        for place, tokens in enumerate(named):
+            if tokens.dim() != 2 or len(tokens) != len(contexts) or not _is_integer(tokens):
+                raise ValueError(
+                    f"CombinedTokens: sources[{place}] returned shape {list(tokens.shape)} and "
+                    f"dtype {tokens.dtype}; needs integers [B, n] with B = {len(contexts)}"
+                )
+        candidates = torch.cat([tokens.to(self.allowed.device) for tokens in named], dim=1)
+        return distinct_tokens(candidates, self.allowed, self.width)
+
+
+def newest_first(
+    source: str,
+    contexts: Contexts,
+    lengths: Tensor | None,
+    window: int,
+    device: torch.device,
+) -> Tensor:
+    """The last `window` tokens of each sequence in reverse, for sources to look at.
+
+    Args:
+        source: what errors are said to come from.
+        contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers.
+        lengths: `[B]` integers, how many tokens of each row of the tensor are the sequence's.
+        device: for sequences; a tensor stays on its own.
+
+    Returns:
+        `[B, n]` integers with n <= `window`, -1 behind the oldest. Of a tensor nothing is read
+        back from the device.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit.
+    """
+    if isinstance(contexts, Tensor):
+        return _reversed_rows(source, contexts, lengths, window)
+    if lengths is not None:
+        raise ValueError(f"{source}: lengths belong to a padded tensor; sequences have one")
+    reversed_ = [context[-window:][::-1] for context in contexts]
+    longest = max(map(len, reversed_), default=0)
+    padded = [[*ids, *[-1] * (longest - len(ids))] for ids in reversed_]
+    return torch.tensor(padded, dtype=torch.int64, device=device).view(len(padded), longest)
+
+
+def _reversed_rows(source: str, contexts: Tensor, lengths: Tensor | None, window: int) -> Tensor:
+    if contexts.dim() != 2 or not _is_integer(contexts):
+        raise ValueError(
+            f"{source}: contexts has shape {list(contexts.shape)} and dtype "
+            f"{contexts.dtype}; needs integers [B, L], or a list of sequences"
+        )
+    batch, length = contexts.shape
+    if lengths is None:
+        lengths = torch.full((batch,), length, device=contexts.device, dtype=torch.int64)
+    if lengths.shape != (batch,) or not _is_integer(lengths):
+        raise ValueError(
+            f"{source}: lengths has shape {list(lengths.shape)} and dtype "
+            f"{lengths.dtype}; needs integers [B] = [{batch}]"
+        )
+    back = torch.arange(1, min(window, length) + 1, device=contexts.device)
+    place = lengths.clamp(max=length)[:, None] - back
+    return contexts.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)
+
+
+def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
+    """The first `width` distinct allowed tokens of each row, in the order of the candidates.
+
+    Args:
+        candidates: `[..., n]` integer target ids; ids outside `[0, V_t)` are passed over.
+        allowed: `[V_t]` bool, on the same device.
+
+    Returns:
+        `[..., width]` int32, -1 where there are no more.
+
+    Example:
+        >>> allowed = torch.tensor([True, False, True, True])
+        >>> distinct_tokens(torch.tensor([3, 1, 3, -1, 0, 2]), allowed, width=2)
+        tensor([3, 0], dtype=torch.int32)
+    """
+    inside = (candidates >= 0) & (candidates < allowed.numel())
+    offered = inside & allowed[candidates.where(inside, 0)]
+    # A stable sort brings equal tokens together, the first one in front.
+    tokens, order = candidates.sort(dim=-1, stable=True)
+    new = torch.ones_like(tokens, dtype=torch.bool)
+    new[..., 1:] = tokens[..., 1:] != tokens[..., :-1]
+    chosen = offered & torch.zeros_like(new).scatter(-1, order, new)
+    # What is not chosen goes to one column more, which is cut off.
+    column = (chosen.cumsum(-1) - 1).clamp(max=width).where(chosen, width)
+    result = torch.full(
+        (*candidates.shape[:-1], width + 1), -1, device=candidates.device, dtype=torch.int64
+    )
+    return result.scatter(-1, column, candidates.long())[..., :width].int().contiguous()
+
+
+def is_pruned(vocabulary: Vocabulary, device: torch.device | str = "cpu") -> Tensor:
+    """`[V_t]` bool, as `distinct_tokens` takes it."""
+    pruned = torch.zeros(vocabulary.target_size, dtype=torch.bool, device="cpu")
+    pruned[vocabulary.pruned] = True
+    return pruned.to(device)
+
+
+def _is_integer(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.int32, torch.int64)

@@ -1,0 +1,403 @@
+"""Which pruned tokens are likely to follow the last one: a source of dynamic tokens.
+
+Corpus counts, or mean target probabilities, become a table of each token's likeliest pruned
+successors, which is looked up on the device (DESIGN section 2, "Dynamic tokens"):
+
+    counts = SuccessorCounts(vocabulary.target_size)
+    for document in documents:
+        counts.add(document)
+    table = SuccessorTable.from_counts(counts, vocabulary, width=64)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..files import TensorFile
+from ..vocabulary import Vocabulary
+from .sources import (
+    CombinedTokens,
+    Contexts,
+    RecentTokens,
+    is_pruned,
+    newest_first,
+)
+
+__all__ = ["SuccessorCounts", "SuccessorTable", "recent_and_successors"]
+
+_PENDING = 1 << 22  # pairs that wait to be merged at once, 64 MB
+
+
+class SuccessorCounts:
+    """How often each token follows each other one, in bounded memory.
+
+    Exact while no more than `max_pairs` distinct pairs have occurred. From then on approximate: at
+    each merge, of some million pairs, the distinct pairs with the smallest weight are forgotten,
+    among equals an even selection over the vocabulary, and if they occur again they start from 0.
+    So a pair's weight is never too large, and that of a frequent pair hardly too small. The same
+    calls give the same counts.
+
+    Args:
+        vocabulary_size: V, of the target.
+        max_pairs: how many distinct pairs are held; each takes 16 bytes. A merge takes about 100
+            for each of these and of those that are new, 1.5 GB at most with the default.
+
+    Attributes:
+        exact: whether no pair has been forgotten.
+
+    Raises:
+        ValueError: a vocabulary size outside 1 to 2^31 - 1, or `max_pairs` outside that range.
+
+    Example:
+        >>> counts = SuccessorCounts(vocabulary_size=10)
+        >>> counts.add([1, 7, 1, 7, 1, 8])
+        >>> [pair.tolist() for pair in counts.pairs()]
+        [[1, 1, 7], [7, 8, 1], [2.0, 1.0, 2.0]]
+    """
+
+    def __init__(self, vocabulary_size: int, max_pairs: int = 1 << 23) -> None:
+        if not (1 <= vocabulary_size < 2**31 and 1 <= max_pairs < 2**31):
+            raise ValueError(
+                f"SuccessorCounts: vocabulary_size is {vocabulary_size} and max_pairs {max_pairs}; "
+                "both need 1 to 2^31 - 1"
+            )
+        self.vocabulary_size, self.max_pairs = vocabulary_size, max_pairs
+        self.exact = True
+        # A pair is last * V + next. Those held are ascending and distinct.
+        nothing = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._held = nothing, nothing.double()
+        self._pending: list[tuple[Tensor, Tensor]] = []
+        self._pending_pairs = 0
+
+    def add(self, tokens: Sequence[int] | Tensor) -> None:
+        """Counts the pairs of neighbours in one document.
+
+        Args:
+            tokens: `[n]` integer target ids, any n; a document of fewer than two has no pairs.
+
+        Raises:
+            ValueError: another shape or dtype, or an id outside `[0, V)`; nothing is counted then.
+        """
+        ids = torch.as_tensor(tokens, device="cpu")
+        if ids.numel():  # without elements, a list has no dtype
+            ids = self._checked_ids("add", "tokens", ids, dims=1)
+            ones = torch.ones(max(ids.numel() - 1, 0), dtype=torch.float64, device="cpu")
+            self._add(ids[:-1] * self.vocabulary_size + ids[1:], ones)
+
+    def add_probs(self, last_tokens: Tensor, targets: Tensor, probs: Tensor) -> None:
+        """Adds the target's probabilities instead of what the corpus happens to have.
+
+        Args:
+            last_tokens: `[n]` integers, the last token of each context.
+            targets: `[n, m]` integers, some next tokens, as the target's likeliest.
+            probs: `[n, m]` floats, what the target gives to them.
+
+        Raises:
+            ValueError: other shapes or dtypes, an id outside `[0, V)`, or a probability that is
+                negative, infinite or NaN; nothing is added then.
+
+        Example:
+            >>> counts = SuccessorCounts(vocabulary_size=10)
+            >>> targets, probs = torch.tensor([[8, 7]]), torch.tensor([[0.5, 0.0]])
+            >>> counts.add_probs(torch.tensor([1]), targets, probs)
+            >>> [pair.tolist() for pair in counts.pairs()]
+            [[1], [8], [0.5]]
+        """
+        last = self._checked_ids("add_probs", "last_tokens", last_tokens, dims=1)
+        following = self._checked_ids("add_probs", "targets", targets, dims=2)
+        if not (len(last) == len(following) and following.shape == probs.shape):
+            raise ValueError(
+                f"SuccessorCounts.add_probs: last_tokens has shape {list(last.shape)}, targets "
+                f"{list(following.shape)} and probs {list(probs.shape)}; needs [n], [n, m], [n, m]"
+            )
+        weights = probs.detach().to("cpu", torch.float64)
+        if not bool(((weights >= 0) & weights.isfinite()).all()):
+            raise ValueError(
+                "SuccessorCounts.add_probs: probs holds a number that is negative, infinite or "
+                "NaN; needs probabilities"
+            )
+        likely = weights > 0
+        self._add((last[:, None] * self.vocabulary_size + following)[likely], weights[likely])
+
+    def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All pairs held: last token, next token (int64, ascending by both), weight (float64)."""
+        self._merge()
+        pairs, weights = self._held
+        return pairs // self.vocabulary_size, pairs % self.vocabulary_size, weights.clone()
+
+    def _checked_ids(self, method: str, name: str, ids: Tensor, dims: int) -> Tensor:
+        integers = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+        if ids.dim() != dims or not integers:
+            raise ValueError(
+                f"SuccessorCounts.{method}: {name} has shape {list(ids.shape)} and dtype "
+                f"{ids.dtype}; needs integers {'[n]' if dims == 1 else '[n, m]'}"
+            )
+        ids = ids.detach().to("cpu", torch.int64)
+        outside = (ids < 0) | (ids >= self.vocabulary_size)
+        if bool(outside.any()):
+            at = outside.nonzero()[0].tolist()
+            raise ValueError(
+                f"SuccessorCounts.{method}: {name}{at} is {int(ids[tuple(at)])}; needs a target id "
+                f"in [0, {self.vocabulary_size})"
+            )
+        return ids
+
+    def _add(self, pairs: Tensor, weights: Tensor) -> None:
+        self._pending.append((pairs, weights))
+        self._pending_pairs += len(pairs)
+        if self._pending_pairs >= _PENDING:
+            self._merge()
+
+    def _merge(self) -> None:
+        if not self._pending:
+            return
+        pairs, weights = map(torch.cat, zip(self._held, *self._pending, strict=True))
+        self._pending, self._pending_pairs = [], 0
+        # Stable, so that equal pairs are added up in the order in which they came.
+        pairs, order = pairs.sort(stable=True)
+        pairs, place = pairs.unique_consecutive(return_inverse=True)
+        sums = torch.zeros(len(pairs), dtype=torch.float64, device="cpu")
+        weights = sums.index_add_(0, place, weights[order])
+        if len(pairs) > self.max_pairs:
+            kept = _heaviest(weights, self.max_pairs)
+            pairs, weights, self.exact = pairs[kept], weights[kept], False
+        self._held = pairs, weights
+
+
+def _heaviest(weights: Tensor, count: int) -> Tensor:
+    """A mask of the `count` largest weights; of equals, evenly many everywhere."""
+    forgotten = weights.kthvalue(len(weights) - count).values  # the largest of them
+    chosen, equal = weights > forgotten, (weights == forgotten).nonzero()[:, 0]
+    room = count - int(chosen.sum())
+    chosen[equal[torch.arange(room, device="cpu") * len(equal) // room]] = True
+    return chosen
+
+
+class SuccessorTable:
+    """The likeliest pruned successors of each token, best first: a source of dynamic tokens.
+
+    Kept as CSR, 4 bytes for each successor and for each target token.
+
+    Args:
+        offsets: `[V_t + 1]` int32, where the successors of each token begin and end.
+        tokens: `[nnz]` int32 target ids, distinct within a row.
+        width: C, how many columns a result has: no row is longer, and many may be shorter.
+
+    Raises:
+        ValueError: dtypes, shapes, offsets that fall, ids outside `[0, V_t)`, a token twice in a
+            row, or a row longer than the width.
+
+    Example:
+        >>> vocabulary = Vocabulary([0, 1], target_size=10)
+        >>> counts = SuccessorCounts(vocabulary.target_size)
+        >>> counts.add([1, 7, 1, 8, 1, 8, 0])
+        >>> table = SuccessorTable.from_counts(counts, vocabulary, width=3)
+        >>> table([[5, 1], [8]])
+        tensor([[ 8,  7, -1],
+                [-1, -1, -1]], dtype=torch.int32)
+    """
+
+    def __init__(self, offsets: Tensor, tokens: Tensor, width: int) -> None:
+        _check_table(offsets, tokens, width)
+        self.offsets, self.tokens, self.width = offsets, tokens, width
+
+    @classmethod
+    def from_counts(
+        cls, counts: SuccessorCounts, vocabulary: Vocabulary, width: int = 64
+    ) -> SuccessorTable:
+        """The up to `width` heaviest pruned successors of each token; of equals the lowest ids.
+
+        Raises:
+            ValueError: counts over a vocabulary of another size, or a width outside 1 to V_t.
+        """
+        size = vocabulary.target_size
+        if counts.vocabulary_size != size:
+            raise ValueError(
+                f"SuccessorTable.from_counts: counts has {counts.vocabulary_size} tokens and "
+                f"vocabulary {size} target tokens; needs the same"
+            )
+        _check_width(width, size)
+        last, following, weights = counts.pairs()
+        offered = is_pruned(vocabulary)[following]
+        last, following, weights = last[offered], following[offered], weights[offered]
+        # Both sorts are stable: by last token, then the heaviest first, then the lowest id.
+        order = weights.argsort(descending=True, stable=True)
+        order = order[last[order].argsort(stable=True)]
+        offsets = _offsets(torch.bincount(last, minlength=size))
+        return cls(*_cut_rows(offsets, following[order].int(), width), width)
+
+    def narrowed(self, width: int) -> SuccessorTable:
+        """A table of the first `width` columns.
+
+        Raises:
+            ValueError: a width outside 1 to this table's.
+        """
+        if not 1 <= width <= self.width:
+            raise ValueError(
+                f"SuccessorTable.narrowed: width is {width}; needs 1 to the table's, {self.width}"
+            )
+        return self._unchecked(*_cut_rows(self.offsets, self.tokens, width), width)
+
+    def to(self, device: torch.device | str) -> SuccessorTable:
+        """The table on another device."""
+        return self._unchecked(self.offsets.to(device), self.tokens.to(device), self.width)
+
+    def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
+        """The successors of each sequence's last token.
+
+        Args:
+            contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers on the
+                table's device.
+            lengths: `[B]` integers, how many tokens of each row of the tensor are the sequence's;
+                L if absent.
+
+        Returns:
+            `[B, width]` int32, best first, -1 where there are no more: everywhere for an empty
+            sequence or a last id outside `[0, V_t)`. For tensors nothing is read back from the
+            device.
+
+        Raises:
+            ValueError: shapes or dtypes that do not fit.
+        """
+        device = self.offsets.device
+        last = newest_first("SuccessorTable", contexts, lengths, 1, device)
+        if last.numel() == 0 or self.tokens.numel() == 0:
+            return torch.full((len(last), self.width), -1, dtype=torch.int32, device=device)
+        known = (last >= 0) & (last < self.offsets.numel() - 1)
+        row = last.where(known, 0)
+        place = self.offsets[row] + torch.arange(self.width, device=device)
+        used = known & (place < self.offsets[row + 1])
+        return self.tokens[place.where(used, 0)].where(used, -1)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes a safetensors file, whole or not at all; `load` gives the same table back."""
+        tensors = {"offsets": self.offsets, "tokens": self.tokens}
+        _FILE.write(Path(path), tensors, {**_sizes(tensors), "width": self.width})
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> SuccessorTable:
+        """Reads what `save` wrote, checks all of it, and moves it to `device`.
+
+        Raises:
+            ValueError: the file is truncated, altered, of another kind or of a newer version.
+            OSError: it cannot be opened.
+        """
+        tensors, metadata = _FILE.read(Path(path))
+        _FILE.check_sizes(Path(path), metadata, _sizes(tensors))
+        width = metadata.get("width")
+        try:
+            if width is None or not width.isdecimal():
+                raise ValueError(f"the file says width = {width}; needs a number")
+            return cls(**tensors, width=int(width)).to(device)
+        except ValueError as error:
+            raise ValueError(f"SuccessorTable.load: {path}: {error}") from error
+
+    @classmethod
+    def _unchecked(cls, offsets: Tensor, tokens: Tensor, width: int) -> SuccessorTable:
+        table = cls.__new__(cls)
+        table.offsets, table.tokens, table.width = offsets, tokens, width
+        return table
+
+
+def recent_and_successors(
+    vocabulary: Vocabulary,
+    successors: SuccessorTable | None,
+    *,
+    width: int = 128,
+    recent: int = 32,
+    window: int = 256,
+) -> CombinedTokens:
+    """The recommended source: some recent pruned tokens, then successors of the last token.
+
+    Args:
+        vocabulary: the drafter's own tokens.
+        successors: None where there is no table; recent tokens may then take all columns.
+        width: C, columns of each row.
+        recent: how many of them recent tokens have for their own.
+        window: how many of a sequence's last tokens are recent.
+
+    Example:
+        >>> vocabulary = Vocabulary([0, 1], target_size=10)
+        >>> counts = SuccessorCounts(vocabulary.target_size)
+        >>> counts.add([1, 7, 1, 8])
+        >>> table = SuccessorTable.from_counts(counts, vocabulary, width=2)
+        >>> recent_and_successors(vocabulary, table, width=4)([[9, 1]])
+        tensor([[ 9,  7,  8, -1]], dtype=torch.int32)
+    """
+    if successors is None:
+        return CombinedTokens([RecentTokens(vocabulary, width, window)], vocabulary, width)
+    newest = RecentTokens(vocabulary, min(recent, width), window)
+    return CombinedTokens([newest, successors], vocabulary, width)
+
+
+_FILE = TensorFile("SuccessorTable", "rdk_cuda.successors", 1, ("offsets", "tokens"), ValueError)
+
+
+def _sizes(tensors: dict[str, Tensor]) -> dict[str, int]:
+    return {
+        "target_size": tensors["offsets"].numel() - 1,
+        "successors": tensors["tokens"].numel(),
+    }
+
+
+def _offsets(lengths: Tensor) -> Tensor:
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+
+
+def _ranks(offsets: Tensor, count: int) -> Tensor:
+    """The place of each of the `count` entries in its row."""
+    starts = offsets[:-1].repeat_interleave(offsets.diff(), output_size=count)
+    return torch.arange(count, device=offsets.device) - starts
+
+
+def _cut_rows(offsets: Tensor, tokens: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    lengths = offsets.diff().clamp(max=width)
+    return _offsets(lengths), tokens[_ranks(offsets, tokens.numel()) < width]
+
+
+def _check_width(width: int, size: int) -> None:
+    """A file's width decides how much memory a lookup takes, so it has a bound."""
+    if not 1 <= width <= size:
+        raise ValueError(f"SuccessorTable: width is {width}; needs 1 to V_t = {size}")
+
+
+def _check_table(offsets: Tensor, tokens: Tensor, width: int) -> None:
+    for name, tensor in (("offsets", offsets), ("tokens", tokens)):
+        if not isinstance(tensor, Tensor) or tensor.dtype != torch.int32 or tensor.dim() != 1:
+            got = (tensor.dtype, list(tensor.shape)) if isinstance(tensor, Tensor) else tensor
+            raise ValueError(f"SuccessorTable: {name} is {got}; needs a 1-D int32 tensor")
+    size, count = offsets.numel() - 1, tokens.numel()
+    if size < 1:
+        raise ValueError(f"SuccessorTable: offsets has {size + 1} entries; needs V_t + 1 >= 2")
+    _check_width(width, size)
+    lengths = offsets.long().diff()
+    if int(offsets[0]) != 0 or int(offsets[-1]) != count or int(lengths.min()) < 0:
+        raise ValueError(
+            f"SuccessorTable: offsets runs from {int(offsets[0])} to {int(offsets[-1])}, its "
+            f"smallest step is {int(lengths.min())}; needs to rise from 0 to the number of "
+            f"tokens, {count}"
+        )
+    if int(lengths.max()) > width:
+        raise ValueError(
+            f"SuccessorTable: row {int(lengths.argmax())} has {int(lengths.max())} tokens; needs "
+            f"at most width = {width}"
+        )
+    outside = (tokens < 0) | (tokens >= size)
+    if bool(outside.any()):
+        at = int(outside.nonzero()[0])
+        raise ValueError(
+            f"SuccessorTable: tokens[{at}] is {int(tokens[at])}; needs a target id in [0, {size})"
+        )
+    rows = torch.arange(size, device=offsets.device).repeat_interleave(lengths)
+    entries = (rows * size + tokens).sort().values
+    twice = entries[1:][entries[1:] == entries[:-1]]
+    if twice.numel():
+        row, token = divmod(int(twice[0]), size)
+        raise ValueError(
+            f"SuccessorTable: row {row} has token {token} twice; needs each at most once"
+        )

@@ -1,0 +1,125 @@
+"""How much of a draft the target accepts: the mean of `sum_x min(p, q)`, exact, not sampled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..calibration.drafter import FullHead, PrunedDrafter
+from ..calibration.recording.reading import Read
+from ..calibration.recording.windows import Window
+from ..functional import redistribute
+
+__all__ = ["Bootstrap", "Interval", "acceptance", "measure_acceptance", "recovered_share"]
+
+RESAMPLES = 4000
+COVERAGE = 0.95
+
+
+class Interval(NamedTuple):
+    """An estimate with the ends of its 95 % interval; NaN where the data cannot tell."""
+
+    value: float
+    low: float
+    high: float
+
+
+@torch.no_grad()
+def measure_acceptance(
+    read: Read,
+    full_head: FullHead,
+    drafters: Mapping[float, Sequence[PrunedDrafter]],
+    windows: Iterable[Window],
+) -> dict[float, Tensor]:
+    """Acceptance of drafters at the same positions of a text, at one or more temperatures.
+
+    Nothing of `V_t` width outlives a window. At temperature 0 it is the share of positions where
+    the greedy draft is the target's greedy choice (DESIGN section 2, "Temperature 0").
+
+    Args:
+        read: both models' view of token ids.
+        drafters: those of each temperature.
+        windows: all of one length.
+
+    Returns:
+        For each temperature `[drafters, windows, positions]` float32.
+    """
+    rates: dict[float, list[Tensor]] = {temperature: [] for temperature in drafters}
+    for window in windows:
+        ids = torch.tensor([window.ids], dtype=torch.int64, device="cpu")
+        logits, hidden = (rows[0].float().cpu() for rows in read(ids))
+        for temperature, chosen in drafters.items():
+            probs = target_probs(logits, temperature)
+            each = []
+            for drafter in chosen:
+                columns = drafter.columns(full_head, hidden, window.contexts)
+                q = redistribute(affinity=drafter.affinity, temperature=temperature, **columns)
+                each.append(acceptance(probs, q))
+            rates[temperature].append(torch.stack(each))
+    return {temperature: torch.stack(parts, dim=1) for temperature, parts in rates.items()}
+
+
+def target_probs(logits: Tensor, temperature: float) -> Tensor:
+    """The target's distribution `[n, V_t]`, one-hot on its first largest logit at 0."""
+    if temperature == 0:
+        return torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
+    return (logits.float() / temperature).softmax(-1)
+
+
+def acceptance(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+    """`sum_x min(p(x), q(x))` over the last dimension (DESIGN section 2)."""
+    return torch.minimum(target_probs, draft_probs).sum(-1)
+
+
+class Bootstrap:
+    """Intervals from resampled documents, the same resamples for everything (paired).
+
+    Positions of one document are alike, so whole documents are drawn, not positions.
+
+    Args:
+        documents: which document each window is from.
+    """
+
+    def __init__(self, documents: Sequence[int], *, seed: int) -> None:
+        of_position = torch.tensor(documents, dtype=torch.int64, device="cpu")
+        self.members, place = of_position.unique(return_inverse=True)
+        self.place = place
+        generator = torch.Generator().manual_seed(seed)
+        count = len(self.members)
+        draws = torch.randint(count, (RESAMPLES, count), generator=generator, device="cpu")
+        times = torch.zeros(draws.shape, dtype=torch.float64, device="cpu")
+        self.resamples = times.scatter_add_(1, draws, torch.ones_like(times))
+
+    def mean(self, rates: Tensor) -> Interval:
+        """The mean of `[windows, positions]`."""
+        return self.ratio(rates, torch.ones_like(rates))
+
+    def ratio(self, numerator: Tensor, denominator: Tensor) -> Interval:
+        """The ratio of two sums, over `[windows, positions]` each."""
+        top, bottom = self.by_document(numerator), self.by_document(denominator)
+        value = float(top.sum() / bottom.sum())
+        bottoms = self.resamples @ bottom
+        if len(self.members) < 2 or not bool((bottoms > 0).all()):
+            return Interval(value, math.nan, math.nan)
+        tail = (1 - COVERAGE) / 2
+        ends = torch.tensor([tail, 1 - tail], dtype=torch.float64, device="cpu")
+        low, high = (self.resamples @ top / bottoms).quantile(ends).tolist()
+        return Interval(value, low, high)
+
+    def by_document(self, rates: Tensor) -> Tensor:
+        """`[windows, positions]` summed to `[documents]`."""
+        sums = torch.zeros(len(self.members), dtype=torch.float64, device="cpu")
+        return sums.index_add_(0, self.place, rates.double().sum(1))
+
+
+def recovered_share(
+    bootstrap: Bootstrap, method: Tensor, pruned: Tensor, full: Tensor
+) -> Interval | None:
+    """What share of the acceptance lost to pruning a method wins back; None where none is lost."""
+    if not float((full - pruned).mean()) > 0:
+        return None
+    return bootstrap.ratio(method - pruned, full - pruned)

@@ -1,0 +1,381 @@
+"""What acceptance is worth: tokens for each pass of the target, the head's cost, and the speed-up.
+
+The formulas are those of Leviathan et al. 2023, section 3, without its assumption that all drafts
+of a step are accepted with one probability: the rates are those of consecutive positions.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .timing import (
+    Spread,
+    Watch,
+    contradiction,
+    spread,
+)
+
+__all__ = [
+    "HeadCost",
+    "Times",
+    "expected_accepted_length",
+    "measure_model_times",
+    "measure_times",
+    "speed_up",
+    "speed_up_curve",
+]
+
+ROUNDS = 15
+
+Number = TypeVar("Number", float, Tensor)
+
+
+def expected_accepted_length(rates: Tensor, draft_length: int) -> Tensor:
+    """How many of K drafts are accepted on average, where the first is at each position of a text.
+
+    `sum_{k=1..K} prod_{j<k} alpha_{t+j}`: the k-th draft counts if it and all before it are
+    accepted. Leviathan et al. 2023 (eq. 1) have one alpha for all, which says too little where
+    easy positions stand together.
+
+    The rates are measured along the text itself (teacher forced), as if accepted drafts were
+    distributed as the target's tokens are. Accepted ones are the likelier tokens, after which
+    predicting is a little easier or harder; so this is an approximation, exact where `min(p, q)`
+    is proportional to p.
+
+    Args:
+        rates: `[..., positions]` acceptance rates of consecutive positions; of 0 and 1 when
+            drafting is greedy.
+        draft_length: K, 1 to the number of positions.
+
+    Returns:
+        `[..., positions - K + 1]`, in the dtype of the rates, from 0 to K.
+
+    Raises:
+        ValueError: another draft length, or rates that are not floating point.
+
+    Example:
+        >>> expected_accepted_length(torch.tensor([0.5, 0.5, 1.0]), draft_length=2)
+        tensor([0.7500, 1.0000])
+    """
+    positions = rates.shape[-1] if rates.dim() else 0
+    if not 1 <= draft_length <= positions or not rates.is_floating_point():
+        raise ValueError(
+            f"expected_accepted_length: draft_length is {draft_length} and rates {rates.dtype} of "
+            f"{positions} positions; needs floating-point rates of at least draft_length >= 1"
+        )
+    return rates.unfold(-1, draft_length, 1).cumprod(-1).sum(-1)
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """What a drafter's LM head reads and computes for a position.
+
+    Static rows are read once for a whole batch, dynamic ones for each position anew. Activations
+    and logits are left out: they are small beside the rows.
+
+    Attributes:
+        rows: of width d: all V_t of a full head, V_hot of a pruned one, V_hot + K with virtual
+            tokens.
+        hidden_size: d.
+        bytes_each: of one weight, 2 for bfloat16.
+        dynamic_columns: gathered rows, on average.
+        factored_rows, rank: further rows of a low-rank head, `[factored_rows, rank] @ [rank, d]`.
+
+    Example:
+        >>> full = HeadCost(rows=128256, hidden_size=4096)
+        >>> small = HeadCost(rows=32064 + 64, hidden_size=4096, dynamic_columns=64)
+        >>> full.bytes_read(), small.bytes_read()
+        (1050673152.0, 263716864.0)
+        >>> f"{small.flops / full.flops:.1%}"
+        '25.1%'
+    """
+
+    rows: int
+    hidden_size: int
+    bytes_each: int = 2
+    dynamic_columns: float = 0.0
+    factored_rows: int = 0
+    rank: int = 0
+
+    @property
+    def static_weights(self) -> int:
+        """Weights that every position needs."""
+        return self.rows * self.hidden_size + self.rank * (self.factored_rows + self.hidden_size)
+
+    @property
+    def dynamic_weights(self) -> float:
+        """Weights of the gathered rows of one position."""
+        return self.dynamic_columns * self.hidden_size
+
+    def bytes_read(self, batch: int = 1) -> float:
+        """Bytes of weights for one position, where `batch` of them are computed at once."""
+        return self.bytes_each * (self.static_weights / batch + self.dynamic_weights)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations for one position, two for each weight."""
+        return 2 * (self.static_weights + self.dynamic_weights)
+
+
+def speed_up(
+    accepted_length: Number,
+    draft_length: int,
+    *,
+    target_time: Number,
+    draft_time: Number,
+    alone_time: Number,
+) -> Number:
+    """Tokens a second, relative to the target decoding alone.
+
+        (1 + accepted) * alone_time / (target_time + K draft_time)
+
+    A step yields its accepted drafts and one token more. With `target_time = alone_time` and one
+    acceptance rate for all positions it is theorem 3.8 of Leviathan et al. 2023.
+
+    Args:
+        accepted_length: mean number of accepted drafts of a step, 0 to K. A number or a tensor,
+            as are the times.
+        draft_length: K.
+        target_time: of the target's pass over K + 1 tokens.
+        draft_time: of one drafted token, the drafter's head and sampling included.
+        alone_time: of the target's pass over one token, in the same unit.
+
+    Example:
+        >>> speed_up(3.0, 4, target_time=11.0, draft_time=1.25, alone_time=10.0)
+        2.5
+    """
+    return (1 + accepted_length) * alone_time / (target_time + draft_length * draft_time)
+
+
+def speed_up_curve(
+    accepted_length: float, draft_length: int, ratios: Tensor, *, relative_cost: float = 1.0
+) -> Tensor:
+    """The speed-up where the full drafter takes `ratios` of the target's time for a token.
+
+    The target's pass over K + 1 tokens is taken to cost as much as over one, which holds while
+    reading its weights is what takes the time.
+
+    Args:
+        accepted_length, draft_length: as of `speed_up`.
+        ratios: `[n]`, time of the full drafter over that of the target, one token each.
+        relative_cost: time of this drafter over that of the full one, as
+            `Times.draft_time(head) / Times.draft_time(full_head)`.
+
+    Returns:
+        `[n]`.
+
+    Example:
+        >>> speed_up_curve(3.0, 4, torch.tensor([0.0, 0.25]), relative_cost=0.5)
+        tensor([4.0000, 2.6667])
+    """
+    one = torch.ones_like(ratios)
+    return speed_up(
+        accepted_length * one,
+        draft_length,
+        target_time=one,
+        draft_time=relative_cost * ratios,
+        alone_time=one,
+    )
+
+
+@dataclass(frozen=True)
+class Times:
+    """Measured times in seconds, for one sequence.
+
+    Attributes:
+        draft_length: K.
+        target_alone: the target's pass over one token.
+        target_verify: its pass over K + 1 tokens.
+        drafter_body: the drafter's pass over one token, without its head.
+        head_weight: the drafter's head, for each weight that it reads.
+        rounds: the measurements that these are the medians of, if they were measured in turn.
+        doubt: a sentence, if others were at work meanwhile.
+
+    Example:
+        >>> times = Times(4, 10.0, 11.0, drafter_body=0.25, head_weight=1e-3)
+        >>> head = HeadCost(rows=100, hidden_size=10)
+        >>> times.draft_time(head), times.speed_up(3.0, head)
+        (1.25, 2.5)
+    """
+
+    draft_length: int
+    target_alone: float
+    target_verify: float
+    drafter_body: float
+    head_weight: float
+    rounds: tuple[Times, ...] = field(default=(), repr=False, compare=False)
+    doubt: str | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def contradiction(self) -> str | None:
+        """Why no speed-up can follow from these times, in a sentence; None where one can."""
+        each = [one.target_verify / one.target_alone for one in self.rounds or (self,)]
+        return contradiction(statistics.median(each))
+
+    def draft_time(self, head: HeadCost) -> float:
+        """Of one drafted token, with a head of this cost."""
+        weights = head.static_weights + head.dynamic_weights
+        return self.drafter_body + self.head_weight * weights
+
+    def speed_up(self, accepted_length: float, head: HeadCost) -> float:
+        """What these times make of an accepted length; of rounds, the median."""
+        if self.rounds:
+            return self.speed_up_spread(accepted_length, head).value
+        return speed_up(
+            accepted_length,
+            self.draft_length,
+            target_time=self.target_verify,
+            draft_time=self.draft_time(head),
+            alone_time=self.target_alone,
+        )
+
+    def speed_up_spread(self, accepted_length: float, head: HeadCost) -> Spread:
+        """The same from each round; without rounds the ends are NaN."""
+        if not self.rounds:
+            return Spread(self.speed_up(accepted_length, head), math.nan, math.nan)
+        return spread([one.speed_up(accepted_length, head) for one in self.rounds])
+
+
+def measure_times(
+    draft_length: int,
+    *,
+    target: Callable[[int], object],
+    drafter_body: Callable[[], object],
+    head: Callable[[], object],
+    head_weights: int,
+    rounds: int = ROUNDS,
+    seconds: float = 0.0,
+) -> Times:
+    """Medians of each part's time, taken in turn after a round that does not count.
+
+    Args:
+        draft_length: K.
+        target: its pass over so many tokens, behind whatever context it has.
+        drafter_body: the drafter's pass over one token, without its head.
+        head: the full head on one hidden state. It must wait for its result, as the others must;
+            on a GPU a callable ends with a synchronisation.
+        head_weights: how many weights the head has.
+        rounds, seconds: both at least.
+
+    Raises:
+        ValueError: a draft length, number of weights or rounds below 1.
+
+    Example:
+        >>> times = measure_times(
+        ...     4,
+        ...     target=lambda tokens: torch.rand(64, 64) @ torch.rand(64, tokens),
+        ...     drafter_body=lambda: torch.rand(8, 8),
+        ...     head=lambda: torch.rand(100, 8) @ torch.rand(8),
+        ...     head_weights=800,
+        ... )
+        >>> times.target_verify > 0 and times.head_weight > 0
+        True
+    """
+    if min(draft_length, head_weights, rounds) < 1:
+        raise ValueError(
+            f"measure_times: draft_length is {draft_length}, head_weights {head_weights} and "
+            f"rounds {rounds}; each needs to be at least 1"
+        )
+    calls: Sequence[Callable[[], object]] = (
+        lambda: target(1),
+        lambda: target(draft_length + 1),
+        drafter_body,
+        head,
+    )
+    for call in calls:
+        call()
+    measured: list[Times] = []
+    end = time.perf_counter() + seconds
+    with Watch() as watch:
+        while len(measured) < rounds or time.perf_counter() < end:
+            alone, verify, body, full_head = map(timed, calls)
+            measured.append(Times(draft_length, alone, verify, body, full_head / head_weights))
+    return Times(
+        draft_length,
+        statistics.median(one.target_alone for one in measured),
+        statistics.median(one.target_verify for one in measured),
+        statistics.median(one.drafter_body for one in measured),
+        statistics.median(one.head_weight for one in measured),
+        rounds=tuple(measured),
+        doubt=watch.doubt,
+    )
+
+
+def timed(call: Callable[[], object]) -> float:
+    """A call's seconds."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def measure_model_times(
+    target: Any,
+    drafter: Any,
+    context: Tensor,
+    draft_length: int,
+    *,
+    rounds: int = ROUNDS,
+    seconds: float = 0.0,
+) -> Times:
+    """`measure_times` of two Hugging Face causal language models.
+
+    Args:
+        target, drafter: on any device; the drafter's head is `drafter.get_output_embeddings()`.
+        context: `[L]` int64 token ids that stand in both models' caches, at least one.
+        draft_length: K.
+        rounds, seconds: both at least.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+        >>> model = LlamaForCausalLM(LlamaConfig(**size, num_attention_heads=2)).eval()
+        >>> times = measure_model_times(model, model, torch.arange(9), draft_length=2, rounds=1)
+        >>> times.target_verify > 0
+        True
+    """
+    head = drafter.get_output_embeddings()
+    hidden = torch.zeros(1, head.weight.shape[1], dtype=head.weight.dtype, device=drafter.device)
+
+    def full_head() -> None:
+        torch.nn.functional.linear(hidden, head.weight)
+        finish(drafter)
+
+    with torch.no_grad():
+        verify, body = cached_pass(target, context), cached_pass(drafter.base_model, context)
+        return measure_times(
+            draft_length,
+            target=verify,
+            drafter_body=lambda: body(1),
+            head=full_head,
+            head_weights=head.weight.numel(),
+            rounds=rounds,
+            seconds=seconds,
+        )
+
+
+def cached_pass(model: Any, context: Tensor) -> Callable[[int], None]:
+    """The model's pass over so many tokens more, after which its cache is as before."""
+    context = context.to(model.device).view(1, -1)
+    cache = model(input_ids=context, use_cache=True).past_key_values
+
+    def run(tokens: int) -> None:
+        ids = context[:, -1:].expand(-1, tokens)
+        model(input_ids=ids, past_key_values=cache, use_cache=True)
+        cache.crop(-tokens)
+        finish(model)
+
+    return run
+
+
+def finish(model: Any) -> None:
+    """Wait until a model's device has done its work."""
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)

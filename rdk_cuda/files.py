@@ -1,0 +1,263 @@
+"""Files that are there whole or not at all: named tensors, results, plots."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "TensorFile",
+    "name_beside",
+    "sync",
+    "system_errors",
+    "to_bytes",
+    "without_nan",
+    "write_csv",
+    "write_figure",
+    "write_json",
+    "write_whole",
+]
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    """Write plain data; what is no number becomes null, since JSON has no NaN."""
+    text = json.dumps(without_nan(content), indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, lambda beside: beside.write_text(text + "\n", encoding="utf-8"))
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: Path) -> None:
+    """Write a line for each row; None and what is no number become empty.
+
+    Raises:
+        ValueError: a row has a field that is not among `fields`.
+    """
+
+    def write(beside: Path) -> None:
+        with beside.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, fields, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(without_nan(rows))
+
+    write_whole(path, write)
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure as PNG."""
+    write_whole(path, lambda beside: figure.savefig(beside, dpi=150, format="png"))
+
+
+def without_nan(value: Any) -> Any:
+    """The same content with None in place of NaN and infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): without_nan(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file's content, the same for the same arguments.
+
+    safetensors itself writes metadata in an order that is another in each process.
+    """
+    import safetensors.torch
+
+    content: bytes = safetensors.torch.save(dict(tensors), dict(metadata))
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """An `OSError` for what safetensors raises its own error for, such as a full disk."""
+    import safetensors
+
+    try:
+        yield
+    except safetensors.SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """One kind of file.
+
+    Attributes:
+        owner: the class whose `save` and `load` write and read such files.
+        format, version: what their metadata says, a higher version for other contents.
+        names: of the tensors, all of them.
+        error: what is raised for a file that is not one of these, or not whole.
+    """
+
+    owner: str
+    format: str
+    version: int
+    names: tuple[str, ...]
+    error: type[ValueError]
+
+    def write(self, path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+        """Writes the tensors and what the file is, whole or not at all."""
+        said = {name: str(size) for name, size in sizes.items()}
+        metadata = {"format": self.format, "format_version": str(self.version), **said}
+        content = {name: tensors[name].cpu().contiguous() for name in self.names}
+        self._safetensors()
+        whole = to_bytes(content, metadata)
+        write_whole(path, lambda beside: beside.write_bytes(whole))
+
+    def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The tensors in a file that says it is of this kind, and its metadata; values unchecked.
+
+        Raises:
+            ValueError: of type `error`, naming the file and what is wrong with it.
+            OSError: if it cannot be opened.
+        """
+        safetensors = self._safetensors()
+        try:
+            with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                self._check_header(path, metadata, set(file.keys()))
+                return {name: file.get_tensor(name) for name in self.names}, metadata
+        except safetensors.SafetensorError as error:
+            raise self.error(
+                f"{self.owner}.load: {path} is not a complete safetensors file ({error}); needs "
+                f"one written by {self.owner}.save"
+            ) from error
+
+    def check_sizes(
+        self, path: Path, metadata: Mapping[str, str], sizes: Mapping[str, int]
+    ) -> None:
+        """Refuses a file whose metadata names other sizes than its tensors have."""
+        for name, size in sizes.items():
+            if metadata.get(name) != str(size):
+                raise self.error(
+                    f"{self.owner}.load: {path} says {name} = {metadata.get(name)}, but its "
+                    f"tensors have {size}; the file was altered"
+                )
+
+    def _check_header(self, path: Path, metadata: Mapping[str, str], found: set[str]) -> None:
+        if metadata.get("format") != self.format:
+            raise self.error(
+                f"{self.owner}.load: {path} is a safetensors file of format "
+                f"{metadata.get('format')!r}; needs {self.format!r}, as {self.owner}.save writes it"
+            )
+        version = metadata.get("format_version")
+        if version != str(self.version):
+            raise self.error(
+                f"{self.owner}.load: {path} has format version {version!r}; this rdk_cuda reads "
+                f"version {self.version} (a higher number needs a newer rdk_cuda)"
+            )
+        names = set(self.names)
+        if found != names:
+            raise self.error(
+                f"{self.owner}.load: {path} lacks {sorted(names - found)} and has unknown "
+                f"{sorted(found - names)}; needs the tensors {sorted(names)}"
+            )
+
+    def _safetensors(self) -> Any:
+        """Imported when a file is, as `setup.py install` brings no dependencies."""
+        try:
+            import safetensors.torch
+        except ImportError as error:
+            raise ImportError(
+                f"{self.owner} is kept in safetensors files ({error}): "
+                "pip install safetensors numpy"
+            ) from error
+        return safetensors
+
+
+_ABANDONED = 3600.0  # seconds without a write, and nobody is writing a temporary file any more
+
+
+def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o666) -> None:
+    """Write a file under another name next to it, then rename: no reader ever sees half of it.
+
+    A symbolic link stays, and the file that it leads to is replaced; that file's mode stays, too.
+    What is no regular file, such as a pipe or a device, is not replaced: all bytes are written to
+    it once they are complete.
+
+    Args:
+        write: writes the file that it is given the path of.
+        mode: of a new file, less the umask.
+
+    Raises:
+        OSError: it cannot be written, and what was at `path` is as before.
+    """
+    try:
+        old = path.stat()  # of what a link leads to
+    except FileNotFoundError:
+        old = None
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        _write_into(path, write)
+        return
+    file = Path(os.path.realpath(path))
+    _remove_abandoned(file)
+    beside = name_beside(file)
+    try:
+        os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        kept = beside.stat().st_mode if old is None else old.st_mode
+        write(beside)
+        beside.chmod(stat.S_IMODE(kept))  # a library may have made a file of its own
+        sync(beside)
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # the file is there; not every file system can sync folders
+        sync(file.parent)
+
+
+def name_beside(path: Path) -> Path:
+    """A hidden name in the same folder that nobody else uses: `.NAME.HEX.tmp`."""
+    return path.absolute().with_name(f".{path.name[:50]}.{uuid.uuid4().hex}.tmp")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's entries, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_into(path: Path, write: Callable[[Path], object]) -> None:
+    """Writers may seek, map and rename; so they get a file, and the pipe or device its bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        content = Path(folder) / (path.name or "content")
+        write(content)
+        with content.open("rb") as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target)
+
+
+def _remove_abandoned(file: Path) -> None:
+    """What killed writers of the same file left, or a large one would fill the disk in time."""
+    ours = re.compile(rf"\.{re.escape(file.name[:50])}\.[0-9a-f]{{32}}\.tmp")
+    with contextlib.suppress(OSError):
+        for other in file.parent.iterdir():
+            if ours.fullmatch(other.name) and time.time() - other.stat().st_mtime > _ABANDONED:
+                other.unlink()

@@ -1,0 +1,427 @@
+"""The operators with an `Affinity` in place of its tensors and a batch in place of a packed list.
+
+Each function checks what it adds to the operator (scalars, batches, seeds); everything else the
+operator itself refuses, naming itself, the argument, what it got and what it needs.
+
+Where a function takes a tensor, it takes any array with `__dlpack__` too, such as CuPy's, and reads
+it where it is. Results are tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from .. import _ops as operators
+from .._ops.inputs import (
+    Integers,
+    Numbers,
+    per_sequence,
+    takes_arrays,
+    temperatures,
+    user_seeds,
+)
+from ..affinity import Affinity
+from .ranges import Range
+
+__all__ = ["Draft", "Verified", "draft", "gather_logits", "redistribute", "step_seeds", "verify"]
+
+
+class Verified(NamedTuple):
+    """What `verify` decided.
+
+    Attributes:
+        tokens: `[B, K + 1]` int64, the accepted drafts, then one drawn token, then -1.
+        num_accepted: `[B]` int32.
+    """
+
+    tokens: Tensor
+    num_accepted: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """Drafted tokens and what `verify` needs of them: the drafter's own logits, nothing wider.
+
+    Attributes:
+        tokens: `[B, K]` int64 target ids; -1 ends a sequence's draft.
+        logits: `[B, K, V_d]`, or None for drafts without a distribution. The caller's own tensor:
+            what it holds may not change before `verify`.
+        stats: `[B, K, 2 + R]` float32, (max, sum, spread mass...) of the drafter's softmax, or
+            None.
+        temperature: `[B]` float32, the drafter's.
+        seeds: `[B]` int64, the seeds of this step (already `step_seeds`).
+        positions: `[B]` int64, the absolute position of the step's first token.
+        offset: how many tokens of the step were drafted before these.
+        dynamic_tokens, dynamic_logits: `[B, K, C]`, or None.
+    """
+
+    tokens: Tensor
+    logits: Tensor | None
+    stats: Tensor | None
+    temperature: Tensor
+    seeds: Tensor
+    positions: Tensor
+    offset: int = 0
+    dynamic_tokens: Tensor | None = None
+    dynamic_logits: Tensor | None = None
+
+    @classmethod
+    @takes_arrays
+    def without_distribution(
+        cls,
+        tokens: Tensor,
+        *,
+        seeds: Integers | None = None,
+        positions: Integers = 0,
+        generator: torch.Generator | None = None,
+    ) -> Draft:
+        """Drafts of an n-gram, suffix or copying drafter: q is one-hot on the token given.
+
+        Args:
+            tokens: `[B, K]` integer target ids; -1 ends a sequence's draft.
+            seeds, positions, generator: as in `draft`.
+
+        Example:
+            >>> import torch, rdk_cuda
+            >>> copied = rdk_cuda.Draft.without_distribution(torch.tensor([[3, 1]]), seeds=7)
+            >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(5))
+            >>> tokens, accepted = rdk_cuda.verify(torch.zeros(1, 3, 5), copied, affinity)
+        """
+        if tokens.dim() != 2:
+            raise ValueError(
+                f"Draft.without_distribution: tokens has shape {list(tokens.shape)}; needs [B, K]"
+            )
+        batch, device = tokens.shape[0], tokens.device
+        first = per_sequence("Draft.without_distribution", "positions", positions, batch, device)
+        return cls(
+            tokens=tokens.long(),
+            logits=None,
+            stats=None,
+            temperature=torch.zeros(batch, device=device, dtype=torch.float32),
+            seeds=step_seeds(
+                user_seeds("Draft.without_distribution", seeds, generator, batch, device), first
+            ),
+            positions=first,
+        )
+
+    @classmethod
+    def join(cls, drafts: Sequence[Draft]) -> Draft:
+        """The drafts of one step, each made with `after=` the one before, as one `[B, K]` draft."""
+        if not drafts:
+            raise ValueError("Draft.join: drafts is empty; needs at least one Draft")
+        first = drafts[0]
+        length = first.offset
+        for index, part in enumerate(drafts):
+            # after= hands on the tensors themselves.
+            if part.seeds is not first.seeds and not torch.compiler.is_compiling():
+                raise ValueError(
+                    f"Draft.join: drafts[{index}] belongs to another step than drafts[0]; make it "
+                    "with after= the one before it"
+                )
+            if part.offset != length:
+                raise ValueError(
+                    f"Draft.join: drafts[{index}] follows {part.offset} tokens of its step, but "
+                    f"stands behind {length}; make each with after= the one before it, in order"
+                )
+            length += part.tokens.shape[1]
+
+        def joined(name: str) -> Tensor | None:
+            parts = [getattr(part, name) for part in drafts]
+            if any(part is None for part in parts):
+                if any(part is not None for part in parts):
+                    raise ValueError(f"Draft.join: only some of the drafts have {name}")
+                return None
+            if len({part.shape[2:] for part in parts}) > 1:
+                raise ValueError(
+                    f"Draft.join: {name} have the shapes {[list(part.shape) for part in parts]}; "
+                    "all need the same last dimension (fill up dynamic tokens with -1)"
+                )
+            return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+        return cls(
+            tokens=cast(Tensor, joined("tokens")),
+            logits=joined("logits"),
+            stats=joined("stats"),
+            temperature=first.temperature,
+            seeds=first.seeds,
+            positions=first.positions,
+            offset=first.offset,
+            dynamic_tokens=joined("dynamic_tokens"),
+            dynamic_logits=joined("dynamic_logits"),
+        )
+
+
+@takes_arrays
+def redistribute(
+    draft_logits: Tensor,
+    affinity: Affinity,
+    temperature: Numbers = 1.0,
+    *,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+) -> Tensor:
+    """The draft distribution over the whole target vocabulary, `q = A^T softmax(l / T + bias)`.
+
+    DESIGN section 2, equation "Redistribution"; arXiv:2506.03206. Neither `draft` nor `verify`
+    needs it: it is for decoders that want q itself.
+
+    Args:
+        draft_logits: `[..., V_d]` float32, float16 or bfloat16.
+        affinity: on the same device.
+        temperature: one for all, `[B]`, or the leading shape of `draft_logits`; at least 0, and 0
+            is greedy: one-hot on the likeliest target token of the drafter's likeliest row.
+        dynamic_tokens: `[..., C]` int32, extra target ids of each row, -1 for an unused column.
+        dynamic_logits: `[..., C]`, their logits, in the dtype of `draft_logits`.
+
+    Returns:
+        `[..., V_t]` float32, rows sum to 1; NaN where a row has no distribution.
+
+    Raises:
+        RuntimeError: naming the argument that does not fit.
+
+    Example:
+        >>> import torch, rdk_cuda
+        >>> vocabulary = rdk_cuda.Vocabulary([4, 0, 2], target_size=5)
+        >>> affinity = rdk_cuda.Affinity.intersection(vocabulary)
+        >>> rdk_cuda.redistribute(torch.zeros(3), affinity)
+        tensor([0.3333, 0.0000, 0.3333, 0.0000, 0.3333])
+    """
+    leading = draft_logits.shape[:-1]
+    at = temperatures("rdk_cuda.redistribute", temperature, leading, draft_logits.device)
+    with Range("redistribute", leading.numel()):
+        return operators.redistribute(
+            draft_logits, at, *affinity.columns, affinity.row_top, dynamic_tokens, dynamic_logits
+        )
+
+
+@takes_arrays
+def draft(
+    draft_logits: Tensor,
+    affinity: Affinity,
+    temperature: Numbers | None = None,
+    *,
+    seeds: Integers | None = None,
+    positions: Integers | None = None,
+    generator: torch.Generator | None = None,
+    after: Draft | None = None,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+) -> Draft:
+    """Draw target tokens from the redistributed drafter, without building its distribution.
+
+    DESIGN section 3, idea 1: the drafter token `i ~ softmax(l / T + bias)`, then `x ~ A[i]`.
+
+    Args:
+        draft_logits: `[B, V_d]` for the next token of each sequence, or `[B, K, V_d]` for the next
+            K at once; float32, float16 or bfloat16.
+        affinity: on the same device.
+        temperature: one for all or `[B]`; at least 0, and 0 is greedy. 1 if not given.
+        seeds: `[B]` int64, a seed for each sequence that stays the same through its decoding, or
+            one int from which each sequence gets its own. Drawn from `generator` if not given. The
+            key of each step is derived here (DESIGN section 5).
+        positions: the absolute position of the first token drafted, one for all or `[B]`; 0 if not
+            given.
+        generator: where seeds come from if none are given; torch's default one if not given. Not
+            for compiled code: torch.compile takes no generator.
+        after: the previous draft of the same step. Seeds, positions and temperature are its own.
+        dynamic_tokens: `[B, C]` or `[B, K, C]` int32, extra target ids, -1 for an unused column.
+            They may not depend on the token drafted here.
+        dynamic_logits: their logits, in the dtype of `draft_logits`.
+
+    Returns:
+        A `Draft`, all that `verify` needs. Its tokens are -1 where a row has no distribution.
+
+    Raises:
+        ValueError, RuntimeError: naming the argument that does not fit.
+
+    Example:
+        >>> import torch, rdk_cuda
+        >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([4, 0, 2], target_size=5))
+        >>> first = rdk_cuda.draft(torch.zeros(1, 3), affinity, seeds=0, positions=17)
+        >>> second = rdk_cuda.draft(torch.zeros(1, 3), affinity, after=first)
+        >>> tokens, accepted = rdk_cuda.verify(torch.zeros(1, 3, 5), [first, second], affinity)
+    """
+    if draft_logits.dim() not in (2, 3):
+        raise ValueError(
+            f"rdk_cuda.draft: draft_logits has shape {list(draft_logits.shape)}; needs [B, V_d] or "
+            "[B, K, V_d]"
+        )
+    if draft_logits.dim() == 2:
+        draft_logits = draft_logits.unsqueeze(1)
+        dynamic_tokens = None if dynamic_tokens is None else dynamic_tokens.unsqueeze(1)
+        dynamic_logits = None if dynamic_logits is None else dynamic_logits.unsqueeze(1)
+    batch, length, _ = draft_logits.shape
+    device = draft_logits.device
+    if after is None:
+        first = per_sequence(
+            "rdk_cuda.draft", "positions", 0 if positions is None else positions, batch, device
+        )
+        scale = temperatures(
+            "rdk_cuda.draft", 1.0 if temperature is None else temperature, (batch,), device
+        )
+        step = step_seeds(user_seeds("rdk_cuda.draft", seeds, generator, batch, device), first)
+        offset = 0
+    else:
+        if any(value is not None for value in (temperature, seeds, positions, generator)):
+            raise ValueError(
+                "rdk_cuda.draft: temperature, seeds, positions and generator belong to the first "
+                "draft of a step; leave them out together with after="
+            )
+        if after.tokens.shape[0] != batch:
+            raise ValueError(
+                f"rdk_cuda.draft: draft_logits has {batch} sequences, but after= has "
+                f"{after.tokens.shape[0]}; both need the same batch"
+            )
+        first, scale, step = after.positions, after.temperature, after.seeds
+        offset = after.offset + after.tokens.shape[1]
+
+    def each(tensor: Tensor) -> Tensor:
+        return tensor[:, None].expand(batch, length).contiguous()
+
+    tokens, stats = operators.draft(
+        draft_logits,
+        each(scale),
+        each(step),
+        first[:, None] + torch.arange(offset, offset + length, device=device),
+        *affinity.rows,
+        dynamic_tokens,
+        dynamic_logits,
+    )
+    return Draft(
+        tokens=tokens,
+        logits=draft_logits,
+        stats=stats,
+        temperature=scale,
+        seeds=step,
+        positions=first,
+        offset=offset,
+        dynamic_tokens=dynamic_tokens,
+        dynamic_logits=dynamic_logits,
+    )
+
+
+@takes_arrays
+def verify(
+    target_logits: Tensor,
+    draft: Draft | Sequence[Draft],
+    affinity: Affinity,
+    temperature: Numbers = 1.0,
+) -> Verified:
+    """Accept drafted tokens, or replace the first rejected one, so that the output is the target's.
+
+    DESIGN section 2, "Verification"; Leviathan et al., arXiv:2211.17192; Chen et al.,
+    arXiv:2302.01318. For packed batches and arenas call `torch.ops.rdk.verify` itself.
+
+    Args:
+        target_logits: `[B, K + 1, V_t]` float32, float16 or bfloat16: the target's logits at the
+            drafted positions and at the one after them. Rows that are not evenly spaced are copied.
+        draft: what `draft` returned for the step, all of it, as one object or in order.
+        affinity: the one that was drafted with.
+        temperature: the target's, one for all or `[B]`; at least 0, and 0 is greedy.
+
+    Returns:
+        `Verified(tokens [B, K + 1], num_accepted [B])`.
+
+    Raises:
+        ValueError, RuntimeError: naming the argument that does not fit.
+
+    Example: see `draft`.
+    """
+    joined = draft if isinstance(draft, Draft) else Draft.join(draft)
+    batch, length = joined.tokens.shape
+    if joined.offset != 0:
+        raise ValueError(
+            f"rdk_cuda.verify: draft lacks the first {joined.offset} tokens of its step; pass all "
+            "drafts of the step, in order"
+        )
+    if target_logits.dim() != 3 or target_logits.shape[:2] != (batch, length + 1):
+        raise ValueError(
+            f"rdk_cuda.verify: target_logits has shape {list(target_logits.shape)}; needs "
+            f"[{batch}, {length + 1}, V_t]: B = {batch} sequences, K = {length} drafts and the "
+            "position after them"
+        )
+    device = target_logits.device
+
+    def packed(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.flatten(0, 1).contiguous()
+
+    if joined.logits is None:
+        logits = target_logits.new_empty((0, affinity.draft_size))
+        rows = torch.full((batch * length,), -1, dtype=torch.int32, device=device)
+    else:
+        logits, rows = joined.logits.flatten(0, 1), None
+    tokens, num_accepted = operators.verify(
+        target_logits.flatten(0, 1),
+        logits,
+        packed(joined.stats),
+        rows,
+        joined.tokens.flatten().contiguous(),
+        torch.arange(batch + 1, dtype=torch.int32, device=device) * length,
+        temperatures("rdk_cuda.verify", temperature, (batch,), device),
+        joined.temperature,
+        joined.seeds,
+        joined.positions,
+        *affinity.columns,
+        length,
+        packed(joined.dynamic_tokens),
+        packed(joined.dynamic_logits),
+    )
+    return Verified(tokens, num_accepted)
+
+
+@takes_arrays
+def gather_logits(
+    hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """The full head's logits for a few tokens of each row, `weight[token] . hidden + bias[token]`.
+
+    DESIGN section 2, "Dynamic tokens".
+
+    Args:
+        hidden: `[..., d]` float32, float16 or bfloat16.
+        weight: `[V, d]`, the same dtype.
+        tokens: `[..., C]` int32 or int64.
+        bias: `[V]`, the same dtype.
+
+    Returns:
+        `[..., C]` in the dtype of `hidden`, accumulated in float32; `-inf` where a token is outside
+        `[0, V)`.
+
+    Raises:
+        RuntimeError: naming the argument that does not fit.
+
+    Example:
+        >>> import torch, rdk_cuda
+        >>> rdk_cuda.gather_logits(torch.ones(2), torch.eye(3, 2), torch.tensor([1, -1]))
+        tensor([1., -inf])
+    """
+    return operators.gather_logits(hidden, weight, tokens, bias)
+
+
+@takes_arrays
+def step_seeds(seeds: Tensor, positions: Tensor) -> Tensor:
+    """A fresh key for one decoding step, from the user's seed and the position of its first token.
+
+    DESIGN section 5. `draft` does this by itself; whoever calls `torch.ops.rdk.draft` and `verify`
+    passes the result as their `seeds`.
+
+    Args:
+        seeds, positions: int64 of one shape.
+
+    Returns:
+        int64 of that shape.
+
+    Raises:
+        RuntimeError: naming the argument that does not fit.
+
+    Example:
+        >>> import torch, rdk_cuda
+        >>> rdk_cuda.step_seeds(torch.tensor([0]), torch.tensor([0]))
+        tensor([-2204013331526194987])
+    """
+    return operators.step_seeds(seeds, positions)

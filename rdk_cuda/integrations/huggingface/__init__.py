@@ -1,0 +1,16 @@
+"""Hugging Face models in the decoder, the decoder in `model.generate`, and saved drafters."""
+
+from .generate import Generate
+from .model import HuggingFaceModel
+from .pruned_model import apply_head
+from .saved_drafter import SavedDrafterError, drafting_model, load_drafter, save_drafter
+
+__all__ = [
+    "Generate",
+    "HuggingFaceModel",
+    "SavedDrafterError",
+    "apply_head",
+    "drafting_model",
+    "load_drafter",
+    "save_drafter",
+]

@@ -1,0 +1,319 @@
+"""Speculative decoding inside of Hugging Face's `model.generate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerateDecoderOnlyOutput,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StopStringCriteria,
+    TemperatureLogitsWarper,
+)
+
+from ..._ops.inputs import Integers
+from ...affinity import Affinity
+from ...decoding import CausalModel, SpeculativeDecoder
+from ...decoding.generation import Statistics
+from ...dynamic_tokens import DynamicTokens
+from ...vocabulary import Vocabulary
+from .generation_options import (
+    is_static,
+    prompts_of,
+    refuse_dropped_arguments,
+    refuse_unsupported,
+)
+from .model import HuggingFaceModel
+from .padded_batch import PaddedBatch
+from .saved_drafter import drafting_model, load_drafter
+
+__all__ = ["Generate"]
+
+
+class Generate:
+    """A drafter for `model.generate(**inputs, custom_generate=Generate(drafter, affinity))`.
+
+    The output is what `generate` (transformers 5.17 or later) gives alone: the same tokens where it
+    is greedy, the same distribution where it samples. Batches, left padding, `GenerationConfig`,
+    logits processors, stopping criteria and the returned class are the library's own, but that no
+    cache is returned. What cannot be honoured is refused before the first token. Processors and
+    criteria have to be functions of the tokens and scores that they are called with: they are asked
+    about drafts that are then rejected, and each row at its own time. Criteria get no scores.
+
+    Warpers such as top-p look at scores that the temperature has divided, so all that the library
+    has prepared is applied to the target's logits in the library's order. Only a temperature at the
+    end of its list is left to `rdk_cuda.verify`, which divides by it in the same place.
+
+    Args:
+        drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,
+            such as `HuggingFaceModel(model, head=...)`.
+        affinity: from the drafter's tokens to the target's; None if they have one vocabulary.
+        draft_length: K, the most tokens drafted for each pass of the target.
+        draft_temperature: the drafter's; None: the one that `generate` samples at.
+        dynamic_tokens: a source, as of `SpeculativeDecoder`.
+        vocabulary: the drafter's own tokens, for `statistics.recovered`.
+        streamer: gets tokens as from `generate`, a place as soon as all rows have it.
+        seed: one each, or one int from which each row gets its own, the same in every call. None:
+            drawn anew from torch's default generator, which `torch.manual_seed` sets.
+        stop_strings: a row ends with any of them, as with `generate(stop_strings=...)`, which keeps
+            the `tokenizer` that it needs from `custom_generate` and so refuses them.
+        tokenizer: the target's, for `stop_strings`.
+
+    Attributes:
+        statistics: of the latest call; None before it.
+
+    Raises:
+        TypeError, ValueError: a drafter that cannot do it, or that does not fit the affinity.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+        >>> config = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
+        >>> target, drafter = LlamaForCausalLM(config).eval(), LlamaForCausalLM(config).eval()
+        >>> generate = Generate(drafter, draft_length=3)
+        >>> options = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None}
+        >>> ids = torch.tensor([[5, 3], [7, 9]])
+        >>> tokens = target.generate(ids, custom_generate=generate, **options)
+        >>> torch.equal(tokens, target.generate(ids, **options))
+        True
+        >>> generate.statistics.tokens
+        18
+    """
+
+    def __init__(
+        self,
+        drafter: Any,
+        affinity: Affinity | None = None,
+        *,
+        draft_length: int = 4,
+        draft_temperature: float | None = None,
+        dynamic_tokens: DynamicTokens | None = None,
+        vocabulary: Vocabulary | None = None,
+        streamer: Any = None,
+        seed: Integers | None = None,
+        stop_strings: str | Sequence[str] = (),
+        tokenizer: Any = None,
+    ) -> None:
+        if not hasattr(drafter, "rollback"):
+            drafter = HuggingFaceModel(drafter, return_hidden=dynamic_tokens is not None)
+        self.drafter: CausalModel = drafter
+        size = drafter.vocabulary_size
+        if affinity is not None and affinity.draft_size != size:
+            raise ValueError(
+                f"Generate: the drafter predicts {size} tokens, the affinity leads from "
+                f"{affinity.draft_size} drafter tokens; needs the head and the affinity of one "
+                "drafter"
+            )
+        pair = {each.target_size for each in (affinity, vocabulary) if each is not None}
+        if len(pair) > 1:
+            raise ValueError(
+                f"Generate: affinity and vocabulary are of {sorted(pair)} target tokens; needs "
+                "those of one drafter"
+            )
+        if draft_length < 1:
+            raise ValueError(f"Generate: draft_length is {draft_length}; needs at least 1")
+        self.affinity, self.draft_length = affinity, draft_length
+        self.draft_temperature, self.dynamic_tokens = draft_temperature, dynamic_tokens
+        self.vocabulary, self.streamer, self.seed = vocabulary, streamer, seed
+        self.stopping_criteria = _stop_strings(stop_strings, tokenizer)
+        self.statistics: Statistics | None = None
+        self._target: HuggingFaceModel | None = None
+
+    @classmethod
+    def from_directory(
+        cls,
+        directory: str | PathLike[str],
+        *,
+        device: torch.device | str = "cpu",
+        **options: Any,
+    ) -> Generate:
+        """With a drafter that `python -m rdk_cuda calibrate` has written.
+
+        Args:
+            directory: as `rdk_cuda.integrations.huggingface.saved_drafter.load_drafter` reads it.
+            device: the target's.
+            options: of `Generate`. Dynamic tokens are the calibrated ones if not given.
+
+        Raises:
+            SavedDrafterError: a directory that is not whole and sound.
+        """
+        model, pruned, _ = load_drafter(directory, device=device)
+        own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
+        return cls(drafting_model(model, pruned), pruned.affinity, **{**own, **options})
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> Tensor | GenerateDecoderOnlyOutput:
+        """What `model.generate` calls, with what it has prepared.
+
+        Returns:
+            Token ids `[B, W + new]` int64, prompts included, and padded behind rows that have
+            ended; or, with `return_dict_in_generate`, the library's `GenerateDecoderOnlyOutput`,
+            with scores and logits `[B, V_t]` float32 of each new token if asked for, 0 behind rows
+            that have ended.
+
+        Raises:
+            TypeError, ValueError: what cannot be honoured, by name.
+            RuntimeError: scores are no distribution: NaN or +inf, or none finite.
+        """
+        refuse_dropped_arguments()
+        refuse_unsupported(model, generation_config, logits_processor, model_kwargs)
+        prompts = prompts_of(input_ids, model_kwargs)
+        config = generation_config
+        returned = {
+            name: bool(config.return_dict_in_generate and getattr(config, f"output_{name}"))
+            for name in ("scores", "logits")
+        }
+        sampling = _sampling(logits_processor, config.do_sample, keep=returned["scores"])
+        decoder = self._decoder(model, sampling.draft_temperature)
+        batch = PaddedBatch(
+            input_ids,
+            [len(prompt) for prompt in prompts],
+            processors=sampling.processors,
+            record=any(returned.values()),
+            streamer=self.streamer,
+            **_ending([*stopping_criteria, *self.stopping_criteria], config, input_ids.shape[1]),
+        )
+        slots = 0
+        if is_static(config, model_kwargs):
+            longest = max(map(len, prompts)) + batch.limit
+            slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
+        with _caches([decoder.target, self.drafter], slots):
+            self.statistics = decoder.generate(
+                prompts,
+                max_new_tokens=batch.limit,
+                temperature=sampling.temperature,
+                seeds=self.seed,
+                on_tokens=batch.on_tokens,
+                process=batch.process if sampling.processors or batch.record else None,
+                stop=batch.stop,
+            ).statistics
+        if self.streamer is not None:
+            self.streamer.end()
+        if not config.return_dict_in_generate:
+            return batch.sequences
+        columns = {name: getattr(batch, name) for name, wanted in returned.items() if wanted}
+        return GenerateDecoderOnlyOutput(sequences=batch.sequences, **columns)
+
+    def _decoder(self, model: Any, draft_temperature: float | None) -> SpeculativeDecoder:
+        """For this target, which is checked only when it is a new one."""
+        weight = model.get_input_embeddings().weight
+        target = self._target
+        if (
+            target is None
+            or target.model is not model
+            or (target.device, target.dtype) != (weight.device, weight.dtype)
+        ):
+            target = self._target = HuggingFaceModel(model)
+        if getattr(getattr(self.drafter, "model", None), "training", False):
+            raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
+        if target.device != self.drafter.device:
+            raise ValueError(
+                f"Generate: the drafter is on {self.drafter.device}, the model on "
+                f"{target.device}; needs one device"
+            )
+        return SpeculativeDecoder(
+            target,
+            self.drafter,
+            self.affinity,
+            draft_length=self.draft_length,
+            draft_temperature=(
+                draft_temperature if self.draft_temperature is None else self.draft_temperature
+            ),
+            vocabulary=self.vocabulary,
+            dynamic_tokens=self.dynamic_tokens,
+        )
+
+
+class _Sampling(NamedTuple):
+    """What changes the target's logits, and the temperatures at which tokens are drawn."""
+
+    processors: LogitsProcessorList | None
+    temperature: float
+    draft_temperature: float | None
+
+
+def _sampling(prepared: Sequence[Any], do_sample: bool, *, keep: bool) -> _Sampling:
+    """Leave a temperature at the end to `verify`, unless it has to be in scores to be returned."""
+    processors = LogitsProcessorList(prepared)
+    if not do_sample:
+        return _Sampling(processors or None, 0.0, None)
+    warpers = [each for each in processors if isinstance(each, TemperatureLogitsWarper)]
+    scale = float(math.prod(each.temperature for each in warpers))
+    if keep or not warpers or processors[-1] is not warpers[-1]:
+        return _Sampling(processors or None, 1.0, scale)
+    return _Sampling(
+        LogitsProcessorList(processors[:-1]) or None, float(warpers[-1].temperature), scale
+    )
+
+
+@contextmanager
+def _caches(models: Sequence[CausalModel], slots: int) -> Iterator[None]:
+    """Caches with memory for so many slots, all of it given back afterwards."""
+    wrapped = [model for model in models if isinstance(model, HuggingFaceModel)]
+    before = [model.slots for model in wrapped]
+    for model in wrapped:
+        model.slots = max(model.slots, slots)
+    try:
+        yield
+    finally:
+        for model, own in zip(wrapped, before, strict=True):
+            model.slots = own
+        for each in models:
+            each.reset(0)
+
+
+def _stop_strings(strings: str | Sequence[str], tokenizer: Any) -> list[StoppingCriteria]:
+    each = [strings] if isinstance(strings, str) else list(strings)
+    if not each:
+        return []
+    if tokenizer is None or not all(isinstance(one, str) and one for one in each):
+        raise ValueError(
+            f"Generate: stop_strings is {strings!r} and tokenizer {type(tokenizer).__name__}; "
+            "needs texts that are not empty, and the target's tokenizer to find them with"
+        )
+    return [StopStringCriteria(tokenizer, each)]
+
+
+def _ending(criteria: Sequence[Any], config: Any, width: int) -> dict[str, Any]:
+    """When rows end and what follows in them, as arguments of `PaddedBatch`.
+
+    The library's own end tokens and longest length need no question to a criterion.
+    """
+    rest, eos, lengths = StoppingCriteriaList(), set[int](), list[int]()
+    for each in criteria:
+        if type(each) is EosTokenCriteria:
+            eos |= set(each.eos_token_id.tolist())
+        elif type(each) is MaxLengthCriteria:
+            lengths.append(each.max_length)
+        else:
+            rest.append(each)
+    pad = None
+    if any(hasattr(each, "eos_token_id") for each in criteria):
+        if config._pad_token_tensor is None:
+            raise ValueError(
+                "Generate: a stopping criterion has end tokens, but there is no pad_token_id to "
+                "follow them; give one"
+            )
+        pad = int(config._pad_token_tensor)
+    return {
+        "limit": max(min(lengths, default=config.max_length) - width, 1),
+        "eos": frozenset(eos),
+        "pad": pad,
+        "criteria": rest or None,
+    }

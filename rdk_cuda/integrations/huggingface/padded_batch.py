@@ -1,0 +1,173 @@
+"""A ragged batch as Hugging Face's logits processors, stopping criteria and streamers know it.
+
+They take the whole batch, `[B, L]` token ids of one length L, padded on the left, and may go by a
+row's number. The sequences of a speculative decoder are of different lengths at any time. So they
+are asked once for each length that somebody has, and only the rows of that length count: of a
+longer sequence they see its first L tokens, a shorter one is filled up with the pad token, as the
+library itself fills up what has ended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...decoding.generation import Continuation, Kind
+
+
+class PaddedBatch:
+    """What became of the rows of `input_ids`; its methods are the hooks of `generate`.
+
+    Args:
+        input_ids: `[B, W]`, padded on the left.
+        prompt_lengths: of each row, without the padding.
+        limit: the most new tokens of a row.
+        eos: tokens that end a row.
+        pad: what follows in a row that has ended. None: rows go on until all have ended, as the
+            library has it where it knows no end token.
+        criteria: of stopping, besides `limit` and `eos`.
+        processors: of the target's logits.
+        streamer: gets the rows' tokens `[B]`, place by place, as soon as all rows have one.
+        record: keep the target's logits and processed scores of every token.
+    """
+
+    def __init__(
+        self,
+        input_ids: Tensor,
+        prompt_lengths: Sequence[int],
+        *,
+        limit: int,
+        eos: frozenset[int],
+        pad: int | None,
+        criteria: Callable[[Tensor, Any], Tensor] | None = None,
+        processors: Callable[[Tensor, Tensor], Tensor] | None = None,
+        streamer: Any = None,
+        record: bool = False,
+    ) -> None:
+        rows, self.width = input_ids.shape
+        self.prompt_lengths, self.limit, self.eos, self.pad = prompt_lengths, limit, eos, pad
+        self.criteria, self.processors = criteria, processors
+        self.streamer, self.record = streamer, record
+        self._filler = 0 if pad is None else pad
+        beyond = input_ids.new_full((rows, limit), self._filler)
+        self._ids = torch.cat([input_ids, beyond], dim=1)
+        self._counts = [0] * rows  # new tokens of each row
+        self._ends: list[int | None] = [None] * rows  # and behind how many of them it has ended
+        self._latest: tuple[Tensor, Tensor] | None = None
+        self._recorded: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(rows)]
+        self._streamed = 0
+        if streamer is not None:
+            streamer.put(input_ids.cpu())
+
+    def process(self, sequences: Sequence[Continuation], logits: Tensor) -> Tensor:
+        """The processors' scores, in float32, as `rdk_cuda.decoding.Process`.
+
+        A draft that they forbid will be rejected, so nobody asks what would follow it: they never
+        see a prefix that the target could not have written.
+        """
+        raw = logits.to(self._ids.device, torch.float32, copy=True)
+        scores = raw if self.processors is None else self._processed(sequences, raw)
+        self._latest = raw, scores
+        return scores.to(logits.device)
+
+    def stop(self, row: int, tokens: Sequence[int]) -> bool:
+        """Take down a row's newest token; whether the row ends there, as `generation.Stop`."""
+        count = len(tokens) - self.prompt_lengths[row]
+        self._ids[row, self.width + count - 1] = tokens[-1]
+        self._counts[row] = count
+        if self._ends[row] is None and self._says_stop(row, count, tokens[-1]):
+            self._ends[row] = count
+        if self.pad is not None:
+            return self._ends[row] is not None
+        return None not in self._ends and count >= self.length
+
+    def on_tokens(self, row: int, tokens: list[int], kinds: list[Kind]) -> None:
+        """Keep what is to be returned of a row's new tokens, and stream what all rows have."""
+        if self.record and self._latest is not None:
+            raw, scores = self._latest
+            places = range(len(tokens))
+            self._recorded[row] += [(raw[row, j].clone(), scores[row, j].clone()) for j in places]
+        while self.streamer is not None and self._is_complete(self._streamed):
+            self.streamer.put(self._ids[:, self.width + self._streamed].cpu())
+            self._streamed += 1
+
+    @property
+    def length(self) -> int:
+        """How many new tokens the longest row has, or those that have ended."""
+        return max((end for end in self._ends if end is not None), default=0)
+
+    @property
+    def sequences(self) -> Tensor:
+        """`[B, W + length]`, the prompts and what follows them."""
+        return self._ids[:, : self.width + self.length].clone()
+
+    @property
+    def logits(self) -> tuple[Tensor, ...]:
+        """The target's, `[B, V_t]` for each new token; 0 in rows that have ended."""
+        return self._columns(0)
+
+    @property
+    def scores(self) -> tuple[Tensor, ...]:
+        """What the processors made of them."""
+        return self._columns(1)
+
+    def _columns(self, which: int) -> tuple[Tensor, ...]:
+        ended = torch.zeros_like(self._recorded[0][0][which])
+        return tuple(
+            torch.stack([row[at][which] if at < len(row) else ended for row in self._recorded])
+            for at in range(self.length)
+        )
+
+    def _says_stop(self, row: int, count: int, newest: int) -> bool:
+        if newest in self.eos or count >= self.limit:
+            return True
+        if self.criteria is None:
+            return False
+        return bool(self.criteria(self._ids[:, : self.width + count].clone(), None)[row])
+
+    def _is_complete(self, place: int) -> bool:
+        """Whether all rows have their token at this place, and not all have ended before it."""
+        if None not in self._ends and place >= self.length:
+            return False
+        return all(
+            place < count or (self.pad is not None and end is not None)
+            for count, end in zip(self._counts, self._ends, strict=True)
+        )
+
+    def _processed(self, sequences: Sequence[Continuation], raw: Tensor) -> Tensor:
+        """Ask about every draft and about what follows the last one, by length of the prefix."""
+        assert self.processors is not None
+        places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for row, s in enumerate(sequences):
+            self._put_drafts(row, s.drafts)
+            for j in range(len(s.drafts) + 1 if s.room else 0):
+                places[self.width + self._counts[row] + j].append((row, j))
+        scores, forbidden = torch.zeros_like(raw), set[int]()
+        for length, at in sorted(places.items()):
+            rows = [row for row, _ in at if row not in forbidden]
+            drafted = [j for row, j in at if row not in forbidden]
+            if not rows:
+                continue
+            batch = torch.zeros_like(raw[:, 0])
+            batch[rows] = raw[rows, drafted]
+            answer = self.processors(self._ids[:, :length].clone(), batch)
+            scores[rows, drafted] = answer[rows].to(scores)
+            forbidden |= self._forbidden(answer, rows, length)
+        for row, s in enumerate(sequences):
+            self._put_drafts(row, [self._filler] * len(s.drafts))
+        return scores
+
+    def _put_drafts(self, row: int, drafts: Sequence[int]) -> None:
+        start = self.width + self._counts[row]
+        self._ids[row, start : start + len(drafts)] = self._ids.new_tensor(drafts)
+
+    def _forbidden(self, scores: Tensor, rows: list[int], length: int) -> set[int]:
+        """Rows whose next token, if they have drafted one, cannot be."""
+        if length == self._ids.shape[1]:
+            return set()
+        gone = scores[rows, self._ids[rows, length]].isneginf().tolist()
+        return {row for row, is_gone in zip(rows, gone, strict=True) if is_gone}

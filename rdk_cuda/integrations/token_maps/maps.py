@@ -1,0 +1,290 @@
+"""Reduced vocabularies of other projects, to and from `Vocabulary`.
+
+The order of a map is that of the rows of the drafter's head, in all of them:
+
+- FR-Spec's `freq_*.pt`, a list of target ids, the most frequent first; row i of its head is the
+  target's row `ids[i]` (thunlp/FR-Spec: `fr/fr.py`, `remap_copy` in `src/model/eagle.cuh`).
+- SGLang's `--speculative-token-map`, the same list, which indexes the target's head
+  (sgl-project/sglang: `load_token_map` in `python/sglang/srt/speculative/spec_utils.py`,
+  `hot_token_id` in `eagle_worker.py`).
+- Lists of VocabTrim (arXiv:2506.22694), which trims a head by index, and of others.
+- EAGLE-3's `d2t`, offsets: row i stands for target id i + d2t[i]. Its `t2d` is the mask of these
+  ids (SafeAILab/EAGLE: `eagle/traineagle3/cnets.py`; vllm-project/vllm: `llama_eagle3.py`, as
+  `draft_id_to_target_id`; sgl-project/sglang: `llama_eagle3.py`; sgl-project/SpecForge and
+  vllm-project/speculators write it). Some converters store ids there instead (ggml-org/llama.cpp,
+  pull request 18039): the two are told apart by what they say, and refused where both would do.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..._ops.inputs import on_host
+from ...files import to_bytes, write_whole
+from ...vocabulary import Vocabulary
+from .files import (
+    D2T,
+    INTEGERS,
+    TokenMapError,
+    read_content,
+)
+
+__all__ = [
+    "TokenMapError",
+    "d2t_tensors",
+    "from_d2t",
+    "from_ids",
+    "read_token_map",
+    "write_d2t",
+    "write_hot_tokens",
+]
+
+Kind: TypeAlias = Literal["ids", "d2t", "d2t-offset", "d2t-absolute"]
+_KINDS = ("ids", "d2t", "d2t-offset", "d2t-absolute")
+_CONVENTIONS = (None, "offset", "absolute")
+
+
+def read_token_map(
+    path: str | PathLike[str],
+    target_size: int,
+    kind: Kind | None = None,
+    *,
+    mask_repeats: bool = False,
+) -> Vocabulary:
+    """The vocabulary that a file of another project, or a checkpoint's folder, describes.
+
+    Nothing is downloaded and nothing that is in the file is run. The format shows in the content.
+
+    Args:
+        path: a list of ids (torch.save, `.npy`, a JSON list, or text with an id a line and comments
+            after #), or an EAGLE-3 checkpoint, whose `d2t` counts: a safetensors file, one of
+            torch.save, or the folder of one, whole or in shards.
+        target_size: `V_t`, the width of the target's logits.
+        kind: what the numbers are. None: a list holds ids, a checkpoint `d2t` of the convention
+            that fits. `"d2t"` reads a bare list as `d2t`; `"d2t-offset"` and `"d2t-absolute"` say
+            its convention.
+        mask_repeats: whether an id that is listed again gets -1 there, which masks that row. A list
+            by FR-Spec's script may end with end tokens that it has already.
+
+    Raises:
+        TokenMapError: what is there is no map, could run code, or does not fit `V_t`.
+        OSError: it cannot be opened.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     torch.save([7, 2, 4], f"{folder}/freq_3.pt")
+        ...     read_token_map(f"{folder}/freq_3.pt", target_size=8).draft_ids.tolist()
+        [7, 2, 4]
+    """
+    if kind not in (None, *_KINDS):
+        raise ValueError(f"read_token_map: kind is {kind!r}; needs one of {', '.join(_KINDS)}")
+    content = read_content(Path(path), target_size)
+    if isinstance(content, Tensor) and kind not in (None, "ids"):
+        content = D2T(content, None, None)
+    try:
+        if isinstance(content, Tensor):
+            return from_ids(content, target_size, mask_repeats=mask_repeats)
+        if kind == "ids" or mask_repeats:
+            raise TokenMapError("is read as d2t; needs another kind, and no mask_repeats")
+        _refuse_other_head(content)
+        return from_d2t(content.d2t, target_size, t2d=content.t2d, stored=_convention(kind))
+    except ValueError as error:
+        raise TokenMapError(f"{path}: {error}") from error
+
+
+def from_ids(
+    ids: Tensor | Sequence[int], target_size: int, *, mask_repeats: bool = False
+) -> Vocabulary:
+    """The vocabulary of a head whose row i predicts target token `ids[i]`.
+
+    Raises:
+        TokenMapError: an id outside `[0, V_t)`, or one that is listed twice, unless its repeats are
+            to be masked.
+
+    Example:
+        >>> from_ids([3, 1, 3], target_size=4, mask_repeats=True).draft_ids.tolist()
+        [3, 1, -1]
+    """
+    drafts = _integers("ids", ids)
+    outside = ((drafts < 0) | (drafts >= target_size)).nonzero()
+    if outside.numel():
+        at = int(outside[0])
+        raise TokenMapError(
+            f"ids[{at}] is {int(drafts[at])}; needs a target id from 0 to {target_size - 1}"
+        )
+    if mask_repeats:
+        order = drafts.argsort(stable=True)
+        again = torch.zeros_like(drafts, dtype=torch.bool)
+        again[order[1:]] = drafts[order].diff() == 0
+        drafts = drafts.masked_fill(again, -1)
+    try:
+        return Vocabulary(drafts, target_size)
+    except ValueError as error:
+        raise TokenMapError(
+            f"{error}. Where offsets are meant, kind 'd2t'; to mask what is listed again, "
+            "mask_repeats=True"
+        ) from error
+
+
+def from_d2t(
+    d2t: Tensor | Sequence[int],
+    target_size: int,
+    *,
+    t2d: Tensor | None = None,
+    stored: Literal["offset", "absolute"] | None = None,
+) -> Vocabulary:
+    """The vocabulary of an EAGLE-3 head, by its `d2t`.
+
+    Its rows are in ascending order of their target ids where the checkpoint is EAGLE's own,
+    SpecForge's or speculators'; any order is read.
+
+    Args:
+        d2t: `[V_d]` integers.
+        t2d: `[V_t]` bool, the target tokens that are reached. One without any is EAGLE's buffer
+            before it was filled, and is not used.
+        stored: whether target id = i + d2t[i] ("offset") or d2t[i] ("absolute"). None: what gives
+            distinct ids within `[0, V_t)`, those that `t2d` has.
+
+    Raises:
+        TokenMapError: no convention fits, or both do.
+
+    Example:
+        >>> from_d2t(torch.tensor([1, 1, 3]), target_size=8).draft_ids.tolist()
+        [1, 2, 5]
+        >>> from_d2t(torch.tensor([1, 2, 5]), target_size=8, stored="absolute").draft_ids.tolist()
+        [1, 2, 5]
+    """
+    offsets = _integers("d2t", d2t)
+    places = torch.arange(offsets.numel(), device="cpu")
+    readings = {"offset": offsets + places, "absolute": offsets}
+    mask = None if t2d is None else _mask(t2d, target_size)
+    if stored not in _CONVENTIONS:
+        raise ValueError(f"from_d2t: stored is {stored!r}; needs 'offset', 'absolute' or None")
+    if stored is not None:
+        readings = {stored: readings[stored]}
+    wrong = {name: _misfit(ids, mask, target_size) for name, ids in readings.items()}
+    fitting = [name for name, reason in wrong.items() if reason is None]
+    if not fitting:
+        reasons = "; ".join(f"as {name} {reason}" for name, reason in wrong.items())
+        raise TokenMapError(f"d2t does not fit: {reasons}")
+    if len(fitting) == 2 and offsets.numel() > 1:  # one token is the same either way
+        first = {name: ids[:4].tolist() for name, ids in readings.items()}
+        raise TokenMapError(
+            f"d2t may be offsets (first tokens {first['offset']}) or target ids "
+            f"({first['absolute']}), and there is no t2d to tell; say which: kind 'd2t-offset' or "
+            "'d2t-absolute'"
+        )
+    return Vocabulary(readings[fitting[0]], target_size)
+
+
+def d2t_tensors(vocabulary: Vocabulary) -> dict[str, Tensor]:
+    """`d2t` `[V_d]` int64, offsets, and `t2d` `[V_t]` bool, for an EAGLE-3 checkpoint.
+
+    vLLM and SGLang read `d2t` alone, in any order of tokens. Trainers pick the target's logits by
+    `t2d`, so for them the tokens have to be in ascending order.
+
+    Raises:
+        ValueError: a drafter token without a target id, which `d2t` has no way to say.
+
+    Example:
+        >>> d2t_tensors(Vocabulary([1, 3], target_size=4))
+        {'d2t': tensor([1, 2]), 't2d': tensor([False,  True, False,  True])}
+    """
+    ids = _known_ids("d2t_tensors", vocabulary)
+    mask = torch.zeros(vocabulary.target_size, dtype=torch.bool, device="cpu")
+    mask[ids] = True
+    return {"d2t": ids - torch.arange(ids.numel(), device="cpu"), "t2d": mask}
+
+
+def write_d2t(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
+    """Writes `d2t_tensors` as safetensors, whole or not at all.
+
+    An engine reads them from the drafter's own checkpoint, to which they have to be added.
+
+    Raises:
+        ValueError: as `d2t_tensors`.
+    """
+    content = to_bytes(d2t_tensors(vocabulary), {"format": "pt"})
+    write_whole(Path(path), lambda beside: beside.write_bytes(content))
+
+
+def write_hot_tokens(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
+    """Writes SGLang's `--speculative-token-map`, FR-Spec's list of ids, whole or not at all.
+
+    Raises:
+        ValueError: a drafter token without a target id, which the list has no way to say.
+
+    Example:
+        >>> import tempfile
+        >>> vocabulary = Vocabulary([7, 2, 4], target_size=8)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_hot_tokens(vocabulary, f"{folder}/hot.pt")
+        ...     torch.load(f"{folder}/hot.pt", weights_only=True)
+        [7, 2, 4]
+    """
+    content = io.BytesIO()  # to a full disk, torch would raise an error of its own
+    torch.save(_known_ids("write_hot_tokens", vocabulary).tolist(), content)
+    write_whole(Path(path), lambda beside: beside.write_bytes(content.getvalue()))
+
+
+def _known_ids(name: str, vocabulary: Vocabulary) -> Tensor:
+    unknown = (vocabulary.draft_ids < 0).nonzero()
+    if unknown.numel():
+        raise ValueError(
+            f"{name}: drafter token {int(unknown[0])} has no target id, which the format cannot "
+            "say; needs a head without that row"
+        )
+    return vocabulary.draft_ids
+
+
+def _convention(kind: Kind | None) -> Literal["offset", "absolute"] | None:
+    if kind == "d2t-offset":
+        return "offset"
+    return "absolute" if kind == "d2t-absolute" else None
+
+
+def _refuse_other_head(content: D2T) -> None:
+    if content.head_rows not in (None, content.d2t.numel()):
+        raise TokenMapError(
+            f"d2t has {content.d2t.numel()} entries and lm_head.weight {content.head_rows} rows; "
+            "needs one for each row"
+        )
+
+
+def _integers(name: str, values: Tensor | Sequence[int]) -> Tensor:
+    tensor = on_host(values)
+    if tensor.dim() != 1 or not tensor.numel() or tensor.dtype not in INTEGERS:
+        raise TokenMapError(
+            f"{name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; needs [V_d] integers "
+            "with V_d >= 1"
+        )
+    return tensor.to(torch.int64)
+
+
+def _mask(t2d: Tensor, target_size: int) -> Tensor | None:
+    if t2d.dtype != torch.bool or list(t2d.shape) != [target_size]:
+        raise TokenMapError(
+            f"t2d has shape {list(t2d.shape)} and dtype {t2d.dtype}; needs [V_t] = [{target_size}] "
+            "bool, which of the target's tokens the drafter has"
+        )
+    return t2d.cpu() if bool(t2d.any()) else None
+
+
+def _misfit(ids: Tensor, mask: Tensor | None, target_size: int) -> str | None:
+    """Why these are not the ids of a head's rows, or None if they may be."""
+    if int(ids.min()) < 0 or int(ids.max()) >= target_size:
+        return f"its ids are {int(ids.min())} to {int(ids.max())}, outside [0, {target_size})"
+    if ids.unique().numel() < ids.numel():
+        counts = ids.bincount()
+        return f"it has {int(counts.argmax())} {int(counts.max())} times"
+    if mask is not None and not torch.equal(ids.sort().values, mask.nonzero().flatten()):
+        return f"it has {ids.numel()} tokens, not the {int(mask.sum())} that t2d marks"
+    return None

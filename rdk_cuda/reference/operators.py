@@ -1,0 +1,416 @@
+"""The operators in plain PyTorch, to be read line by line beside sections 2 and 5 of DESIGN.
+
+The five operators take the arguments of their ``torch.ops.rdk`` twins, in the same order, and work
+row by row: clear rather than fast. ``dtype=torch.float64`` makes the arithmetic exact enough to
+judge a float32 implementation, and a `Trace` then tells how close each random decision came to
+another outcome, which is where an implementation may rightly return another token.
+
+The dense O(V^2) forms behind them (`exact_rdk`, `exact_redistribute`) and the distribution that
+speculative sampling has by algebra (`output_distribution`) are at hand too, as the ground truth;
+`rdk_cuda.reference.dense` has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+# Part of this module's interface.
+from .dense import acceptance_rate as acceptance_rate
+from .dense import exact_rdk as exact_rdk
+from .dense import exact_redistribute as exact_redistribute
+from .dense import output_distribution as output_distribution
+from .dense import residual as residual
+
+CHUNK = 1024
+TRIES = 32
+STEP, DRAFT, ACCEPT, RESIDUAL, DIRECT, BONUS = range(6)  # Purposes of random numbers, section 5.
+
+_MASK = 0xFFFFFFFF
+_Integer = TypeVar("_Integer", int, Tensor)
+_Words = tuple[int, int, int, int]
+_Record = Callable[[str, float], None]
+
+
+def philox(
+    seed: _Integer, position: _Integer, purpose: int, attempt: int
+) -> tuple[_Integer, _Integer, _Integer, _Integer]:
+    """Four random 32-bit words of Philox4x32-10 (Salmon et al. 2011), keyed as section 5 says.
+
+    Args:
+        seed, position: 64-bit, two ints or two int64 tensors that broadcast.
+        purpose, attempt: the third and fourth word of the counter.
+
+    Example:
+        >>> [f"{word:08x}" for word in philox(0, 0, STEP, 0)]
+        ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
+    """
+    k0, k1 = seed & _MASK, (seed >> 32) & _MASK
+    c0: Any = position & _MASK
+    c1: Any = (position >> 32) & _MASK
+    c2: Any = purpose
+    c3: Any = attempt
+    for _ in range(10):
+        # An int64 product wraps, but its 64 bits are those of the unsigned product.
+        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1 = ((b >> 32) & _MASK) ^ c1 ^ k0, b & _MASK
+        c2, c3 = ((a >> 32) & _MASK) ^ c3 ^ k1, a & _MASK
+        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
+    return c0, c1, c2, c3
+
+
+def uniform(word: int) -> float:
+    """A multiple of 2^-24 in [0, 1): exact in float32 and never 1."""
+    return (word >> 8) * 2.0**-24
+
+
+def step_seeds(seeds: Tensor, positions: Tensor) -> Tensor:
+    """The key of one decoding step, for each sequence; int64 tensors of one shape."""
+    low, high, _, _ = philox(seeds, positions, STEP, 0)
+    return low + (high << 32)
+
+
+@dataclass
+class Trace:
+    """How near each random decision came to another outcome.
+
+    A margin is a distance in units of the uniform number: 1e-6 means that a uniform 1e-6 away would
+    have decided otherwise. Integer comparisons are exact and leave no margin.
+    """
+
+    decisions: list[tuple[int, str, float]] = field(default_factory=list)
+
+    def add(self, row: int, decision: str, margin: float) -> None:
+        """Record a decision of a row (of a sequence, in `verify`)."""
+        self.decisions.append((row, decision, margin))
+
+    def margins(self, rows: int) -> Tensor:
+        """The smallest margin of each row, float64 ``[rows]``; inf where nothing was random."""
+        smallest = torch.full((rows,), math.inf, dtype=torch.float64, device="cpu")
+        for row, _, margin in self.decisions:
+            smallest[row] = min(float(smallest[row]), margin)
+        return smallest
+
+
+# --------------------------------------------------------------------------------- the operators
+
+
+def redistribute(
+    draft_logits: Tensor,
+    temperature: Tensor,
+    bias: Tensor,
+    col_offsets: Tensor,
+    col_drafts: Tensor,
+    col_weights: Tensor,
+    spread: Tensor,
+    prior: Tensor,
+    row_top: Tensor,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """q over the target's vocabulary, ``[..., V_t]`` in ``dtype``, differentiable in numbers."""
+    lead, v_d, v_t = draft_logits.shape[:-1], draft_logits.shape[-1], prior.shape[1]
+    logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
+    columns = (col_offsets, col_drafts, col_weights, spread, prior)
+    probs = torch.full((logits.shape[0], v_t), math.nan, dtype=dtype, device="cpu")
+    for n, t in enumerate(temperature.reshape(-1).cpu()):
+        z = _scaled(logits[n], t, bias, dtype)
+        if z is None:
+            continue
+        if t == 0:
+            i = int(z.argmax())
+            probs[n] = _one_hot(int(row_top[i] if i < v_d else used[n, i - v_d]), v_t, dtype)
+        else:
+            probs[n] = _redistributed(z, _stats(z, spread), used[n], columns)
+    return probs.reshape(*lead, v_t)
+
+
+def draft(
+    draft_logits: Tensor,
+    temperature: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    bias: Tensor,
+    row_offsets: Tensor,
+    row_targets: Tensor,
+    row_cdf: Tensor,
+    row_top: Tensor,
+    spread: Tensor,
+    spread_cdf: Tensor,
+    prior_cdf: Tensor,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    trace: Trace | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Drafted tokens ``[...]`` and their stats ``[..., 2 + R]`` in ``dtype``."""
+    lead, v_d = draft_logits.shape[:-1], draft_logits.shape[-1]
+    logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, prior_cdf.shape[1])
+    trace = Trace() if trace is None else trace
+    tokens = torch.full((logits.shape[0],), -1, dtype=torch.int64, device="cpu")
+    stats = torch.full((logits.shape[0], 2 + spread.shape[1]), math.nan, dtype=dtype, device="cpu")
+    for n, t in enumerate(temperature.reshape(-1).tolist()):
+        z = _scaled(logits[n], t, bias, dtype)
+        if z is None:
+            continue
+        words = partial(philox, int(seeds.reshape(-1)[n]), int(positions.reshape(-1)[n]), DRAFT)
+        if t == 0:
+            i, stats[n] = int(z.argmax()), 0
+        else:
+            stats[n] = _stats(z, spread)
+            i = _draw(torch.exp(z - z.max()), words(0), partial(trace.add, n, "draft"), static=v_d)
+        if i >= v_d:
+            tokens[n] = used[n, i - v_d]
+        elif t == 0:
+            tokens[n] = row_top[i]
+        else:
+            begin, end = row_offsets[i : i + 2].tolist()
+            entry = int(torch.searchsorted(row_cdf[begin:end], words(0)[2], right=True))
+            if begin + entry < end:
+                tokens[n] = row_targets[begin + entry]
+            else:
+                r = int(torch.searchsorted(spread_cdf[i], words(0)[2], right=True))
+                tokens[n] = torch.searchsorted(prior_cdf[r], words(1)[0], right=True)
+    return tokens.reshape(lead), stats.reshape(*lead, stats.shape[1])
+
+
+def verify(
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    draft_stats: Tensor | None,
+    draft_rows: Tensor | None,
+    draft_tokens: Tensor,
+    draft_offsets: Tensor,
+    target_temperature: Tensor,
+    draft_temperature: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    bias: Tensor,
+    col_offsets: Tensor,
+    col_drafts: Tensor,
+    col_weights: Tensor,
+    spread: Tensor,
+    prior: Tensor,
+    max_draft: int,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    trace: Trace | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Tokens ``[B, max_draft + 1]`` and the number of accepted drafts ``[B]``."""
+    v_t, batch = target_logits.shape[1], seeds.numel()
+    logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
+    columns = (col_offsets, col_drafts, col_weights, spread, prior)
+    trace = Trace() if trace is None else trace
+
+    def distribution(n: int, x: int, t: float) -> Tensor | None:
+        """q at draft n, or None: the draft is rejected by rule."""
+        m = n if draft_rows is None else int(draft_rows[n])
+        if not 0 <= x < v_t or not -1 <= m < logits.shape[0]:
+            return None
+        if m == -1 or t == 0:
+            return _one_hot(x, v_t, dtype)
+        z = _scaled(logits[m], t, bias, dtype)
+        if z is None:
+            return None
+        stats = _stats(z, spread) if draft_stats is None else draft_stats[m].to(dtype)
+        usable = bool(stats.isfinite().all()) and stats[1] > 0
+        return _redistributed(z, stats, used[m], columns) if usable else None
+
+    tokens = torch.full((batch, max_draft + 1), -1, dtype=torch.int64, device="cpu")
+    num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")
+    no_bias = torch.zeros(v_t, dtype=torch.float32, device="cpu")
+    for b in range(batch):
+        first, drafts = _owned(draft_offsets[b : b + 2].tolist(), draft_tokens.numel())
+        t = float(target_temperature[b])
+        for j in range(min(drafts, max_draft) + 1):
+            z = _scaled(target_logits[first + b + j], t, no_bias, dtype)
+            if z is None:
+                break
+            p = _one_hot(int(z.argmax()), v_t, dtype) if t == 0 else torch.softmax(z, 0)
+            words = partial(philox, int(seeds[b]), int(positions[b]) + j)
+            record = partial(trace.add, b)
+            x = int(draft_tokens[first + j]) if j < min(drafts, max_draft) else -1
+            if x == -1:
+                tokens[b, j] = _draw(p, words(BONUS, 0), partial(record, "bonus"))
+                break
+            q = distribution(first + j, x, float(draft_temperature[b]))
+            if q is not None and _accepts(p, q, x, t == 0, words, record):
+                tokens[b, j] = x
+                num_accepted[b] += 1
+                continue
+            q = torch.zeros_like(p) if q is None else q
+            tokens[b, j] = int(p.argmax()) if t == 0 else _draw_residual(p, q, words, record)
+            break
+    return tokens, num_accepted
+
+
+def gather_logits(
+    hidden: Tensor,
+    weight: Tensor,
+    tokens: Tensor,
+    bias: Tensor | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Logits of a few rows of the head, ``[..., C]``; see docs/design.md section 4.
+
+    ``dtype`` is that of the arithmetic and of the result; by default the arithmetic is float32 and
+    the result has the dtype of ``hidden``.
+    """
+    arithmetic = torch.float32 if dtype is None else dtype
+    exists = (tokens >= 0) & (tokens < weight.shape[0])
+    ids = torch.where(exists, tokens, 0).long()
+    logits = (weight[ids].to(arithmetic) * hidden.to(arithmetic).unsqueeze(-2)).sum(-1)
+    if bias is not None:
+        logits = logits + bias[ids].to(arithmetic)
+    return logits.masked_fill(~exists, -math.inf).to(hidden.dtype if dtype is None else dtype)
+
+
+# ------------------------------------------------------------------------------- one row, one draw
+
+
+def _with_dynamic(
+    draft_logits: Tensor,
+    dynamic_tokens: Tensor | None,
+    dynamic_logits: Tensor | None,
+    target_size: int,
+) -> tuple[Tensor, Tensor]:
+    """Logits with the dynamic columns behind the static ones, ``[n, V_d + C]``, and their tokens.
+
+    An unused dynamic column gets logit -inf, whatever it was given, and any token.
+    """
+    static = draft_logits.reshape(math.prod(draft_logits.shape[:-1]), draft_logits.shape[-1])
+    if dynamic_tokens is None or dynamic_logits is None:
+        return static, torch.zeros(static.shape[0], 0, dtype=torch.int64, device="cpu")
+    tokens = dynamic_tokens.reshape(static.shape[0], dynamic_tokens.shape[-1])
+    unused = (tokens < 0) | (tokens >= target_size)
+    dynamic = dynamic_logits.reshape(tokens.shape).masked_fill(unused, -math.inf)
+    return torch.cat([static, dynamic], 1), tokens.masked_fill(unused, 0)
+
+
+def _scaled(logits: Tensor, t: float | Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """``z = logits / T + bias`` of one row, no bias on its dynamic columns; None: no distribution.
+
+    At temperature 0 only the argmax matters, and a finite bias does not count.
+    """
+    bias = pad(bias, (0, logits.shape[0] - bias.shape[0]))
+    if not 0 <= t < math.inf or logits.isnan().any() or (logits == math.inf).any():
+        return None
+    if t == 0:
+        z = logits.to(dtype).masked_fill(bias == -math.inf, -math.inf)
+        return z if z.max() > -math.inf else None
+    # Whether a row overflows is a question about float32, in whatever dtype we compute.
+    quotient = logits.float() / t
+    if (logits.isfinite() & ~quotient.isfinite()).any() or not (quotient + bias).max().isfinite():
+        return None
+    # Division leaves -inf what it is, but would give the temperature a gradient of NaN.
+    excluded = logits == -math.inf
+    z = logits.to(dtype).masked_fill(excluded, 0) / t
+    return z.masked_fill(excluded, -math.inf) + bias.to(dtype)
+
+
+def _stats(z: Tensor, spread: Tensor) -> Tensor:
+    """``(max, sum, s_r...)`` of one row; its dynamic columns have no spread."""
+    weights = torch.exp(z - z.max())
+    spread_mass = weights[: spread.shape[0]] @ spread.to(z.dtype) / weights.sum()
+    return torch.cat([z.max()[None], weights.sum()[None], spread_mass])
+
+
+def _redistributed(
+    z: Tensor, stats: Tensor, dynamic_tokens: Tensor, columns: tuple[Tensor, ...]
+) -> Tensor:
+    """``q(x) = sum_i q'_i S[i, x] + sum_r s_r P[r, x]`` with the dynamic columns, ``[V_t]``."""
+    col_offsets, col_drafts, col_weights, spread, prior = columns
+    v_d, v_t = spread.shape[0], prior.shape[1]
+    draft_probs = torch.exp(z - stats[0]) / stats[1]
+    entry_targets = torch.repeat_interleave(torch.arange(v_t, device="cpu"), col_offsets.diff())
+    q = stats[2:] @ prior.to(z.dtype)
+    q.index_add_(0, entry_targets, draft_probs[col_drafts] * col_weights.to(z.dtype))
+    q.index_add_(0, dynamic_tokens, draft_probs[v_d:])
+    return q
+
+
+def _one_hot(x: int, size: int, dtype: torch.dtype) -> Tensor:
+    return one_hot(torch.tensor(x, dtype=torch.int64, device="cpu"), size).to(dtype)
+
+
+def _accepts(
+    p: Tensor, q: Tensor, x: int, greedy: bool, words: Callable[..., _Words], record: _Record
+) -> bool:
+    if greedy:
+        return bool(p[x] == 1)
+    return _below("accept", uniform(words(ACCEPT, 0)[0]), q[x], p[x], record)
+
+
+def _draw_residual(p: Tensor, q: Tensor, words: Callable[..., _Words], record: _Record) -> int:
+    """A token from ``max(p - q, 0)``, which is built only when every try has failed."""
+    for attempt in range(TRIES):
+        y = _draw(p, words(RESIDUAL, attempt), partial(record, "residual"))
+        keep = uniform(words(RESIDUAL, attempt)[2])
+        if _below("keep", keep, p[y], p[y] - q[y], record):
+            return y
+    excess = (p - q).clamp(min=0)
+    # Rounding errors of p - q are in proportion to p, however little mass is left: hence the scale.
+    weights = excess if excess.any() else p
+    return _draw(weights, words(DIRECT, 0), partial(record, "direct"), scale=p)
+
+
+def _below(decision: str, u: float, left: Tensor, right: Tensor, record: _Record) -> bool:
+    """Whether ``u * left < right``; the outcome turns where u is ``right / left``."""
+    record(decision, abs(u - float(right / left)) if left > 0 else math.inf)
+    return bool(u * left < right)
+
+
+def _owned(offsets: list[int], drafts: int) -> tuple[int, int]:
+    """First draft and number of drafts of one sequence; none where its offsets make no sense."""
+    begin, end = offsets
+    if 0 <= begin <= end <= drafts:
+        return begin, end - begin
+    return min(max(begin, 0), drafts), 0
+
+
+def _chunks(weights: Tensor, static: int) -> Tensor:
+    """``[columns] -> [chunks, CHUNK]``: the columns from ``static`` on start a new chunk."""
+    parts = weights[:static], weights[static:]
+    return torch.cat([pad(part, (0, -part.shape[0] % CHUNK)) for part in parts]).view(-1, CHUNK)
+
+
+def _draw(
+    weights: Tensor,
+    words: _Words,
+    record: Callable[[float], None],
+    static: int | None = None,
+    scale: Tensor | None = None,
+) -> int:
+    """The two-level draw of section 5; its margin is relative to the mass of ``scale``."""
+    static = weights.shape[0] if static is None else static
+    chunks = _chunks(weights, static)
+    masses = chunks.sum(1) if scale is None else _chunks(scale, static).sum(1)
+    chunk, chunk_margin = _first_exceeding(chunks.sum(1), uniform(words[0]), masses.sum())
+    lane, lane_margin = _first_exceeding(chunks[chunk], uniform(words[1]), masses[chunk])
+    column = chunk * CHUNK + lane
+    record(min(chunk_margin, lane_margin))
+    return column if column < static else column - -static % CHUNK
+
+
+def _first_exceeding(weights: Tensor, u: float, mass: Tensor) -> tuple[int, float]:
+    """The first index whose running sum exceeds ``u * total``, which has a weight above zero."""
+    sums = weights.cumsum(0)
+    threshold = u * sums[-1]
+    index = int(torch.searchsorted(sums, threshold, right=True))
+    boundaries = sums[(sums > 0) & (sums < sums[-1])]
+    if boundaries.numel() == 0:
+        return index, math.inf
+    return index, float((boundaries - threshold).abs().min() / mass)
