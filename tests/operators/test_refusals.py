@@ -17,6 +17,8 @@ from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 
+pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
+
 B, K, V_T, C, D = 3, 2, 40, 4, 16  # Sequences, drafts each, target ids, dynamic columns, hidden.
 
 

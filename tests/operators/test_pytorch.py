@@ -13,7 +13,28 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import reference
-from tests.reference.test_refusals import calls, refusal
+from tests.devices import CPU_OR_CUDA, PLACE
+from tests.gpu.stand_in import moved
+from tests.operators import test_refusals
+from tests.operators.test_refusals import refusal
+
+DEVICE = torch.device("cpu")
+
+
+@pytest.fixture(params=CPU_OR_CUDA, autouse=True)
+def _calls_on_the_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stand-in for the operators, which PyTorch would not know: their arguments are there."""
+    if request.param == "cuda":
+        if not PLACE:
+            pytest.skip("no GPU")
+        place = torch.device("cuda", 0) if PLACE == "cuda" else torch.device("cpu")
+        monkeypatch.setitem(globals(), "DEVICE", place)
+
+
+def calls() -> dict[str, dict[str, Any]]:
+    made: dict[str, dict[str, Any]] = moved(test_refusals.calls(), DEVICE)
+    return made
+
 
 OPERATORS = list(calls())
 

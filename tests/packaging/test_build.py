@@ -17,6 +17,8 @@ import rdk_cuda
 
 from .distributions import ROOT, run
 
+pytestmark = pytest.mark.slow
+
 IMPORT = "import json, rdk_cuda; print(rdk_cuda.__file__); print(json.dumps(rdk_cuda.build_info()))"
 
 

@@ -26,8 +26,10 @@ from .sass import (
     local_memory,
 )
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).with_name("kernel_resources.json")
-REWRITE = f"python setup.py build_kernels --json tests/build/{GOLDEN.name}"
+REWRITE = f"python setup.py build_kernels --json tests/packaging/{GOLDEN.name}"
 ARCHS = build_kernels.DEFAULT_ARCHS.split()
 # More would leave one block of 256 threads to a multiprocessor, and too few loads under way.
 MOST_REGISTERS = 128

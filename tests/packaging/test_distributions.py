@@ -26,6 +26,8 @@ from .distributions import (
     run,
 )
 
+pytestmark = pytest.mark.slow
+
 TAG = f"cp310-abi3-linux_{platform.machine()}"
 METADATA = f"rdk_cuda-{rdk_cuda.__version__}.dist-info/"
 BINARY = "rdk_cuda/_C.abi3.so"

@@ -1,10 +1,4 @@
-"""Affinities of a real model's vocabulary statistics.
-
-Environment variable RDK_VOCAB_STATS names an .npz with `mean_prob` (float32 `[V_t]`, mean
-next-token probabilities) and `frspec_32768_token_ids` (int32, the ids that a drafter keeps).
-"""
-
-import os
+"""Affinities over a vocabulary as large and as uneven as that of Llama 3."""
 
 import numpy as np
 import pytest
@@ -12,23 +6,12 @@ import torch
 
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.affinity.fixed_point import ONE
-from rdk_cuda.vocabulary import Vocabulary
-
-STATISTICS = os.environ.get("RDK_VOCAB_STATS")
-
-pytestmark = pytest.mark.skipif(
-    not STATISTICS, reason="RDK_VOCAB_STATS does not name a file of vocabulary statistics"
-)
+from tests import large_vocabulary
 
 
 @pytest.fixture(scope="module")
 def statistics():
-    with np.load(STATISTICS) as archive:
-        mean_probs = torch.from_numpy(archive["mean_prob"])
-        vocabulary = Vocabulary(
-            torch.from_numpy(archive["frspec_32768_token_ids"]), mean_probs.numel()
-        )
-    return vocabulary, mean_probs
+    return large_vocabulary.statistics()
 
 
 def _reachable(affinity):

@@ -14,6 +14,8 @@ import rdk_cuda
 
 from .distributions import copy_repository, run
 
+pytestmark = pytest.mark.slow
+
 # `pip install -e` without the minute of a compiler: the binary is the one of these tests.
 EDITABLE_WHEEL = """
 import pathlib, runpy, shutil, sys

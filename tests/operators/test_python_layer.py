@@ -11,6 +11,8 @@ from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 
+pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
+
 SIZE, BATCH, DRAFTS = 300, 4, 3
 
 

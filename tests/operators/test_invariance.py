@@ -12,6 +12,8 @@ import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from tests import generators
 from tests.generators import Batch
 
+pytestmark = pytest.mark.usefixtures("device")
+
 LENGTHS = [3, 0, 1, 5, 2, 4, 1]
 
 

@@ -15,6 +15,8 @@ from rdk_cuda.affinity import Affinity
 from tests import generators
 from tests.generators import Batch
 
+pytestmark = pytest.mark.usefixtures("device")
+
 SIZE = 2500
 NAN, INF = math.nan, math.inf
 ROWS = 5

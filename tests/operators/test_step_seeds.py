@@ -1,4 +1,4 @@
-"""The step_seeds kernel gives the keys that the reference gives."""
+"""`rdk::step_seeds` gives the keys that the reference gives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from rdk_cuda import reference
 
-pytestmark = pytest.mark.usefixtures("kernels")
+pytestmark = pytest.mark.usefixtures("device")
 
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 1000])

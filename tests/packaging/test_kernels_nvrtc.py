@@ -14,6 +14,8 @@ from rdk_cuda.integrations.cupy.cubin_cache import Cubin
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
+pytestmark = pytest.mark.slow
+
 NAMES = [name for entry in nvrtc.kernels().values() for name in entry["kernels"]]
 # All for one architecture, and a kernel of each operator for every other.
 EVERY = [(name, "90a") for name in NAMES]

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
 
+pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
+
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 # Random123, examples/kat_vectors, philox4x32 with 10 rounds: counter, key, output.
