@@ -87,7 +87,7 @@ struct DraftParams {
   DraftColumns draft;
   AffinityRows affinity;
   const float* temperature;
-  const int64_t* seeds;
+  const int64_t* step_keys;
   const int64_t* positions;
   int64_t* tokens;
   float* stats;
@@ -101,13 +101,13 @@ struct VerifyParams {
   int64_t draft_rows_available;  // M
   const float* draft_stats;      // null: computed here
   const int32_t* draft_rows;     // null: draft n owns row n
-  const void* draft_tokens;
+  const void* draft_token_ids;
   bool tokens_are_int64;
   int64_t num_drafts;  // N
   const int32_t* draft_offsets;
   const float* target_temperature;
   const float* draft_temperature;
-  const int64_t* seeds;
+  const int64_t* step_keys;
   const int64_t* positions;
   AffinityColumns affinity;
   int64_t max_draft;
@@ -131,10 +131,10 @@ struct GatherLogitsParams {
   int64_t hidden_size;
 };
 
-struct StepSeedsParams {
+struct StepKeysParams {
   const int64_t* seeds;
   const int64_t* positions;
-  int64_t* step_seeds;
+  int64_t* step_keys;
   int64_t count;
 };
 

@@ -18,15 +18,15 @@ RDK_LIBRARY(RDK_NAMESPACE, m) {
       "Tensor spread, Tensor prior, Tensor row_top, "
       "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None) -> Tensor probs");
   m.def(
-      "draft(Tensor draft_logits, Tensor temperature, Tensor seeds, Tensor positions, "
+      "draft(Tensor draft_logits, Tensor temperature, Tensor step_keys, Tensor positions, "
       "Tensor bias, Tensor row_offsets, Tensor row_targets, Tensor row_cdf, Tensor row_top, "
       "Tensor spread, Tensor spread_cdf, Tensor prior_cdf, "
       "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None) "
       "-> (Tensor tokens, Tensor stats)");
   m.def(
       "verify(Tensor target_logits, Tensor draft_logits, Tensor? draft_stats, "
-      "Tensor? draft_rows, Tensor draft_tokens, Tensor draft_offsets, "
-      "Tensor target_temperature, Tensor draft_temperature, Tensor seeds, Tensor positions, "
+      "Tensor? draft_rows, Tensor draft_token_ids, Tensor draft_offsets, "
+      "Tensor target_temperature, Tensor draft_temperature, Tensor step_keys, Tensor positions, "
       "Tensor bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
       "Tensor spread, Tensor prior, SymInt max_draft, "
       "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None) "
@@ -34,7 +34,7 @@ RDK_LIBRARY(RDK_NAMESPACE, m) {
   m.def(
       "gather_logits(Tensor hidden, Tensor weight, Tensor tokens, Tensor? bias=None) "
       "-> Tensor logits");
-  m.def("step_seeds(Tensor seeds, Tensor positions) -> Tensor step_seeds");
+  m.def("step_keys(Tensor seeds, Tensor positions) -> Tensor step_keys");
 }
 
 // The implementations tell CPU from CUDA by themselves (ops/backend.h).
@@ -43,7 +43,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("draft", TORCH_BOX(&rdk::ops::draft));
   m.impl("verify", TORCH_BOX(&rdk::ops::verify));
   m.impl("gather_logits", TORCH_BOX(&rdk::ops::gather_logits));
-  m.impl("step_seeds", TORCH_BOX(&rdk::ops::step_seeds));
+  m.impl("step_keys", TORCH_BOX(&rdk::ops::step_keys));
 }
 
 RDK_LIBRARY_IMPL(RDK_NAMESPACE, CPU, m) { implement(m); }

@@ -37,7 +37,7 @@ def step(last: int, temperature: float) -> tuple[list[int], int]:
     drafts, rows = [last], []
     for _ in range(K):
         logits = drafter[drafts[-1]]
-        columns = (*affinity.columns, affinity.row_top)
+        columns = (*affinity.by_target, affinity.row_top)
         rows.append(torch.ops.rdk.redistribute(logits, torch.tensor(temperature), *columns))
         drafts.append(int(rows[-1].multinomial(1)))
     for k, (x, q) in enumerate(zip(drafts[1:], rows, strict=True)):

@@ -49,7 +49,7 @@ from .functional import (  # noqa: E402
     draft,
     gather_logits,
     redistribute,
-    step_seeds,
+    step_keys,
     verify,
 )
 from .vocabulary import Vocabulary  # noqa: E402
@@ -70,7 +70,7 @@ __all__ = [
     "draft",
     "gather_logits",
     "redistribute",
-    "step_seeds",
+    "step_keys",
     "verify",
 ]
 

@@ -134,11 +134,11 @@ class Batch:
     draft_logits: Tensor
     draft_stats: Tensor | None
     draft_rows: Tensor | None
-    draft_tokens: Tensor
+    draft_token_ids: Tensor
     draft_offsets: Tensor
     target_temperature: Tensor
     draft_temperature: Tensor
-    seeds: Tensor
+    step_keys: Tensor
     positions: Tensor
     affinity: Affinity
     max_draft: int
@@ -147,12 +147,12 @@ class Batch:
 
     @property
     def size(self) -> int:
-        return self.seeds.numel()
+        return self.step_keys.numel()
 
     def arguments(self) -> tuple[object, ...]:
         """What `torch.ops.rdk.verify` and `reference.verify` are called with."""
         fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
-        return (*fields[:10], *self.affinity.columns, *fields[11:])
+        return (*fields[:10], *self.affinity.by_target, *fields[11:])
 
     def replace(self, **changes: object) -> Batch:
         return dataclasses.replace(self, **changes)
@@ -186,7 +186,7 @@ def batch(
     if dynamic:
         tokens = dynamic_tokens(drafts, dynamic, affinity.target_size, seed + 2)
         values = logits(drafts, dynamic, seed + 3, dtype=dtype, scale=scale)
-    seeds = torch.randint(-(2**63), 2**63 - 1, (size,), generator=random)
+    step_keys = torch.randint(-(2**63), 2**63 - 1, (size,), generator=random)
     positions = torch.randint(0, 2**33, (size,), generator=random)
     offsets = torch.tensor([0, *lengths]).cumsum(0)
     sequence = torch.repeat_interleave(torch.arange(size), offsets.diff())
@@ -195,14 +195,14 @@ def batch(
     drafted, _ = reference.draft(
         draft_logits,
         temperature,
-        seeds[sequence],
+        step_keys[sequence],
         positions[sequence] + ahead,
-        *affinity.rows,
+        *affinity.by_draft,
         tokens,
         values,
     )
     q = reference.redistribute(
-        draft_logits, temperature, *affinity.columns, affinity.row_top, tokens, values
+        draft_logits, temperature, *affinity.by_target, affinity.row_top, tokens, values
     )
     target_logits = logits(
         drafts + size, affinity.target_size, seed + 4, scale=1.0, forbidden=forbidden
@@ -220,7 +220,7 @@ def batch(
         offsets.to(torch.int32),
         torch.full((size,), target_temperature),
         torch.full((size,), draft_temperature),
-        seeds,
+        step_keys,
         positions,
         affinity,
         max(lengths, default=0),

@@ -50,7 +50,7 @@ int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threa
     std::fill(stats, stats + 2 + rank, 0.0f);
   } else {
     if (!draft_stats(row, params.affinity.spread, rank, threads, softmax, stats)) return -1;
-    seed = params.seeds[index];
+    seed = params.step_keys[index];
     position = params.positions[index];
     words = random_words(seed, position, Purpose::kDraft, 0);
     column = draw_column(row, *softmax, uniform(words.word[0]), uniform(words.word[1]));

@@ -10,6 +10,6 @@ void redistribute(const RedistributeParams& params, const Threads& threads);
 void draft(const DraftParams& params, const Threads& threads);
 void verify(const VerifyParams& params, const Threads& threads);
 void gather_logits(const GatherLogitsParams& params, const Threads& threads);
-void step_seeds(const StepSeedsParams& params, const Threads& threads);
+void step_keys(const StepKeysParams& params, const Threads& threads);
 
 }  // namespace rdk::cpu

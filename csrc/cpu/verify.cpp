@@ -78,8 +78,8 @@ DraftRange draft_range(const VerifyParams& params, int64_t sequence) {
 }
 
 int64_t drafted_token(const VerifyParams& params, int64_t draft) {
-  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.draft_tokens)[draft]
-                                 : static_cast<const int32_t*>(params.draft_tokens)[draft];
+  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.draft_token_ids)[draft]
+                                 : static_cast<const int32_t*>(params.draft_token_ids)[draft];
 }
 
 // Kept from one sequence to the next for their memory.
@@ -96,7 +96,7 @@ void verify_sequence(const VerifyParams& params, int64_t sequence, const Threads
   *num_accepted = 0;
 
   const DraftRange range = draft_range(params, sequence);
-  const int64_t seed = params.seeds[sequence];
+  const int64_t seed = params.step_keys[sequence];
   for (int64_t step = 0; step <= range.count; ++step) {
     const int64_t position = later(params.positions[sequence], step);
     const TargetDistribution target(params, range.start + sequence + step,

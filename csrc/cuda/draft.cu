@@ -31,7 +31,7 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
 
   int64_t token = -1;
   if (softmax.valid) {
-    const int64_t seed = params.seeds[index];
+    const int64_t seed = params.step_keys[index];
     const int64_t position = params.positions[index];
     const PhiloxWords words = random_words(seed, position, Purpose::kDraft, 0);
     const int column =

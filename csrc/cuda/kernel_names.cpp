@@ -14,7 +14,7 @@ constexpr const char* kGatherLogits[] = {"gather_logits_kernel<float>",
 constexpr const char* kRedistribute[] = {"redistribute_kernel<float>",
                                          "redistribute_kernel<Float16Bits>",
                                          "redistribute_kernel<BFloat16Bits>"};
-constexpr const char* kStepSeeds[] = {"step_seeds_kernel"};
+constexpr const char* kStepKeys[] = {"step_keys_kernel"};
 constexpr const char* kVerify[] = {
     "verify_kernel<float, float>", "verify_kernel<Float16Bits, Float16Bits>",
     "verify_kernel<BFloat16Bits, BFloat16Bits>", "verify_kernel<AnyDtype, AnyDtype>"};
@@ -47,7 +47,7 @@ const char* kernel_name(const RedistributeLaunch& launch) {
   return kRedistribute[index(launch.params.draft.dtype)];
 }
 
-const char* kernel_name(const StepSeedsLaunch&) { return kStepSeeds[0]; }
+const char* kernel_name(const StepKeysLaunch&) { return kStepKeys[0]; }
 
 const char* kernel_name(const VerifyLaunch& launch) {
   const Dtype dtype = launch.params.target_dtype;
@@ -58,7 +58,7 @@ std::string kernels_as_json() {
   return "{" + entry<DraftLaunch>("draft", "DraftLaunch", kDraft) + ", " +
          entry<GatherLogitsLaunch>("gather_logits", "GatherLogitsLaunch", kGatherLogits) + ", " +
          entry<RedistributeLaunch>("redistribute", "RedistributeLaunch", kRedistribute) + ", " +
-         entry<StepSeedsLaunch>("step_seeds", "StepSeedsLaunch", kStepSeeds) + ", " +
+         entry<StepKeysLaunch>("step_keys", "StepKeysLaunch", kStepKeys) + ", " +
          entry<VerifyLaunch>("verify", "VerifyLaunch", kVerify) + "}";
 }
 

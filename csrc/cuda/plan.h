@@ -7,7 +7,7 @@
 #include "draft.h"
 #include "gather_logits.h"
 #include "redistribute.h"
-#include "step_seeds.h"
+#include "step_keys.h"
 #include "verify.h"
 
 namespace rdk {
@@ -23,7 +23,7 @@ struct Machine {
 void plan(const Machine& machine, DraftLaunch* launch);
 void plan(const Machine& machine, GatherLogitsLaunch* launch);
 void plan(const Machine& machine, RedistributeLaunch* launch);
-void plan(const Machine& machine, StepSeedsLaunch* launch);
+void plan(const Machine& machine, StepKeysLaunch* launch);
 void plan(const Machine& machine, VerifyLaunch* launch);
 
 // Hands out the workspace, whose first zeroed_bytes are then cleared; of none it only counts the
@@ -31,14 +31,14 @@ void plan(const Machine& machine, VerifyLaunch* launch);
 void place(void* workspace, DraftLaunch* launch);
 void place(void* workspace, GatherLogitsLaunch* launch);
 void place(void* workspace, RedistributeLaunch* launch);
-void place(void* workspace, StepSeedsLaunch* launch);
+void place(void* workspace, StepKeysLaunch* launch);
 void place(void* workspace, VerifyLaunch* launch);
 
 // Which instantiation of the kernel is launched, as in "draft_kernel<float>".
 const char* kernel_name(const DraftLaunch& launch);
 const char* kernel_name(const GatherLogitsLaunch& launch);
 const char* kernel_name(const RedistributeLaunch& launch);
-const char* kernel_name(const StepSeedsLaunch& launch);
+const char* kernel_name(const StepKeysLaunch& launch);
 const char* kernel_name(const VerifyLaunch& launch);
 
 // All of them, as JSON: by operator, which is the stem of the kernel's file, the struct that it is

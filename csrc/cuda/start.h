@@ -10,7 +10,7 @@
 #include "draft.h"
 #include "gather_logits.h"
 #include "redistribute.h"
-#include "step_seeds.h"
+#include "step_keys.h"
 #include "verify.h"
 
 namespace rdk {
@@ -18,7 +18,7 @@ namespace rdk {
 cudaError_t start(const DraftLaunch& launch, cudaStream_t stream);
 cudaError_t start(const GatherLogitsLaunch& launch, cudaStream_t stream);
 cudaError_t start(const RedistributeLaunch& launch, cudaStream_t stream);
-cudaError_t start(const StepSeedsLaunch& launch, cudaStream_t stream);
+cudaError_t start(const StepKeysLaunch& launch, cudaStream_t stream);
 cudaError_t start(const VerifyLaunch& launch, cudaStream_t stream);
 
 }  // namespace rdk

@@ -33,8 +33,8 @@ struct Sequence {
 };
 
 __device__ __forceinline__ int64_t drafted_token(const VerifyParams& params, int64_t draft) {
-  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.draft_tokens)[draft]
-                                 : static_cast<const int32_t*>(params.draft_tokens)[draft];
+  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.draft_token_ids)[draft]
+                                 : static_cast<const int32_t*>(params.draft_token_ids)[draft];
 }
 
 // Offsets out of order or outside [0, N] leave the sequence without drafts.
@@ -45,7 +45,7 @@ __device__ __forceinline__ Sequence load_sequence(const VerifyParams& params, in
   Sequence sequence{index,
                     begin < 0 ? 0 : min(begin, params.num_drafts),
                     sound ? static_cast<int>(min(end - begin, params.max_draft)) : 0,
-                    params.seeds[index],
+                    params.step_keys[index],
                     params.positions[index],
                     params.target_temperature[index],
                     params.draft_temperature[index]};

@@ -56,8 +56,8 @@ void run(const GatherLogitsParams& params, const Tensor& on) {
   run_on<GatherLogitsLaunch>("gather_logits", params, on, cpu::gather_logits);
 }
 
-void run(const StepSeedsParams& params, const Tensor& on) {
-  run_on<StepSeedsLaunch>("step_seeds", params, on, cpu::step_seeds);
+void run(const StepKeysParams& params, const Tensor& on) {
+  run_on<StepKeysLaunch>("step_keys", params, on, cpu::step_keys);
 }
 
 }  // namespace rdk::ops

@@ -14,6 +14,6 @@ void run(const RedistributeParams& params, const Tensor& on);
 void run(const DraftParams& params, const Tensor& on);
 void run(const VerifyParams& params, const Tensor& on);
 void run(const GatherLogitsParams& params, const Tensor& on);
-void run(const StepSeedsParams& params, const Tensor& on);
+void run(const StepKeysParams& params, const Tensor& on);
 
 }  // namespace rdk::ops

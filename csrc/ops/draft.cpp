@@ -5,9 +5,10 @@
 namespace rdk::ops {
 
 std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& temperature,
-                                 const Tensor& seeds, const Tensor& positions, const Tensor& bias,
-                                 const Tensor& row_offsets, const Tensor& row_targets,
-                                 const Tensor& row_cdf, const Tensor& row_top, const Tensor& spread,
+                                 const Tensor& step_keys, const Tensor& positions,
+                                 const Tensor& bias, const Tensor& row_offsets,
+                                 const Tensor& row_targets, const Tensor& row_cdf,
+                                 const Tensor& row_top, const Tensor& spread,
                                  const Tensor& spread_cdf, const Tensor& prior_cdf,
                                  const std::optional<Tensor>& dynamic_tokens,
                                  const std::optional<Tensor>& dynamic_logits) {
@@ -23,14 +24,14 @@ std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& tempe
                                dynamic_tokens, dynamic_logits);
   constexpr const char* kLeading = "the leading shape of draft_logits";
   checks.plain("temperature", temperature, ScalarType::Float, leading, kLeading);
-  checks.plain("seeds", seeds, ScalarType::Long, leading, kLeading);
+  checks.plain("step_keys", step_keys, ScalarType::Long, leading, kLeading);
   checks.plain("positions", positions, ScalarType::Long, leading, kLeading);
   const Tensor tokens = torch::stable::new_empty(draft_logits, leading, ScalarType::Long);
   const Tensor stats = torch::stable::new_empty(
       draft_logits, with_last(leading, 2 + params.affinity.rank), ScalarType::Float);
 
   params.temperature = temperature.const_data_ptr<float>();
-  params.seeds = seeds.const_data_ptr<int64_t>();
+  params.step_keys = step_keys.const_data_ptr<int64_t>();
   params.positions = positions.const_data_ptr<int64_t>();
   params.tokens = tokens.mutable_data_ptr<int64_t>();
   params.stats = stats.mutable_data_ptr<float>();

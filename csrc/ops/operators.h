@@ -18,9 +18,10 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const
                     const std::optional<Tensor>& dynamic_logits);
 
 std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& temperature,
-                                 const Tensor& seeds, const Tensor& positions, const Tensor& bias,
-                                 const Tensor& row_offsets, const Tensor& row_targets,
-                                 const Tensor& row_cdf, const Tensor& row_top, const Tensor& spread,
+                                 const Tensor& step_keys, const Tensor& positions,
+                                 const Tensor& bias, const Tensor& row_offsets,
+                                 const Tensor& row_targets, const Tensor& row_cdf,
+                                 const Tensor& row_top, const Tensor& spread,
                                  const Tensor& spread_cdf, const Tensor& prior_cdf,
                                  const std::optional<Tensor>& dynamic_tokens,
                                  const std::optional<Tensor>& dynamic_logits);
@@ -28,8 +29,8 @@ std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& tempe
 std::tuple<Tensor, Tensor> verify(
     const Tensor& target_logits, const Tensor& draft_logits,
     const std::optional<Tensor>& draft_stats, const std::optional<Tensor>& draft_rows,
-    const Tensor& draft_tokens, const Tensor& draft_offsets, const Tensor& target_temperature,
-    const Tensor& draft_temperature, const Tensor& seeds, const Tensor& positions,
+    const Tensor& draft_token_ids, const Tensor& draft_offsets, const Tensor& target_temperature,
+    const Tensor& draft_temperature, const Tensor& step_keys, const Tensor& positions,
     const Tensor& bias, const Tensor& col_offsets, const Tensor& col_drafts,
     const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
     const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits);
@@ -37,6 +38,6 @@ std::tuple<Tensor, Tensor> verify(
 Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& tokens,
                      const std::optional<Tensor>& bias);
 
-Tensor step_seeds(const Tensor& seeds, const Tensor& positions);
+Tensor step_keys(const Tensor& seeds, const Tensor& positions);
 
 }  // namespace rdk::ops

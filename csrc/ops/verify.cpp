@@ -18,11 +18,11 @@ int64_t count_sequences(const Checks& checks, const Tensor& draft_offsets) {
   return sequences;
 }
 
-void check_drafted(const Checks& checks, const Tensor& draft_tokens) {
-  checks.device("draft_tokens", draft_tokens);
-  checks.dtype("draft_tokens", draft_tokens, {ScalarType::Long, ScalarType::Int});
-  checks.dimensions("draft_tokens", draft_tokens, 1, "[N], packed");
-  checks.contiguous("draft_tokens", draft_tokens);
+void check_drafted(const Checks& checks, const Tensor& draft_token_ids) {
+  checks.device("draft_token_ids", draft_token_ids);
+  checks.dtype("draft_token_ids", draft_token_ids, {ScalarType::Long, ScalarType::Int});
+  checks.dimensions("draft_token_ids", draft_token_ids, 1, "[N], packed");
+  checks.contiguous("draft_token_ids", draft_token_ids);
 }
 
 void check_target(const Checks& checks, const Tensor& target_logits, int64_t needed_rows,
@@ -44,8 +44,8 @@ void check_target(const Checks& checks, const Tensor& target_logits, int64_t nee
 std::tuple<Tensor, Tensor> verify(
     const Tensor& target_logits, const Tensor& draft_logits,
     const std::optional<Tensor>& draft_stats, const std::optional<Tensor>& draft_rows,
-    const Tensor& draft_tokens, const Tensor& draft_offsets, const Tensor& target_temperature,
-    const Tensor& draft_temperature, const Tensor& seeds, const Tensor& positions,
+    const Tensor& draft_token_ids, const Tensor& draft_offsets, const Tensor& target_temperature,
+    const Tensor& draft_temperature, const Tensor& step_keys, const Tensor& positions,
     const Tensor& bias, const Tensor& col_offsets, const Tensor& col_drafts,
     const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
     const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits) {
@@ -64,8 +64,8 @@ std::tuple<Tensor, Tensor> verify(
   }
   params.max_draft = max_draft;
   params.sequences = count_sequences(checks, draft_offsets);
-  check_drafted(checks, draft_tokens);
-  params.num_drafts = draft_tokens.size(0);
+  check_drafted(checks, draft_token_ids);
+  params.num_drafts = draft_token_ids.size(0);
   check_target(checks, target_logits, params.num_drafts + params.sequences,
                params.affinity.target_size);
   params.target_logits = checks.rows("target_logits", target_logits);
@@ -76,7 +76,7 @@ std::tuple<Tensor, Tensor> verify(
                kPerSequence);
   checks.plain("draft_temperature", draft_temperature, ScalarType::Float, per_sequence,
                kPerSequence);
-  checks.plain("seeds", seeds, ScalarType::Long, per_sequence, kPerSequence);
+  checks.plain("step_keys", step_keys, ScalarType::Long, per_sequence, kPerSequence);
   checks.plain("positions", positions, ScalarType::Long, per_sequence, kPerSequence);
   if (draft_stats) {
     checks.plain("draft_stats", *draft_stats, ScalarType::Float,
@@ -86,7 +86,7 @@ std::tuple<Tensor, Tensor> verify(
   }
   if (draft_rows) {
     checks.plain("draft_rows", *draft_rows, ScalarType::Int, {params.num_drafts},
-                 "[N], one for each of draft_tokens");
+                 "[N], one for each of draft_token_ids");
     params.draft_rows = draft_rows->const_data_ptr<int32_t>();
   }
   const Tensor tokens = torch::stable::new_empty(
@@ -94,12 +94,12 @@ std::tuple<Tensor, Tensor> verify(
   const Tensor num_accepted =
       torch::stable::new_empty(target_logits, per_sequence, ScalarType::Int);
 
-  params.draft_tokens = draft_tokens.const_data_ptr();
-  params.tokens_are_int64 = draft_tokens.scalar_type() == ScalarType::Long;
+  params.draft_token_ids = draft_token_ids.const_data_ptr();
+  params.tokens_are_int64 = draft_token_ids.scalar_type() == ScalarType::Long;
   params.draft_offsets = draft_offsets.const_data_ptr<int32_t>();
   params.target_temperature = target_temperature.const_data_ptr<float>();
   params.draft_temperature = draft_temperature.const_data_ptr<float>();
-  params.seeds = seeds.const_data_ptr<int64_t>();
+  params.step_keys = step_keys.const_data_ptr<int64_t>();
   params.positions = positions.const_data_ptr<int64_t>();
   params.tokens = tokens.mutable_data_ptr<int64_t>();
   params.num_accepted = num_accepted.mutable_data_ptr<int32_t>();

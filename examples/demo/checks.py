@@ -166,9 +166,9 @@ def draw_outputs(
         torch.arange(DRAWS + 1, dtype=torch.int32, device="cpu"),
         torch.full((DRAWS,), temperature, dtype=torch.float32, device="cpu"),
         draft.temperature,
-        draft.seeds,
+        draft.step_keys,
         draft.positions,
-        *affinity.columns,
+        *affinity.by_target,
         1,
         **{name: columns[None] for name, columns in dynamic.items()},
     )

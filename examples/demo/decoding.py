@@ -46,8 +46,8 @@ class Decoded:
         return Statistics(
             drafted=[sum(one.drafted[place] for one in self.rounds) for place in places],
             accepted=[sum(one.accepted[place] for one in self.rounds) for place in places],
-            recovered=sum(one.recovered for one in self.rounds),
-            corrected=sum(one.corrected for one in self.rounds),
+            out_of_vocabulary=sum(one.out_of_vocabulary for one in self.rounds),
+            resampled=sum(one.resampled for one in self.rounds),
             bonus=sum(one.bonus for one in self.rounds),
             target_passes=sum(one.target_passes for one in self.rounds),
         )

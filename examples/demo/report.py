@@ -23,13 +23,13 @@ from .results import TARGET_ALONE
 # How a token is shown by the way it came about: a style and, where there is no colour, brackets.
 STYLES: dict[Kind, tuple[str, str, str]] = {
     "accepted": ("green", "", "draft that the target accepted"),
-    "recovered": (
+    "out_of_vocabulary": (
         "black on bright_yellow",
         "⟦⟧",
         "accepted draft that the pruned vocabulary alone cannot propose",
     ),
-    "corrected": ("bold red", "«»", "token drawn in place of a rejected draft"),
-    "bonus": ("cyan", "‹›", "token drawn behind the last draft"),
+    "resampled": ("bold red", "«»", "token drawn in place of a rejected draft"),
+    "bonus": ("cyan", "‹›", "token drawn after the last draft"),
 }
 
 # Paths and figures as they are: no markup, no highlighting, no wrapping.

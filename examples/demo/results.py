@@ -63,7 +63,7 @@ def decoding_figures(run: Decoded, alone: Decoded) -> dict[str, Any]:
         "relative_speed": {**speed, "rounds": len(ratios)},
         "acceptance_by_place": counts.acceptance,
         "tokens": counts.tokens,
-        "out_of_vocabulary_tokens": counts.recovered,
+        "out_of_vocabulary_tokens": counts.out_of_vocabulary,
         "seconds": seconds,
     }
 
@@ -82,7 +82,8 @@ def continuation(tokenizer: Any, measured: Measured) -> dict[str, Any]:
 
     def worth(place: int) -> tuple[bool, int]:
         kinds = decoded.kinds[place]
-        return "recovered" in kinds, kinds.count("accepted") + kinds.count("recovered")
+        pruned = kinds.count("out_of_vocabulary")
+        return pruned > 0, kinds.count("accepted") + pruned
 
     best = max(range(len(decoded.kinds)), key=worth)
     prompt, tokens = measured.prompts[best], decoded.tokens[best]

@@ -102,7 +102,7 @@ def draft(
 def verify(
     target_logits: Tensor,
     q: Tensor,
-    draft_tokens: Tensor,
+    draft_token_ids: Tensor,
     temperature: Tensor,
     coins: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -111,7 +111,7 @@ def verify(
     Args:
         target_logits: `[B, K + 1, V_t]`.
         q: `[B, K, V_t]`, what the drafts were drawn from.
-        draft_tokens: `[B, K]`.
+        draft_token_ids: `[B, K]`.
         temperature: `[B]`, the target's.
         coins: `[B, K]` in [0, 1); drawn here if absent.
 
@@ -121,7 +121,7 @@ def verify(
     """
     batch, length, vocabulary = q.shape
     p = torch.softmax(target_logits.float() / temperature[:, None, None], dim=2)
-    drafted = draft_tokens.unsqueeze(2)
+    drafted = draft_token_ids.unsqueeze(2)
     if coins is None:
         coins = torch.rand(batch, length, device=q.device)
     accepted = coins * q.gather(2, drafted).squeeze(2) < p[:, :length].gather(2, drafted).squeeze(2)
@@ -136,7 +136,7 @@ def verify(
     drawn = torch.multinomial(torch.where(mass > 0, residual / mass, p_stop), 1)
 
     place = torch.arange(length + 1, device=q.device)
-    tokens = torch.cat([draft_tokens, drawn], dim=1)
+    tokens = torch.cat([draft_token_ids, drawn], dim=1)
     tokens = torch.where(place < num_accepted[:, None], tokens, -1)
     return tokens.scatter(1, num_accepted[:, None], drawn), num_accepted
 
@@ -144,7 +144,7 @@ def verify(
 def redistribute_and_verify(
     target_logits: Tensor,
     draft_logits: Tensor,
-    draft_tokens: Tensor,
+    draft_token_ids: Tensor,
     temperature: Tensor,
     entries: Entries,
     dynamic: Dynamic = None,
@@ -160,7 +160,7 @@ def redistribute_and_verify(
         matrix,
     )
     q = q.unflatten(0, (length, batch)).transpose(0, 1)
-    return verify(target_logits, q, draft_tokens, temperature)
+    return verify(target_logits, q, draft_token_ids, temperature)
 
 
 def draft_and_verify(

@@ -33,7 +33,7 @@ class Inputs:
     draft_logits: Tensor
     dynamic: eager.Dynamic  # [K, B, C] each
     temperature: Tensor  # [B]
-    seeds: Tensor  # [B], of the step
+    step_keys: Tensor  # [B]
     positions: Tensor  # [K, B]
     tokens: Tensor  # [B, K], as draft drew them
     stats: Tensor  # [K * B, 2 + R]
@@ -195,11 +195,16 @@ def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inpu
         some = integers(0, case.target_size, *shape).to(torch.int32)
         dynamic = some, (means.max() - 3 + normal(*shape)).to(dtype)
     temperature = torch.ones(batch, device=device)
-    seeds = integers(-(2**62), 2**62, batch)
+    step_keys = integers(-(2**62), 2**62, batch)
     positions = integers(0, 2**20, batch) + torch.arange(length, device=device)[:, None]
     drafted = [
         operators.draft(
-            logits[k], temperature, seeds, positions[k], *affinity.rows, *_of_draft(dynamic, k)
+            logits[k],
+            temperature,
+            step_keys,
+            positions[k],
+            *affinity.by_draft,
+            *_of_draft(dynamic, k),
         )
         for k in range(length)
     ]
@@ -210,13 +215,13 @@ def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inpu
         q = operators.redistribute(
             logits.flatten(0, 1),
             temperature.repeat(length),
-            *affinity.columns,
+            *affinity.by_target,
             affinity.row_top,
             *_of_all(dynamic),
         ).unflatten(0, (length, batch))
         target_logits = target_like(q, NOISE[case.acceptance or "high"], random).to(dtype)
     unjudged = Inputs(
-        logits, dynamic, temperature, seeds, positions, tokens, stats,
+        logits, dynamic, temperature, step_keys, positions, tokens, stats,
         target_logits, ()
     )  # fmt: skip
     if not case.verifies:
@@ -250,7 +255,7 @@ def _of_all(dynamic: eager.Dynamic) -> tuple[Tensor, ...]:
 
 def _verify_arguments(case: Case, affinity: Affinity, inputs: Inputs) -> tuple[Any, ...]:
     """Of `rdk::verify`: draft n = b K + j lies in row j B + b of the arena."""
-    device, length, batch = inputs.seeds.device, case.draft_length, case.batch
+    device, length, batch = inputs.step_keys.device, case.draft_length, case.batch
     n = torch.arange(batch * length, device=device)
     return (
         inputs.target_logits,
@@ -261,9 +266,9 @@ def _verify_arguments(case: Case, affinity: Affinity, inputs: Inputs) -> tuple[A
         (torch.arange(batch + 1, device=device) * length).to(torch.int32),
         inputs.temperature,
         inputs.temperature,
-        inputs.seeds,
+        inputs.step_keys,
         inputs.positions[0].contiguous(),
-        *affinity.columns,
+        *affinity.by_target,
         length,
         *_of_all(inputs.dynamic),
     )
@@ -279,7 +284,7 @@ def _ours(case: Case, affinity: Affinity, inputs: list[Inputs]) -> Call:
                 (
                     each.draft_logits[0],
                     each.temperature,
-                    *affinity.columns,
+                    *affinity.by_target,
                     affinity.row_top,
                     *_of_draft(each.dynamic, 0),
                 )
@@ -308,9 +313,9 @@ def _draft_arguments(affinity: Affinity, inputs: Inputs) -> list[tuple[Any, ...]
         (
             inputs.draft_logits[k],
             inputs.temperature,
-            inputs.seeds,
+            inputs.step_keys,
             inputs.positions[k],
-            *affinity.rows,
+            *affinity.by_draft,
             *_of_draft(inputs.dynamic, k),
         )
         for k in range(length)

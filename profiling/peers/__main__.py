@@ -228,7 +228,13 @@ class Comparison:
             drawn = draw_inputs(case, affinity, random)
             target = drawn.target_logits.unflatten(0, (case.batch, case.draft_length + 1))
             steps.append(
-                Step(drawn.draft_logits, target, drawn.temperature, drawn.seeds, drawn.positions[0])
+                Step(
+                    drawn.draft_logits,
+                    target,
+                    drawn.temperature,
+                    drawn.step_keys,
+                    drawn.positions[0],
+                )
             )
         return affinity, steps
 

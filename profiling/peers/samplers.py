@@ -85,9 +85,9 @@ def ours(affinity: Affinity) -> Sampler:
 
     def draft(step: Step) -> Kept:
         positions = step.positions + next(turns)
-        seeds = operators.step_seeds(step.seeds, positions)
+        seeds = operators.step_keys(step.seeds, positions)
         links = [
-            operators.draft(logits, step.temperature, seeds, positions + k, *affinity.rows)
+            operators.draft(logits, step.temperature, seeds, positions + k, *affinity.by_draft)
             for k, logits in enumerate(step.draft_logits)
         ]
         tokens = torch.stack([token for token, _ in links], 1)
@@ -108,7 +108,7 @@ def ours(affinity: Affinity) -> Sampler:
             step.temperature,
             seeds,
             positions,
-            *affinity.columns,
+            *affinity.by_target,
             length,
         )
 

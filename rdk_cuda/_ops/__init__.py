@@ -14,10 +14,10 @@ redistribute = torch.ops.rdk.redistribute
 draft = torch.ops.rdk.draft
 verify = torch.ops.rdk.verify
 gather_logits = torch.ops.rdk.gather_logits
-step_seeds = torch.ops.rdk.step_seeds
+step_keys = torch.ops.rdk.step_keys
 
 _library = torch.library.Library("rdk", "IMPL")
-for _operator in (redistribute, draft, verify, gather_logits, step_seeds):
+for _operator in (redistribute, draft, verify, gather_logits, step_keys):
     _name = _operator.__name__
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
     _operator.__doc__ = f"""The operator itself, on tensors.

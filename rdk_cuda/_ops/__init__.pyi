@@ -18,7 +18,7 @@ def redistribute(
 def draft(
     draft_logits: Tensor,
     temperature: Tensor,
-    seeds: Tensor,
+    step_keys: Tensor,
     positions: Tensor,
     bias: Tensor,
     row_offsets: Tensor,
@@ -36,11 +36,11 @@ def verify(
     draft_logits: Tensor,
     draft_stats: Tensor | None,
     draft_rows: Tensor | None,
-    draft_tokens: Tensor,
+    draft_token_ids: Tensor,
     draft_offsets: Tensor,
     target_temperature: Tensor,
     draft_temperature: Tensor,
-    seeds: Tensor,
+    step_keys: Tensor,
     positions: Tensor,
     bias: Tensor,
     col_offsets: Tensor,
@@ -55,4 +55,4 @@ def verify(
 def gather_logits(
     hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None
 ) -> Tensor: ...
-def step_seeds(seeds: Tensor, positions: Tensor) -> Tensor: ...
+def step_keys(seeds: Tensor, positions: Tensor) -> Tensor: ...

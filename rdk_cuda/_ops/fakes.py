@@ -73,7 +73,7 @@ def _redistribute(
 def _draft(
     draft_logits: Tensor,
     temperature: Tensor,
-    seeds: Tensor,
+    step_keys: Tensor,
     positions: Tensor,
     bias: Tensor,
     row_offsets: Tensor,
@@ -99,11 +99,11 @@ def _verify(
     draft_logits: Tensor,
     draft_stats: Tensor | None,
     draft_rows: Tensor | None,
-    draft_tokens: Tensor,
+    draft_token_ids: Tensor,
     draft_offsets: Tensor,
     target_temperature: Tensor,
     draft_temperature: Tensor,
-    seeds: Tensor,
+    step_keys: Tensor,
     positions: Tensor,
     bias: Tensor,
     col_offsets: Tensor,
@@ -129,6 +129,6 @@ def _gather_logits(
     return hidden.new_empty(tokens.shape)
 
 
-@_fake("step_seeds")
-def _step_seeds(seeds: Tensor, positions: Tensor) -> Tensor:
+@_fake("step_keys")
+def _step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
     return torch.empty_like(seeds)

@@ -111,7 +111,7 @@ def user_seeds(
     batch: int,
     device: torch.device,
 ) -> Tensor:
-    """A seed for each sequence: of one scalar, sequence b gets `step_seeds(seed, b)`."""
+    """A seed for each sequence: of one scalar, sequence b gets `step_keys(seed, b)`."""
     if seeds is None:
         source = device if generator is None else generator.device
         limits = torch.iinfo(torch.int64)
@@ -122,4 +122,4 @@ def user_seeds(
     given = per_sequence(function, "seeds", seeds, batch, device)
     if isinstance(seeds, Sequence) or (isinstance(seeds, Tensor) and seeds.dim() == 1):
         return given
-    return operators.step_seeds(given, torch.arange(batch, device=device))
+    return operators.step_keys(given, torch.arange(batch, device=device))

@@ -101,7 +101,7 @@ class Affinity:
     # What the operators are called with (DESIGN section 4).
 
     @property
-    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def by_target(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The affinity's tensors in the call order of `rdk::redistribute` and `rdk::verify`."""
         return (
             self.bias,
@@ -113,7 +113,7 @@ class Affinity:
         )
 
     @property
-    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def by_draft(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The affinity's tensors in the call order of `rdk::draft`."""
         return (
             self.bias,

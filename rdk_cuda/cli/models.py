@@ -16,7 +16,7 @@ from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from ..calibration.methods import Method
 from ..calibration.recording import Window
-from ..evaluation.evaluate import evaluate_models
+from ..evaluation.drafters import evaluate_models
 from ..evaluation.rows import EvaluationError, Row
 from .errors import InputError
 

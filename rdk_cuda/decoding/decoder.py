@@ -93,7 +93,8 @@ class SpeculativeDecoder:
         affinity: V_d to V_t; None if both have the same vocabulary.
         draft_length: K, the most tokens drafted in a step; a sequence near its end drafts fewer.
         draft_temperature: the drafter's; None: each sequence's own.
-        vocabulary: the drafter's own tokens, so that accepted ones outside it count as recovered.
+        vocabulary: the drafter's own tokens, so that accepted ones outside it count as out of
+            vocabulary.
         dynamic_tokens: a source as `rdk_cuda.RecentTokens`, called before each drafted token with
             the sequences so far, drafts of the step included. Returns target ids `[B, C]`, -1 for
             none, from which this token may be drafted besides what the affinity reaches (DESIGN
@@ -324,8 +325,10 @@ class SpeculativeDecoder:
         return full_head
 
     def _kinds(self, new: Sequence[int], drafts: Sequence[int]) -> list[Kind]:
-        kinds: list[Kind] = ["recovered" if t in self._pruned else "accepted" for t in new[:-1]]
-        return [*kinds, "corrected" if len(kinds) < len(drafts) else "bonus"]
+        kinds: list[Kind] = [
+            "out_of_vocabulary" if t in self._pruned else "accepted" for t in new[:-1]
+        ]
+        return [*kinds, "resampled" if len(kinds) < len(drafts) else "bonus"]
 
 
 def _feed(model: CausalModel, sequences: Sequence[Continuation], keep: Sequence[int]) -> Output:

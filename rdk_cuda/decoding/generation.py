@@ -18,7 +18,7 @@ from .._ops.inputs import (
     user_seeds,
 )
 
-Kind = Literal["accepted", "recovered", "corrected", "bonus"]
+Kind = Literal["accepted", "out_of_vocabulary", "resampled", "bonus"]
 """How a token was decided: drafted and accepted; the same, but outside the drafter's own
 vocabulary; drawn in place of a rejected draft; drawn behind the last draft."""
 
@@ -32,16 +32,16 @@ class Statistics:
 
     Attributes:
         drafted: drafts that were judged, by place in the draft; those behind a rejection are not.
-        accepted: the accepted ones of those. `sum(accepted) + corrected + bonus` is `tokens`.
-        recovered: the accepted ones that the pruned vocabulary alone could not have drafted.
-        corrected, bonus: tokens drawn in place of a rejected draft, and behind the last draft.
+        accepted: the accepted ones of those. `sum(accepted) + resampled + bonus` is `tokens`.
+        out_of_vocabulary: the accepted ones that the pruned vocabulary alone cannot propose.
+        resampled, bonus: tokens drawn in place of a rejected draft, and behind the last draft.
         target_passes: forward passes of the target, one for each sequence that took part.
     """
 
     drafted: list[int]
     accepted: list[int]
-    recovered: int = 0
-    corrected: int = 0
+    out_of_vocabulary: int = 0
+    resampled: int = 0
     bonus: int = 0
     target_passes: int = 0
 
@@ -53,7 +53,7 @@ class Statistics:
     @property
     def tokens(self) -> int:
         """All tokens generated."""
-        return sum(self.accepted) + self.corrected + self.bonus
+        return sum(self.accepted) + self.resampled + self.bonus
 
     @property
     def acceptance(self) -> list[float]:
@@ -71,18 +71,18 @@ class Statistics:
         return _ratio(self.target_passes, self.tokens)
 
     @property
-    def recovered_share(self) -> float:
+    def out_of_vocabulary_share(self) -> float:
         """Share of the accepted tokens that the pruned vocabulary could not have drafted."""
-        return _ratio(self.recovered, sum(self.accepted))
+        return _ratio(self.out_of_vocabulary, sum(self.accepted))
 
     def count(self, kinds: Sequence[Kind], drafts: int) -> None:
         """Add what one sequence decided in one pass over `drafts` drafted tokens."""
         self.target_passes += 1
         for place, kind in enumerate(kinds[:drafts]):
             self.drafted[place] += 1
-            self.accepted[place] += kind != "corrected"
-        self.recovered += kinds.count("recovered")
-        self.corrected += kinds.count("corrected")
+            self.accepted[place] += kind != "resampled"
+        self.out_of_vocabulary += kinds.count("out_of_vocabulary")
+        self.resampled += kinds.count("resampled")
         self.bonus += kinds.count("bonus")
 
 

@@ -1,9 +1,9 @@
 """What a drafter is worth on held-out text: acceptance, accepted length, speed-up."""
 
 from .acceptance import Bootstrap, Interval, acceptance, measure_acceptance, recovered_share
-from .evaluate import evaluate, evaluate_models
+from .drafters import evaluate, evaluate_models
 from .rows import EvaluationError, read_evaluation, write_evaluation
-from .speed_up import HeadCost, Times, expected_accepted_length, measure_model_times, speed_up
+from .speed import HeadCost, Times, expected_accepted_length, measure_model_times, speed_up
 
 __all__ = [
     "Bootstrap",

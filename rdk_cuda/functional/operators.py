@@ -28,7 +28,7 @@ from .._ops.inputs import (
 from ..affinity import Affinity
 from .ranges import Range
 
-__all__ = ["Draft", "Verified", "draft", "gather_logits", "redistribute", "step_seeds", "verify"]
+__all__ = ["Draft", "Verified", "draft", "gather_logits", "redistribute", "step_keys", "verify"]
 
 
 class Verified(NamedTuple):
@@ -54,7 +54,7 @@ class Draft:
         stats: `[B, K, 2 + R]` float32, (max, sum, spread mass...) of the drafter's softmax, or
             None.
         temperature: `[B]` float32, the drafter's.
-        seeds: `[B]` int64, the seeds of this step (already `step_seeds`).
+        step_keys: `[B]` int64, the keys of this step (`step_keys` of the user's seeds).
         positions: `[B]` int64, the absolute position of the step's first token.
         offset: how many tokens of the step were drafted before these.
         dynamic_tokens, dynamic_logits: `[B, K, C]`, or None.
@@ -64,7 +64,7 @@ class Draft:
     logits: Tensor | None
     stats: Tensor | None
     temperature: Tensor
-    seeds: Tensor
+    step_keys: Tensor
     positions: Tensor
     offset: int = 0
     dynamic_tokens: Tensor | None = None
@@ -103,7 +103,7 @@ class Draft:
             logits=None,
             stats=None,
             temperature=torch.zeros(batch, device=device, dtype=torch.float32),
-            seeds=step_seeds(
+            step_keys=step_keys(
                 user_seeds("Draft.without_distribution", seeds, generator, batch, device), first
             ),
             positions=first,
@@ -118,7 +118,7 @@ class Draft:
         length = first.offset
         for index, part in enumerate(drafts):
             # after= hands on the tensors themselves.
-            if part.seeds is not first.seeds and not torch.compiler.is_compiling():
+            if part.step_keys is not first.step_keys and not torch.compiler.is_compiling():
                 raise ValueError(
                     f"Draft.join: drafts[{index}] belongs to another step than drafts[0]; make it "
                     "with after= the one before it"
@@ -148,7 +148,7 @@ class Draft:
             logits=joined("logits"),
             stats=joined("stats"),
             temperature=first.temperature,
-            seeds=first.seeds,
+            step_keys=first.step_keys,
             positions=first.positions,
             offset=first.offset,
             dynamic_tokens=joined("dynamic_tokens"),
@@ -195,7 +195,7 @@ def redistribute(
     at = temperatures("rdk_cuda.redistribute", temperature, leading, draft_logits.device)
     with Range("redistribute", leading.numel()):
         return operators.redistribute(
-            draft_logits, at, *affinity.columns, affinity.row_top, dynamic_tokens, dynamic_logits
+            draft_logits, at, *affinity.by_target, affinity.row_top, dynamic_tokens, dynamic_logits
         )
 
 
@@ -264,7 +264,7 @@ def draft(
         scale = temperatures(
             "rdk_cuda.draft", 1.0 if temperature is None else temperature, (batch,), device
         )
-        step = step_seeds(user_seeds("rdk_cuda.draft", seeds, generator, batch, device), first)
+        step = step_keys(user_seeds("rdk_cuda.draft", seeds, generator, batch, device), first)
         offset = 0
     else:
         if any(value is not None for value in (temperature, seeds, positions, generator)):
@@ -277,7 +277,7 @@ def draft(
                 f"rdk_cuda.draft: draft_logits has {batch} sequences, but after= has "
                 f"{after.tokens.shape[0]}; both need the same batch"
             )
-        first, scale, step = after.positions, after.temperature, after.seeds
+        first, scale, step = after.positions, after.temperature, after.step_keys
         offset = after.offset + after.tokens.shape[1]
 
     def each(tensor: Tensor) -> Tensor:
@@ -288,7 +288,7 @@ def draft(
         each(scale),
         each(step),
         first[:, None] + torch.arange(offset, offset + length, device=device),
-        *affinity.rows,
+        *affinity.by_draft,
         dynamic_tokens,
         dynamic_logits,
     )
@@ -297,7 +297,7 @@ def draft(
         logits=draft_logits,
         stats=stats,
         temperature=scale,
-        seeds=step,
+        step_keys=step,
         positions=first,
         offset=offset,
         dynamic_tokens=dynamic_tokens,
@@ -364,9 +364,9 @@ def verify(
         torch.arange(batch + 1, dtype=torch.int32, device=device) * length,
         temperatures("rdk_cuda.verify", temperature, (batch,), device),
         joined.temperature,
-        joined.seeds,
+        joined.step_keys,
         joined.positions,
-        *affinity.columns,
+        *affinity.by_target,
         length,
         packed(joined.dynamic_tokens),
         packed(joined.dynamic_logits),
@@ -404,11 +404,11 @@ def gather_logits(
 
 
 @takes_arrays
-def step_seeds(seeds: Tensor, positions: Tensor) -> Tensor:
+def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
     """A fresh key for one decoding step, from the user's seed and the position of its first token.
 
     DESIGN section 5. `draft` does this by itself; whoever calls `torch.ops.rdk.draft` and `verify`
-    passes the result as their `seeds`.
+    passes the result as their `step_keys`.
 
     Args:
         seeds, positions: int64 of one shape.
@@ -421,7 +421,7 @@ def step_seeds(seeds: Tensor, positions: Tensor) -> Tensor:
 
     Example:
         >>> import torch, rdk_cuda
-        >>> rdk_cuda.step_seeds(torch.tensor([0]), torch.tensor([0]))
+        >>> rdk_cuda.step_keys(torch.tensor([0]), torch.tensor([0]))
         tensor([-2204013331526194987])
     """
-    return operators.step_seeds(seeds, positions)
+    return operators.step_keys(seeds, positions)

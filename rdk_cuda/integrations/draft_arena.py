@@ -139,9 +139,9 @@ class DraftArena:
         tokens, stats = operators.draft(
             logits,
             temperature,
-            operators.step_seeds(seeds, positions),
+            operators.step_keys(seeds, positions),
             positions + step,
-            *self.affinity.rows,
+            *self.affinity.by_draft,
             dynamic_tokens,
             dynamic_logits,
         )
@@ -160,7 +160,7 @@ class DraftArena:
     def verify(
         self,
         target_logits: Tensor,
-        draft_tokens: Tensor,
+        draft_token_ids: Tensor,
         draft_offsets: Tensor,
         *,
         slots: Tensor | None,
@@ -174,7 +174,7 @@ class DraftArena:
 
         Args:
             target_logits: `[>= N + B, V_t]`, the rows of request b from `draft_offsets[b] + b`.
-            draft_tokens: `[N]`, packed; -1 where none was drafted.
+            draft_token_ids: `[N]`, packed; -1 where none was drafted.
             draft_offsets: `[B + 1]` int32.
             slots: `[B]` integers, as in `draft`; -1: the request's drafts have no distribution, q
                 is one-hot on each. None: of all requests.
@@ -192,14 +192,14 @@ class DraftArena:
                 target_logits,
                 self.logits.flatten(0, 1),
                 self.stats.flatten(0, 1),
-                self.draft_rows(draft_offsets, slots, draft_tokens.shape[0]),
-                draft_tokens,
+                self.draft_rows(draft_offsets, slots, draft_token_ids.shape[0]),
+                draft_token_ids,
                 draft_offsets,
                 temperature,
                 scale,
-                operators.step_seeds(seeds, positions),
+                operators.step_keys(seeds, positions),
                 positions,
-                *self.affinity.columns,
+                *self.affinity.by_target,
                 self.draft_length if max_draft is None else max_draft,
                 None if self.dynamic_tokens is None else self.dynamic_tokens.flatten(0, 1),
                 None if self.dynamic_logits is None else self.dynamic_logits.flatten(0, 1),

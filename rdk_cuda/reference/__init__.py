@@ -28,7 +28,7 @@ from .operators import (
     gather_logits,
     philox,
     redistribute,
-    step_seeds,
+    step_keys,
     uniform,
     verify,
 )
@@ -55,7 +55,7 @@ __all__ = [
     "philox",
     "redistribute",
     "residual",
-    "step_seeds",
+    "step_keys",
     "uniform",
     "verify",
     "with_kept_mass",

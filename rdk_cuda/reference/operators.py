@@ -71,7 +71,7 @@ def uniform(word: int) -> float:
     return (word >> 8) * 2.0**-24
 
 
-def step_seeds(seeds: Tensor, positions: Tensor) -> Tensor:
+def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
     """The key of one decoding step, for each sequence; int64 tensors of one shape."""
     low, high, _, _ = philox(seeds, positions, STEP, 0)
     return low + (high << 32)
@@ -137,7 +137,7 @@ def redistribute(
 def draft(
     draft_logits: Tensor,
     temperature: Tensor,
-    seeds: Tensor,
+    step_keys: Tensor,
     positions: Tensor,
     bias: Tensor,
     row_offsets: Tensor,
@@ -163,7 +163,7 @@ def draft(
         z = _scaled(logits[n], t, bias, dtype)
         if z is None:
             continue
-        words = partial(philox, int(seeds.reshape(-1)[n]), int(positions.reshape(-1)[n]), DRAFT)
+        words = partial(philox, int(step_keys.reshape(-1)[n]), int(positions.reshape(-1)[n]), DRAFT)
         if t == 0:
             i, stats[n] = int(z.argmax()), 0
         else:
@@ -189,11 +189,11 @@ def verify(
     draft_logits: Tensor,
     draft_stats: Tensor | None,
     draft_rows: Tensor | None,
-    draft_tokens: Tensor,
+    draft_token_ids: Tensor,
     draft_offsets: Tensor,
     target_temperature: Tensor,
     draft_temperature: Tensor,
-    seeds: Tensor,
+    step_keys: Tensor,
     positions: Tensor,
     bias: Tensor,
     col_offsets: Tensor,
@@ -209,7 +209,7 @@ def verify(
     trace: Trace | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Tokens ``[B, max_draft + 1]`` and the number of accepted drafts ``[B]``."""
-    v_t, batch = target_logits.shape[1], seeds.numel()
+    v_t, batch = target_logits.shape[1], step_keys.numel()
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
     trace = Trace() if trace is None else trace
@@ -232,16 +232,16 @@ def verify(
     num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")
     no_bias = torch.zeros(v_t, dtype=torch.float32, device="cpu")
     for b in range(batch):
-        first, drafts = _owned(draft_offsets[b : b + 2].tolist(), draft_tokens.numel())
+        first, drafts = _owned(draft_offsets[b : b + 2].tolist(), draft_token_ids.numel())
         t = float(target_temperature[b])
         for j in range(min(drafts, max_draft) + 1):
             z = _scaled(target_logits[first + b + j], t, no_bias, dtype)
             if z is None:
                 break
             p = _one_hot(int(z.argmax()), v_t, dtype) if t == 0 else torch.softmax(z, 0)
-            words = partial(philox, int(seeds[b]), int(positions[b]) + j)
+            words = partial(philox, int(step_keys[b]), int(positions[b]) + j)
             record = partial(trace.add, b)
-            x = int(draft_tokens[first + j]) if j < min(drafts, max_draft) else -1
+            x = int(draft_token_ids[first + j]) if j < min(drafts, max_draft) else -1
             if x == -1:
                 tokens[b, j] = _draw(p, words(BONUS, 0), partial(record, "bonus"))
                 break

@@ -49,7 +49,7 @@ def test_every_running_sum_ends_at_exactly_one_and_dense_rows_sum_to_it(seed, ra
 @given(st.integers(0, 10_000), st.integers(0, 4))
 def test_columns_evaluate_the_distribution_that_rows_draw(seed, rank):
     affinity = _random_affinity(seed, rank)
-    bias, col_offsets, col_drafts, col_weights, spread, prior = affinity.columns
+    bias, col_offsets, col_drafts, col_weights, spread, prior = affinity.by_target
     targets = torch.arange(affinity.target_size).repeat_interleave(col_offsets.diff())
     by_column = spread.double() @ prior.double()
     by_column[col_drafts.long(), targets] += col_weights.double()
@@ -59,7 +59,7 @@ def test_columns_evaluate_the_distribution_that_rows_draw(seed, rank):
         assert bool((col_drafts[col_offsets[x] : col_offsets[x + 1]].diff() > 0).all())
     assert col_offsets[0] == 0
     assert col_offsets[-1] == affinity.nnz
-    assert torch.equal(bias, affinity.rows[0])
+    assert torch.equal(bias, affinity.by_draft[0])
 
 
 def test_tensors_come_in_the_call_order_of_the_operators():
@@ -84,8 +84,8 @@ def test_tensors_come_in_the_call_order_of_the_operators():
         ("prior_cdf", torch.int64, [3, 23]),
     ]
     for tensors, expected in (
-        (affinity.columns, expected_columns),
-        (affinity.rows, expected_rows),
+        (affinity.by_target, expected_columns),
+        (affinity.by_draft, expected_rows),
     ):
         for tensor, (name, dtype, shape) in zip(tensors, expected, strict=True):
             assert tensor is getattr(affinity, name)
@@ -142,7 +142,7 @@ def test_to_moves_every_tensor_and_leaves_the_original():
     assert affinity.to("cpu") is affinity
     moved = affinity.to("meta")
     assert moved.device.type == "meta"
-    assert all(tensor.device.type == "meta" for tensor in (*moved.rows, *moved.columns))
+    assert all(tensor.device.type == "meta" for tensor in (*moved.by_draft, *moved.by_target))
     assert (moved.draft_size, moved.target_size, moved.nnz) == (17, 23, affinity.nnz)
     assert affinity.device.type == "cpu"
 
@@ -151,7 +151,7 @@ def test_a_copy_is_the_same_affinity():
     affinity = _random_affinity(0, rank=2)
     twin = copy.deepcopy(affinity)
     for ours, theirs in zip(
-        affinity.rows + affinity.columns, twin.rows + twin.columns, strict=True
+        affinity.by_draft + affinity.by_target, twin.by_draft + twin.by_target, strict=True
     ):
         assert torch.equal(ours, theirs)
 

@@ -42,7 +42,7 @@ def _content(affinity):
 def _assert_same(ours, theirs):
     for name in {*CANONICAL, "spread", "prior", "row_top"}:
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
-    for left, right in zip(ours.columns, theirs.columns, strict=True):
+    for left, right in zip(ours.by_target, theirs.by_target, strict=True):
         assert left.dtype == right.dtype
         assert torch.equal(left, right)
 

@@ -40,7 +40,7 @@ def mean_probs(size, seed=0):
 
 
 def same(ours, theirs):
-    pairs = zip(ours.rows + ours.columns, theirs.rows + theirs.columns, strict=True)
+    pairs = zip(ours.by_draft + ours.by_target, theirs.by_draft + theirs.by_target, strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -59,7 +59,7 @@ def assert_is(affinity, matrix, close=CLOSE):
     assert_rows_sum_exactly(affinity)
     assert float((affinity.dense() - matrix).abs().max()) <= close
     logits = torch.randn(3, affinity.draft_size, generator=generator(0))
-    q = torch.ops.rdk.redistribute(logits, torch.ones(3), *affinity.columns, affinity.row_top)
+    q = torch.ops.rdk.redistribute(logits, torch.ones(3), *affinity.by_target, affinity.row_top)
     probs = torch.softmax(logits.double() + affinity.bias.double(), 1)
     torch.testing.assert_close(
         q.double(), dense.exact_redistribute(probs, matrix), rtol=1e-5, atol=close

@@ -84,7 +84,7 @@ def test_the_state_is_left_alone_between_times(
 
 PROGRAM = """
 import os, sys, time
-from rdk_cuda.calibration import recording_state
+from rdk_cuda.calibration.recording import state as recording_state
 from tests.calibration.bigram_recordings import read, recorded
 state, where = sys.argv[1:]
 count = 0

@@ -22,9 +22,7 @@ from rdk_cuda import (
     SuccessorTable,
     Vocabulary,
 )
-from rdk_cuda import (
-    dynamic_tokens as successors,
-)
+from rdk_cuda.dynamic_tokens import successors
 
 SIZE = 7
 VOCABULARY = Vocabulary([4, 0], SIZE)
@@ -353,7 +351,7 @@ def test_a_width_that_cannot_be_is_refused(width: int) -> None:
 
 def save_by_hand(path: Path, tensors: dict[str, Tensor], **said: str | None) -> None:
     metadata = {
-        "format": "rdk_cuda.dynamic_tokens",
+        "format": "rdk_cuda.successors",
         "format_version": "1",
         "target_size": str(tensors["offsets"].numel() - 1),
         "successors": str(tensors["tokens"].numel()),
@@ -390,7 +388,7 @@ def test_a_hand_written_file_of_the_format_is_read(tmp_path: Path) -> None:
     [
         (
             {"format": "rdk_cuda.affinity"},
-            "format 'rdk_cuda.affinity'; needs 'rdk_cuda.dynamic_tokens'",
+            "format 'rdk_cuda.affinity'; needs 'rdk_cuda.successors'",
         ),
         ({"format": None}, "safetensors file of format None"),
         ({"format_version": "2"}, "format version '2'; this rdk_cuda reads version 1"),

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rdk_cuda.evaluation import speed_up as worth
-from rdk_cuda.evaluation.speed_up import (
+from rdk_cuda.evaluation import speed as worth
+from rdk_cuda.evaluation.speed import (
     HeadCost,
     Times,
     expected_accepted_length,

@@ -22,7 +22,7 @@ from rdk_cuda.__main__ import main
 from rdk_cuda.calibration.recording import reading
 from rdk_cuda.calibration.recording.reading import Read
 from rdk_cuda.cli import calibration, recorded_text
-from rdk_cuda.evaluation import evaluate as evaluation
+from rdk_cuda.evaluation import drafters as evaluation
 
 from .calibrating import (
     command,

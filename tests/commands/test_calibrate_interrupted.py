@@ -115,7 +115,6 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one(
     directories: Pair,
     files: list[Path],
@@ -134,7 +133,6 @@ def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.slow
 def test_ctrl_c_while_calibrating_is_one_line_and_what_was_read_is_kept(
     directories: Pair,
     files: list[Path],

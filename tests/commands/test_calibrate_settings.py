@@ -92,7 +92,6 @@ def test_each_combination_has_a_directory_of_its_own(several: Path) -> None:
         assert drafter.vocabulary.draft_size == round(400 * settings["keep"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_each_is_to_the_bit_what_a_call_of_its_own_writes(
     several: Path, directories: Pair, files: list[Path], tmp_path: Path, name: str
@@ -103,7 +102,6 @@ def test_each_is_to_the_bit_what_a_call_of_its_own_writes(
     assert digests(tmp_path / "out") == digests(several / "out" / name)
 
 
-@pytest.mark.slow
 def test_the_text_is_read_once_for_all_of_them(
     directories: Pair, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +147,6 @@ def test_several_are_replaced_as_a_whole_if_asked_and_other_folders_are_not(
     assert settings_of(tmp_path / "out")["keep"] == 0.75
 
 
-@pytest.mark.slow
 def test_an_interruption_between_two_of_them_leaves_no_directory(
     directories: Pair, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

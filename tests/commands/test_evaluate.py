@@ -26,10 +26,10 @@ import rdk_cuda
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration.recording.windows import Window
 from rdk_cuda.cli.models import Models
-from rdk_cuda.evaluation import evaluate as evaluation
+from rdk_cuda.evaluation import drafters as evaluation
 from rdk_cuda.evaluation.acceptance import acceptance
 from rdk_cuda.evaluation.rows import FIELDS, read_evaluation
-from rdk_cuda.evaluation.speed_up import Times
+from rdk_cuda.evaluation.speed import Times
 from rdk_cuda.functional import redistribute
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
 from tests import interruptible
@@ -329,7 +329,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_files(
 ) -> None:
     slow = (
         "import sys, time\n"
-        "from rdk_cuda.cli import evaluation\n"
+        "from rdk_cuda.evaluation import drafters as evaluation\n"
         "from rdk_cuda.__main__ import main\n"
         "evaluation.measure_acceptance = lambda *given: time.sleep(60)\n"
         "evaluation.measure_model_times = lambda *given, **options: print('Now', file=sys.stderr)\n"

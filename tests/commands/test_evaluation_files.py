@@ -11,10 +11,10 @@ import pytest
 
 from rdk_cuda import files
 from rdk_cuda.calibration import methods as names
-from rdk_cuda.cli.errors import InputError
 from rdk_cuda.evaluation.acceptance import Interval
 from rdk_cuda.evaluation.rows import (
     FIELDS,
+    EvaluationError,
     Row,
     evaluation_row,
     read_evaluation,
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_written_whole_is_not_written(tmp_path: Path) -> N
 def test_another_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "evaluation.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(EvaluationError, match=says):
         read_evaluation(path)
-    with pytest.raises(InputError, match="absent"):
+    with pytest.raises(EvaluationError, match="absent"):
         read_evaluation(tmp_path / "absent")

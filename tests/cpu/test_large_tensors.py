@@ -32,14 +32,14 @@ def test_draft_and_redistribute(far: Tensor) -> None:
     affinity = generators.affinity("virtual", 2600)
     rows = generators.logits(2, affinity.draft_size, dtype=torch.bfloat16)
     arguments = (torch.ones(2), torch.arange(2), torch.arange(2))
-    expected = torch.ops.rdk.draft(rows, *arguments, *affinity.rows)
-    probs = torch.ops.rdk.redistribute(rows, arguments[0], *affinity.columns, affinity.row_top)
+    expected = torch.ops.rdk.draft(rows, *arguments, *affinity.by_draft)
+    probs = torch.ops.rdk.redistribute(rows, arguments[0], *affinity.by_target, affinity.row_top)
     apart = spread_out(rows, far)
     for actual, same in zip(
-        torch.ops.rdk.draft(apart, *arguments, *affinity.rows), expected, strict=True
+        torch.ops.rdk.draft(apart, *arguments, *affinity.by_draft), expected, strict=True
     ):
         assert torch.equal(actual, same)
-    actual = torch.ops.rdk.redistribute(apart, arguments[0], *affinity.columns, affinity.row_top)
+    actual = torch.ops.rdk.redistribute(apart, arguments[0], *affinity.by_target, affinity.row_top)
     assert torch.equal(actual, probs)
 
 
@@ -50,8 +50,8 @@ def test_verify(far: Tensor) -> None:
     accepted = set()
     for seed in range(20):
         seeds = torch.tensor([seed])
-        tokens, count = torch.ops.rdk.verify(*batch.replace(seeds=seeds).arguments())
-        same, same_count = torch.ops.rdk.verify(*apart.replace(seeds=seeds).arguments())
+        tokens, count = torch.ops.rdk.verify(*batch.replace(step_keys=seeds).arguments())
+        same, same_count = torch.ops.rdk.verify(*apart.replace(step_keys=seeds).arguments())
         assert torch.equal(tokens, same)
         assert torch.equal(count, same_count)
         accepted.add(int(count))

@@ -85,10 +85,10 @@ def results(batch: Batch) -> list[Tensor]:
     affinity = batch.affinity
     seeds = torch.arange(rows)
     tokens, stats = torch.ops.rdk.draft(
-        batch.draft_logits, temperature, seeds, seeds + 2**33, *affinity.rows, *dynamic
+        batch.draft_logits, temperature, seeds, seeds + 2**33, *affinity.by_draft, *dynamic
     )
     probs = torch.ops.rdk.redistribute(
-        batch.draft_logits, temperature, *affinity.columns, affinity.row_top, *dynamic
+        batch.draft_logits, temperature, *affinity.by_target, affinity.row_top, *dynamic
     )
     return [tokens, stats, probs, *torch.ops.rdk.verify(*batch.arguments())]
 

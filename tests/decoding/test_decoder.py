@@ -50,7 +50,7 @@ def test_temperature_zero_is_greedy_decoding_of_the_target_also_with_ties(
     expected = [greedy(TableModel(target, SIZE), prompt, 20) for prompt in PROMPTS]
     assert result.tokens == expected
     assert sum(result.statistics.accepted) > 0
-    assert result.statistics.corrected > 0
+    assert result.statistics.resampled > 0
 
 
 def test_a_sequence_does_not_depend_on_its_batch() -> None:
@@ -121,31 +121,31 @@ def test_the_stream_is_the_result_and_its_kinds_are_the_statistics() -> None:
         kinds.extend(their_kinds)
         pruned_tokens = [token not in VOCABULARY.kept.tolist() for token in tokens]
         for outside, kind in zip(pruned_tokens, their_kinds, strict=True):
-            assert {"accepted": not outside, "recovered": outside}.get(kind, True)
+            assert {"accepted": not outside, "out_of_vocabulary": outside}.get(kind, True)
 
     result = decoder().generate(prompts, max_new_tokens=60, seeds=3, eos=8, on_tokens=on_tokens)
     statistics = result.statistics
     assert streamed == result.tokens
-    assert kinds.count("recovered") == statistics.recovered > 0
-    assert kinds.count("corrected") == statistics.corrected > 0
+    assert kinds.count("out_of_vocabulary") == statistics.out_of_vocabulary > 0
+    assert kinds.count("resampled") == statistics.resampled > 0
     assert kinds.count("bonus") == statistics.bonus > 0
-    accepted = kinds.count("accepted") + kinds.count("recovered")
+    accepted = kinds.count("accepted") + kinds.count("out_of_vocabulary")
     assert accepted == sum(statistics.accepted)
     assert len(kinds) == statistics.tokens == sum(map(len, result.tokens))
 
 
 def test_statistics_are_consistent() -> None:
     s = decoder().generate(PROMPTS, max_new_tokens=200, seeds=4).statistics
-    assert sum(s.accepted) + s.corrected + s.bonus == s.tokens == 200 * len(PROMPTS)
+    assert sum(s.accepted) + s.resampled + s.bonus == s.tokens == 200 * len(PROMPTS)
     # Without end tokens every pass adds one token of the target's own.
-    assert s.corrected + s.bonus == s.target_passes
+    assert s.resampled + s.bonus == s.target_passes
     # What is accepted at a place is judged at the next, unless the draft was shorter.
     assert all(later <= before for before, later in zip(s.accepted, s.drafted[1:], strict=False))
-    assert sum(s.drafted) - sum(s.accepted) == s.corrected
+    assert sum(s.drafted) - sum(s.accepted) == s.resampled
     assert s.acceptance == [a / d for a, d in zip(s.accepted, s.drafted, strict=True)]
     assert s.mean_accepted_length == sum(s.accepted) / s.target_passes
     assert s.target_passes_per_token == s.target_passes / s.tokens
-    assert s.recovered_share == s.recovered / sum(s.accepted)
+    assert s.out_of_vocabulary_share == s.out_of_vocabulary / sum(s.accepted)
 
 
 def test_no_more_is_drafted_than_can_be_used() -> None:
@@ -170,7 +170,7 @@ def test_no_more_is_drafted_than_can_be_used() -> None:
 
 def test_without_a_vocabulary_nothing_counts_as_recovered() -> None:
     s = decoder(vocabulary=None).generate(PROMPTS, max_new_tokens=50, seeds=5).statistics
-    assert s.recovered == 0
+    assert s.out_of_vocabulary == 0
     assert sum(s.accepted) > 0
 
 
@@ -178,22 +178,22 @@ def test_the_same_vocabulary_needs_no_affinity() -> None:
     model = TableModel(random_table(SIZE, 0), SIZE)
     twins = SpeculativeDecoder(model, TableModel(model.table, SIZE), draft_length=4)
     statistics = twins.generate(PROMPTS, max_new_tokens=50, seeds=6).statistics
-    assert statistics.corrected == 0
+    assert statistics.resampled == 0
     assert statistics.mean_accepted_length > 3.5
 
 
 def test_the_drafter_has_the_target_s_temperature_unless_told_otherwise() -> None:
     model = TableModel(random_table(SIZE, 0), SIZE)
 
-    def corrected(draft_temperature: float | None) -> int:
+    def resampled(draft_temperature: float | None) -> int:
         twins = SpeculativeDecoder(
             model, TableModel(model.table, SIZE), draft_temperature=draft_temperature
         )
         temperature = [0.0, 0.4, 1.0, 3.0]
         result = twins.generate(PROMPTS, max_new_tokens=50, temperature=temperature, seeds=6)
-        return result.statistics.corrected
+        return result.statistics.resampled
 
-    assert corrected(None) == 0 < min(corrected(0.4), corrected(0.0), corrected(1.0))
+    assert resampled(None) == 0 < min(resampled(0.4), resampled(0.0), resampled(1.0))
 
 
 def test_without_drafts_it_is_plain_decoding() -> None:
@@ -201,7 +201,7 @@ def test_without_drafts_it_is_plain_decoding() -> None:
     result = SpeculativeDecoder(model, draft_length=0).generate([[1]], max_new_tokens=9, seeds=1)
     assert model.passes == result.statistics.bonus == 9
     assert math.isnan(result.statistics.mean_accepted_length) is False
-    assert math.isnan(result.statistics.recovered_share)
+    assert math.isnan(result.statistics.out_of_vocabulary_share)
 
 
 def test_a_drafter_without_a_distribution_costs_drafts_only() -> None:

@@ -48,10 +48,10 @@ def every_pruned_token(contexts: Sequence[Sequence[int]]) -> Tensor:
 def test_offering_every_pruned_token_undoes_the_pruning() -> None:
     without = decoder(dynamic=False).generate(PROMPTS, max_new_tokens=60, seeds=1).statistics
     offered = decoder(dynamic=True).generate(PROMPTS, max_new_tokens=60, seeds=1).statistics
-    assert without.recovered == 0 < without.corrected
+    assert without.out_of_vocabulary == 0 < without.resampled
     # Drafter and target have the same distribution now, up to rounding.
-    assert offered.corrected == 0
-    assert offered.recovered > 0
+    assert offered.resampled == 0
+    assert offered.out_of_vocabulary > 0
 
 
 def likeliest_successors() -> SuccessorTable:
@@ -77,7 +77,7 @@ def test_greedy_output_stays_the_target_s(source: DynamicTokens) -> None:
     speculative = decoder(dynamic=True)
     speculative.dynamic_tokens = source
     result = speculative.generate(PROMPTS, max_new_tokens=30, temperature=0)
-    assert result.statistics.recovered > 0
+    assert result.statistics.out_of_vocabulary > 0
     assert result.tokens == [greedy(TableModel(TABLE, SIZE), prompt, 30) for prompt in PROMPTS]
 
 
@@ -97,39 +97,39 @@ def test_the_hook_sees_sequences_with_the_drafts_so_far() -> None:
 
 
 def test_tokens_of_the_context_can_be_drafted_and_no_others() -> None:
-    """With one token in the window, the recovered tokens are repetitions of the one before."""
+    """With one token in the window, tokens out of vocabulary repeat the one before."""
     speculative = decoder(dynamic=True)
     speculative.dynamic_tokens = RecentTokens(VOCABULARY, width=1, window=1)
-    recovered = 0
+    out_of_vocabulary = 0
 
     def look(b: int, new: list[int], kinds: list[Kind]) -> None:
-        nonlocal recovered
+        nonlocal out_of_vocabulary
         for token, kind in zip(new, kinds, strict=True):
-            assert kind != "recovered" or token == last[b]
-            recovered += kind == "recovered"
+            assert kind != "out_of_vocabulary" or token == last[b]
+            out_of_vocabulary += kind == "out_of_vocabulary"
             last[b] = token
 
     last = [prompt[-1] for prompt in PROMPTS]
     speculative.generate(PROMPTS, max_new_tokens=60, seeds=1, on_tokens=look)
-    assert recovered > 0
+    assert out_of_vocabulary > 0
 
 
 def test_only_listed_successors_of_the_last_token_are_recovered() -> None:
     speculative, table = decoder(dynamic=True), likeliest_successors()
     speculative.dynamic_tokens = table
     listed = [set(row) for row in table([[token] for token in range(SIZE)]).tolist()]
-    recovered = 0
+    out_of_vocabulary = 0
 
     def look(b: int, new: list[int], kinds: list[Kind]) -> None:
-        nonlocal recovered
+        nonlocal out_of_vocabulary
         for token, kind in zip(new, kinds, strict=True):
-            assert kind != "recovered" or token in listed[last[b]]
-            recovered += kind == "recovered"
+            assert kind != "out_of_vocabulary" or token in listed[last[b]]
+            out_of_vocabulary += kind == "out_of_vocabulary"
             last[b] = token
 
     last = [prompt[-1] for prompt in PROMPTS]
     speculative.generate(PROMPTS, max_new_tokens=60, seeds=1, on_tokens=look)
-    assert recovered > 0
+    assert out_of_vocabulary > 0
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
@@ -137,7 +137,7 @@ def test_a_sequence_s_tokens_do_not_depend_on_its_neighbours(source: DynamicToke
     speculative = decoder(dynamic=True)
     speculative.dynamic_tokens = source
     together = speculative.generate(PROMPTS, max_new_tokens=[40, 9, 23], seeds=[5, 6, 7])
-    assert together.statistics.recovered > 0
+    assert together.statistics.out_of_vocabulary > 0
     for prompt, count, seed, tokens in zip(
         PROMPTS, [40, 9, 23], [5, 6, 7], together.tokens, strict=True
     ):

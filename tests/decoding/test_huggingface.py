@@ -16,8 +16,8 @@ from rdk_cuda.calibration import prune_head
 from rdk_cuda.decoding import SpeculativeDecoder
 
 transformers = pytest.importorskip("transformers", minversion="4.56")
-from rdk_cuda.integrations import huggingface  # noqa: E402
 from rdk_cuda.integrations.huggingface import HuggingFaceModel  # noqa: E402
+from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
 
 SIZE, CONTEXT, COUNT = 61, 96, 25
 SMALL: dict[str, Any] = {
@@ -211,7 +211,7 @@ def test_greedy_output_is_that_of_generate(name: str, seed: int) -> None:
             )
             assert tokens == expected[0, len(prompt) :].tolist()
     assert result.statistics.mean_accepted_length > 0.3
-    assert result.statistics.corrected > 0
+    assert result.statistics.resampled > 0
 
 
 def test_dynamic_tokens_come_from_the_full_head() -> None:
@@ -227,7 +227,7 @@ def test_dynamic_tokens_come_from_the_full_head() -> None:
         dynamic_tokens=lambda contexts: vocabulary.pruned.expand(len(contexts), -1),
     )
     statistics = speculative.generate([[3], [4, 5]], max_new_tokens=40, seeds=1).statistics
-    assert statistics.recovered > 0
+    assert statistics.out_of_vocabulary > 0
     assert statistics.mean_accepted_length > 3
 
 
@@ -251,8 +251,8 @@ def test_recent_tokens_beside_virtual_ones_leave_greedy_output_as_it_is() -> Non
     result = speculative.generate(prompts, max_new_tokens=COUNT, temperature=0)
     plain = SpeculativeDecoder(HuggingFaceModel(model), draft_length=0)
     assert result.tokens == plain.generate(prompts, max_new_tokens=COUNT, temperature=0).tokens
-    assert result.statistics.recovered > 0
-    assert result.statistics.corrected > 0
+    assert result.statistics.out_of_vocabulary > 0
+    assert result.statistics.resampled > 0
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 from table_model import TableModel, chi_square, continuations, joint, pruned, random_table
 from torch import Tensor
 
@@ -29,8 +26,6 @@ from rdk_cuda import (
 )
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.dynamic_tokens import DynamicTokens
-
-pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
 SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
 FALSE_ALARM, CAUGHT = 1e-4, 1e-6
@@ -94,7 +89,7 @@ def test_control_q_at_another_temperature_is_caught(monkeypatch: pytest.MonkeyPa
             draft = replace(draft, stats=None, temperature=draft.temperature * 1.5)
         return verify(logits, draft, *rest)
 
-    monkeypatch.setattr(rdk_cuda, "verify", wrong)
+    monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
     affinity = virtual_tokens()
     drafter = TableModel(pruned(DRAFTER, affinity), SIZE)
     assert p_value(SpeculativeDecoder(TARGET, drafter, affinity, draft_length=2)) < CAUGHT
@@ -105,7 +100,7 @@ def test_control_verifying_with_another_affinity_is_caught(
 ) -> None:
     verify, other = rdk_cuda.verify, virtual_tokens(temperature=0.5)
     monkeypatch.setattr(
-        rdk_cuda,
+        rdk_cuda.functional,
         "verify",
         lambda logits, draft, affinity, temperature: verify(logits, draft, other, temperature),
     )
@@ -151,10 +146,10 @@ def test_rejected_drafts_fed_back_as_dynamic_tokens_are_lossless() -> None:
     assert p_value_fed_back() > FALSE_ALARM
 
 
-def test_control_without_step_seeds_feeding_them_back_is_caught(
+def test_control_without_step_keys_feeding_them_back_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rdk_cuda.functional, "step_seeds", lambda seeds, positions: seeds)
+    monkeypatch.setattr(rdk_cuda.functional.operators, "step_keys", lambda seeds, positions: seeds)
     assert p_value_fed_back() < CAUGHT
 
 
@@ -205,7 +200,7 @@ def p_value_of_dynamic_tokens(source: Callable[[], DynamicTokens], temperature: 
             full_head=((DRAFTER.T + 1).contiguous(), None),
         )
         decoded = decoder.generate(prompts, max_new_tokens=4, seeds=seeds, temperature=temperature)
-        assert decoded.statistics.corrected > 0 < decoded.statistics.bonus
+        assert decoded.statistics.resampled > 0 < decoded.statistics.bonus
         return [tokens[:LENGTH] for tokens in decoded.tokens]
 
     exact = joint(TARGET, PROMPT, LENGTH, temperature)
@@ -238,5 +233,5 @@ def test_control_forgetting_the_dynamic_tokens_in_verify_is_caught(
     def forgetful(logits: Tensor, draft: Any, *rest: Any) -> Any:
         return verify(logits, replace(draft, dynamic_tokens=None, dynamic_logits=None), *rest)
 
-    monkeypatch.setattr(rdk_cuda, "verify", forgetful)
+    monkeypatch.setattr(rdk_cuda.functional, "verify", forgetful)
     assert p_value_of_dynamic_tokens(source, temperature=1.0) < CAUGHT

@@ -16,7 +16,7 @@ from rdk_cuda.functional import ranges
 NO_NVTX = """
 import sys
 sys.modules["nvtx"] = None
-from rdk_cuda import ranges
+from rdk_cuda.functional import ranges
 with ranges.Range("verify", 3):
     ranges.mark("accepted", 1)
 print("worked")

@@ -91,13 +91,15 @@ def test_the_table_fits_80_columns_with_nothing_cut_off() -> None:
 
 
 def test_without_colour_tokens_stand_between_brackets() -> None:
-    kinds = ["accepted", "recovered", "corrected", "bonus", "bonus"]
+    kinds = ["accepted", "out_of_vocabulary", "resampled", "bonus", "bonus"]
     text = printed(results(pieces=["\n    x", " = ", "value", "\n", "  "], kinds=kinds))
     assert "def f():\n    x ⟦=⟧ «value»\n" in text
 
 
 def test_with_colour_there_are_none() -> None:
-    text = printed(results(pieces=["x", "y"], kinds=["recovered", "bonus"]), force_terminal=True)
+    text = printed(
+        results(pieces=["x", "y"], kinds=["out_of_vocabulary", "bonus"]), force_terminal=True
+    )
     assert "\x1b[" in text
     assert "⟦" not in text
 

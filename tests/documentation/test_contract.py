@@ -16,7 +16,7 @@ from .markdown import (
     headings,
 )
 
-OPERATORS = ("redistribute", "draft", "verify", "gather_logits", "step_seeds")
+OPERATORS = ("redistribute", "draft", "verify", "gather_logits", "step_keys")
 
 
 def schema(name: str) -> str:
@@ -75,7 +75,7 @@ def test_design_keeps_its_section_numbers() -> None:
 def test_an_affinity_hands_its_tensors_out_in_the_order_that_design_says() -> None:
     text = DESIGN.read_text(encoding="utf-8")
     affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([1, 0], target_size=3))
-    for name in ("columns", "rows"):
+    for name in ("by_target", "by_draft"):
         (order,) = re.findall(rf"^    {name} += \((.+)\)$", text, re.MULTILINE)
         for tensor, attribute in zip(getattr(affinity, name), order.split(", "), strict=True):
             assert tensor is getattr(affinity, attribute)
@@ -120,7 +120,7 @@ def test_an_affinity_takes_the_memory_that_the_page_of_samplers_says() -> None:
         spread=torch.ones(draft_size, rank),
         prior=torch.ones(rank, target_size),
     )
-    tensors = {id(t): t for t in (*affinity.columns, *affinity.rows)}.values()
+    tensors = {id(t): t for t in (*affinity.by_target, *affinity.by_draft)}.values()
     taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     said = 20 * affinity.nnz + 12 * rank * (draft_size + target_size)
     said += 12 * draft_size + 4 * target_size

@@ -152,6 +152,6 @@ def test_an_example_is_short(name: str) -> None:
 
 def test_public_functions_have_examples() -> None:
     finder = doctest.DocTestFinder(recurse=False)
-    for name in ("draft", "redistribute", "gather_logits", "step_seeds", "build_info"):
+    for name in ("draft", "redistribute", "gather_logits", "step_keys", "build_info"):
         tests = finder.find(getattr(rdk_cuda, name), name)
         assert any(test.examples for test in tests), name

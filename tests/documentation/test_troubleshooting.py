@@ -27,16 +27,18 @@ def test_probabilities_in_place_of_logits_make_rows_flat_and_their_logarithms_do
 
 
 def test_without_a_step_key_a_position_that_is_drafted_again_draws_the_same_token() -> None:
-    assert "seeds=torch.ops.rdk.step_seeds(seed, position of the step's first token)" in TABLE
+    assert "step_keys=torch.ops.rdk.step_keys(seed, position of the step's first token)" in TABLE
     seeds = torch.arange(200)
     ones, positions = torch.ones(200), torch.full((200,), 12)
 
     def drafted(keys: torch.Tensor) -> torch.Tensor:
-        tokens: torch.Tensor = torch.ops.rdk.draft(LOGITS, ones, keys, positions, *AFFINITY.rows)[0]
+        tokens: torch.Tensor = torch.ops.rdk.draft(
+            LOGITS, ones, keys, positions, *AFFINITY.by_draft
+        )[0]
         return tokens
 
     def in_step(first: int) -> torch.Tensor:
-        keys: torch.Tensor = torch.ops.rdk.step_seeds(seeds, torch.full_like(seeds, first))
+        keys: torch.Tensor = torch.ops.rdk.step_keys(seeds, torch.full_like(seeds, first))
         return drafted(keys)
 
     assert torch.equal(drafted(seeds), drafted(seeds))  # of two steps that both reach position 12

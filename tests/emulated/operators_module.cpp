@@ -65,7 +65,7 @@ void start_named(const std::string& kernel, int64_t blocks, int64_t threads, int
   const auto start_it = operator_name == "draft"           ? start_bytes<DraftLaunch>
                         : operator_name == "gather_logits" ? start_bytes<GatherLogitsLaunch>
                         : operator_name == "redistribute"  ? start_bytes<RedistributeLaunch>
-                        : operator_name == "step_seeds"    ? start_bytes<StepSeedsLaunch>
+                        : operator_name == "step_keys"    ? start_bytes<StepKeysLaunch>
                                                            : start_bytes<VerifyLaunch>;
   start_it(kernel, blocks, threads, shared_bytes, launch);
 }
@@ -86,8 +86,8 @@ void run(const GatherLogitsParams& params, const Tensor& on) {
   run_on<GatherLogitsLaunch>("gather_logits", params, on);
 }
 
-void run(const StepSeedsParams& params, const Tensor& on) {
-  run_on<StepSeedsLaunch>("step_seeds", params, on);
+void run(const StepKeysParams& params, const Tensor& on) {
+  run_on<StepKeysLaunch>("step_keys", params, on);
 }
 
 }  // namespace rdk::ops

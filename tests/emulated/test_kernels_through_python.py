@@ -25,8 +25,8 @@ from torch import Tensor
 from rdk_cuda.integrations.cupy import nvrtc
 from rdk_cuda.integrations.cupy.cubin_cache import Cubin
 from tests import generators
-from tests.devices import MACHINES
 
+from .conftest import MACHINES
 from .driver_rules import Driver
 from .test_kernels_schedules import assert_same_bits
 from .workloads import (
@@ -149,7 +149,7 @@ def columns(size: int) -> generators.Batch:
 
 
 def any_call() -> Tensor:
-    result: Tensor = torch.ops.rdk.step_seeds(torch.arange(3), torch.arange(3))
+    result: Tensor = torch.ops.rdk.step_keys(torch.arange(3), torch.arange(3))
     return result
 
 
@@ -259,7 +259,7 @@ def test_every_kernel_is_started_by_the_name_that_it_is_compiled_by(
 def test_nothing_is_started_where_there_is_nothing_to_do(through_python: Installed) -> None:
     cuda = through_python()
     empty = torch.empty(0, dtype=torch.int64)
-    assert torch.ops.rdk.step_seeds(empty, empty).shape == (0,)
+    assert torch.ops.rdk.step_keys(empty, empty).shape == (0,)
     assert cuda.launched == []
 
 
@@ -271,7 +271,7 @@ def test_without_a_starter_the_error_names_the_operator_and_what_to_do(
 ) -> None:
     through_python()
     emulated.set_starter(None)
-    for call, name in ((any_call, "step_seeds"), (lambda: draft(batch()), "draft")):
+    for call, name in ((any_call, "step_keys"), (lambda: draft(batch()), "draft")):
         with pytest.raises(RuntimeError, match=f"rdk::{name}: .*built without CUDA") as refused:
             call()
         assert "pip install rdk_cuda[cupy]" in str(refused.value)
@@ -296,7 +296,7 @@ def test_what_python_raises_is_the_operators_error(
     through_python: Installed, made_of: type[EmulatedCuda], message: str
 ) -> None:
     through_python(made_of=made_of)
-    with pytest.raises(RuntimeError, match=f"rdk::step_seeds: {message}"):
+    with pytest.raises(RuntimeError, match=f"rdk::step_keys: {message}"):
         any_call()
 
 
@@ -313,7 +313,7 @@ class Starter:
 emulator().set_starter(Starter())
 emulator().start_through_python(True)
 try:
-    torch.ops.rdk_emulated.step_seeds(torch.arange(3), torch.arange(3))
+    torch.ops.rdk_emulated.step_keys(torch.arange(3), torch.arange(3))
 except RuntimeError:
     pass
 for _ in range(10):
@@ -334,7 +334,7 @@ def test_a_first_call_cannot_be_captured_into_a_graph(through_python: Installed)
     captures = [False]
     through_python(capturing=lambda: captures[0])
     captures[0] = True
-    with pytest.raises(RuntimeError, match=r"step_seeds_kernel is not loaded yet.* call once"):
+    with pytest.raises(RuntimeError, match=r"step_keys_kernel is not loaded yet.* call once"):
         any_call()
     captures[0] = False
     expected = any_call()

@@ -47,7 +47,7 @@ def draft(batch: Batch, temperature: float = 0.9) -> tuple[Tensor, ...]:
             temperatures,
             integers * 31,
             integers + 2**33,
-            *batch.affinity.rows,
+            *batch.affinity.by_draft,
             batch.dynamic_tokens,
             batch.dynamic_logits,
         )
@@ -58,7 +58,7 @@ def redistribute(batch: Batch, temperature: float = 0.9) -> tuple[Tensor, ...]:
     return (
         torch.ops.rdk.redistribute(
             *drafter_rows(batch, temperature),
-            *batch.affinity.columns,
+            *batch.affinity.by_target,
             batch.affinity.row_top,
             batch.dynamic_tokens,
             batch.dynamic_logits,
@@ -79,12 +79,12 @@ def greedy_target() -> Batch:
     """Nearly all columns tie, and so do chunks; every other draft is the argmax."""
     made = batch()
     target = made.target_logits.round().clamp(max=1)
-    drafts = made.draft_tokens.clone()
+    drafts = made.draft_token_ids.clone()
     rows = torch.arange(8) + torch.tensor([0, 0, 0, 2, 3, 3, 3, 3])
     drafts[::2] = target[rows].argmax(1)[::2]
     return made.replace(
         target_logits=target,
-        draft_tokens=drafts,
+        draft_token_ids=drafts,
         target_temperature=torch.zeros(4),
     )
 
@@ -103,7 +103,7 @@ def nearly_equal() -> Batch:
     target[0::2, size // 2 :] += 0.06
     target[0::2, 5] = -math.inf
     return made.replace(
-        target_logits=target, draft_logits=logits, draft_tokens=torch.full((sequences,), 5)
+        target_logits=target, draft_logits=logits, draft_token_ids=torch.full((sequences,), 5)
     )
 
 
@@ -127,12 +127,12 @@ def without_distributions() -> Batch:
     drafter, target = made.draft_logits.clone(), made.target_logits.clone()
     drafter[0, 17] = math.nan
     target[4] = -math.inf
-    tokens = made.draft_tokens.clone()
+    tokens = made.draft_token_ids.clone()
     tokens[3:] = torch.tensor([1, SIZE, -1, 7, 2**40])
     return made.replace(
         draft_logits=drafter,
         target_logits=target,
-        draft_tokens=tokens,
+        draft_token_ids=tokens,
         draft_offsets=torch.tensor([0, 3, 3, 5, 4], dtype=torch.int32),
         draft_rows=torch.tensor([0, -1, 2, -1, 99, 5, 6, 7], dtype=torch.int32),
     )
@@ -154,9 +154,9 @@ def gather_logits() -> tuple[Tensor, ...]:
     return (torch.ops.rdk.gather_logits(hidden, weight, tokens, bias),)
 
 
-def step_seeds() -> tuple[Tensor, ...]:
+def step_keys() -> tuple[Tensor, ...]:
     integers = torch.arange(-300, 300)
-    return (torch.ops.rdk.step_seeds(integers * 2**53, integers * 2**40),)
+    return (torch.ops.rdk.step_keys(integers * 2**53, integers * 2**40),)
 
 
 WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
@@ -172,5 +172,5 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "verify, no residual": lambda: verify(no_residual()),
     "verify, bad values": lambda: verify(without_distributions()),
     "gather_logits": gather_logits,
-    "step_seeds": step_seeds,
+    "step_keys": step_keys,
 }

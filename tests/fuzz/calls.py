@@ -169,7 +169,7 @@ def draft(values: Values) -> dict[str, Any]:
     return {
         "draft_logits": values.logits((*leading, made.draft_size), dtype),
         "temperature": values.temperatures(leading),
-        "seeds": values.integers(leading),
+        "step_keys": values.integers(leading),
         "positions": values.integers(leading),
         **{name: getattr(made, name) for name in names},
         **values.dynamic(leading, made.target_size, dtype),
@@ -201,11 +201,11 @@ def verify(values: Values) -> dict[str, Any]:
         "draft_logits": values.logits((available, made.draft_size), dtype),
         "draft_stats": None,
         "draft_rows": rows,
-        "draft_tokens": tokens,
+        "draft_token_ids": tokens,
         "draft_offsets": offsets,
         "target_temperature": values.temperatures((sequences,)),
         "draft_temperature": values.temperatures((sequences,)),
-        "seeds": values.integers((sequences,)),
+        "step_keys": values.integers((sequences,)),
         "positions": values.integers((sequences,)),
         **{name: getattr(made, name) for name in names},
         "max_draft": max_draft(random, sequences),
@@ -260,7 +260,7 @@ def gather_logits(values: Values) -> dict[str, Any]:
     }
 
 
-def step_seeds(values: Values) -> dict[str, Any]:
+def step_keys(values: Values) -> dict[str, Any]:
     shape = values.random.choice(LEADING)
     return {"seeds": values.integers(shape), "positions": values.integers(shape)}
 
@@ -270,5 +270,5 @@ MAKERS = {
     "draft": draft,
     "verify": verify,
     "gather_logits": gather_logits,
-    "step_seeds": step_seeds,
+    "step_keys": step_keys,
 }

@@ -71,7 +71,7 @@ OPERATORS: dict[str, dict[str, Argument]] = {
     "draft": {
         "draft_logits": Argument(("...", "V_d"), LOGITS, "rows"),
         "temperature": Argument(("...",), FLOAT),
-        "seeds": Argument(("...",), LONG),
+        "step_keys": Argument(("...",), LONG),
         "positions": Argument(("...",), LONG),
         **ROWS,
         **dynamic("..."),
@@ -81,11 +81,11 @@ OPERATORS: dict[str, dict[str, Argument]] = {
         "draft_logits": Argument(("M", "V_d"), LOGITS, "rows"),
         "draft_stats": Argument(("M", "2 + R"), FLOAT, optional=True),
         "draft_rows": Argument(("N",), INT, optional=True),
-        "draft_tokens": Argument(("N",), (*LONG, *INT)),
+        "draft_token_ids": Argument(("N",), (*LONG, *INT)),
         "draft_offsets": Argument(("B + 1",), INT),
         "target_temperature": Argument(("B",), FLOAT),
         "draft_temperature": Argument(("B",), FLOAT),
-        "seeds": Argument(("B",), LONG),
+        "step_keys": Argument(("B",), LONG),
         "positions": Argument(("B",), LONG),
         **COLUMNS,
         **dynamic("M"),
@@ -96,7 +96,7 @@ OPERATORS: dict[str, dict[str, Argument]] = {
         "tokens": Argument(("...", "C"), (*INT, *LONG)),
         "bias": Argument(("V",), LOGITS, optional=True, dtype_of="hidden"),
     },
-    "step_seeds": {
+    "step_keys": {
         "seeds": Argument(("...",), LONG),
         "positions": Argument(("...",), LONG),
     },
@@ -164,7 +164,7 @@ def check_layout(name: str, rule: Argument, value: Tensor) -> None:
         if not value.is_contiguous():
             raise RefusedError(f"{name} is not contiguous")
         return
-    if value.shape[-1] > 1 and value.stride(-1) != 1:
+    if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
         raise RefusedError(f"{name} has stride {value.stride(-1)} in its last dimension")
     if value.shape[:-1].numel() and row_strides(value) > 2:
         raise RefusedError(f"{name} has rows with {row_strides(value)} strides")

@@ -104,7 +104,7 @@ def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     sequences, width = sizes["B"], arguments["max_draft"] + 1
     require_form("tokens", tokens, torch.int64, (sequences, width))
     require_form("num_accepted", num_accepted, torch.int32, (sequences,))
-    drafted = arguments["draft_tokens"].tolist()
+    drafted = arguments["draft_token_ids"].tolist()
     stats = arguments["draft_stats"]
     # With a negative mass of a prior q is negative, and anything is accepted.
     believable = stats is None or bool((stats[:, 2:] >= 0).all())
@@ -154,10 +154,10 @@ def gather_logits(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     require((error <= (rounding + limits.tiny)[compared]).all(), "a logit is not the dot product")
 
 
-def step_seeds(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+def step_keys(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     (seeds,) = outputs
-    require_form("step_seeds", seeds, torch.int64, sizes["..."])
-    expected = reference.step_seeds(arguments["seeds"], arguments["positions"])
+    require_form("step_keys", seeds, torch.int64, sizes["..."])
+    expected = reference.step_keys(arguments["seeds"], arguments["positions"])
     require(torch.equal(seeds, expected), "a key is not that of the reference")
 
 
@@ -166,7 +166,7 @@ PROMISES: dict[str, Callable[[Arguments, Sizes, Outputs], None]] = {
     "draft": draft,
     "verify": verify,
     "gather_logits": gather_logits,
-    "step_seeds": step_seeds,
+    "step_keys": step_keys,
 }
 
 

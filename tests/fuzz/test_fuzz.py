@@ -27,8 +27,6 @@ from .driver import (
     build,
 )
 
-pytestmark = pytest.mark.slow
-
 SETS = 100_000
 SETS_FOR_KERNELS = 1_000  # the emulator is slow
 
@@ -67,7 +65,7 @@ def test_every_argument_is_refused_for_something() -> None:
 
 # ------------------------------------------------------------------------------------- controls
 
-# Substitutions in csrc/ops/step_seeds.cpp, and what the fuzzer reports of them.
+# Substitutions in csrc/ops/step_keys.cpp, and what the fuzzer reports of them.
 RUN = "run(params, seeds);"
 FATAL = {
     "heap-buffer-overflow": ("product(shape)}", "product(shape) + 1}"),
@@ -82,14 +80,14 @@ FATAL = {
     ),
 }
 UNPROMISED = {
-    "the error names no operator": ('checks("step_seeds"', 'checks("draft"'),
+    "the error names no operator": ('checks("step_keys"', 'checks("draft"'),
     "accepted, although positions": (
         'checks.plain("positions"',
         'if (product(shape)) checks.plain("positions"',
     ),
     "a key is not that of the reference": (
         "return result;",
-        "if (params.count == 1) params.step_seeds[0] ^= 1; return result;",
+        "if (params.count == 1) params.step_keys[0] ^= 1; return result;",
     ),
     "another result when repeated": (
         "torch::stable::new_empty(seeds, shape);",
@@ -98,17 +96,17 @@ UNPROMISED = {
     "an argument was modified": (
         RUN,
         RUN + "if (params.count == 2) const_cast<int64_t*>(params.seeds)[0] ^= 1;"
-        "if (params.count == 3 && ++calls % 2 == 0) params.step_seeds[0] ^= 1;",
+        "if (params.count == 3 && ++calls % 2 == 0) params.step_keys[0] ^= 1;",
     ),
 }
 
 
 def fuzz_broken(substitutions: list[tuple[str, str]], folder: Path, **options: Any) -> str:
-    """The failures of `step_seeds` with its source changed."""
+    """The failures of `step_keys` with its source changed."""
     csrc = Path(shutil.copytree(CSRC, folder / "csrc"))
     for old, new in substitutions:
-        Mutant("", "ops/step_seeds.cpp", old, new, ()).apply(csrc)
-    log = Log.new(0, "cpu", ["step_seeds"])
+        Mutant("", "ops/step_keys.cpp", old, new, ()).apply(csrc)
+    log = Log.new(0, "cpu", ["step_keys"])
     Fuzzer(log, build("cpu", csrc), processes=1, **options).run(log.untried(300))
     return failures(log)
 

@@ -18,7 +18,7 @@ from tests.generators import Batch
 
 def repeated(batch: Batch, times: int) -> Batch:
     """The same sequences again and again: what each decides may not change."""
-    drafts = batch.draft_tokens.numel()
+    drafts = batch.draft_token_ids.numel()
     assert int(batch.draft_offsets[-1]) == drafts
     assert batch.draft_rows is None
 
@@ -28,7 +28,14 @@ def repeated(batch: Batch, times: int) -> Batch:
 
     starts = torch.arange(times).repeat_interleave(batch.size) * drafts
     ends = torch.tensor([times * drafts])
-    names = ("target_logits", "draft_logits", "draft_stats", "draft_tokens", "seeds", "positions")
+    names = (
+        "target_logits",
+        "draft_logits",
+        "draft_stats",
+        "draft_token_ids",
+        "step_keys",
+        "positions",
+    )
     more = ("target_temperature", "draft_temperature", "dynamic_tokens", "dynamic_logits")
     return batch.replace(
         **{name: again(name) for name in (*names, *more)},

@@ -19,7 +19,7 @@ FREE = {
     "draft": (0, 1, 2, 3, -2, -1),
     "verify": (0, 1, 2, 3, 4, 6, 7, 8, 9, -2, -1),
     "gather_logits": (0, 1, 2, 3),
-    "step_seeds": (0, 1),
+    "step_keys": (0, 1),
 }
 
 

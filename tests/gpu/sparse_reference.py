@@ -32,7 +32,7 @@ def redistributed(
     def array(tensor: Tensor) -> Any:
         return numpy.from_dlpack(tensor.contiguous())
 
-    bias, offsets, drafts, weights, spread, prior = map(array, affinity.columns)
+    bias, offsets, drafts, weights, spread, prior = map(array, affinity.by_target)
     tokens = array(dynamic_tokens)
     used = (tokens >= 0) & (tokens < affinity.target_size)
     extra = numpy.where(used, array(dynamic_logits).astype("float64") / temperature, -numpy.inf)

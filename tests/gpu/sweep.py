@@ -65,7 +65,7 @@ def sweep() -> int:
 def planted(tool: str, device: torch.device) -> None:
     """One call with an error that the tool must find; the process goes on as if nothing were."""
     affinity = Affinity.intersection(Vocabulary.identity(1024))
-    columns = moved([*affinity.columns, affinity.row_top], device)
+    columns = moved([*affinity.by_target, affinity.row_top], device)
     logits = torch.zeros(1, 1024).to(device)
     if tool == "memcheck":
         columns[2] = columns[2] + 2**28  # col_drafts

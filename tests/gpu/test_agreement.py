@@ -16,7 +16,7 @@ from rdk_cuda import reference
 from tests import generators
 from tests.emulated.workloads import WORKLOADS
 from tests.generators import Batch
-from tests.operators.test_draft import arguments
+from tests.reference.test_draft import arguments
 from tests.tolerances import assert_same_draws
 
 from .recorded import recorded
@@ -45,7 +45,7 @@ def test_drafts(cpu: Any, native: Any, device: torch.device, kind: str, size: in
         for row in (drawn[-1] != expected[-1]).nonzero().flatten().tolist():
             one = slice(row, row + 1)
             per_row = [x[one] for x in (*given[:2], seeds, given[3])]
-            alone = (*per_row, *affinity.rows, given[-2][one], given[-1][one])
+            alone = (*per_row, *affinity.by_draft, given[-2][one], given[-1][one])
             trace = reference.Trace()
             reference.draft(*alone, dtype=torch.float64, trace=trace)
             margins[round_ * AT_ONCE + row] = trace.margins(1)[0]
@@ -53,7 +53,7 @@ def test_drafts(cpu: Any, native: Any, device: torch.device, kind: str, size: in
 
 
 def with_seeds(batch: Batch, round_: int) -> Batch:
-    return batch.replace(seeds=seeds_of(round_, batch.size))
+    return batch.replace(step_keys=seeds_of(round_, batch.size))
 
 
 @pytest.mark.parametrize(("kind", "sequences"), [("mixed-2", 40), ("virtual", 300)])
@@ -71,7 +71,7 @@ def test_verified_tokens(
     for round_ in range(rounds):
         now = with_seeds(batch, round_)
         expected.append(torch.cat([x.view(sequences, -1) for x in cpu.verify(*now.arguments())], 1))
-        there = on_device.replace(seeds=now.seeds.to(device))
+        there = on_device.replace(step_keys=now.step_keys.to(device))
         results = native.verify(*there.arguments())
         drawn.append(torch.cat([x.cpu().view(sequences, -1) for x in results], 1))
         if not torch.equal(drawn[-1], expected[-1]):

@@ -35,7 +35,7 @@ def test_redistribution_is_cupys_sparse_product(cuda: torch.device, kind: str) -
     )
     exact = redistributed(cupy, sparse, there, on_gpu[0], 0.8, *on_gpu[1:])
     by_torch = reference.redistribute(
-        logits, torch.full((ROWS,), 0.8), *affinity.columns, affinity.row_top, tokens, values
+        logits, torch.full((ROWS,), 0.8), *affinity.by_target, affinity.row_top, tokens, values
     )
     assert_as_exact_as_torch(q.cpu(), by_torch, torch.from_dlpack(exact).cpu())
 

@@ -40,7 +40,7 @@ def test_sums_of_a_chunk_against_float64(rows: Any, native: Any, device: torch.d
     count = logits.shape[0]
     affinity = Affinity.intersection(Vocabulary.identity(SIZE))
     integers = torch.arange(count)
-    given = (logits, torch.ones(count), integers, integers, *affinity.rows)
+    given = (logits, torch.ones(count), integers, integers, *affinity.by_draft)
     stats = native.draft(*moved(given, device))[1].cpu()
     _, by_torch = reference.draft(*given)
     _, exact = reference.draft(*given, dtype=torch.float64)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tests.emulated.workloads import WORKLOADS
-from tests.operators.test_invariance import assert_same_bits
-from tests.operators.test_pytorch import step
-from tests.operators.test_refusals import calls
+from tests.reference.test_invariance import assert_same_bits
+from tests.reference.test_pytorch import step
+from tests.reference.test_refusals import calls
 
 from .recorded import recorded
 from .stand_in import moved
@@ -104,7 +104,7 @@ def node_kinds(graph: torch.cuda.CUDAGraph) -> list[int]:
 
 
 def test_a_whole_step_captured_and_replayed_on_side_streams(cuda: torch.device) -> None:
-    """step_seeds, draft and verify with ordinary PyTorch between them, in one graph."""
+    """step_keys, draft and verify with ordinary PyTorch between them, in one graph."""
     static = moved((calls()["verify"], calls()["draft"]), cuda)
     verify, _ = static
     seeds = [verify["seeds"].clone() + 1000 * i for i in range(5)]

@@ -15,7 +15,8 @@ from torch import Tensor
 from tests import generators
 from tests.emulated.workloads import WORKLOADS
 from tests.generators import Batch
-from tests.operators.test_invariance import (
+from tests.reference.test_invariance import *  # noqa: F403
+from tests.reference.test_invariance import (
     assert_same_bits,
     assert_same_result,
     verified,
@@ -84,9 +85,9 @@ def test_draft_and_redistribute_of_few_and_many_rows(rows: int, kind: str) -> No
         logits = batch.draft_logits[index]
         temperature = torch.full(index.shape, 0.9)
         dynamic = batch.dynamic_tokens[index], batch.dynamic_logits[index]
-        seeds, columns = index * 31, (*affinity.columns, affinity.row_top)
+        seeds, columns = index * 31, (*affinity.by_target, affinity.row_top)
         tokens, stats = torch.ops.rdk.draft(
-            logits, temperature, seeds, seeds + 2**33, *affinity.rows, *dynamic
+            logits, temperature, seeds, seeds + 2**33, *affinity.by_draft, *dynamic
         )
         return tokens, stats, torch.ops.rdk.redistribute(logits, temperature, *columns, *dynamic)
 

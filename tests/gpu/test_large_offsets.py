@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests import generators
-from tests.operators.test_draft import arguments
+from tests.reference.test_draft import arguments
 
 from .stand_in import moved
 
@@ -44,7 +44,7 @@ def test_draft_and_redistribute(cuda: torch.device, index: int) -> None:
         list(arguments(generators.affinity("mixed-1", 300), 4, dtype=torch.bfloat16, dynamic=5)),
         cuda,
     )
-    columns = (*affinity.columns, affinity.row_top)
+    columns = (*affinity.by_target, affinity.row_top)
     drafted = torch.ops.rdk.draft(*given)
     probs = torch.ops.rdk.redistribute(*given[:2], *columns, *given[-2:])
     given[index] = far_apart(given[index])
@@ -59,7 +59,7 @@ def test_verify(cuda: torch.device, name: str) -> None:
     batch = generators.batch(
         generators.affinity("mixed-1", 300), [2, 1], dtype=torch.bfloat16, dynamic=5
     )
-    batch.target_logits[0, batch.draft_tokens[0]] = 60.0  # so that later rows matter
+    batch.target_logits[0, batch.draft_token_ids[0]] = 60.0  # so that later rows matter
     given = moved(batch, cuda)
     expected = torch.ops.rdk.verify(*given.arguments())
     assert expected[1][0] > 0

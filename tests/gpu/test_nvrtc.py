@@ -15,8 +15,7 @@ from .machine import ROOT
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-OURS = ["agreement", "cupy_arrays", "graphs", "invariance", "streams"]
-MODULES = [f"tests/gpu/test_{name}.py" for name in OURS] + ["tests/operators/test_step_seeds.py"]
+MODULES = ["agreement", "cupy_arrays", "graphs", "invariance", "step_keys", "streams"]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +35,9 @@ def without_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_kernels_that_cupy_compiles_pass(cuda: torch.device, without_cuda: Path) -> None:
+    modules = [f"tests/gpu/test_{name}.py" for name in MODULES]
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *MODULES],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *modules],
         cwd=without_cuda,
         env=os.environ | {"RDK_GPU_TESTS_ON": "cuda"},
         capture_output=True,

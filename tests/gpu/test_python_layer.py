@@ -1,4 +1,4 @@
-"""The Python layer with tensors that are on the device."""
+"""The Python layer on the device: with tensors that come from the CPU, and ones that are there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch import Tensor
 import rdk_cuda
 from rdk_cuda.affinity import Affinity
 from tests import generators
-from tests.operators.test_python_layer import (
+from tests.reference.test_python_layer import *  # noqa: F403
+from tests.reference.test_python_layer import (
     BATCH,
     DRAFTS,
     SIZE,
@@ -17,6 +18,11 @@ from tests.operators.test_python_layer import (
 )
 
 from .stand_in import moved
+
+# What stands for the operators is not for torch.compile: test_compile.py has this one.
+del test_a_step_of_the_python_layer_compiles_into_one_graph  # noqa: F821
+
+pytestmark = pytest.mark.usefixtures("on_device")
 
 ON_THE_DEVICE = ["seeds as a number", "seeds as a list", "seeds as a tensor", "in two parts"]
 
@@ -74,4 +80,4 @@ def test_a_generator_of_either_device(natively: None, device: torch.device, of: 
 
     assert torch.equal(drafted(1), drafted(1))
     assert not torch.equal(drafted(1), drafted(2))
-    assert rdk_cuda.draft(logits, affinity).seeds.unique().numel() == 500
+    assert rdk_cuda.draft(logits, affinity).step_keys.unique().numel() == 500

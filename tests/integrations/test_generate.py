@@ -107,7 +107,7 @@ def test_greedy_output_of_a_padded_batch_is_the_library_s_own(
     statistics = generate.statistics
     assert statistics is not None
     assert sum(statistics.accepted) > 0
-    assert statistics.corrected > 0
+    assert statistics.resampled > 0
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_processors_never_see_what_they_have_forbidden() -> None:
     ours, expected = both(padded(9), generate, prefix_allowed_tokens_fn=strict)
     assert torch.equal(ours, expected)
     assert generate.statistics is not None
-    assert generate.statistics.corrected > 0
+    assert generate.statistics.resampled > 0
     assert max(map(len, prefixes)) == 9 + NEW - 1
 
 
@@ -329,7 +329,7 @@ def test_a_model_whose_own_head_is_small_drafts_with_it() -> None:
     ours, expected = both(padded(4, 17, 1), generate)
     assert torch.equal(ours, expected)
     assert generate.statistics is not None
-    assert sum(generate.statistics.accepted) > generate.statistics.recovered == 0
+    assert sum(generate.statistics.accepted) > generate.statistics.out_of_vocabulary == 0
 
 
 def test_several_sequences_of_a_prompt_have_seeds_of_their_own() -> None:
@@ -373,7 +373,7 @@ def test_statistics_are_of_the_latest_call() -> None:
         assert generate.statistics is not None
         assert generate.statistics.tokens == 2 * new
         assert generate.statistics.target_passes < 2 * new
-        assert generate.statistics.recovered > 0 or new == 7
+        assert generate.statistics.out_of_vocabulary > 0 or new == 7
     assert CONTEXT > 17 + 30
 
 
@@ -405,6 +405,6 @@ def test_a_drafter_saved_by_calibration_is_loaded_with_all_that_belongs_to_it(
         assert torch.equal(target().generate(**options, custom_generate=loaded), expected)
         assert loaded.statistics == bound.statistics
     assert loaded.statistics is not None
-    assert loaded.statistics.recovered > 0
+    assert loaded.statistics.out_of_vocabulary > 0
     bare = Generate.from_directory(tmp_path / "saved", dynamic_tokens=None)
     assert bare.dynamic_tokens is None

@@ -77,7 +77,7 @@ def command(
 ) -> Command:
     monkeypatch.setattr(corpora, "code", lambda: texts["code"])
     monkeypatch.setattr(corpora, "prose", lambda: texts["prose"])
-    monkeypatch.setattr(acceptance, "load_models", lambda target, drafter: tiny)
+    monkeypatch.setattr(acceptance, "load_shipped", lambda: tiny)
 
     def run(*arguments: str, settings: Settings = QUICK) -> int:
         return acceptance.main(["--output", str(tmp_path / "report"), *arguments], settings)

@@ -33,7 +33,7 @@ WAYS = [
 @pytest.fixture
 def quick(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Arguments of a run of a few seconds."""
-    monkeypatch.setattr(assisted, "load_models", lambda *_: tiny)
+    monkeypatch.setattr(assisted, "load_shipped", lambda: tiny)
     monkeypatch.setattr(assisted, "training_files", lambda: calibration_files()[:4])
     return ["--quick", "--output", str(tmp_path / "results")]
 

@@ -32,7 +32,7 @@ def test_redistribute_is_that_of_the_operator(kind: str, dtype: torch.dtype, spa
     dynamic = (tokens, generators.logits(3, 5, seed=4, dtype=dtype))
     for given in ((), dynamic):
         ours = operators.redistribute(
-            logits, temperature, *affinity.columns, affinity.row_top, *given
+            logits, temperature, *affinity.by_target, affinity.row_top, *given
         )
         matrix = entries.matrix() if sparse else None
         q = eager.redistribute(logits, temperature, entries, given or None, matrix)
@@ -116,5 +116,5 @@ def test_drafts_come_from_the_redistributed_distribution() -> None:
         tokens, _ = eager.draft(
             logits.expand(SAMPLES, -1), torch.ones(SAMPLES), eager.Entries.of(affinity)
         )
-    q = reference.redistribute(logits, torch.ones(1), *affinity.columns, affinity.row_top)
+    q = reference.redistribute(logits, torch.ones(1), *affinity.by_target, affinity.row_top)
     assert_fits(histogram(tokens, 40), q[0])

@@ -45,7 +45,9 @@ def inputs(acceptance: str = "low", sampler: str = "virtual") -> tuple[Affinity,
     target = drawn.target_logits.unflatten(0, (1, 3))
     # Temperatures other than 1, which a peer may forget.
     temperature = torch.full((1,), 0.8)
-    return affinity, Step(drawn.draft_logits, target, temperature, drawn.seeds, drawn.positions[0])
+    return affinity, Step(
+        drawn.draft_logits, target, temperature, drawn.step_keys, drawn.positions[0]
+    )
 
 
 def verdict(

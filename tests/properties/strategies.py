@@ -162,7 +162,7 @@ def draft_arguments(draw: st.DrawFn, made: Affinity) -> tuple[Tensor | None, ...
         torch.tensor(temperatures).reshape(shape),
         torch.randint(-(2**63), 2**63 - 1, shape, generator=random),
         torch.randint(-(2**63), 2**63 - 1, shape, generator=random),
-        *made.rows,
+        *made.by_draft,
         tokens,
         values,
     )

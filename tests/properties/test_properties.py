@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
 from tests.generators import Batch
-from tests.operators.test_invariance import assert_same_bits, assert_same_result, verified
-from tests.operators.test_verify import assert_verifies_as_the_reference
+from tests.reference.test_invariance import assert_same_bits, assert_same_result, verified
+from tests.reference.test_verify import assert_verifies_as_the_reference
 from tests.tolerances import SUM_TO_ONE, assert_as_exact_as_torch, assert_same_draws
 
 from .strategies import (
@@ -28,7 +28,7 @@ from .strategies import (
 def test_redistribute_is_the_reference(data: st.DataObject) -> None:
     affinity = data.draw(affinities())
     logits, temperature, *_, tokens, values = data.draw(draft_arguments(affinity))
-    arguments = (logits, temperature, *affinity.columns, affinity.row_top, tokens, values)
+    arguments = (logits, temperature, *affinity.by_target, affinity.row_top, tokens, values)
     actual = torch.ops.rdk.redistribute(*arguments)
     exact = reference.redistribute(*arguments, dtype=torch.float64)
     assert_as_exact_as_torch(actual, reference.redistribute(*arguments), exact)
@@ -42,7 +42,7 @@ def test_redistribute_is_the_dense_product(data: st.DataObject) -> None:
     affinity = data.draw(affinities(large=False))
     logits, temperature, *_ = data.draw(draft_arguments(affinity))
     temperature = temperature.clamp(min=0.4)
-    q = torch.ops.rdk.redistribute(logits, temperature, *affinity.columns, affinity.row_top)
+    q = torch.ops.rdk.redistribute(logits, temperature, *affinity.by_target, affinity.row_top)
     z = logits.double() / temperature.double().unsqueeze(-1) + affinity.bias.double()
     torch.testing.assert_close(
         q.double(), torch.softmax(z, -1) @ affinity.dense(), rtol=2e-5, atol=1e-7
@@ -101,7 +101,7 @@ def test_stats_passed_or_computed_again_give_the_same_bits(batch: Batch) -> None
         batch.draft_temperature[sequence_of_drafts(batch)],
         zeros,
         zeros,
-        *batch.affinity.rows,
+        *batch.affinity.by_draft,
         batch.dynamic_tokens,
         batch.dynamic_logits,
     )
@@ -112,11 +112,11 @@ def test_stats_passed_or_computed_again_give_the_same_bits(batch: Batch) -> None
 @given(batches())
 def test_packed_and_padded_give_the_same_bits(batch: Batch) -> None:
     """Padded: as many drafts in every sequence, those that are not there -1, their rows NaN."""
-    width, drafts = batch.max_draft, torch.arange(batch.draft_tokens.numel())
+    width, drafts = batch.max_draft, torch.arange(batch.draft_token_ids.numel())
     sequence = sequence_of_drafts(batch)
     ahead = drafts - batch.draft_offsets[sequence]
     tokens = torch.full((batch.size, width), -1)
-    tokens[sequence, ahead] = batch.draft_tokens
+    tokens[sequence, ahead] = batch.draft_token_ids
     rows = torch.full((batch.size, width), 2**30, dtype=torch.int32)
     rows[sequence, ahead] = drafts.int()
     target = batch.target_logits.new_full(
@@ -127,7 +127,7 @@ def test_packed_and_padded_give_the_same_bits(batch: Batch) -> None:
     target[torch.arange(batch.size), batch.draft_offsets.diff()] = batch.target_logits[last]
     padded = batch.replace(
         target_logits=target.flatten(0, 1),
-        draft_tokens=tokens.flatten(),
+        draft_token_ids=tokens.flatten(),
         draft_rows=rows.flatten(),
         draft_offsets=torch.arange(batch.size + 1, dtype=torch.int32) * width,
     )

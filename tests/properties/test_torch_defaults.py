@@ -288,8 +288,8 @@ def references() -> list[Any]:
     seeds = POSITIONS[:6]
     return [
         at,
-        reference.redistribute(flat, temperature, *RANKED.columns, RANKED.row_top),
-        reference.draft(flat, temperature, seeds, seeds, *RANKED.rows),
+        reference.redistribute(flat, temperature, *RANKED.by_target, RANKED.row_top),
+        reference.draft(flat, temperature, seeds, seeds, *RANKED.by_draft),
     ]
 
 

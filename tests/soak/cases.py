@@ -71,7 +71,7 @@ class Case:
         return reference.redistribute(
             self.drafter,
             self.scales(self.draft_temperature, DRAFTS),
-            *self.affinity.columns,
+            *self.affinity.by_target,
             self.affinity.row_top,
             *self.dynamic_columns,
             dtype=torch.float64,
@@ -98,14 +98,14 @@ class Case:
         count = self.sequences
         users = torch.arange(first, first + count) + seed * 2**40
         positions = torch.arange(first, first + count) % 997
-        keys = torch.ops.rdk.step_seeds(users, positions)
+        keys = torch.ops.rdk.step_keys(users, positions)
         both = torch.stack([positions, positions + 1], 1)
         drafted, _ = torch.ops.rdk.draft(
             self.drafter.expand(count, -1, -1),
             torch.full((count, DRAFTS), self.draft_temperature),
             keys[:, None].repeat(1, DRAFTS),
             both,
-            *self.affinity.rows,
+            *self.affinity.by_draft,
             *(None if t is None else t.expand(count, -1, -1) for t in self.dynamic_columns),
         )
         if self.wrong == "shared coin":
@@ -127,7 +127,7 @@ class Case:
             self.scales(scale, count),
             keys,
             positions,
-            *self.affinity.columns,
+            *self.affinity.by_target,
             DRAFTS,
             *self.dynamic_columns,
         )
@@ -150,7 +150,7 @@ class Case:
                 self.scales(self.draft_temperature, count),
                 keys,
                 positions,
-                *self.affinity.columns,
+                *self.affinity.by_target,
                 1,
                 *self.dynamic_columns,
             )

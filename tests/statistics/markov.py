@@ -73,7 +73,7 @@ class Models:
         return text[rows, end - 2] * self.size + text[rows, end - 1]
 
 
-StepSeeds = Callable[[Tensor, Tensor], Tensor]
+StepKeys = Callable[[Tensor, Tensor], Tensor]
 # Which drafts to keep, [B, K], from the drafted tokens and their stats.
 Keep = Callable[[Tensor, Tensor], Tensor]
 
@@ -85,7 +85,7 @@ class Loop:
     models: Models
     drafts: int = 2
     feed_back_rejected: bool = False  # Offer the rejected drafts as dynamic tokens.
-    step_seeds: StepSeeds = torch.ops.rdk.step_seeds
+    step_keys: StepKeys = torch.ops.rdk.step_keys
     keep: Keep | None = None
     verify_temperature: float | None = None
     offer_logit: float = 2.0
@@ -118,7 +118,7 @@ class Loop:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Output tokens ``[B, K + 1]``, accepted drafts ``[B]`` and drafted tokens ``[B, K]``."""
         models, width, batch = self.models, self.drafts, seeds.numel()
-        keys = self.step_seeds(seeds, done)
+        keys = self.step_keys(seeds, done)
         text, ones = text.clone(), torch.ones(batch)
         dynamic = offered if self.feed_back_rejected else None
         values = torch.full(offered.shape, self.offer_logit) if self.feed_back_rejected else None
@@ -130,7 +130,7 @@ class Loop:
                 ones * models.draft_temperature,
                 keys,
                 done + j,
-                *models.affinity.rows,
+                *models.affinity.by_draft,
                 dynamic,
                 values,
             )
@@ -159,7 +159,7 @@ class Loop:
             ones * scale,
             keys,
             done,
-            *models.affinity.columns,
+            *models.affinity.by_target,
             width,
             None if dynamic is None else dynamic.repeat_interleave(width, 0),
             None if values is None else values.repeat_interleave(width, 0),

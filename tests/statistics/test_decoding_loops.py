@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
@@ -20,8 +17,6 @@ from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.statistics.chi_square import assert_caught, assert_fits
 from tests.statistics.markov import Loop, Models
-
-pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
 SEQUENCES = 20_000
 SIZE, LENGTH = 4, 4
@@ -79,10 +74,10 @@ def test_rejected_drafts_may_be_offered_again(drafts: int) -> None:
     assert_fits(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
 
 
-def test_rejected_drafts_offered_again_without_step_seeds_are_caught() -> None:
+def test_rejected_drafts_offered_again_without_step_keys_are_caught() -> None:
     """The uniform that drew a rejected draft would draw at its position again (section 5)."""
     models = Models.random(pruned())
-    loop = Loop(models, 3, feed_back_rejected=True, step_seeds=lambda seeds, positions: seeds)
+    loop = Loop(models, 3, feed_back_rejected=True, step_keys=lambda seeds, positions: seeds)
     assert_caught(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
 
 
@@ -124,7 +119,7 @@ def test_a_draft_evaluated_at_another_temperature_is_caught() -> None:
 
 def test_one_seed_for_all_sequences_is_caught() -> None:
     models = Models.random(virtual())
-    loop = Loop(models, step_seeds=lambda seeds, positions: torch.zeros_like(seeds))
+    loop = Loop(models, step_keys=lambda seeds, positions: torch.zeros_like(seeds))
     assert_caught(loop.texts(2000, LENGTH), models.exact(LENGTH))
 
 
@@ -140,5 +135,5 @@ def test_one_key_for_all_steps_of_one_position_stream_is_caught() -> None:
             shifted = torch.stack([row.roll(-int(n)) for row, n in zip(text, done, strict=True)])
             return super().step(shifted, torch.zeros_like(done), seeds, offered)
 
-    loop = SamePlaces(models, step_seeds=lambda seeds, positions: seeds)
+    loop = SamePlaces(models, step_keys=lambda seeds, positions: seeds)
     assert_caught(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))

@@ -11,9 +11,6 @@ import math
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 from scipy import stats
 from torch import Tensor
 
@@ -24,8 +21,6 @@ from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.statistics.chi_square import assert_caught, assert_fits, histogram
 from tests.tolerances import FALSE_ALARM
-
-pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
 SIZE = 30
 KINDS = ["intersection", "first-order", "virtual", "mixed-2"]
@@ -54,7 +49,7 @@ class Position:
         if dynamic:
             tokens = generators.dynamic_tokens(1, 6, affinity.target_size)
             self.dynamic = (tokens, generators.logits(1, 6, 3))
-        self.seeds = torch.arange(sequences)
+        self.step_keys = torch.arange(sequences)
         self.positions = torch.full((sequences,), 17)
 
     def many(self, tensor: Tensor | None) -> Tensor | None:
@@ -69,7 +64,7 @@ class Position:
 
     def q(self, temperature: float | None = None) -> Tensor:
         scale = self.draft_temperature if temperature is None else temperature
-        columns = (*self.affinity.columns, self.affinity.row_top)
+        columns = (*self.affinity.by_target, self.affinity.row_top)
         return reference.redistribute(
             self.drafter, torch.full((1,), scale), *columns, *self.dynamic, dtype=torch.float64
         )[0]
@@ -78,9 +73,9 @@ class Position:
         tokens, stats = torch.ops.rdk.draft(
             self.many(self.drafter),
             self.each(self.draft_temperature),
-            self.seeds,
+            self.step_keys,
             self.positions,
-            *self.affinity.rows,
+            *self.affinity.by_draft,
             *map(self.many, self.dynamic),
         )
         return tokens, stats
@@ -103,9 +98,9 @@ class Position:
             torch.arange(count + 1, dtype=torch.int32),
             self.each(self.target_temperature),
             self.each(self.draft_temperature if draft_temperature is None else draft_temperature),
-            self.seeds,
+            self.step_keys,
             self.positions,
-            *self.affinity.columns,
+            *self.affinity.by_target,
             1,
             *map(self.many, self.dynamic),
         )
@@ -153,7 +148,7 @@ def test_neighbouring_sequences_draft_independently() -> None:
     tokens, _ = position.draft()
     pairs = histogram(tokens[0::2] * 6 + tokens[1::2], 36)
     assert_fits(pairs, torch.outer(q, q))
-    position.seeds //= 2  # The control: neighbours share a seed.
+    position.step_keys //= 2  # The control: neighbours share a seed.
     tokens, _ = position.draft()
     assert_caught(histogram(tokens[0::2] * 6 + tokens[1::2], 36), torch.outer(q, q))
 
@@ -284,7 +279,7 @@ def test_replacing_by_p_without_the_residual_is_caught() -> None:
 
 def test_one_seed_for_all_sequences_is_caught() -> None:
     position = Position(generators.affinity("virtual", SIZE), sequences=2000)
-    position.seeds = torch.zeros_like(position.seeds)
+    position.step_keys = torch.zeros_like(position.step_keys)
     assert_caught(position.outputs(), position.p)
 
 

@@ -24,7 +24,7 @@ from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.errors import InputError
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.rows import read_evaluation, write_evaluation
-from rdk_cuda.evaluation.speed_up import Times, measure_model_times
+from rdk_cuda.evaluation.speed import Times, measure_model_times
 from rdk_cuda.files import write_json
 
 from ...commands import Parser, run_command

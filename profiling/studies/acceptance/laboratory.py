@@ -22,9 +22,9 @@ from rdk_cuda.calibration.recording.reading import Read, read_models
 from rdk_cuda.calibration.recording.windows import Window, cut_windows
 from rdk_cuda.cli.models import Models
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.evaluation.evaluate import evaluate
+from rdk_cuda.evaluation.drafters import evaluate
 from rdk_cuda.evaluation.rows import Row
-from rdk_cuda.evaluation.speed_up import Times
+from rdk_cuda.evaluation.speed import Times
 
 from . import corpora
 from .corpora import Corpus

@@ -31,7 +31,7 @@ import torch
 from rdk_cuda.cli.arguments import natural, refuse_missing
 from rdk_cuda.cli.errors import InputError
 from rdk_cuda.evaluation.rows import read_evaluation
-from rdk_cuda.evaluation.speed_up import speed_up
+from rdk_cuda.evaluation.speed import speed_up
 
 from ...commands import (
     Parser,

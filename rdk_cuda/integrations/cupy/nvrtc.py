@@ -14,7 +14,7 @@ Example:
     >>> if torch.cuda.is_available():
     ...     backend = rdk_cuda.integrations.cupy.enable()
     ...     seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
-    ...     key = rdk_cuda.step_seeds(seeds, seeds)
+    ...     key = rdk_cuda.step_keys(seeds, seeds)
 """
 
 from __future__ import annotations

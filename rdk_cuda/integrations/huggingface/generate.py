@@ -60,7 +60,7 @@ class Generate:
         draft_length: K, the most tokens drafted for each pass of the target.
         draft_temperature: the drafter's; None: the one that `generate` samples at.
         dynamic_tokens: a source, as of `SpeculativeDecoder`.
-        vocabulary: the drafter's own tokens, for `statistics.recovered`.
+        vocabulary: the drafter's own tokens, for `statistics.out_of_vocabulary`.
         streamer: gets tokens as from `generate`, a place as soon as all rows have it.
         seed: one each, or one int from which each row gets its own, the same in every call. None:
             drawn anew from torch's default generator, which `torch.manual_seed` sets.

@@ -19,7 +19,7 @@ def test_it_gives_what_the_reference_gives(kind: str) -> None:
     logits = generators.logits(6, affinity.draft_size, forbidden=0.1)
     tokens, values = generators.dynamic_tokens(6, 9, 300), generators.logits(6, 9, seed=1)
     q = redistributed(numpy, sparse, affinity, logits, 0.8, tokens, values)
-    columns = (*affinity.columns, affinity.row_top)
+    columns = (*affinity.by_target, affinity.row_top)
     expected = reference.redistribute(
         logits, torch.full((6,), 0.8), *columns, tokens, values, dtype=torch.float64
     )

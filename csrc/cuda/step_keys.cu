@@ -1,0 +1,30 @@
+// step_keys: a fresh key for every decoding step (DESIGN section 5). Memory floor: 24 bytes a
+// seed.
+
+#include "step_keys.h"
+
+#include "../common/philox.h"
+#include "launch_kernel.cuh"
+
+namespace rdk {
+namespace {
+
+constexpr int kThreads = StepKeysLaunch::kThreads;
+
+__global__ void __launch_bounds__(kThreads) step_keys_kernel(const StepKeysLaunch launch) {
+  const StepKeysParams& params = launch.params;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < params.count) params.step_keys[i] = step_seed(params.seeds[i], params.positions[i]);
+}
+
+}  // namespace
+
+#if !defined(__CUDACC_RTC__)
+
+cudaError_t start(const StepKeysLaunch& launch, cudaStream_t stream) {
+  return launch_one_of<StepKeysLaunch>({RDK_KERNEL(step_keys_kernel)}, launch, stream);
+}
+
+#endif
+
+}  // namespace rdk

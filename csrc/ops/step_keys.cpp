@@ -1,0 +1,20 @@
+#include "backend.h"
+#include "checks.h"
+#include "operators.h"
+
+namespace rdk::ops {
+
+Tensor step_keys(const Tensor& seeds, const Tensor& positions) {
+  const Checks checks("step_keys", "seeds", seeds);
+  checks.present("seeds", seeds);
+  const Shape shape = shape_of(seeds);
+  checks.plain("seeds", seeds, ScalarType::Long, shape, "any shape");
+  checks.plain("positions", positions, ScalarType::Long, shape, "the shape of seeds");
+  const Tensor result = torch::stable::new_empty(seeds, shape);
+  const StepKeysParams params{seeds.const_data_ptr<int64_t>(), positions.const_data_ptr<int64_t>(),
+                              result.mutable_data_ptr<int64_t>(), product(shape)};
+  run(params, seeds);
+  return result;
+}
+
+}  // namespace rdk::ops
