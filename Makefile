@@ -1,6 +1,8 @@
 # Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
 # environment that is active; torch only where there is none that will do (a .venv sees that of its Python):
 # with CUDA, or from the index TORCH_INDEX, such as the one for CPUs that pytorch.org names.
+# `make test` takes a few minutes: lint, types and every test that is not marked slow. `make test-slow` runs the
+# slow ones, `make test-all` both. docs/contributing.md names the commands that run longer.
 # `make gpu-check`, on a machine with a GPU, installs nothing: PYTHON has torch with CUDA, pytest and numpy, and
 # nvcc and ninja are there. `make gpu-sanitize` and `make gpu-measure` then sanitize and measure what was built.
 # All results of each come as one archive into GPU_RESULTS (build). Options go into GPU_CHECK, as in
@@ -23,19 +25,27 @@ else
 ENVIRONMENT := .venv
 endif
 RUN := $(ENVIRONMENT)/bin/python
+# One process for each core. What shares something costly shares a process: tests/conftest.py.
+PYTEST := $(RUN) -m pytest -n auto --dist loadgroup
 ACTIVATE := echo 'Installed. To use it in this shell: . $(ENVIRONMENT)/bin/activate'
 HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 11)
 SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo test gpu-check gpu-sanitize gpu-measure lint install clean
+.PHONY: demo test test-slow test-all gpu-check gpu-sanitize gpu-measure lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m examples.demo
 
 test: lint
-	$(RUN) -m pytest
+	$(PYTEST) -m "not slow"
+
+test-slow: $(ENVIRONMENT)/.rdk-dev
+	$(PYTEST) -m slow
+
+test-all: test
+	$(MAKE) test-slow
 
 gpu-check:
 	$(PYTHON) -m tests.gpu --results "$(GPU_RESULTS)" $(GPU_CHECK)

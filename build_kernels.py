@@ -221,7 +221,7 @@ def table(found: dict[tuple[str, str], Resources]) -> str:
 
 
 def golden(found: dict[tuple[str, str], Resources]) -> str:
-    """The text of tests/build/kernel_resources.json: by kernel and architecture."""
+    """The text of tests/packaging/kernel_resources.json: by kernel and architecture."""
     entries: dict[str, dict[str, str]] = {}
     for (name, arch), used in found.items():
         entries.setdefault(name, {})[f"sm_{arch}"] = (

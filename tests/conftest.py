@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,53 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+import rdk_cuda
+
+from . import without_hypothesis  # noqa: F401  (before whatever imports hypothesis)
+from .devices import (  # noqa: F401  (fixtures)
+    PLACE,
+    cpu,
+    cpu_or_cuda,
+    device,
+    emulated,
+    enable_cuda,
+    kernels,
+    native,
+    on_device,
+)
+
 if TYPE_CHECKING:
     from rdk_cuda.cli.models import Models
+
+
+# Their tests share what takes a minute to build.
+ONE_PROCESS = {"packaging", "mutation", "fuzz"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    enable_cuda()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)  # the other cores have processes of their own
+
+
+def pytest_report_header() -> str:
+    return f"CUDA operators: {rdk_cuda.build_info()['cuda_backend']}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without a GPU one test of a file is skipped for all that need one.
+
+    With pytest-xdist, the tests of a file or of a whole folder run in one process.
+    """
+    if not PLACE:
+        on_gpu = {item for item in items if item.get_closest_marker("gpu")}
+        first = {item.path: item for item in reversed(items) if item in on_gpu}
+        items[:] = [item for item in items if item not in on_gpu or item is first[item.path]]
+    for item in items:
+        folder = item.path.parent.name
+        group = folder if folder in ONE_PROCESS else f"{folder}/{item.path.name}"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="module")

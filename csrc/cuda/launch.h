@@ -20,7 +20,7 @@ struct ChunkSum {
 //   kBlocks             blocks of kThreads (or kMaxThreads) that fit on one at once, at least; the
 //                       kernel's launch bounds hold the compiler to it
 //   kStaticSharedBytes  shared memory of a block besides the dynamic one; CUDA's limits are on both
-// tests/build compares the latter with what compilers made of the kernels.
+// tests/packaging compares the latter with what compilers made of the kernels.
 struct LaunchShape {
   int64_t blocks;
   int64_t threads;

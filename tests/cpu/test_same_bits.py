@@ -51,6 +51,7 @@ def assert_same_bits(actual: Tensor, expected: Tensor, name: str) -> None:
     assert same.all(), f"{name}: first difference at {(~same).nonzero()[0].tolist()}"
 
 
+@pytest.mark.slow
 def test_every_instruction_set_gives_the_same_bits(results: dict[str, dict[str, Tensor]]) -> None:
     for capability, found in results.items():
         for name, expected in results["default"].items():

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
 from table_model import TableModel, chi_square, continuations, joint, pruned, random_table
 from torch import Tensor
 
@@ -26,6 +29,8 @@ from rdk_cuda import (
 )
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.dynamic_tokens import DynamicTokens
+
+pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
 SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
 FALSE_ALARM, CAUGHT = 1e-4, 1e-6

@@ -19,6 +19,8 @@ from tests import interruptible
 
 from .conftest import SHORT
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["target alone", "full drafter"] + 2 * [
     "pruned drafter",
     "first-order RDK",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from fnmatch import fnmatch
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -112,3 +113,11 @@ def test_a_folder_has_few_enough_names() -> None:
     for folder in folders:
         if folder.name != "results" and folder.name not in MARKERS:
             assert len(names_in(folder)) <= MOST_NAMES, sorted(names_in(folder))
+
+
+def test_pytest_looks_into_every_folder_of_tests(pytestconfig: pytest.Config) -> None:
+    """By default it skips folders with names such as `build`, and says nothing."""
+    skipped = pytestconfig.getini("norecursedirs")
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {name for folder in folders for name in folder.relative_to(ROOT).parts}
+    assert [name for name in names for pattern in skipped if fnmatch(name, pattern)] == []

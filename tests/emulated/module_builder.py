@@ -10,6 +10,7 @@ Environment:
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -109,9 +110,9 @@ def link_module(
     names = [path.name.encode() for path in [*objects, *libraries]]
     key = digest([*names, also_depends_on])
     module = cache() / key / (name + sysconfig.get_config_var("EXT_SUFFIX"))
-    if not module.exists():
-        arguments = [*map(str, objects), "-shared", *options, *map(str, libraries)]
-        with replacing(module) as unfinished:
+    arguments = [*map(str, objects), "-shared", *options, *map(str, libraries)]
+    with missing(module) as unfinished:
+        if unfinished:
             run_compiler([*arguments, "-o", str(unfinished)])
     return module
 
@@ -161,10 +162,23 @@ def compile_source(source: Path, include_dirs: Iterable[Path], flags: Sequence[s
     # The folder of a file is nothing that its code depends on.
     text = re.sub(rb'^(# \d+ ")[^"\n]*/', rb"\1", text, flags=re.MULTILINE)
     object_file = cache() / (digest([compiler_version(), *map(str.encode, flags), text]) + ".o")
-    if not object_file.exists():
-        with replacing(object_file) as unfinished:
+    with missing(object_file) as unfinished:
+        if unfinished:
             run_compiler([*command, "-c", str(source), "-o", str(unfinished)])
     return object_file
+
+
+@contextmanager
+def missing(path: Path) -> Iterator[Path | None]:
+    """As `replacing`, or None where the file is there; whoever else wants it waits for this one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            yield None
+            return
+        with replacing(path) as unfinished:
+            yield unfinished
 
 
 @contextmanager

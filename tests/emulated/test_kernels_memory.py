@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tests import generators
-from tests.reference.test_draft import arguments
+from tests.operators.test_draft import arguments
 
 from .driver_rules import static_bytes
 from .emulated_operators import build
@@ -128,6 +128,7 @@ def verify_one_rejected_draft(multiprocessors: int) -> None:
     assert accepted.tolist() == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("multiprocessors", "survives"), [(1, True), (132, False)])
 def test_in_order_rows_behind_the_first_rejection_are_never_read(
     emulated: ModuleType, multiprocessors: int, survives: bool
@@ -188,23 +189,24 @@ def test_every_machine_is_asked_anew(emulated: ModuleType) -> None:
 
 # Every path on machines that split, group and tile, and arguments that point outside.
 SANITIZED = [
-    "test_kernels_schedules.py::test_any_machine_gives_the_same_bits",
-    "test_kernels_bad_values.py::test_a_draft_row_out_of_range_is_rejected",
-    "test_kernels_bad_values.py::test_a_drafted_id_out_of_range_is_rejected",
-    "test_kernels_bad_values.py::test_offsets_that_make_no_sense_mean_no_drafts",
-    "test_kernels_bad_values.py::test_drafts_without_any_drafter_row",
-    "test_kernels_gather_logits.py::test_ids_far_outside_are_not_read",
+    "emulated/test_kernels_schedules.py::test_any_machine_gives_the_same_bits",
+    "operators/test_bad_values.py::test_a_draft_row_out_of_range_is_rejected",
+    "operators/test_bad_values.py::test_a_drafted_id_out_of_range_is_rejected",
+    "operators/test_bad_values.py::test_offsets_that_make_no_sense_mean_no_drafts",
+    "operators/test_bad_values.py::test_drafts_without_any_drafter_row",
+    "operators/test_gather_logits.py::test_ids_far_outside_are_not_read",
 ]
 NOT_SANITIZED = "232448"  # a machine's shared memory: the sweep without these machines
 RUN_TESTS = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
+@pytest.mark.slow
 def test_address_and_undefined_behaviour_sanitizers_find_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = build(sanitize=True)
     monkeypatch.setenv("RDK_EMULATED_MODULE", str(module))
-    tests = [f"{Path(__file__).parent}/{test}" for test in SANITIZED]
+    tests = [f"{ROOT}/tests/{test}" for test in SANITIZED]
     options = ["-qx", "-p", "no:cacheprovider", "-k", f"not {NOT_SANITIZED}"]
     result = run_sanitized(module, RUN_TESTS, *options, *tests)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]

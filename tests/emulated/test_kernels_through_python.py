@@ -25,8 +25,8 @@ from torch import Tensor
 from rdk_cuda.integrations.cupy import nvrtc
 from rdk_cuda.integrations.cupy.cubin_cache import Cubin
 from tests import generators
+from tests.devices import MACHINES
 
-from .conftest import MACHINES
 from .driver_rules import Driver
 from .test_kernels_schedules import assert_same_bits
 from .workloads import (

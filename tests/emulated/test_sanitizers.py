@@ -9,6 +9,8 @@ import pytest
 from .conftest import EMULATOR_KERNELS
 from .module_builder import build_module, run_sanitized
 
+pytestmark = pytest.mark.slow
+
 RIGHT = """
 import numpy as np, emulator_kernels as emulator
 logits = np.random.default_rng(0).normal(size=(3, 5000)).astype(np.float32)

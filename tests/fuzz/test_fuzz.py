@@ -27,6 +27,8 @@ from .driver import (
     build,
 )
 
+pytestmark = pytest.mark.slow
+
 SETS = 100_000
 SETS_FOR_KERNELS = 1_000  # the emulator is slow
 

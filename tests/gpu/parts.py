@@ -27,14 +27,29 @@ CUPY = "cupy"
 TOGETHER = 540  # seconds, of all parts of a command
 # Modules that are parts of their own; the part "tests" is all others.
 OWN_PARTS = {
-    "agreement": ("CPU and CUDA draw the same tokens", 30, "test_agreement.py"),
-    "invariance": ("the same bits in any batch, slot and strategy", 25, "test_invariance.py"),
-    "graphs": ("captured, replayed, one launch each", 25, "test_graphs.py"),
-    "streams": ("streams, threads and devices next to each other", 20, "test_streams.py"),
-    CUPY: ("kernels compiled and started through CuPy; by name", 150, "test_nvrtc.py"),
+    "agreement": ("CPU and CUDA draw the same tokens", 30, "tests/gpu/test_agreement.py"),
+    "invariance": (
+        "the same bits in any batch, slot and strategy",
+        25,
+        "tests/gpu/test_invariance.py",
+    ),
+    "graphs": ("captured, replayed, one launch each", 25, "tests/gpu/test_graphs.py"),
+    "streams": ("streams, threads and devices next to each other", 20, "tests/gpu/test_streams.py"),
+    CUPY: ("kernels compiled and started through CuPy; by name", 150, "tests/gpu/test_nvrtc.py"),
     # Last: a first compilation is the slowest to start, and nothing else needs it.
-    "compile": ("torch.compile without breaks, opcheck", 120, "test_compile.py"),
+    "compile": (
+        "torch.compile without breaks, opcheck",
+        120,
+        "tests/gpu/test_compile.py tests/operators/test_pytorch.py",
+    ),
 }
+# The suites that run on every backend, on the device here; see tests/devices.py.
+ON_EVERY_DEVICE = (
+    "tests/operators",
+    "tests/statistics/test_one_position.py",
+    "tests/statistics/test_decoding_loops.py",
+    "tests/decoding/test_losslessness.py",
+)
 
 
 def on_device(machine: dict[str, Any]) -> dict[str, str]:
@@ -72,14 +87,14 @@ def parts(machine: dict[str, Any], output: Path) -> list[Part]:
         return [[python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *several, *arguments]]
 
     on_gpu = on_device(machine)
-    ignored = [f"--ignore={FOLDER}/{module}" for _, _, module in OWN_PARTS.values()]
+    ignored = [f"--ignore={path}" for _, _, paths in OWN_PARTS.values() for path in paths.split()]
     return [
         build(machine),
         Part(
             "tests",
             "the CPU operators' tests, statistics and decoding on the device",
             110,
-            pytest(FOLDER, *ignored, at_once=min(8, os.cpu_count() or 1)),
+            pytest(FOLDER, *ON_EVERY_DEVICE, *ignored, at_once=min(8, os.cpu_count() or 1)),
             on_gpu,
         ),
         *(
@@ -87,12 +102,12 @@ def parts(machine: dict[str, Any], output: Path) -> list[Part]:
                 name,
                 what,
                 limit,
-                pytest(f"{FOLDER}/{module}"),
+                pytest(*paths.split()),
                 on_gpu,
                 skipped="CuPy is not installed" if name == CUPY and not machine["cupy"] else "",
                 by_name=name == CUPY,
             )
-            for name, (what, limit, module) in OWN_PARTS.items()
+            for name, (what, limit, paths) in OWN_PARTS.items()
         ),
     ]
 

@@ -16,7 +16,7 @@ from rdk_cuda import reference
 from tests import generators
 from tests.emulated.workloads import WORKLOADS
 from tests.generators import Batch
-from tests.reference.test_draft import arguments
+from tests.operators.test_draft import arguments
 from tests.tolerances import assert_same_draws
 
 from .recorded import recorded

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tests.emulated.workloads import WORKLOADS
-from tests.reference.test_invariance import assert_same_bits
-from tests.reference.test_pytorch import step
-from tests.reference.test_refusals import calls
+from tests.operators.test_invariance import assert_same_bits
+from tests.operators.test_pytorch import step
+from tests.operators.test_refusals import calls
 
 from .recorded import recorded
 from .stand_in import moved

@@ -15,8 +15,7 @@ from torch import Tensor
 from tests import generators
 from tests.emulated.workloads import WORKLOADS
 from tests.generators import Batch
-from tests.reference.test_invariance import *  # noqa: F403
-from tests.reference.test_invariance import (
+from tests.operators.test_invariance import (
     assert_same_bits,
     assert_same_result,
     verified,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests import generators
-from tests.reference.test_draft import arguments
+from tests.operators.test_draft import arguments
 
 from .stand_in import moved
 

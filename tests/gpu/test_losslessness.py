@@ -1,4 +1,4 @@
-"""The decoder's output has the target's joint distribution, with operators or all on the device."""
+"""The decoder's output has the target's joint distribution, with all of it on the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from table_model import TableModel, chi_square, continuations, joint, pruned
 
 from rdk_cuda import _ops as operators
 from rdk_cuda.decoding import Output, SpeculativeDecoder
-from tests.decoding.test_losslessness import *  # noqa: F403
 from tests.decoding.test_losslessness import (
     DRAFTER,
     FALSE_ALARM,

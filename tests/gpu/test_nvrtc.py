@@ -15,7 +15,8 @@ from .machine import ROOT
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-MODULES = ["agreement", "cupy_arrays", "graphs", "invariance", "step_keys", "streams"]
+OURS = ["agreement", "cupy_arrays", "graphs", "invariance", "streams"]
+MODULES = [f"tests/gpu/test_{name}.py" for name in OURS] + ["tests/operators/test_step_keys.py"]
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +36,8 @@ def without_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_kernels_that_cupy_compiles_pass(cuda: torch.device, without_cuda: Path) -> None:
-    modules = [f"tests/gpu/test_{name}.py" for name in MODULES]
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *modules],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *MODULES],
         cwd=without_cuda,
         env=os.environ | {"RDK_GPU_TESTS_ON": "cuda"},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The Python layer on the device: with tensors that come from the CPU, and ones that are there."""
+"""The Python layer with tensors that are on the device."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from torch import Tensor
 import rdk_cuda
 from rdk_cuda.affinity import Affinity
 from tests import generators
-from tests.reference.test_python_layer import *  # noqa: F403
-from tests.reference.test_python_layer import (
+from tests.operators.test_python_layer import (
     BATCH,
     DRAFTS,
     SIZE,
@@ -18,11 +17,6 @@ from tests.reference.test_python_layer import (
 )
 
 from .stand_in import moved
-
-# What stands for the operators is not for torch.compile: test_compile.py has this one.
-del test_a_step_of_the_python_layer_compiles_into_one_graph  # noqa: F821
-
-pytestmark = pytest.mark.usefixtures("on_device")
 
 ON_THE_DEVICE = ["seeds as a number", "seeds as a list", "seeds as a tensor", "in two parts"]
 

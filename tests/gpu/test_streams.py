@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.emulated.workloads import WORKLOADS
-from tests.reference.test_invariance import assert_same_bits
+from tests.operators.test_invariance import assert_same_bits
 
 from .recorded import Call, recorded
 

@@ -178,6 +178,7 @@ def same_distribution(library: Counter[tuple[int, ...]], ours: Counter[tuple[int
     return float(scipy.stats.chi2_contingency(table).pvalue)
 
 
+@pytest.mark.slow
 def test_samples_are_those_of_the_library_s_own_assisted_generation() -> None:
     library = assisted(400, **PLAIN)
     assert same_distribution(library, samples(PLAIN)) > FALSE_ALARM

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-SCHEDULES = "test_kernels_schedules.py::test_any_schedule_gives_the_same_bits"
-MACHINES = "test_kernels_schedules.py::test_any_machine_gives_the_same_bits"
-CPU = "test_kernels_schedules.py::test_the_cpu_operators_give_the_same_tokens"
+SCHEDULES = "emulated/test_kernels_schedules.py::test_any_schedule_gives_the_same_bits"
+MACHINES = "emulated/test_kernels_schedules.py::test_any_machine_gives_the_same_bits"
+CPU = "emulated/test_kernels_schedules.py::test_the_cpu_operators_give_the_same_tokens"
 
 
 class StaleMutantError(ValueError):
@@ -20,7 +20,7 @@ class StaleMutantError(ValueError):
 
 @dataclass(frozen=True)
 class Mutant:
-    """``tests`` are relative to tests/emulated; they run in this order until one fails."""
+    """``tests`` are relative to tests/; they run in this order until one fails."""
 
     name: str
     file: str
@@ -42,31 +42,31 @@ class Mutant:
 
 
 def draft(*names: str) -> tuple[str, ...]:
-    return tuple(f"test_kernels_draft.py::{name}" for name in names)
+    return tuple(f"operators/test_draft.py::{name}" for name in names)
 
 
 def verify(*names: str) -> tuple[str, ...]:
-    return tuple(f"test_kernels_verify.py::{name}" for name in names)
+    return tuple(f"operators/test_verify.py::{name}" for name in names)
 
 
 def redistribute(*names: str) -> tuple[str, ...]:
-    return tuple(f"test_kernels_redistribute.py::{name}" for name in names)
+    return tuple(f"operators/test_redistribute.py::{name}" for name in names)
 
 
 def through_python(*names: str) -> tuple[str, ...]:
-    return tuple(f"test_kernels_through_python.py::{name}" for name in names)
+    return tuple(f"emulated/test_kernels_through_python.py::{name}" for name in names)
 
 
 def plans(*names: str) -> tuple[str, ...]:
-    return tuple(f"test_plans.py::{name}" for name in names)
+    return tuple(f"emulated/test_plans.py::{name}" for name in names)
 
 
 def memory(*names: str) -> tuple[str, ...]:
-    return tuple(f"test_kernels_memory.py::{name}" for name in names)
+    return tuple(f"emulated/test_kernels_memory.py::{name}" for name in names)
 
 
 def bad_values(*names: str) -> tuple[str, ...]:
-    return tuple(f"test_kernels_bad_values.py::{name}" for name in names)
+    return tuple(f"operators/test_bad_values.py::{name}" for name in names)
 
 
 MUTANTS = (
@@ -289,7 +289,7 @@ MUTANTS = (
         "cuda/gather_logits.cu",
         "rebased + 0xfffu + ((rebased >> 13) & 1u)",
         "rebased + 0x1000u",
-        ("test_kernels_gather_logits.py::test_results_round_to_the_nearest_even_of_16_bits",),
+        ("operators/test_gather_logits.py::test_results_round_to_the_nearest_even_of_16_bits",),
     ),
     # ---- which random numbers ----
     Mutant(
@@ -398,20 +398,20 @@ MUTANTS = (
         "cuda/verify_position.cuh",
         "row * rows.inner_stride",
         "static_cast<int32_t>(row * rows.inner_stride)",
-        ("test_kernels_memory.py::test_verify_reads_rows_beyond_2_31_elements",),
+        ("emulated/test_kernels_memory.py::test_verify_reads_rows_beyond_2_31_elements",),
     ),
     Mutant(
         "32-bit offsets between the rows of a sequence",
         "cuda/verify.cu",
         "    int64_t offset;  // of the row, from the first one's",
         "    int32_t offset;  // of the row, from the first one's",
-        ("test_kernels_memory.py::test_verify_reads_rows_beyond_2_31_elements",),
+        ("emulated/test_kernels_memory.py::test_verify_reads_rows_beyond_2_31_elements",),
     ),
     Mutant(
         "32-bit offsets into the head",
         "cuda/gather_logits.cu",
         "token * params.weight_stride",
         "static_cast<int32_t>(token * params.weight_stride)",
-        ("test_kernels_memory.py::test_gather_logits_reads_rows_beyond_2_31_elements",),
+        ("emulated/test_kernels_memory.py::test_gather_logits_reads_rows_beyond_2_31_elements",),
     ),
 )

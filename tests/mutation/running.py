@@ -60,7 +60,7 @@ def run_one(mutant: Mutant) -> Outcome:
 
 def run_tests(module: Path, tests: Sequence[str]) -> tuple[bool, str]:
     """Whether the tests notice, and which of them or how."""
-    paths = [f"tests/emulated/{test}" for test in tests]
+    paths = [f"tests/{test}" for test in tests]
     command = [sys.executable, "-m", "pytest", "-qx", "-rf", "--tb=no", "-p", "no:cacheprovider"]
     try:
         result = subprocess.run(
@@ -76,7 +76,7 @@ def run_tests(module: Path, tests: Sequence[str]) -> tuple[bool, str]:
         return True, f"hangs in {paths[0]}"
     if result.returncode < 0:
         return True, f"crashes with signal {-result.returncode}"
-    failed = re.search(r"^FAILED tests/emulated/(.*?)(?: - |$)", result.stdout, re.MULTILINE)
+    failed = re.search(r"^FAILED tests/(.*?)(?: - |$)", result.stdout, re.MULTILINE)
     if failed:
         return True, failed[1]
     if result.returncode == 0:

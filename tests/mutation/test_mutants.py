@@ -39,6 +39,7 @@ def test_names_are_unique() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
+@pytest.mark.slow
 def test_the_mutants_of_the_day_are_caught(outcomes: list[Outcome]) -> None:
     """A few a day, by date; the table at the end of the output says which and by what."""
     outcomes += run(of_the_day(OF_THE_DAY))
@@ -52,6 +53,7 @@ def test_every_mutant_has_its_day() -> None:
     assert turns == {mutant.name for mutant in MUTANTS}
 
 
+@pytest.mark.slow
 def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
     """The control: the tests pass on unbroken kernels, so it is the break that they notice."""
     harmless = Mutant(
@@ -59,7 +61,7 @@ def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
         "cuda/step_keys.h",
         "constexpr int kThreads = 256;",
         "constexpr int kThreads = 128;",
-        ("test_kernels_step_keys.py",),
+        ("operators/test_step_keys.py",),
     )
     outcome = run_one(harmless)
     assert (outcome.caught, outcome.how) == (False, "no test fails")

@@ -1,4 +1,4 @@
 from __future__ import annotations
 
 # Autouse.
-from tests.reference.conftest import _one_thread  # noqa: F401
+from tests.operators.conftest import _one_thread  # noqa: F401

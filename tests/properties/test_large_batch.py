@@ -1,47 +1,28 @@
-"""200 sequences over 128,256 tokens: each has the bits that it has alone.
-
-With the file that `RDK_VOCAB_STATS` names (see tests/reference/test_real_vocabulary.py) these are
-Llama 3's tokens pruned to FR-Spec's 32,768; without it, Zipf's law over as many.
-"""
+"""200 sequences over 128,256 tokens: each has the bits that it has alone."""
 
 from __future__ import annotations
 
-import os
-
-import numpy
 import pytest
 import torch
-from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.vocabulary import Vocabulary
-from tests import generators
+from tests import generators, large_vocabulary
 from tests.generators import Batch
-from tests.reference.test_invariance import alone, assert_same_bits
+from tests.operators.test_invariance import alone, assert_same_bits
 
-TOKENS, KEPT, CLUSTERS = 128256, 32768, 256
+pytestmark = pytest.mark.slow
+
+CLUSTERS = 256
 SEQUENCES, LENGTHS = 200, [0, 1, 2, 3, 4]
 DISTINCT_ROWS = 50  # of target logits, shared among positions: they take 150 MB as it is
-
-
-def statistics() -> tuple[Tensor, Vocabulary]:
-    """Mean probabilities of all tokens, and the kept ones."""
-    path = os.environ.get("RDK_VOCAB_STATS", "")
-    if not os.path.exists(path):
-        order = torch.randperm(TOKENS, generator=generators.generator(1))
-        mean_probs = generators.zipf(TOKENS)[order].float()
-        return mean_probs, Vocabulary.most_likely(mean_probs, KEPT)
-    with numpy.load(path) as stats:
-        ids = torch.from_numpy(stats["frspec_32768_token_ids"]).long()
-        return torch.from_numpy(stats["mean_prob"]), Vocabulary(ids.sort().values, TOKENS)
 
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
     """With virtual and dynamic tokens, drafted by the operator, half of them accepted."""
-    mean_probs, vocabulary = statistics()
-    clusters = torch.full((TOKENS,), -1)
+    vocabulary, mean_probs = large_vocabulary.statistics()
+    clusters = torch.full((large_vocabulary.TOKENS,), -1)
     pruned = vocabulary.pruned[mean_probs[vocabulary.pruned].argsort(descending=True)]
     clusters[pruned] = torch.arange(pruned.numel()) * CLUSTERS // pruned.numel()
     affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs)
@@ -53,7 +34,7 @@ def batch() -> Batch:
     positions = torch.arange(SEQUENCES) * 1000
     logits = generators.logits(drafts, affinity.draft_size, dtype=torch.bfloat16)
     dynamic = (
-        generators.dynamic_tokens(drafts, 16, TOKENS),
+        generators.dynamic_tokens(drafts, 16, large_vocabulary.TOKENS),
         generators.logits(drafts, 16, 1, dtype=torch.bfloat16),
     )
     tokens, stats = torch.ops.rdk.draft(
@@ -65,7 +46,7 @@ def batch() -> Batch:
         *dynamic,
     )
     center = mean_probs.log().clamp(min=-25)
-    target = (center + generators.logits(DISTINCT_ROWS, TOKENS, 2)).bfloat16()
+    target = (center + generators.logits(DISTINCT_ROWS, large_vocabulary.TOKENS, 2)).bfloat16()
     target = target[torch.arange(drafts + SEQUENCES) % DISTINCT_ROWS]
     favoured = torch.arange(drafts) % 4 > 0
     target[(torch.arange(drafts) + sequence)[favoured], tokens[favoured]] = 8.0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
 from tests.generators import Batch
-from tests.reference.test_invariance import assert_same_bits, assert_same_result, verified
-from tests.reference.test_verify import assert_verifies_as_the_reference
+from tests.operators.test_invariance import assert_same_bits, assert_same_result, verified
+from tests.operators.test_verify import assert_verifies_as_the_reference
 from tests.tolerances import SUM_TO_ONE, assert_as_exact_as_torch, assert_same_draws
 
 from .strategies import (

@@ -22,6 +22,8 @@ from .__main__ import (
 )
 from .cases import CASES
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 400_000
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
 from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
@@ -17,6 +20,8 @@ from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.statistics.chi_square import assert_caught, assert_fits
 from tests.statistics.markov import Loop, Models
+
+pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
 SEQUENCES = 20_000
 SIZE, LENGTH = 4, 4

@@ -11,6 +11,9 @@ import math
 
 import pytest
 import torch
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
 from scipy import stats
 from torch import Tensor
 
@@ -21,6 +24,8 @@ from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.statistics.chi_square import assert_caught, assert_fits, histogram
 from tests.tolerances import FALSE_ALARM
+
+pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
 SIZE = 30
 KINDS = ["intersection", "first-order", "virtual", "mixed-2"]

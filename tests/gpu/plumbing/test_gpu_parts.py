@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +110,24 @@ def test_what_takes_minutes_is_measured_when_it_is_asked_for() -> None:
     assert {*PLAIN_SAMPLERS, *SLOW_SAMPLERS} == set(known_peers()) - {OUR_SAMPLER}
 
 
-def test_every_module_of_the_folder_belongs_to_one_part() -> None:
-    modules = {path.name for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
-    own = {module for _, _, module in OWN_PARTS.values()}
-    assert own <= modules
+def modules(paths: Sequence[str]) -> set[str]:
+    """Relative to the repository, of files and folders."""
+    found = (path for given in paths for path in [ROOT / given, *(ROOT / given).glob("test_*.py")])
+    return {str(path.relative_to(ROOT)) for path in found if path.suffix == ".py"}
+
+
+def test_every_test_for_a_gpu_belongs_to_one_part() -> None:
+    """Those of tests/gpu, and those that run on every device."""
+    fixture = re.compile(r'usefixtures\("(device|cpu_or_cuda)"\)|params=CPU_OR_CUDA')
+    everywhere = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+    needed = {str(p.relative_to(ROOT)) for p in everywhere if fixture.search(p.read_text())}
+    needed |= modules(["tests/gpu"])
+    own = {path for _, _, paths in OWN_PARTS.values() for path in paths.split()}
     (tests,) = [part for part in real_parts() if part.name == "tests"]
-    ignored = {Path(a).name for a in tests.commands[0] if a.startswith("--ignore=")}
-    assert ignored == own
+    arguments = tests.commands[0]
+    ignored = {a.removeprefix("--ignore=") for a in arguments if a.startswith("--ignore=")}
+    assert ignored == own <= needed
+    assert needed <= modules([a for a in arguments if a.startswith("tests/")])
 
 
 def test_every_file_that_a_part_runs_is_there_or_missed_by_name() -> None:

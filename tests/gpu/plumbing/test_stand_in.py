@@ -160,7 +160,7 @@ sys.exit(pytest.main([*options, *sys.argv[1:]]))
 def test_without_hypothesis_only_the_tests_that_it_drives_are_skipped() -> None:
     tests = "test_a_row_draws_its_top or test_greedy_ties or test_batch_sizes"
     result = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "tests/gpu/test_draft.py", "-k", tests],
+        [sys.executable, "-c", WITHOUT, "tests/operators/test_draft.py", "-k", tests],
         cwd=ROOT,
         env=os.environ | {"RDK_GPU_TESTS_ON": "cpu"},
         capture_output=True,

@@ -1,0 +1,160 @@
+"""Slots keep what was drafted from, for a verification in another order, without waiting for it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.sglang import verify_chain
+from rdk_cuda.integrations.vllm import rejection_sample, rejection_sample_v1, sample_draft
+from tests import generators
+
+from .engine import (
+    SLOTS,
+    TARGET_SIZE,
+    K,
+    Running,
+)
+
+AFFINITY = Affinity.intersection(Vocabulary([4, 0, 2], target_size=5))
+MIXED = generators.affinity("mixed-1", TARGET_SIZE)
+
+
+def test_rows_of_slots_by_hand() -> None:
+    """Slots 2, none and 0 with 2, 1 and 3 drafts, and two entries of padding."""
+    arena = DraftArena(AFFINITY, slots=4, draft_length=3)
+    offsets = torch.tensor([0, 2, 3, 6], dtype=torch.int32)
+    rows = arena.draft_rows(offsets, torch.tensor([2, -1, 0]), 8)
+    assert rows.dtype == torch.int32
+    assert rows[:6].tolist() == [6, 7, -1, 0, 1, 2]
+    assert arena.draft_rows(offsets, None, 6).tolist() == [-1] * 6
+
+
+def test_what_the_arena_lacks_has_rows_that_it_lacks() -> None:
+    """So `rdk::verify` rejects it by rule, and reads nothing."""
+    arena = DraftArena(AFFINITY, slots=4, draft_length=2)
+    offsets = torch.tensor([0, 3, 5, 6], dtype=torch.int32)
+    rows = arena.draft_rows(offsets, torch.tensor([1, 4, -2]), 6)
+    assert rows[:2].tolist() == [2, 3]
+    assert (rows[2:] >= arena.logits.flatten(0, 1).shape[0]).all()
+
+
+def test_the_order_of_the_batch_does_not_matter() -> None:
+    running = Running()
+    arena = running.arena
+    offsets = torch.tensor([0, *(r.drafts for r in running.requests)]).cumsum(0).int()
+
+    def verified(order: list[int]) -> list[list[int]]:
+        counts = torch.tensor([0] + [running.requests[b].drafts for b in order])
+        tokens, _ = arena.verify(
+            torch.cat([running.target_logits[b, : running.requests[b].drafts + 1] for b in order]),
+            torch.cat([running.drafted[b, : running.requests[b].drafts] for b in order]),
+            counts.cumsum(0).int(),
+            slots=running.slots[order],
+            temperature=running.temperature[order],
+            seeds=running.seeds[order],
+            positions=running.newest[order] + 1,
+        )
+        return [row for _, row in sorted(zip(order, tokens.tolist(), strict=True))]
+
+    count = len(running.requests)
+    assert offsets[-1] == 12
+    assert verified(list(range(count))) == verified([4, 2, 0, 6, 5, 1, 3])
+
+
+def test_stats_are_kept_so_that_they_are_not_computed_again() -> None:
+    running = Running()
+    slot, key = running.requests[0].slot, {"seeds": [11], "positions": 18, "temperature": 0.9}
+    alone = rdk_cuda.draft(running.draft_logits[:1, 0], running.affinity, **key)  # type: ignore[arg-type]
+    assert alone.stats is not None
+    assert torch.equal(running.arena.stats[slot, 0], alone.stats[0, 0])
+
+
+@pytest.mark.parametrize("step", [0, torch.tensor(0)])
+def test_logits_of_another_dtype_are_refused(step: int | Tensor) -> None:
+    """Rounded, they would be another distribution than was drafted from."""
+    arena = DraftArena(AFFINITY, 4, 2, dtype=torch.bfloat16)
+    one = torch.zeros(1, dtype=torch.int64)
+    key = {"slots": one, "temperature": torch.ones(1), "seeds": one, "positions": one}
+    with pytest.raises(ValueError, match=r"are torch.float32; the arena keeps torch.bfloat16"):
+        arena.draft(torch.zeros(1, 3), step, **key)
+    arena.draft(torch.zeros(1, 3, dtype=torch.bfloat16), step, **key)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    arena = DraftArena(AFFINITY, 4, 2)
+    one = torch.zeros(1, dtype=torch.int64)
+    key = {"slots": one, "temperature": torch.ones(1), "seeds": one, "positions": one}
+    with pytest.raises(ValueError, match="step is 2; the arena has room for 2 drafts"):
+        arena.draft(torch.zeros(1, 3), 2, **key)
+    with pytest.raises(ValueError, match=r"logits has shape \[1, 4\]; needs \[1, 3\]"):
+        arena.draft(torch.zeros(1, 4), 0, **key)  # of a drafter that the affinity is not for
+    with pytest.raises(ValueError, match=r"slots has shape \[1\]; needs \[2\]"):
+        arena.draft(torch.zeros(2, 3), 0, **key)
+    with pytest.raises(
+        ValueError, match="dynamic_tokens and the arena's dynamic_width go together"
+    ):
+        arena.draft(torch.zeros(1, 3), 0, dynamic_tokens=one.int()[:, None], **key)
+    with pytest.raises(ValueError, match="slots is -1, draft_length 2, dynamic_width 0; needs"):
+        DraftArena(AFFINITY, -1, 2)
+
+
+# --------------------------------------------------------------------- nothing waits for the device
+
+
+# Tensors there have no values: who asks for one, or forgets to name the device, is refused.
+META = torch.device("meta")
+
+
+@pytest.mark.parametrize("step", [0, None])
+def test_drafting_asks_no_tensor_for_a_value(step: int | None) -> None:
+    arena = DraftArena(MIXED.to(META), SLOTS, K, dynamic_width=4)
+    with META:
+        slots = torch.zeros(4, dtype=torch.int64)
+        logits, ones = torch.ones(4, arena.affinity.draft_size), torch.ones(4)
+        dynamic = {"dynamic_tokens": slots.int()[:, None].repeat(1, 4)}
+        dynamic["dynamic_logits"] = torch.ones(4, 4)
+    key = {"slots": slots, "seeds": slots, "positions": slots, "temperature": ones}
+    assert arena.draft(logits, slots[0] if step is None else step, **key, **dynamic).shape == (4,)
+
+
+def test_the_adapters_ask_no_tensor_for_a_value() -> None:
+    arena = DraftArena(MIXED.to(META), SLOTS, K)
+    size = arena.affinity.target_size
+    with META:
+        slots, nodes = torch.zeros(4, dtype=torch.int64), torch.zeros(4, 4, dtype=torch.int64)
+        counts, packed = torch.zeros(5, dtype=torch.int32), torch.zeros(12, dtype=torch.int64)
+        seeds, temperature = torch.zeros(SLOTS, dtype=torch.int64), torch.ones(SLOTS)
+        logits, draft_logits = torch.ones(16, size), torch.ones(4, arena.affinity.draft_size)
+    tokens = sample_draft(draft_logits, slots, slots, temperature, seeds, slots[0], arena)
+    sampled, num_sampled = rejection_sample(
+        logits[:12], packed, counts, packed, slots, temperature, seeds, K, arena
+    )
+    scale = temperature[:4]
+    placeholders = [
+        rejection_sample_v1(
+            logits[:12], packed[:8], counts[1:], K, packed, each, slots, arena, slots=slots
+        )
+        for each in (scale, None)
+    ]
+    chain = verify_chain(
+        logits, nodes, nodes, slots, scale[:, None], slots, slots, arena, req_pool_indices=slots
+    )
+    assert tokens.shape == num_sampled.shape == (4,)
+    assert {tuple(tensor.shape) for tensor in (sampled, *placeholders)} == {(4, K + 1)}
+    assert [tuple(tensor.shape) for tensor in chain] == [(16,), (4, 4), (4,)]
+    assert {tensor.device for tensor in (tokens, sampled, *placeholders, *chain)} == {META}
+
+
+def test_who_asks_for_a_value_is_caught() -> None:
+    tokens = torch.zeros(4, device=META)
+    with pytest.raises(RuntimeError, match="meta tensors"):
+        int(tokens[0])
+    with pytest.raises(NotImplementedError, match="nonzero"):
+        tokens[tokens > 0]
+    with pytest.raises(RuntimeError, match="not on the expected device meta"):
+        tokens + torch.zeros(4)

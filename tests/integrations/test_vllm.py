@@ -1,0 +1,314 @@
+"""vLLM's layouts in, vLLM's layouts out; between them what `rdk_cuda.verify` decides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.vllm import rejection_sample, rejection_sample_v1, sample_draft
+
+from .engine import (
+    REQUESTS,
+    SLOTS,
+    TARGET_SIZE,
+    K,
+    Running,
+    without_placeholders,
+)
+
+IDENTITY = Affinity.intersection(Vocabulary.identity(10))
+
+
+def counted(*numbers: int) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+def certain_of(*tokens: int) -> Tensor:
+    """Logits whose rows prefer these tokens."""
+    return torch.nn.functional.one_hot(torch.tensor(tokens), 10).float()
+
+
+# By hand: the example of vLLM's own comments, five requests with 3, 0, 2, 0 and 1 drafts. Rows of
+# logits, of which those in brackets are bonus rows:  0 1 2 [3]  [4]  5 6 [7]  [8]  9 [10].
+ARGMAX = certain_of(1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2)
+DRAFTED = counted(1, 2, 3, 6, 0, 0)  # right right right, right wrong, wrong
+DECIDED = [[1, 2, 3, 4], [5], [6, 7], [9], [1]]
+CU_NUM_DRAFT_TOKENS = counted(3, 3, 5, 5, 6)
+TARGET_LOGITS_INDICES = [0, 1, 2, 5, 6, 9]
+BONUS_LOGITS_INDICES = [3, 4, 7, 8, 10]
+POSITIONS = torch.tensor([50, 51, 52, 53, 9, 20, 21, 22, 700, 3, 4])
+
+
+def test_v1_greedy_by_hand() -> None:
+    arena = DraftArena(IDENTITY, 0, draft_length=3)
+    seeds = torch.arange(5)
+    for temperature in (None, torch.zeros(5), torch.full((5,), -1.0)):  # GREEDY_TEMPERATURE
+        output = rejection_sample_v1(
+            ARGMAX,
+            DRAFTED,
+            CU_NUM_DRAFT_TOKENS,
+            3,
+            POSITIONS,
+            temperature,
+            seeds,
+            arena,
+            slots=None,
+        )
+        assert output.dtype == torch.int32
+        assert output.tolist() == [row + [-1] * (4 - len(row)) for row in DECIDED]
+
+
+def test_the_rows_of_v1_lie_as_its_indices_say() -> None:
+    """So they need not be passed: they are what the cumulative counts say."""
+    rows = torch.arange(11)
+    packed_from = torch.cat([torch.zeros(1, dtype=torch.int32), CU_NUM_DRAFT_TOKENS])
+    request = torch.tensor([0, 0, 0, 2, 2, 4])
+    assert (torch.arange(6) + request).tolist() == TARGET_LOGITS_INDICES
+    assert (packed_from[1:] + torch.arange(5)).tolist() == BONUS_LOGITS_INDICES
+    assert sorted(TARGET_LOGITS_INDICES + BONUS_LOGITS_INDICES) == rows.tolist()
+
+
+def test_v2_greedy_by_hand() -> None:
+    """Each row's input token: the newest one, here 9, then the drafts. Two rows of padding."""
+    arena = DraftArena(IDENTITY, 0, draft_length=3)
+    draft_sampled = counted(9, 1, 2, 3, 9, 9, 6, 0, 9, 9, 0, 7, 7)
+    temperature = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 5.0])
+    sampled, num_sampled = rejection_sample(
+        torch.cat([ARGMAX, torch.full((2, 10), torch.nan)]),
+        draft_sampled,
+        counted(0, 4, 5, 8, 9, 11),
+        torch.cat([POSITIONS, torch.tensor([0, 0])]),
+        counted(4, 2, 0, 1, 3),
+        temperature,
+        torch.arange(6),
+        3,
+        arena,
+        has_distribution=False,
+    )
+    assert sampled.dtype == torch.int64
+    assert num_sampled.dtype == torch.int32
+    assert sampled.tolist() == [row + [-1] * (4 - len(row)) for row in DECIDED]
+    assert num_sampled.tolist() == [len(row) for row in DECIDED]
+
+
+def v1(running: Running, **options: object) -> Tensor:
+    counts = torch.tensor([request.drafts for request in running.requests])
+    positions = running.newest[:, None] + torch.arange(K + 1)
+    arguments: dict[str, object] = {"slots": running.slots} | options
+    return rejection_sample_v1(
+        running.packed(running.target_logits, more=1),
+        running.packed(running.drafted).int(),
+        counts.cumsum(0).int(),
+        K,
+        running.packed(positions, more=1),
+        running.temperature,
+        running.seeds,
+        running.arena,
+        **arguments,  # type: ignore[arg-type]
+    )
+
+
+def v2(running: Running, padding: int = 0, **options: object) -> tuple[Tensor, Tensor]:
+    counts = torch.tensor([0] + [request.drafts + 1 for request in running.requests])
+    positions = running.newest[:, None] + torch.arange(K + 1)
+    inputs = torch.cat([torch.full((len(running.requests), 1), 5), running.drafted], 1)
+    scale = running.temperature.where(running.temperature > 0, 1.0)[:, None, None]
+    processed = running.packed(running.target_logits / scale, more=1)
+    pad = torch.nn.functional.pad
+    return rejection_sample(
+        pad(processed, (0, 0, 0, padding), value=float("nan")),
+        pad(running.packed(inputs, more=1).int(), (0, padding), value=3),
+        counts.cumsum(0).int(),
+        pad(running.packed(positions, more=1), (0, padding)),
+        running.slots,
+        running.by_slot(running.temperature),
+        running.by_slot(running.seeds),
+        K,
+        running.arena,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_v1_decides_what_verify_decides(dynamic: bool) -> None:
+    running = Running(dynamic=dynamic)
+    output = v1(running)
+    assert output.shape == (len(REQUESTS), K + 1)
+    assert without_placeholders(output) == running.expected()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("padding", [0, 5])
+def test_v2_decides_what_verify_decides(dynamic: bool, padding: int) -> None:
+    running = Running(dynamic=dynamic)
+    sampled, num_sampled = v2(running, padding)
+    expected = running.expected()
+    assert sampled.shape == (len(REQUESTS), K + 1)
+    assert without_placeholders(sampled) == expected
+    assert num_sampled.tolist() == [len(row) for row in expected]
+
+
+def test_the_requests_accept_some_drafts_and_reject_others() -> None:
+    """Else the two tests above would compare little."""
+    running = Running()
+    accepted = [running.directly(b)[1] for b in range(len(REQUESTS))]
+    scheduled = [request.drafts - request.filled_up for request in REQUESTS]
+    assert any(accepted)
+    assert any(a < s for a, s in zip(accepted, scheduled, strict=True))
+    assert running.expected() != running.expected(distribution=False)
+
+
+def test_drafts_without_a_distribution() -> None:
+    """N-grams and suffixes: another result, as q is one-hot."""
+    running = Running()
+    expected = running.expected(distribution=False)
+    assert without_placeholders(v1(running, slots=None)) == expected
+    assert without_placeholders(v1(running, slots=torch.full_like(running.slots, -1))) == expected
+    assert without_placeholders(v2(running, has_distribution=False)[0]) == expected
+
+
+def test_sample_draft_fills_the_arena_as_v2_calls_it() -> None:
+    """Slots by `idx_mapping`, positions that are one less, and the draft's number on the device."""
+    running, arena = Running(), DraftArena(Running().affinity, SLOTS, K)
+    for step in range(K):
+        tokens = sample_draft(
+            running.draft_logits[:, step],
+            running.newest + step,
+            running.slots,
+            running.by_slot(running.temperature),
+            running.by_slot(running.seeds),
+            torch.tensor(step),
+            arena,
+        )
+        for b, request in enumerate(REQUESTS):
+            if step < request.drafts - request.filled_up:
+                assert tokens[b] == running.drafted[b, step]
+    assert torch.equal(arena.logits, running.arena.logits)
+    assert torch.equal(arena.stats, running.arena.stats)
+
+
+def test_padding_requests_of_a_captured_batch_disturb_nobody() -> None:
+    """Index -1, one row each, as `idx_mapping` is filled up for CUDA graphs."""
+    running = Running()
+    sampled, _ = v2(running)
+    counts = torch.tensor([0] + [request.drafts + 1 for request in REQUESTS] + [1, 1])
+    positions = running.newest[:, None] + torch.arange(K + 1)
+    inputs = torch.cat([torch.full((len(REQUESTS), 1), 5), running.drafted], 1)
+    scale = running.temperature.where(running.temperature > 0, 1.0)[:, None, None]
+    pad = torch.nn.functional.pad
+    with_padding, _ = rejection_sample(
+        pad(running.packed(running.target_logits / scale, more=1), (0, 0, 0, 2)),
+        pad(running.packed(inputs, more=1), (0, 2)),
+        counts.cumsum(0).int(),
+        pad(running.packed(positions, more=1), (0, 2)),
+        pad(running.slots, (0, 2), value=-1),
+        running.by_slot(running.temperature),
+        running.by_slot(running.seeds),
+        K,
+        running.arena,
+    )
+    assert torch.equal(with_padding[:-2], sampled)
+    before = running.arena.logits[:SLOTS].clone()
+    sample_draft(
+        running.draft_logits[:2, 0],
+        torch.tensor([3, 4]),
+        torch.tensor([-1, SLOTS]),
+        running.by_slot(running.temperature),
+        running.by_slot(running.seeds),
+        torch.tensor(0),
+        running.arena,
+    )
+    assert torch.equal(running.arena.logits[:SLOTS], before)
+
+
+def test_a_target_row_without_distribution_gives_fewer_tokens() -> None:
+    running = Running()
+    running.target_logits[3] = float("nan")  # the request without drafts
+    sampled, num_sampled = v2(running)
+    assert num_sampled[3] == 0
+    assert sampled[3].tolist() == [-1] * (K + 1)
+    assert (num_sampled[[0, 1, 2, 4, 5, 6]] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("pos", POSITIONS.float(), "pos has dtype torch.float32; needs int32 or int64"),
+        (
+            "temperature",
+            counted(1, 1, 1, 1, 1, 1),
+            "temperature has dtype torch.int32; needs a float",
+        ),
+        ("pos", torch.zeros(3).long(), r"pos has shape \[3\]; needs \[11\]"),
+        ("cu_num_logits", counted(0, 4), r"cu_num_logits has shape \[2\]; needs \[6\]"),
+        ("seed", counted(0, 1), r"seed has shape \[2\]; needs \[6\]"),
+        (
+            "target_logits",
+            torch.zeros(11, 9),
+            r"target_logits has shape \[11, 9\]; needs \[11, 10\]",
+        ),
+        (
+            "idx_mapping",
+            counted(0, 0, 0, 0, 0).to("meta"),
+            "idx_mapping is on meta, the affinity on cpu",
+        ),
+        (
+            "target_logits",
+            torch.zeros(4, 10),
+            "target_logits has 4 rows; needs at least one for each of the 5",
+        ),
+    ],
+)
+def test_v2_names_what_does_not_fit(name: str, value: Tensor, message: str) -> None:
+    arguments = {
+        "target_logits": ARGMAX,
+        "draft_sampled": counted(9, 1, 2, 3, 9, 9, 6, 0, 9, 9, 0),
+        "cu_num_logits": counted(0, 4, 5, 8, 9, 11),
+        "pos": POSITIONS,
+        "idx_mapping": counted(4, 2, 0, 1, 3),
+        "temperature": torch.zeros(6),
+        "seed": torch.arange(6),
+        "num_speculative_steps": 3,
+        "arena": DraftArena(IDENTITY, 0, draft_length=3),
+    }
+    with pytest.raises(ValueError, match=rf"vllm\.rejection_sample: {message}"):
+        rejection_sample(**arguments | {name: value})  # type: ignore[arg-type]
+
+
+def test_v1_names_what_does_not_fit() -> None:
+    arena = DraftArena(IDENTITY, 0, draft_length=3)
+    arguments = [
+        ARGMAX,
+        DRAFTED,
+        CU_NUM_DRAFT_TOKENS,
+        3,
+        POSITIONS,
+        torch.zeros(4),
+        torch.arange(5),
+    ]
+    with pytest.raises(ValueError, match=r"_v1: temperature has shape \[4\]; needs \[5\]"):
+        rejection_sample_v1(*arguments, arena, slots=None)  # type: ignore[arg-type]
+    arguments[5] = torch.zeros(5)
+    with pytest.raises(ValueError, match=r"_v1: slots has shape \[2\]; needs \[5\]"):
+        rejection_sample_v1(*arguments, arena, slots=counted(0, 1))  # type: ignore[arg-type]
+
+
+def test_cumulative_counts_that_lie_stay_inside_of_the_tensors() -> None:
+    """Host code of the engine makes them; a wrong one gives wrong tokens, and no more."""
+    running = Running()
+    for counts in (counted(5, 3, 99, -4, 7, 7, 12), counted(*[2**31 - 1] * 7)):
+        output = rejection_sample_v1(
+            running.packed(running.target_logits, more=1),
+            running.packed(running.drafted).int(),
+            counts,
+            K,
+            running.packed(running.newest[:, None] + torch.arange(K + 1), more=1),
+            running.temperature,
+            running.seeds,
+            running.arena,
+            slots=running.slots,
+        )
+        assert ((output >= -1) & (output < TARGET_SIZE)).all()

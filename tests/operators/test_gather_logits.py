@@ -1,0 +1,123 @@
+"""`rdk::gather_logits` is a few rows of a matrix product, accumulated in float32."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
+from rdk_cuda import reference
+from tests import generators
+from tests.tolerances import assert_as_exact_as_torch
+
+pytestmark = pytest.mark.usefixtures("device")
+
+
+def assert_exact(hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None) -> Tensor:
+    actual: Tensor = torch.ops.rdk.gather_logits(hidden, weight, tokens, bias)
+    terms = None if bias is None else bias.abs()
+    assert_as_exact_as_torch(
+        actual,
+        reference.gather_logits(hidden, weight, tokens, bias),
+        reference.gather_logits(hidden, weight, tokens, bias, dtype=torch.float64),
+        magnitude=reference.gather_logits(hidden.abs(), weight.abs(), tokens, terms),
+    )
+    return actual
+
+
+@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("width", [1, 7, 64, 1000, 4096])
+def test_every_dtype_and_width(width: int, with_bias: bool, dtype: torch.dtype) -> None:
+    vocabulary = 200
+    hidden = generators.logits(4, width, dtype=dtype)
+    weight = generators.logits(vocabulary, width, seed=1, dtype=dtype, scale=0.1)
+    bias = generators.logits(1, vocabulary, seed=2, dtype=dtype)[0] if with_bias else None
+    tokens = generators.dynamic_tokens(4, 12, vocabulary)
+    actual = assert_exact(hidden, weight, tokens, bias)
+    assert actual.dtype == dtype
+    outside = (tokens < 0) | (tokens >= vocabulary)
+    assert outside.any()
+    assert (actual[outside] == -math.inf).all()
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (99,), (2, 0), (2, 3)])
+@pytest.mark.parametrize("columns", [0, 1, 5])
+def test_any_leading_shape(columns: int, shape: tuple[int, ...], index_dtype: torch.dtype) -> None:
+    count = torch.Size(shape).numel()
+    hidden = generators.logits(count, 33).reshape(*shape, 33)
+    weight = generators.logits(20, 33, seed=1)
+    tokens = torch.randint(-1, 21, (*shape, columns), generator=generators.generator(2))
+    assert_exact(hidden, weight, tokens.to(index_dtype), None)
+
+
+def test_ids_far_outside_are_not_read() -> None:
+    tokens = torch.tensor([-(2**63), 2**63 - 1, -2, 20, 2**32])
+    logits = torch.ops.rdk.gather_logits(torch.ones(33), torch.ones(20, 33), tokens)
+    assert (logits == -math.inf).all()
+
+
+def test_slices_and_padded_rows() -> None:
+    hidden, weight = generators.logits(6, 50), generators.logits(20, 50, seed=1)
+    tokens = generators.dynamic_tokens(6, 8, 20)
+    expected = torch.ops.rdk.gather_logits(hidden, weight, tokens)
+    actual = torch.ops.rdk.gather_logits(
+        generators.in_wider_rows(hidden), generators.in_wider_rows(weight), tokens
+    )
+    assert torch.equal(actual, expected)
+
+
+def test_a_gathered_logit_does_not_depend_on_its_neighbours() -> None:
+    hidden, weight = generators.logits(9, 500), generators.logits(70, 500, seed=1)
+    tokens = torch.randint(0, 70, (9, 40), generator=generators.generator(2))
+    together = torch.ops.rdk.gather_logits(hidden, weight, tokens)
+    for row in range(9):
+        for column in (0, 17, 39):
+            alone = torch.ops.rdk.gather_logits(
+                hidden[row], weight, tokens[row, column : column + 1]
+            )
+            assert torch.equal(alone[0], together[row, column])
+
+
+# -------------------------------------------------------------- where a kernel changes its path
+
+
+@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
+@pytest.mark.parametrize("width", [8, 31, 255, 256, 257, 2049])
+def test_widths_around_vectors_and_warps(width: int, dtype: torch.dtype) -> None:
+    hidden = generators.logits(3, width, dtype=dtype)
+    weight = generators.logits(50, width, seed=1, dtype=dtype)
+    assert_exact(hidden, weight, generators.dynamic_tokens(3, 70, 50), None)
+
+
+@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
+def test_rows_at_every_alignment(dtype: torch.dtype) -> None:
+    hidden = generators.logits(3, 300, dtype=dtype)
+    weight = generators.logits(50, 300, seed=1, dtype=dtype)
+    tokens = generators.dynamic_tokens(3, 20, 50)
+    expected = torch.ops.rdk.gather_logits(hidden, weight, tokens)
+    for before in range(9):
+        for after in (8 - before, 13):
+            actual = torch.ops.rdk.gather_logits(
+                generators.in_wider_rows(hidden, before, after),
+                generators.in_wider_rows(weight, before, after),
+                tokens,
+            )
+            assert torch.equal(actual, expected)
+
+
+def test_results_round_to_the_nearest_even_of_16_bits() -> None:
+    """Midpoints between neighbours of either sign and every exponent, as PyTorch rounds them."""
+    for dtype in (torch.float16, torch.bfloat16):
+        every = torch.arange(2**16).to(torch.int32).to(torch.int16).view(dtype)
+        finite = every[every.isfinite()].float().sort().values
+        weight = torch.stack([finite[:-1], finite[1:]], 1)[::3]
+        halves = torch.full((2,), 0.5, dtype=dtype)
+        tokens = torch.arange(weight.shape[0])
+        actual = torch.ops.rdk.gather_logits(halves, weight.to(dtype), tokens)
+        expected = (0.5 * weight[:, 0] + 0.5 * weight[:, 1]).to(dtype)
+        assert torch.equal(actual, expected)

@@ -1,0 +1,289 @@
+"""`rdk_cuda.draft / verify / redistribute` are the operators with an `Affinity` and a batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
+from tests import generators
+
+pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
+
+SIZE, BATCH, DRAFTS = 300, 4, 3
+
+
+@pytest.fixture
+def affinity() -> Affinity:
+    return generators.affinity("mixed-2", SIZE)
+
+
+def inputs(affinity: Affinity) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Drafter logits, dynamic tokens and their logits, target logits, all padded."""
+    return (
+        generators.logits(BATCH * DRAFTS, affinity.draft_size).unflatten(0, (BATCH, DRAFTS)),
+        generators.dynamic_tokens(BATCH * DRAFTS, 4, SIZE).unflatten(0, (BATCH, DRAFTS)),
+        generators.logits(BATCH * DRAFTS, 4, seed=1).unflatten(0, (BATCH, DRAFTS)),
+        generators.logits(BATCH * (DRAFTS + 1), SIZE, seed=2).unflatten(0, (BATCH, DRAFTS + 1)),
+    )
+
+
+def test_redistribute_takes_one_temperature_or_many(affinity: Affinity) -> None:
+    logits, tokens, values, _ = inputs(affinity)
+    per_sequence = torch.tensor([0.5, 0.0, 1.0, 2.0])
+    per_row = per_sequence[:, None].expand(BATCH, DRAFTS).contiguous()
+    expected = torch.ops.rdk.redistribute(
+        logits, per_row, *affinity.by_target, affinity.row_top, tokens, values
+    )
+    dynamic = {"dynamic_tokens": tokens, "dynamic_logits": values}
+    for temperature in (per_row, per_sequence):
+        q = rdk_cuda.redistribute(logits, affinity, temperature, **dynamic)
+        assert torch.equal(q, expected)
+    q = rdk_cuda.redistribute(logits[2], affinity, 1.0)
+    assert torch.equal(q, rdk_cuda.redistribute(logits[2], affinity))
+    one = rdk_cuda.redistribute(logits[2, 0], affinity, torch.tensor(0.7))
+    assert one.shape == (SIZE,)
+    assert torch.equal(one, rdk_cuda.redistribute(logits[2, 0], affinity, 0.7))
+
+
+def test_a_step_is_the_operators_with_step_keys(affinity: Affinity) -> None:
+    logits, tokens, values, target = inputs(affinity)
+    seeds, positions = torch.tensor([5, -3, 2**62, 0]), torch.tensor([0, 17, 2**34, 3])
+    temperature = torch.tensor([0.5, 0.0, 1.0, 2.0])
+    draft = rdk_cuda.draft(
+        logits,
+        affinity,
+        temperature,
+        seeds=seeds,
+        positions=positions,
+        dynamic_tokens=tokens,
+        dynamic_logits=values,
+    )
+    step = torch.ops.rdk.step_keys(seeds, positions)
+    ahead = torch.arange(DRAFTS)
+    drafted, stats = torch.ops.rdk.draft(
+        logits,
+        temperature[:, None].expand(BATCH, DRAFTS).contiguous(),
+        step[:, None].expand(BATCH, DRAFTS).contiguous(),
+        positions[:, None] + ahead,
+        *affinity.by_draft,
+        tokens,
+        values,
+    )
+    assert torch.equal(draft.tokens, drafted)
+    assert draft.stats is not None
+    assert torch.equal(draft.stats, stats)
+    assert torch.equal(draft.step_keys, step)
+
+    expected = torch.ops.rdk.verify(
+        target.flatten(0, 1),
+        logits.flatten(0, 1),
+        stats.flatten(0, 1),
+        None,
+        drafted.flatten(),
+        torch.arange(BATCH + 1, dtype=torch.int32) * DRAFTS,
+        torch.full((BATCH,), 0.8),
+        temperature,
+        step,
+        positions,
+        *affinity.by_target,
+        DRAFTS,
+        tokens.flatten(0, 1),
+        values.flatten(0, 1),
+    )
+    verified = rdk_cuda.verify(target, draft, affinity, 0.8)
+    assert torch.equal(verified.tokens, expected[0])
+    assert torch.equal(verified.num_accepted, expected[1])
+
+
+def test_drafting_one_by_one_is_drafting_at_once(affinity: Affinity) -> None:
+    logits, tokens, values, target = inputs(affinity)
+    at_once = rdk_cuda.draft(
+        logits, affinity, 0.9, seeds=3, dynamic_tokens=tokens, dynamic_logits=values
+    )
+    parts: list[rdk_cuda.Draft] = []
+    for j in range(DRAFTS):
+        dynamic = {"dynamic_tokens": tokens[:, j], "dynamic_logits": values[:, j]}
+        if parts:
+            parts.append(rdk_cuda.draft(logits[:, j], affinity, after=parts[-1], **dynamic))
+        else:
+            parts.append(rdk_cuda.draft(logits[:, j], affinity, 0.9, seeds=3, **dynamic))
+    joined = rdk_cuda.Draft.join(parts)
+    assert torch.equal(joined.tokens, at_once.tokens)
+    expected = rdk_cuda.verify(target, at_once, affinity)
+    for draft in (joined, parts):
+        verified = rdk_cuda.verify(target, draft, affinity)
+        assert torch.equal(verified.tokens, expected.tokens)
+        assert torch.equal(verified.num_accepted, expected.num_accepted)
+
+
+def test_one_scalar_seed_is_never_shared(affinity: Affinity) -> None:
+    """Sequences with the same logits draft different tokens."""
+    logits = generators.logits(1, affinity.draft_size).expand(500, -1)
+    for seeds in (7, torch.tensor(7), None):
+        draft = rdk_cuda.draft(
+            logits,
+            affinity,
+            seeds=seeds,
+            generator=generators.generator(1) if seeds is None else None,
+        )
+        assert draft.step_keys.unique().numel() == 500
+        assert draft.tokens.unique().numel() > 30
+
+
+def test_a_generator_makes_a_run_repeatable(affinity: Affinity) -> None:
+    logits, *_ = inputs(affinity)
+    first = rdk_cuda.draft(logits, affinity, generator=generators.generator(1))
+    again = rdk_cuda.draft(logits, affinity, generator=generators.generator(1))
+    other = rdk_cuda.draft(logits, affinity, generator=generators.generator(2))
+    assert torch.equal(first.tokens, again.tokens)
+    assert not torch.equal(first.tokens, other.tokens)
+
+
+def test_each_step_has_a_key_of_its_own(affinity: Affinity) -> None:
+    """The same position drafted anew in a later step gets other random numbers."""
+    logits, *_ = inputs(affinity)
+    first = rdk_cuda.draft(logits, affinity, seeds=1, positions=10)
+    second = rdk_cuda.draft(logits[:, 1:], affinity, seeds=1, positions=11)
+    assert not torch.equal(first.tokens[:, 1:], second.tokens)
+
+
+def test_a_draft_without_distribution(affinity: Affinity) -> None:
+    _, _, _, target = inputs(affinity)
+    copied = target[:, :DRAFTS].argmax(-1)
+    copied[1, 1] = -1
+    draft = rdk_cuda.Draft.without_distribution(copied, seeds=2)
+    verified = rdk_cuda.verify(target, draft, affinity, temperature=0)
+    assert verified.num_accepted.tolist() == [3, 1, 3, 3]
+    assert torch.equal(verified.tokens[0], target[0].argmax(-1))
+
+
+REFUSED = [
+    ("draft_logits", lambda a, x: rdk_cuda.draft(x[0][0, 0], a)),
+    ("temperature", lambda a, x: rdk_cuda.draft(x[0], a, torch.ones(BATCH + 1))),
+    ("temperature", lambda a, x: rdk_cuda.redistribute(x[0], a, torch.ones(DRAFTS))),
+    ("seeds", lambda a, x: rdk_cuda.draft(x[0], a, seeds=torch.arange(3))),
+    ("seeds", lambda a, x: rdk_cuda.draft(x[0], a, seeds=torch.ones(BATCH))),
+    ("seeds", lambda a, x: rdk_cuda.draft(x[0], a, seeds=1, generator=generators.generator(1))),
+    ("positions", lambda a, x: rdk_cuda.draft(x[0], a, positions=torch.arange(9))),
+    ("after", lambda a, x: rdk_cuda.draft(x[0], a, seeds=1, after=rdk_cuda.draft(x[0], a))),
+    ("target_logits", lambda a, x: rdk_cuda.verify(x[3][:, 1:], rdk_cuda.draft(x[0], a), a)),
+    ("target_logits", lambda a, x: rdk_cuda.verify(x[3][0], rdk_cuda.draft(x[0], a), a)),
+    ("draft", lambda a, x: rdk_cuda.verify(x[3], [], a)),
+]
+
+
+@pytest.mark.parametrize(("argument", "call"), REFUSED)
+def test_refusals_name_function_and_argument(argument, call, affinity: Affinity) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=argument) as error:
+        call(affinity, inputs(affinity))
+    assert "rdk_cuda." in str(error.value) or "Draft." in str(error.value)
+
+
+def test_drafts_of_a_step_are_joined_in_order(affinity: Affinity) -> None:
+    logits, _, _, target = inputs(affinity)
+    first = rdk_cuda.draft(logits[:, 0], affinity)
+    second = rdk_cuda.draft(logits[:, 1:], affinity, after=first)
+    with pytest.raises(ValueError, match="order"):
+        rdk_cuda.verify(target, [second, first], affinity)
+    with pytest.raises(ValueError, match="lacks"):
+        rdk_cuda.verify(target[:, :DRAFTS], second, affinity)
+
+
+# ---------------------------------------------------------------- what fits together, what does not
+
+
+def identity(size: int = 5) -> Affinity:
+    return Affinity.intersection(Vocabulary.identity(size))
+
+
+def test_drafts_of_different_steps_are_not_joined() -> None:
+    """One step has one key, temperature and position: joined with another's, q would be wrong."""
+    logits = torch.zeros(1, 5)
+    first = rdk_cuda.draft(logits, identity(), seeds=1, positions=10)
+    other = rdk_cuda.draft(logits, identity(), 0.3, seeds=2, positions=50)
+    stranger = rdk_cuda.draft(logits, identity(), after=other)
+    with pytest.raises(ValueError, match="belongs to another step"):
+        rdk_cuda.verify(torch.zeros(1, 3, 5), [first, stranger], identity())
+
+
+@pytest.mark.parametrize(
+    "argument", [{"positions": 9}, {"seeds": 1}, {"temperature": 1.0}], ids=lambda a: next(iter(a))
+)
+def test_what_belongs_to_the_first_draft_is_refused_after_it(argument: dict[str, float]) -> None:
+    first = rdk_cuda.draft(torch.zeros(1, 5), identity(), seeds=1)
+    with pytest.raises(ValueError, match="belong to the first draft of a step"):
+        rdk_cuda.draft(torch.zeros(1, 5), identity(), after=first, **argument)
+
+
+def test_a_draft_goes_on_with_the_same_sequences() -> None:
+    first = rdk_cuda.draft(torch.zeros(1, 5), identity(), seeds=1)
+    with pytest.raises(ValueError, match="has 2 sequences, but after= has 1"):
+        rdk_cuda.draft(torch.zeros(2, 5), identity(), after=first)
+
+
+def test_dynamic_tokens_of_joined_drafts_have_one_width() -> None:
+    logits = torch.zeros(1, 5)
+    tokens = torch.zeros(1, 3, dtype=torch.int32)
+    extra = {"dynamic_tokens": tokens, "dynamic_logits": torch.zeros(1, 3)}
+    less = {name: tensor[:, :2].contiguous() for name, tensor in extra.items()}
+    first = rdk_cuda.draft(logits, identity(), seeds=1, **extra)
+    with pytest.raises(ValueError, match="dynamic_tokens have the shapes"):
+        rdk_cuda.Draft.join([first, rdk_cuda.draft(logits, identity(), after=first, **less)])
+
+
+def test_copied_drafts_may_be_views() -> None:
+    history = torch.arange(5)
+    for tokens in (history[None, :4:2], history[:4].view(2, 2)[:, :1]):
+        batch, length = tokens.shape
+        copied = rdk_cuda.Draft.without_distribution(tokens, seeds=3)
+        rdk_cuda.verify(torch.zeros(batch, length + 1, 5), copied, identity())
+
+
+def test_seeds_have_64_bits_signed_or_not() -> None:
+    logits = torch.zeros(2, 5)
+    unsigned = rdk_cuda.draft(logits, identity(), seeds=2**64 - 1)
+    signed = rdk_cuda.draft(logits, identity(), seeds=-1)
+    assert torch.equal(unsigned.step_keys, signed.step_keys)
+
+
+def test_lists_do_for_numbers_of_each_sequence() -> None:
+    logits = torch.zeros(2, 5)
+    lists = rdk_cuda.draft(logits, identity(), [1.0, 0.5], seeds=[1, 2], positions=[3, 4])
+    tensors = rdk_cuda.draft(
+        logits,
+        identity(),
+        torch.tensor([1.0, 0.5]),
+        seeds=torch.tensor([1, 2]),
+        positions=torch.tensor([3, 4]),
+    )
+    assert torch.equal(lists.step_keys, tensors.step_keys)
+    assert torch.equal(lists.temperature, tensors.temperature)
+
+
+@pytest.mark.parametrize("seeds", [1.5, [1.0, 2.0], [1, 2, 3], "7"])
+def test_seeds_that_are_none_are_refused_by_name(seeds: object) -> None:
+    with pytest.raises(ValueError, match=r"rdk_cuda\.draft: seeds is"):
+        rdk_cuda.draft(torch.zeros(2, 5), identity(), seeds=seeds)
+
+
+def test_drafts_are_compared_by_identity() -> None:
+    draft = rdk_cuda.draft(torch.zeros(2, 5), identity(), seeds=1)
+    assert draft == draft
+    assert draft != rdk_cuda.draft(torch.zeros(2, 5), identity(), seeds=1)
+
+
+def test_a_step_of_the_python_layer_compiles_into_one_graph() -> None:
+    affinity = identity()
+
+    def step(draft_logits: torch.Tensor, target_logits: torch.Tensor) -> torch.Tensor:
+        first = rdk_cuda.draft(draft_logits, affinity, seeds=1, positions=7)
+        second = rdk_cuda.draft(draft_logits, affinity, after=first)
+        return rdk_cuda.verify(target_logits, [first, second], affinity).tokens
+
+    inputs = torch.randn(3, 5), torch.randn(3, 3, 5)
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*inputs), step(*inputs))

@@ -1,0 +1,361 @@
+"""A wrong shape, dtype, device or layout is refused: the error names operator and argument."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
+from tests import generators
+
+pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
+
+B, K, V_T, C, D = 3, 2, 40, 4, 16  # Sequences, drafts each, target ids, dynamic columns, hidden.
+
+
+@cache
+def valid_calls() -> dict[str, dict[str, Any]]:
+    affinity = generators.affinity("mixed-2", V_T)
+    batch = generators.batch(affinity, [K] * B, dynamic=C)
+    rows = B * K
+    columns = ("bias", "col_offsets", "col_drafts", "col_weights", "spread", "prior")
+    row_names = (
+        "bias",
+        "row_offsets",
+        "row_targets",
+        "row_cdf",
+        "row_top",
+        "spread",
+        "spread_cdf",
+        "prior_cdf",
+    )
+    dynamic = {
+        "dynamic_tokens": batch.dynamic_tokens,
+        "dynamic_logits": batch.dynamic_logits,
+    }
+    return {
+        "redistribute": {
+            "draft_logits": batch.draft_logits,
+            "temperature": torch.ones(rows),
+            **dict(zip(columns, affinity.by_target, strict=True)),
+            "row_top": affinity.row_top,
+            **dynamic,
+        },
+        "draft": {
+            "draft_logits": batch.draft_logits,
+            "temperature": torch.ones(rows),
+            "step_keys": torch.arange(rows),
+            "positions": torch.arange(rows),
+            **dict(zip(row_names, affinity.by_draft, strict=True)),
+            **dynamic,
+        },
+        "verify": {
+            "target_logits": batch.target_logits,
+            "draft_logits": batch.draft_logits,
+            "draft_stats": torch.ones(rows, 2 + affinity.rank),
+            "draft_rows": torch.arange(rows, dtype=torch.int32),
+            "draft_token_ids": batch.draft_token_ids,
+            "draft_offsets": batch.draft_offsets,
+            "target_temperature": batch.target_temperature,
+            "draft_temperature": batch.draft_temperature,
+            "step_keys": batch.step_keys,
+            "positions": batch.positions,
+            **dict(zip(columns, affinity.by_target, strict=True)),
+            "max_draft": K,
+            **dynamic,
+        },
+        "gather_logits": {
+            "hidden": torch.ones(rows, D),
+            "weight": torch.ones(V_T, D),
+            "tokens": torch.zeros(rows, C, dtype=torch.int64),
+            "bias": torch.ones(V_T),
+        },
+        "step_keys": {"seeds": torch.arange(B), "positions": torch.arange(B)},
+    }
+
+
+def calls() -> dict[str, dict[str, Any]]:
+    """A valid call of each operator, with every optional argument, by name."""
+    return {operator: dict(arguments) for operator, arguments in valid_calls().items()}
+
+
+TENSORS = [
+    (operator, name)
+    for operator, arguments in calls().items()
+    for name, value in arguments.items()
+    if isinstance(value, Tensor)
+]
+FIRST = {operator: next(iter(arguments)) for operator, arguments in calls().items()}
+
+
+def refusal(operator: str, arguments: dict[str, Any]) -> tuple[str, str]:
+    """The argument that an operator complains about, and the whole message."""
+    with pytest.raises(RuntimeError) as error:
+        getattr(torch.ops.rdk, operator)(**arguments)
+    found = re.search(rf"rdk::{operator}: (\w+) (.*), but needs (.*)", str(error.value), re.DOTALL)
+    assert found, str(error.value)
+    assert found[1] in arguments
+    return found[1], found[0]
+
+
+@pytest.mark.parametrize("operator", calls())
+def test_the_calls_are_valid(operator: str) -> None:
+    getattr(torch.ops.rdk, operator)(**calls()[operator])
+
+
+@pytest.mark.parametrize(("operator", "name"), TENSORS)
+def test_dtype(operator: str, name: str) -> None:
+    arguments = calls()[operator]
+    tensor = arguments[name]
+    arguments[name] = tensor.to(torch.float64 if tensor.is_floating_point() else torch.int16)
+    refused, message = refusal(operator, arguments)
+    assert refused == name
+    assert ("Double" if tensor.is_floating_point() else "Short") in message
+
+
+MIXED_HALF = [
+    ("redistribute", "dynamic_logits"),
+    ("draft", "dynamic_logits"),
+    ("verify", "dynamic_logits"),
+    ("gather_logits", "weight"),
+    ("gather_logits", "bias"),
+]
+
+
+@pytest.mark.parametrize(("operator", "name"), MIXED_HALF)
+def test_logits_that_belong_together_have_one_dtype(operator: str, name: str) -> None:
+    arguments = calls()[operator]
+    arguments[name] = arguments[name].bfloat16()
+    assert refusal(operator, arguments)[0] == name
+
+
+def test_target_and_drafter_may_differ_in_dtype() -> None:
+    arguments = calls()["verify"]
+    arguments["target_logits"] = arguments["target_logits"].bfloat16()
+    torch.ops.rdk.verify(**arguments)
+
+
+@pytest.mark.parametrize(("operator", "name"), TENSORS)
+def test_one_dimension_more(operator: str, name: str) -> None:
+    arguments = calls()[operator]
+    arguments[name] = arguments[name][None]
+    refused, _ = refusal(operator, arguments)
+    # The leading shape is free where an operator is elementwise over rows: the others then differ.
+    free = name == FIRST[operator] and operator != "verify"
+    assert (refused != name) if free else (refused == name)
+
+
+# What an argument's size is compared with may come first or second in the complaint.
+DEFINED_TOGETHER = {
+    "col_drafts": {"col_drafts", "col_weights"},
+    "col_offsets": {"col_offsets", "prior", "target_logits"},
+    "row_targets": {"row_targets", "row_cdf"},
+    "prior_cdf": {"prior_cdf", "spread", "spread_cdf"},
+    "spread": {"spread", "spread_cdf", "prior", "prior_cdf"},
+    "dynamic_tokens": {"dynamic_tokens", "dynamic_logits"},
+    "hidden": {"hidden", "weight"},
+    "draft_logits": {"draft_logits", "bias", "spread", "row_offsets"},
+    "draft_offsets": {"draft_offsets", "target_logits", "target_temperature"},
+    "draft_token_ids": {"draft_token_ids", "target_logits", "draft_rows"},
+    "step_keys": {"step_keys", "positions"},
+    "seeds": {"seeds", "positions"},
+}
+# What alone defines a size: C in gather_logits, V_t in draft.
+FREE = {("gather_logits", "tokens"), ("draft", "prior_cdf")}
+
+
+@pytest.mark.parametrize(("operator", "name"), [tensor for tensor in TENSORS if tensor not in FREE])
+def test_one_more_in_the_last_dimension(operator: str, name: str) -> None:
+    arguments = calls()[operator]
+    tensor = arguments[name]
+    arguments[name] = torch.cat([tensor, tensor[..., :1]], dim=-1)
+    refused, _ = refusal(operator, arguments)
+    assert refused in DEFINED_TOGETHER.get(name, {name})
+
+
+ROW_COUNTS = [
+    (operator, name)
+    for operator, name in TENSORS
+    if calls()[operator][name].dim() == 2 and (operator, name) != ("verify", "target_logits")
+]
+
+
+@pytest.mark.parametrize(("operator", "name"), ROW_COUNTS)
+def test_one_row_less(operator: str, name: str) -> None:
+    arguments = calls()[operator]
+    arguments[name] = arguments[name][:-1]
+    refused, _ = refusal(operator, arguments)
+    if name in ("draft_logits", "hidden", "weight"):
+        # It is the others that do not fit it any more.
+        assert refused != FIRST[operator] or operator == "verify"
+    else:
+        assert refused in {name, *DEFINED_TOGETHER.get(name, ())}
+
+
+def test_too_few_target_rows() -> None:
+    arguments = calls()["verify"]
+    arguments["target_logits"] = arguments["target_logits"][:-1]
+    refused, message = refusal("verify", arguments)
+    assert refused == "target_logits"
+    assert str(B * K + B) in message
+
+
+def test_more_target_rows_are_padding() -> None:
+    arguments = calls()["verify"]
+    expected = torch.ops.rdk.verify(**arguments)
+    padding = torch.full((5, V_T), torch.nan)
+    arguments["target_logits"] = torch.cat([arguments["target_logits"], padding])
+    for actual, same in zip(torch.ops.rdk.verify(**arguments), expected, strict=True):
+        assert torch.equal(actual, same)
+
+
+def test_a_negative_max_draft() -> None:
+    arguments = calls()["verify"]
+    arguments["max_draft"] = -1
+    refused, message = refusal("verify", arguments)
+    assert refused == "max_draft"
+    assert "-1" in message
+
+
+@pytest.mark.parametrize("operator", ["redistribute", "draft", "verify"])
+@pytest.mark.parametrize("missing", ["dynamic_tokens", "dynamic_logits"])
+def test_dynamic_tokens_and_logits_come_together(operator: str, missing: str) -> None:
+    arguments = calls()[operator]
+    arguments[missing] = None
+    assert refusal(operator, arguments)[0] in ("dynamic_tokens", "dynamic_logits")
+
+
+@pytest.mark.parametrize(("operator", "name"), TENSORS)
+def test_a_last_dimension_that_is_not_contiguous(operator: str, name: str) -> None:
+    arguments = calls()[operator]
+    tensor = arguments[name]
+    spaced = torch.stack([tensor, tensor], dim=-1)[..., 0]
+    assert spaced.stride(-1) == 2
+    arguments[name] = spaced
+    refused, message = refusal(operator, arguments)
+    assert refused == name
+    assert "contiguous" in message
+
+
+@pytest.mark.parametrize(
+    ("operator", "name"), [tensor for tensor in TENSORS if tensor[1] != FIRST[tensor[0]]]
+)
+def test_device(operator: str, name: str) -> None:
+    arguments = calls()[operator]
+    arguments[name] = arguments[name].to("meta")
+    refused, message = refusal(operator, arguments)
+    assert refused == name
+    assert "device" in message
+
+
+EMPTY: list[tuple[str, str, Callable[[Tensor], Tensor]]] = [
+    ("redistribute", "draft_logits", lambda tensor: tensor[:, :0]),
+    ("draft", "draft_logits", lambda tensor: tensor[:, :0]),
+    ("verify", "draft_logits", lambda tensor: tensor[:, :0]),
+    ("verify", "target_logits", lambda tensor: tensor[:, :0]),
+    ("verify", "draft_offsets", lambda tensor: tensor[:0]),
+    ("verify", "col_offsets", lambda tensor: tensor[:0]),
+    ("redistribute", "col_offsets", lambda tensor: tensor[:1]),
+    ("gather_logits", "hidden", lambda tensor: tensor[:, :0]),
+]
+
+
+@pytest.mark.parametrize(("operator", "name", "emptied"), EMPTY)
+def test_an_empty_vocabulary(operator: str, name: str, emptied: Callable[[Tensor], Tensor]) -> None:
+    arguments = calls()[operator]
+    arguments[name] = emptied(arguments[name])
+    assert refusal(operator, arguments)[0] in {name, *DEFINED_TOGETHER.get(name, ())}
+
+
+SCALARS = [
+    (operator, name)
+    for operator, name in TENSORS
+    if calls()[operator][name].dim() == 1 and operator in ("verify",)
+]
+
+
+@pytest.mark.parametrize(("operator", "name"), SCALARS)
+def test_a_scalar_where_a_vector_is_needed(operator: str, name: str) -> None:
+    arguments = calls()[operator]
+    arguments[name] = arguments[name][0]
+    assert refusal(operator, arguments)[0] == name
+
+
+def test_rows_and_columns_that_32_bits_do_not_count_are_refused() -> None:
+    affinity = Affinity.intersection(Vocabulary.identity(3))
+    many = torch.zeros(1, 3).expand(2**31, 3)
+    with pytest.raises(RuntimeError, match=r"rdk::draft: draft_logits has 2147483648 rows"):
+        torch.ops.rdk.draft(many, *[torch.zeros(1)] * 3, *affinity.by_draft)
+    wide = torch.empty(2**28 + 1, dtype=torch.float16)  # never touched, so it takes no memory
+    with pytest.raises(RuntimeError, match=r"rdk::draft: draft_logits has 268435457 columns"):
+        torch.ops.rdk.draft(wide, *[torch.zeros(1)] * 3, *affinity.by_draft)
+
+
+OPTIONAL = {"draft_stats", "draft_rows", "dynamic_tokens", "dynamic_logits"}
+NEEDED = [
+    (operator, name)
+    for operator, name in TENSORS
+    if name not in OPTIONAL and (operator, name) != ("gather_logits", "bias")
+]
+
+
+@pytest.mark.parametrize(("operator", "name"), NEEDED)
+def test_none_where_a_tensor_is_needed(operator: str, name: str) -> None:
+    """PyTorch passes it on as a tensor that is not defined."""
+    arguments = calls()[operator]
+    arguments[name] = None
+    refused, message = refusal(operator, arguments)
+    assert refused == name
+    assert "None" in message
+
+
+@pytest.mark.parametrize("operator", ["redistribute", "draft", "verify"])
+def test_logits_and_an_affinity_of_another_width_are_both_named(operator: str) -> None:
+    arguments = calls()[operator]
+    width = arguments["draft_logits"].shape[1]
+    wider = torch.cat([arguments["draft_logits"], arguments["draft_logits"][:, :1]], dim=-1)
+    for logits in (wider, arguments["draft_logits"][:, 1:]):
+        refused, message = refusal(operator, {**arguments, "draft_logits": logits})
+        assert refused == "draft_logits"
+        assert f"has {logits.shape[1]} columns, but needs {width}, the drafter tokens" in message
+
+
+def without_elements(tensor: Tensor) -> Tensor:
+    """As NumPy's arrays without elements arrive: every stride is 0."""
+    return torch.as_strided(tensor, tensor.shape, [0] * tensor.dim())
+
+
+@pytest.mark.parametrize("operator", ["redistribute", "draft", "gather_logits"])
+def test_strides_of_tensors_without_elements_do_not_matter(operator: str) -> None:
+    arguments = calls()[operator]
+    rows = {
+        "temperature",
+        "step_keys",
+        "seeds",
+        "positions",
+        "dynamic_tokens",
+        "dynamic_logits",
+        "tokens",
+    }
+    for name in rows | {FIRST[operator]}:
+        if name in arguments:
+            arguments[name] = without_elements(arguments[name][:0])
+    result = getattr(torch.ops.rdk, operator)(**arguments)
+    for output in result if isinstance(result, tuple) else (result,):
+        assert output.shape[0] == 0
+
+
+def test_an_empty_array_of_numpy_is_drafted_from() -> None:
+    affinity = Affinity.intersection(Vocabulary.identity(7))
+    logits = np.zeros((0, 7), dtype=np.float32)
+    draft = rdk_cuda.draft(torch.from_numpy(logits)[:, None], affinity, seeds=torch.empty(0).long())
+    assert draft.tokens.shape == (0, 1)

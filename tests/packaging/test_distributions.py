@@ -1,0 +1,125 @@
+"""What is handed out is whole and holds nothing else: the source distribution and the wheel.
+
+Built from the unpacked source distribution, so a source that it lacks shows.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+import torch
+
+import rdk_cuda
+
+from .distributions import (
+    NOT_DISTRIBUTED,
+    ROOT,
+    repository_files,
+    run,
+)
+
+pytestmark = pytest.mark.slow
+
+TAG = f"cp310-abi3-linux_{platform.machine()}"
+METADATA = f"rdk_cuda-{rdk_cuda.__version__}.dist-info/"
+BINARY = "rdk_cuda/_C.abi3.so"
+
+
+@pytest.fixture(scope="session")
+def wheel(built: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of what `built` has compiled already, with the same switches."""
+    source, _ = built
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = ["-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "--quiet"]
+    result = run([*pip, "--wheel-dir", str(folder), "."], source)
+    assert result.returncode == 0, result.stderr
+    (made,) = folder.iterdir()
+    return made
+
+
+def test_the_source_distribution_has_every_file_of_the_repository(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        files = [member.name.split("/", 1)[1] for member in archive if member.isfile()]
+    generated = {"PKG-INFO", "setup.cfg"} | {f for f in files if f.startswith("rdk_cuda.egg-info/")}
+    assert len(files) == len(set(files))
+    assert set(files) - generated == repository_files() - NOT_DISTRIBUTED
+
+
+def test_no_links_or_devices_are_in_the_source_distribution(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        assert all(member.isfile() or member.isdir() for member in archive)
+
+
+def origin(name: str, tracked: set[str]) -> str | None:
+    """The repository's file that a file of the wheel is, or is a copy of inside of the package."""
+    for candidate in (name, name.removeprefix("rdk_cuda/")):
+        if candidate in tracked:
+            return candidate
+    return None
+
+
+def test_the_wheel_has_the_package_its_data_and_nothing_else(wheel: Path) -> None:
+    """At most 3 MB: the demo and its models stay in the repository, and so do the tests."""
+    assert wheel.name == f"rdk_cuda-{rdk_cuda.__version__}-{TAG}.whl"
+    assert wheel.stat().st_size <= 3e6
+    tracked = repository_files()
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if name[-1] != "/"}
+    package = {name for name in tracked if name.startswith("rdk_cuda/")}
+    assert {"rdk_cuda/py.typed", "rdk_cuda/_C.pyi", "rdk_cuda/_ops/__init__.pyi"} <= package
+    assert package | {BINARY} <= set(files)
+    for name, content in files.items():
+        if name != BINARY and not name.startswith(METADATA):
+            own = origin(name, tracked)
+            assert own is not None, f"{name} is in the wheel, but not in the repository"
+            assert content == (ROOT / own).read_bytes(), name
+    assert files[f"{METADATA}licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_wheel_says_what_it_is_and_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        built_as = archive.read(f"{METADATA}WHEEL").decode()
+        metadata = Parser().parsestr(archive.read(f"{METADATA}METADATA").decode())
+    assert f"Tag: {TAG}\n" in built_as
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.10"
+    needed = [need for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in need]
+    assert sorted(need.partition(">=")[0] for need in needed) == ["numpy", "safetensors", "torch"]
+
+
+# Of the installed package alone: q of three tokens, and the file that it is.
+CHECK = """
+import pathlib, sys, torch, rdk_cuda
+affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([4, 0, 2], target_size=5))
+q = torch.ops.rdk.redistribute(
+    torch.zeros(3), torch.tensor(1.0), *affinity.by_target, affinity.row_top)
+assert torch.allclose(q, torch.tensor([1, 0, 1, 0, 1]) / 3)
+package = pathlib.Path(rdk_cuda.__file__).parent
+assert package.is_relative_to(sys.prefix), package
+print(rdk_cuda.__version__)
+"""
+
+
+def test_it_installs_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
+    """One that has torch and what torch needs, but no rdk_cuda and no sources."""
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=False)
+    python = environment / "bin" / "python"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = environment / "lib" / version / "site-packages"
+    # A path that comes behind the environment's own: an rdk_cuda beside torch stays hidden.
+    (site / "torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    pip = ["-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "--quiet"]
+    result = run([*pip, str(wheel)], tmp_path)
+    assert result.returncode == 0, result.stderr
+    used = subprocess.run([python, "-c", CHECK], cwd=tmp_path, capture_output=True, text=True)
+    assert used.returncode == 0, used.stderr
+    assert used.stdout.strip() == rdk_cuda.__version__

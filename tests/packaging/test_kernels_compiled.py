@@ -1,0 +1,194 @@
+"""The CUDA kernels compile for every architecture, and into what they were written to become.
+
+No GPU is needed: nvcc compiles, NVIDIA's disassembler reads the result.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import build_kernels
+from build_kernels import Resources
+from rdk_cuda.integrations.cupy import nvrtc
+
+from .sass import (
+    PACKAGE,
+    Instruction,
+    contracted,
+    find_nvdisasm,
+    instructions,
+    loads_before_use,
+    local_memory,
+)
+
+pytestmark = pytest.mark.slow
+
+GOLDEN = Path(__file__).with_name("kernel_resources.json")
+REWRITE = f"python setup.py build_kernels --json tests/packaging/{GOLDEN.name}"
+ARCHS = build_kernels.DEFAULT_ARCHS.split()
+# More would leave one block of 256 threads to a multiprocessor, and too few loads under way.
+MOST_REGISTERS = 128
+# A lane's 32 columns of a chunk; of gather_logits 8 columns of two rows, and four steps of them.
+VECTOR_LOADS = {
+    "draft_kernel<float>": ("LDGSTS", 8),
+    "draft_kernel<BFloat16Bits>": ("LDGSTS", 4),
+    "draft_kernel<Float16Bits>": ("LDGSTS", 4),
+    "redistribute_kernel<float>": ("LDG", 8),
+    "redistribute_kernel<BFloat16Bits>": ("LDG", 4),
+    "redistribute_kernel<Float16Bits>": ("LDG", 4),
+    "verify_kernel<float, float>": ("LDGSTS", 8),
+    "verify_kernel<BFloat16Bits, BFloat16Bits>": ("LDGSTS", 4),
+    "verify_kernel<Float16Bits, Float16Bits>": ("LDGSTS", 4),
+    "gather_logits_kernel<float>": ("LDG", 16),
+    "gather_logits_kernel<BFloat16Bits>": ("LDG", 8),
+    "gather_logits_kernel<Float16Bits>": ("LDG", 8),
+}
+ELEMENT_BY_ELEMENT = {
+    "verify_kernel<AnyDtype, AnyDtype>": "stands for the rare mixtures of two dtypes",
+    "step_keys_kernel": "reads two numbers a thread",
+}
+
+
+@pytest.fixture(scope="module")
+def cubins() -> dict[tuple[str, str], Path]:
+    """In build/, where `python setup.py build_kernels` puts them; ninja compiles what changed."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("nvcc is not installed")
+    return build_kernels.compile_cubins(build_kernels.ROOT / "build" / "kernels", ARCHS)
+
+
+@pytest.fixture(scope="module")
+def resources(cubins: dict[tuple[str, str], Path]) -> dict[tuple[str, str], Resources]:
+    return build_kernels.resources(cubins)
+
+
+@pytest.fixture(scope="module")
+def codes(cubins: dict[tuple[str, str], Path]) -> dict[tuple[str, str], list[Instruction]]:
+    """Every kernel's instructions, by (kernel, architecture)."""
+    if find_nvdisasm() is None:
+        pytest.skip(f"nvdisasm is not installed; it is in {PACKAGE} on PyPI")
+    return {
+        (build_kernels.readable(name), arch): found
+        for (_, arch), cubin in cubins.items()
+        for name, found in instructions(cubin).items()
+    }
+
+
+def test_every_kernel_compiles_for_every_architecture(
+    resources: dict[tuple[str, str], Resources],
+) -> None:
+    assert set(resources) == {
+        (name, arch) for name in [*VECTOR_LOADS, *ELEMENT_BY_ELEMENT] for arch in ARCHS
+    }
+
+
+def test_nothing_spills(resources: dict[tuple[str, str], Resources]) -> None:
+    spilled = {key: used for key, used in resources.items() if used.spill_bytes or used.stack_bytes}
+    assert spilled == {}
+
+
+def test_two_blocks_fit_on_a_multiprocessor(resources: dict[tuple[str, str], Resources]) -> None:
+    assert {key: r for key, r in resources.items() if r.registers > MOST_REGISTERS} == {}
+
+
+def test_static_shared_memory_is_what_the_launch_headers_say(
+    resources: dict[tuple[str, str], Resources],
+) -> None:
+    """Plans leave so much of a block's limit to it."""
+    said = {
+        name: entry["static_shared_bytes"]
+        for entry in nvrtc.kernels().values()
+        for name in entry["kernels"]
+    }
+    compiled = {(name, arch): used.shared_bytes for (name, arch), used in resources.items()}
+    assert compiled == {(name, arch): said[name] for name, arch in compiled}
+
+
+def test_registers_and_shared_memory_are_the_recorded_ones(
+    resources: dict[tuple[str, str], Resources],
+) -> None:
+    recorded = GOLDEN.read_text(encoding="utf-8")
+    made_by = json.loads(recorded)["nvcc"]
+    if made_by != build_kernels.nvcc_version():
+        pytest.skip(f"recorded with nvcc {made_by}; this is {build_kernels.nvcc_version()}")
+    actual = build_kernels.golden(resources)
+    difference = "\n".join(
+        difflib.unified_diff(
+            recorded.splitlines(), actual.splitlines(), GOLDEN.name, "compiled", lineterm="", n=3
+        )
+    )
+    assert difference == "", f"\n{difference}\nIf that is meant: {REWRITE}"
+
+
+def test_no_instruction_touches_local_memory(
+    codes: dict[tuple[str, str], list[Instruction]],
+) -> None:
+    found = {key: sorted(set(local_memory(sequence))) for key, sequence in codes.items()}
+    assert {key: touched for key, touched in found.items() if touched} == {}
+
+
+@pytest.mark.parametrize("kernel", VECTOR_LOADS)
+def test_every_load_of_a_chunk_is_under_way_before_the_first_is_used(
+    codes: dict[tuple[str, str], list[Instruction]], kernel: str
+) -> None:
+    """16 bytes a lane. draft and verify load the next chunk while they sum this one."""
+    name, expected = VECTOR_LOADS[kernel]
+    runs = {arch: loads_before_use(codes[kernel, arch], name) for arch in ARCHS}
+    assert {arch: found for arch, found in runs.items() if expected not in found} == {}
+
+
+@pytest.mark.parametrize("kernel", [name for name in VECTOR_LOADS if name[0] in "dv"])
+def test_logits_that_are_copied_ahead_do_not_displace_the_l1_cache(
+    codes: dict[tuple[str, str], list[Instruction]], kernel: str
+) -> None:
+    for arch in ARCHS:
+        copies = [each for each in codes[kernel, arch] if each.name == "LDGSTS"]
+        assert copies, arch
+        assert all(each.is_wide() and "BYPASS" in each.code for each in copies), arch
+
+
+def test_no_product_is_contracted_with_the_sum_that_follows(
+    codes: dict[tuple[str, str], list[Instruction]],
+) -> None:
+    """Otherwise the compiler would decide, kernel by kernel, which sums are rounded once less."""
+    found = {key: sorted(set(contracted(sequence))) for key, sequence in codes.items()}
+    assert {key: lines for key, lines in found.items() if lines} == {}
+
+
+def test_profilers_and_sanitizers_can_name_lines(
+    codes: dict[tuple[str, str], list[Instruction]],
+) -> None:
+    for (kernel, arch), sequence in codes.items():
+        source = build_kernels.KERNELS / f"{kernel.split('_kernel')[0]}.cu"
+        assert {each.file for each in sequence} >= {str(source)}, arch
+
+
+def test_the_reader_of_instructions_tells_good_code_from_bad() -> None:
+    """A negative control of the gate itself."""
+    load = Instruction("LDG.E.128.CONSTANT", "R4, desc[UR12][R20.64]")
+    other = Instruction("LDG.E.128.CONSTANT", "R8, desc[UR12][R22.64]")
+    product = Instruction("FMUL", "R20, R6, R1")
+    assert loads_before_use([load, product, other, product], "LDG") == [1, 1]
+    assert loads_before_use([load, other, product], "LDG") == [2]
+    assert loads_before_use([load, Instruction("BRA"), other], "LDG") == [1, 1]
+    assert loads_before_use([load, Instruction("FMUL", "R20, R1, R1"), other], "LDG") == [2]
+    two = Instruction("LDG.E.ENL2.256.CONSTANT", "R12, R8, desc[UR12][R20.64]")
+    assert loads_before_use([two, Instruction("FADD", "R1, R11, R1"), load], "LDG") == [2, 1]
+    copy = Instruction("LDGSTS.E.BYPASS.128", "[R8], desc[UR12][R20.64]")
+    assert loads_before_use([copy, copy, Instruction("DEPBAR.LE", "SB0, 0x1")], "LDGSTS") == [2]
+    assert local_memory([load, Instruction("STL.64"), product]) == ["STL.64"]
+
+    header = build_kernels.KERNELS / "softmax.cuh"
+    lines = header.read_text(encoding="utf-8").splitlines()
+    written = {text.strip(): number for number, text in enumerate(lines, 1)}
+    division = written["factor = 1.0f / (divisor * rest);"]
+    addition = written["carry += __shfl_sync(kAllLanes, inclusive, kWarp - 1);"]
+    for line, message in ((division, []), (addition, [f"softmax.cuh:{addition}: carry"])):
+        fused = [Instruction("FFMA", "R0, R1, R2, R3", str(header), line)]
+        assert [found[: len(message[0])] for found in contracted(fused)] == message
+    assert list(contracted([Instruction("FFMA", "R0, R1, R2, R3")])) == ["without a line"]

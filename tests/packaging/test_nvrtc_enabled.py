@@ -1,0 +1,95 @@
+"""`rdk_cuda.integrations.cupy.enable` says what serves CUDA tensors, or what is missing for that.
+
+There is no GPU here, so torch is made to say that there is one. No call is made: those are in
+tests/emulated/test_kernels_through_python.py and, on a GPU, in tests/gpu/test_nvrtc.py.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import rdk_cuda
+from rdk_cuda import _C
+from rdk_cuda.integrations.cupy import nvrtc
+
+pytestmark = pytest.mark.slow
+
+if rdk_cuda.build_info()["cuda"] is not None:
+    pytest.skip("this build has CUDA operators", allow_module_level=True)
+
+
+@pytest.fixture
+def with_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    yield
+    nvrtc.disable()
+
+
+def backend() -> str | None:
+    found: str | None = rdk_cuda.build_info()["cuda_backend"]
+    return found
+
+
+@pytest.mark.usefixtures("with_gpu")
+def test_enabled_it_serves_cuda_tensors_until_it_is_disabled() -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    assert backend() is None
+    assert nvrtc.enable() == "cupy" == backend()
+    assert nvrtc.enable() == "cupy" == backend()
+    nvrtc.disable()
+    nvrtc.disable()
+    assert backend() is None
+
+
+def test_compiled_operators_stay_in_charge(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = json.loads(_C.build_info()) | {"cuda": "13.0"}
+    monkeypatch.setattr(_C, "build_info", lambda: json.dumps(info))
+    assert nvrtc.enable() == "compiled" == backend()
+    nvrtc.disable()
+    assert backend() == "compiled"
+
+
+@pytest.mark.usefixtures("with_gpu")
+def test_a_torch_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(RuntimeError, match="has no CUDA; install a CUDA build"):
+        nvrtc.enable()
+
+
+@pytest.mark.usefixtures("with_gpu")
+def test_a_machine_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="torch finds no GPU"):
+        nvrtc.enable()
+
+
+@pytest.mark.usefixtures("with_gpu")
+@pytest.mark.parametrize(("cuda", "package"), [("13.0", "cupy-cuda13x"), ("12.8", "cupy-cuda12x")])
+def test_without_cupy_it_says_which_to_install(
+    monkeypatch: pytest.MonkeyPatch, cuda: str, package: str
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    for name in ("cupy", "cupy.cuda"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=f"pip install {package}"):
+        nvrtc.enable()
+    assert backend() is None
+
+
+@pytest.mark.usefixtures("with_gpu")
+def test_without_nvrtc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy_cuda = pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
+
+    def missing() -> None:
+        raise RuntimeError("no libnvrtc.so")
+
+    monkeypatch.setattr(cupy_cuda.nvrtc, "getVersion", missing)
+    with pytest.raises(RuntimeError, match=r"pip install nvidia-cuda-nvrtc.*no libnvrtc\.so"):
+        nvrtc.enable()
+    assert backend() is None
