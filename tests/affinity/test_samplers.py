@@ -128,7 +128,9 @@ def test_clusters_without_members_or_mass_are_masked():
 def test_without_clusters_virtual_tokens_are_the_intersection():
     vocabulary = Vocabulary([3, -1], target_size=4)
     affinity = Affinity.virtual_tokens(vocabulary, torch.full((4,), -1), torch.ones(4))
-    for ours, theirs in zip(affinity.by_draft, Affinity.intersection(vocabulary).rows, strict=True):
+    for ours, theirs in zip(
+        affinity.by_draft, Affinity.intersection(vocabulary).by_draft, strict=True
+    ):
         assert torch.equal(ours, theirs)
 
 
@@ -168,7 +170,7 @@ def test_from_rows_takes_mappings_dense_and_sparse_tensors_alike():
         sparse = [rows.to_sparse(), rows.to_sparse_csr(), rows.to_sparse_csc()]
     for given in ([Affinity.from_rows(mappings, target_size=9)], map(Affinity.from_rows, sparse)):
         for affinity in given:
-            for ours, theirs in zip(affinity.by_draft, dense.rows, strict=True):
+            for ours, theirs in zip(affinity.by_draft, dense.by_draft, strict=True):
                 assert torch.equal(ours, theirs)
 
 
