@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -206,3 +207,18 @@ def test_settings_survive_their_file() -> None:
         assert json.loads(json.dumps(content)) == content
         assert content != Settings().of_part(name)
     assert torch.get_num_threads() == 1
+
+
+def test_a_method_stands_next_to_the_pruned_drafter_that_it_is_compared_with(
+    tmp_path: Path,
+) -> None:
+    """Parts are calibrated on different texts, so each has a pruned drafter of its own."""
+    committed = Path(__file__).parents[2] / "profiling" / "results" / "acceptance"
+    for name in ("methods", "similarities"):
+        shutil.copy(committed / f"{name}.json", tmp_path)
+    text = acceptance_report.write_report(tmp_path, list(PARTS)).read_text(encoding="utf-8")
+    for name in ("methods", "similarities"):
+        rows = read_evaluation(committed / f"{name}.json")["rows"]
+        words, lines, columns = acceptance_report.SECTIONS[name]
+        table = acceptance_report.pivot(rows, lines, columns)
+        assert f"{words}\n\n{table}" in text
