@@ -65,7 +65,7 @@ void start_named(const std::string& kernel, int64_t blocks, int64_t threads, int
   const auto start_it = operator_name == "draft"           ? start_bytes<DraftLaunch>
                         : operator_name == "gather_logits" ? start_bytes<GatherLogitsLaunch>
                         : operator_name == "redistribute"  ? start_bytes<RedistributeLaunch>
-                        : operator_name == "step_keys"    ? start_bytes<StepKeysLaunch>
+                        : operator_name == "step_keys"     ? start_bytes<StepKeysLaunch>
                                                            : start_bytes<VerifyLaunch>;
   start_it(kernel, blocks, threads, shared_bytes, launch);
 }
