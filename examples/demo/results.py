@@ -1,4 +1,4 @@
-"""What the demo found: the rows of the table, and the files it leaves behind."""
+"""What the demo found, as plain data: the rows of its table, and a continuation to show."""
 
 from collections.abc import Sequence
 from statistics import median
