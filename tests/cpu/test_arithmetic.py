@@ -67,6 +67,7 @@ def every(step: int, low: float, high: float) -> Tensor:
     return torch.arange(ends[0], ends[1], step, dtype=torch.int32).view(torch.float32)
 
 
+@pytest.mark.slow
 def test_exp_is_right_to_a_unit_in_the_last_place(arithmetics: list[Arithmetic]) -> None:
     x = torch.cat([every(97, math.log(2**-126), -1e-30), torch.linspace(0, 88, 100_001)])
     exact = x.double().exp()

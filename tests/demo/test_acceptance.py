@@ -28,6 +28,8 @@ from rdk_cuda.calibration.recording.windows import Window
 from rdk_cuda.cli.models import Models
 from rdk_cuda.evaluation.acceptance import measure_acceptance
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_acceptance_of_every_method_equals_brute_force(tiny: Models, temperature: float) -> None:

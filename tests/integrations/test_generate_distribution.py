@@ -114,6 +114,7 @@ def test_samples_have_the_library_s_distribution(options: dict[str, Any]) -> Non
     assert p_value(samples(options), options) > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_the_options_differ_from_each_other() -> None:
     """Or else the tests above could not tell."""
     observed = samples(PLAIN)
@@ -128,6 +129,7 @@ def test_control_processors_that_do_not_see_the_drafts_are_caught(
     assert p_value(samples(PENALISED), PENALISED) < CAUGHT
 
 
+@pytest.mark.slow
 def test_control_a_temperature_behind_the_warpers_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -324,6 +324,7 @@ def _damage(content: bytes, random: Random) -> bytes:
     return bytes(damaged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", range(len(WHOLE)))
 def test_thousands_of_damaged_files_raise_nothing_else(tmp_path: Path, form: int) -> None:
     others = set()

@@ -35,7 +35,6 @@ SLOW_IN_THE_EMULATOR = {
     "test_a_token_of_the_smallest_mass_can_be_drawn",
     "test_a_token_that_the_target_forbids_is_never_put_out",
     "test_any_batch",
-    "test_four_thousand_sequences",
     "test_large_vocabularies",
     "test_only_the_first_max_draft_tokens_are_considered",
     "test_ten_thousand_draws",

@@ -78,6 +78,7 @@ def test_batch_sizes(lengths: list[int]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_four_thousand_sequences() -> None:
     """Fewer than 5 in 10,000 may differ, each at a boundary within 1e-5 (section 5)."""
     batch = generators.batch(

@@ -17,7 +17,8 @@ from rdk_cuda.integrations.cupy import nvrtc
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 HEADERS = [CSRC / "params.h", *sorted((CSRC / "cuda").glob("*.h"))]
-HEADERS = [path for path in HEADERS if path.name != "start.h"]
+FOR_THE_HOST = ("plan.h", "start.h", "workspace.h")
+HEADERS = [path for path in HEADERS if path.name not in FOR_THE_HOST]
 STRUCT = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
 MEMBER = re.compile(r"^  (?!using|static|return)[\w:<> *]+[ *](\w+)(?:\[\d+\])?;", re.MULTILINE)
 

@@ -183,6 +183,7 @@ def test_a_file_of_something_else_is_left_alone(
     assert "needs a file to write to" in refusal(capsys, *TINY, "--output", file / "below.json")
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
     output = tmp_path / "rows.json"
     long = ("--device", "cpu", "--preset", "tiny", "--repeats", "1000000", "--seconds", "0.5")

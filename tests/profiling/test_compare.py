@@ -137,6 +137,7 @@ def test_a_second_run_appends_and_both_have_their_tables(
     assert text.count(options) == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
     output = tmp_path / "rows.json"
     long = (*TINY[:4], "--repeats", "1000000", "--seconds", "0.5", "--peers", "eager")

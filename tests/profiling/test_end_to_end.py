@@ -86,6 +86,7 @@ def test_accepted_lengths_are_those_of_the_committed_calibration() -> None:
     assert 4 > full > virtual > pruned > 0
 
 
+@pytest.mark.slow
 def test_as_many_drafts_are_accepted_as_was_asked_for_whoever_samples() -> None:
     for accepted_length in (0.5, 1.5, 3.0):
         steps = tiny_steps(accepted_length)
@@ -119,6 +120,7 @@ def test_serving_models_have_the_layers_of_llama_3_1_8b() -> None:
     assert weights == 218_112_000 + (8 + 1) * 4096
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_finished_batches(tmp_path: Path) -> None:
     output = tmp_path / "rows.json"
     process = interruptible.start(

@@ -66,6 +66,7 @@ HERE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acceptance", ACCEPTANCES)
 @pytest.mark.parametrize(("name", "sampler"), HERE)
 def test_peers_that_run_here_are_right(name: str, sampler: str, acceptance: str) -> None:
@@ -74,6 +75,7 @@ def test_peers_that_run_here_are_right(name: str, sampler: str, acceptance: str)
     assert verdict(peer.make(affinity), affinity, step).wrong is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acceptance", ACCEPTANCES)
 @pytest.mark.parametrize(
     ("make", "packages", "rule"),

@@ -27,6 +27,7 @@ def run() -> DecodingRun:
     return decoding_run.prepare(OPTIONS)
 
 
+@pytest.mark.slow
 def test_the_decoder_marks_everything_that_the_legend_has(
     run: DecodingRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,7 @@ def test_the_decoder_marks_everything_that_the_legend_has(
     assert set(payloads["draft"]) <= {1, 2}
 
 
+@pytest.mark.slow
 def test_torch_profile_shows_where_a_step_goes(
     run: DecodingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +107,7 @@ def test_launches_can_be_rehearsed_without_a_gpu(tmp_path: Path) -> None:
     assert operators == ["draft", "verify", "verify", "redistribute", "gather_logits"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("module", ["one_launch", "decoding_run", "torch_profile"])
 def test_without_a_gpu_they_say_so_in_one_line(module: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from .strategies import (
     draft_arguments,
     examples,
 )
+
+pytestmark = pytest.mark.slow
 
 
 @examples

@@ -47,6 +47,8 @@ from tests.calibration.markov_pair import (
 from tests.calibration.test_methods import OPTIONS
 from tests.integrations.pair import padded, pruned, target
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RANDOM = torch.Generator().manual_seed(5)
 SIZE = 9

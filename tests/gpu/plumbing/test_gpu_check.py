@@ -235,6 +235,7 @@ def test_an_archive_is_no_larger_than_may_be_handed_back(
     assert f"{path}, without {tmp_path.name}/noise\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_archive_without_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
