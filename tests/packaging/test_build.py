@@ -55,7 +55,9 @@ def test_setup_py_install(built: tuple[Path, str], tmp_path: Path) -> None:
 
 def test_the_operators_import_where_only_torch_is_installed(tmp_path: Path) -> None:
     """`setup.py install` brings no dependencies; what needs one says which."""
-    blocked = "import sys; sys.modules.update(dict.fromkeys(('safetensors', 'numpy', 'sklearn')))"
+    blocked = (
+        "import sys; sys.modules.update(dict.fromkeys(('safetensors', 'numpy', 'sklearn', 'nvtx')))"
+    )
     code = f"""{blocked}
 import torch, rdk_cuda
 from rdk_cuda import calibration, decoding
