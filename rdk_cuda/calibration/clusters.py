@@ -14,14 +14,14 @@ from .heads import check_head
 
 __all__ = ["cluster_pruned_tokens"]
 
-_BLOCK_ROWS = 1 << 12  # of the head, that are taken to the metric at a time
-_MOST_SEEDED = 1 << 14  # rows among which centres are sought: 64 of 24,000 took two minutes
+_BLOCK_ROWS = 1 << 12  # of the head that are transformed at a time
+_MOST_SEEDED = 1 << 14  # rows that centres are chosen from; 64 out of 24,000 took two minutes
 
 
 def cluster_pruned_tokens(
     weight: Tensor,
     vocabulary: Vocabulary,
-    prior: Tensor,
+    mean_probs: Tensor,
     count: int,
     *,
     hidden_second_moment: Tensor | None = None,
@@ -32,13 +32,13 @@ def cluster_pruned_tokens(
     For a cluster with weights w, Jensen's inequality gives away, to second order in the logits,
     half of their variance under w. With `M = E[x x^T]` the mean of that over hidden states is at
     most `1/2 sum_c w_c (h_c - h)^T M (h_c - h)`, h the virtual row. Weighted by the mass of the
-    clusters this is the objective of k-means, with the prior as weights and M as metric.
+    clusters this is the objective of k-means, with `mean_probs` as weights and M as metric.
 
     Args:
         weight: `[V_t, d]`, the drafter's full head, one row for each target token.
-        prior: `[V_t]`, mean target probabilities, non-negative, positive for some pruned token.
-        count: the number of clusters wanted, 0 to the number of pruned tokens. There are fewer
-            if fewer rows are distinct.
+        mean_probs: `[V_t]`, the target's, non-negative, positive for some pruned token.
+        count: how many clusters, 0 to the number of pruned tokens. There are fewer if there are
+            fewer distinct rows.
         hidden_second_moment: `[d, d]`, M, positive semi-definite; the identity if absent.
         seed: of k-means. The same arguments give the same clusters.
 
@@ -59,7 +59,7 @@ def cluster_pruned_tokens(
     """
     name, size, pruned = "cluster_pruned_tokens", vocabulary.target_size, vocabulary.pruned
     check_head(name, weight, None, vocabulary)
-    mass = token_masses(f"{name}: prior", prior, (size,))[pruned]
+    mass = token_masses(f"{name}: mean_probs", mean_probs, (size,))[pruned]
     if not 0 <= count <= pruned.numel():
         raise ValueError(
             f"{name}: count is {count}; needs 0 to the number of pruned tokens, {pruned.numel()}"
@@ -68,7 +68,7 @@ def cluster_pruned_tokens(
     if count == 0:
         return clusters
     if not mass.sum() > 0:
-        raise ValueError(f"{name}: prior is 0 for every pruned token; needs mass to weigh them by")
+        raise ValueError(f"{name}: mean_probs is 0 for all pruned tokens; needs some above 0")
     try:
         from sklearn.cluster import KMeans, kmeans_plusplus
         from sklearn.exceptions import ConvergenceWarning
@@ -96,7 +96,7 @@ def cluster_pruned_tokens(
         )
     kmeans = KMeans(count, init=start, n_init=1, max_iter=100, random_state=seed, copy_x=False)
     with warnings.catch_warnings():
-        # Said of fewer distinct rows than clusters, which is no fault, and means fewer clusters.
+        # It warns of fewer distinct rows than clusters, which only means fewer clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels = kmeans.fit(points.numpy(), sample_weight=mass.numpy()).labels_
     clusters[pruned] = torch.from_numpy(labels).unique(return_inverse=True)[1]

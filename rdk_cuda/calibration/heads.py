@@ -8,7 +8,10 @@ from torch import Tensor
 from ..affinity import Affinity
 from ..vocabulary import Vocabulary
 
-__all__ = ["prune_head"]
+__all__ = ["FullHead", "check_head", "prune_head"]
+
+FullHead = tuple[Tensor, Tensor | None]
+"""A drafter's own LM head: weight `[V_t, d]`, and bias `[V_t]` or None."""
 
 
 def prune_head(

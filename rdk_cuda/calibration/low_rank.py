@@ -1,4 +1,4 @@
-"""A head whose pruned rows are kept after all, at low rank: the rival of virtual tokens.
+"""A head that keeps the pruned rows at low rank: the alternative to virtual tokens.
 
 Relatives: SVD-softmax (Shim et al., NeurIPS 2017) previews all logits at low rank and computes the
 likeliest exactly; SlimSpec (arXiv:2605.10453) trains a drafter with a head of low rank.
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..affinity.masses import token_masses
 from ..vocabulary import Vocabulary
-from .drafter import FullHead
-from .heads import check_head
+from .heads import FullHead, check_head
 
 __all__ = ["LowRankHead", "low_rank_head", "screened_tokens"]
 
@@ -94,24 +93,24 @@ def low_rank_head(
     second_moment: Tensor,
     rank: int,
     *,
-    prior: Tensor | None = None,
+    mean_probs: Tensor | None = None,
 ) -> LowRankHead:
     """Replaces the pruned rows by the closest ones of rank r, as hidden states see them.
 
     Of all matrices of rank r, `left @ right` has the least mean squared error of the logits,
-    `sum_c prior_c E[((h_c - left_c right) . x)^2]`: the truncated SVD (Eckart and Young, 1936) of
-    `diag(prior)^(1/2) H M^(1/2)` with `M = E[x x^T]`, taken back. The SVD is had from a
+    `sum_c mu_c E[((h_c - left_c right) . x)^2]`: the truncated SVD (Eckart and Young, 1936) of
+    `diag(mu)^(1/2) H M^(1/2)` with `M = E[x x^T]`, taken back. The SVD is had from a
     `[d, d]` Gram matrix, which is summed in blocks in float64.
 
     Args:
         full_head: weight `[V_t, d]` and bias `[V_t]` or None; the bias stays exact.
         second_moment: `[d, d]`, M, positive semi-definite.
         rank: 1 to d.
-        prior: `[V_t]`, how much the logits of each token matter; all alike if absent.
+        mean_probs: `[V_t]`, how much the logits of each token matter; all alike if absent.
 
     Raises:
-        ValueError: shapes that disagree, no pruned token, a rank out of range, or a prior that is
-            0 for all pruned tokens.
+        ValueError: shapes that disagree, no pruned token, a rank out of range, or mean_probs
+            that are 0 for all pruned tokens.
 
     Example:
         >>> weight = torch.tensor([[1.0, 2.0], [1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
@@ -129,11 +128,11 @@ def low_rank_head(
             f"low_rank_head: rank is {rank} and {pruned.numel()} tokens are pruned; needs a rank "
             f"of 1 to d = {width} and at least one pruned token"
         )
-    if prior is None:
-        prior = torch.ones(vocabulary.target_size, dtype=torch.float32, device="cpu")
-    mass = token_masses("low_rank_head: prior", prior, (vocabulary.target_size,))[pruned]
+    if mean_probs is None:
+        mean_probs = torch.ones(vocabulary.target_size, dtype=torch.float32, device="cpu")
+    mass = token_masses("low_rank_head: mean_probs", mean_probs, (vocabulary.target_size,))[pruned]
     if not mass.sum() > 0:
-        raise ValueError("low_rank_head: prior is 0 for every pruned token; needs mass to weigh by")
+        raise ValueError("low_rank_head: mean_probs is 0 for all pruned tokens; needs some above 0")
     metric, inverse = _metric(second_moment, width)
     gram = torch.zeros(width, width, dtype=torch.float64, device="cpu")
     for rows, share in zip(pruned.split(_BLOCK_ROWS), mass.split(_BLOCK_ROWS), strict=True):
@@ -154,12 +153,12 @@ def low_rank_head(
 
 @torch.no_grad()
 def screened_tokens(head: LowRankHead, hidden: Tensor, count: int) -> Tensor:
-    """The pruned tokens that look likeliest at low rank, to be named as dynamic tokens.
+    """The pruned tokens that look likeliest at low rank, for use as dynamic tokens.
 
-    Their exact logits are then `gather_logits(hidden, weight, tokens, bias)` of the full head. This
-    is the preview of SVD-softmax, as a choice of dynamic tokens. It needs the hidden state of
-    the position that is drafted, so it is no source of dynamic tokens for a decoder by itself,
-    which knows only the context.
+    `gather_logits(hidden, weight, tokens, bias)` of the full head then gives their exact logits.
+    This is the preview of SVD-softmax as a choice of dynamic tokens. It needs the hidden state of
+    the position to be drafted, so it is not by itself a source of dynamic tokens for a decoder,
+    which passes only the context.
 
     Args:
         hidden: `[n, d]`.

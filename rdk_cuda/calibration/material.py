@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..dynamic_tokens import SuccessorCounts
-from .drafter import FullHead
+from .heads import FullHead
 from .recording import Recording
 
 __all__ = ["Material", "Options", "successor_counts"]
@@ -19,12 +19,12 @@ class Options:
     """How large drafters may be, and how much is looked at to build them.
 
     Attributes:
-        virtual: K, virtual tokens at most.
-        dynamic: C, dynamic columns of a row at most.
-        recent: how many of them tokens of the context have for their own.
-        window: from how many of the last tokens of the context they are taken.
-        entries: of a row of similarities.
-        samples: how many are looked at where a method compares candidates.
+        virtual: K, the most virtual tokens.
+        dynamic: C, the most dynamic columns of a row.
+        recent: how many of those columns are reserved for tokens of the context.
+        window: how many of the last tokens of the context these are taken from.
+        entries: the most entries in a row of similarities.
+        samples: how many samples candidates are compared on.
         seed: of the clusters.
 
     Raises:
@@ -52,7 +52,7 @@ class Material:
     Attributes:
         recording: of target and drafter on the calibration text.
         full_head: the drafter's own, `[V_t, d]` and `[V_t]` or None.
-        counts: which token follows which, or None: no successors among the dynamic tokens.
+        counts: which token follows which. None: dynamic tokens include no successors.
     """
 
     recording: Recording
@@ -66,17 +66,16 @@ def successor_counts(
     """Which token follows which: in a text, and by the target's probabilities on the samples.
 
     Args:
-        documents: token ids; as much text as there is, since no model reads it here.
+        documents: token ids. Give all the text there is, since no model reads it here.
         max_pairs: as `SuccessorCounts`.
     """
     counts = SuccessorCounts(recording.counts.numel(), max_pairs)
     for document in documents:
         counts.add(document)
     samples = recording.samples
-    after_something = samples.contexts[:, -1] >= 0
-    some = samples.select(after_something)
-    if len(some):
-        probs = some.target_probs(samples.temperatures[0])[:, :_SUCCESSOR_TARGETS]
-        targets = some.targets[:, :_SUCCESSOR_TARGETS]
-        counts.add_probs(some.contexts[:, -1], targets, probs)
+    samples = samples.select(samples.contexts[:, -1] >= 0)
+    if len(samples):
+        probs = samples.target_probs(samples.temperatures[0])[:, :_SUCCESSOR_TARGETS]
+        targets = samples.targets[:, :_SUCCESSOR_TARGETS]
+        counts.add_probs(samples.contexts[:, -1], targets, probs)
     return counts

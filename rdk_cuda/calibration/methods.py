@@ -15,18 +15,12 @@ from ..dynamic_tokens import CombinedTokens, SuccessorTable, recent_and_successo
 from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
 from .drafter import FullHead, PrunedDrafter
-from .heads import prune_head
 from .low_rank import low_rank_head
 from .material import Material, Options
 from .moments import second_moment
 from .offsets import calibrate_offsets, with_offsets
 from .recording.samples import Samples
-from .tuning import (
-    hurts,
-    tune,
-    tuned_covariance,
-    tuned_first_order,
-)
+from .tuning import hurts, tune, tuned_covariance, tuned_first_order
 from .virtual import refine_virtual, virtual_drafter
 
 __all__ = [
@@ -44,7 +38,6 @@ __all__ = [
     "Pruning",
 ]
 
-
 FULL, PRUNED = "full drafter", "pruned drafter"
 FIRST_ORDER, SECOND_MOMENT, COVARIANCE = "first-order RDK", "RDK, E[p pᵀ]", "RDK, covariance"
 LOW_RANK = "low-rank head"
@@ -54,13 +47,13 @@ RECOMMENDED = "virtual+dynamic"
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """A drafter and how it came about.
+    """A drafter and how it was made.
 
     Attributes:
         name: one of `METHODS`, or FULL.
         keep: the share of the vocabulary that its head keeps.
-        tuned: what was chosen on the calibration text, in words; empty where nothing is.
-        rank: of a low-rank head, whose `drafter` has the matrix that it makes.
+        tuned: what was chosen on the calibration text, in words; empty if nothing was.
+        rank: of a low-rank head. The `drafter` then has the full matrix that the factors make.
     """
 
     name: str
@@ -75,7 +68,7 @@ class Method:
 
     @classmethod
     def full(cls, full_head: FullHead) -> Method:
-        """The drafter as it is."""
+        """The drafter before any pruning."""
         everything = Vocabulary.identity(full_head[0].shape[0])
         drafter = PrunedDrafter(everything, Affinity.intersection(everything), *full_head)
         return cls(FULL, 1.0, drafter)
@@ -87,7 +80,7 @@ class Pruning:
     Args:
         material: what they are built from.
         vocabulary: the tokens that the head keeps.
-        options: sizes.
+        options: how large they may be.
 
     Raises:
         ValueError: a vocabulary of another size than the recording's.
@@ -116,8 +109,8 @@ class Pruning:
         """One of `METHODS`, calibrated for a temperature.
 
         Args:
-            temperature: a recorded one, or 0 for greedy decoding: then the method is calibrated
-                for the lowest recorded one, and only used where it does not hurt.
+            temperature: a recorded one, or 0 for greedy decoding. A greedy method is calibrated for
+                the lowest recorded temperature, and is used only if it does not hurt.
 
         Raises:
             ValueError: an unknown method, or a temperature that was not recorded.
@@ -141,35 +134,34 @@ class Pruning:
         drafter, tuned = build(self, lowest)
         candidates = [(tuned, drafter)]
         if drafter.dynamic_tokens is not None:
-            named = replace(self.plain, dynamic_tokens=drafter.dynamic_tokens)
-            candidates.append(("virtual tokens off when greedy", named))
+            without_virtual = replace(self.plain, dynamic_tokens=drafter.dynamic_tokens)
+            candidates.append(("virtual tokens off when greedy", without_virtual))
         candidates.append(("off when greedy", self.plain))
         best = tune(candidates, self.samples, self.full_head, 0.0)
         return best.drafter, best.label
 
     @property
     def rank(self) -> int:
-        """Of the low-rank head: an eighth of the width."""
+        """The low-rank head's, an eighth of the width."""
         return max(1, self.full_head[0].shape[1] // 8)
 
     # What several methods need.
 
     @cached_property
     def samples(self) -> Samples:
-        """Those that candidates are compared on: evenly spaced."""
+        """Evenly spaced samples, on which candidates are compared."""
         samples = self.material.recording.samples
         step = max(1, -(-len(samples) // self.options.samples))
         return samples.select(torch.arange(0, len(samples), step, device="cpu"))
 
     @cached_property
     def plain(self) -> PrunedDrafter:
-        """No redistribution."""
-        head = prune_head(*self.full_head, self.vocabulary)
-        return PrunedDrafter(self.vocabulary, Affinity.intersection(self.vocabulary), *head)
+        """The pruned drafter without redistribution."""
+        return PrunedDrafter.plain(self.full_head, self.vocabulary)
 
     @cached_property
     def clusters(self) -> Tensor:
-        """`[V_t]`, of the pruned tokens."""
+        """`[V_t]`, the cluster of each pruned token; -1 for kept ones."""
         recording = self.material.recording
         return cluster_pruned_tokens(
             self.full_head[0],
@@ -182,7 +174,7 @@ class Pruning:
 
     @cached_property
     def dynamic_tokens(self) -> CombinedTokens:
-        """Recent tokens, then successors of the last one."""
+        """Recent tokens, then successors of the last token."""
         options = self.options
         return recent_and_successors(
             self.vocabulary,
@@ -194,30 +186,30 @@ class Pruning:
 
     @cached_property
     def successors(self) -> SuccessorTable | None:
-        """The likeliest pruned successors of each token."""
+        """The likeliest pruned successors of each token, if any were counted."""
         if self.material.counts is None:
             return None
         width = min(self.options.dynamic, self.vocabulary.target_size)
         return SuccessorTable.from_counts(self.material.counts, self.vocabulary, width)
 
-    def prior(self, temperature: float) -> Tensor:
+    def mean_probs(self, temperature: float) -> Tensor:
         """`[V_t]`, the target's mean probabilities."""
         return self.material.recording.mean_probs_at(temperature)
 
     def pruned_mass(self, temperature: float) -> float:
-        """What the target gives to pruned tokens: 0 also where its probabilities underflow."""
-        return float(self.prior(temperature)[self.vocabulary.pruned].sum())
+        """What the target gives to pruned tokens; 0 also if its probabilities underflow."""
+        return float(self.mean_probs(temperature)[self.vocabulary.pruned].sum())
 
     def virtual(self, temperature: float, *, dynamic: bool) -> PrunedDrafter:
-        """Virtual tokens with calibrated offsets; `plain` where there is nothing to stand for."""
-        first = self.material.recording.temperatures[0]  # clusters are weighed at it
+        """Virtual tokens with calibrated offsets; `plain` if pruned tokens have no mass."""
+        first = self.material.recording.temperatures[0]  # the one that clusters are weighted at
         if not min(self.pruned_mass(first), self.pruned_mass(temperature)) > 0:
             return self.plain
         drafter = virtual_drafter(
             self.full_head,
             self.vocabulary,
             self.clusters,
-            self.prior(temperature),
+            self.mean_probs(temperature),
             dynamic_tokens=self.dynamic_tokens if dynamic else None,
         )
         offsets = calibrate_offsets(
@@ -244,17 +236,17 @@ def _virtual(pruning: Pruning, temperature: float) -> Built:
 
 
 def _recommended(pruning: Pruning, temperature: float) -> Built:
-    """Virtual beside dynamic tokens, refined if that helps, and each only where it helps.
+    """Virtual and dynamic tokens together, each only if it helps, and refined if that helps.
 
-    Dynamic tokens that hurt alone are left out first: virtual ones may help without them. They
-    have to hurt by more than chance, as they bring the drafter's own logits: on 1,536 positions of
-    text that the target knew (demo models, T = 0.7, 25 % kept) they seemed to cost 0.0001 +-
-    0.0002, and on other text they are worth 0.004.
+    Dynamic tokens that hurt on their own are dropped first, since virtual tokens may help without
+    them. They must hurt by more than chance, because their logits are the drafter's own: on 1,536
+    positions of text that the target knew (demo models, T = 0.7, 25 % kept) they seemed to cost
+    0.0001 +- 0.0002, while on other text they gain 0.004.
     """
     recorded, full_head = pruning.material.recording.samples, pruning.full_head
-    named = _dynamic(pruning, temperature)[0]
-    dynamic = not hurts(named, pruning.plain, pruning.samples, full_head, temperature)
-    alone = ("virtual tokens off", named) if dynamic else ("off", pruning.plain)
+    with_dynamic = _dynamic(pruning, temperature)[0]
+    dynamic = not hurts(with_dynamic, pruning.plain, pruning.samples, full_head, temperature)
+    alone = ("virtual tokens off", with_dynamic) if dynamic else ("off", pruning.plain)
     prefix = "" if dynamic else "dynamic tokens off, "
 
     def candidates() -> Iterator[tuple[str, PrunedDrafter]]:
@@ -272,12 +264,12 @@ def _recommended(pruning: Pruning, temperature: float) -> Built:
 
 
 def _first_order(pruning: Pruning, temperature: float) -> Built:
-    """As the paper has it: no token keeps its own mass."""
+    """As in the paper: no token keeps a share of its own mass."""
     best = tuned_first_order(
         pruning.samples,
         pruning.full_head,
         pruning.vocabulary,
-        pruning.prior(temperature),
+        pruning.mean_probs(temperature),
         temperature,
         keeps=(0.0,),
     )
@@ -304,7 +296,7 @@ def _low_rank(pruning: Pruning, temperature: float) -> Built:
         pruning.vocabulary,
         pruning.material.recording.hidden_second_moment,
         pruning.rank,
-        prior=pruning.prior(temperature),
+        mean_probs=pruning.mean_probs(temperature),
     )
     everything = Vocabulary.identity(pruning.vocabulary.target_size)
     affinity = Affinity.intersection(everything)
@@ -312,7 +304,7 @@ def _low_rank(pruning: Pruning, temperature: float) -> Built:
 
 
 def described(drafter: PrunedDrafter) -> str:
-    """How many virtual tokens are on, for example `48 of 64 virtual tokens`."""
+    """How many virtual tokens are used, for example `48 of 64 virtual tokens`."""
     bias = drafter.affinity.bias[drafter.vocabulary.draft_size :]
     on = int((bias > -math.inf).sum())
     return f"{on} of {bias.numel()} virtual tokens"

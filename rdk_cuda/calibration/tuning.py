@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -13,9 +13,7 @@ from torch import Tensor
 from ..affinity import Affinity
 from ..affinity.masses import token_masses
 from ..vocabulary import Vocabulary
-from .drafter import FullHead, PrunedDrafter, sampled_acceptance
-from .heads import prune_head
-from .pairs import acceptance, draft_pairs, redistributed
+from .drafter import FullHead, PrunedDrafter, sampled_acceptance, sampled_draft_probs
 from .recording.samples import Samples
 
 __all__ = ["TauAndKeep", "Tuned", "hurts", "tune", "tuned_covariance", "tuned_first_order"]
@@ -48,10 +46,10 @@ def tune(
     full_head: FullHead,
     temperature: float,
 ) -> Tuned[Label]:
-    """The candidate that the target accepts most, the first of equals.
+    """The candidate that the target accepts most often; on a tie, the first.
 
     Args:
-        candidates: labelled drafters. They may be made one at a time; two are held at most.
+        candidates: drafters with labels. They may be made one at a time; at most two are held.
         full_head: for the logits of dynamic tokens.
 
     Raises:
@@ -70,29 +68,26 @@ def tune(
 
 def hurts(
     drafter: PrunedDrafter,
-    beside: PrunedDrafter,
+    other: PrunedDrafter,
     samples: Samples,
     full_head: FullHead,
     temperature: float,
 ) -> bool:
-    """Whether the target accepts less of a drafter than of another, by more than chance.
+    """Whether the target accepts less of a drafter than of another one, by more than chance.
 
-    More than two standard errors between documents, whose positions are alike: of equal drafters
-    one of about 40 is said to hurt. A single document shows nothing about others, and decides
-    nothing. A drafter that differs nowhere is said to hurt: it is not worth its cost.
-
-    Args:
-        beside: what it is compared with, position by position.
-        full_head: for the logits of dynamic tokens.
+    That is a loss of more than two standard errors between documents, since the positions of a
+    document are alike. Of equal drafters about one in 40 seems to hurt. A single document says
+    nothing about others, so it decides nothing. A drafter that makes no difference anywhere counts
+    as hurting: it is not worth its cost.
 
     Raises:
         ValueError: a temperature that was not recorded.
     """
-    rates = (
+    expected, found = (
         sampled_acceptance(samples, one, full_head, temperature).double()
-        for one in (beside, drafter)
+        for one in (other, drafter)
     )
-    loss = next(rates) - next(rates)
+    loss = expected - found
     if not bool(loss.any()):
         return True
     members, place = samples.documents.unique(return_inverse=True)
@@ -111,15 +106,12 @@ def tuned_covariance(
     vocabulary: Vocabulary,
     omega: Tensor,
     temperature: float,
-    *,
-    keeps: Sequence[float] = KEEPS,
 ) -> Tuned[TauAndKeep]:
-    """Exact RDK (arXiv:2506.03206) with the tau and keep that the target accepts most.
+    """Exact RDK (arXiv:2506.03206) with the tau and keep that the target accepts most often.
 
     Args:
-        omega: as for `Affinity.covariance`, such as `second_moment`. Tau is searched from ten
-            times the largest similarity of its rows down to a tenth of the smallest.
-        keeps: what is tried.
+        omega: as for `Affinity.covariance`, for example from `second_moment`. Tau is searched from
+            ten times the largest similarity of its rows down to a tenth of the smallest.
     """
     if omega.layout == torch.strided:
         rows = omega[vocabulary.kept]
@@ -129,15 +121,11 @@ def tuned_covariance(
         peaks = torch.zeros(vocabulary.target_size, dtype=matrix.dtype, device="cpu")
         peaks = peaks.scatter_reduce(0, matrix.indices()[0], matrix.values(), "amax")
         peaks = peaks[vocabulary.kept]
-    return _tuned(
-        samples,
-        full_head,
-        vocabulary,
-        temperature,
-        keeps=keeps,
-        scales=peaks,
-        sampler=lambda tau, keep: Affinity.covariance(vocabulary, omega, tau, keep=keep),
-    )
+
+    def sampler(tau: float, keep: float) -> Affinity:
+        return Affinity.covariance(vocabulary, omega, tau, keep=keep)
+
+    return _tuned(samples, full_head, vocabulary, temperature, KEEPS, peaks, sampler)
 
 
 def tuned_first_order(
@@ -149,24 +137,21 @@ def tuned_first_order(
     *,
     keeps: Sequence[float] = KEEPS,
 ) -> Tuned[TauAndKeep]:
-    """First-order RDK (arXiv:2506.03206) with the tau and keep that the target accepts most.
+    """First-order RDK (arXiv:2506.03206) with the tau and keep that the target accepts most often.
 
     Args:
         mean_probs: `[V_t]`, as for `Affinity.first_order`. Tau is searched around `mu_i / V_t`,
             where half of a row is uniform.
-        keeps: what is tried. The paper keeps nothing: `(0.0,)`.
+        keeps: the values to try. The paper keeps nothing: `(0.0,)`.
     """
     size = vocabulary.target_size
     mean = token_masses("tuned_first_order: mean_probs", mean_probs, (size,))
-    return _tuned(
-        samples,
-        full_head,
-        vocabulary,
-        temperature,
-        keeps=keeps,
-        scales=mean[vocabulary.kept] / mean.sum() / size,
-        sampler=lambda tau, keep: Affinity.first_order(vocabulary, mean, tau, keep=keep),
-    )
+    scales = mean[vocabulary.kept] / mean.sum() / size
+
+    def sampler(tau: float, keep: float) -> Affinity:
+        return Affinity.first_order(vocabulary, mean, tau, keep=keep)
+
+    return _tuned(samples, full_head, vocabulary, temperature, keeps, scales, sampler)
 
 
 def _tuned(
@@ -174,22 +159,23 @@ def _tuned(
     full_head: FullHead,
     vocabulary: Vocabulary,
     temperature: float,
-    *,
     keeps: Sequence[float],
     scales: Tensor,
     sampler: Callable[[float, float], Affinity],
 ) -> Tuned[TauAndKeep]:
-    """Decades of tau around the scales, then halves, quarters and eighths around the best."""
-    plain = PrunedDrafter(
-        vocabulary, Affinity.intersection(vocabulary), *prune_head(*full_head, vocabulary)
-    )
-    pairs = draft_pairs(samples, plain, full_head, temperature)
-    alone = redistributed(pairs, plain.affinity)
+    """Tries decades of tau around the scales, then halves, quarters and eighths of the best."""
+    plain = PrunedDrafter.plain(full_head, vocabulary)
+    target_probs = samples.target_probs(temperature)
+    kept = sampled_draft_probs(samples, plain, full_head, temperature)
 
     def rated(exponent: float) -> tuple[float, float, float]:
         """Acceptance, exponent and keep; q is linear in keep."""
-        spread = redistributed(pairs, sampler(10**exponent, 0.0))
-        rates = [acceptance(pairs.target_probs, spread.lerp(alone, keep)) for keep in keeps]
+        drafter = replace(plain, affinity=sampler(10**exponent, 0.0))
+        spread = sampled_draft_probs(samples, drafter, full_head, temperature)
+        rates = [
+            float(torch.minimum(target_probs, spread.lerp(kept, keep)).sum(1).double().mean())
+            for keep in keeps
+        ]
         best = max(range(len(keeps)), key=rates.__getitem__)
         return rates[best], exponent, keeps[best]
 
@@ -206,6 +192,5 @@ def _tuned(
         around = [best, rated(best[1] - step), rated(best[1] + step)]
         best = max(around, key=lambda one: one[0])
     rate, exponent, keep = best
-    affinity = sampler(10**exponent, keep)
-    drafter = PrunedDrafter(vocabulary, affinity, plain.weight, plain.bias)
+    drafter = replace(plain, affinity=sampler(10**exponent, keep))
     return Tuned(TauAndKeep(10**exponent, keep), drafter, rate)

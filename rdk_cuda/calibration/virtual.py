@@ -33,7 +33,7 @@ def virtual_drafter(
     full_head: FullHead,
     vocabulary: Vocabulary,
     clusters: Tensor,
-    prior: Tensor,
+    mean_probs: Tensor,
     *,
     temperature: float = 1.0,
     offset: float | Tensor | Sequence[float] = 0.0,
@@ -44,25 +44,25 @@ def virtual_drafter(
     Args:
         full_head: of the drafter, weight `[V_t, d]` and bias `[V_t]` or None.
         clusters: `[V_t]`, from `cluster_pruned_tokens`.
-        prior: `[V_t]`, mean target probabilities. The distribution within a cluster is
-            `prior^(1 / temperature)`. Means of probabilities that were taken at the temperature of
-            use are better, and need no sharpening: temperature 1.
-        temperature: what the prior is to be sharpened by.
+        mean_probs: `[V_t]`, the target's. The distribution within a cluster is proportional to
+            `mean_probs^(1 / temperature)`. It is better to take the means at the temperature of
+            use; then they need no sharpening, and `temperature` is 1.
+        temperature: what `mean_probs` are sharpened by.
         offset: a number or `[K]`, added to the bias (`calibrate_offsets`).
-        dynamic_tokens: what the drafter can draft besides.
+        dynamic_tokens: a source of dynamic tokens for the drafter.
 
     Raises:
         ValueError: as `Affinity.virtual_tokens` and `prune_head`.
 
     Example:
         >>> weight = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 4.0]])
-        >>> clusters, prior = torch.tensor([-1, 0, 0]), torch.tensor([2.0, 1.0, 1.0])
-        >>> drafter = virtual_drafter((weight, None), Vocabulary([0], 3), clusters, prior)
+        >>> clusters, mean_probs = torch.tensor([-1, 0, 0]), torch.tensor([2.0, 1.0, 1.0])
+        >>> drafter = virtual_drafter((weight, None), Vocabulary([0], 3), clusters, mean_probs)
         >>> drafter.weight[1], drafter.affinity.bias[1]
         (tensor([0., 3.]), tensor(0.6931))
     """
     affinity = Affinity.virtual_tokens(
-        vocabulary, clusters, prior, temperature=temperature, offset=offset
+        vocabulary, clusters, mean_probs, temperature=temperature, offset=offset
     )
     head = prune_head(*full_head, vocabulary, virtual=affinity)
     return PrunedDrafter(vocabulary, affinity, *head, dynamic_tokens)

@@ -175,7 +175,7 @@ def calibrated(
         setting,
         plain,
         method,
-        pruning.vocabulary.coverage(pruning.prior(setting.temperature)),
+        pruning.vocabulary.coverage(pruning.mean_probs(setting.temperature)),
         None if method.drafter.dynamic_tokens is None else pruning.successors,
         pruning.options,
     )

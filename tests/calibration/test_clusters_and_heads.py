@@ -30,7 +30,7 @@ def _clusters(vocabulary):
     return clusters
 
 
-def _bound_and_mass(prior, hidden, temperature):
+def _bound_and_mass(mean_probs, hidden, temperature):
     """Virtual logits with their bias, and the log-sum-exp of the members they stand for.
 
     `hidden` is `[D, n]`; both results are `[K, n]`.
@@ -38,7 +38,7 @@ def _bound_and_mass(prior, hidden, temperature):
     weight, bias = _head()
     vocabulary = _vocabulary()
     clusters = _clusters(vocabulary)
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, temperature=temperature)
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs, temperature=temperature)
     rows, constants = prune_head(weight, bias, vocabulary, virtual=affinity)
     virtual = (rows @ hidden + constants[:, None]) / temperature + affinity.bias[:, None]
     logits = (weight @ hidden + bias[:, None]) / temperature
@@ -48,8 +48,8 @@ def _bound_and_mass(prior, hidden, temperature):
 
 def test_the_head_is_the_kept_rows_then_the_weighted_means():
     (weight, bias), vocabulary = _head(), _vocabulary()
-    clusters, prior = _clusters(vocabulary), torch.rand(V_T).double()
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
+    clusters, mean_probs = _clusters(vocabulary), torch.rand(V_T).double()
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs)
     small_weight, small_bias = prune_head(weight, bias, vocabulary, virtual=affinity)
     assert list(small_weight.shape) == [20 + K, D]
     assert list(small_bias.shape) == [20 + K]
@@ -57,7 +57,7 @@ def test_the_head_is_the_kept_rows_then_the_weighted_means():
     assert torch.equal(small_bias[:20], bias[vocabulary.draft_ids])
     for c in range(K):
         members = clusters == c
-        w = prior[members] / prior[members].sum()
+        w = mean_probs[members] / mean_probs[members].sum()
         torch.testing.assert_close(small_weight[20 + c], w @ weight[members])
         torch.testing.assert_close(small_bias[20 + c], w @ bias[members])
 
@@ -74,8 +74,8 @@ def test_the_row_of_the_cold_mass_token_is_the_mean_under_its_prior():
 def test_a_virtual_token_that_is_off_has_a_row_of_zeros():
     (weight, _), vocabulary = _head(), _vocabulary()
     offset = torch.tensor([0.0, -math.inf, 0, 0, 0])
-    clusters, prior = _clusters(vocabulary), torch.rand(V_T)
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, offset=offset)
+    clusters, mean_probs = _clusters(vocabulary), torch.rand(V_T)
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs, offset=offset)
     rows, _ = prune_head(weight, None, vocabulary, virtual=affinity)
     assert rows[20:].any(1).tolist() == [True, False, True, True, True]
 
@@ -84,9 +84,9 @@ def test_a_virtual_token_that_is_off_has_a_row_of_zeros():
 def test_a_virtual_token_never_claims_more_than_the_mass_of_its_members(temperature):
     generator = torch.Generator().manual_seed(2)
     for _ in range(5):
-        prior = torch.rand(V_T, generator=generator).double() ** 4
+        mean_probs = torch.rand(V_T, generator=generator).double() ** 4
         hidden = torch.randn(D, 200, generator=generator).double() * 2
-        virtual, mass = _bound_and_mass(prior, hidden, temperature)
+        virtual, mass = _bound_and_mass(mean_probs, hidden, temperature)
         assert bool((virtual <= mass + 1e-6).all())  # the bias is float32
 
 
@@ -94,11 +94,11 @@ def test_a_virtual_token_never_claims_more_than_the_mass_of_its_members(temperat
 def test_the_bound_is_tight_when_the_members_follow_the_prior(temperature):
     weight, bias = _head()
     hidden = torch.randn(D, 1, generator=torch.Generator().manual_seed(3)).double() * 0.5
-    prior = (weight @ hidden[:, 0] + bias).softmax(0)
-    virtual, mass = _bound_and_mass(prior, hidden, temperature)
+    mean_probs = (weight @ hidden[:, 0] + bias).softmax(0)
+    virtual, mass = _bound_and_mass(mean_probs, hidden, temperature)
     torch.testing.assert_close(virtual, mass, rtol=0, atol=1e-6)
     # Not of itself: with other weights, or weights of another temperature, mass is lost.
-    for other in (torch.ones(V_T), prior.square()):
+    for other in (torch.ones(V_T), mean_probs.square()):
         virtual, _ = _bound_and_mass(other, hidden, temperature)
         assert float((mass - virtual).max()) > 0.1
 
@@ -106,9 +106,9 @@ def test_the_bound_is_tight_when_the_members_follow_the_prior(temperature):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_head_keeps_the_dtype_and_sums_in_float64(dtype):
     (weight, bias), vocabulary = _head(), _vocabulary()
-    clusters, prior = _clusters(vocabulary), torch.rand(V_T)
+    clusters, mean_probs = _clusters(vocabulary), torch.rand(V_T)
     weight, bias = weight.to(dtype), bias.to(dtype)
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs)
     rows, constants = prune_head(weight, bias, vocabulary, virtual=affinity)
     exact, exact_constants = prune_head(
         weight.double(), bias.double(), vocabulary, virtual=affinity
@@ -166,9 +166,10 @@ class TestClusters:
 
     def test_the_same_seed_gives_the_same_clusters(self):
         (weight, _), vocabulary = _head(), _vocabulary()
-        prior = torch.rand(V_T, generator=torch.Generator().manual_seed(0))
+        mean_probs = torch.rand(V_T, generator=torch.Generator().manual_seed(0))
         first, second, other = (
-            cluster_pruned_tokens(weight, vocabulary, prior, 12, seed=seed) for seed in (0, 0, 1)
+            cluster_pruned_tokens(weight, vocabulary, mean_probs, 12, seed=seed)
+            for seed in (0, 0, 1)
         )
         assert torch.equal(first, second)
         assert not torch.equal(first, other)
@@ -176,29 +177,33 @@ class TestClusters:
     def test_tokens_without_mass_do_not_move_the_centres_but_join_the_nearest(self):
         # The outlier would take a cluster for itself, if it weighed anything.
         weight = torch.tensor([[0.0], [1.0], [1.1], [3.0], [3.1], [90.0]])
-        vocabulary, prior = Vocabulary([0], 6), torch.tensor([1.0, 1, 1, 1, 1, 0])
-        clusters = cluster_pruned_tokens(weight, vocabulary, prior, 2)
+        vocabulary, mean_probs = Vocabulary([0], 6), torch.tensor([1.0, 1, 1, 1, 1, 0])
+        clusters = cluster_pruned_tokens(weight, vocabulary, mean_probs, 2)
         assert clusters[1] == clusters[2] != clusters[3]
         assert clusters[3] == clusters[4] == clusters[5]
 
     def test_the_second_moment_of_the_hidden_states_is_the_metric(self):
         # Rows differ much along the first axis, which the hidden states hardly use.
         weight = torch.tensor([[0.0, 0.0], [9.0, 1.0], [-9.0, 1.0], [9.0, -1.0], [-9.0, -1.0]])
-        vocabulary, prior = Vocabulary([0], 5), torch.ones(5)
-        plain = cluster_pruned_tokens(weight, vocabulary, prior, 2)
+        vocabulary, mean_probs = Vocabulary([0], 5), torch.ones(5)
+        plain = cluster_pruned_tokens(weight, vocabulary, mean_probs, 2)
         assert plain[1] == plain[3] != plain[2]
         seen = cluster_pruned_tokens(
-            weight, vocabulary, prior, 2, hidden_second_moment=torch.diag(torch.tensor([1e-6, 1.0]))
+            weight,
+            vocabulary,
+            mean_probs,
+            2,
+            hidden_second_moment=torch.diag(torch.tensor([1e-6, 1.0])),
         )
         assert seen[1] == seen[2] != seen[3]
 
     def test_the_metric_is_right_for_correlated_hidden_states(self):
-        (weight, _), vocabulary, prior = _head(), _vocabulary(), torch.ones(V_T)
+        (weight, _), vocabulary, mean_probs = _head(), _vocabulary(), torch.ones(V_T)
         generator = torch.Generator().manual_seed(5)
         mixing = torch.randn(D, D, generator=generator).double()
         moment = mixing @ mixing.T
-        seen = cluster_pruned_tokens(weight, vocabulary, prior, K, hidden_second_moment=moment)
-        plain = cluster_pruned_tokens(weight, vocabulary, prior, K)
+        seen = cluster_pruned_tokens(weight, vocabulary, mean_probs, K, hidden_second_moment=moment)
+        plain = cluster_pruned_tokens(weight, vocabulary, mean_probs, K)
 
         def loss(clusters):  # of logits: sum over members of (h_c - h) M (h_c - h)
             members = [weight[clusters == c] for c in range(K)]
@@ -209,19 +214,19 @@ class TestClusters:
     def test_centres_sought_among_the_heaviest_tokens_only_serve_as_well(self, monkeypatch):
         vocabulary, generator = _vocabulary(), torch.Generator().manual_seed(7)
         weight = torch.randn(V_T, D, generator=generator) + 9 * torch.arange(V_T)[:, None] % 45
-        prior = torch.rand(V_T, generator=generator)
-        everywhere = cluster_pruned_tokens(weight, vocabulary, prior, K)
+        mean_probs = torch.rand(V_T, generator=generator)
+        everywhere = cluster_pruned_tokens(weight, vocabulary, mean_probs, K)
         monkeypatch.setattr("rdk_cuda.calibration.clusters._MOST_SEEDED", 20)
-        sought = cluster_pruned_tokens(weight, vocabulary, prior, K)
+        sought = cluster_pruned_tokens(weight, vocabulary, mean_probs, K)
         assert len(set(zip(everywhere.tolist(), sought.tolist(), strict=True))) == K + 1
 
     @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
     def test_fewer_distinct_rows_than_clusters_leave_no_empty_cluster(self):
         # k-means itself leaves gaps in its labels when rows repeat and most weigh nothing.
         weight = torch.tensor([9.0, 0, 1, 0, 1, 1, 2, 0, 2, 0, 0, 0, 2])[:, None]
-        prior = torch.tensor([9, 0, 0, 0, 0, 0, 0, 0, 0.4, 1, 0.1, 0, 0.5])
+        mean_probs = torch.tensor([9, 0, 0, 0, 0, 0, 0, 0, 0.4, 1, 0.1, 0, 0.5])
         for seed in range(5):
-            clusters = cluster_pruned_tokens(weight, Vocabulary([0], 13), prior, 8, seed=seed)
+            clusters = cluster_pruned_tokens(weight, Vocabulary([0], 13), mean_probs, 8, seed=seed)
             assert clusters[1:].unique().tolist() == [0, 1, 2]
 
     def test_no_clusters_may_be_asked_for(self):
@@ -234,9 +239,9 @@ class TestClusters:
         for count in (-1, 41):
             with pytest.raises(ValueError, match=f"count is {count}; needs 0 to .* 40"):
                 cluster_pruned_tokens(weight, vocabulary, ones, count)
-        with pytest.raises(ValueError, match="prior is 0 for every pruned token"):
+        with pytest.raises(ValueError, match="mean_probs is 0 for all pruned tokens"):
             cluster_pruned_tokens(weight, vocabulary, torch.zeros(V_T), 2)
-        with pytest.raises(ValueError, match=r"prior\[0\] is nan"):
+        with pytest.raises(ValueError, match=r"mean_probs\[0\] is nan"):
             cluster_pruned_tokens(weight, vocabulary, ones * math.nan, 2)
         with pytest.raises(ValueError, match="hidden_second_moment has shape"):
             cluster_pruned_tokens(

@@ -22,20 +22,20 @@ def _moment(seed: int = 3) -> torch.Tensor:
     return mixing @ mixing.T
 
 
-def _prior() -> torch.Tensor:
+def _mean_probs() -> torch.Tensor:
     return torch.rand(tiny.V_T, generator=torch.Generator().manual_seed(4)).double() ** 3
 
 
-def _loss(head, moment, prior):
+def _loss(head, moment, mean_probs):
     """`sum_c prior_c E[(logit error)^2]`."""
     errors = head.dense().double() - WEIGHT.double()
-    return float((prior * ((errors @ moment) * errors).sum(1)).sum())
+    return float((mean_probs * ((errors @ moment) * errors).sum(1)).sum())
 
 
 def test_at_full_rank_it_is_exact():
     kept, hidden = tiny.vocabulary(), torch.randn(7, tiny.D)
     exact = torch.nn.functional.linear(hidden, WEIGHT, BIAS)
-    head = low_rank_head(HEAD, kept, _moment(), tiny.D, prior=_prior())
+    head = low_rank_head(HEAD, kept, _moment(), tiny.D, mean_probs=_mean_probs())
     torch.testing.assert_close(head.logits(hidden), exact, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(head.dense(), WEIGHT, rtol=1e-4, atol=1e-4)
 
@@ -50,17 +50,17 @@ def test_kept_tokens_are_exact_at_any_rank():
 
 @pytest.mark.parametrize("rank", range(1, tiny.D))
 def test_it_is_optimal_in_the_metric_of_the_hidden_states(rank):
-    kept, moment, prior = tiny.vocabulary(), _moment(), _prior()
-    head = low_rank_head(HEAD, kept, moment, rank, prior=prior)
+    kept, moment, mean_probs = tiny.vocabulary(), _moment(), _mean_probs()
+    head = low_rank_head(HEAD, kept, moment, rank, mean_probs=mean_probs)
     root = torch.linalg.cholesky(moment)
-    weighted = prior[kept.pruned].sqrt()[:, None] * WEIGHT[kept.pruned].double() @ root
+    weighted = mean_probs[kept.pruned].sqrt()[:, None] * WEIGHT[kept.pruned].double() @ root
     least = float(torch.linalg.svdvals(weighted)[rank:].square().sum())
-    assert _loss(head, moment, prior) == pytest.approx(least, rel=1e-4)
+    assert _loss(head, moment, mean_probs) == pytest.approx(least, rel=1e-4)
     for other in (
-        low_rank_head(HEAD, kept, torch.eye(tiny.D), rank, prior=prior),
+        low_rank_head(HEAD, kept, torch.eye(tiny.D), rank, mean_probs=mean_probs),
         low_rank_head(HEAD, kept, moment, rank),
     ):
-        assert _loss(other, moment, prior) > 1.001 * least
+        assert _loss(other, moment, mean_probs) > 1.001 * least
 
 
 def test_directions_that_hidden_states_never_take_cost_nothing():
@@ -84,10 +84,10 @@ def test_a_permuted_vocabulary_gets_the_permuted_logits():
     kept, hidden = tiny.vocabulary(), torch.randn(5, tiny.D)
     to = torch.randperm(tiny.V_T, generator=torch.Generator().manual_seed(5))
     back = to.argsort()
-    ours = low_rank_head(HEAD, kept, _moment(), 3, prior=_prior()).logits(hidden)
+    ours = low_rank_head(HEAD, kept, _moment(), 3, mean_probs=_mean_probs()).logits(hidden)
     renamed = Vocabulary(to[kept.draft_ids], tiny.V_T)
     theirs = low_rank_head(
-        (WEIGHT[back], BIAS[back]), renamed, _moment(), 3, prior=_prior()[back]
+        (WEIGHT[back], BIAS[back]), renamed, _moment(), 3, mean_probs=_mean_probs()[back]
     ).logits(hidden)
     torch.testing.assert_close(theirs[:, to], ours, rtol=1e-4, atol=1e-4)
 
@@ -108,7 +108,9 @@ def test_as_a_dense_weight_it_is_measured_like_any_head():
     everything = Vocabulary.identity(tiny.V_T)
     rates = []
     for rank in (1, 3, tiny.D):
-        head = low_rank_head(HEAD, tiny.vocabulary(), moment, rank, prior=tiny.prior(samples))
+        head = low_rank_head(
+            HEAD, tiny.vocabulary(), moment, rank, mean_probs=tiny.mean_probs(samples)
+        )
         drafter = PrunedDrafter(
             everything, Affinity.intersection(everything), head.dense(), head.bias
         )
@@ -145,8 +147,8 @@ def test_what_has_no_low_rank_form_is_refused():
         low_rank_head(HEAD, kept, torch.eye(tiny.D + 1), 1)
     with pytest.raises(ValueError, match="second_moment is 0"):
         low_rank_head(HEAD, kept, moment * 0, 1)
-    with pytest.raises(ValueError, match="prior is 0 for every pruned token"):
-        low_rank_head(HEAD, kept, moment, 1, prior=torch.zeros(tiny.V_T))
+    with pytest.raises(ValueError, match="mean_probs is 0 for all pruned tokens"):
+        low_rank_head(HEAD, kept, moment, 1, mean_probs=torch.zeros(tiny.V_T))
     head = low_rank_head(HEAD, kept, moment, 1)
     with pytest.raises(ValueError, match=r"count is 29; needs 1 to .* 28"):
         screened_tokens(head, torch.zeros(1, tiny.D), 29)

@@ -38,7 +38,7 @@ def _drafter(samples: Samples, temperature: float = 1.0, *, dynamic: bool = Fals
         HEAD,
         kept,
         tiny.clusters(kept),
-        tiny.prior(samples, temperature),
+        tiny.mean_probs(samples, temperature),
         dynamic_tokens=RecentTokens(kept, 5) if dynamic else None,
     )
 
@@ -101,14 +101,18 @@ def test_a_long_tail_is_thinned_without_bias(temperature):
     samples = Samples(
         hidden, targets.int(), values, (temperature,), normalizers, contexts, documents
     )
-    prior = (logits / temperature).softmax(1).mean(0).double()
-    kept = Vocabulary.most_likely(prior, 150)
+    mean_probs = (logits / temperature).softmax(1).mean(0).double()
+    kept = Vocabulary.most_likely(mean_probs, 150)
     cluster = torch.full((size,), -1)
     cluster[kept.pruned] = torch.arange(kept.pruned.numel()) % clusters
     head = weight, bias
     named = kept.pruned[:30].int()
     drafter = virtual_drafter(
-        head, kept, cluster, prior, dynamic_tokens=lambda contexts: named.repeat(len(contexts), 1)
+        head,
+        kept,
+        cluster,
+        mean_probs,
+        dynamic_tokens=lambda contexts: named.repeat(len(contexts), 1),
     )
 
     def errors(samples: Samples, offset: float) -> torch.Tensor:
@@ -149,7 +153,7 @@ def test_offsets_are_as_good_as_a_grid_search_with_the_operators(temperature, dy
         HEAD,
         kept,
         clusters,
-        tiny.prior(samples, temperature),
+        tiny.mean_probs(samples, temperature),
         dynamic_tokens=RecentTokens(kept, 5) if dynamic else None,
     )
     offsets = calibrate_offsets(samples, drafter, HEAD, temperature, held_out=0)
@@ -249,16 +253,16 @@ def test_the_best_offset_beside_dynamic_tokens_is_another():
 
 def test_a_permuted_vocabulary_gets_the_same_offsets_and_rows():
     samples, kept = tiny.samples(), tiny.vocabulary()
-    clusters, prior = tiny.clusters(kept), tiny.prior(samples)
+    clusters, mean_probs = tiny.clusters(kept), tiny.mean_probs(samples)
     to = torch.randperm(tiny.V_T, generator=torch.Generator().manual_seed(5))
     back = to.argsort()
     renamed = replace(samples, targets=to[samples.targets.long()].int())
     weight, bias = HEAD
     head = weight[back], bias[back]
     theirs = virtual_drafter(
-        head, Vocabulary(to[kept.draft_ids], tiny.V_T), clusters[back], prior[back]
+        head, Vocabulary(to[kept.draft_ids], tiny.V_T), clusters[back], mean_probs[back]
     )
-    drafter = virtual_drafter(HEAD, kept, clusters, prior)
+    drafter = virtual_drafter(HEAD, kept, clusters, mean_probs)
     torch.testing.assert_close(theirs.weight, drafter.weight)
     offsets = calibrate_offsets(samples, drafter, HEAD, 1.0)
     torch.testing.assert_close(

@@ -60,7 +60,7 @@ def samples_of(
     return Samples(hidden, targets.int(), values, TEMPERATURES, normalizers, contexts, documents)
 
 
-def prior(recorded: Samples, temperature: float = 1.0) -> Tensor:
+def mean_probs(recorded: Samples, temperature: float = 1.0) -> Tensor:
     """Mean target probabilities of samples in which everything is recorded: `[V_t]` float64."""
     sums = torch.zeros(V_T, dtype=torch.float64)
     probs = recorded.target_probs(temperature).double()

@@ -192,7 +192,9 @@ class SharpPruning(Pruning):
         """Virtual tokens with calibrated offsets."""
         if not self.vocabulary.pruned.numel():
             return self.plain
-        affinity = Affinity.virtual_tokens(self.vocabulary, self.clusters, self.prior(temperature))
+        affinity = Affinity.virtual_tokens(
+            self.vocabulary, self.clusters, self.mean_probs(temperature)
+        )
         tokens = self.dynamic_tokens if dynamic else None
         drafter = replace(self.drafter(self.vocabulary, affinity), dynamic_tokens=tokens)
         samples = self.material.recording.samples
