@@ -240,7 +240,7 @@ class Affinity:
         drafter_tokenizer: Any,
         target_tokenizer: Any,
         *,
-        prior: Tensor | None = None,
+        mean_probs: Tensor | None = None,
         draft_size: int | None = None,
         target_size: int | None = None,
     ) -> Affinity:
@@ -252,21 +252,23 @@ class Affinity:
         that follows, in its own tokens, is up to the caller's loop.
 
         Args:
-            prior: `[V_t]`, mean target probabilities: all target tokens that begin a token share
-                its mass in proportion to them. None: the longest gets all of it, as where the prior
-                has no mass.
+            mean_probs: `[V_t]`, mean target probabilities: all target tokens that begin a token
+                share its mass in proportion to them. None, or all of them 0: the longest gets all
+                of it.
 
         Example:
             >>> ours, theirs = {b"the": 0, b"t": 1, b"a": 2}, {b"a": 0, b"their": 1}
             >>> Affinity.between(theirs, ours).dense()
             tensor([[0., 0., 1.],
                     [1., 0., 0.]], dtype=torch.float64)
-            >>> prior = torch.tensor([0.5, 0.25, 0.25])
-            >>> Affinity.between(theirs, ours, prior=prior).dense()[1]
+            >>> mean_probs = torch.tensor([0.5, 0.25, 0.25])
+            >>> Affinity.between(theirs, ours, mean_probs=mean_probs).dense()[1]
             tensor([0.6667, 0.3333, 0.0000], dtype=torch.float64)
         """
         return cls(
-            **samplers.between(drafter_tokenizer, target_tokenizer, prior, draft_size, target_size)
+            **samplers.between(
+                drafter_tokenizer, target_tokenizer, mean_probs, draft_size, target_size
+            )
         )
 
     @classmethod
@@ -360,7 +362,7 @@ class Affinity:
         cls,
         vocabulary: Vocabulary,
         clusters: Tensor,
-        prior: Tensor,
+        mean_probs: Tensor,
         *,
         temperature: float = 1.0,
         offset: float | Tensor | Sequence[float] = 0.0,
@@ -368,7 +370,7 @@ class Affinity:
         """Kept tokens map to themselves; one virtual token stands for each cluster of pruned ones.
 
         The virtual token of cluster c is drafter token `vocabulary.draft_size + c`. Its row is
-        `w`, the prior sharpened to `prior^(1 / temperature)` within the cluster, and its bias is
+        `w`, proportional to `mean_probs^(1 / temperature)` within the cluster, and its bias is
         the entropy `H(w)` in nats plus `offset`. See `rdk_cuda.calibration.prune_head` for the
         matching rows of the drafter's head. Kept tokens keep all of their mass, so there is no
         `keep`. One cluster makes the cold-mass sampler.
@@ -376,22 +378,22 @@ class Affinity:
         Args:
             clusters: `[V_t]` int64, the cluster 0 to K - 1 of each pruned token, -1 for none.
                 Kept tokens have none.
-            prior: `[V_t]`, mean target probabilities, non-negative. A pruned token of prior 0
-                cannot be drafted; a cluster of prior 0 is masked.
+            mean_probs: `[V_t]`, mean target probabilities, non-negative. A pruned token of
+                probability 0 cannot be drafted; a cluster without any probability is masked.
             temperature: the drafter's, for which `w` and `offset` are made.
             offset: one number or `[K]`, added to the bias; `-inf` masks a virtual token.
 
         Example:
             >>> vocabulary = Vocabulary([0, 1], target_size=4)
             >>> clusters = torch.tensor([-1, -1, 0, 0])
-            >>> prior = torch.tensor([0.5, 0.3, 0.1, 0.1])
-            >>> affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
+            >>> mean_probs = torch.tensor([0.5, 0.3, 0.1, 0.1])
+            >>> affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs)
             >>> affinity.dense()[2]
             tensor([0.0000, 0.0000, 0.5000, 0.5000], dtype=torch.float64)
             >>> affinity.bias  # log 2, the entropy of two equally likely members
             tensor([0.0000, 0.0000, 0.6931])
         """
-        return cls(**samplers.virtual_tokens(vocabulary, clusters, prior, temperature, offset))
+        return cls(**samplers.virtual_tokens(vocabulary, clusters, mean_probs, temperature, offset))
 
     @classmethod
     def from_rows(

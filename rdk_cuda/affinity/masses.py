@@ -209,18 +209,18 @@ def canonical_tensors(
 
 
 def virtual_token_weights(
-    vocabulary: Vocabulary, clusters: Tensor, prior: Tensor, *, temperature: float = 1.0
+    vocabulary: Vocabulary, clusters: Tensor, mean_probs: Tensor, *, temperature: float = 1.0
 ) -> Tensor:
     """What share of its virtual token each pruned token makes up (DESIGN section 2).
 
     Args:
         clusters: `[V_t]` integers, the cluster of each pruned token, -1 for none and for kept ones.
-        prior: `[V_t]`, mean target probabilities, non-negative.
+        mean_probs: `[V_t]`, mean target probabilities, non-negative.
         temperature: at which the drafter is run, positive.
 
     Returns:
-        `w`, `[V_t]` float64, proportional to `prior^(1 / temperature)` in each cluster, where it
-        sums to 1, or to 0 if the prior is 0 there. Zero for tokens in no cluster.
+        `w`, `[V_t]` float64, proportional to `mean_probs^(1 / temperature)` in each cluster, where
+        it sums to 1, or to 0 if all of its members have probability 0. Zero for tokens in none.
     """
     size = vocabulary.target_size
     shape, dtype = list(clusters.shape), clusters.dtype
@@ -242,7 +242,7 @@ def virtual_token_weights(
     if not 0 < temperature < math.inf:
         raise AffinityError(f"virtual tokens: temperature is {temperature}; needs more than 0")
 
-    masses = token_masses("virtual tokens: prior", prior, (size,))
+    masses = token_masses("virtual tokens: mean_probs", mean_probs, (size,))
     members = ((clusters >= 0) & (masses > 0)).nonzero().flatten()
     of = clusters[members]
     log_mass = masses[members].log()

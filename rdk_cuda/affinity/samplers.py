@@ -53,7 +53,7 @@ def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
 def between(
     drafter_tokenizer: Any,
     target_tokenizer: Any,
-    prior: Tensor | None,
+    mean_probs: Tensor | None,
     draft_size: int | None,
     target_size: int | None,
 ) -> dict[str, Tensor]:
@@ -61,7 +61,9 @@ def between(
     drafter, target = token_bytes(drafter_tokenizer), token_bytes(target_tokenizer)
     vocabulary = Vocabulary.between(drafter, target, draft_size=draft_size, target_size=target_size)
     size, ids = vocabulary.target_size, target.ids()
-    masses = None if prior is None else token_masses("Affinity.between: prior", prior, (size,))
+    masses = None
+    if mean_probs is not None:
+        masses = token_masses("Affinity.between: mean_probs", mean_probs, (size,))
     rows: list[dict[int, float]] = [{} for _ in range(vocabulary.draft_size)]
     own_ids = vocabulary.draft_ids.tolist()
     for draft_id, spelling in enumerate(drafter.spellings):
@@ -73,7 +75,7 @@ def between(
             rows[draft_id] = {first[0]: 1.0}
     entries = row_masses("Affinity.between", rows, size)
     sums = entries.row_sums(vocabulary.draft_size)
-    refuse_overflow("Affinity.between: the prior of what begins drafter token ", sums)
+    refuse_overflow("Affinity.between: mean_probs of what begins drafter token ", sums)
     known = sums > 0
     bias = torch.where(known, 0.0, -math.inf)
     return canonical_tensors(size, entries, bias=bias)
@@ -149,12 +151,12 @@ def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
 def virtual_tokens(
     vocabulary: Vocabulary,
     clusters: Tensor,
-    prior: Tensor,
+    mean_probs: Tensor,
     temperature: float,
     offset: float | Tensor | Sequence[float],
 ) -> dict[str, Tensor]:
     """Kept tokens to themselves, virtual ones to the members of their cluster."""
-    weights = virtual_token_weights(vocabulary, clusters, prior, temperature=temperature)
+    weights = virtual_token_weights(vocabulary, clusters, mean_probs, temperature=temperature)
     members = weights.nonzero().flatten()
     count = int(clusters.max()) + 1
     virtual_bias = on_host(offset).double()

@@ -53,16 +53,16 @@ def test_kept_tokens_keep_all_of_their_mass_and_masked_ones_have_none() -> None:
     assert affinity.bias.tolist() == [0, 0, *[-float("inf")] * 4, 0, 0]
 
 
-def test_a_prior_shares_a_token_among_all_that_begin_it() -> None:
-    prior = torch.tensor([0.1, 0.3, 0.1, 0.1, 0.0, 0.2, 0.2])
-    affinity = Affinity.between(DRAFTER, TARGET, prior=prior)
+def test_mean_probs_share_a_token_among_all_that_begin_it() -> None:
+    mean_probs = torch.tensor([0.1, 0.3, 0.1, 0.1, 0.0, 0.2, 0.2])
+    affinity = Affinity.between(DRAFTER, TARGET, mean_probs=mean_probs)
     assert affinity.dense()[1].tolist() == pytest.approx([0, 0.75, 0.25, 0, 0, 0, 0])
     assert affinity.dense()[0].tolist() == [0, 1, 0, 0, 0, 0, 0]
     assert affinity.bias[1] == 0
 
 
-def test_where_the_prior_has_no_mass_the_longest_gets_all() -> None:
-    nowhere = Affinity.between(DRAFTER, TARGET, prior=torch.zeros(7))
+def test_where_mean_probs_are_zero_the_longest_gets_all() -> None:
+    nowhere = Affinity.between(DRAFTER, TARGET, mean_probs=torch.zeros(7))
     assert torch.equal(nowhere.dense(), Affinity.between(DRAFTER, TARGET).dense())
 
 
@@ -93,7 +93,7 @@ def test_every_row_is_what_brute_force_gives(
     positive = st.lists(st.floats(0.01, 1.0), min_size=len(theirs), max_size=len(theirs))
     prior = data.draw(st.none() | positive)
     masses = None if prior is None else torch.tensor(prior, dtype=torch.float64)
-    affinity = Affinity.between(drafter, target, prior=masses)
+    affinity = Affinity.between(drafter, target, mean_probs=masses)
     expected = brute_force(drafter, target, prior)
     assert torch.allclose(affinity.dense(), expected, rtol=0, atol=2.0**-31)
     assert ((affinity.bias == 0) | (expected.sum(1) == 0)).all()
@@ -105,10 +105,10 @@ def test_wider_logits_are_masked() -> None:
     assert affinity.row_top[8:].tolist() == [-1, -1]
 
 
-@pytest.mark.parametrize("prior", [torch.ones(6), -torch.ones(7), torch.full((7,), float("nan"))])
-def test_a_prior_that_is_none_is_refused(prior: Tensor) -> None:
-    with pytest.raises(AffinityError, match="between: prior"):
-        Affinity.between(DRAFTER, TARGET, prior=prior)
+@pytest.mark.parametrize("mean_probs", [torch.ones(6), -torch.ones(7), torch.full((7,), torch.nan)])
+def test_mean_probs_that_are_none_are_refused(mean_probs: Tensor) -> None:
+    with pytest.raises(AffinityError, match="between: mean_probs"):
+        Affinity.between(DRAFTER, TARGET, mean_probs=mean_probs)
 
 
 # Two real tokenizers.

@@ -261,8 +261,8 @@ def test_what_makes_no_affinity_is_refused_by_name(build, message):
         ([-1, 0, 3], [1, 1, 1], {}, r"clusters\[2\] is 3; needs -1 to 2"),
         ([-1, 0], [1, 1, 1], {}, r"clusters has shape \[2\]"),
         ([-1.0, 0.0, 0.0], [1, 1, 1], {}, "dtype torch.float32"),
-        ([-1, 0, 0], [1, 1], {}, r"prior has shape \[2\]"),
-        ([-1, 0, 0], [1, -1, 1], {}, r"prior\[1\] is -1"),
+        ([-1, 0, 0], [1, 1], {}, r"mean_probs has shape \[2\]"),
+        ([-1, 0, 0], [1, -1, 1], {}, r"mean_probs\[1\] is -1"),
         ([-1, 0, 0], [1, 1, 1], {"temperature": 0.0}, "temperature is 0.0"),
         ([-1, 0, 0], [1, 1, 1], {"temperature": NAN}, "temperature is nan"),
         ([-1, 0, 0], [1, 1, 1], {"offset": [0.0, 0.0]}, r"offset has shape \[2\]"),
@@ -292,8 +292,8 @@ HUGE = torch.full((4,), 1e308, dtype=torch.float64)  # finite numbers, whose sum
         ),
         (lambda: Affinity.from_rows(torch.stack([HUGE / 4, HUGE])), "from_rows: row 1"),
         (
-            lambda: Affinity.between({b"x": 0, b"abc": 1}, BEGINNINGS, prior=HUGE),
-            "between: the prior of what begins drafter token 1",
+            lambda: Affinity.between({b"x": 0, b"abc": 1}, BEGINNINGS, mean_probs=HUGE),
+            "between: mean_probs of what begins drafter token 1",
         ),
     ],
 )

@@ -189,7 +189,7 @@ MUTANTS = (
         "cuda/softmax.cuh",
         "const int column = column_of(lane, step * kVector + j);",
         "const int column = (step * kVector + j) * kWarp + lane;",
-        draft("test_awkward_sizes"),
+        draft("test_sizes_around_lanes_chunks_and_warps"),
     ),
     Mutant(
         "running sums start anew every 32 chunks",
@@ -203,7 +203,7 @@ MUTANTS = (
         "cuda/softmax.cuh",
         ": global_load(&chunks[chunk].sum) * expf(chunk_max - max)",
         ": global_load(&chunks[chunk].sum)",
-        draft("test_awkward_sizes"),
+        draft("test_sizes_around_lanes_chunks_and_warps"),
     ),
     Mutant(
         "split, chunks are merged in reverse order",
@@ -240,7 +240,7 @@ MUTANTS = (
         "cuda/draft_row.cuh",
         "return with_bias(scale(logits[column]), __ldg(bias + column));",
         "return scale(logits[column]);",
-        redistribute("test_awkward_sizes"),
+        redistribute("test_sizes_around_lanes_chunks_and_warps"),
     ),
     Mutant(
         "temperature 0 forgets which columns are masked",

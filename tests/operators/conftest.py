@@ -19,48 +19,51 @@ LEFT_OUT = {
     "test_four_thousand_sequences": ("small-batches",),
     "test_the_direct_pass_is_what_the_reference_does": ("small-batches",),
     "test_a_residual_without_mass_is_drawn_from_p": ("small-batches",),
-    # What the kernels are compared with.
-    "test_the_cpu_operator_draws_the_same": ("cpu",),
-    "test_the_cpu_operator_decides_the_same": ("cpu",),
-    # The CPU divides.
-    "test_a_logit_is_multiplied_by_the_reciprocal_of_its_temperature": ("cpu",),
     # What stands for the operators cannot be compiled: tests/gpu/test_compile.py.
     "test_a_step_of_the_python_layer_compiles_into_one_graph": ("cuda",),
 }
-# Whose many rows take the emulator seconds each.
-SLOW_IN_THE_EMULATOR = {
-    "test_a_draft_row_without_distribution",
-    "test_a_one_hot_draft",
-    "test_a_residual_without_mass_is_drawn_from_p",
-    "test_a_token_of_the_smallest_mass_can_be_drawn",
-    "test_a_token_that_the_target_forbids_is_never_put_out",
-    "test_any_batch",
-    "test_large_vocabularies",
-    "test_only_the_first_max_draft_tokens_are_considered",
-    "test_ten_thousand_draws",
-    "test_the_cpu_operator_decides_the_same",
-    "test_the_direct_pass_is_what_the_reference_does",
-    "test_the_number_of_threads_changes_nothing",
+# What the fast tests run on the emulated machines: each operator with every dtype, and each of its
+# ways to end. The other tests, kinds and sizes are slow there.
+FAST_IN_THE_EMULATOR: dict[str, dict[str, tuple[object, ...]]] = {
+    "test_every_affinity_and_dtype": {"kind": ("mixed-2",)},
+    "test_every_dtype_and_width": {"width": (257,)},
+    "test_every_seed_and_position_to_the_bit": {"shape": ((257,),)},
+    "test_temperature_zero_is_greedy": {"kind": ("virtual",)},
+    "test_temperature_zero_is_one_hot": {},
+    "test_a_greedy_target_returns_what_greedy_decoding_returns": {"kind": ("virtual",)},
+    "test_a_draft_token_of_minus_one_ends_the_draft": {},
+    "test_an_unused_dynamic_column_is_not_read": {"token": (-1,)},
+    "test_a_drafted_id_out_of_range_is_rejected": {"token": (2500,)},
+    "test_stats_passed_or_recomputed": {},
 }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not left_out(item)]
     for item in items:
-        name = getattr(item, "originalname", "")
-        if name in SLOW_IN_THE_EMULATOR and device_of(item) in MACHINES:
+        if device_of(item) in MACHINES and not fast_in_the_emulator(item):
             item.add_marker(pytest.mark.slow)
 
 
+def parameters(item: pytest.Item) -> dict[str, object]:
+    return getattr(getattr(item, "callspec", None), "params", {})
+
+
 def device_of(item: pytest.Item) -> str:
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return str(parameters.get("device", parameters.get("cpu_or_cuda", "")))
+    given = parameters(item)
+    return str(given.get("device", given.get("cpu_or_cuda", "")))
 
 
 def left_out(item: pytest.Item) -> bool:
     device = device_of(item)
     devices = LEFT_OUT.get(getattr(item, "originalname", ""), ())
     return device in devices or (device == "cuda" and PLACE in devices)
+
+
+def fast_in_the_emulator(item: pytest.Item) -> bool:
+    chosen = FAST_IN_THE_EMULATOR.get(getattr(item, "originalname", ""))
+    given = parameters(item)
+    return chosen is not None and all(given[name] in fast for name, fast in chosen.items())
 
 
 @pytest.fixture(autouse=True, scope="session")

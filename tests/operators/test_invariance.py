@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from tests.generators import Batch
 
 pytestmark = pytest.mark.usefixtures("device")
 
-LENGTHS = [3, 0, 1, 5, 2, 4, 1]
+SIZE, LENGTHS = 2600, [3, 0, 1, 5, 2, 4, 1]
 
 
 def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
@@ -27,12 +29,10 @@ def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
     assert same.all(), f"first difference at {(~same).nonzero()[0].tolist()}"
 
 
-@pytest.fixture(params=[("virtual", torch.float32), ("mixed-2", torch.bfloat16)], ids=str)
-def batch(request: pytest.FixtureRequest) -> Batch:
+def made(kind: str, dtype: torch.dtype) -> Batch:
     """Two chunks of drafter columns and one of dynamic ones, three of the target's."""
-    kind, dtype = request.param
     return generators.batch(
-        generators.affinity(kind, 2600),
+        generators.affinity(kind, SIZE),
         LENGTHS,
         dtype=dtype,
         draft_temperature=0.9,
@@ -42,67 +42,52 @@ def batch(request: pytest.FixtureRequest) -> Batch:
     )
 
 
+@pytest.fixture(params=[("virtual", torch.float32), ("mixed-2", torch.bfloat16)], ids=str)
+def batch(request: pytest.FixtureRequest) -> Batch:
+    return made(*request.param)
+
+
 # ------------------------------------------------------------------------ draft and redistribute
 
 
-def drafted(batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def drafted(
+    batch: Batch, rows: Tensor, laid_out: Callable[[Tensor], Tensor] = lambda rows: rows
+) -> tuple[Tensor, ...]:
     """Tokens, stats and probs of some rows of a batch, one call each."""
-    assert batch.dynamic_tokens is not None
-    assert batch.dynamic_logits is not None
-    logits = batch.draft_logits[rows]
+    columns = batch.draft_logits, batch.dynamic_tokens, batch.dynamic_logits
+    logits, *dynamic = (laid_out(part[rows]) for part in columns if part is not None)
     temperature = torch.full(logits.shape[:-1], 0.9)
-    dynamic = (batch.dynamic_tokens[rows], batch.dynamic_logits[rows])
     affinity = batch.affinity
     tokens, stats = torch.ops.rdk.draft(
         logits, temperature, rows * 31, rows + 2**33, *affinity.by_draft, *dynamic
     )
-    probs = torch.ops.rdk.redistribute(
-        logits, temperature, *affinity.by_target, affinity.row_top, *dynamic
-    )
-    return tokens, stats, probs
+    by_target = (*affinity.by_target, affinity.row_top)
+    return tokens, stats, torch.ops.rdk.redistribute(logits, temperature, *by_target, *dynamic)
+
+
+def assert_all_same_bits(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
+    for one, other in zip(actual, expected, strict=True):
+        assert_same_bits(one, other)
 
 
 def test_draft_rows_alone_together_in_any_order_and_shape(batch: Batch) -> None:
     rows = torch.arange(16)
     together = drafted(batch, rows)
     for row in range(16):
-        for actual, expected in zip(drafted(batch, torch.tensor(row)), together, strict=True):
-            assert_same_bits(actual, expected[row])
+        assert_all_same_bits(drafted(batch, torch.tensor(row)), (whole[row] for whole in together))
     for order in (rows.flip(0), rows.repeat(5), rows.reshape(2, 4, 2)):
-        for actual, expected in zip(drafted(batch, order), together, strict=True):
-            assert_same_bits(actual, expected[order])
-
-
-def test_draft_rows_as_slices_of_wider_rows(batch: Batch) -> None:
-    """Other strides and alignments, so also other vector loads."""
-    expected = drafted(batch, torch.arange(16))
-    arguments = (torch.full((16,), 0.9), torch.arange(16) * 31, torch.arange(16) + 2**33)
-    affinity = batch.affinity
-    for before in range(5):
-        logits = generators.in_wider_rows(batch.draft_logits, before)
-        dynamic = (
-            generators.in_wider_rows(batch.dynamic_tokens.float(), before).int(),
-            generators.in_wider_rows(batch.dynamic_logits, before),
-        )
-        tokens, stats = torch.ops.rdk.draft(logits, *arguments, *affinity.by_draft, *dynamic)
-        probs = torch.ops.rdk.redistribute(
-            logits, arguments[0], *affinity.by_target, affinity.row_top, *dynamic
-        )
-        for actual, same in zip((tokens, stats, probs), expected, strict=True):
-            assert_same_bits(actual, same)
+        assert_all_same_bits(drafted(batch, order), (whole[order] for whole in together))
 
 
 def test_more_unused_dynamic_columns_change_nothing(batch: Batch) -> None:
-    rows = torch.arange(16)
-    expected = drafted(batch, rows)
     unused = torch.full((16, 40), -1, dtype=torch.int32)
     values = torch.full((16, 40), math.nan, dtype=batch.draft_logits.dtype)
     wider = batch.replace(
         dynamic_tokens=torch.cat([batch.dynamic_tokens, unused], 1),
         dynamic_logits=torch.cat([batch.dynamic_logits, values], 1),
     )
-    for actual, same in zip(drafted(wider, rows), expected, strict=True):
-        assert_same_bits(actual, same)
+    rows = torch.arange(16)
+    assert_all_same_bits(drafted(wider, rows), drafted(batch, rows))
 
 
 def test_the_number_of_threads_changes_nothing(batch: Batch) -> None:
@@ -113,8 +98,28 @@ def test_the_number_of_threads_changes_nothing(batch: Batch) -> None:
         two = (*drafted(batch, rows), *verified(batch))
     finally:
         torch.set_num_threads(1)
-    for actual, expected in zip(two, one, strict=True):
-        assert_same_bits(actual, expected)
+    assert_all_same_bits(two, one)
+
+
+@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
+def test_rows_at_every_alignment(dtype: torch.dtype) -> None:
+    """Slices of wider rows start at any element, so that 128-bit loads are or are not aligned."""
+    batch = made("mixed-1", dtype)
+    rows = torch.arange(16)
+    expected = drafted(batch, rows), verified(batch)
+    for before, after in [(n, 8 - n) for n in range(9)] + [(n, 13) for n in (0, 1, 4, 7)]:
+
+        def sliced(part: Tensor, before: int = before, after: int = after) -> Tensor:
+            if part.is_floating_point():
+                return generators.in_wider_rows(part, before, after)
+            return torch.nn.functional.pad(part, (before, after), value=99)[
+                ..., before : before + part.shape[-1]
+            ]
+
+        assert_all_same_bits(drafted(batch, rows, sliced), expected[0])
+        names = ("target_logits", "draft_logits", "dynamic_tokens", "dynamic_logits")
+        wide = batch.replace(**{name: sliced(getattr(batch, name)) for name in names})
+        assert_same_result(wide, expected[1])
 
 
 # ------------------------------------------------------------------------------------------ verify
@@ -126,8 +131,7 @@ def verified(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def assert_same_result(batch: Batch, expected: tuple[Tensor, Tensor]) -> None:
-    for actual, same in zip(verified(batch), expected, strict=True):
-        assert_same_bits(actual, same)
+    assert_all_same_bits(verified(batch), expected)
 
 
 def rows_of(batch: Batch, b: int) -> tuple[slice, slice]:
@@ -177,30 +181,17 @@ def test_a_sequence_alone_is_the_sequence_in_a_batch(batch: Batch) -> None:
 def test_sequences_in_another_order(batch: Batch) -> None:
     order = torch.arange(batch.size).flip(0)
     parts = [alone(batch, int(b)) for b in order]
-
-    def together(name: str) -> Tensor:
-        return torch.cat([getattr(part, name) for part in parts])
-
-    lengths = torch.tensor([part.draft_token_ids.numel() for part in parts])
+    lengths = torch.tensor([0, *(part.draft_token_ids.numel() for part in parts)])
     flipped = batch.replace(
+        draft_offsets=lengths.cumsum(0).int(),
         **{
-            name: together(name)
-            for name in (
-                "target_logits",
-                "draft_logits",
-                "draft_token_ids",
-                "target_temperature",
-                "draft_temperature",
-                "step_keys",
-                "positions",
-                "dynamic_tokens",
-                "dynamic_logits",
-            )
+            field.name: torch.cat([getattr(part, field.name) for part in parts])
+            for field in dataclasses.fields(batch)
+            if field.name != "draft_offsets" and isinstance(getattr(batch, field.name), Tensor)
         },
-        draft_offsets=torch.cat([torch.zeros(1), lengths.cumsum(0)]).int(),
     )
-    expected = verified(batch)
-    assert_same_result(flipped, (expected[0][order], expected[1][order]))
+    tokens, num_accepted = verified(batch)
+    assert_same_result(flipped, (tokens[order], num_accepted[order]))
 
 
 def test_stats_passed_or_recomputed(batch: Batch) -> None:
@@ -209,20 +200,18 @@ def test_stats_passed_or_recomputed(batch: Batch) -> None:
 
 def test_padding_behind_the_last_offset(batch: Batch) -> None:
     """Fixed shapes for CUDA graphs: rows beyond the last offset are not looked at."""
-    padded = batch.replace(
-        target_logits=torch.cat([batch.target_logits, torch.full((9, 2600), math.nan)]).to(
-            batch.target_logits.dtype
-        ),
-        draft_logits=torch.cat(
-            [batch.draft_logits, torch.full((6, batch.affinity.draft_size), math.nan)]
-        ).to(batch.draft_logits.dtype),
-        draft_token_ids=torch.cat([batch.draft_token_ids, torch.full((6,), 2**40)]),
-        dynamic_tokens=torch.cat(
-            [batch.dynamic_tokens, torch.full((6, 7), 2**30, dtype=torch.int32)]
-        ),
-        dynamic_logits=torch.cat([batch.dynamic_logits, batch.dynamic_logits[:6]]),
-    )
-    assert_same_result(padded, verified(batch))
+    worst = {
+        "target_logits": math.nan,
+        "draft_logits": math.nan,
+        "draft_token_ids": 2**40,
+        "dynamic_tokens": 2**30,
+        "dynamic_logits": math.nan,
+    }
+    padded = {}
+    for name, value in worst.items():
+        rows = getattr(batch, name)
+        padded[name] = torch.cat([rows, rows.new_full((6, *rows.shape[1:]), value)])
+    assert_same_result(batch.replace(**padded), verified(batch))
 
 
 def test_an_arena_of_slots(batch: Batch) -> None:
@@ -246,7 +235,7 @@ def test_a_padded_batch_whose_drafts_end_with_minus_one(batch: Batch) -> None:
     width = max(LENGTHS)
     tokens = torch.full((batch.size, width), -1)
     rows = torch.full((batch.size, width), -1, dtype=torch.int32)
-    target = torch.full((batch.size, width + 1, 2600), math.nan).to(batch.target_logits.dtype)
+    target = torch.full((batch.size, width + 1, SIZE), math.nan).to(batch.target_logits.dtype)
     for b, length in enumerate(LENGTHS):
         draft_rows, target_rows = rows_of(batch, b)
         tokens[b, :length] = batch.draft_token_ids[draft_rows]
@@ -259,17 +248,6 @@ def test_a_padded_batch_whose_drafts_end_with_minus_one(batch: Batch) -> None:
         draft_offsets=torch.arange(batch.size + 1, dtype=torch.int32) * width,
     )
     assert_same_result(padded, verified(batch))
-
-
-def test_slices_of_wider_rows(batch: Batch) -> None:
-    expected = verified(batch)
-    for before in range(5):
-        sliced = batch.replace(
-            target_logits=generators.in_wider_rows(batch.target_logits, before),
-            draft_logits=generators.in_wider_rows(batch.draft_logits, before),
-            dynamic_logits=generators.in_wider_rows(batch.dynamic_logits, before),
-        )
-        assert_same_result(sliced, expected)
 
 
 def test_a_wider_output_only_gets_more_padding(batch: Batch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -152,7 +155,7 @@ def test_each_step_has_a_key_of_its_own(affinity: Affinity) -> None:
 
 
 def test_a_draft_without_distribution(affinity: Affinity) -> None:
-    _, _, _, target = inputs(affinity)
+    target = inputs(affinity)[3]
     copied = target[:, :DRAFTS].argmax(-1)
     copied[1, 1] = -1
     draft = rdk_cuda.Draft.without_distribution(copied, seeds=2)
@@ -161,78 +164,83 @@ def test_a_draft_without_distribution(affinity: Affinity) -> None:
     assert torch.equal(verified.tokens[0], target[0].argmax(-1))
 
 
-REFUSED = [
-    ("draft_logits", lambda a, x: rdk_cuda.draft(x[0][0, 0], a)),
-    ("temperature", lambda a, x: rdk_cuda.draft(x[0], a, torch.ones(BATCH + 1))),
-    ("temperature", lambda a, x: rdk_cuda.redistribute(x[0], a, torch.ones(DRAFTS))),
-    ("seeds", lambda a, x: rdk_cuda.draft(x[0], a, seeds=torch.arange(3))),
-    ("seeds", lambda a, x: rdk_cuda.draft(x[0], a, seeds=torch.ones(BATCH))),
-    ("seeds", lambda a, x: rdk_cuda.draft(x[0], a, seeds=1, generator=generators.generator(1))),
-    ("positions", lambda a, x: rdk_cuda.draft(x[0], a, positions=torch.arange(9))),
-    ("after", lambda a, x: rdk_cuda.draft(x[0], a, seeds=1, after=rdk_cuda.draft(x[0], a))),
-    ("target_logits", lambda a, x: rdk_cuda.verify(x[3][:, 1:], rdk_cuda.draft(x[0], a), a)),
-    ("target_logits", lambda a, x: rdk_cuda.verify(x[3][0], rdk_cuda.draft(x[0], a), a)),
-    ("draft", lambda a, x: rdk_cuda.verify(x[3], [], a)),
-]
-
-
-@pytest.mark.parametrize(("argument", "call"), REFUSED)
-def test_refusals_name_function_and_argument(argument, call, affinity: Affinity) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ValueError, match=argument) as error:
-        call(affinity, inputs(affinity))
-    assert "rdk_cuda." in str(error.value) or "Draft." in str(error.value)
-
-
-def test_drafts_of_a_step_are_joined_in_order(affinity: Affinity) -> None:
-    logits, _, _, target = inputs(affinity)
-    first = rdk_cuda.draft(logits[:, 0], affinity)
-    second = rdk_cuda.draft(logits[:, 1:], affinity, after=first)
-    with pytest.raises(ValueError, match="order"):
-        rdk_cuda.verify(target, [second, first], affinity)
-    with pytest.raises(ValueError, match="lacks"):
-        rdk_cuda.verify(target[:, :DRAFTS], second, affinity)
-
-
-# ---------------------------------------------------------------- what fits together, what does not
+# --------------------------------------------------------------------------------------- refusals
 
 
 def identity(size: int = 5) -> Affinity:
     return Affinity.intersection(Vocabulary.identity(size))
 
 
-def test_drafts_of_different_steps_are_not_joined() -> None:
-    """One step has one key, temperature and position: joined with another's, q would be wrong."""
-    logits = torch.zeros(1, 5)
-    first = rdk_cuda.draft(logits, identity(), seeds=1, positions=10)
-    other = rdk_cuda.draft(logits, identity(), 0.3, seeds=2, positions=50)
-    stranger = rdk_cuda.draft(logits, identity(), after=other)
-    with pytest.raises(ValueError, match="belongs to another step"):
-        rdk_cuda.verify(torch.zeros(1, 3, 5), [first, stranger], identity())
+def drafted(*arguments: Any, **named: Any) -> rdk_cuda.Draft:
+    """One token for one sequence of five."""
+    return rdk_cuda.draft(torch.zeros(1, 5), identity(), *arguments, **named)
 
 
-@pytest.mark.parametrize(
-    "argument", [{"positions": 9}, {"seeds": 1}, {"temperature": 1.0}], ids=lambda a: next(iter(a))
-)
-def test_what_belongs_to_the_first_draft_is_refused_after_it(argument: dict[str, float]) -> None:
-    first = rdk_cuda.draft(torch.zeros(1, 5), identity(), seeds=1)
-    with pytest.raises(ValueError, match="belong to the first draft of a step"):
-        rdk_cuda.draft(torch.zeros(1, 5), identity(), after=first, **argument)
+def with_dynamic(columns: int, **named: Any) -> rdk_cuda.Draft:
+    tokens, values = torch.zeros(1, columns, dtype=torch.int32), torch.zeros(1, columns)
+    return drafted(dynamic_tokens=tokens, dynamic_logits=values, **named)
 
 
-def test_a_draft_goes_on_with_the_same_sequences() -> None:
-    first = rdk_cuda.draft(torch.zeros(1, 5), identity(), seeds=1)
-    with pytest.raises(ValueError, match="has 2 sequences, but after= has 1"):
-        rdk_cuda.draft(torch.zeros(2, 5), identity(), after=first)
+FIRST = drafted(seeds=1, positions=10)
+SECOND = drafted(after=FIRST)
+OTHER = drafted(0.3, seeds=2, positions=50)
+TARGET, TWO = torch.zeros(1, 3, 5), torch.zeros(2, 5)
+DRAFT, VERIFY, JOIN = r"rdk_cuda\.draft: ", r"rdk_cuda\.verify: ", r"Draft\.join: "
+REFUSED: dict[str, Callable[[], object]] = {
+    DRAFT + r"draft_logits has shape \[5\]": lambda: rdk_cuda.draft(TWO[0], identity()),
+    DRAFT + r"temperature has shape \[3\]": lambda: rdk_cuda.draft(TWO, identity(), torch.ones(3)),
+    r"rdk_cuda\.redistribute: temperature has shape \[3\]": lambda: rdk_cuda.redistribute(
+        TWO, identity(), torch.ones(3)
+    ),
+    DRAFT + r"positions is .* \[9\]": lambda: drafted(positions=torch.arange(9)),
+    DRAFT + "got both seeds and generator": lambda: drafted(
+        seeds=1, generator=generators.generator(1)
+    ),
+    DRAFT + "temperature, seeds, .* belong to the first draft": lambda: drafted(1.0, after=FIRST),
+    DRAFT + ".* seeds, .* belong to the first draft": lambda: drafted(seeds=1, after=FIRST),
+    DRAFT + ".*, positions .* belong to the first": lambda: drafted(positions=9, after=FIRST),
+    DRAFT + "draft_logits has 2 sequences, but after= has 1": lambda: rdk_cuda.draft(
+        TWO, identity(), after=FIRST
+    ),
+    VERIFY + r"target_logits has shape \[1, 3, 5\]": lambda: rdk_cuda.verify(
+        TARGET, FIRST, identity()
+    ),
+    VERIFY + r"target_logits has shape \[3, 5\]": lambda: rdk_cuda.verify(
+        TARGET[0], [FIRST, SECOND], identity()
+    ),
+    VERIFY + "draft lacks the first 1": lambda: rdk_cuda.verify(TARGET[:, 1:], SECOND, identity()),
+    JOIN + "drafts is empty": lambda: rdk_cuda.verify(TARGET, [], identity()),
+    JOIN + r"drafts\[1\] follows 0 tokens .* in order": lambda: rdk_cuda.verify(
+        TARGET, [SECOND, FIRST], identity()
+    ),
+    JOIN + r"drafts\[1\] belongs to another step": lambda: rdk_cuda.verify(
+        TARGET, [FIRST, drafted(after=OTHER)], identity()
+    ),
+    JOIN + "dynamic_tokens have the shapes": lambda: rdk_cuda.Draft.join(
+        [first := with_dynamic(3), with_dynamic(2, after=first)]
+    ),
+    JOIN + "only some of the drafts have dynamic_tokens": lambda: rdk_cuda.Draft.join(
+        [FIRST, with_dynamic(2, after=FIRST)]
+    ),
+    r"Draft\.without_distribution: tokens has shape \[1\]": lambda: (
+        rdk_cuda.Draft.without_distribution(torch.zeros(1), seeds=1)
+    ),
+}
 
 
-def test_dynamic_tokens_of_joined_drafts_have_one_width() -> None:
-    logits = torch.zeros(1, 5)
-    tokens = torch.zeros(1, 3, dtype=torch.int32)
-    extra = {"dynamic_tokens": tokens, "dynamic_logits": torch.zeros(1, 3)}
-    less = {name: tensor[:, :2].contiguous() for name, tensor in extra.items()}
-    first = rdk_cuda.draft(logits, identity(), seeds=1, **extra)
-    with pytest.raises(ValueError, match="dynamic_tokens have the shapes"):
-        rdk_cuda.Draft.join([first, rdk_cuda.draft(logits, identity(), after=first, **less)])
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_fit_together_is_refused_by_function_and_argument(message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        REFUSED[message]()
+
+
+@pytest.mark.parametrize("seeds", [1.5, [1.0, 2.0], [1, 2, 3], "7", torch.ones(2)])
+def test_seeds_that_are_none_are_refused_by_name(seeds: Any) -> None:
+    with pytest.raises(ValueError, match=r"rdk_cuda\.draft: seeds is"):
+        rdk_cuda.draft(TWO, identity(), seeds=seeds)
+
+
+# ----------------------------------------------------------------------------------- other forms
 
 
 def test_copied_drafts_may_be_views() -> None:
@@ -244,42 +252,28 @@ def test_copied_drafts_may_be_views() -> None:
 
 
 def test_seeds_have_64_bits_signed_or_not() -> None:
-    logits = torch.zeros(2, 5)
-    unsigned = rdk_cuda.draft(logits, identity(), seeds=2**64 - 1)
-    signed = rdk_cuda.draft(logits, identity(), seeds=-1)
-    assert torch.equal(unsigned.step_keys, signed.step_keys)
+    assert torch.equal(drafted(seeds=2**64 - 1).step_keys, drafted(seeds=-1).step_keys)
 
 
 def test_lists_do_for_numbers_of_each_sequence() -> None:
-    logits = torch.zeros(2, 5)
-    lists = rdk_cuda.draft(logits, identity(), [1.0, 0.5], seeds=[1, 2], positions=[3, 4])
-    tensors = rdk_cuda.draft(
-        logits,
-        identity(),
-        torch.tensor([1.0, 0.5]),
-        seeds=torch.tensor([1, 2]),
-        positions=torch.tensor([3, 4]),
+    given = ([1.0, 0.5], [1, 2], [3, 4])
+    lists, tensors = (
+        rdk_cuda.draft(TWO, identity(), temperature, seeds=seeds, positions=positions)
+        for temperature, seeds, positions in (given, map(torch.tensor, given))
     )
     assert torch.equal(lists.step_keys, tensors.step_keys)
     assert torch.equal(lists.temperature, tensors.temperature)
 
 
-@pytest.mark.parametrize("seeds", [1.5, [1.0, 2.0], [1, 2, 3], "7"])
-def test_seeds_that_are_none_are_refused_by_name(seeds: object) -> None:
-    with pytest.raises(ValueError, match=r"rdk_cuda\.draft: seeds is"):
-        rdk_cuda.draft(torch.zeros(2, 5), identity(), seeds=seeds)
-
-
 def test_drafts_are_compared_by_identity() -> None:
-    draft = rdk_cuda.draft(torch.zeros(2, 5), identity(), seeds=1)
-    assert draft == draft
-    assert draft != rdk_cuda.draft(torch.zeros(2, 5), identity(), seeds=1)
+    assert FIRST == FIRST
+    assert drafted(seeds=1, positions=10) != FIRST
 
 
 def test_a_step_of_the_python_layer_compiles_into_one_graph() -> None:
     affinity = identity()
 
-    def step(draft_logits: torch.Tensor, target_logits: torch.Tensor) -> torch.Tensor:
+    def step(draft_logits: Tensor, target_logits: Tensor) -> Tensor:
         first = rdk_cuda.draft(draft_logits, affinity, seeds=1, positions=7)
         second = rdk_cuda.draft(draft_logits, affinity, after=first)
         return rdk_cuda.verify(target_logits, [first, second], affinity).tokens
