@@ -1,12 +1,12 @@
-"""Batched speculative decoding in a few lines of the public API: to use, or to copy and change.
+"""Batched speculative decoding on the public API, short enough to copy and change.
 
-One step: the drafter proposes up to K tokens, one after the other (`rdk_cuda.draft`), the target
-reads them in one pass, and `rdk_cuda.verify` says how many stand and which token follows them. The
-output has exactly the target's distribution at the asked temperature, whatever the drafter and the
-affinity are; those decide how many tokens a pass yields.
+In each step the drafter proposes up to K tokens, one after the other (`rdk_cuda.draft`). The target
+reads them in one pass, and `rdk_cuda.verify` says how many are accepted and which token follows.
+The output has exactly the target's distribution at the requested temperature, whatever the drafter
+and the affinity are. They decide only how many tokens a pass yields.
 
-A decoder of your own may choose what it drafts by anything it likes, with one exception (DESIGN
-section 5): whether a position is drafted, and its q, may not depend on the token drawn there.
+A decoder of your own may choose freely what it drafts, with one exception (DESIGN section 5):
+whether a position is drafted, and its q, may not depend on the token drawn there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .generation import (
 
 
 class Output(NamedTuple):
-    """What `CausalModel.feed` returns: logits `[B, n, V]`, and hidden `[B, n, d]` if asked for."""
+    """What `CausalModel.feed` returns: logits `[B, n, V]` and, if asked for, hidden `[B, n, d]`."""
 
     logits: Tensor
     hidden: Tensor | None = None
@@ -67,21 +67,21 @@ class CausalModel(Protocol):
         """Forget everything and expect `batch_size` empty sequences."""
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
-        """Append `tokens[b]`, any number, to sequence b and predict behind its last `keep[b]`.
+        """Append `tokens[b]`, any number, to sequence b; predict what follows its last `keep[b]`.
 
-        Rows `[b, :keep[b]]` of the output belong to those tokens in order and n = max(keep); what
-        further rows of a sequence hold is left open.
+        Rows `[b, :keep[b]]` of the output belong to those tokens, in order, and n = max(keep).
+        Other rows may hold anything.
         """
         ...
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
+        """Cut sequence b back to `lengths[b]` tokens; a shorter one stays as it is."""
 
 
 Process = Callable[[Sequence[Continuation], Tensor], Tensor]
-"""What may change the target's logits before they judge drafts. Called with the sequences and
-logits `[B, n, V_t]`; row `[b, j]` predicts what follows the tokens of sequence b and its first j
-drafts. Returns logits of that shape. Other rows, and sequences without room, are not looked at."""
+"""A hook that changes the target's logits before they judge drafts. It is called with the sequences
+and logits `[B, n, V_t]`, and returns logits of that shape. Row `[b, j]` predicts what follows the
+tokens of sequence b and its first j drafts. Other rows, and sequences without room, are ignored."""
 
 
 class SpeculativeDecoder:
@@ -91,16 +91,17 @@ class SpeculativeDecoder:
         target: predicts the V_t tokens of the output.
         drafter: predicts V_d tokens; None for the target alone, with `draft_length=0`.
         affinity: V_d to V_t; None if both have the same vocabulary.
-        draft_length: K, the most tokens drafted in a step; a sequence near its end drafts fewer.
+        draft_length: K, the most tokens drafted in a step. A sequence near its end drafts fewer.
         draft_temperature: the drafter's; None: each sequence's own.
-        vocabulary: the drafter's own tokens, so that accepted ones outside it count as out of
+        vocabulary: the drafter's own tokens. Accepted tokens outside it count as out of
             vocabulary.
-        dynamic_tokens: a source as `rdk_cuda.RecentTokens`, called before each drafted token with
-            the sequences so far, drafts of the step included. Returns target ids `[B, C]`, -1 for
-            none, from which this token may be drafted besides what the affinity reaches (DESIGN
-            section 2). The drafter has to return its hidden state.
-        full_head: weight `[V_t, d]` and bias `[V_t]` (or None) for the logits of dynamic tokens;
-            None: the drafter's own, as a `HuggingFaceModel` has one.
+        dynamic_tokens: a source such as `rdk_cuda.RecentTokens`. It is called before each drafted
+            token with the sequences so far, including the drafts of this step, and returns target
+            ids `[B, C]`, -1 for none. They can be drafted in addition to what the affinity reaches
+            (DESIGN section 2). The sequences are the decoder's own lists: a source must not change
+            or keep them. The drafter has to return its hidden state.
+        full_head: weight `[V_t, d]` and bias `[V_t]` (or None) for the logits of dynamic tokens.
+            None: the drafter's own, which a `HuggingFaceModel` has.
 
     Raises:
         ValueError: sizes that do not agree.
@@ -133,15 +134,16 @@ class SpeculativeDecoder:
             affinity = Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
         if drafter is target:
             raise ValueError(
-                "SpeculativeDecoder: target and drafter are one object, but each reads its own "
-                "tokens; wrap the model twice"
+                "SpeculativeDecoder: target and drafter are one object, but each has to read its "
+                "own tokens; wrap the model twice"
             )
         sizes = affinity.target_size, affinity.draft_size
         found = target.vocabulary_size, drafter.vocabulary_size if drafter else sizes[1]
         if found != sizes:
             raise ValueError(
                 f"SpeculativeDecoder: target and drafter predict {found[0]} and {found[1]} tokens, "
-                f"the affinity leads from {sizes[1]} drafter tokens to {sizes[0]} target tokens"
+                f"but the affinity maps {sizes[1]} drafter tokens to {sizes[0]} target tokens; "
+                "pass the affinity of this pair"
             )
         if draft_length < 0 or (drafter is None) != (draft_length == 0):
             raise ValueError(
@@ -172,23 +174,23 @@ class SpeculativeDecoder:
         process: Process | None = None,
         stop: Stop | None = None,
     ) -> Generation:
-        """Continue every prompt to one of its end tokens or to `max_new_tokens`.
+        """Continue every prompt up to one of its end tokens or to `max_new_tokens`.
 
         Args:
             prompts: B lists of target ids, none empty.
             max_new_tokens, temperature: one for all or one each; temperature 0 is exactly greedy.
-            seeds: one each, and a sequence's output depends on no other; or one int, from which
-                each sequence gets its own. None: from torch's default generator.
+            seeds: one each, so that a sequence's output depends on no other; or one int, from
+                which each sequence gets its own. None: from torch's default generator.
             eos: an end token, a set of them, or a list with one set for each sequence.
             on_tokens: called with (sequence, tokens, kinds) as soon as they are decided.
-            process: changes the target's logits, as truncation or a penalty does. The output then
-                has the distribution of what it returns, which for each row has to be a function of
-                that row and the tokens before it alone.
-            stop: called behind every token that is decided with the sequence and all its tokens,
-                prompt included; if it says True, the sequence ends there.
+            process: changes the target's logits, for example by truncation or a penalty. The
+                output then has the distribution of what it returns. Each row that it returns has
+                to be a function of that row and the tokens before it alone.
+            stop: called after every decided token with the sequence's number and all its tokens,
+                prompt included. If it returns True, the sequence ends there.
 
         Raises:
-            ValueError: arguments that do not fit.
+            ValueError: an argument that does not fit.
             RuntimeError: the target's logits are no distribution: NaN or +inf, or none finite.
         """
         batch = Batch.of(
@@ -217,12 +219,13 @@ class SpeculativeDecoder:
                 for b, (s, new) in enumerate(zip(batch.sequences, decided, strict=True)):
                     if s.room:
                         ends = None if stop is None else partial(stop, b)
-                        kinds = self._kinds(new, s.drafts)[: s.extend(new, ends)]
-                        statistics.count(kinds, len(s.drafts))
+                        drafted = len(s.context) - s.length
+                        kinds = self._kinds(new, drafted)[: s.extend(new, ends)]
+                        statistics.count(kinds, drafted)
                         if on_tokens is not None:
                             on_tokens(b, new[: len(kinds)], kinds)
                 # The newest token is decided but not read: the next pass begins with it.
-                read = [len(s.tokens) - 1 if s.room else 0 for s in batch.sequences]
+                read = [s.length - 1 if s.room else 0 for s in batch.sequences]
                 with Range("cache update", len(read)):
                     for model in models:
                         model.rollback(read)
@@ -231,12 +234,13 @@ class SpeculativeDecoder:
     def _step(self, batch: Batch, process: Process | None) -> list[list[int]]:
         """What every sequence gains: its accepted drafts and the token that the target adds."""
         draft = self._draft(batch)
-        keep = [len(s.drafts) + 1 if s.room else 0 for s in batch.sequences]
+        drafted = [len(s.context) - s.length for s in batch.sequences]
+        keep = [n + 1 if s.room else 0 for s, n in zip(batch.sequences, drafted, strict=True)]
         with Range("target forward", sum(keep)):
             logits, _ = _feed(self.target, batch.sequences, keep)
         if process is not None:
             logits = process(batch.sequences, logits)
-        with Range("verify", sum(len(s.drafts) for s in batch.sequences)):
+        with Range("verify", sum(drafted)):
             tokens, accepted = functional.verify(logits, draft, self.affinity, batch.temperature)
             rows, lengths = tokens.tolist(), accepted.tolist()
         mark("accepted", sum(lengths))
@@ -245,42 +249,44 @@ class SpeculativeDecoder:
     def _draft(self, batch: Batch) -> Draft:
         """Up to K drafts for each sequence that has room for them and for the target's token."""
         sequences, device = batch.sequences, self.affinity.device
-        positions = torch.tensor(
-            [len(s.tokens) for s in sequences], device=device, dtype=torch.int64
-        )
+        positions = torch.tensor([s.length for s in sequences], device=device, dtype=torch.int64)
         step: dict[str, Any] = {"seeds": batch.seeds, "positions": positions}
         link = {**step, "temperature": batch.draft_temperature}
-        drafts: list[Draft] = []
-        for s in sequences:
-            s.drafts = []
         context = self.drafter.context if self.drafter else 0
-        # A sequence goes on while it has drafted every place so far, leaves one for the target, and
-        # the drafter can read it.
-        while any(
-            keep := [
-                int(
-                    len(s.drafts) == len(drafts) < min(self.draft_length, s.room - 1)
-                    and len(s.tokens) + len(s.drafts) <= context
-                )
-                for s in sequences
+        # One place is left for the target, and the drafter has to read all that precedes a draft.
+        places = [
+            int(min(self.draft_length, s.room - 1, context - s.length + 1)) for s in sequences
+        ]
+        drafts: list[Draft] = []
+        memory: Tensor | None = None
+        for place in range(max(places, default=0)):
+            keep = [
+                int(place < most and len(s.context) == s.length + place)
+                for s, most in zip(sequences, places, strict=True)
             ]
-        ):
+            if not any(keep):
+                break
             with Range("drafter forward", sum(keep)):
                 logits, hidden = _feed(cast(CausalModel, self.drafter), sequences, keep)
-                logits = logits[:, 0].to(device)
-            dynamic = self._dynamic(sequences, hidden, logits)
+                if memory is None:
+                    memory = batch.draft_logits(logits, max(places))
+                here = memory[:, place].copy_(logits[:, 0])
+            dynamic = self._dynamic(sequences, hidden, here)
             with Range("draft", sum(keep)):
-                drafts.append(functional.draft(logits, self.affinity, **link, **dynamic))
+                drafted = functional.draft(here, self.affinity, **link, **dynamic)
+            drafts.append(replace(drafted, logits=None))  # all of them are in `memory`
             link = {"after": drafts[-1]}
-            for b, token in enumerate(drafts[-1].tokens[:, 0].tolist()):
+            for b, token in enumerate(drafted.tokens[:, 0].tolist()):
                 if keep[b] and token >= 0:  # -1, no distribution here: this draft ends
-                    sequences[b].drafts.append(token)
-        longest = max(len(s.drafts) for s in sequences)
-        padded = [s.drafts + [-1] * (longest - len(s.drafts)) for s in sequences]
+                    sequences[b].context.append(token)
+        own = [s.drafts for s in sequences]
+        longest = max(map(len, own), default=0)
+        padded = [tokens + [-1] * (longest - len(tokens)) for tokens in own]
         tokens = torch.tensor(padded, dtype=torch.int64, device=device)
-        if longest == 0:
+        if memory is None or longest == 0:
             return Draft.without_distribution(tokens, **step)
-        return replace(Draft.join(drafts[:longest]), tokens=tokens)
+        joined = Draft.join(drafts[:longest])
+        return replace(joined, tokens=tokens, logits=memory[:, :longest])
 
     def _dynamic(
         self, sequences: Sequence[Continuation], hidden: Tensor | None, logits: Tensor
@@ -293,8 +299,7 @@ class SpeculativeDecoder:
                 "its feed() returned none (HuggingFaceModel: return_hidden=True)"
             )
         weight, bias = self.full_head
-        tokens = self.dynamic_tokens([s.tokens + s.drafts for s in sequences]).int()
-        tokens = tokens.to(weight.device)
+        tokens = self.dynamic_tokens([s.context for s in sequences]).int().to(weight.device)
         with Range("gather logits", tokens.shape[1]):
             gathered = functional.gather_logits(hidden[:, 0], weight, tokens, bias)
         return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
@@ -324,17 +329,17 @@ class SpeculativeDecoder:
             )
         return full_head
 
-    def _kinds(self, new: Sequence[int], drafts: Sequence[int]) -> list[Kind]:
+    def _kinds(self, new: Sequence[int], drafted: int) -> list[Kind]:
         kinds: list[Kind] = [
             "out_of_vocabulary" if t in self._pruned else "accepted" for t in new[:-1]
         ]
-        return [*kinds, "resampled" if len(kinds) < len(drafts) else "bonus"]
+        return [*kinds, "resampled" if len(kinds) < drafted else "bonus"]
 
 
 def _feed(model: CausalModel, sequences: Sequence[Continuation], keep: Sequence[int]) -> Output:
-    """Let a model read what it has not read yet, drafts included, where a prediction is wanted."""
+    """Let a model read what it has not read yet, in sequences where a prediction is wanted."""
     unread = [
-        (s.tokens + s.drafts)[read:] if kept else []
+        s.context[read:] if kept else []
         for s, read, kept in zip(sequences, model.lengths, keep, strict=True)
     ]
     return model.feed(unread, keep)

@@ -1,10 +1,10 @@
-"""What `rdk_cuda.decoding` keeps of the sequences it generates, and what it tells about them."""
+"""The state of the sequences that are generated, and statistics about how they came about."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,21 +20,21 @@ from .._ops.inputs import (
 
 Kind = Literal["accepted", "out_of_vocabulary", "resampled", "bonus"]
 """How a token was decided: drafted and accepted; the same, but outside the drafter's own
-vocabulary; drawn in place of a rejected draft; drawn behind the last draft."""
+vocabulary; drawn in place of a rejected draft; drawn after the last draft."""
 
 Stop = Callable[[int, Sequence[int]], bool]
-"""Whether a sequence, of which all tokens are given, ends behind the last of them."""
+"""Called with the number and all tokens of a sequence: whether it ends after the last one."""
 
 
 @dataclass
 class Statistics:
-    """Counts over all sequences; tokens cut off behind an end token do not count.
+    """Counts over all sequences, without tokens that were cut off after an end token.
 
     Attributes:
-        drafted: drafts that were judged, by place in the draft; those behind a rejection are not.
-        accepted: the accepted ones of those. `sum(accepted) + resampled + bonus` is `tokens`.
-        out_of_vocabulary: the accepted ones that the pruned vocabulary alone cannot propose.
-        resampled, bonus: tokens drawn in place of a rejected draft, and behind the last draft.
+        drafted: how many drafts were judged, by place in the draft. Nothing after a rejection is.
+        accepted: how many of them were accepted. `sum(accepted) + resampled + bonus` is `tokens`.
+        out_of_vocabulary: accepted drafts that the pruned vocabulary alone cannot propose.
+        resampled, bonus: tokens drawn in place of a rejected draft, and after the last draft.
         target_passes: forward passes of the target, one for each sequence that took part.
     """
 
@@ -95,50 +95,76 @@ class Generation(NamedTuple):
 
 @dataclass
 class Continuation:
-    """One sequence while it grows: its tokens, prompt first, and the drafts that follow them."""
+    """One sequence while it grows.
 
-    tokens: list[int]
+    Attributes:
+        context: all its tokens: the prompt, what was generated, then the drafts of this step. One
+            list that grows and is cut back; read it, but do not change or keep it.
+        length: how many tokens of `context` are decided. Drafts follow them.
+        prompt_length, full_length: of the prompt, and of the longest output with it.
+        eos: tokens that end the sequence.
+        ended: whether one of them, or a `Stop`, has ended it.
+    """
+
+    context: list[int]
+    length: int
     prompt_length: int
     full_length: int
     eos: Collection[int]
-    drafts: list[int] = field(default_factory=list)
     ended: bool = False
 
     @property
+    def tokens(self) -> list[int]:
+        """A copy of the decided tokens, prompt first."""
+        return self.context[: self.length]
+
+    @property
+    def drafts(self) -> list[int]:
+        """A copy of the drafts of this step."""
+        return self.context[self.length :]
+
+    @property
     def new(self) -> list[int]:
-        """What was generated."""
-        return self.tokens[self.prompt_length :]
+        """A copy of what was generated."""
+        return self.context[self.prompt_length : self.length]
 
     @property
     def room(self) -> int:
         """How many tokens are still to be decided, 0 when it has ended."""
-        return 0 if self.ended else max(0, self.full_length - len(self.tokens))
+        return 0 if self.ended else max(0, self.full_length - self.length)
 
     def extend(
         self, decided: Sequence[int], stop: Callable[[Sequence[int]], bool] | None = None
     ) -> int:
-        """Append tokens up to the first that ends the sequence; returns how many."""
+        """Replace the drafts by decided tokens, up to the first that ends the sequence.
+
+        Returns:
+            How many tokens were appended.
+        """
+        del self.context[self.length :]
         for count, token in enumerate(decided, start=1):
             if token < 0:
                 raise RuntimeError(
-                    "SpeculativeDecoder.generate: the target's logits behind "
-                    f"{len(self.tokens)} tokens of a sequence are no distribution: NaN or +inf "
-                    "among them, or none finite"
+                    f"SpeculativeDecoder.generate: the target's logits after {self.length} tokens "
+                    "of a sequence are no distribution: NaN or +inf among them, or none finite"
                 )
-            self.tokens.append(token)
-            self.ended = token in self.eos or (stop is not None and bool(stop(self.tokens)))
+            self.context.append(token)
+            self.length += 1
+            self.ended = token in self.eos or (stop is not None and bool(stop(self.context)))
             if self.ended:
                 return count
         return len(decided)
 
 
-class Batch(NamedTuple):
-    """Continuations, and `[B]` tensors of what differs between them but stays the same in time."""
+@dataclass
+class Batch:
+    """Sequences, `[B]` tensors of what differs between them, and memory for drafter logits."""
 
     sequences: list[Continuation]
     temperature: Tensor
     draft_temperature: Tensor
     seeds: Tensor
+    _memory: Tensor | None = None
 
     @classmethod
     def of(
@@ -164,12 +190,19 @@ class Batch(NamedTuple):
                 "need to be finite and at least 0"
             )
         sequences = [
-            Continuation(list(prompt), len(prompt), len(prompt) + limit, ends)
+            Continuation(list(prompt), len(prompt), len(prompt), len(prompt) + limit, ends)
             for prompt, limit, ends in zip(prompts, limits, _end_tokens(eos, count), strict=True)
         ]
         target = target.to(device)
         draft = target if draft_temperature is None else torch.full_like(target, draft_temperature)
         return cls(sequences, target, draft, user_seeds(name, seeds, None, count, device))
+
+    def draft_logits(self, like: Tensor, places: int) -> Tensor:
+        """Uninitialised `[B, places, V_d]` for a step; the same memory in every step."""
+        count = len(self.sequences) * places * like.shape[-1]
+        if self._memory is None or self._memory.numel() < count:
+            self._memory = torch.empty(count, dtype=like.dtype, device=self.temperature.device)
+        return self._memory[:count].view(len(self.sequences), places, like.shape[-1])
 
 
 def _ratio(part: int, whole: int) -> float:

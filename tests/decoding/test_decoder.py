@@ -216,7 +216,7 @@ def test_a_drafter_without_a_distribution_costs_drafts_only() -> None:
 def test_a_target_without_a_distribution_is_an_error() -> None:
     broken = torch.full((SIZE * SIZE, SIZE), torch.nan)
     speculative = SpeculativeDecoder(TableModel(broken, SIZE), draft_length=0)
-    with pytest.raises(RuntimeError, match=r"logits behind 2 tokens .* are no distribution"):
+    with pytest.raises(RuntimeError, match=r"logits after 2 tokens .* are no distribution"):
         speculative.generate([[1, 2]], max_new_tokens=3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +95,30 @@ def test_the_hook_sees_sequences_with_the_drafts_so_far() -> None:
     for b, prompt in enumerate(PROMPTS):
         assert [len(contexts[b]) - len(prompt) for contexts in seen[:3]] == [0, 1, 2]
         assert seen[2][b][:-1] == seen[1][b]
+
+
+def test_contexts_and_drafter_logits_are_not_copied_for_each_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each sequence stays one list, and all drafter logits go into the same memory."""
+    speculative, verify = decoder(dynamic=True), rdk_cuda.verify
+    lists: set[tuple[int, ...]] = set()
+    memory: set[int] = set()
+
+    def hook(contexts: Sequence[Sequence[int]]) -> Tensor:
+        lists.add(tuple(map(id, contexts)))
+        return every_pruned_token(contexts)
+
+    def watched(logits: Tensor, draft: rdk_cuda.Draft, *rest: Any) -> Any:
+        if draft.logits is not None:
+            assert draft.logits.is_contiguous()
+            memory.add(draft.logits.data_ptr())
+        return verify(logits, draft, *rest)
+
+    speculative.dynamic_tokens = hook
+    monkeypatch.setattr(rdk_cuda.functional, "verify", watched)
+    speculative.generate(PROMPTS, max_new_tokens=10, seeds=1)
+    assert len(lists) == len(memory) == 1
 
 
 def test_tokens_of_the_context_can_be_drafted_and_no_others() -> None:
