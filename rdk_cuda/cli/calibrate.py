@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..calibration import SCORES
 from .arguments import (
     add_keep,
     natural,
@@ -14,7 +15,7 @@ from .arguments import (
     seed,
 )
 from .errors import InputError
-from .request import SCORES, Request
+from .request import Request
 
 REQUIRED = ("transformers", "tokenizers", "sklearn", "rich")
 
@@ -116,11 +117,11 @@ def run(arguments: argparse.Namespace) -> int:
             "one of them"
         )
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
-    from .calibration import calibrate
+    from .calibration import run_calibration
 
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(arguments).items()
         if name not in ("run", "prog", "out")
     }
-    return calibrate(Request(output=output, **given))
+    return run_calibration(Request(output=output, **given))

@@ -1,15 +1,18 @@
-"""Text files as token ids."""
+"""Text files as token ids: what is calibrated on, and what is held out to measure on."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..calibration.recording import Window, cut_windows
 from .errors import InputError
 
 WINDOW = 512  # tokens that are read at once, if the models and most documents have them
 HELD_OUT_POSITIONS = 8192  # to measure at, at least
+EVERY = 5  # if no text is held out by name, every fifth document is
 
 
 class Document(NamedTuple):
@@ -25,6 +28,40 @@ class Document(NamedTuple):
     sha256: str
     ids: list[int]
 
+    @property
+    def source(self) -> dict[str, str]:
+        """Which file it was, for results."""
+        return {"name": self.name, "sha256": self.sha256}
+
+
+@dataclass(frozen=True)
+class Text:
+    """Documents, and how many of their tokens are read at once."""
+
+    documents: Sequence[Document]
+    length: int
+
+    @property
+    def ids(self) -> list[list[int]]:
+        """The token ids of each document."""
+        return [document.ids for document in self.documents]
+
+    @property
+    def too_short(self) -> list[str]:
+        """Names of documents that are shorter than what is read at once."""
+        return [document.name for document in self.documents if len(document.ids) < self.length]
+
+    @property
+    def sources(self) -> list[dict[str, str]]:
+        """Which files they were."""
+        return [document.source for document in self.documents]
+
+    def held_out_windows(self, positions: int | None = None) -> list[Window]:
+        """To measure in: by default `HELD_OUT_POSITIONS`, or a window of every document."""
+        long_enough = len(self.documents) - len(self.too_short)
+        least = max(HELD_OUT_POSITIONS, self.length * long_enough)
+        return cut_windows(self.ids, positions or least, self.length)
+
 
 def encode(tokenizer: Any, text: str) -> list[int]:
     """A text's token ids."""
@@ -33,7 +70,7 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def read_documents(tokenizer: Any, files: Iterable[Path], option: str = "--text") -> list[Document]:
-    """Each file, one file a document; `option` named them.
+    """Each file as a document; `option` named them.
 
     Raises:
         InputError: a file that cannot be read, is not UTF-8, or is empty.
@@ -56,18 +93,57 @@ def read_documents(tokenizer: Any, files: Iterable[Path], option: str = "--text"
     return documents
 
 
-def positions_of_all(documents: Sequence[Document], length: int, least: int) -> int:
-    """At least `least` positions, and a window for each document that has `length` tokens."""
-    return max(least, length * sum(len(document.ids) >= length for document in documents))
+def calibration_and_held_out(
+    tokenizer: Any,
+    files: Iterable[Path],
+    held_out_files: Sequence[Path],
+    context: int,
+    draft_length: int,
+) -> tuple[Text, Text]:
+    """What is calibrated on, and what is measured on; no document is in both.
+
+    Args:
+        held_out_files: if there are none, every fifth of the files is held out.
+        context: how many tokens the models can read.
+    """
+    calibration: Sequence[Document] = read_documents(tokenizer, files)
+    option = "--held-out" if held_out_files else "--text"
+    if held_out_files:
+        held_out: Sequence[Document] = read_documents(tokenizer, held_out_files, option)
+    else:
+        calibration, held_out = hold_out(calibration)
+    known = {document.sha256 for document in calibration}
+    for document in held_out:
+        if document.sha256 in known:
+            raise InputError(
+                f"{option} {document.name}: is held out to measure on, and its content is also "
+                "calibrated on; give each text once"
+            )
+    return (
+        Text(calibration, window_length(calibration, context, draft_length)),
+        Text(held_out, window_length(held_out, context, draft_length, option)),
+    )
+
+
+def hold_out(documents: Sequence[Document]) -> tuple[list[Document], Sequence[Document]]:
+    """The documents without every fifth, and those; of fewer than five the last is held out."""
+    if len(documents) < 2:
+        raise InputError(
+            "--text is one document, so nothing can be held out of it to measure on; give more "
+            "files, or some with --held-out"
+        )
+    every = min(EVERY, len(documents))
+    calibration = [document for place, document in enumerate(documents, 1) if place % every]
+    return calibration, documents[every - 1 :: every]
 
 
 def window_length(
     documents: Sequence[Document], context: int, draft_length: int, option: str = "--text"
 ) -> int:
-    """How many tokens are read at once; documents that are shorter are left out.
+    """How many tokens are read at once; shorter documents are left out.
 
-    At most WINDOW, what the models can read, and so many that nine tenths of the text are in
-    documents that are long enough.
+    At most WINDOW and what the models can read, and few enough that documents with nine tenths of
+    the text are long enough.
 
     Args:
         context: how many tokens the models can read.

@@ -68,6 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_missing(REQUIRED)
     prepare_output(arguments.output)
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
-    from .evaluation import evaluate_saved
+    from .evaluation import run_evaluation
 
-    return evaluate_saved(arguments)
+    return run_evaluation(arguments)

@@ -1,18 +1,10 @@
-"""What `calibrate` is asked for. Imports nothing heavy: the command line has its defaults."""
+"""What `calibrate` is asked for. The command line takes its defaults from here."""
 
 from dataclasses import dataclass
 from itertools import product, starmap
 from pathlib import Path
-from typing import NamedTuple
 
-SCORES = ("probability", "frequency", "variance")
-
-
-class Setting(NamedTuple):
-    """What one drafter is calibrated for: a share of the vocabulary, and a temperature."""
-
-    keep: float
-    temperature: float
+from rdk_cuda.calibration.calibrate import SCORES, Setting
 
 
 @dataclass(frozen=True)
@@ -21,13 +13,13 @@ class Request:
 
     Attributes:
         keep: shares of the vocabulary that pruned drafters keep; `keep_by` says by which score.
-        kept: a map with the ids to keep instead (`read_token_map`), or None.
-        temperature: of target and drafter in use; there is a drafter for each of these and of
-            `keep`.
-        recording: where to keep what the models said of the text, or None for a file next to the
-            output until that is written.
-        positions: to read with the models, spread over the text.
-        memory: in GiB, for what is recorded.
+        kept: a file with the ids to keep instead (`read_token_map`), or None.
+        temperature: of target and drafter in use. There is a drafter for each pair of these and
+            of `keep`.
+        recording: where to keep what the models said about the text. None: in a file next to the
+            output, until that is written.
+        positions: how many the models read, spread over the text.
+        memory: for what is recorded, in GiB.
     """
 
     target: Path
@@ -56,6 +48,6 @@ class Request:
         return list(dict.fromkeys(starmap(Setting, product(self.keep, self.temperature))))
 
     def name(self, setting: Setting) -> str:
-        """Of its directory among others, for example `keep-0.25-temperature-1`."""
+        """The name of its directory among several, for example `keep-0.25-temperature-1`."""
         keep, temperature = (str(value).removesuffix(".0") for value in setting)
         return ("" if self.kept else f"keep-{keep}-") + f"temperature-{temperature}"

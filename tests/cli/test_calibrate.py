@@ -18,7 +18,6 @@ pytest.importorskip("rich")
 
 import rdk_cuda
 from rdk_cuda.__main__ import main
-from rdk_cuda.cli import calibration
 from rdk_cuda.cli import documents as text
 from rdk_cuda.cli.documents import Document, window_length
 from rdk_cuda.cli.models import Models
@@ -189,7 +188,7 @@ def test_every_fifth_document_is_held_out_and_of_fewer_the_last(
     count: int, held_out: list[int]
 ) -> None:
     given = documents([1] * count)
-    calibrated, measured = calibration.hold_out(given)
+    calibrated, measured = text.hold_out(given)
     assert measured == [given[place] for place in held_out]
     assert calibrated == [document for document in given if document not in measured]
 

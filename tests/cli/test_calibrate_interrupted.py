@@ -40,7 +40,8 @@ import sys, time
 from functools import partial
 import torch
 from rdk_cuda.__main__ import main
-from rdk_cuda.cli import calibration, recorded_text
+from rdk_cuda.calibration import Pruning
+from rdk_cuda.cli import recorded_text
 
 def slowly(function):
     def run(*arguments):
@@ -51,7 +52,7 @@ def slowly(function):
 read_models = recorded_text.read_models
 recorded_text.read_models = lambda *models: slowly(read_models(*models))
 recorded_text.record = partial(recorded_text.record, save_every=0.0)
-calibration.Pruning.method = slowly(calibration.Pruning.method)
+Pruning.method = slowly(Pruning.method)
 torch.set_num_threads(1)
 sys.exit(main(sys.argv[1:]))
 """

@@ -138,7 +138,7 @@ def test_the_default_temperature_is_the_calibrated_one(
 
 @pytest.fixture
 def few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rdk_cuda.cli.evaluation.HELD_OUT_POSITIONS", 400)
+    monkeypatch.setattr("rdk_cuda.cli.documents.HELD_OUT_POSITIONS", 400)
 
 
 @pytest.mark.usefixtures("few_positions")
