@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import time
 from typing import Any
@@ -18,53 +17,20 @@ from rdk_cuda.decoding import SpeculativeDecoder
 transformers = pytest.importorskip("transformers", minversion="4.56")
 from rdk_cuda.integrations.huggingface import HuggingFaceModel  # noqa: E402
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
+from tests.architectures import (  # noqa: E402
+    CONFIGS,
+    CONTEXT,
+    EAGER,
+    GROUPED,
+    SIZE,
+    SLIDING,
+    SMALL,
+    WINDOW,
+    near,
+    tiny,
+)
 
-SIZE, CONTEXT, COUNT = 61, 96, 25
-SMALL: dict[str, Any] = {
-    "vocab_size": SIZE,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": CONTEXT,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": 8}
-CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaConfig", GROUPED),
-    "gpt2": (
-        "GPT2Config",
-        {"vocab_size": SIZE, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
-        | {"bos_token_id": None, "eos_token_id": None},
-    ),
-    "qwen2": ("Qwen2Config", SMALL | {"num_key_value_heads": 2}),
-    "qwen3": ("Qwen3Config", GROUPED),
-    "gemma": ("GemmaConfig", GROUPED),
-    "neox": ("GPTNeoXConfig", SMALL),
-    "cohere": ("CohereConfig", SMALL | {"logit_scale": 0.25}),
-}
-
-
-def tiny(name: str = "llama", seed: int = 0, attention: str = "sdpa", **changes: Any) -> Any:
-    """A randomly initialised model in float32, its weights large enough to matter."""
-    kind, arguments = CONFIGS.get(name, (name, {}))
-    config = getattr(transformers, kind)(**arguments | changes)
-    torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(4.0 if weight.dim() > 1 else 1.0)
-    return model.eval()
-
-
-def near(model: Any, noise: float) -> Any:
-    """A drafter that often agrees with the model."""
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for weight in other.parameters():
-            weight.add_(noise * weight.std() * torch.randn_like(weight))
-    return other
+COUNT = 25
 
 
 @torch.no_grad()
@@ -98,8 +64,11 @@ def assert_session_is_exact(model: Any, wrapped: HuggingFaceModel, seed: int) ->
         assert wrapped.lengths == [len(context) for context in contexts]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [(name, "eager") for name in CONFIGS]
+    + [(name, "sdpa") for name in sorted(CONFIGS.keys() - EAGER)],
+)
 def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str, attention: str) -> None:
     model = tiny(name, attention=attention)
     assert_session_is_exact(model, HuggingFaceModel(model), seed=1)
@@ -112,6 +81,82 @@ def test_pieces_of_a_prompt_and_hidden_states_change_nothing(
     monkeypatch.setattr(huggingface, "_PREFILL_COLUMNS", 3)
     model = tiny()
     assert_session_is_exact(model, HuggingFaceModel(model, return_hidden=seed > 0), seed)
+
+
+@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("pieces", [512, 3])
+def test_a_rollback_moves_the_window_back_over_its_edge(
+    name: str, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sequence goes back by more than two windows, one to within its first, one not at all."""
+    monkeypatch.setattr(huggingface, "_PREFILL_COLUMNS", pieces)
+    model, rng = tiny(name), random.Random(4)
+    wrapped = HuggingFaceModel(model)
+    wrapped.reset(3)
+    contexts = [[rng.randrange(SIZE) for _ in range(length)] for length in (40, 3 * WINDOW, 11)]
+    wrapped.feed(contexts, [1, 1, 1])
+    for lengths in ((3 * WINDOW - 1, WINDOW - 3, 11), (2 * WINDOW, 1, WINDOW), (1, 1, 0)):
+        wrapped.rollback(lengths)
+        new = [[rng.randrange(SIZE) for _ in range(length)] for length in (1, WINDOW + 2, 5)]
+        logits = wrapped.feed(new, [1, WINDOW + 2, 4]).logits
+        contexts = [old[:n] + more for old, n, more in zip(contexts, lengths, new, strict=True)]
+        for b, keep in enumerate((1, WINDOW + 2, 4)):
+            expected = alone(model, contexts[b])[-keep:]
+            atol = 1e-5 * float(expected.abs().max())
+            torch.testing.assert_close(logits[b, :keep], expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+def test_a_short_context_is_the_first_token_and_the_last_ones(name: str) -> None:
+    """As the library's own forward has it with such a mask, and one position does not see it."""
+    model, recent, length = tiny(name), 5, 20
+    ids = [[(7 * b + 3 * place) % SIZE for place in range(length)] for b in range(2)]
+    short, plain = HuggingFaceModel(model, recent=recent), HuggingFaceModel(model)
+    short.reset(2)
+    seen = short.feed(ids, [length, length]).logits
+    short.rollback([length - 7, 3])
+    again = short.feed([ids[0][-7:], ids[1][3:]], [7, 1]).logits
+    torch.testing.assert_close(again[0], seen[0, -7:])
+    torch.testing.assert_close(again[1, 0], seen[1, -1])
+    plain.reset(2)
+    everything = plain.feed(ids, [length, length]).logits
+    torch.testing.assert_close(seen[:, : recent + 1], everything[:, : recent + 1])
+    assert not torch.isclose(seen[:, recent + 1 :], everything[:, recent + 1 :]).all(-1).any()
+    queries, keys = torch.arange(length)[:, None], torch.arange(length)
+    near = (keys <= queries) & ((keys > queries - recent) | (keys == 0))
+    mask = torch.zeros(1, 1, length, length).masked_fill(~near, torch.finfo(torch.float32).min)
+    own = near & (keys > queries - WINDOW)
+    narrow = torch.zeros_like(mask).masked_fill(~own, torch.finfo(torch.float32).min)
+    both = {"full_attention": mask, "sliding_attention": narrow}
+    with torch.no_grad():
+        expected = model(
+            input_ids=torch.tensor(ids[:1]),
+            attention_mask=both if name == "gemma3" else mask,
+            use_cache=False,
+        ).logits[0]
+    torch.testing.assert_close(seen[0], expected)
+
+
+def test_a_sliding_layer_reads_no_more_slots_than_its_windows_need() -> None:
+    model = tiny("gemma3")
+    wrapped = HuggingFaceModel(model)
+    wrapped.reset(2)
+    wrapped.feed([[1] * 40, [2] * 38], [1, 1])
+    wrapped.feed([[3], [4]], [1, 1])
+    sliding, full = wrapped._cache.layers
+    assert full.start == 0
+    assert full.keys.shape[2] == sliding.keys.shape[2] == 41
+    assert sliding.start == 41 - WINDOW
+
+
+def test_a_window_that_is_read_otherwise_is_caught() -> None:
+    """The library's own forward has another window than the configuration that we read."""
+    model = tiny("gemma3", attention="eager")
+    layers = huggingface.layers_of(model)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(huggingface, "layers_of", lambda model: layers._replace(window=WINDOW + 1))
+        with pytest.raises(ValueError, match="does not follow"):
+            HuggingFaceModel(model)
 
 
 def test_dead_slots_are_dropped() -> None:
@@ -137,7 +182,8 @@ def test_no_query_is_masked_altogether() -> None:
     wrapped.feed([[1, 2, 3, 4], [5], [6, 7]], [1, 1, 1])
     wrapped.rollback([4, 1, 0])
     real = torch.tensor([[True, True], [False, True], [False, False]])
-    mask = wrapped._attention_mask(real)
+    mask = wrapped._attention_masks(real, torch.tensor([[4, 5], [1, 1], [0, 0]]))
+    assert isinstance(mask, Tensor)
     assert mask.shape == (3, 1, 2, wrapped._alive.shape[1] + 2)
     assert (mask == 0).any(-1).all()
     assert int((mask[2] == 0).sum()) == 2
@@ -192,7 +238,10 @@ def test_a_pruned_head_replaces_the_model_s_own() -> None:
     torch.testing.assert_close(hidden[1, 0] @ full.T, alone(model, [9])[0])
 
 
-@pytest.mark.parametrize(("name", "seed"), [("llama", 0), ("llama", 1), ("gpt2", 0), ("qwen3", 2)])
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [("llama", 0), ("llama", 1), ("gpt2", 0), ("qwen3", 2), *((name, 3) for name in SLIDING)],
+)
 def test_greedy_output_is_that_of_generate(name: str, seed: int) -> None:
     model = tiny(name, seed)
     rng = random.Random(seed)
@@ -200,7 +249,7 @@ def test_greedy_output_is_that_of_generate(name: str, seed: int) -> None:
     speculative = SpeculativeDecoder(
         HuggingFaceModel(model), HuggingFaceModel(near(model, noise=0.1)), draft_length=3 + seed
     )
-    for batch in (prompts[: 1 + seed], prompts):
+    for batch in (prompts[: 1 + seed % 3], prompts):
         result = speculative.generate(batch, max_new_tokens=COUNT, temperature=0)
         for prompt, tokens in zip(batch, result.tokens, strict=True):
             expected = model.generate(
@@ -259,7 +308,12 @@ def test_recent_tokens_beside_virtual_ones_leave_greedy_output_as_it_is() -> Non
     ("config", "changes", "reason"),
     [
         ("T5Config", {}, "encoder-decoder"),
-        ("MistralConfig", GROUPED | {"sliding_window": 8}, "DynamicSlidingWindowLayer"),
+        (
+            "Qwen2Config",
+            GROUPED | {"layer_types": ["chunked_attention"] * 2, "attention_chunk_size": 8},
+            "chunked attention",
+        ),
+        ("Lfm2Config", GROUPED | {"layer_types": ["conv", "full_attention"]}, "LinearAttention"),
         ("MambaConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*past_key_values"),
         ("BloomConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*position_ids"),
         ("FalconConfig", {"vocab_size": SIZE, "hidden_size": 284, "alibi": True}, "ALiBi"),
@@ -318,8 +372,19 @@ def test_bad_arguments_are_refused_by_name() -> None:
         wrapped.rollback([-1])
     with pytest.raises(ValueError, match=r"head has shape \[4, 31\]; needs \[V_d, 32\]"):
         HuggingFaceModel(tiny(), head=torch.zeros(4, 31))
+    with pytest.raises(ValueError, match="recent is 0; needs at least 1, or None"):
+        HuggingFaceModel(tiny(), recent=0)
     with pytest.raises(ValueError, match=r"head_bias has shape \[3\]; needs \[4\]"):
         HuggingFaceModel(tiny(), head=torch.zeros(4, 32), head_bias=torch.zeros(3))
+
+
+def test_dynamic_rotary_embeddings_of_one_kind_of_layer_end_there_too() -> None:
+    plain = {"rope_type": "default", "rope_theta": 10000.0}
+    dynamic = plain | {"rope_type": "dynamic", "factor": 2.0}
+    dynamic["original_max_position_embeddings"] = 24
+    rope = {"sliding_attention": plain, "full_attention": dynamic}
+    assert HuggingFaceModel(tiny("gemma3", rope_parameters=rope)).context == 24
+    assert HuggingFaceModel(tiny("gemma3")).context == CONTEXT
 
 
 def test_dynamic_rotary_embeddings_end_at_the_original_context() -> None:

@@ -5,6 +5,10 @@ number of tokens in every sequence. So the cache here is a row of *slots*: each 
 appends its columns to all sequences, and a mask tells which slots a sequence owns. Rejected and
 padding entries stay as dead slots until dropping them pays. The slots of a sequence are in the
 order of its positions, whatever lies between them: mask and explicit `position_ids` are enough.
+
+A sliding layer's mask hides what lies outside its window by position, and the layer is handed the
+slots from the first one that any query sees. It keeps the older ones: after a rollback a window
+reaches back to them again.
 """
 
 from __future__ import annotations
@@ -19,11 +23,16 @@ from torch import Tensor
 
 from rdk_cuda.decoding import Output
 
+from .attention import context_length, first_seen, is_seen, layers_of
+
 if TYPE_CHECKING:
     from .slot_layer import SlotLayer
 
 # Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
 _PREFILL_COLUMNS = 512
+
+# A model whose windows are longer is checked within them alone.
+_CHECKED_WINDOW = 64
 
 
 class HuggingFaceModel:
@@ -31,12 +40,15 @@ class HuggingFaceModel:
 
     Args:
         model: from `AutoModelForCausalLM` (transformers 4.56 or later) in evaluation mode, with
-            attention "sdpa" or "eager" and full attention in every layer.
+            attention "sdpa" or "eager". Layers have full attention or a sliding window.
         head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
             `rdk_cuda.calibration.prune_head`. Brought to the model's dtype and device.
         head_bias: `[V_d]`, its bias if it has one.
         return_hidden: return the final hidden state, too, for dynamic tokens. With a `head` it is
             returned in any case: it is there.
+        recent: each layer sees only so many of the last tokens, and the sequence's first, which
+            models lean on (Xiao et al., arXiv:2309.17453). With a short context, the target itself
+            is a drafter that needs no training. None: all that the model sees by itself.
         slots: how many tokens of each sequence, dead ones included, the cache has memory for from
             the first pass on. Where that is not enough, it takes more. Rejected drafts stay for a
             while: 4/3 of the longest sequence and the tokens of one pass are always enough.
@@ -72,16 +84,22 @@ class HuggingFaceModel:
         head: Tensor | None = None,
         head_bias: Tensor | None = None,
         return_hidden: bool = False,
+        recent: int | None = None,
         slots: int = 0,
     ) -> None:
         _refuse_unsupported(model)
+        if recent is not None and recent < 1:
+            raise ValueError(f"HuggingFaceModel: recent is {recent}; needs at least 1, or None")
         self.slots = slots
         self.model, self.return_hidden = model, return_hidden or head is not None
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
-        self._readable, self.context = embedding.shape[0], _context_length(model.config)
+        self._readable, self.context = embedding.shape[0], context_length(model.config)
+        self._layers = layers_of(model)
+        self._recent: int | None = None
         self._head = self.full_head
         self._check_against_plain_forward()
+        self._recent = recent
         if head is not None or head_bias is not None:
             self._head = self._checked_head(head, head_bias)
         self.vocabulary_size = self._head[0].shape[0]
@@ -154,7 +172,7 @@ class HuggingFaceModel:
         arguments: dict[str, Any] = {
             "input_ids": ids.to(self.device),
             "position_ids": positions.to(self.device),
-            "attention_mask": self._attention_mask(real),
+            "attention_mask": self._attention_masks(real, positions),
             "past_key_values": self._cache,
             "use_cache": True,
         }
@@ -169,8 +187,31 @@ class HuggingFaceModel:
         rows = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[2]), *self._head)
         return Output(rows.unflatten(0, hidden.shape[:2]), hidden)
 
-    def _attention_mask(self, real: Tensor) -> Tensor:
-        """Additive mask `[B, 1, W, slots + W]`, which sdpa and eager attention both take.
+    def _attention_masks(self, real: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
+        """The mask that all layers take, or one for each kind of layer, as the library names them.
+
+        Sliding layers are told from which slot on theirs begins.
+        """
+        visible, (sliding, window) = self._visible(real), self._layers
+        keys = torch.cat([self._alive.cumsum(1) - 1, positions], dim=1).to(self.device)
+        queries = positions.to(self.device)
+        if self._recent is not None:
+            visible &= is_seen(queries, keys, self._recent) | (keys == 0)[:, None, :]
+        if window is None:
+            return self._additive(visible)
+        start = first_seen(self._alive, real, positions, window)
+        for layer, slides in zip(self._cache.layers, sliding, strict=True):
+            layer.start = start if slides else 0
+        near = visible[:, :, start:] & is_seen(queries, keys[:, start:], window)
+        if all(sliding):
+            return self._additive(near)
+        return {
+            "full_attention": self._additive(visible),
+            "sliding_attention": self._additive(near),
+        }
+
+    def _visible(self, real: Tensor) -> Tensor:
+        """What each query sees with full attention, `[B, W, slots + W]`.
 
         A padding query sees itself and nothing else. Were its row masked altogether, its softmax
         could be NaN, and NaN times a weight of 0 would reach the sequences' own queries.
@@ -179,9 +220,12 @@ class HuggingFaceModel:
         column = torch.arange(real.shape[1], device=self.device)
         past = real[:, :, None] & alive[:, None, :]
         present = (column[:, None] >= column) & real[:, :, None] & real[:, None, :]
-        visible = torch.cat([past, present | (column[:, None] == column)], dim=2)[:, None]
+        return torch.cat([past, present | (column[:, None] == column)], dim=2)
+
+    def _additive(self, visible: Tensor) -> Tensor:
+        """`[B, 1, W, S]`, which sdpa and eager attention both take."""
         mask = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)
-        return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)
+        return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[:, None]
 
     def _drop_dead_slots(self) -> None:
         """Leave what lies behind the last live slot; close the gaps too if that saves a quarter.
@@ -235,15 +279,20 @@ class HuggingFaceModel:
 
     @torch.no_grad()
     def _check_against_plain_forward(self) -> None:
-        """Feed two ragged sequences, one rolled back, and expect the plain forward's logits."""
-        ids = [token % self._readable for token in (1, 2, 3)]
+        """Feed two ragged sequences, one rolled back, and expect the plain forward's logits.
+
+        A few tokens; beyond a window where that is short.
+        """
+        window = self._layers.window or 0
+        count = 3 + (window if window <= _CHECKED_WINDOW else 0)
+        ids = [token % self._readable for token in range(1, count + 1)]
         whole = torch.tensor([ids], device=self.device, dtype=torch.int64)
         plain = self.model(input_ids=whole, use_cache=False).logits[0].float()
         self.reset(2)
         self.feed([[ids[0], ids[2], ids[2]], ids[:1]], keep=[1, 1])
         self.rollback([1, 1])
-        fed = self.feed([ids[1:2], ids[1:]], keep=[1, 2]).logits.float()
-        expected = plain[[1, 1, 2]]
+        fed = self.feed([ids[1:2], ids[1:]], keep=[1, count - 1]).logits.float()
+        expected = torch.cat([plain[1:2], plain[1:]])
         error = float((torch.cat([fed[0, :1], fed[1]]) - expected).norm() / expected.norm())
         allowed = 1e-3 if self.dtype == torch.float32 else 0.1
         if not error <= allowed:
@@ -296,26 +345,3 @@ def _refuse_unsupported(model: Any) -> None:
             f"HuggingFaceModel: {name} has attention {config._attn_implementation!r}; needs one "
             "that takes a 4D mask: load it with attn_implementation='sdpa' or 'eager'"
         )
-    from transformers import DynamicCache
-
-    kinds = {type(layer).__name__ for layer in DynamicCache(config=config).layers}
-    if kinds != {"DynamicLayer"}:
-        raise TypeError(
-            f"HuggingFaceModel: {name} keeps its past as {' and '.join(sorted(kinds))}; only full "
-            "attention (DynamicLayer) in every layer can roll sequences back separately"
-        )
-
-
-def _context_length(config: Any) -> float:
-    """How many tokens a sequence may have.
-
-    Rotary embeddings of type "dynamic" and "longrope" depend on the longest sequence of the batch
-    beyond the original context, so that sequences would no longer be independent of each other.
-    """
-    length = getattr(config, "max_position_embeddings", None) or float("inf")
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    if rope.get("rope_type", rope.get("type")) in ("dynamic", "longrope"):
-        original = rope.get("original_max_position_embeddings")
-        original = original or getattr(config, "original_max_position_embeddings", None)
-        return float(min(length, original or length))
-    return float(length)

@@ -19,10 +19,14 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
     Args:
         capacity: how many slots to allocate at first; more if the first append needs them.
+
+    Attributes:
+        start: from which slot on attention gets them, in a layer whose window slides.
     """
 
     keys: Tensor
     values: Tensor
+    start = 0
 
     def __init__(self, capacity: int = 0) -> None:
         super().__init__()
@@ -32,7 +36,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append; returns all that is in use."""
+        """Append; returns what is in use from `start` on."""
         if not self._slots:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
             self._slots = [_resized(states[:, :, :0], 0) for states in (key_states, value_states)]
@@ -45,7 +49,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         for slots, states in zip(self._slots, (key_states, value_states), strict=True):
             slots[:, :, used:end] = states
         self.keep(end)
-        return self.keys, self.values
+        return self.keys[:, :, self.start :], self.values[:, :, self.start :]
 
     def keep(self, count: int) -> None:
         """Use the first `count` slots."""

@@ -1,0 +1,96 @@
+"""How far the layers of a model look back, and how long its sequences may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+__all__ = ["Layers", "context_length", "first_seen", "is_seen", "layers_of"]
+
+
+class Layers(NamedTuple):
+    """The attention layers of a model.
+
+    Attributes:
+        sliding: for each layer of the cache, whether its attention slides.
+        window: how many tokens a sliding layer sees, the newest included; None without one.
+    """
+
+    sliding: list[bool]
+    window: int | None
+
+
+def layers_of(model: Any) -> Layers:
+    """From the model's configuration.
+
+    Raises:
+        TypeError: layers that do not keep a key for each token, and for those alone.
+    """
+    from transformers import DynamicCache
+
+    layers = DynamicCache(config=model.config).layers
+    kinds = {type(layer).__name__ for layer in layers}
+    other = kinds - {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    if other:
+        raise TypeError(
+            f"HuggingFaceModel: {type(model).__name__} keeps its past as "
+            f"{' and '.join(sorted(other))}; only full attention (DynamicLayer) and sliding "
+            "windows (DynamicSlidingWindowLayer) can roll sequences back separately"
+        )
+    text = model.config.get_text_config(decoder=True)
+    if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
+        raise TypeError(
+            f"HuggingFaceModel: {type(model).__name__} has chunked attention, whose chunks the "
+            "library cuts by slots; needs full attention or sliding windows"
+        )
+    windows = [getattr(layer, "sliding_window", None) for layer in layers]
+    different = sorted({window for window in windows if window is not None})
+    if len(different) > 1:
+        raise TypeError(
+            f"HuggingFaceModel: {type(model).__name__} has sliding windows of {different} tokens; "
+            "needs one length for all sliding layers"
+        )
+    sliding = [window is not None for window in windows]
+    return Layers(sliding, different[0] if different else None)
+
+
+def is_seen(queries: Tensor, keys: Tensor, window: int) -> Tensor:
+    """Which keys lie in a query's window, `[B, W, S]` bool, for positions `[B, W]` and `[B, S]`."""
+    return keys[:, None, :] > queries[:, :, None] - window
+
+
+def first_seen(alive: Tensor, real: Tensor, positions: Tensor, window: int) -> int:
+    """How many slots at the front no query of a pass can see through its window.
+
+    Args:
+        alive: `[B, S]` bool, which slots a sequence owns, in the order of its positions.
+        real, positions: `[B, W]`, which columns of the pass are tokens, and where they stand.
+    """
+    oldest = positions.masked_fill(~real, 1 << 62).amin(1, keepdim=True)
+    seen = (alive & (oldest - (alive.cumsum(1) - 1) < window)).any(0)
+    return int(seen.int().argmax()) if bool(seen.any()) else len(seen)
+
+
+def context_length(config: Any) -> float:
+    """How many tokens a sequence may have.
+
+    Rotary embeddings of type "dynamic" and "longrope" depend on the longest sequence of the batch
+    beyond the original context, so that sequences would no longer be independent of each other.
+    """
+    config = config.get_text_config(decoder=True)
+    length = getattr(config, "max_position_embeddings", None) or float("inf")
+    for rope in _rotary(config):
+        if rope.get("rope_type", rope.get("type")) in ("dynamic", "longrope"):
+            original = rope.get("original_max_position_embeddings")
+            original = original or getattr(config, "original_max_position_embeddings", None)
+            length = min(length, original or length)
+    return float(length)
+
+
+def _rotary(config: Any) -> Iterator[dict[str, Any]]:
+    """The parameters of rotary embeddings: one set, or one for each type of layer."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    yield rope
+    yield from (each for each in rope.values() if isinstance(each, dict))
