@@ -12,6 +12,8 @@ from rdk_cuda.affinity import Affinity, AffinityError
 from rdk_cuda.affinity.fixed_point import ONE
 from rdk_cuda.vocabulary import Vocabulary
 
+from .test_samplers import same
+
 CANONICAL = ("bias", "row_offsets", "row_targets", "row_cdf", "spread_cdf", "prior_cdf")
 
 
@@ -62,44 +64,37 @@ def test_columns_evaluate_the_distribution_that_rows_draw(seed, rank):
     assert torch.equal(bias, affinity.by_draft[0])
 
 
-def test_tensors_come_in_the_call_order_of_the_operators():
-    affinity = _random_affinity(0, rank=3)
-    nnz = affinity.nnz
-    expected_columns = [
-        ("bias", torch.float32, [17]),
-        ("col_offsets", torch.int32, [24]),
-        ("col_drafts", torch.int32, [nnz]),
-        ("col_weights", torch.float32, [nnz]),
-        ("spread", torch.float32, [17, 3]),
-        ("prior", torch.float32, [3, 23]),
-    ]
-    expected_rows = [
-        ("bias", torch.float32, [17]),
-        ("row_offsets", torch.int32, [18]),
-        ("row_targets", torch.int32, [nnz]),
-        ("row_cdf", torch.int64, [nnz]),
-        ("row_top", torch.int32, [17]),
-        ("spread", torch.float32, [17, 3]),
-        ("spread_cdf", torch.int64, [17, 3]),
-        ("prior_cdf", torch.int64, [3, 23]),
-    ]
-    for tensors, expected in (
-        (affinity.by_target, expected_columns),
-        (affinity.by_draft, expected_rows),
-    ):
-        for tensor, (name, dtype, shape) in zip(tensors, expected, strict=True):
-            assert tensor is getattr(affinity, name)
-            assert tensor.dtype == dtype
-            assert list(tensor.shape) == shape
-            assert tensor.is_contiguous()
-    assert (affinity.draft_size, affinity.target_size, affinity.rank) == (17, 23, 3)
-
-
-def test_without_priors_their_tensors_are_empty_but_keep_their_sizes():
-    affinity = Affinity.intersection(Vocabulary([1, 0, -1], target_size=5))
-    assert list(affinity.spread.shape) == list(affinity.spread_cdf.shape) == [3, 0]
-    assert list(affinity.prior.shape) == list(affinity.prior_cdf.shape) == [0, 5]
-    assert affinity.target_size == 5
+def test_tensors_have_the_dtypes_and_shapes_that_the_operators_take():
+    """In call order; with and without priors."""
+    for rank in (0, 3):
+        affinity = _random_affinity(0, rank)
+        float32, int32, int64 = torch.float32, torch.int32, torch.int64
+        spread, prior = [17, rank], [rank, 23]
+        nnz = [affinity.nnz]
+        by_target = {
+            "bias": (float32, [17]),
+            "col_offsets": (int32, [24]),
+            "col_drafts": (int32, nnz),
+            "col_weights": (float32, nnz),
+            "spread": (float32, spread),
+            "prior": (float32, prior),
+        }
+        by_draft = {
+            "bias": (float32, [17]),
+            "row_offsets": (int32, [18]),
+            "row_targets": (int32, nnz),
+            "row_cdf": (int64, nnz),
+            "row_top": (int32, [17]),
+            "spread": (float32, spread),
+            "spread_cdf": (int64, spread),
+            "prior_cdf": (int64, prior),
+        }
+        for tensors, expected in ((affinity.by_target, by_target), (affinity.by_draft, by_draft)):
+            for tensor, (name, form) in zip(tensors, expected.items(), strict=True):
+                assert tensor is getattr(affinity, name)
+                assert (tensor.dtype, list(tensor.shape)) == form
+                assert tensor.is_contiguous()
+        assert (affinity.draft_size, affinity.target_size, affinity.rank) == (17, 23, rank)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -115,24 +110,16 @@ def test_the_smallest_vocabularies_work(draft_size, target_size, rank):
 
 
 def test_an_affinity_cannot_be_changed():
-    affinity = _random_affinity(0, rank=1)
+    tensors = {name: getattr(_random_affinity(0, rank=1), name).clone() for name in CANONICAL}
+    affinity = Affinity(**tensors)
+    for tensor in tensors.values():  # it has its own copy
+        tensor.zero_()
+    assert torch.equal(affinity.dense(), _random_affinity(0, rank=1).dense())
     for name in (*CANONICAL, "row_top", "col_weights"):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(affinity, name, torch.zeros(1))
     with pytest.raises(AttributeError):
         affinity.rank = 3
-
-
-def test_an_affinity_keeps_its_own_copy_of_what_it_was_built_from():
-    tensors = {name: getattr(_random_affinity(0, rank=1), name).clone() for name in CANONICAL}
-    affinity = Affinity(**tensors)
-    for tensor in tensors.values():
-        tensor.zero_()
-    assert torch.equal(affinity.dense(), _random_affinity(0, rank=1).dense())
-
-
-def test_derived_tensors_cannot_be_passed_in():
-    tensors = {name: getattr(_random_affinity(0, rank=1), name) for name in CANONICAL}
     with pytest.raises(TypeError, match="row_top"):
         Affinity(**tensors, row_top=torch.zeros(17, dtype=torch.int32))
 
@@ -149,11 +136,7 @@ def test_to_moves_every_tensor_and_leaves_the_original():
 
 def test_a_copy_is_the_same_affinity():
     affinity = _random_affinity(0, rank=2)
-    twin = copy.deepcopy(affinity)
-    for ours, theirs in zip(
-        affinity.by_draft + affinity.by_target, twin.by_draft + twin.by_target, strict=True
-    ):
-        assert torch.equal(ours, theirs)
+    assert same(copy.deepcopy(affinity), affinity)
 
 
 def test_dense_refuses_what_would_not_fit():

@@ -41,16 +41,14 @@ def brute_force(drafter: TokenBytes, target: TokenBytes, prior: list[float] | No
 def test_a_drafters_own_token_goes_to_the_longest_token_that_begins_it() -> None:
     affinity = Affinity.between(DRAFTER, TARGET)
     assert affinity.row_top.tolist() == [1, 1, -1, -1, -1, -1, 3, 0]
-    assert affinity.nnz == 4
-    assert affinity.rank == 0
-
-
-def test_kept_tokens_keep_all_of_their_mass_and_masked_ones_have_none() -> None:
-    affinity = Affinity.between(DRAFTER, TARGET)
-    known = Affinity.intersection(Vocabulary.between(DRAFTER, TARGET))
-    kept = known.bias == 0
-    assert torch.equal(affinity.dense()[kept], known.dense()[kept])
+    assert (affinity.nnz, affinity.rank) == (4, 0)
     assert affinity.bias.tolist() == [0, 0, *[-float("inf")] * 4, 0, 0]
+    known = Affinity.intersection(Vocabulary.between(DRAFTER, TARGET))
+    kept = known.bias == 0  # these keep all of their mass
+    assert torch.equal(affinity.dense()[kept], known.dense()[kept])
+    wider = Affinity.between(DRAFTER, TARGET, draft_size=10, target_size=9)
+    assert (wider.draft_size, wider.target_size) == (10, 9)
+    assert wider.row_top[8:].tolist() == [-1, -1]
 
 
 def test_mean_probs_share_a_token_among_all_that_begin_it() -> None:
@@ -59,9 +57,6 @@ def test_mean_probs_share_a_token_among_all_that_begin_it() -> None:
     assert affinity.dense()[1].tolist() == pytest.approx([0, 0.75, 0.25, 0, 0, 0, 0])
     assert affinity.dense()[0].tolist() == [0, 1, 0, 0, 0, 0, 0]
     assert affinity.bias[1] == 0
-
-
-def test_where_mean_probs_are_zero_the_longest_gets_all() -> None:
     nowhere = Affinity.between(DRAFTER, TARGET, mean_probs=torch.zeros(7))
     assert torch.equal(nowhere.dense(), Affinity.between(DRAFTER, TARGET).dense())
 
@@ -97,12 +92,6 @@ def test_every_row_is_what_brute_force_gives(
     expected = brute_force(drafter, target, prior)
     assert torch.allclose(affinity.dense(), expected, rtol=0, atol=2.0**-31)
     assert ((affinity.bias == 0) | (expected.sum(1) == 0)).all()
-
-
-def test_wider_logits_are_masked() -> None:
-    affinity = Affinity.between(DRAFTER, TARGET, draft_size=10, target_size=9)
-    assert (affinity.draft_size, affinity.target_size) == (10, 9)
-    assert affinity.row_top[8:].tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize("mean_probs", [torch.ones(6), -torch.ones(7), torch.full((7,), torch.nan)])

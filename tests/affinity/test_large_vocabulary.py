@@ -32,18 +32,9 @@ def _assert_exact(affinity):
     assert bool((affinity.prior_cdf[:, -1:] == ONE).all())
 
 
-def test_intersection_reaches_the_kept_tokens_and_no_other(statistics):
-    vocabulary, _ = statistics
-    affinity = Affinity.intersection(vocabulary)
-    _assert_exact(affinity)
-    assert torch.equal(_reachable(affinity).nonzero().flatten(), vocabulary.kept)
-    assert torch.equal(affinity.row_top.long(), vocabulary.draft_ids)
-
-
-@pytest.mark.parametrize("tau", [1e-10, 1e-8])
-def test_first_order_reaches_every_token(statistics, tau):
+def test_first_order_reaches_every_token(statistics):
     vocabulary, mean_probs = statistics
-    affinity = Affinity.first_order(vocabulary, mean_probs, tau)
+    affinity = Affinity.first_order(vocabulary, mean_probs, 1e-8)
     _assert_exact(affinity)
     assert bool(_reachable(affinity).all())
     likely = affinity.spread[:, 1] > 0.5
@@ -51,9 +42,9 @@ def test_first_order_reaches_every_token(statistics, tau):
     assert set(affinity.row_top[likely].tolist()) == {int(mean_probs.argmax())}
 
 
-@pytest.mark.parametrize("count", [1, 1024])
-def test_virtual_tokens_reach_every_token_of_positive_mean_probability(statistics, count):
+def test_virtual_tokens_reach_every_token_of_positive_mean_probability(statistics):
     vocabulary, mean_probs = statistics
+    count = 1024
     clusters = torch.full((vocabulary.target_size,), -1)
     clusters[vocabulary.pruned] = torch.arange(vocabulary.pruned.numel()) % count
     affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs)
@@ -61,25 +52,15 @@ def test_virtual_tokens_reach_every_token_of_positive_mean_probability(statistic
     positive = mean_probs > 0
     positive[vocabulary.kept] = True
     assert bool(_reachable(affinity)[positive].all())
+    assert torch.equal(affinity.row_top[: vocabulary.draft_size].long(), vocabulary.draft_ids)
     assert affinity.draft_size == vocabulary.draft_size + count
 
 
-def test_cold_mass_reaches_every_token_of_positive_probability(statistics):
+def test_a_token_that_keeps_half_is_the_likeliest_of_its_row(statistics):
     vocabulary, mean_probs = statistics
-    affinity = Affinity.cold_mass(vocabulary, mean_probs)
+    affinity = Affinity.first_order(vocabulary, mean_probs, 1e-8, keep=0.5)
     _assert_exact(affinity)
-    assert torch.equal(_reachable(affinity), (mean_probs > 0) | affinity.col_offsets.diff().bool())
-    pruned = mean_probs.index_fill(0, vocabulary.kept, 0.0)
-    assert int(affinity.row_top[-1]) == int(pruned.argmax())
-    assert torch.equal(affinity.row_top[:-1].long(), vocabulary.draft_ids)
-
-
-@pytest.mark.parametrize("keep", [0.5, 1.0])
-def test_a_token_that_keeps_half_is_the_likeliest_of_its_row(statistics, keep):
-    vocabulary, mean_probs = statistics
-    affinity = Affinity.first_order(vocabulary, mean_probs, 1e-8, keep=keep)
-    _assert_exact(affinity)
-    assert bool((affinity.spread.sum(1) > 0).all()) == (keep < 1)
+    assert bool((affinity.spread.sum(1) > 0).all())
     assert torch.equal(affinity.row_top.long(), vocabulary.draft_ids)
 
 
@@ -88,14 +69,3 @@ def test_float32_running_sums_would_not_reach_them(statistics):
     _, mean_probs = statistics
     sums = (mean_probs / mean_probs.sum()).numpy().cumsum(dtype=np.float32)
     assert int((np.diff(sums, prepend=np.float32(0)) <= 0).sum()) > 10_000
-
-
-def test_a_real_affinity_survives_its_file(statistics, tmp_path):
-    vocabulary, mean_probs = statistics
-    affinity = Affinity.first_order(vocabulary, mean_probs, 1e-6)
-    affinity.save(tmp_path / "affinity.safetensors")
-    loaded = Affinity.load(tmp_path / "affinity.safetensors")
-    for ours, theirs in zip(
-        loaded.by_draft + loaded.by_target, affinity.by_draft + affinity.by_target, strict=True
-    ):
-        assert torch.equal(ours, theirs)

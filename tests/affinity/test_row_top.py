@@ -54,15 +54,11 @@ def affinities(draw, rank):
     )
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2, 3, 4])
-def test_it_is_the_largest_entry_and_the_lowest_id_on_ties(rank):
-    @settings(max_examples=40, deadline=None)
-    @given(affinities(rank))
-    def check(affinity):
-        assert affinity.row_top.tolist() == _brute_force(affinity)
-        assert all(sum(row) in (0, ONE * ONE) for row in _exact_rows(affinity))
-
-    check()
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 4).flatmap(affinities))
+def test_it_is_the_largest_entry_and_the_lowest_id_on_ties(affinity):
+    assert affinity.row_top.tolist() == _brute_force(affinity)
+    assert all(sum(row) in (0, ONE * ONE) for row in _exact_rows(affinity))
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
@@ -78,13 +74,14 @@ def test_it_is_exact_for_random_affinities(rank):
 
 
 def test_a_token_beaten_in_an_unused_prior_still_wins_its_tie():
-    # Row 0 uses the first prior only, where all tokens are equal.
+    # Row 0 uses the first prior only, where all tokens are equal. Row 2 has all its mass on one.
     affinity = Affinity.from_rows(
-        [{}, {}],
-        spread=torch.tensor([[1.0, 0.0], [1.0, 1.0]]),
+        [{}, {}, {}],
+        spread=torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]),
         prior=torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]]),
     )
-    assert affinity.row_top.tolist() == [0, 3]
+    assert affinity.row_top.tolist() == [0, 3, 3]
+    assert list(_exact_rows(affinity))[2] == [0, 0, 0, 2**64]
 
 
 def test_a_long_front_in_small_blocks_changes_nothing(monkeypatch):
@@ -122,9 +119,3 @@ def test_differences_that_float64_cannot_see_decide():
         assert affinity.row_top.tolist() == _brute_force(affinity)
         misjudged += int(affinity.dense()[0].argmax()) != affinity.row_top.item()
     assert misjudged > 5  # what floating point would have said
-
-
-def test_a_row_of_all_its_mass_on_one_token_does_not_overflow():
-    affinity = Affinity.from_rows([{}], spread=torch.ones(1, 1), prior=torch.tensor([[0.0, 1.0]]))
-    assert next(_exact_rows(affinity)) == [0, 2**64]
-    assert affinity.row_top.tolist() == [1]

@@ -1,126 +1,142 @@
-"""Every constructor is the sampler that DESIGN section 2 says it is."""
+"""Every constructor is the sampler that DESIGN section 2 says it is. RDK's are in test_rdk."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rdk_cuda.affinity import Affinity, AffinityError
 from rdk_cuda.affinity.fixed_point import ONE
+from rdk_cuda.reference import dense
 from rdk_cuda.vocabulary import Vocabulary
 
+NAN, INF = math.nan, math.inf
 UNIT = 1 / ONE
+SEEDS = st.integers(0, 10_000)
+EVERY = settings(max_examples=30, deadline=None, derandomize=True)
 
 
-def _mean_probs(size, seed=0):
-    return torch.rand(size, generator=torch.Generator().manual_seed(seed)).double().pow(3)
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
 
 
-def _assert_is(affinity, matrix):
-    """`A` is `matrix` but for rounding: a unit each for S, for every U, and for P."""
+def mean_probs(size, seed=0):
+    return torch.rand(size, generator=generator(seed), dtype=torch.float64).pow(3) + 1e-9
+
+
+def same(ours, theirs):
+    pairs = zip(ours.by_draft + ours.by_target, theirs.by_draft + theirs.by_target, strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def assert_rows_sum_exactly(affinity):
+    """As whole numbers of 2^-32, where the row is not masked."""
+    ends = torch.nn.functional.pad(affinity.row_cdf, (1, 0))[affinity.row_offsets[1:].long()]
+    ends = torch.where(affinity.row_offsets.diff() > 0, ends, 0)
+    if affinity.rank:
+        ends = affinity.spread_cdf[:, -1]
+    assert torch.equal(ends, torch.where(affinity.bias == -INF, 0, ONE))
+    assert affinity.prior_cdf[:, -1].tolist() == [ONE] * affinity.rank
+
+
+def assert_is(affinity, matrix):
+    """`A` is `matrix`, and the operator redistributes by it.
+
+    But for a unit of rounding for S, one for the priors with their shares, one for a second prior.
+    """
+    close = max(2, 1 + affinity.rank) * UNIT
+    matrix = torch.as_tensor(matrix, dtype=torch.float64)
+    assert_rows_sum_exactly(affinity)
     assert affinity.dense().dtype == torch.float64
-    off = (affinity.dense() - torch.as_tensor(matrix).double()).abs().max()
-    assert float(off) <= (2 + affinity.rank) * UNIT
+    assert float((affinity.dense() - matrix).abs().max()) <= close
+    logits = torch.randn(3, affinity.draft_size, generator=generator(0))
+    q = torch.ops.rdk.redistribute(logits, torch.ones(3), *affinity.by_target, affinity.row_top)
+    probs = torch.softmax(logits.double() + affinity.bias.double(), 1)
+    torch.testing.assert_close(
+        q.double(), dense.exact_redistribute(probs, matrix), rtol=1e-5, atol=close
+    )
 
 
-def _clusters(vocabulary, count, seed=0):
-    clusters = torch.full((vocabulary.target_size,), -1)
-    labels = torch.arange(vocabulary.pruned.numel()) % count
-    shuffle = torch.randperm(labels.numel(), generator=torch.Generator().manual_seed(seed))
-    clusters[vocabulary.pruned] = labels[shuffle]
-    return clusters
+@st.composite
+def vocabularies(draw):
+    """Any order, a part of the target's tokens, some drafter tokens that it lacks."""
+    size = draw(st.integers(1, 40))
+    order = draw(st.permutations(range(size)))
+    kept = order[: draw(st.integers(0, size))]
+    lacking = draw(st.integers(0 if kept else 1, 3))
+    ids = draw(st.permutations([*kept, *[-1] * lacking]))
+    return Vocabulary(ids, size)
 
 
-def test_intersection_maps_shared_tokens_to_themselves_and_masks_the_others():
-    affinity = Affinity.intersection(Vocabulary([3, -1, 0], target_size=5))
-    expected = torch.zeros(3, 5)
-    expected[0, 3] = expected[2, 0] = 1
+@EVERY
+@given(vocabularies().filter(lambda vocabulary: vocabulary.kept.numel() > 0))
+def test_intersection_maps_shared_tokens_to_themselves_and_masks_the_others(vocabulary):
+    ids = vocabulary.draft_ids
+    affinity = Affinity.intersection(vocabulary)
+    expected = torch.zeros(vocabulary.draft_size, vocabulary.target_size)
+    expected[ids >= 0, ids[ids >= 0]] = 1
     assert torch.equal(affinity.dense(), expected.double())
-    assert affinity.bias.tolist() == [0, -math.inf, 0]
-    assert affinity.row_top.tolist() == [3, -1, 0]
-    assert affinity.row_cdf.tolist() == [ONE, ONE]
-    assert affinity.rank == 0
+    assert torch.equal(affinity.bias, torch.where(ids >= 0, 0.0, -INF))
+    assert torch.equal(affinity.row_top.long(), ids)
+    assert_is(affinity, expected)
 
 
-def test_intersection_of_equal_vocabularies_is_the_identity():
-    affinity = Affinity.intersection(Vocabulary.identity(111))
-    assert torch.equal(affinity.dense(), torch.eye(111).double())
-    assert torch.equal(affinity.bias, torch.zeros(111))
+# ------------------------------------------------------------------------------- virtual tokens
 
 
-@pytest.mark.parametrize("tau", [1e-300, 1e-6, 0.01, 1.0, 1e9])
-def test_first_order_is_proportional_to_one_plus_mu_mu_over_tau(tau):
-    vocabulary = Vocabulary([4, -1, 0, 17, 9], target_size=20)
-    mean = _mean_probs(20)
-    affinity = Affinity.first_order(vocabulary, mean * 7, tau)  # normalised inside
-
-    mean = mean / mean.sum()
-    mu = torch.where(vocabulary.draft_ids >= 0, mean[vocabulary.draft_ids], 0.0)
-    kernel = tau + mu[:, None] * mean[None, :]
-    _assert_is(affinity, kernel / kernel.sum(1, keepdim=True))
-    assert torch.equal(affinity.bias, torch.zeros(5))
-    assert affinity.nnz == 0
-    assert affinity.rank == 2
-
-
-def test_first_order_spreads_a_drafter_only_token_evenly():
-    affinity = Affinity.first_order(Vocabulary([0, -1], target_size=7), _mean_probs(7), 1e-9)
-    assert affinity.spread[1].tolist() == [1, 0]
-    assert float((affinity.dense()[1] - 1 / 7).abs().max()) <= UNIT
-    assert float((affinity.dense()[0] - 1 / 7).abs().max()) > 0.1
-
-
-def test_first_order_approaches_the_exact_kernel_of_small_covariances():
-    vocabulary, mean, tau = Vocabulary.identity(30), _mean_probs(30), 10.0
-    mean = mean / mean.sum()
-    exact = (torch.outer(mean, mean) / tau).softmax(1)
-    affinity = Affinity.first_order(vocabulary, mean, tau)
-    assert float((affinity.dense() - exact).abs().max()) < 1e-6  # exp(x) - 1 - x, x < 1e-2
+@EVERY
+@given(vocabularies().filter(lambda vocabulary: vocabulary.pruned.numel() > 0), SEEDS)
+def test_cold_mass_is_one_more_row_for_all_that_is_pruned(vocabulary, seed):
+    mean = mean_probs(vocabulary.target_size, seed)
+    mean[vocabulary.pruned[1:2]] = 0  # which then cannot be drafted
+    affinity = Affinity.cold_mass(vocabulary, mean * 5)  # normalised inside
+    assert_is(affinity, dense.cold_mass(vocabulary.draft_ids, mean))
+    assert affinity.nnz == vocabulary.kept.numel()
+    masked = torch.cat([vocabulary.draft_ids < 0, torch.tensor([False])])
+    assert torch.equal(affinity.bias, torch.where(masked, -INF, 0.0))
+    # One virtual token is the same map, with the entropy of what it stands for as a bias.
+    clusters = torch.full_like(mean, -1).long().index_fill(0, vocabulary.pruned, 0)
+    one = Affinity.virtual_tokens(vocabulary, clusters, mean)
+    assert float((affinity.dense() - one.dense()).abs().max()) <= UNIT
+    entropy = torch.special.entr(affinity.dense()[-1]).sum()
+    assert float(one.bias[-1]) == pytest.approx(float(entropy), abs=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.05])
-def test_virtual_tokens_share_out_their_cluster_by_the_sharpened_prior(temperature):
-    vocabulary = Vocabulary([11, 2, 5, 7], target_size=25)
-    clusters, prior = _clusters(vocabulary, 3), _mean_probs(25)
-    offset = torch.tensor([0.5, -0.25, -math.inf])
+def test_virtual_tokens_share_out_their_cluster_by_sharpened_mean_probs(temperature):
+    vocabulary, mean = Vocabulary([11, 2, 5, 7], target_size=25), mean_probs(25)
+    clusters = torch.full((25,), -1)
+    clusters[vocabulary.pruned] = torch.randint(0, 3, (21,), generator=generator(1))
+    offset = torch.tensor([0.5, -0.25, -INF])
     affinity = Affinity.virtual_tokens(
-        vocabulary, clusters, prior, temperature=temperature, offset=offset
+        vocabulary, clusters, mean, temperature=temperature, offset=offset
     )
-    expected = torch.zeros(7, 25).double()
+    expected, bias = torch.zeros(7, 25).double(), torch.zeros(7).double()
     expected[torch.arange(4), vocabulary.draft_ids] = 1
-    bias = torch.zeros(7).double()
     for c in range(2):
-        mass = torch.where(clusters == c, prior, 0.0) ** (1 / temperature)
-        expected[4 + c] = w = mass / mass.sum()
+        powers = torch.where(clusters == c, mean, 0.0) ** (1 / temperature)
+        expected[4 + c] = w = powers / powers.sum()
         bias[4 + c] = torch.special.entr(w).sum() + offset[c]
-    bias[6] = -math.inf  # switched off, so its row is empty
-    _assert_is(affinity, expected)
+    bias[6] = -INF  # switched off, so its row is empty
+    assert_is(affinity, expected)
     torch.testing.assert_close(affinity.bias, bias.float(), rtol=0, atol=1e-6)
     assert affinity.row_top[6] == -1
-    assert affinity.rank == 0
-
-
-def test_one_virtual_token_is_the_cold_mass_sampler():
-    vocabulary, prior = Vocabulary([0, 3], target_size=6), _mean_probs(6)
-    affinity = Affinity.virtual_tokens(vocabulary, _clusters(vocabulary, 1), prior)
-    cold = torch.where(torch.tensor([0, 1, 1, 0, 1, 1]).bool(), prior, 0.0)
-    _assert_is(affinity, torch.stack([*torch.eye(6)[[0, 3]].double(), cold / cold.sum()]))
 
 
 def test_low_temperatures_do_not_underflow():
-    vocabulary = Vocabulary([0], target_size=4)
-    clusters = torch.tensor([-1, 0, 0, 0])
-    prior = torch.tensor([0.9, 1e-30, 3e-30, 2e-30])
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior, temperature=1e-3)
+    clusters, mean = torch.tensor([-1, 0, 0, 0]), torch.tensor([0.9, 1e-30, 3e-30, 2e-30])
+    affinity = Affinity.virtual_tokens(Vocabulary([0], 4), clusters, mean, temperature=1e-3)
     assert affinity.dense()[1].tolist() == [0, 0, 1, 0]
 
 
-def test_clusters_without_members_or_mass_are_masked():
-    vocabulary = Vocabulary([0], target_size=5)
+def test_clusters_without_members_or_probability_are_masked():
     clusters = torch.tensor([-1, 0, 2, 0, -1])  # no cluster 1; token 4 in none
-    prior = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.1])  # cluster 2 has no mass
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
-    assert affinity.bias.tolist() == [0, 0, -math.inf, -math.inf]
+    mean = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.1])  # none for cluster 2
+    affinity = Affinity.virtual_tokens(Vocabulary([0], 5), clusters, mean)
+    assert affinity.bias.tolist() == [0, 0, -INF, -INF]
     assert affinity.row_top.tolist() == [0, 1, -1, -1]
     assert affinity.col_offsets.diff().tolist() == [1, 1, 0, 0, 0]
 
@@ -128,50 +144,45 @@ def test_clusters_without_members_or_mass_are_masked():
 def test_without_clusters_virtual_tokens_are_the_intersection():
     vocabulary = Vocabulary([3, -1], target_size=4)
     affinity = Affinity.virtual_tokens(vocabulary, torch.full((4,), -1), torch.ones(4))
-    for ours, theirs in zip(
-        affinity.by_draft, Affinity.intersection(vocabulary).by_draft, strict=True
-    ):
-        assert torch.equal(ours, theirs)
+    assert same(affinity, Affinity.intersection(vocabulary))
 
 
-def _random_rows(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.rand(6, 9, generator=generator).double()
-    rows *= torch.rand(6, 9, generator=generator) < 0.4
-    spread = torch.rand(6, 2, generator=generator).double()
-    prior = torch.rand(2, 9, generator=generator).double()
+# --------------------------------------------------------------------------------- rows of your own
+
+
+def random_rows():
+    rows = torch.rand(6, 9, generator=generator(0)).double()
+    rows *= torch.rand(6, 9, generator=generator(1)) < 0.4
+    spread = torch.rand(6, 2, generator=generator(2)).double()
     rows[2], spread[2] = 0, 0
-    return rows, spread, prior
+    return rows, spread, torch.rand(2, 9, generator=generator(3)).double()
 
 
-def test_from_rows_normalises_and_keeps_the_mass_in_the_bias():
-    rows, spread, prior = _random_rows()
-    bias = torch.tensor([0.0, 1.0, 2.0, -math.inf, -1.0, 0.0])
+def test_from_rows_normalises_and_keeps_the_sum_in_the_bias():
+    rows, spread, prior = random_rows()
+    bias = torch.tensor([0.0, 1.0, 2.0, -INF, -1.0, 0.0])
     affinity = Affinity.from_rows(rows, spread=spread, prior=prior, bias=bias)
-    mass = rows.sum(1) + spread.sum(1)
-    matrix = (rows + spread @ (prior / prior.sum(1, keepdim=True))) / mass[:, None]
+    sums = rows.sum(1) + spread.sum(1)
+    matrix = (rows + spread @ (prior / prior.sum(1, keepdim=True))) / sums[:, None]
     matrix[[2, 3]] = 0  # without mass, and masked by its bias
-    _assert_is(affinity, matrix)
-    torch.testing.assert_close(affinity.bias, (bias + mass.log()).float())
-    assert affinity.bias[2] == affinity.bias[3] == -math.inf
+    assert_is(affinity, matrix)
+    torch.testing.assert_close(affinity.bias, (bias + sums.log()).float())
+    assert affinity.bias[2] == affinity.bias[3] == -INF
     assert affinity.row_top[2] == affinity.row_top[3] == -1
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_from_rows_takes_mappings_dense_and_sparse_tensors_alike():
-    rows, _, _ = _random_rows()
+    rows, _, _ = random_rows()
     mappings = [
         {int(x): float(row[x]) for x in row.nonzero().flatten().flip(0)}
         | {0: float(row[0])}  # an explicit zero is no entry
         for row in rows
     ]
-    dense = Affinity.from_rows(rows)
     with torch.sparse.check_sparse_tensor_invariants(True):
         sparse = [rows.to_sparse(), rows.to_sparse_csr(), rows.to_sparse_csc()]
-    for given in ([Affinity.from_rows(mappings, target_size=9)], map(Affinity.from_rows, sparse)):
-        for affinity in given:
-            for ours, theirs in zip(affinity.by_draft, dense.by_draft, strict=True):
-                assert torch.equal(ours, theirs)
+    given = [Affinity.from_rows(mappings, target_size=9), *map(Affinity.from_rows, sparse)]
+    assert all(same(affinity, Affinity.from_rows(rows)) for affinity in given)
 
 
 def test_from_rows_adds_up_repeated_coordinates_of_a_sparse_tensor():
@@ -198,112 +209,97 @@ def test_a_row_may_be_only_spread_or_only_entries():
     assert affinity.row_cdf.tolist() == [ONE, ONE // 2]
 
 
-NAN, INF = math.nan, math.inf
-VOCABULARY = Vocabulary([0], target_size=3)
+# ---------------------------------------------------------------------------------------- refusals
+
+ones = torch.ones
+from_rows = Affinity.from_rows
+REFUSED = {
+    r"rows\[0\] holds token 3": lambda: from_rows([{3: 1.0}], target_size=3),
+    r"rows\[1\] holds token -1": lambda: from_rows([{}, {-1: 1.0}], target_size=3),
+    r"rows\[0\]\[1\] is -1.0": lambda: from_rows([{1: -1.0}], target_size=3),
+    r"rows\[0\]\[1\] is nan": lambda: from_rows([{1: NAN}], target_size=3),
+    r"rows\[0\]\[1\] is inf": lambda: from_rows([{1: INF}], target_size=3),
+    r"rows\[0\] is \{1.5: 1.0\}": lambda: from_rows([{1.5: 1.0}], target_size=3),
+    "needs a mapping": lambda: from_rows([[1.0]], target_size=3),
+    "V_d >= 1": lambda: from_rows([], target_size=3),
+    "got no target_size; needs one V_t": lambda: from_rows([{0: 1.0}]),
+    "got .*'target_size': 4.* needs one V_t": lambda: from_rows(ones(2, 3), target_size=4),
+    r"rows has shape \[3\]": lambda: from_rows(ones(3)),
+    r"rows, entry \[0\] is -1.0": lambda: from_rows(-ones(1, 2)),
+    r"rows, entry \[0\] is nan": lambda: from_rows(torch.full((1, 2), NAN)),
+    "one of spread": lambda: from_rows(ones(1, 2), spread=ones(1, 1)),
+    r"spread has shape \[1, 2\].*needs \[1, 1\]": lambda: from_rows(
+        ones(1, 2), spread=ones(1, 2), prior=ones(1, 2)
+    ),
+    "prior 0 has no mass": lambda: from_rows(
+        ones(1, 2), spread=ones(1, 1), prior=torch.zeros(1, 2)
+    ),
+    "R <= 4": lambda: from_rows(ones(1, 2), spread=ones(1, 5), prior=ones(5, 2)),
+    r"bias\[0\] is nan": lambda: from_rows(ones(1, 2), bias=torch.tensor([NAN])),
+    r"bias\[0\] is inf": lambda: from_rows(ones(1, 2), bias=torch.tensor([INF])),
+    r"bias has shape \[1\]": lambda: from_rows(ones(2, 2), bias=ones(1)),
+}
+COLD = {
+    r"mean_probs has shape \[4\]": ones(4),
+    r"mean_probs\[0\] is nan": torch.full((5,), NAN),
+    r"mean_probs\[0\] is -1.0": -ones(5),
+    "mean_probs has no mass on the 2 pruned tokens; needs some, or use": [1.0, 0, 1, 1, 0],
+}
+CLUSTERS, EVEN = [-1, 0, 0], [1, 1, 1]
+VIRTUAL = {
+    r"clusters\[0\] is 0; needs -1, since the token is kept": ([0, -1, -1], EVEN, {}),
+    r"clusters\[1\] is -2": ([-1, -2, 0], EVEN, {}),
+    r"clusters\[2\] is 3; needs -1 to 2": ([-1, 0, 3], EVEN, {}),
+    r"clusters has shape \[2\]": ([-1, 0], EVEN, {}),
+    "dtype torch.float32": ([-1.0, 0.0, 0.0], EVEN, {}),
+    r"mean_probs has shape \[2\]": (CLUSTERS, [1, 1], {}),
+    r"mean_probs\[1\] is -1": (CLUSTERS, [1, -1, 1], {}),
+    "temperature is 0.0": (CLUSTERS, EVEN, {"temperature": 0.0}),
+    "temperature is nan": (CLUSTERS, EVEN, {"temperature": NAN}),
+    r"offset has shape \[2\]": (CLUSTERS, EVEN, {"offset": [0.0, 0.0]}),
+    r"bias\[1\] is nan": (CLUSTERS, EVEN, {"offset": NAN}),
+    r"bias\[1\] is inf": (CLUSTERS, EVEN, {"offset": INF}),
+}
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Affinity.from_rows([{3: 1.0}], target_size=3), r"rows\[0\] holds token 3"),
-        (lambda: Affinity.from_rows([{}, {-1: 1.0}], target_size=3), r"rows\[1\] holds token -1"),
-        (lambda: Affinity.from_rows([{1: -1.0}], target_size=3), r"rows\[0\]\[1\] is -1.0"),
-        (lambda: Affinity.from_rows([{1: NAN}], target_size=3), r"rows\[0\]\[1\] is nan"),
-        (lambda: Affinity.from_rows([{1: INF}], target_size=3), r"rows\[0\]\[1\] is inf"),
-        (lambda: Affinity.from_rows([{1.5: 1.0}], target_size=3), r"rows\[0\] is \{1.5: 1.0\}"),
-        (lambda: Affinity.from_rows([[1.0]], target_size=3), "needs a mapping"),
-        (lambda: Affinity.from_rows([], target_size=3), "V_d >= 1"),
-        (lambda: Affinity.from_rows([{0: 1.0}]), "got no target_size; needs one V_t"),
-        (lambda: Affinity.from_rows(torch.ones(2, 3), target_size=4), "needs one V_t"),
-        (lambda: Affinity.from_rows(torch.ones(3)), r"rows has shape \[3\]"),
-        (lambda: Affinity.from_rows(-torch.ones(1, 2)), r"rows, entry \[0\] is -1.0"),
-        (lambda: Affinity.from_rows(torch.full((1, 2), NAN)), r"rows, entry \[0\] is nan"),
-        (lambda: Affinity.from_rows(torch.ones(1, 2), spread=torch.ones(1, 1)), "one of spread"),
-        (
-            lambda: Affinity.from_rows(
-                torch.ones(1, 2), spread=torch.ones(1, 2), prior=torch.ones(1, 2)
-            ),
-            r"spread has shape \[1, 2\].*needs \[1, 1\]",
-        ),
-        (
-            lambda: Affinity.from_rows(
-                torch.ones(1, 2), spread=torch.ones(1, 1), prior=torch.zeros(1, 2)
-            ),
-            "prior 0 has no mass",
-        ),
-        (
-            lambda: Affinity.from_rows(
-                torch.ones(1, 2), spread=torch.ones(1, 5), prior=torch.ones(5, 2)
-            ),
-            "R <= 4",
-        ),
-        (lambda: Affinity.from_rows(torch.ones(1, 2), bias=torch.tensor([NAN])), r"bias\[0\] is"),
-        (lambda: Affinity.from_rows(torch.ones(1, 2), bias=torch.tensor([INF])), r"bias\[0\] is"),
-        (lambda: Affinity.from_rows(torch.ones(2, 2), bias=torch.ones(1)), r"bias has shape \[1\]"),
-        (lambda: Affinity.first_order(VOCABULARY, torch.ones(3), 0.0), "tau is 0.0"),
-        (lambda: Affinity.first_order(VOCABULARY, torch.ones(3), NAN), "tau is nan"),
-        (lambda: Affinity.first_order(VOCABULARY, torch.ones(3), INF), "tau is inf"),
-        (lambda: Affinity.first_order(VOCABULARY, torch.ones(4), 1.0), r"mean_probs has shape"),
-        (lambda: Affinity.first_order(VOCABULARY, torch.zeros(3), 1.0), "mean_probs is all 0"),
-        (lambda: Affinity.first_order(VOCABULARY, -torch.ones(3), 1.0), r"mean_probs\[0\] is -1"),
-    ],
-)
-def test_what_makes_no_affinity_is_refused_by_name(build, message):
+def cold(mean):
+    return Affinity.cold_mass(Vocabulary([2, -1, 0, 3], 5), torch.as_tensor(mean))
+
+
+def virtual(clusters, mean, options):
+    clusters, mean = torch.tensor(clusters), torch.tensor(mean)
+    return Affinity.virtual_tokens(Vocabulary([0], 3), clusters, mean, **options)
+
+
+REFUSED |= {message: partial(cold, mean) for message, mean in COLD.items()}
+REFUSED |= {message: partial(virtual, *given) for message, given in VIRTUAL.items()}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_makes_no_affinity_is_refused_by_name(message):
     with pytest.raises(AffinityError, match=message):
-        build()
+        REFUSED[message]()
 
 
-@pytest.mark.parametrize(
-    ("clusters", "prior", "options", "message"),
-    [
-        ([0, -1, -1], [1, 1, 1], {}, r"clusters\[0\] is 0; needs -1, since the token is kept"),
-        ([-1, -2, 0], [1, 1, 1], {}, r"clusters\[1\] is -2"),
-        ([-1, 0, 3], [1, 1, 1], {}, r"clusters\[2\] is 3; needs -1 to 2"),
-        ([-1, 0], [1, 1, 1], {}, r"clusters has shape \[2\]"),
-        ([-1.0, 0.0, 0.0], [1, 1, 1], {}, "dtype torch.float32"),
-        ([-1, 0, 0], [1, 1], {}, r"mean_probs has shape \[2\]"),
-        ([-1, 0, 0], [1, -1, 1], {}, r"mean_probs\[1\] is -1"),
-        ([-1, 0, 0], [1, 1, 1], {"temperature": 0.0}, "temperature is 0.0"),
-        ([-1, 0, 0], [1, 1, 1], {"temperature": NAN}, "temperature is nan"),
-        ([-1, 0, 0], [1, 1, 1], {"offset": [0.0, 0.0]}, r"offset has shape \[2\]"),
-        ([-1, 0, 0], [1, 1, 1], {"offset": NAN}, r"bias\[1\] is nan"),
-        ([-1, 0, 0], [1, 1, 1], {"offset": INF}, r"bias\[1\] is inf"),
-    ],
-)
-def test_virtual_tokens_refuse_what_they_cannot_stand_for(clusters, prior, options, message):
-    with pytest.raises(AffinityError, match=message):
-        Affinity.virtual_tokens(VOCABULARY, torch.tensor(clusters), torch.tensor(prior), **options)
-
-
-BEGINNINGS = {b"a": 0, b"ab": 1, b"x": 2, b"y": 3}
+KEPT = Vocabulary([0, 1], 4)
 HUGE = torch.full((4,), 1e308, dtype=torch.float64)  # finite numbers, whose sum is not
+OVERFLOWS = {
+    "first_order: mean_probs": lambda: Affinity.first_order(KEPT, HUGE, 0.1),
+    "cold_mass: mean_probs": lambda: Affinity.cold_mass(KEPT, HUGE),
+    "Affinity: prior 0": lambda: from_rows([{0: 1.0}, {}], spread=ones(2, 1), prior=HUGE[None]),
+    "from_rows: row 1": lambda: from_rows(torch.stack([HUGE / 4, HUGE])),
+    "between: mean_probs of what begins drafter token 1": lambda: Affinity.between(
+        {b"x": 0, b"abc": 1}, {b"a": 0, b"ab": 1, b"x": 2, b"y": 3}, mean_probs=HUGE
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Affinity.first_order(Vocabulary([0, 1], 4), HUGE, 0.1), "first_order: mean_probs"),
-        (lambda: Affinity.cold_mass(Vocabulary([0, 1], 4), HUGE), "cold_mass: mean_probs"),
-        (
-            lambda: Affinity.from_rows(
-                [{0: 1.0}, {}], spread=torch.ones(2, 1), prior=torch.stack([HUGE])
-            ),
-            "Affinity: prior 0",
-        ),
-        (lambda: Affinity.from_rows(torch.stack([HUGE / 4, HUGE])), "from_rows: row 1"),
-        (
-            lambda: Affinity.between({b"x": 0, b"abc": 1}, BEGINNINGS, mean_probs=HUGE),
-            "between: mean_probs of what begins drafter token 1",
-        ),
-    ],
-)
-def test_a_sum_that_overflows_is_refused_by_the_name_of_what_was_given(build, message):
-    with pytest.raises(AffinityError, match=message):
-        build()
+@pytest.mark.parametrize("message", OVERFLOWS)
+def test_a_sum_that_overflows_is_refused_by_the_name_of_what_was_given(message):
+    with pytest.raises(AffinityError, match=f"{message}.* divide its numbers by the largest"):
+        OVERFLOWS[message]()
 
 
 def test_the_cure_that_the_refusal_names_helps():
-    with pytest.raises(AffinityError, match="divide its numbers by the largest of them"):
-        Affinity.cold_mass(Vocabulary([0, 1], 4), HUGE)
-    scaled = Affinity.cold_mass(Vocabulary([0, 1], 4), HUGE / HUGE.max())
-    _assert_is(scaled, [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0.5, 0.5]])
+    scaled = Affinity.cold_mass(KEPT, HUGE / HUGE.max())
+    assert_is(scaled, [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0.5, 0.5]])

@@ -16,16 +16,12 @@ def test_kept_and_pruned_split_the_target_vocabulary():
     assert vocabulary.pruned.tolist() == [1, 2, 4, 6]
 
 
-def test_identity_prunes_nothing():
-    vocabulary = Vocabulary.identity(4)
-    assert vocabulary == Vocabulary(range(4), 4)
-    assert vocabulary.pruned.numel() == 0
-
-
-def test_a_drafter_may_share_no_token_with_its_target():
-    vocabulary = Vocabulary([-1, -1], target_size=3)
-    assert vocabulary.kept.numel() == 0
-    assert vocabulary.pruned.tolist() == [0, 1, 2]
+def test_a_vocabulary_may_be_all_of_its_target_or_nothing_of_it():
+    assert Vocabulary.identity(4) == Vocabulary(range(4), 4)
+    assert Vocabulary.identity(4).pruned.numel() == 0
+    foreign = Vocabulary([-1, -1], target_size=3)
+    assert foreign.kept.numel() == 0
+    assert foreign.pruned.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
@@ -63,49 +59,34 @@ def test_most_likely_keeps_the_lowest_ids_among_equals_in_id_order():
     assert Vocabulary.most_likely(many_equal, 100).draft_ids.tolist() == list(range(100))
 
 
-@pytest.mark.parametrize("count", [0, -1, 4])
-def test_most_likely_refuses_a_count_out_of_range(count):
-    with pytest.raises(ValueError, match=f"count is {count}; needs 1 to V_t = 3"):
-        Vocabulary.most_likely(torch.ones(3), count)
-
-
-def test_most_likely_refuses_nan_and_matrices():
-    with pytest.raises(ValueError, match="NaN"):
-        Vocabulary.most_likely(torch.tensor([1.0, float("nan")]), 1)
-    with pytest.raises(ValueError, match=r"shape \[2, 2\]"):
-        Vocabulary.most_likely(torch.ones(2, 2), 1)
-
-
 def test_tokens_to_keep_always_take_the_place_of_the_least_likely_ones():
     scores = torch.tensor([0.1, 0.3, 0.1, 0.4, 0.1])
-    assert Vocabulary.most_likely(scores, 3, always=[4]).draft_ids.tolist() == [1, 3, 4]
-    assert Vocabulary.most_likely(scores, 3, always=torch.tensor([3])) == (
-        Vocabulary.most_likely(scores, 3)
-    )
-    assert Vocabulary.most_likely(scores, 2, always=[4, 2, 4]).draft_ids.tolist() == [2, 4]
-    assert Vocabulary.most_likely(scores, 2, always=torch.tensor([], dtype=torch.int64)) == (
-        Vocabulary.most_likely(scores, 2)
-    )
-
-
-def test_a_score_may_be_any_number():
-    variances = torch.tensor([-float("inf"), -2.0, float("inf"), 0.0])
-    assert Vocabulary.most_likely(variances, 2).draft_ids.tolist() == [2, 3]
+    for always, count, kept in (
+        ([4], 3, [1, 3, 4]),
+        (torch.tensor([3]), 3, [0, 1, 3]),
+        ([4, 2, 4], 2, [2, 4]),
+        (torch.tensor([], dtype=torch.int64), 2, [1, 3]),
+    ):
+        assert Vocabulary.most_likely(scores, count, always=always).draft_ids.tolist() == kept
+    variances = torch.tensor([-float("inf"), -2.0, float("inf"), 0.0])  # scores of any kind
     assert Vocabulary.most_likely(variances, 2, always=[0]).draft_ids.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
-    ("always", "message"),
+    ("scores", "count", "always", "message"),
     [
-        ([3], r"always holds 3; needs target ids in \[0, 3\)"),
-        ([0, -1], "always holds -1"),
-        (torch.tensor([True, False, True]), "always has dtype torch.bool; needs target ids"),
-        ([0, 1, 2], "always holds 3 tokens and count is 2; needs a count of at least 3"),
+        *(([1.0] * 3, n, (), f"count is {n}; needs 1 to V_t = 3") for n in (0, -1, 4)),
+        ([1.0, float("nan")], 1, (), "NaN"),
+        ([[1.0, 1.0]] * 2, 1, (), r"shape \[2, 2\]"),
+        ([1.0] * 3, 2, [3], r"always holds 3; needs target ids in \[0, 3\)"),
+        ([1.0] * 3, 2, [0, -1], "always holds -1"),
+        ([1.0] * 3, 2, torch.tensor([True] * 3), "always has dtype torch.bool; needs target ids"),
+        ([1.0] * 3, 2, [0, 1, 2], "always holds 3 tokens and count is 2; needs .* at least 3"),
     ],
 )
-def test_most_likely_refuses_tokens_that_it_cannot_keep(always, message):
+def test_most_likely_refuses_what_it_cannot_keep(scores, count, always, message):
     with pytest.raises(ValueError, match=message):
-        Vocabulary.most_likely(torch.ones(3), 2, always=always)
+        Vocabulary.most_likely(torch.tensor(scores), count, always=always)
 
 
 def test_coverage_is_the_share_of_the_mass_on_kept_tokens():

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rdk_cuda import reference
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 
 
@@ -83,42 +82,6 @@ def test_redistribution_is_the_dense_product(kind: str, size: int) -> None:
     expected = [dense_q(affinity, *row) for row in zip(logits, tokens, values, strict=True)]
     # float32 temperatures and weights: 0.8 is not 0.8, and the weights are rounded integers.
     torch.testing.assert_close(actual, torch.stack(expected), rtol=2e-6, atol=1e-12)
-
-
-def test_a_sparse_exact_rdk_is_uniform_plus_sparse() -> None:
-    """``softmax_rows(Omega / tau)`` of a sparse Omega costs no dense matrix (section 2)."""
-    size, tau = 40, 0.5
-    omega = torch.zeros(size, size, dtype=torch.float64)
-    random = generators.generator(3)
-    where = torch.randint(0, size, (2, 60), generator=random)
-    omega[where[0], where[1]] = torch.rand(60, generator=random, dtype=torch.float64)
-    affinity = Affinity.from_rows(
-        torch.expm1(omega / tau),
-        spread=torch.full((size, 1), float(size), dtype=torch.float64),
-        prior=torch.ones(1, size, dtype=torch.float64),
-        bias=-torch.log(size + torch.expm1(omega / tau).sum(1)).float(),
-    )
-    torch.testing.assert_close(
-        affinity.dense(), reference.exact_rdk(omega, tau), rtol=0, atol=2.0**-31
-    )
-    logits = generators.logits(2, size)
-    temperature = torch.ones(2)
-    q = reference.redistribute(
-        logits, temperature, *affinity.by_target, affinity.row_top, dtype=torch.float64
-    )
-    expected = reference.exact_redistribute(
-        torch.softmax(logits.double(), -1), reference.exact_rdk(omega, tau)
-    )
-    torch.testing.assert_close(q, expected, rtol=1e-6, atol=1e-9)
-
-
-def test_first_order_rdk_has_the_row_sums_of_the_table() -> None:
-    size, tau = 30, 0.02
-    mu = generators.zipf(size)
-    affinity = Affinity.first_order(Vocabulary.identity(size), mu, tau)
-    unnormalised = 1 + torch.outer(mu, mu) / tau
-    expected = unnormalised / unnormalised.sum(1, keepdim=True)
-    torch.testing.assert_close(affinity.dense(), expected, rtol=0, atol=2.0**-31)
 
 
 def test_temperature_zero_drafts_the_top_of_the_likeliest_row() -> None:
