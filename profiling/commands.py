@@ -1,4 +1,4 @@
-"""What the commands of this folder share: how they begin, refuse, show progress and end."""
+"""What the commands of this folder share: how they begin, refuse, measure and end."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 import rdk_cuda
+from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.errors import InputError
-from rdk_cuda.cli.program import INTERRUPTED, Parser
+from rdk_cuda.cli.program import INTERRUPTED, Parser, answered
 from rdk_cuda.evaluation import EvaluationError
 from rdk_cuda.evaluation.timing import others_at_work
 from rdk_cuda.files import write_whole
 
+from .machine import describe, now
 from .results import Results, Row
 
 __all__ = [
-    "INTERRUPTED",
     "Parser",
     "Progress",
+    "add_measuring",
     "busy",
-    "command_line",
-    "measured",
+    "measure_rows",
     "one_line",
-    "origin",
+    "page_of",
     "refuse_device",
+    "run_columns",
     "run_command",
     "write_text",
 ]
@@ -39,43 +41,69 @@ def run_command(
     command: Parser,
     run: Callable[[argparse.Namespace], int | None],
     arguments: Sequence[str] | None,
-    interrupted: str = "nothing was written",
 ) -> int:
     """Parse and run; returns the exit code.
 
     Args:
-        run: returns an exit code, or None for 0; an InputError ends it with one line.
-        interrupted: what Ctrl-C means for results.
+        run: returns an exit code, or None for 0. Bad input ends it with one line.
     """
     options = command.parse_args(arguments)
-    try:
-        return run(options) or 0
-    except (EvaluationError, InputError) as error:
-        print(f"{command.prog}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"Interrupted: {interrupted}.", file=sys.stderr)
-        return INTERRUPTED
+
+    def run_or_refuse() -> int:
+        try:
+            return run(options) or 0
+        except EvaluationError as error:
+            raise InputError(str(error)) from error
+
+    return answered(command.prog, run_or_refuse)
 
 
-def measured(results: Results, measure: Callable[[Progress], int], show: Callable[[], None]) -> int:
-    """Measure rows that go to a file one by one, then show them, also after Ctrl-C.
+def add_measuring(command: Parser, output: str) -> None:
+    """The options of `measure_rows`. Args: output: what its JSON file is."""
+    add = command.add_argument
+    add("--device", choices=("cpu", "cuda"), required=True)
+    add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
+    add("--output", type=Path, metavar="FILE", help=output)
+
+
+def measure_rows(
+    arguments: argparse.Namespace,
+    program: str,
+    rows: Callable[[Progress], Iterator[Row]],
+    page: Callable[[Sequence[Row]], str],
+) -> int:
+    """Measure rows, print them as a page, and write the whole file's page next to it.
+
+    Each row is on disk as soon as it is there, and Ctrl-C keeps the finished ones.
 
     Args:
-        measure: appends to the results; returns an exit code.
+        program: what kind of file it is, for `Results`.
+        rows: measures them one after the other; reports failures to its argument.
+
+    Returns:
+        The exit code: 1 if something failed.
     """
-    progress = Progress()
+    refuse_device(arguments)
+    results = Results(arguments.output, program)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    progress, interrupted = Progress(), False
     try:
-        code = measure(progress)
+        for row in rows(progress):
+            results.append(row)
     except KeyboardInterrupt:
+        interrupted = True
         results.write()  # it may have come between a row and its file
-        code = INTERRUPTED
     progress.clear()
-    show()
-    if code == INTERRUPTED:
+    if results.new_rows:
+        print(page(results.new_rows))
+        if results.path:
+            write_text(f"{page(results.rows)}\n", results.path.with_suffix(".md"))
+    if interrupted:
         kept = f" in {results.path}" if results.path else ""
         print(f"Interrupted: {len(results.new_rows)} rows kept{kept}.", file=sys.stderr)
-    return code
+        return INTERRUPTED
+    return int(progress.failed)
 
 
 def refuse_device(arguments: argparse.Namespace) -> None:
@@ -95,13 +123,13 @@ def refuse_device(arguments: argparse.Namespace) -> None:
         raise InputError(f"--device cuda: no CUDA operators were built ({build['cuda_reason']})")
 
 
-def command_line(
-    command: Parser,
-    arguments: argparse.Namespace,
-    *,
-    always: Collection[str] = ("device",),
-    never: Collection[str] = ("output",),
-) -> str:
+def run_columns(command: Parser, arguments: argparse.Namespace) -> Row:
+    """The columns that all rows of a run have in common."""
+    typed = command_line(command, arguments)
+    return {"run": now(), "command": typed, **describe(torch.device(arguments.device))}
+
+
+def command_line(command: Parser, arguments: argparse.Namespace) -> str:
     """The program with its options: no paths, and none at their defaults.
 
     Example:
@@ -114,17 +142,38 @@ def command_line(
     """
     words = command.prog.split()
     for name, value in vars(arguments).items():
-        if name in never or (name not in always and value == command.get_default(name)):
-            continue
-        words.append("--" + name.replace("_", "-"))
-        if value is not True:
-            words += [str(each) for each in (value if isinstance(value, list | tuple) else [value])]
+        if name != "output" and value != command.get_default(name):
+            words.append("--" + name.replace("_", "-"))
+            words += [str(each) for each in (value if isinstance(value, list) else [value])]
     return shlex.join(words)
 
 
 def write_text(text: str, path: Path) -> None:
     """A file, whole or not at all."""
     write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def page_of(
+    title: str,
+    preamble: Callable[[Row], str],
+    key: str,
+    section: Callable[[Sequence[Row]], list[str]],
+    rows: Sequence[Row],
+) -> str:
+    """Rows as Markdown: for each run where and how it was measured, then its sections.
+
+    Args:
+        preamble: of a row, what is said of its run.
+        key: the column whose values have a section each.
+        section: the blocks of one.
+    """
+    blocks = [f"# {title}"]
+    for run in dict.fromkeys(row["run"] for row in rows):
+        own = [row for row in rows if row["run"] == run]
+        blocks += [origin(own[-1]), preamble(own[-1]), *busy(own)]
+        for value in dict.fromkeys(row[key] for row in own):
+            blocks += section([row for row in own if row[key] == value])
+    return "\n\n".join(blocks)
 
 
 def origin(row: Row) -> str:
@@ -147,10 +196,15 @@ def busy(rows: Iterable[Row]) -> list[str]:
 
 
 class Progress:
-    """A line on standard error: rewritten on a terminal, one for each step elsewhere."""
+    """A line on standard error: rewritten on a terminal, one for each step elsewhere.
+
+    Attributes:
+        failed: whether anything did.
+    """
 
     def __init__(self) -> None:
         self.start = time.monotonic()
+        self.failed = False
 
     def show(self, text: str) -> None:
         """What is being done now."""
@@ -160,10 +214,11 @@ class Progress:
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def say(self, text: str) -> None:
-        """Something to keep."""
+    def fail(self, what: str, error: Exception) -> None:
+        """Something was not measured; the rest goes on."""
         self.clear()
-        print(text, file=sys.stderr, flush=True)
+        self.failed = True
+        print(f"failed: {what}: {one_line(error)}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Leave the terminal's line empty."""

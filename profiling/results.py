@@ -1,9 +1,8 @@
 """Result files: rows in JSON.
 
-A file has "format": "rdk_cuda.PROGRAM", "format_version": 1 and "rows"; that of bench "growth" too
-(fits, see bench/growth.py). A row stands for itself: what was measured, where, when and at which
-commit. Rows of several runs may share a file: `run` tells them apart; `case`, `device_name` and
-`threads` tell what can be compared. All rows have
+A file has "format": "rdk_cuda.PROGRAM", "format_version": 1 and "rows". A row stands for itself:
+what was measured, where, when and at which commit. Rows of several runs may share a file: `run`
+tells them apart; `case`, `device_name` and `threads` tell what can be compared. All rows have
 
     run, date, command          when the run began and the row was there (UTC), and how to repeat it
     load                        of the machine in the last minute, processes that want to run
@@ -41,17 +40,9 @@ class Results:
         program: whose rows they are.
     """
 
-    def __init__(self, path: Path | None, *, program: str = BENCH) -> None:
-        self.path = path
-        self.content: dict[str, Any] = {
-            "format": f"rdk_cuda.{program}",
-            "format_version": FORMAT_VERSION,
-            "rows": [],
-        }
-        if program == BENCH:
-            self.content["growth"] = []
-        if path is not None and path.exists():
-            self.content = read(path, program)
+    def __init__(self, path: Path | None, program: str) -> None:
+        self.path, self.program = path, program
+        self.rows: list[Row] = read(path, program) if path is not None and path.exists() else []
         self.own = len(self.rows)
         if path is not None:
             try:
@@ -61,29 +52,24 @@ class Results:
                 raise InputError(f"{path}: {error.strerror}; needs a file to write to") from None
 
     @property
-    def rows(self) -> list[Row]:
-        """All rows of the file."""
-        rows: list[Row] = self.content["rows"]
-        return rows
-
-    @property
     def new_rows(self) -> list[Row]:
         """Those of this run."""
         return self.rows[self.own :]
 
-    def append(self, row: Row, kind: str = "rows") -> None:
-        """Add a row, or what else is of the kind "growth", and write the file."""
-        self.content[kind].append(row)
+    def append(self, row: Row) -> None:
+        """Add a row and write the file."""
+        self.rows.append(row)
         self.write()
 
     def write(self) -> None:
         """Write the file, whole or not at all."""
         if self.path is not None:
-            write_json(self.content, self.path)
+            about = {"format": f"rdk_cuda.{self.program}", "format_version": FORMAT_VERSION}
+            write_json({**about, "rows": self.rows}, self.path)
 
 
-def read(path: Path, program: str = BENCH) -> dict[str, Any]:
-    """The content of a result file. Raises InputError where it is something else."""
+def read(path: Path, program: str = BENCH) -> list[Row]:
+    """The rows of a result file. Raises InputError where it is something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -101,7 +87,13 @@ def read(path: Path, program: str = BENCH) -> dict[str, Any]:
     for number, row in enumerate(rows if program == BENCH else ()):
         if missing := [name for name in NEEDED if name not in row]:
             raise InputError(f"{path}: row {number} lacks {', '.join(missing)}; measure it again")
-    return content
+    return rows
+
+
+def place(row: Row) -> str:
+    """The device, and on a CPU the number of threads."""
+    threads = f", {row['threads']} threads" if row["device"] == "cpu" else ""
+    return f"{row['device_name']}{threads}"
 
 
 def comparable(row: Row) -> tuple[Any, ...]:

@@ -7,34 +7,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 
 import torch
 
 from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.cli.errors import InputError
 
-from ..commands import (
-    Parser,
-    Progress,
-    command_line,
-    measured,
-    one_line,
-    refuse_device,
-    run_command,
-)
-from ..machine import describe, now
-from ..results import Results, Row
+from ..commands import Parser, Progress, add_measuring, measure_rows, run_columns, run_command
+from ..results import BENCH, Row, read
 from . import growth
 from .cases import DTYPES, OPERATORS, PRESETS, SAMPLERS, Case, preset_cases
 from .measure import COMPILED, PEERS, Bench
 from .page import page
-from .timing import MEBIBYTE, CpuClock, CudaClock, bandwidths
+from .timing import MEBIBYTE, bandwidths, clock_of
 
 GROWTH = "growth"
 SECONDS = {"tiny": 0.02, "short": 1.0, "serving": 3.0, GROWTH: 0.5}
-CPU_THREADS = 2  # of the preset serving
 
 DESCRIPTION = """\
 Times the operators with a cold cache, next to the time that their bytes take at the bandwidth
@@ -45,14 +35,14 @@ Ctrl-C keeps the finished rows."""
 def parser() -> Parser:
     """The command line."""
     parser = Parser(prog="python -m profiling.bench", description=DESCRIPTION)
+    add_measuring(parser, "JSON file to append rows to; next to it the same rows as a table")
     add = parser.add_argument
-    add("--device", choices=("cpu", "cuda"), required=True)
     add(
         "--preset",
         choices=(*PRESETS, GROWTH),
         default="short",
         help="tiny: whether it runs; short: a minute on a GPU; serving: the shapes of a model of "
-        "8 B parameters; growth: how time grows with sizes, alone (%(default)s)",
+        "8 B parameters; growth: how time grows with sizes (%(default)s)",
     )
 
     def some(option: str, names: Sequence[str], default: Sequence[str] | None, help: str) -> None:
@@ -64,14 +54,6 @@ def parser() -> Parser:
     some("--dtype", DTYPES, DTYPES, "both, as far as the preset has them")
     some("--peers", PEERS, None, f"all; {COMPILED} only with --preset serving")
     add("--sampler", choices=SAMPLERS, default="virtual", help="the affinity (%(default)s)")
-    add("--growth", action="store_true", help="fit how time grows with sizes, too")
-    add("--output", type=Path, metavar="FILE", help="JSON file to append rows to")
-    add(
-        "--threads",
-        type=natural,
-        metavar="N",
-        help=f"on the CPU (torch's own number; {CPU_THREADS} with --preset serving)",
-    )
     add("--repeats", type=natural, metavar="N", default=200, help="rounds at most (%(default)s)")
     seconds = ", ".join(f"{name} {value:g}" for name, value in SECONDS.items())
     add(
@@ -89,78 +71,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check, measure, print; `Results` has each row on disk as soon as it is there."""
-    cases = []
+    """The cases of a preset, or how time grows."""
     if arguments.preset != GROWTH:
-        cases = [
-            case
-            for case in preset_cases(arguments.preset, arguments.device, arguments.sampler)
-            if case.operator in arguments.operators and case.dtype in arguments.dtype
-        ]
-        if not cases:
-            raise InputError(
-                f"--preset {arguments.preset} has no case of --operators "
-                f"{' '.join(arguments.operators)} in --dtype {' '.join(arguments.dtype)}; "
-                "ask for more of them"
-            )
-    refuse_device(arguments)
-    results = Results(arguments.output)
-    fits: list[Row] = []
-
-    def show() -> None:
-        if fits:
-            print(growth.summary(fits), end="\n\n")
-            if results.path and not growth.plot(fits, results.path.with_suffix(".png")):
-                print("No picture: matplotlib is not installed.", file=sys.stderr)
-        if results.new_rows:
-            print(page(results.new_rows))
-
-    return measured(
-        results, lambda progress: measure(arguments, cases, results, fits, progress), show
-    )
+        cases = chosen_cases(arguments)
+        return measure_rows(arguments, BENCH, lambda shown: rows(arguments, cases, shown), page)
+    code = measure_rows(arguments, GROWTH, lambda shown: fits(arguments, shown), growth.summary)
+    if arguments.output and find_spec("matplotlib"):
+        growth.plot(read(arguments.output, GROWTH), arguments.output.with_suffix(".png"))
+    return code
 
 
-def measure(
-    arguments: argparse.Namespace,
-    cases: Sequence[Case],
-    results: Results,
-    fits: list[Row],
-    progress: Progress,
-) -> int:
-    """All rows, then the growth; returns 1 if a case failed."""
-    if arguments.threads or (arguments.device == "cpu" and arguments.preset == "serving"):
-        torch.set_num_threads(arguments.threads or CPU_THREADS)
-    progress.show("measuring bandwidth")
-    bench, failed = bench_of(arguments), 0
+def chosen_cases(arguments: argparse.Namespace) -> list[Case]:
+    """Those of the preset that were asked for."""
+    cases = [
+        case
+        for case in preset_cases(arguments.preset, arguments.device, arguments.sampler)
+        if case.operator in arguments.operators and case.dtype in arguments.dtype
+    ]
+    if not cases:
+        raise InputError(
+            f"--preset {arguments.preset} has no case of --operators "
+            f"{' '.join(arguments.operators)} in --dtype {' '.join(arguments.dtype)}; "
+            "ask for more of them"
+        )
+    return cases
+
+
+def rows(arguments: argparse.Namespace, cases: Sequence[Case], shown: Progress) -> Iterator[Row]:
+    """A row for each case that can be measured."""
+    bench = bench_of(arguments, shown)
     for number, case in enumerate(cases, 1):
-        progress.show(f"[{number}/{len(cases)}] {case.name}")
+        shown.show(f"[{number}/{len(cases)}] {case.name}")
         try:
-            results.append(bench.row(case))
-        except torch.OutOfMemoryError:
-            progress.say(f"left out, out of memory: {case.name}")
-        except RuntimeError as error:
-            progress.say(f"failed: {case.name}: {one_line(error)}")
-            failed = 1
-    if not (arguments.growth or arguments.preset == GROWTH):
-        return failed
+            yield bench.row(case)
+        except RuntimeError as error:  # out of memory, too
+            shown.fail(case.name, error)
+
+
+def fits(arguments: argparse.Namespace, shown: Progress) -> Iterator[Row]:
+    """A row for each operator and size."""
+    bench = bench_of(arguments, shown)
     bench.peers = ()
     sizes = growth.ON_GPU if arguments.device == "cuda" else growth.SIZES
-    if arguments.preset == "tiny":
-        sizes = growth.TINY
-    dtype, sampler = arguments.dtype[0], arguments.sampler
-    axes = list(growth.growth_cases(arguments.operators, dtype, sampler, sizes))
+    axes = list(
+        growth.growth_cases(arguments.operators, arguments.dtype[0], arguments.sampler, sizes)
+    )
     for number, (operator, axis, along) in enumerate(axes, 1):
-        progress.show(f"[growth {number}/{len(axes)}] {operator} with {growth.SYMBOLS[axis]}")
-        fits.append(growth.measure_growth(operator, axis, along, bench.row))
-        results.append(fits[-1], "growth")
-    return failed
+        shown.show(f"[{number}/{len(axes)}] {operator} with {growth.SYMBOLS[axis]}")
+        yield growth.measure_growth(operator, axis, along, bench.row)
 
 
-def bench_of(arguments: argparse.Namespace) -> Bench:
+def bench_of(arguments: argparse.Namespace, shown: Progress) -> Bench:
     """The clock, the bandwidths and what all rows have in common."""
-    device = torch.device(arguments.device)
-    tiny = arguments.preset == "tiny"
-    clock = CudaClock() if device.type == "cuda" else CpuClock(MEBIBYTE if tiny else None)
+    shown.show("measuring bandwidth")
+    device, tiny = torch.device(arguments.device), arguments.preset == "tiny"
+    clock = clock_of(device, tiny)
     peers = arguments.peers
     if peers is None:
         peers = [each for each in PEERS if each != COMPILED or arguments.preset == "serving"]
@@ -171,7 +136,7 @@ def bench_of(arguments: argparse.Namespace) -> Bench:
         peers,
         arguments.seconds or SECONDS[arguments.preset],
         arguments.repeats,
-        {"run": now(), "command": command_line(parser(), arguments), **describe(device)},
+        run_columns(parser(), arguments),
     )
 
 

@@ -13,7 +13,6 @@ OPERATORS = ("draft", "verify", PAIR, "redistribute", "gather_logits")
 DTYPES = ("float32", "bfloat16")
 PRESETS = ("tiny", "short", "serving")
 SAMPLERS = ("virtual", "pruned", "first-order")
-ROWS = "rows"  # of the growth alone: as many entries and priors as a case says
 ACCEPTANCES = ("low", "high")
 
 
@@ -27,12 +26,10 @@ class Case:
             rows of the head, and nothing.
         batch: sequences, each a row of `draft`, `redistribute` and `gather_logits`.
         draft_length: K, of `verify` and PAIR.
-        columns: C, dynamic tokens of each row; of `gather_logits` the tokens gathered.
-        hidden_size: d, of `gather_logits`.
+        columns, hidden_size: C and d of `gather_logits`.
         sampler: the affinity; with `V_d = V_t` the vocabularies are the same.
         acceptance: of `verify` and PAIR, whether drafts are mostly rejected or mostly accepted.
         stats: whether `verify` is given what `draft` returned.
-        entries, rank: entries of S in each row, and priors; of the sampler ROWS.
     """
 
     operator: str
@@ -46,8 +43,6 @@ class Case:
     sampler: str = "virtual"
     acceptance: str | None = None
     stats: bool = True
-    entries: int = 0
-    rank: int = 0
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -79,8 +74,6 @@ class Case:
             ("K", self.draft_length),
             ("C", self.columns),
             ("d", self.hidden_size),
-            ("n", self.entries),
-            ("R", self.rank),
         ):
             parts += [f"{symbol}={value}"] if value else []
         parts.append(self.dtype)
@@ -89,7 +82,7 @@ class Case:
 
 
 def preset_cases(preset: str, device: str, sampler: str = "virtual") -> list[Case]:
-    """The cases of a preset, each once, cases that share their shapes side by side.
+    """The cases of a preset, each once.
 
     tiny: a look whether it runs. short: at most a minute on a GPU. serving: the shapes of a model
     of 8 B parameters.

@@ -14,9 +14,6 @@ from torch import Tensor
 
 from rdk_cuda import Affinity
 
-Dynamic = tuple[Tensor, Tensor] | None
-"""Dynamic tokens and their logits, all of them in use."""
-
 
 class Entries(NamedTuple):
     """An affinity `A = S + U P` as index tensors.
@@ -62,28 +59,21 @@ def redistribute(
     draft_logits: Tensor,
     temperature: Tensor,
     entries: Entries,
-    dynamic: Dynamic = None,
     matrix: Tensor | None = None,
 ) -> Tensor:
     """Softmax, then every entry of S scattered: q `[n, V_t]` of draft logits `[n, V_d]`.
 
     With `matrix` (see `Entries.matrix`) S is applied as a sparse product instead.
     """
-    z = draft_logits.float() / temperature[:, None] + entries.bias
-    if dynamic is not None:
-        z = torch.cat([z, dynamic[1].float() / temperature[:, None]], dim=1)
-    probs = torch.softmax(z, dim=1)
-    static = probs[:, : entries.bias.shape[0]]
+    probs = torch.softmax(draft_logits.float() / temperature[:, None] + entries.bias, dim=1)
     if matrix is not None:
-        q = (matrix @ static.T).T.contiguous()
+        q = (matrix @ probs.T).T.contiguous()
     else:
         q = probs.new_zeros(probs.shape[0], entries.prior.shape[1])
         targets = entries.targets.expand(probs.shape[0], -1)
-        q.scatter_add_(1, targets, static[:, entries.drafts] * entries.weights)
+        q.scatter_add_(1, targets, probs[:, entries.drafts] * entries.weights)
     if entries.prior.shape[0] > 0:
-        q = q + static @ entries.spread @ entries.prior
-    if dynamic is not None:
-        q.scatter_add_(1, dynamic[0].long(), probs[:, entries.bias.shape[0] :])
+        q = q + probs @ entries.spread @ entries.prior
     return q
 
 
@@ -91,11 +81,10 @@ def draft(
     draft_logits: Tensor,
     temperature: Tensor,
     entries: Entries,
-    dynamic: Dynamic = None,
     matrix: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Drafted tokens `[n]`, and q `[n, V_t]`, which the verification needs."""
-    q = redistribute(draft_logits, temperature, entries, dynamic, matrix)
+    q = redistribute(draft_logits, temperature, entries, matrix)
     return torch.multinomial(q, 1).squeeze(1), q
 
 
@@ -147,18 +136,11 @@ def redistribute_and_verify(
     draft_token_ids: Tensor,
     temperature: Tensor,
     entries: Entries,
-    dynamic: Dynamic = None,
     matrix: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What `rdk::verify` does: from the drafter's own logits `[K, B, V_d]`, dynamic ones alike."""
+    """What `rdk::verify` does: from the drafter's own logits `[K, B, V_d]`."""
     length, batch = draft_logits.shape[:2]
-    q = redistribute(
-        draft_logits.flatten(0, 1),
-        temperature.repeat(length),
-        entries,
-        None if dynamic is None else (dynamic[0].flatten(0, 1), dynamic[1].flatten(0, 1)),
-        matrix,
-    )
+    q = redistribute(draft_logits.flatten(0, 1), temperature.repeat(length), entries, matrix)
     q = q.unflatten(0, (length, batch)).transpose(0, 1)
     return verify(target_logits, q, draft_token_ids, temperature)
 
@@ -168,17 +150,12 @@ def draft_and_verify(
     draft_logits: Tensor,
     temperature: Tensor,
     entries: Entries,
-    dynamic: Dynamic = None,
     matrix: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The sampling of one decoding step: K drafts one after the other, q kept for `verify`."""
-    tokens, probs = [], []
-    for k in range(draft_logits.shape[0]):
-        here = None if dynamic is None else (dynamic[0][k], dynamic[1][k])
-        token, q = draft(draft_logits[k], temperature, entries, here, matrix)
-        tokens.append(token)
-        probs.append(q)
-    return verify(target_logits, torch.stack(probs, 1), torch.stack(tokens, 1), temperature)
+    drafts = [draft(logits, temperature, entries, matrix) for logits in draft_logits]
+    tokens, q = torch.stack([x for x, _ in drafts], 1), torch.stack([q for _, q in drafts], 1)
+    return verify(target_logits, q, tokens, temperature)
 
 
 def gather_logits(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
-"""How time grows with V_t, V_d, batch, K, nnz and R: exponents fitted to times at several sizes."""
+"""How time grows with V_t, V_d, batch and K: exponents fitted to times at several sizes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from rdk_cuda.files import write_figure
 
 from ..results import Row
 from ..tables import table
-from .cases import PAIR, ROWS, Case
+from .cases import PAIR, Case
 
 # The middle of a grid is where the presets measure.
 SIZES: dict[str, tuple[int, ...]] = {
@@ -21,21 +20,9 @@ SIZES: dict[str, tuple[int, ...]] = {
     "draft_size": (4096, 8192, 16384, 32768, 65536),
     "batch": (1, 2, 4, 8, 16, 32),
     "draft_length": (1, 2, 4, 8),
-    "entries": (1, 2, 4, 8, 16),
-    "rank": (1, 2, 3, 4),
 }
 ON_GPU = {**SIZES, "batch": (8, 16, 32, 64, 128, 256, 512)}  # on both sides of its multiprocessors
-TINY: dict[str, tuple[int, ...]] = {axis: (1, 2, 3, 4) for axis in SIZES}
-TINY |= {"target_size": (200, 300, 400, 600), "draft_size": (80, 100, 120, 160)}
-OF_AFFINITY = ("entries", "rank")  # axes along which the affinity is ROWS
-SYMBOLS = {
-    "target_size": "V_t",
-    "draft_size": "V_d",
-    "batch": "batch",
-    "draft_length": "K",
-    "entries": "nnz / V_d",
-    "rank": "R",
-}
+SYMBOLS = {"target_size": "V_t", "draft_size": "V_d", "batch": "batch", "draft_length": "K"}
 OPERATORS = ("draft", "verify", PAIR, "redistribute")
 # Of middle lightness: a contrast of at least three with a white and with a black page.
 COLOURS = {
@@ -45,58 +32,37 @@ COLOURS = {
     "redistribute": "#2f6fa8",
     "gather_logits": "#8a7a1c",
 }
+KEPT = (
+    *("run", "date", "load", "command", "dtype", "sampler"),
+    *("device", "device_name", "threads", "torch", "commit", "dirty"),
+)
 
 
 def growth_cases(
     operators: Sequence[str], dtype: str, sampler: str, sizes: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[str, str, list[Case]]]:
-    """For each operator and axis its cases, all other sizes in the middle of theirs.
-
-    Along nnz and R, which a sampler decides for itself, rows have one entry and no prior otherwise.
-    """
+    """For each operator and axis its cases, all other sizes in the middle of theirs."""
     middle = {axis: values[len(values) // 2] for axis, values in sizes.items()}
     for operator in (each for each in OPERATORS if each in operators):
-        verifies = operator in ("verify", PAIR)
-        base = Case(
-            operator,
-            dtype,
-            target_size=middle["target_size"],
-            draft_size=middle["draft_size"],
-            batch=middle["batch"],
-            draft_length=middle["draft_length"] if verifies else 0,
-            sampler=sampler,
-            acceptance="high" if verifies else None,
-        )
-        with_rows = replace(base, sampler=ROWS, entries=1)
+        base = _resized(Case(operator, dtype, sampler=sampler, acceptance="high"), middle)
+        if not base.verifies:
+            base = replace(base, draft_length=0, acceptance=None)
         for axis, values in sizes.items():
-            if axis != "draft_length" or verifies:
-                start = with_rows if axis in OF_AFFINITY else base
-                yield operator, axis, [_resized(start, axis, value) for value in values]
+            if axis != "draft_length" or base.verifies:
+                yield operator, axis, [_resized(base, {axis: value}) for value in values]
 
 
-def _resized(case: Case, axis: str, value: int) -> Case:
-    change: dict[str, Any] = {axis: value}
-    return replace(case, **change)
+def _resized(case: Case, sizes: dict[str, Any]) -> Case:
+    return replace(case, **sizes)
 
 
 def measure_growth(
     operator: str, axis: str, cases: Sequence[Case], measure: Callable[[Case], Row]
-) -> dict[str, Any]:
-    """The times along one axis and the exponent fitted to them, as it stands in a result file."""
+) -> Row:
+    """The times along one axis and the exponent fitted to them, as a row."""
     sizes, rows = [getattr(case, axis) for case in cases], [measure(case) for case in cases]
     times = [row["median_us"] for row in rows]
     fixed = {name: getattr(cases[0], name) for name in SIZES if name != axis}
-    kept = (
-        "run",
-        "dtype",
-        "sampler",
-        "device",
-        "device_name",
-        "threads",
-        "torch",
-        "commit",
-        "dirty",
-    )
     return {
         "operator": operator,
         "axis": axis,
@@ -105,7 +71,7 @@ def measure_growth(
         "exponent": fitted_exponent(sizes, times),
         "exponent_of_floor": fitted_exponent(sizes, [row["floor_us"] for row in rows]),
         "fixed": {name: value for name, value in fixed.items() if value},
-        **{name: rows[0][name] for name in kept},
+        **{name: rows[0][name] for name in KEPT},
     }
 
 
@@ -134,32 +100,21 @@ def summary(fits: Sequence[Row]) -> str:
     return f"Growth: time ~ size ^ exponent\n\n{table(titles, lines, 'lllr')}"
 
 
-def plot(fits: Sequence[Row], path: Path) -> bool:
-    """Write the picture as PNG, a panel for each axis; False where matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
-        return False
-    write_figure(figure_of(fits), path)
-    return True
-
-
-def figure_of(fits: Sequence[Row]) -> Any:
-    """Time against size on logarithmic axes."""
+def plot(fits: Sequence[Row], path: Path) -> None:
+    """Time against size on logarithmic axes, as PNG, a panel for each axis."""
     from matplotlib.figure import Figure
 
+    if not fits:
+        return
     names = list(dict.fromkeys(fit["axis"] for fit in fits))
-    columns = min(3, len(names))
-    lines = -(-len(names) // columns)
-    figure = Figure(figsize=(3.8 * columns, 4.2 * lines), layout="constrained")
-    panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for panel in panels.flat[len(names) :]:
-        panel.set_visible(False)
-    for panel, axis in zip(panels.flat, names, strict=False):
+    figure = Figure(figsize=(3.8 * len(names), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    for panel, axis in zip(panels, names, strict=True):
         draw_axis(panel, axis, [fit for fit in fits if fit["axis"] == axis])
-    for panel in panels[:, 0]:
-        panel.set_ylabel("median time, microseconds")
+    panels[0].set_ylabel("median time, microseconds")
     first = fits[0]
     figure.suptitle(f"{first['device_name']}, {first['dtype']}, {first['sampler']}", fontsize=10)
-    return figure
+    write_figure(figure, path)
 
 
 def draw_axis(panel: Any, axis: str, fits: Sequence[Row]) -> None:

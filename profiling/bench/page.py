@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 from ..commands import busy
-from ..results import Row
+from ..results import Row, place
 from ..tables import figure, table
 from .cases import PAIR
 
@@ -51,11 +51,9 @@ def caption(rows: Sequence[Row]) -> str:
     names = {"read": "reading (a sum)", "copy": "a copy, read and write counted"}
     used = dict.fromkeys((each["bandwidth"], each["bandwidth_gb_s"]) for each in rows)
     speeds = "; ".join(f"{names[kind]}: {speed:.0f} GB/s" for kind, speed in used)
-    where = f"{row['device_name']}, torch {row['torch']}"
-    if row["device"] == "cpu":
-        where += f", {row['threads']} threads, {row['capability']}"
+    capability = f", {row['capability']}" if row["device"] == "cpu" else ""
     lines = [
-        where,
+        f"{place(row)}, torch {row['torch']}{capability}",
         f"Floor: bytes over bandwidth measured in this run ({speeds}).",
         "Times: medians with a cold cache. warm us: directly after the same call; at batch 1 on a",
         "GPU, in a CUDA graph. x peer: the peer's time over ours, on the same inputs in turn.",

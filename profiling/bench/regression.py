@@ -18,7 +18,7 @@ from rdk_cuda.cli.arguments import positive
 from rdk_cuda.cli.errors import InputError
 
 from ..commands import Parser, busy, run_command
-from ..results import Row, comparable, latest, read
+from ..results import Row, comparable, latest, place, read
 from ..tables import figure, table
 
 SLOWER, FASTER, SAME, FEW = "slower", "faster", "", "too few rounds"
@@ -136,12 +136,6 @@ def cells(pair: Comparison) -> list[str]:
     return [pair.new["case"], place(pair.new), pair.verdict, *times, f"{pair.ratio:.2f}"]
 
 
-def place(row: Row) -> str:
-    """Where it was measured."""
-    threads = f", {row['threads']} threads" if row["device"] == "cpu" else ""
-    return f"{row['device_name']}{threads}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     command = Parser(prog="python -m profiling.bench.regression", description=__doc__)
@@ -155,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Read, compare, print."""
-    old, new = (read(file)["rows"] for file in (options.old, options.new))
+    old, new = (read(file) for file in (options.old, options.new))
     pairs = compared(old, new, options.threshold)
     if not pairs:
         raise InputError(

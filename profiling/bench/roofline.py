@@ -1,8 +1,7 @@
 """`python -m profiling.bench.roofline FILE...`: how close to the memory's bandwidth we are.
 
-Of rows that `profiling.bench` measured: bytes by formula (traffic.py), the time that they take at
-the bandwidth measured in the same run (the floor), the time taken, the share reached. A table, and
-a picture of time against bytes in which the floor is a line.
+Draws rows that `profiling.bench` measured: the time taken against the bytes that must move
+(traffic.py), above the line of the bandwidth that was measured in the same run.
 """
 
 from __future__ import annotations
@@ -10,24 +9,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rdk_cuda.cli.arguments import refuse_missing
 from rdk_cuda.cli.errors import InputError
 from rdk_cuda.files import write_figure
 
 from ..commands import Parser, run_command
-from ..results import Row, latest, read
-from ..tables import figure, table
+from ..results import Row, latest, place, read
 from .growth import COLOURS
 
 MARKERS = {"float32": "o", "bfloat16": "s"}
 SHARES = (1.0, 0.5, 0.25)  # of the bandwidth, each a line
-TITLES = (
-    *("operator", "case", "bandwidth", "GB/s", "MB", "floor us"),
-    *("median us", "GB/s reached", "share"),
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,64 +35,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Read, print, draw."""
-    rows = latest(row for file in options.files for row in read(file)["rows"])
+    """Read and draw."""
+    refuse_missing(["matplotlib"])
+    rows = latest(row for file in options.files for row in read(file))
     if not rows:
         raise InputError(f"{options.files[0]}: has no rows; run profiling.bench")
-    print(report(rows))
-    if find_spec("matplotlib") is None:
-        print("No picture: matplotlib is not installed.", file=sys.stderr)
-        return
     picture = options.output or options.files[0].with_name("roofline.png")
-    try:
-        write_figure(figure_of(rows), picture)
-    except OSError as error:
-        raise InputError(f"{picture}: {error.strerror}; needs a file to write to") from None
-    print(f"\nwritten to {picture}")
-
-
-def report(rows: Sequence[Row]) -> str:
-    """A table for each device, operators in the order in which they were measured."""
-    return "\n\n".join(
-        f"{place}\n\n{table(TITLES, map(row_cells, here), 'lllr')}"
-        for place, here in by_place(rows).items()
-    )
-
-
-def row_cells(row: Row) -> tuple[str, ...]:
-    """In the order of `TITLES`."""
-    return (
-        row["operator"],
-        row["case"].removeprefix(row["operator"]).strip(),
-        row["bandwidth"],
-        figure(row["bandwidth_gb_s"]),
-        figure(row["bytes"] / 1e6),
-        figure(row["floor_us"]),
-        figure(row["median_us"]),
-        figure(row["bytes"] / row["median_us"] / 1e3),
-        f"{row['share_of_floor']:.0%}",
-    )
-
-
-def by_place(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each device, and on a CPU of each number of threads."""
-    places: dict[str, list[Row]] = {}
-    for row in rows:
-        threads = f", {row['threads']} threads" if row["device"] == "cpu" else ""
-        places.setdefault(f"{row['device_name']}{threads}", []).append(row)
-    return places
+    write_figure(figure_of(rows), picture)
+    print(f"written to {picture}")
 
 
 def figure_of(rows: Sequence[Row]) -> Any:
-    """Time against bytes, a panel for each device, as a matplotlib figure."""
+    """Time against bytes, a panel for each device and number of threads, as a matplotlib figure."""
     from matplotlib.figure import Figure
 
-    places = by_place(rows)
+    places = {where: list(here) for where, here in groupby(sorted(rows, key=place), place)}
     drawing = Figure(figsize=(max(7.5, 5.5 * len(places)), 5.4), layout="constrained")
     panels = drawing.subplots(1, len(places), squeeze=False)[0]
-    for panel, (place, here) in zip(panels, places.items(), strict=True):
+    for panel, (where, here) in zip(panels, places.items(), strict=True):
         draw_place(panel, here)
-        panel.set_title(place, fontsize=10)
+        panel.set_title(where, fontsize=10)
     panels[0].set_ylabel("median time, microseconds")
     return drawing
 
@@ -115,7 +72,8 @@ def draw_place(panel: Any, rows: Sequence[Row]) -> None:
         panel.annotate(
             words, (ends[1], times[1]), xytext=(3, 0), textcoords="offset points", fontsize=8
         )
-    for (operator, dtype), here in by_operator(rows).items():
+    for operator, dtype in dict.fromkeys((row["operator"], row["dtype"]) for row in rows):
+        here = [row for row in rows if (row["operator"], row["dtype"]) == (operator, dtype)]
         colour = COLOURS[operator]
         panel.plot(
             [row["bytes"] for row in here],
@@ -129,14 +87,6 @@ def draw_place(panel: Any, rows: Sequence[Row]) -> None:
     panel.grid(alpha=0.3, which="major")
     panel.spines[["top", "right"]].set_visible(False)
     panel.legend(loc="best", fontsize=8)
-
-
-def by_operator(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The rows of each operator and dtype."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["operator"], row["dtype"]), []).append(row)
-    return groups
 
 
 if __name__ == "__main__":

@@ -106,6 +106,13 @@ class CudaClock:
         return milliseconds / 1000
 
 
+def clock_of(device: torch.device, tiny: bool) -> Clock:
+    """A clock for a device. Args: tiny: it need not empty a cache, only to see whether all runs."""
+    if device.type == "cuda":
+        return CudaClock()
+    return CpuClock(MEBIBYTE if tiny else None)
+
+
 def bandwidths(clock: Clock, device: torch.device, size: int = 512 * MEBIBYTE) -> dict[str, float]:
     """Bytes per second of a large read (a sum) and of a large copy, which counts twice."""
     source = torch.ones(size // 4, device=device)

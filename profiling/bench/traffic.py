@@ -66,13 +66,8 @@ def _shared(case: Case, rank: int) -> int:
     return case.draft_size * FLOAT * (1 + rank)
 
 
-def _logits(case: Case, item: int) -> int:
-    """A row of draft logits with its dynamic columns."""
-    return case.draft_size * item + case.columns * (item + INT)
-
-
 def _draft(case: Case, item: int, rank: int) -> Traffic:
-    row = _logits(case, item) + FLOAT + 2 * LONG  # temperature, seed, position
+    row = case.draft_size * item + FLOAT + 2 * LONG  # temperature, step key, position
     return Traffic(
         _shared(case, rank) + case.batch * row,
         case.batch * (LONG + FLOAT * (2 + rank)),  # token, stats
@@ -83,7 +78,7 @@ def _redistribute(case: Case, item: int, nnz: int, rank: int) -> Traffic:
     matrix = INT * (case.target_size + 1) + nnz * (INT + FLOAT)
     prior = rank * case.target_size * FLOAT
     return Traffic(
-        _shared(case, rank) + matrix + prior + case.batch * (_logits(case, item) + FLOAT),
+        _shared(case, rank) + matrix + prior + case.batch * (case.draft_size * item + FLOAT),
         case.batch * case.target_size * FLOAT,
     )
 
@@ -99,13 +94,12 @@ def _verify(case: Case, item: int, nnz: int, rank: int, accepted: Sequence[int] 
     """Target rows, and q at the drafted tokens that are judged."""
     length = case.draft_length
     judged = [length] * case.batch if accepted is None else [min(a + 1, length) for a in accepted]
-    # A column of S (its entry's drafter token, weight, bias, logit), the priors, dynamic tokens.
+    # A column of S (its entry's drafter token, weight, bias, logit), and the priors.
     column = 2 * INT + round(nnz / case.target_size * (INT + 2 * FLOAT + item)) + rank * FLOAT
-    dynamic = case.columns * (INT + item)
     stats = FLOAT * (2 + rank)
     read = visited_rows(case, accepted) * case.target_size * item
-    read += sum(judged) * (LONG + INT + column + dynamic + stats)  # token, draft row
-    read += case.batch * (2 * FLOAT + 2 * LONG + INT)  # temperatures, seed, position, offset
+    read += sum(judged) * (LONG + INT + column + stats)  # token, draft row
+    read += case.batch * (2 * FLOAT + 2 * LONG + INT)  # temperatures, step key, position, offset
     if not case.stats:
         read += sum(judged) * (case.draft_size * item - stats) + _shared(case, rank)
     return Traffic(read, case.batch * ((length + 1) * LONG + INT))

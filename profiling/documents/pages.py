@@ -18,9 +18,8 @@ from .acceptance import (
     recovered_table,
 )
 from .chart import source_of
-from .decoding import assisted_table, step_table
 from .results import ROOT, Link
-from .sampling import gain_table, operators_table, peers, peers_table, workload
+from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
 
 CHART = ROOT / "docs" / "gain.png"
 
@@ -38,7 +37,6 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "decoding step": step_table,
     "demo": demo_table,
     "demo at 0.7": cool_demo_table,
-    "assisted generation": assisted_table,
     "acceptance report": acceptance_table,
     "calibration cost": cost_sentence,
     "first-order growth": growth_sentence,

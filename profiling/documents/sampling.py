@@ -1,14 +1,13 @@
-"""What sampling takes: one step of a batch, by us and by others, and each operator alone."""
+"""What sampling takes: alone, in a decoding step, and by other samplers."""
 
 from __future__ import annotations
 
 from ..tables import figure, table
-from .decoding import step_rows
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
 
 def peers() -> list[Row]:
-    """One step of a batch of 8, sampled by whoever was there and right; ours first."""
+    """One step of a batch of 8, by all samplers that ran and were right; ours first."""
     return [
         row
         for row in content("peers/cpu.json")["rows"]
@@ -44,6 +43,46 @@ def peers_table(link: Link) -> str:
                 f"{link('tables', f'{RESULTS}/peers/cpu.md')}):",
             ),
             table(["", "µs", "times ours", "KB kept for a drafted position"], lines, "lr"),
+        ]
+    )
+
+
+def step_rows() -> list[Row]:
+    """Steps of a batch of 8, but for drafters that are pruned alone."""
+    return [
+        row
+        for row in content("end-to-end/cpu-serving.json")["rows"]
+        if row["batch"] == 8 and row["head"].startswith(("full", "virtual"))
+    ]
+
+
+def step_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    parts = ("drafter body", "drafter head", "draft", "target", "verify")
+    rows, folder = step_rows(), f"{RESULTS}/end-to-end"
+    lines = [
+        [
+            row["head"],
+            row["sampling"],
+            *(f"{figure(1000 * row['parts'][part])} ({row['shares'][part]:.0%})" for part in parts),
+            figure(1000 * row["step_seconds"]),
+        ]
+        for row in rows
+    ]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"At batch {rows[0]['batch']} on {rows[0]['threads']} threads of an",
+                f"{rows[0]['device_name']}, a drafter of one layer and a target of two, bfloat16,",
+                "in milliseconds and shares of the step",
+                f"({link('data', f'{folder}/cpu-serving.json')},",
+                f"{link('tables', f'{folder}/cpu-serving.md')}):",
+            ),
+            table(
+                ["drafter", "sampling", *(p.removeprefix("drafter ") for p in parts), "step"],
+                lines,
+                "llr",
+            ),
         ]
     )
 

@@ -1,7 +1,7 @@
 """`python -m profiling.nsight.decoding_run`: a decoder at work, for a profiler to look at.
 
 The demo's pair with virtual and dynamic tokens, calibrated in a few seconds: what is profiled is
-where time goes, not how much is accepted. On a GPU the CUDA profiler is started behind the warm-up
+where time goes, not how much is accepted. On a GPU the CUDA profiler is started after the warm-up
 and stopped at the end, so that `nsys profile --capture-range=cudaProfilerApi` records decoding
 alone.
 """
@@ -119,18 +119,15 @@ def encoded(tokenizer: Any, files: Iterable[Path]) -> list[list[int]]:
 
 
 @contextmanager
-def captured(device: str) -> Iterator[None]:
-    """What nsys and ncu record, where they wait for the CUDA profiler's start."""
+def captured(device: str, name: str = "decoding") -> Iterator[None]:
+    """What nsys and ncu record, in an NVTX range; they wait for the CUDA profiler's start."""
     if device != "cuda":
         yield
         return
     torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    try:
+    with torch.cuda.nvtx.range(name), torch.cuda.profiler.profile():
         yield
         torch.cuda.synchronize()
-    finally:
-        torch.cuda.profiler.stop()
 
 
 def run(options: argparse.Namespace) -> None:
@@ -148,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     command = Parser(prog="python -m profiling.nsight.decoding_run", description=__doc__)
     add_arguments(command)
-    return run_command(command, run, arguments, "there is nothing to profile")
+    return run_command(command, run, arguments)
 
 
 if __name__ == "__main__":

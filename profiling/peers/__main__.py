@@ -23,10 +23,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -37,20 +36,19 @@ from rdk_cuda.evaluation.timing import quantiles
 
 from ..bench.cases import ACCEPTANCES, PAIR, Case
 from ..bench.measure import against
-from ..bench.timing import MEBIBYTE, Clock, CpuClock, CudaClock, interleaved
+from ..bench.timing import clock_of, interleaved
 from ..bench.workloads import Call, affinity_of, draw_inputs, number_of_sets
 from ..commands import (
     Parser,
     Progress,
-    command_line,
-    measured,
+    add_measuring,
+    measure_rows,
     one_line,
-    refuse_device,
+    run_columns,
     run_command,
-    write_text,
 )
-from ..machine import describe, now
-from ..results import Results, Row
+from ..machine import now
+from ..results import Row
 from . import losslessness
 from .installed import known_peers
 from .memory import MEASURED_BY, kept_bytes, peak_bytes
@@ -88,20 +86,12 @@ def parser() -> Parser:
     """The command line."""
     summary = (__doc__ or "").splitlines()[0]
     parser = Parser(prog="python -m profiling.peers", description=summary)
+    add_measuring(parser, "JSON file to append rows to; next to it the same rows as tables")
     add = parser.add_argument
-    add("--device", choices=("cpu", "cuda"), required=True)
     add("--preset", choices=PRESETS, default="short", help="how many cases (%(default)s)")
     others = [name for name in known_peers() if name != OURS]
-    add(
-        "--peers",
-        nargs="+",
-        choices=others,
-        metavar="NAME",
-        help=f"some of {', '.join(others)} (all)",
-    )
-    add("--output", type=Path, metavar="FILE", help="JSON file to append rows to; beside it the "
-        "same rows as tables")  # fmt: skip
-    add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
+    some = f"some of {', '.join(others)} (all)"
+    add("--peers", nargs="+", choices=others, metavar="NAME", default=others, help=some)
     add("--draws", type=natural, metavar="N", default=DRAWS, help="steps of a test (%(default)s)")
     add("--repeats", type=natural, metavar="N", default=200, help="rounds at most (%(default)s)")
     add("--seconds", type=positive, metavar="S", help="for the rounds of one case (by preset)")
@@ -114,34 +104,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """All cases; each one's rows are on disk as soon as they are there."""
-    refuse_device(arguments)
-    results = Results(arguments.output, program="compare")
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    """All cases, one after the other."""
 
-    def measure(progress: Progress) -> int:
-        comparison, code = Comparison(arguments, progress), 0
+    def rows(progress: Progress) -> Iterator[Row]:
+        comparison = Comparison(arguments, progress)
         chosen = cases(arguments.preset, arguments.device)
         for number, case in enumerate(chosen, 1):
             progress.show(f"[{number}/{len(chosen)}] {case.name}")
             try:
-                rows = comparison.rows(case)
+                yield from comparison.rows(case)
             except RuntimeError as error:  # out of memory, or a GPU that a peer has left broken
-                progress.say(f"failed: {case.name}: {one_line(error)}")
-                code = 1
-                continue
-            for row in rows:
-                results.append(row)
-        return code
+                progress.fail(case.name, error)
 
-    def show() -> None:
-        if results.new_rows:
-            print(page(results.new_rows), end="")
-        if results.rows and results.path:
-            write_text(page(results.rows), results.path.with_suffix(".md"))
-
-    return measured(results, measure, show)
+    return measure_rows(arguments, "compare", rows, page)
 
 
 class Comparison:
@@ -150,19 +125,13 @@ class Comparison:
     def __init__(self, arguments: argparse.Namespace, progress: Progress) -> None:
         self.arguments, self.progress = arguments, progress
         self.device = torch.device(arguments.device)
-        tiny = arguments.preset == "tiny"
-        self.clock: Clock = (
-            CudaClock() if self.device.type == "cuda" else CpuClock(MEBIBYTE if tiny else None)
-        )
-        names = [OURS, *(arguments.peers or [name for name in known_peers() if name != OURS])]
-        self.peers = [known_peers()[name] for name in names]
+        self.clock = clock_of(self.device, arguments.preset == "tiny")
+        self.peers = [known_peers()[name] for name in (OURS, *arguments.peers)]
         self.common: Row = {
             "memory": MEASURED_BY[self.device.type],
             "draws": arguments.draws,
             "false_alarm": losslessness.FALSE_ALARM,
-            "run": now(),
-            "command": command_line(parser(), arguments),
-            **describe(self.device),
+            **run_columns(parser(), arguments),
         }
         self.tested = lru_cache(maxsize=None)(self._tested)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from ..commands import busy, origin
+from ..commands import page_of
 from ..results import Row
 from ..tables import figure, table
 
@@ -12,35 +13,19 @@ RIGHT, WRONG, MISSING = "right", "WRONG", "missing"
 HEADER = ("", "", "µs", "10 to 90 %", "× ours", "accepted (expected)", "peak KB", "kept KB")
 
 
-def page(rows: Sequence[Row]) -> str:
-    """A table for each case of each run, and how to read it."""
-    lines = ["# Sampling a decoding step, beside others"]
-    for run in dict.fromkeys(row["run"] for row in rows):
-        own = [row for row in rows if row["run"] == run]
-        lines += ["", *preamble(own)]
-        for case in dict.fromkeys(row["case"] for row in own):
-            lines += ["", *section([row for row in own if row["case"] == case])]
-    return "\n".join([*lines, ""])
-
-
-def preamble(rows: Sequence[Row]) -> list[str]:
-    """Where, when, what is in the columns, and whom to trust."""
-    row = rows[-1]
-    lines = [
-        origin(row),
-        "",
+def preamble(row: Row) -> str:
+    """What is in the columns, and whom to trust."""
+    return (
         "From the logits of drafter and target to the tokens of a step: K drafts one after the "
         "other, then their verification, on the same inputs in turn. Times are medians with a cold "
         "cache; × ours is the median over rounds of a peer's time over ours. Memory is that of a "
         f"drafted position: at the peak of a call beyond its inputs ({row['memory']}), and kept "
-        "between drafting and verifying, ours with the drafter's logits.",
-        "",
+        "between drafting and verifying, ours with the drafter's logits.\n\n"
         "Each sampler was tested first: the tokens of a step against the target's distribution in "
         f"{row['draws']:,} steps, low and high acceptance, and accepted drafts against their "
         "expectation, there and in the calls that were timed. A right one fails a test with "
-        f"probability {row['false_alarm']:g}. {WRONG}: it failed, and its time compares nothing.",
-    ]
-    return [*lines, *(line for warning in busy(rows) for line in ("", warning))]
+        f"probability {row['false_alarm']:g}. {WRONG}: it failed, and its time compares nothing."
+    )
 
 
 def section(rows: Sequence[Row]) -> list[str]:
@@ -50,15 +35,14 @@ def section(rows: Sequence[Row]) -> list[str]:
     lines = [
         f"## {row['sampler']}, {sizes}, batch {row['batch']}, K {row['draft_length']}, "
         f"{row['dtype']}, {row['acceptance']} acceptance",
-        "",
         table(HEADER, (cells(each) for each in rows if each["status"] != MISSING), "llr"),
     ]
     wrong = [f"{each['peer']}: {each['reason']}" for each in rows if each["status"] == WRONG]
     missing = [f"{each['peer']} ({each['reason']})" for each in rows if each["status"] == MISSING]
     if wrong:
-        lines += ["", f"{WRONG}: {'; '.join(wrong)}."]
+        lines.append(f"{WRONG}: {'; '.join(wrong)}.")
     if missing:
-        lines += ["", f"Missing: {', '.join(missing)}."]
+        lines.append(f"Missing: {', '.join(missing)}.")
     return lines
 
 
@@ -75,3 +59,6 @@ def cells(row: Row) -> list[str]:
         figure(row["peak_bytes"] / 1000),
         figure(row["kept_bytes"] / 1000),
     ]
+
+
+page = partial(page_of, "Sampling a decoding step, compared with others", preamble, "case", section)

@@ -1,4 +1,4 @@
-"""Whoever can sample a decoding step from a reduced-vocabulary drafter, behind one interface.
+"""Ways to sample a decoding step from a reduced-vocabulary drafter, with one interface.
 
 All but our operators keep q over the whole target vocabulary between drafting and verifying. Peers
 that need other packages are in installed.py; `known_peers` there has all of them.
@@ -18,6 +18,7 @@ from rdk_cuda import Affinity
 from rdk_cuda import _ops as operators
 
 from ..bench import eager
+from ..bench.workloads import verify_layout
 
 OURS = "ours"
 SPECULATIVE, TARGET_ONLY = "min(p, q)", "p q"
@@ -44,7 +45,7 @@ Kept = tuple[Tensor, ...]
 """What lies in memory between drafting and verifying; first the drafted tokens `[B, K]`."""
 
 Decided = tuple[Tensor, Tensor]
-"""Tokens `[B, K + 1]`, -1 behind the last, and the number of accepted drafts `[B]`."""
+"""Tokens `[B, K + 1]`, -1 after the last, and the number of accepted drafts `[B]`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Peer:
-    """Somebody's way to sample a step.
+    """A way to sample a step.
 
     Attributes:
         what: the calls it consists of, for the table.
@@ -96,14 +97,14 @@ def ours(affinity: Affinity) -> Sampler:
     def verify(step: Step, kept: Kept) -> Decided:
         tokens, stats, draft_logits, seeds, positions = kept
         batch, length = tokens.shape
-        n = torch.arange(batch * length, device=tokens.device)
+        rows, offsets = verify_layout(batch, length, tokens.device)
         return operators.verify(
             step.target_logits.flatten(0, 1),
             draft_logits.flatten(0, 1),
             stats,
-            (n % length * batch + n // length).to(torch.int32),
+            rows,
             tokens.flatten(),
-            (torch.arange(batch + 1, device=tokens.device) * length).to(torch.int32),
+            offsets,
             step.temperature,
             step.temperature,
             seeds,
@@ -140,7 +141,7 @@ def scattered(affinity: Affinity, *, sparse: bool = False) -> Link:
     """Probabilities scattered entry by entry, or a product with a sparse matrix."""
     entries = eager.Entries.of(affinity)
     matrix = entries.matrix() if sparse else None
-    return lambda logits, temperature: eager.draft(logits, temperature, entries, None, matrix)
+    return lambda logits, temperature: eager.draft(logits, temperature, entries, matrix)
 
 
 def gathered_probs(affinity: Affinity) -> Callable[[Tensor], Tensor]:

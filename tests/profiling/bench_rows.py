@@ -1,4 +1,4 @@
-"""Rows as bench.py writes them, made up."""
+"""Rows as profiling.bench writes them, made up."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from profiling.bench.measure import in_microseconds
-from profiling.results import FORMAT_VERSION
 
 
 def made_row(case: str = "draft virtual Vt=1000 Vd=100 B=8 float32", **values: Any) -> dict:
-    """A row of a processor with the floor at 50 of 100 microseconds."""
+    """A row of a processor whose floor is 50 of 100 microseconds."""
     about = {
         "case": case,
         "operator": case.split()[0],
@@ -47,8 +46,8 @@ def timed(case: str, microseconds: Sequence[float], **values: Any) -> dict:
     return made_row(case, **figures, rounds=len(microseconds), **values)
 
 
-def write_rows(path: Path, rows: Sequence[dict], growth: Sequence[dict] = ()) -> Path:
+def write_rows(path: Path, rows: Sequence[dict]) -> Path:
     """A result file of them."""
-    content = {"format": "rdk_cuda.bench", "format_version": FORMAT_VERSION}
-    path.write_text(json.dumps({**content, "rows": rows, "growth": growth}))
+    content = {"format": "rdk_cuda.bench", "format_version": 1, "rows": rows}
+    path.write_text(json.dumps(content))
     return path

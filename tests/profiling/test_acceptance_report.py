@@ -1,4 +1,4 @@
-"""The acceptance report goes on where it stopped, and its verdicts are those of its rows."""
+"""The acceptance report goes on where it stopped, and says what its rows say."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 
+from examples.demo import corpus
 from profiling.studies.acceptance import __main__ as acceptance
-from profiling.studies.acceptance import corpora
-from profiling.studies.acceptance import report as acceptance_report
-from profiling.studies.acceptance.corpora import Corpus
 from profiling.studies.acceptance.laboratory import Settings
-from profiling.studies.acceptance.parts import DEMO, PARTS, Run
+from profiling.studies.acceptance.parts import PARTS, Run
+from profiling.studies.acceptance.report import write_report
 from rdk_cuda.calibration import methods as names
 from rdk_cuda.calibration.material import Options
 from rdk_cuda.cli.models import Models, load_models
-from rdk_cuda.evaluation.acceptance import Interval
-from rdk_cuda.evaluation.rows import Row, evaluation_row, read_evaluation
+from rdk_cuda.evaluation.rows import read_evaluation
 
 from ..tiny_models import save_model, save_tokenizer
 
@@ -58,26 +55,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return load_models(root / "target", root / "drafter")
 
 
-@pytest.fixture(scope="module")
-def texts() -> dict[str, Corpus]:
-    """A little of each corpus."""
-    return {
-        corpus.name: replace(
-            corpus, calibration=corpus.calibration[::50], held_out=corpus.held_out[:6]
-        )
-        for corpus in (corpora.code(), corpora.prose())
-    }
-
-
 Command = Callable[..., int]
 
 
 @pytest.fixture
-def command(
-    tiny: Models, texts: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Command:
-    monkeypatch.setattr(corpora, "code", lambda: texts["code"])
-    monkeypatch.setattr(corpora, "prose", lambda: texts["prose"])
+def command(tiny: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    files = {name: getattr(corpus, name)() for name in ("training_files", "held_out_files")}
+    monkeypatch.setattr(corpus, "training_files", lambda: files["training_files"][::50])
+    monkeypatch.setattr(corpus, "held_out_files", lambda: files["held_out_files"][:6])
     monkeypatch.setattr(acceptance, "load_shipped", lambda: tiny)
 
     def run(*arguments: str, settings: Settings = QUICK) -> int:
@@ -86,33 +71,33 @@ def command(
     return run
 
 
+@pytest.mark.slow
 def test_one_command_measures_every_part_and_writes_the_report(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(settings=TINY) == 0
     files = {path.name for path in (tmp_path / "report").iterdir()}
     assert files >= {f"{part}.json" for part in PARTS}
-    pictures = {name for name in files if name.endswith(".png")}
     text = (tmp_path / "report" / "report.md").read_text()
-    assert pictures
-    for picture in pictures:
-        assert f"]({picture})" in text
+    assert all(f"]({name})" in text for name in files if name.endswith(".png"))
     assert "Not measured yet" not in text
     assert all(method in text for run in PARTS["methods"] for method in run.methods)
-    content = read_evaluation(tmp_path / "report" / "shift.json")
-    shifts = {(row["calibrated_on"], row["corpus"]) for row in content["rows"]}
-    assert shifts == {("code", "prose"), ("prose", "prose"), ("prose", "code")}
+    content = read_evaluation(tmp_path / "report" / "sharp.json")
+    assert {row["pair"] for row in content["rows"]} == {"sharp"}
     assert content["build_seconds"]
+    assert content["settings"] == TINY.of_part("sharp") != Settings().of_part("sharp")
     assert capsys.readouterr().err.count(" s  first-order RDK at ") == 4
 
 
-def test_finished_parts_are_not_measured_again(
+def test_finished_parts_are_neither_measured_again_nor_lost_by_an_interruption(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = []
     measure = acceptance.measure_part
 
     def counted(name: str, *others: object) -> object:
+        if name == "sizes":
+            raise KeyboardInterrupt
         measured.append(name)
         return measure(name, *others)  # type: ignore[arg-type]
 
@@ -126,99 +111,35 @@ def test_finished_parts_are_not_measured_again(
     assert command("--part", "virtual", settings=replace(QUICK, held_out=64)) == 0
     assert measured == ["virtual", "sharp", "virtual", "virtual"]
     text = (tmp_path / "report" / "report.md").read_text()
-    assert "**Not measured yet:** methods, similarities, temperatures, shift, sizes." in text
+    assert "**Not measured yet:** methods, similarities, temperatures, sizes." in text
 
-
-def test_an_interruption_keeps_finished_parts_and_leaves_nothing_half_written(
-    command: Command,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert command("--part", "virtual") == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    capsys.readouterr()
-
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(acceptance, "measure_part", interrupted)
-    assert command() == 130
+    assert command("--part", "sizes") == 130
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "Interrupted: the same command goes on with the unfinished part."
 
 
-def row(
-    method: str, keep: float, acceptance: float, share: float | None = None, **others: object
-) -> Row:
-    recovered = None if share is None else Interval(share, share - 0.02, share + 0.03)
-    facts: Row = {
-        **{"pair": DEMO, "corpus": "code", "calibrated_on": "code", "temperature": 1.0},
-        **{"head_rows": 164, "virtual_rows": 64, "dynamic_columns": 57.5, "speed_up": 1.25},
-        **{"draft_length": 4, "accepted_length": 2.0, "head_bytes": 1e6, "head_flops": 5e5},
-        **others,
-    }
-    around = Interval(acceptance, acceptance - 0.01, acceptance + 0.01)
-    return evaluation_row(around, recovered, method=method, keep=keep, **facts)
+def test_the_committed_report_is_what_the_results_say(tmp_path: Path) -> None:
+    for file in acceptance.RESULTS.glob("*.json"):
+        shutil.copy(file, tmp_path)
+    committed = (acceptance.RESULTS / "report.md").read_text(encoding="utf-8")
+    assert write_report(tmp_path, list(PARTS)).read_text(encoding="utf-8") == committed
+    assert "virtual+dynamic is below the pruned drafter in 0 of" in committed
 
-
-def fake(keep: float, share: float, recommended: float = 0.6, **others: object) -> list[Row]:
-    return [
-        row(names.FULL, 1.0, 0.7, **others),
-        row(names.PRUNED, keep, 0.5, **others),
-        row(names.RECOMMENDED, keep, recommended, share, **others),
+    # The control: other rows give another report, which says where the method is worse.
+    content = json.loads((tmp_path / "methods.json").read_text())
+    (row,) = [
+        row
+        for row in content["rows"]
+        if (row["method"], row["keep"], row["temperature"]) == (names.RECOMMENDED, 0.25, 0.7)
     ]
-
-
-def test_the_text_says_what_the_rows_say(tmp_path: Path) -> None:
-    text = fake_report(tmp_path, {"shift": fake(0.25, -0.05, recommended=0.496, corpus="prose")})
-    assert "| code | prose | 1 | virtual+dynamic | 0.496 · -5 % [-7, -2] |" in text
-    assert "virtual+dynamic is below the pruned drafter in 1 of 1 places" in text
-    assert "| demo | code | prose | 25 % | 1 | 0.5000 | 0.4960 | -5 % [-7, -2] |" in text
-    assert "0123456789ab, changed" in text
-    assert "| calibrated on code | 384 | 3 | 1,000 | 9 |" in text
-    assert "code: 9 from library" in text
-
-
-def fake_report(folder: Path, parts: dict[str, list[Row]]) -> str:
-    (folder / "report").mkdir()
-    about = {
-        **{"run": "2026-01-01T00:00:00Z", "commit": "0123456789abcdef", "dirty": True},
-        **{"device_name": "a processor", "torch": "2", "threads": 1, "seconds": 90.0},
+    row |= {
+        "acceptance": 0.496,
+        "recovered": -0.05,
+        "recovered_low": -0.07,
+        "recovered_high": -0.02,
     }
-    texts = {
-        "calibrated on code": {
-            **{"positions": 384, "documents": 3, "all_documents": 9, "all_tokens": 1000}
-        },
-        "sources of code": {"library": 9},
-    }
-    for name, rows in parts.items():
-        acceptance.write_evaluation(
-            rows, {**about, "texts": texts}, folder / "report" / f"{name}.json"
-        )
-    written = acceptance_report.write_report(folder / "report", list(PARTS))
-    return written.read_text()
-
-
-def test_settings_survive_their_file() -> None:
-    for name in PARTS:
-        content = TINY.of_part(name)
-        assert json.loads(json.dumps(content)) == content
-        assert content != Settings().of_part(name)
-    assert torch.get_num_threads() == 1
-
-
-def test_a_method_stands_next_to_the_pruned_drafter_that_it_is_compared_with(
-    tmp_path: Path,
-) -> None:
-    """Parts are calibrated on different texts, so each has a pruned drafter of its own."""
-    committed = Path(__file__).parents[2] / "profiling" / "results" / "acceptance"
-    for name in ("methods", "similarities"):
-        shutil.copy(committed / f"{name}.json", tmp_path)
-    text = acceptance_report.write_report(tmp_path, list(PARTS)).read_text(encoding="utf-8")
-    for name in ("methods", "similarities"):
-        rows = read_evaluation(committed / f"{name}.json")["rows"]
-        words, lines, columns = acceptance_report.SECTIONS[name]
-        table = acceptance_report.pivot(rows, lines, columns)
-        assert f"{words}\n\n{table}" in text
+    (tmp_path / "methods.json").write_text(json.dumps({**content, "dirty": True}))
+    text = write_report(tmp_path, list(PARTS)).read_text(encoding="utf-8")
+    assert "virtual+dynamic is below the pruned drafter in 1 of" in text
+    assert "| demo | code | code | 25 % | 0.7 | 0.5657 | 0.4960 | -5 % [-7, -2] |" in text
+    assert ", changed |" in text

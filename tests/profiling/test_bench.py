@@ -1,105 +1,57 @@
-"""The command: rows that parse, refusals of one sentence, Ctrl-C that keeps what is there."""
+"""Rows of the benchmark, and what is drawn and said of them."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
 from profiling.bench import __main__ as bench
-from profiling.bench import measure
-from profiling.bench.cases import Case
+from profiling.bench import growth, measure
+from profiling.bench.cases import PAIR, Case
+from profiling.bench.roofline import figure_of
+from profiling.bench.roofline import main as roofline
 from profiling.results import NEEDED
-from tests import interruptible
-from tests.profiling import refusals
 
-ROOT = Path(__file__).resolve().parents[2]
+from .bench_rows import made_row, write_rows
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TINY = ("--device", "cpu", "--preset", "tiny", "--repeats", "3")
 
 
-@pytest.fixture(autouse=True)
-def _in_one_thread(one_thread: None) -> None:
-    """Everything here is tiny."""
-
-
-def rows_of(path: Path) -> list[dict]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert (content["format"], content["format_version"]) == ("rdk_cuda.bench", 1)
-    rows: list[dict] = content["rows"]
+def measured(tmp_path: Path, *options: str, code: int = 0) -> list[dict]:
+    output = tmp_path / "rows.json"
+    assert bench.main([*TINY, *options, "--output", str(output)]) == code
+    rows: list[dict] = json.loads(output.read_text())["rows"]
     return rows
 
 
 def test_rows_have_every_field_and_figures_that_agree(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = tmp_path / "new folder" / "rows.json"
-    assert bench.main([*TINY, "--output", str(output)]) == 0
-    rows = rows_of(output)
+    rows = measured(tmp_path)
     operators = [row["operator"] for row in rows]
-    assert operators == ["draft"] + 2 * ["verify"] + 2 * ["draft+verify"] + [
-        "redistribute",
-        "gather_logits",
-    ]
+    assert operators == ["draft", "verify", "verify", PAIR, PAIR, "redistribute", "gather_logits"]
     for row in rows:
         assert set(NEEDED) < set(row) == set(rows[0])
         assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"]
         assert row["rounds"] == 3
-        floor = row["bytes"] / row["bandwidth_gb_s"] / 1e3
-        assert row["floor_us"] == pytest.approx(floor)
+        assert row["floor_us"] == pytest.approx(row["bytes"] / row["bandwidth_gb_s"] / 1e3)
         assert row["bytes_visited"] <= row["bytes_all"]
-        assert row["device"] == "cpu"
-        assert row["threads"] == 1
-        assert row["torch"] == torch.__version__
+        assert (row["device"], row["threads"], row["torch"]) == ("cpu", 1, torch.__version__)
         assert row["peers"]["eager"]["ratio"] > 0
         assert "--peers compiled" in row["peers"]["compiled"]["skipped"]
-    assert {row["bandwidth"] for row in rows if row["operator"] != "redistribute"} == {"read"}
+        assert (row["bandwidth"] == "copy") == (row["operator"] == "redistribute")
     low, high = (row for row in rows if row["operator"] == "verify")
     assert low["accepted_mean"] < high["accepted_mean"]
     assert low["bytes_visited"] < high["bytes_visited"]
-
     captured = capsys.readouterr()
     assert len(captured.err.splitlines()) == 1 + len(rows)
     table = captured.out.splitlines()[-len(rows) :]
     assert [line.split()[1] for line in table] == operators
-
-
-def test_a_second_run_appends_and_shows_its_own_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "rows.json"
-    for operator in ("draft", "gather_logits"):
-        capsys.readouterr()
-        assert bench.main([*TINY, "--operators", operator, "--output", str(output)]) == 0
-    assert [row["operator"] for row in rows_of(output)] == ["draft", "gather_logits"]
-    assert "\n| draft " not in capsys.readouterr().out
-
-
-def test_the_command_of_a_row_repeats_it_and_names_no_paths(tmp_path: Path) -> None:
-    output = tmp_path / "rows.json"
-    bench.main([*TINY, "--operators", "draft", "--peers", "--output", str(output)])
-    (row,) = rows_of(output)
-    options = "--device cpu --preset tiny --operators draft --peers --repeats 3"
-    assert row["command"] == f"python -m profiling.bench {options}"
-    assert set(row["peers"]) == {"compiled"}
-
-
-def test_growth_is_fitted_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "rows.json"
-    chosen = ("--operators", "draft", "verify", "--growth", "--seconds", "0.001")
-    assert bench.main([*TINY, *chosen, "--output", str(output)]) == 0
-    fits = json.loads(output.read_text())["growth"]
-    sizes, affinity = ("target_size", "draft_size", "batch"), ("entries", "rank")
-    drafts = [("draft", axis) for axis in (*sizes, *affinity)]
-    verifies = [("verify", axis) for axis in (*sizes, "draft_length", *affinity)]
-    assert [(fit["operator"], fit["axis"]) for fit in fits] == drafts + verifies
-    assert "Growth: time ~ size ^ exponent" in capsys.readouterr().out
-    assert (tmp_path / "rows.png").is_file() == (find_spec("matplotlib") is not None)
 
 
 def test_a_compiler_that_fails_is_a_reason_and_not_the_end(
@@ -112,10 +64,7 @@ def test_a_compiler_that_fails_is_a_reason_and_not_the_end(
         return call
 
     monkeypatch.setattr(torch, "compile", broken)
-    output = tmp_path / "rows.json"
-    chosen = ("--operators", "draft", "--peers", "eager", "compiled")
-    assert bench.main([*TINY, *chosen, "--output", str(output)]) == 0
-    (row,) = rows_of(output)
+    (row,) = measured(tmp_path, "--operators", "draft", "--peers", "eager", "compiled")
     assert row["peers"]["compiled"] == {"skipped": "RuntimeError: no working C++ compiler"}
     assert row["peers"]["eager"]["ratio"] > 0
 
@@ -128,82 +77,57 @@ def test_a_case_that_fails_is_named_and_the_others_are_measured(
     def sometimes(case: Case, device: torch.device) -> object:
         if case.operator == "verify":
             raise RuntimeError("rdk::verify: no such thing\nas a second line")
-        if case.operator == "redistribute":
-            raise torch.OutOfMemoryError("at all")
         return build(case, device)
 
     monkeypatch.setattr(measure, "build", sometimes)
-    output = tmp_path / "rows.json"
-    chosen = ("--operators", "verify", "redistribute", "gather_logits")
-    assert bench.main([*TINY, *chosen, "--output", str(output)]) == 1
-    assert [row["operator"] for row in rows_of(output)] == ["gather_logits"]
-    errors = capsys.readouterr().err
-    assert "low: RuntimeError: rdk::verify: no such thing\n" in errors
-    assert "left out, out of memory: redistribute virtual" in errors
+    (row,) = measured(tmp_path, "--operators", "verify", "gather_logits", code=1)
+    assert row["operator"] == "gather_logits"
+    assert "low: RuntimeError: rdk::verify: no such thing\n" in capsys.readouterr().err
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    return refusals.refusal(bench.main, "python -m profiling.bench", capsys, argv)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--device", "tpu"), "invalid choice: 'tpu'"),
-        ((), "required: --device"),
-        ((*TINY, "--operators", "sample"), "invalid choice: 'sample'"),
-        ((*TINY, "--dtype", "float64"), "invalid choice: 'float64'"),
-        ((*TINY, "--repeats", "0"), "--repeats: got '0'; needs a whole number, at least 1"),
-        ((*TINY, "--seconds", "never"), "--seconds: got 'never'; needs a number above 0"),
-        ((*TINY, "--threads", "0"), "--threads: got '0'"),
-        ((*TINY, "--dtype", "bfloat16"), "--preset tiny has no case of --operators"),
-    ],
-)
-def test_options_that_cannot_work_are_refused_in_a_sentence(
-    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+def test_growth_is_fitted_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert message in refusal(capsys, *options)
+    pytest.importorskip("matplotlib")
+    sizes = {"target_size": (200, 300, 400, 600), "draft_size": (80, 100, 120, 160)}
+    sizes |= {"batch": (1, 2, 3, 4), "draft_length": (1, 2, 3, 4)}
+    monkeypatch.setattr(growth, "SIZES", sizes)
+    chosen = ("--preset", "growth", "--operators", "draft", "verify", "--seconds", "0.001")
+    rows = measured(tmp_path, *chosen)
+    axes = [("draft", axis) for axis in sizes if axis != "draft_length"]
+    axes += [("verify", axis) for axis in sizes]
+    assert [(fit["operator"], fit["axis"]) for fit in rows] == axes
+    assert "Growth: time ~ size ^ exponent" in capsys.readouterr().out
+    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("mine", "is no result file"),
-        ('{"format": "examples.demo"}', "is no result file of bench"),
-        ('{"format": "rdk_cuda.bench", "format_version": 2}', "has format version 2; needs 1"),
-    ],
-)
-def test_a_file_of_something_else_is_left_alone(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str, message: str
-) -> None:
-    file = tmp_path / "rows.json"
-    file.write_text(content)
-    assert message in refusal(capsys, *TINY, "--output", file)
-    assert file.read_text() == content
-    assert "needs a file to write to" in refusal(capsys, *TINY, "--output", file / "below.json")
+def test_exponents_of_exact_powers_are_found() -> None:
+    def row(case: Case) -> dict:
+        """As if an operator took V_t sqrt(K) microseconds, on a floor that is linear in both."""
+        time = case.target_size * case.draft_length**0.5
+        return made_row(sampler="", median_us=time, floor_us=case.target_size * case.draft_length)
 
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_the_finished_rows(tmp_path: Path) -> None:
-    output = tmp_path / "rows.json"
-    long = ("--device", "cpu", "--preset", "tiny", "--repeats", "1000000", "--seconds", "0.5")
-    process = interruptible.start(
-        [sys.executable, "-m", "profiling.bench", *long, "--threads", "1", "--output", str(output)],
-        ROOT,
+    cases = list(growth.growth_cases(["verify"], "float32", "virtual", growth.SIZES))
+    fits = [growth.measure_growth(operator, axis, along, row) for operator, axis, along in cases]
+    found = {fit["axis"]: fit["exponent"] for fit in fits}
+    assert found == pytest.approx(
+        {"target_size": 1, "draft_size": 0, "batch": 0, "draft_length": 0.5}, abs=1e-12
     )
-    assert process.stderr is not None
-    printed = ""
-    while "[3/" not in printed:
-        line = process.stderr.readline()
-        assert line, printed
-        printed += line
-    os.kill(process.pid, signal.SIGINT)
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
-    rows = rows_of(output)
-    assert errors.splitlines()[-1] == f"Interrupted: {len(rows)} rows kept in {output}."
-    assert "Traceback" not in errors
-    assert len(rows) == 2
-    assert len(out.splitlines()[-2:]) == 2
-    assert out.splitlines()[-1].startswith("| verify")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json"]
+    assert "| verify | K | 1 .. 8 | 0.50 | 1.00 |" in growth.summary(fits)
+    for _, axis, along in cases:  # only one size changes along an axis
+        assert [getattr(case, axis) for case in along] == list(growth.SIZES[axis])
+        for name in growth.SIZES.keys() - {axis}:
+            assert len({getattr(case, name) for case in along}) == 1
+
+
+def test_the_roofline_draws_points_above_the_line_by_the_share_they_miss(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (panel,) = figure_of([made_row()]).axes
+    floor, *_, points = panel.get_lines()
+    (size,), (time,) = points.get_data()
+    xs, ys = floor.get_data()
+    assert ys[0] / xs[0] == pytest.approx(0.5 * time / size)
+    assert points.get_color() == growth.COLOURS["draft"]
+    file = write_rows(tmp_path / "rows.json", [made_row(), made_row("verify float32")])
+    assert roofline([str(file)]) == 0
+    assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")

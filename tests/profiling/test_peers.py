@@ -1,9 +1,12 @@
-"""Adapters give every peer what it asks for, and the tests tell right samplers from wrong ones."""
+"""Peers get what they ask for, are told right from wrong ones, and have a row each."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +16,7 @@ from torch import Tensor
 from profiling.bench import eager
 from profiling.bench.cases import ACCEPTANCES, PAIR, Case
 from profiling.bench.workloads import affinity_of, draw_inputs
+from profiling.peers import __main__ as compare
 from profiling.peers import installed as installed_peers
 from profiling.peers import losslessness
 from profiling.peers.losslessness import FALSE_ALARM, Verdict, check
@@ -22,6 +26,7 @@ from profiling.peers.samplers import (
     SPECULATIVE,
     TARGET_ONLY,
     Decided,
+    Peer,
     Sampler,
     Step,
     full_width,
@@ -206,17 +211,14 @@ def test_accepted_drafts_are_judged_at_any_size() -> None:
     assert wrong.figures["accepted_probability"] < FALSE_ALARM
 
 
-def test_moments_of_accepted_drafts_are_those_of_enumeration() -> None:
+def test_moments_are_those_of_enumeration_and_the_bound_on_deviations_holds() -> None:
     a, b, c = 0.9, 0.5, 0.3
     chances = {0: 1 - a, 1: a * (1 - b), 2: a * b * (1 - c), 3: a * b * c}
     mean = sum(n * p for n, p in chances.items())
     variance = sum((n - mean) ** 2 * p for n, p in chances.items())
     rates = torch.tensor([[a, b, c]], dtype=torch.float64)
     assert losslessness.accepted_moments(rates) == pytest.approx((mean, variance))
-
-
-def test_the_bound_on_deviations_holds() -> None:
-    """The chance that it states is at least the share of sums that are as far from their mean."""
+    # The chance that it states is at least the share of sums that are as far from their mean.
     random = torch.Generator().manual_seed(0)
     sums = (torch.rand(20_000, 50, generator=random) < 0.1).sum(1).double()
     for deviation in (5, 8, 12):
@@ -224,14 +226,11 @@ def test_the_bound_on_deviations_holds() -> None:
         assert share <= losslessness.chance_of_deviation(deviation, 50 * 0.09, 1) <= 1
 
 
-def test_memory_is_counted_by_storage_and_at_the_peak() -> None:
+def test_memory_is_counted_at_the_peak_and_by_storage() -> None:
+    """We keep the drafter's logits, and others a row of the target's width."""
     x = torch.ones(1000)
     assert peak_bytes(lambda: x.neg().neg(), CPU) == 8000
-    assert peak_bytes(lambda: torch.empty(10), CPU) == 40
     assert kept_bytes([x, x[:10], torch.ones(5, dtype=torch.int64)]) == 4040
-
-
-def test_we_keep_the_drafters_logits_and_others_a_row_of_the_targets_width() -> None:
     affinity, step = inputs()
     peers = installed_peers.known_peers()
     ours = peers[OURS].make(affinity).draft(step)
@@ -239,3 +238,75 @@ def test_we_keep_the_drafters_logits_and_others_a_row_of_the_targets_width() -> 
     numbers = 3 * 8  # token; seed and position, of which there is one pair for two drafts
     assert kept_bytes(ours) / 2 == 4 * (100 + 2) + numbers - 8
     assert kept_bytes(theirs) / 2 == 4 * 300 + 8
+
+
+def compared(tmp_path: Path, *peers: str, code: int = 0) -> list[dict]:
+    """The rows of a comparison."""
+    options = ("--device", "cpu", "--preset", "tiny", "--repeats", "3", "--draws", "4096")
+    output = tmp_path / "rows.json"
+    assert compare.main([*options, "--peers", *peers, "--output", str(output)]) == code
+    rows: list[dict] = json.loads(output.read_text())["rows"]
+    return rows
+
+
+def test_every_peer_has_a_row_with_every_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peers = ("eager", "scatter-logits", "vllm")
+    rows = {(row["sampler"], row["peer"]): row for row in compared(tmp_path, *peers)}
+    assert list(rows) == [(s, peer) for s in ("virtual", "pruned") for peer in (OURS, *peers)]
+    reasons = {key: row["reason"] for key, row in rows.items() if row["status"] == "missing"}
+    assert reasons == {
+        ("virtual", "scatter-logits"): "a virtual token has no single place among the logits",
+        ("virtual", "vllm"): "needs a GPU",
+        ("pruned", "vllm"): "needs a GPU",
+    }
+    for row in (row for key, row in rows.items() if key not in reasons):
+        assert row["status"] == "right", row
+        assert set(row["check"]) == {"low", "high", "size"}
+        assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"]
+        assert row["ratio"] == 1 if row["peer"] == OURS else row["ratio"] > 0
+        assert (row["warm_us"] is None) == (row["peer"] != OURS)
+        assert row["accepted_mean"] == row["check"]["size"]["accepted_mean"]
+        assert row["kept_bytes"] < 500 if row["peer"] == OURS else row["kept_bytes"] > 1200
+        assert row["peak_bytes"] > 0
+    printed = capsys.readouterr()
+    assert "Missing: scatter-logits (a virtual token has" in printed.out
+    assert "[2/2] draft+verify pruned" in printed.err
+
+
+def test_a_wrong_peer_is_marked_and_one_that_raises_is_missing_with_what_it_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(affinity: Affinity) -> Sampler:
+        raise ImportError("libcuda.so.1 is not there\nat all")
+
+    def wrong(affinity: Affinity) -> Sampler:
+        return full_width(scattered(affinity), without_residual)
+
+    known = installed_peers.known_peers()
+    planted = {"wrong": Peer("wrong", "", wrong), "broken": Peer("broken", "", broken)}
+    monkeypatch.setattr(compare, "known_peers", lambda: {**known, **planted})
+    rows = compared(tmp_path, "wrong", "broken")
+    statuses = {row["peer"]: row["status"] for row in rows}
+    assert statuses == {OURS: "right", "wrong": "WRONG", "broken": "missing"}
+    assert rows[2]["reason"] == "raises ImportError: libcuda.so.1 is not there"
+    assert rows[2]["median_us"] is None
+    printed = capsys.readouterr().out
+    assert printed.count("WRONG: wrong: token 1 of a step is not the target's") == 2
+
+
+def test_a_case_in_which_we_fail_is_named_and_the_others_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = installed_peers.known_peers()
+
+    def sometimes(affinity: Affinity) -> Sampler:
+        if affinity.nnz == 300:  # the virtual one: every target token has an entry
+            raise RuntimeError("rdk::draft: no such thing\nas a second line")
+        return peers[OURS].make(affinity)
+
+    planted = {**peers, OURS: replace(peers[OURS], make=sometimes)}
+    monkeypatch.setattr(compare, "known_peers", lambda: planted)
+    assert {row["sampler"] for row in compared(tmp_path, "eager", code=1)} == {"pruned"}
+    assert "our own operators: raises RuntimeError: rdk::draft:" in capsys.readouterr().err

@@ -53,27 +53,19 @@ def test_medians_alone_would_flag_noise() -> None:
     assert sum(not 1 / 1.1 < new / old < 1.1 for old, new in medians) > 0.2 * pairs
 
 
-def test_a_change_below_the_threshold_is_no_change() -> None:
+def test_a_change_beyond_the_threshold_and_the_spread_is_flagged() -> None:
     old, new = timed(NAME, [100.0] * 20), timed(NAME, [109.0] * 20)
     assert verdict(old, new) == SAME
     assert verdict(old, new, threshold=0.05) == SLOWER
-
-
-def test_ranges_that_overlap_are_no_change() -> None:
     old = made_row(median_us=100.0, p10_us=80.0, p90_us=140.0)
     new = made_row(median_us=150.0, p10_us=130.0, p90_us=170.0)
-    assert verdict(old, new) == SAME
+    assert verdict(old, new) == SAME  # their ranges overlap
     assert verdict(old, {**new, "p10_us": 141.0}) == SLOWER
-
-
-def test_a_time_that_is_half_as_long_again_is_flagged() -> None:
-    # Rounds spread by 5 %: among 200 pairs, none is overlooked.
-    source = random.Random(1)
+    source = random.Random(1)  # rounds spread by 5 %: among 200 pairs, none is overlooked
     for _ in range(200):
         before = timed(NAME, rounds(source, 20, spread=0.05))
         after = timed(NAME, rounds(source, 20, median=150, spread=0.05))
-        assert verdict(before, after) == SLOWER
-        assert verdict(after, before) == FASTER
+        assert (verdict(before, after), verdict(after, before)) == (SLOWER, FASTER)
 
 
 def test_few_rounds_decide_nothing() -> None:
@@ -88,13 +80,13 @@ def test_the_bound_counts_orders() -> None:
     assert chance_of_a_gap(2, 2) == pytest.approx(5 / 6)
     assert chance_of_a_gap(1, 100) == 1
     source, above = random.Random(2), 0
-    for _ in range(20000):  # gaps are rarer than the bound
+    for _ in range(4000):  # gaps are rarer than the bound
         old, new = (timed(NAME, rounds(source, 3)) for _ in range(2))
         above += new["p10_us"] > old["p90_us"]
-    assert 0.05 < above / 20000 < chance_of_a_gap(3, 3)
+    assert 0.05 < above / 4000 < chance_of_a_gap(3, 3)
 
 
-def test_partners_agree_in_case_device_and_threads() -> None:
+def test_the_last_rows_of_the_same_case_device_and_threads_are_compared() -> None:
     old = [made_row(), made_row(device_name="another"), made_row("redistribute Vt=10 float32")]
     new = [made_row(threads=4), made_row(device_name="another"), made_row("draft Vt=10 float32")]
     (pair,) = compared(old, new, 0.1)
@@ -103,15 +95,8 @@ def test_partners_agree_in_case_device_and_threads() -> None:
     assert "Only in the old file: redistribute Vt=10 float32 (a processor, 2 threads)" in text
     assert "Only in the new file: draft Vt=10 float32 (a processor, 2 threads)" in text
     assert "(a processor, 4 threads)" in text
-    assert "another" not in text[text.index("Only in") :]
-
-
-def test_of_rows_of_several_runs_the_last_counts() -> None:
-    old = [timed(NAME, [300.0] * 20), timed(NAME, [100.0] * 20)]
-    (pair,) = compared(old, [timed(NAME, [100.0] * 20)], 0.1)
-    assert pair.ratio == 1
     earlier = timed(NAME, [300.0] * 20, run="2025-01-01T00:00:00Z")
-    (pair,) = compared([old[1], earlier], [old[1]], 0.1)
+    (pair,) = compared([timed(NAME, [100.0] * 20), earlier], [timed(NAME, [100.0] * 20)], 0.1)
     assert pair.ratio == 1
 
 
@@ -135,16 +120,12 @@ def test_files_that_cannot_be_compared_are_refused_in_a_sentence(
     good = write_rows(tmp_path / "good.json", [made_row()])
     other = write_rows(tmp_path / "other.json", [made_row(threads=7)])
     broken = write_rows(tmp_path / "broken.json", [{"case": "draft"}])
-    empty = write_rows(tmp_path / "empty.json", {"rows": 1})  # type: ignore[arg-type]
     for files, message in (
         ((good, other), "have no row in common"),
         ((good, tmp_path / "missing.json"), "is no result file"),
         ((broken, good), "row 0 lacks operator, dtype"),
-        ((good, empty), "has no list of rows"),
     ):
         assert main([str(file) for file in files]) == 2
-        captured = capsys.readouterr()
-        (line,) = captured.err.splitlines()
+        (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("python -m profiling.bench.regression: ")
         assert message in line
-        assert captured.out == ""

@@ -20,11 +20,6 @@ def test_a_draft_reads_its_logits_once_and_writes_a_token_and_stats() -> None:
     assert traffic(case("draft"), nnz=1000, rank=1) == Traffic(read, 3 * (8 + 3 * 4))
 
 
-def test_dynamic_columns_bring_their_logits_and_ids() -> None:
-    plain, dynamic = (traffic(case("draft", columns=c), 1000, 0) for c in (0, 16))
-    assert dynamic.read - plain.read == 3 * 16 * (2 + 4)
-
-
 def test_redistribute_writes_float32_over_the_whole_vocabulary() -> None:
     matrix = 1001 * 4 + 1000 * (4 + 4)
     prior = 1000 * 4

@@ -30,7 +30,6 @@ from rdk_cuda.files import write_json
 from ...commands import Parser, run_command
 from ...machine import ROOT, describe, now
 from .laboratory import Laboratory, Settings, measure_part
-from .parts import CODE
 from .report import write_report
 
 __all__ = ["RESULTS", "main"]
@@ -59,9 +58,8 @@ def parser(settings: Settings) -> Parser:
 
 def main(arguments: Sequence[str] | None = None, settings: Settings | None = None) -> int:
     """Run the command; returns its exit code."""
-    chosen = Settings() if settings is None else settings
-    goes_on = "the same command goes on with the unfinished part"
-    return run_command(parser(chosen), lambda given: run(given, chosen), arguments, goes_on)
+    chosen = settings or Settings()
+    return run_command(parser(chosen), lambda given: run(given, chosen), arguments)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:
@@ -126,7 +124,7 @@ def model_times(laboratory: Laboratory, options: argparse.Namespace) -> Times:
             raise InputError(f"{file}: holds no times ({error}); remove it") from error
         if known.draft_length == length:
             return known
-    context = torch.tensor(laboratory.held_out_windows(CODE)[0].ids[:CONTEXT])
+    context = torch.tensor(laboratory.held_out_windows[0].ids[:CONTEXT])
     models = laboratory.models
     measured = measure_model_times(models.target, models.drafter, context, length)
     times = replace(measured, rounds=())  # predictions are the same when these are read again

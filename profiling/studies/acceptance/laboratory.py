@@ -7,16 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from examples.demo import corpus
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.material import Material, Options, successor_counts
-from rdk_cuda.calibration.methods import (
-    RECOMMENDED,
-    VIRTUAL,
-    Method,
-    Pruning,
-)
+from rdk_cuda.calibration.methods import RECOMMENDED, VIRTUAL, Method, Pruning
 from rdk_cuda.calibration.recording import Recording, record
 from rdk_cuda.calibration.recording.reading import Read, read_models
 from rdk_cuda.calibration.recording.windows import Window, cut_windows
@@ -26,9 +23,7 @@ from rdk_cuda.evaluation.drafters import evaluate
 from rdk_cuda.evaluation.rows import Row
 from rdk_cuda.evaluation.speed import Times
 
-from . import corpora
-from .corpora import Corpus
-from .parts import CODE, PARTS, SHARP, Run
+from .parts import PARTS, SHARP, Run
 from .sharp_pair import SharpPair, SharpPruning
 
 __all__ = ["Laboratory", "Settings", "measure_part"]
@@ -64,7 +59,7 @@ class Settings:
 
 
 class Laboratory:
-    """The models and the texts, each made when it is first needed.
+    """The models and the demo's text, each read when it is first needed.
 
     Attributes:
         build_seconds: of every method built so far, by name and what it was built for.
@@ -73,31 +68,29 @@ class Laboratory:
     def __init__(self, models: Models, settings: Settings, stages: Stages) -> None:
         self.models, self.settings, self.stages = models, settings, stages
         self.build_seconds: dict[str, float] = {}
-        self._corpora: dict[str, tuple[Corpus, list[list[int]], list[list[int]]]] = {}
         self._recording: tuple[tuple[object, ...], Recording] | None = None
         self._material: tuple[Run, Material] | None = None
 
-    def corpus(self, name: str) -> Corpus:
-        """Its documents."""
-        return self._encoded(name)[0]
+    @cached_property
+    def calibration_text(self) -> list[list[int]]:
+        """Token ids of the files that the demo's models were trained on."""
+        return self._encoded(corpus.training_files())
 
-    def calibration_text(self, name: str) -> list[list[int]]:
-        """Token ids of a corpus' calibration documents."""
-        return self._encoded(name)[1]
+    @cached_property
+    def held_out_windows(self) -> list[Window]:
+        """What is evaluated on."""
+        text = self._encoded(corpus.held_out_files())
+        return cut_windows(text, self.settings.held_out, self.settings.window)
 
-    def positions(self, run: Run) -> int:
-        """How many of calibration text it asks for."""
-        return self.settings.calibration if run.positions is None else run.positions
+    def _encoded(self, files: Sequence[Path]) -> list[list[int]]:
+        texts = [corpus.read_text(file) for file in files]
+        ids: list[list[int]] = self.models.tokenizer(texts, verbose=False)["input_ids"]
+        return ids
 
     def calibration_windows(self, run: Run) -> list[Window]:
         """What the models read to calibrate."""
-        text = self.calibration_text(run.calibrated_on)
-        return cut_windows(text, self.positions(run), self.settings.window)
-
-    def held_out_windows(self, name: str) -> list[Window]:
-        """What is evaluated on."""
-        text = self._encoded(name)[2]
-        return cut_windows(text, self.settings.held_out, self.settings.window)
+        positions = self.settings.calibration if run.positions is None else run.positions
+        return cut_windows(self.calibration_text, positions, self.settings.window)
 
     @cached_property
     def demo(self) -> Read:
@@ -107,7 +100,7 @@ class Laboratory:
     @cached_property
     def sharp(self) -> SharpPair:
         """The models mixed with n-grams and caches."""
-        return SharpPair(self.demo, self.models.drafter_head, self.calibration_text(CODE))
+        return SharpPair(self.demo, self.models.drafter_head, self.calibration_text)
 
     def read(self, run: Run) -> Read:
         """Of the run's pair."""
@@ -122,7 +115,7 @@ class Laboratory:
 
     def recording(self, run: Run) -> Recording:
         """Of a run's calibration text; runs that follow each other share it where they can."""
-        key = (run.pair, run.calibrated_on, self.positions(run), run.recorded)
+        key = (run.pair, run.positions, run.recorded)
         if self._recording is None or self._recording[0] != key:
             self._recording = self._material = None  # their memory is needed for the next
             recording = record(
@@ -140,72 +133,46 @@ class Laboratory:
         """What a run's methods are built from; runs that follow each other share it."""
         recording = self.recording(run)
         if self._material is None or self._material[0] != run:
-            if run.all_successors:
-                text = self.calibration_text(run.calibrated_on)
-            else:
-                text = [window.ids for window in self.calibration_windows(run)]
-            counts = successor_counts(text, recording)
+            read = [window.ids for window in self.calibration_windows(run)]
+            counts = successor_counts(
+                self.calibration_text if run.all_successors else read, recording
+            )
             self._material = run, Material(recording, self.models.drafter_head, counts)
         return self._material[1]
-
-    def _encoded(self, name: str) -> tuple[Corpus, list[list[int]], list[list[int]]]:
-        if name not in self._corpora:
-            corpus = corpora.code() if name == CODE else corpora.prose()
-            calibration, held_out = (
-                self.models.tokenizer([document.text for document in part], verbose=False)
-                for part in (corpus.calibration, corpus.held_out)
-            )
-            self._corpora[name] = corpus, calibration["input_ids"], held_out["input_ids"]
-        return self._corpora[name]
 
 
 def measure_part(name: str, laboratory: Laboratory, times: Times) -> tuple[list[Row], Row]:
     """The rows of a part, and what its texts were."""
     rows, texts = [], {}
+    held_out, documents = laboratory.held_out_windows, laboratory.calibration_text
     for run in laboratory.settings.parts[name]:
-        rows += measure_run(run, laboratory, times)
-        windows = laboratory.calibration_windows(run)
-        texts[f"calibrated on {run.label}"] = text_facts(
-            windows, laboratory.calibration_text(run.calibrated_on)
-        )
-        for corpus in run.evaluated_on:
-            held_out = laboratory.held_out_windows(corpus)
-            texts[f"evaluated on {corpus}"] = text_facts(held_out)
-            texts[f"sources of {corpus}"] = laboratory.corpus(corpus).sources
-    return rows, texts
-
-
-def text_facts(windows: Sequence[Window], documents: Sequence[Sequence[int]] = ()) -> Row:
-    """Positions and documents read and, for calibration text, tokens of all documents there are."""
-    facts = {
-        "positions": sum(len(window.ids) for window in windows),
-        "documents": len({window.document for window in windows}),
-    }
-    if documents:
-        facts |= {"all_documents": len(documents), "all_tokens": sum(map(len, documents))}
-    return facts
-
-
-def measure_run(run: Run, laboratory: Laboratory, times: Times) -> list[Row]:
-    """A row for everything that a run measures."""
-    settings = laboratory.settings
-    methods = build_methods(run, laboratory)
-    rows = []
-    for corpus in run.evaluated_on:
         rows += evaluate(
             laboratory.read(run),
             laboratory.models.drafter_head,
-            methods,
-            laboratory.held_out_windows(corpus),
-            draft_length=settings.draft_length,
+            build_methods(run, laboratory),
+            held_out,
+            draft_length=laboratory.settings.draft_length,
             times=times,
             each=laboratory.stages.each,
-            seed=settings.seed,
+            seed=laboratory.settings.seed,
             pair=run.pair,
-            corpus=corpus,
+            corpus="code",
             calibrated_on=run.label,
         )
-    return rows
+        texts[f"calibrated on {run.label}"] = {
+            **text_facts(laboratory.calibration_windows(run)),
+            "all_documents": len(documents),
+            "all_tokens": sum(map(len, documents)),
+        }
+    return rows, {**texts, "evaluated on code": text_facts(held_out)}
+
+
+def text_facts(windows: Sequence[Window]) -> Row:
+    """How much was read."""
+    return {
+        "positions": sum(len(window.ids) for window in windows),
+        "documents": len({window.document for window in windows}),
+    }
 
 
 def build_methods(run: Run, laboratory: Laboratory) -> dict[float, list[Method]]:

@@ -1,4 +1,4 @@
-"""The parts of the acceptance report: what is calibrated, on which text, and measured on which.
+"""The parts of the acceptance report: what is calibrated, and what is measured.
 
 A `Run` is one calibration with everything that is built from it; a part has one or more of them.
 """
@@ -19,10 +19,9 @@ from rdk_cuda.calibration.methods import (
     VIRTUAL,
 )
 
-__all__ = ["CODE", "DEMO", "PARTS", "PROSE", "SHARP", "Run"]
+__all__ = ["DEMO", "PARTS", "SHARP", "Run"]
 
 DEMO, SHARP = "demo", "sharp"
-CODE, PROSE = "code", "prose"
 
 PRUNINGS = (0.5, 0.25, 0.125, 0.0625, 0.03125, 0.01)
 TWO_PRUNINGS = (0.25, 0.0625)
@@ -38,10 +37,9 @@ class Run:
             T = 1.
         temperatures: 0 for greedy.
         pair: DEMO or SHARP.
-        calibrated_on, evaluated_on: corpora.
         positions: of calibration text; None for those of the settings.
-        all_successors: whether successors are counted in all of the corpus' calibration text, and
-            not only where the models read it.
+        all_successors: whether successors are counted in all of the calibration text, and not only
+            where the models read it.
         virtual: numbers of virtual rows at most.
     """
 
@@ -49,8 +47,6 @@ class Run:
     temperatures: tuple[float, ...]
     methods: tuple[str, ...] = MAIN
     pair: str = DEMO
-    calibrated_on: str = CODE
-    evaluated_on: tuple[str, ...] = (CODE,)
     positions: int | None = None
     all_successors: bool = True
     virtual: tuple[int, ...] = (Options.virtual,)
@@ -58,16 +54,12 @@ class Run:
     @property
     def label(self) -> str:
         """What it is calibrated on, in words."""
-        words = [self.calibrated_on]
-        if self.positions is not None:
-            words.append(f"{self.positions:,} positions")
-        if not self.all_successors:
-            words.append("successors of the text read")
-        return ", ".join(words)
+        positions = "" if self.positions is None else f", {self.positions:,} positions"
+        return f"code{positions}{'' if self.all_successors else ', successors of the text read'}"
 
     @property
     def recorded(self) -> tuple[float, ...]:
-        """Temperatures to record: those it needs, behind 1.0, at which tokens are kept."""
+        """Temperatures to record: 1.0, at which tokens are kept, then those it needs."""
         return tuple(dict.fromkeys((1.0, *filter(None, self.temperatures))))
 
 
@@ -83,16 +75,6 @@ PARTS: dict[str, tuple[Run, ...]] = {
     "similarities": (Run(PRUNINGS, (1.0,), (PRUNED, SECOND_MOMENT, COVARIANCE), positions=1536),),
     "temperatures": (Run(PRUNINGS, (0.8, 0.6, 0.0)),),
     "sharp": (Run((0.25, 0.125, 0.0625), (1.0, 0.7), pair=SHARP),),
-    "shift": tuple(
-        Run(
-            TWO_PRUNINGS,
-            (1.0, 0.7, 0.0),
-            (PRUNED, RECOMMENDED),
-            calibrated_on=calibrated_on,
-            evaluated_on=evaluated_on,
-        )
-        for calibrated_on, evaluated_on in ((CODE, (PROSE,)), (PROSE, (PROSE, CODE)))
-    ),
     "sizes": tuple(
         Run(
             TWO_PRUNINGS,

@@ -16,8 +16,9 @@ from rdk_cuda.calibration.methods import (
 )
 from rdk_cuda.evaluation.plots import acceptance_figure
 from rdk_cuda.evaluation.rows import Row, read_evaluation
-from rdk_cuda.files import write_figure, write_whole
+from rdk_cuda.files import write_figure
 
+from ...commands import write_text
 from ...tables import table
 from .parts import DEMO, PARTS, SHARP
 
@@ -72,9 +73,8 @@ def write_report(folder: Path, names: Sequence[str]) -> Path:
     if "methods" in parts:
         blocks.append(costs(parts, contents["methods"]["times"]))
     text = "\n\n".join(filter(None, [*blocks, texts(contents), provenance(contents)])) + "\n"
-    path = folder / REPORT
-    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
-    return path
+    write_text(text, folder / REPORT)
+    return folder / REPORT
 
 
 def below_pruned(parts: Mapping[str, Sequence[Row]]) -> tuple[int, list[tuple[Row, Row]]]:
@@ -166,17 +166,13 @@ def texts(contents: Contents) -> str:
     lines = [
         (name, *(f"{fact[each]:,}" if each in fact else "" for each in names))
         for name, fact in facts.items()
-        if not name.startswith("sources of ")
     ]
-    sources = "; ".join(
-        f"{name.removeprefix('sources of ')}: "
-        + ", ".join(f"{count} from {source}" for source, count in sorted(fact.items()))
-        for name, fact in facts.items()
-        if name.startswith("sources of ")
-    )
     titles = ("text", "positions read", "of documents", "tokens there are", "in documents")
-    words = "No document is in both a calibration and a held-out text. Documents by source:"
-    return f"## Texts\n\n{table(titles, lines)}\n\n{words} {sources}." if lines else ""
+    words = (
+        "Source code of Python's standard library. No document is in both the calibration and the "
+        "held-out text."
+    )
+    return f"## Texts\n\n{words}\n\n{table(titles, lines)}" if lines else ""
 
 
 def provenance(contents: Contents) -> str:
@@ -287,13 +283,6 @@ SECTIONS: dict[str, tuple[str, Mapping[str, Label], Label]] = {
         "pruned drafter changes too.",
         {**CALIBRATED, **METHOD},
         kept_and_temperature,
-    ),
-    "shift": (
-        "## Another text than it was calibrated on\n\n"
-        "Demo pair. The kept tokens, the successors and everything else come from the text that "
-        "it is calibrated on. The models were trained on code alone: prose is new to both.",
-        {**CALIBRATED, "evaluated on": lambda row: str(row["corpus"]), **TEMPERATURE, **METHOD},
-        kept,
     ),
 }
 assert set(SECTIONS) == set(PARTS)

@@ -36,14 +36,13 @@ from rdk_cuda.evaluation.speed import speed_up
 from ...commands import (
     Parser,
     Progress,
-    command_line,
-    measured,
-    refuse_device,
+    add_measuring,
+    measure_rows,
+    run_columns,
     run_command,
-    write_text,
 )
-from ...machine import ROOT, describe, now
-from ...results import Results, Row
+from ...machine import ROOT, now
+from ...results import Row
 from .decoding_steps import BODY, DRAFT, HEAD, VARIANTS, Steps, Variant, noise_for
 from .model_pairs import HEADS, SIZES, Head, make_pair
 from .page import page
@@ -58,8 +57,8 @@ def parser() -> Parser:
     """The command line."""
     summary = (__doc__ or "").splitlines()[0]
     parser = Parser(prog="python -m profiling.studies.end_to_end", description=summary)
+    add_measuring(parser, "JSON file to append rows to; next to it the same rows as tables")
     add = parser.add_argument
-    add("--device", choices=("cpu", "cuda"), required=True)
     add(
         "--size",
         choices=SIZES,
@@ -72,9 +71,6 @@ def parser() -> Parser:
     add("--batch", type=natural, nargs="+", default=list(BATCHES), metavar="B", help="(1 8)")
     add("--context", type=natural, default=CONTEXT, metavar="N", help="tokens (%(default)s)")
     add("--rounds", type=natural, default=ROUNDS, metavar="N", help="(%(default)s)")
-    add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")
-    output = "JSON file to append rows to; next to it the same rows as tables"
-    add("--output", type=Path, metavar="FILE", help=output)
     return parser
 
 
@@ -84,27 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """All batches; each one's rows are on disk as soon as they are there."""
-    refuse_device(arguments)
+    """All batches, one after the other."""
     refuse_missing(["transformers"])
     if arguments.size == "demo" and arguments.target_layers:
         raise InputError("--target-layers is for random models; leave it out")
-    results = Results(arguments.output, program="end_to_end")
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-
-    def measure(progress: Progress) -> int:
-        for row in rows(arguments, progress):
-            results.append(row)
-        return 0
-
-    def show() -> None:
-        if results.new_rows:
-            print(page(results.new_rows), end="")
-            if results.path:
-                write_text(page(results.rows), results.path.with_suffix(".md"))
-
-    return measured(results, measure, show)
+    return measure_rows(arguments, "end_to_end", lambda shown: rows(arguments, shown), page)
 
 
 def accepted_lengths() -> tuple[int, dict[Head, float]]:
@@ -140,9 +120,7 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
         "context": arguments.context,
         "rounds": arguments.rounds,
         "accepted_from": ACCEPTED.as_posix(),
-        "run": now(),
-        "command": command_line(parser(), arguments, always=("device", "size")),
-        **describe(device),
+        **run_columns(parser(), arguments),
     }
     for batch in arguments.batch:
         progress.show(f"batch {batch}: reading the context")

@@ -1,0 +1,162 @@
+"""Programs to profile run, and say what is missing where there is no profiler or no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from profiling.machine import ROOT
+from profiling.nsight import decoding_run, one_launch, torch_profile
+from profiling.nsight.decoding_run import DecodingRun
+from rdk_cuda.functional import ranges
+
+OPTIONS = Namespace(device="cpu", batch=2, threads=None, tokens=6, draft_length=2, keep=0.25)
+
+
+@pytest.fixture(scope="module")
+def run() -> DecodingRun:
+    return decoding_run.prepare(OPTIONS)
+
+
+@pytest.mark.slow
+def test_the_decoder_marks_everything_that_the_legend_has(
+    run: DecodingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int]] = []
+
+    def attributes(message: str, payload: int) -> None:
+        told.append((message, payload))
+
+    domain = SimpleNamespace(
+        get_event_attributes=attributes,
+        push_range=lambda _: None,
+        pop_range=lambda: None,
+        mark=lambda _: None,
+    )
+    monkeypatch.setattr(ranges, "_DOMAIN", domain)
+    monkeypatch.setattr(ranges, "_ATTRIBUTES", {})
+    monkeypatch.setattr(ranges, "_MOST_ATTRIBUTES", 0)
+    statistics = run.decode().statistics
+    assert {name for name, _ in told} == set(ranges.LEGEND) - {"redistribute"}
+    payloads = {name: [value for said, value in told if said == name] for name in ranges.LEGEND}
+    assert sum(payloads["step"]) == statistics.target_passes
+    assert sum(payloads["verify"]) >= sum(statistics.drafted)
+    assert sum(payloads["drafter forward"]) >= sum(payloads["verify"])
+    assert sum(payloads["accepted"]) >= sum(statistics.accepted)
+    assert set(payloads["draft"]) <= {1, 2}
+
+
+@pytest.mark.slow
+def test_torch_profile_shows_where_a_step_goes(
+    run: DecodingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding_run, "prepare", lambda options: run)
+    assert torch_profile.main(["--output", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    table = (tmp_path / "timeline.txt").read_text()
+    # torch.profiler has no marks, and the decoder redistributes nothing in full.
+    for name in set(ranges.LEGEND) - {"accepted", "redistribute"}:
+        assert f" rdk: {name} " in table
+    assert " rdk::verify " in table
+
+
+def test_launches_can_be_rehearsed_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_launch.main(["--device", "cpu", "--preset", "tiny"]) == 0
+    operators = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
+    assert operators == ["draft", "verify", "verify", "redistribute", "gather_logits"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("module", ["one_launch", "decoding_run", "torch_profile"])
+def test_without_a_gpu_they_say_so_in_one_line(module: str) -> None:
+    command = [sys.executable, "-m", f"profiling.nsight.{module}", "--device", "cuda"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "sees no GPU" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def run_script(
+    tool: str, path: Path, *arguments: str, programs: dict[str, str], python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    """With nothing on the PATH but a shell and these programs, by name and body."""
+    for needed in ("bash", "dirname", "env", "mkdir", "sed", "tee"):
+        (path / needed).symlink_to(f"/usr/bin/{needed}")
+    for name, body in programs.items():
+        (path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": str(path), "PYTHON": python}
+    command = [str(ROOT / "profiling/nsight" / f"{tool}.sh"), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+TOOLS = pytest.mark.parametrize("tool", ["nsys", "ncu"])
+
+
+@TOOLS
+def test_a_missing_profiler_is_named_with_where_to_get_it(tmp_path: Path, tool: str) -> None:
+    done = run_script(tool, tmp_path, programs={})
+    assert done.returncode == 2
+    assert f"profiling/nsight/{tool}.sh: {tool} is not on the PATH. It comes with" in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@TOOLS
+def test_a_profiler_without_a_gpu_is_not_started(tmp_path: Path, tool: str) -> None:
+    done = run_script(tool, tmp_path, programs={tool: "echo started"})
+    assert done.returncode == 2
+    assert "torch sees no GPU" in done.stderr
+    assert not done.stdout
+
+
+@TOOLS
+def test_help_needs_no_profiler(tmp_path: Path, tool: str) -> None:
+    done = run_script(tool, tmp_path, "--help", programs={})
+    assert (done.returncode, done.stderr) == (0, "")
+    module = {"nsys": "decoding_run", "ncu": "one_launch"}[tool]
+    usage = f"profiling/nsight/{tool}.sh [FOLDER] [OPTIONS OF python -m profiling.nsight.{module}]"
+    assert f"\n  {usage}\n" in done.stdout
+    assert f"python -m profiling.nsight.{module} --help" in done.stdout
+    assert "#" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("tool", "asked", "written"),
+    [
+        ("nsys", ["--trace=cuda,nvtx", "nvtx_kern_sum", "--batch 8"], "timeline.txt"),
+        ("ncu", ["--cache-control=all", "--print-nvtx-rename=kernel", "--batch 8"], "kernels.txt"),
+    ],
+)
+def test_a_profiler_records_the_program_and_its_report_is_kept(
+    tmp_path: Path, tool: str, asked: list[str], written: str
+) -> None:
+    """The profiler and the GPU are made up; ncu has to start every pass with cold caches."""
+    folder = tmp_path / "folder"
+    done = run_script(
+        tool,
+        tmp_path,
+        *(str(folder), "--batch", "8"),
+        programs={tool: f'echo "$*" >>"{tmp_path}/asked"; echo report', "python": "exit 0"},
+        python=str(tmp_path / "python"),
+    )
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "asked").read_text()
+    assert all(words in said for words in asked)
+    assert (folder / written).read_text() == "report\n"
+
+
+def test_ncu_that_may_not_read_counters_is_explained(tmp_path: Path) -> None:
+    programs = {"ncu": "exit 1", "python": "exit 0"}
+    folder, python = str(tmp_path / "folder"), str(tmp_path / "python")
+    done = run_script("ncu", tmp_path, folder, programs=programs, python=python)
+    assert done.returncode == 2
+    assert "ERR_NVGPUCTRPERM above means" in done.stderr
