@@ -1,0 +1,183 @@
+"""The network of an EAGLE-3 drafter (Li et al., arXiv:2503.01840), of Llama's or Qwen3's layers.
+
+It predicts the token after next from two things: the embedding of the next token, and a state of
+the target at the current one. The state is a linear map of three of the target's hidden states.
+Further along a draft, which the target has not read yet, the network's own output takes its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Eagle3Config", "Eagle3Network"]
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """Sizes and variants of an EAGLE-3 drafter.
+
+    Attributes:
+        layer: a `LlamaConfig` or `Qwen3Config` with the sizes of the decoder layers. `vocab_size`
+            is the target's, V_t, and `num_hidden_layers` is 1 in published drafters.
+        draft_size: V_d, rows of the drafter's head.
+        target_hidden_size: d_t, width of the target's hidden states.
+        auxiliary_layers: the layers of the target whose inputs are read. L, one past the last, is
+            the final state before its norm. None: 2, L // 2 and L - 3.
+        norm_before_residual: the first layer's residual is the normalised state, not the raw one.
+        norm_before_fc: one norm over the concatenated states before they are mapped.
+        fc_norm: one norm for each of the states instead.
+        norm_output: the state handed on along a draft is normalised (EAGLE-3.1).
+    """
+
+    layer: Any
+    draft_size: int
+    target_hidden_size: int
+    auxiliary_layers: tuple[int, ...] | None = None
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+
+    def layers_read(self, target_layers: int) -> tuple[int, ...]:
+        """Which layers' inputs are read of a target with `target_layers` layers.
+
+        Raises:
+            ValueError: a layer that the target does not have.
+        """
+        half = target_layers // 2
+        layers = self.auxiliary_layers or (2, half, target_layers - 3)
+        if not all(0 <= layer <= target_layers for layer in layers) or len(set(layers)) < len(
+            layers
+        ):
+            raise ValueError(
+                f"Eagle3Config: auxiliary_layers is {list(layers)}; needs different ones from 0 to "
+                f"{target_layers}, the target's number of layers"
+            )
+        return layers
+
+
+class Eagle3Network(nn.Module):
+    """The drafter's network. `rdk_cuda.integrations.eagle3.read_checkpoint` loads a published one.
+
+    Args:
+        config: sizes and variants.
+
+    Raises:
+        TypeError: layers that are neither Llama's nor Qwen3's.
+
+    Example:
+        >>> from transformers import LlamaConfig
+        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+        >>> layer = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
+        >>> network = Eagle3Network(Eagle3Config(layer, draft_size=20, target_hidden_size=8))
+        >>> states = network.fuse(torch.zeros(1, 4, 3 * 8))
+        >>> hidden = network(torch.tensor([[5, 3, 7, 1]]), states)
+        >>> network.logits(hidden).shape
+        torch.Size([1, 4, 20])
+    """
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        decoder_layer, norm, rotary = _building_blocks(config.layer)
+        self.config = config
+        width, states = config.layer.hidden_size, len(config.auxiliary_layers or range(3))
+        epsilon = config.layer.rms_norm_eps
+        self.embed_tokens = nn.Embedding(config.layer.vocab_size, width)
+        self.fc = nn.Linear(states * config.target_hidden_size, width, bias=False)
+        if config.norm_before_fc:
+            self.input_norm = norm(states * config.target_hidden_size, eps=epsilon)
+        if config.fc_norm:
+            self.fc_norm = nn.ModuleList(
+                norm(config.target_hidden_size, eps=epsilon) for _ in range(states)
+            )
+        self.layers = nn.ModuleList(
+            decoder_layer(config.layer, place) for place in range(config.layer.num_hidden_layers)
+        )
+        first = self.layers[0]
+        first.hidden_norm = norm(width, eps=epsilon)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            narrow = getattr(first.self_attn, name)
+            wide = nn.Linear(2 * width, narrow.out_features, bias=narrow.bias is not None)
+            setattr(first.self_attn, name, wide)
+        self.norm = norm(width, eps=epsilon)
+        self.rotary_emb = rotary(config.layer)
+        self.lm_head = nn.Linear(width, config.draft_size, bias=False)
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """`[..., 3 d_t]` hidden states of the target, in the order of its layers, to `[..., d]`."""
+        if self.config.norm_before_fc:
+            states = self.input_norm(states)
+        if self.config.fc_norm:
+            parts = states.chunk(len(self.fc_norm), dim=-1)
+            states = torch.cat([n(part) for n, part in zip(self.fc_norm, parts, strict=True)], -1)
+        return cast(Tensor, self.fc(states))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        states: Tensor,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """What the network makes of tokens and the states before them.
+
+        Args:
+            tokens: `[B, n]` target ids, each the successor of the position that its state is of.
+            states: `[B, n, d]`, from `fuse`, or from `handed_on` where the target has none.
+            positions: `[B, n]` of the states; absent: 0 to n - 1.
+            mask: additive, `[B, 1, n, slots + n]`; absent: causal.
+            cache: of keys and values, from Transformers; appended to.
+
+        Returns:
+            `[B, n, d]` hidden states, for `logits` and `handed_on`.
+        """
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        if mask is None:
+            mask = states.new_full((tokens.shape[1],) * 2, torch.finfo(states.dtype).min).triu(1)
+            mask = mask[None, None]
+        shared = {
+            "attention_mask": mask,
+            "past_key_values": cache,
+            "position_embeddings": self.rotary_emb(states, positions),
+        }
+        hidden = self._first_layer(self.embed_tokens(tokens).to(states), states, shared)
+        for layer in self.layers[1:]:
+            hidden = layer(hidden, position_ids=positions, **shared)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`[..., V_d]` of the hidden states that `forward` returned."""
+        return cast(Tensor, self.lm_head(self.norm(hidden)))
+
+    def handed_on(self, hidden: Tensor) -> Tensor:
+        """The states `[..., d]` that stand for the target's own further along a draft."""
+        return cast(Tensor, self.norm(hidden)) if self.config.norm_output else hidden
+
+    def _first_layer(self, embedded: Tensor, states: Tensor, shared: dict[str, Any]) -> Tensor:
+        layer: Any = self.layers[0]
+        normalised = layer.hidden_norm(states)
+        residual = normalised if self.config.norm_before_residual else states
+        both = torch.cat([layer.input_layernorm(embedded), normalised], dim=-1)
+        attended, _ = layer.self_attn(hidden_states=both, **shared)
+        hidden = residual + attended
+        return cast(Tensor, hidden + layer.mlp(layer.post_attention_layernorm(hidden)))
+
+
+def _building_blocks(config: Any) -> tuple[Any, Any, Any]:
+    if config.model_type == "llama":
+        from transformers.models.llama import modeling_llama as llama
+
+        return llama.LlamaDecoderLayer, llama.LlamaRMSNorm, llama.LlamaRotaryEmbedding
+    if config.model_type == "qwen3":
+        from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+        return qwen3.Qwen3DecoderLayer, qwen3.Qwen3RMSNorm, qwen3.Qwen3RotaryEmbedding
+    raise TypeError(
+        f"Eagle3Network: layers are of model_type {config.model_type!r}; needs 'llama' or 'qwen3'"
+    )

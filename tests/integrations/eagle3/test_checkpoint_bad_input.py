@@ -1,0 +1,134 @@
+"""What is no EAGLE-3 drafter for the target is refused, by the field or the tensor."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rdk_cuda.integrations.eagle3 import CheckpointError, read_checkpoint
+
+from .test_published import PUBLISHED, target
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(PUBLISHED / "speculators_llama", tmp_path / "drafter"))
+
+
+def field(name: str, value: Any, inside: str | None = None) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        fields = json.loads(path.read_text())
+        (fields[inside] if inside else fields)[name] = value
+        path.write_text(json.dumps(fields))
+
+    return change
+
+
+def tensor(
+    name: str, change: Callable[[torch.Tensor], torch.Tensor | None]
+) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        tensors = load_file(path)
+        changed = change(tensors.pop(name, torch.zeros(2)))
+        if changed is not None:
+            tensors[name] = changed.contiguous()
+        save_file(tensors, path)
+
+    return apply
+
+
+def text(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+LAYER = "transformer_layer_config"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (field("speculators_model_type", "dflash"), "speculators_model_type is 'dflash'"),
+        (field("model_type", "mixtral", LAYER), "model_type is 'mixtral'"),
+        (field("vocab_size", 41, LAYER), "vocab_size is 41, and the target predicts 40"),
+        (field("hidden_size", -16, LAYER), "hidden_size is -16"),
+        (field("num_attention_heads", 3, LAYER), "Transformers refuses it"),
+        (field("layer_types", ["sliding_attention"], LAYER), "sliding windows"),
+        (field("quantization_config", {"bits": 4}), "has a quantization_config"),
+        (
+            field("target_hidden_size", 32),
+            "target_hidden_size is 32",
+        ),
+        (field("draft_vocab_size", 13), "d2t has 12 tokens; needs draft_vocab_size = 13"),
+        (field("draft_vocab_size", True), "draft_vocab_size is True"),
+        (field("eagle_aux_hidden_state_layer_ids", [1, 2, 9]), "needs different ones from 0 to 8"),
+        (field("eagle_aux_hidden_state_layer_ids", "2"), "needs a list of layers"),
+        (field(LAYER, []), "transformer_layer_config is []"),
+        (tensor("fc.weight", lambda t: t[:, :32]), r"fc.weight has shape [16, 32]"),
+        (
+            tensor("fc.weight", lambda t: t.long()),
+            "and dtype torch.int64",
+        ),
+        (tensor("lm_head.weight", lambda t: None), "has no lm_head.weight"),
+        (tensor("layers.1.mlp.weight", lambda t: t), "layers.1.mlp.weight has no place"),
+        (
+            tensor("midlayer.hidden_norm.weight", lambda t: t),
+            "has a second layers.0.hidden_norm",
+        ),
+        (tensor("d2t", lambda t: t + 40), "d2t does not fit"),
+        (tensor("d2t", lambda t: None), "no d2t that says which"),
+        (text("config.json", b"{"), "is no JSON"),
+        (text("config.json", b"[]"), "holds a list"),
+        (text("model.safetensors", b"\x08"), "is no file of plain tensors"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "holds neither model.safetensors"),
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+    ],
+)
+def test_it_is_refused(folder: Path, change: Callable[[Path], None], named: str) -> None:
+    change(folder)
+    with pytest.raises(CheckpointError) as refused:
+        read_checkpoint(folder, target())
+    assert named in str(refused.value)
+    assert str(folder) in str(refused.value)
+
+
+def test_a_pickle_that_asks_for_code_runs_nothing(folder: Path, tmp_path: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"fc.weight": Payload()}))
+    with pytest.raises(CheckpointError, match="no file of plain tensors"):
+        read_checkpoint(folder, target())
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_next_to_a_checkpoint_is_not_run(folder: Path, tmp_path: Path) -> None:
+    assert "auto_map" in (folder / "config.json").read_text()
+    (folder / "config.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    read_checkpoint(folder, target())
+    assert not (tmp_path / "ran").exists()
+
+
+def test_shards_are_read_and_their_names_stay_in_the_folder(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    for part, own in (("1.safetensors", names[:5]), ("2.safetensors", names[5:])):
+        save_file({name: tensors[name] for name in own}, folder / part)
+    index = {name: "1.safetensors" if name in names[:5] else "2.safetensors" for name in names}
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": index}))
+    assert read_checkpoint(folder, target()).vocabulary.target_size == 40
+    for wrong in ({"fc.weight": "../1.safetensors"}, {"fc.weight": "3.safetensors"}, []):
+        path.write_text(json.dumps({"weight_map": wrong}))
+        with pytest.raises(CheckpointError, match="index"):
+            read_checkpoint(folder, target())

@@ -1,0 +1,79 @@
+"""Drafters in both published formats give the numbers that their own projects' code gives."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+from rdk_cuda.integrations.eagle3 import Eagle3Network, read_checkpoint
+
+PUBLISHED = Path(__file__).parent / "published"
+FORMATS = ("eagle", "speculators_llama", "speculators_qwen3")
+
+
+@pytest.fixture(params=FORMATS)
+def published(request: pytest.FixtureRequest) -> tuple[Path, dict[str, Tensor]]:
+    folder = PUBLISHED / request.param
+    return folder, load_file(folder / "expected.safetensors")
+
+
+def target(embedding: Tensor | None = None) -> Any:
+    size = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16}
+    config = LlamaConfig(**size, num_hidden_layers=8, num_attention_heads=2)
+    model = LlamaForCausalLM(config).eval()
+    if embedding is not None:
+        model.get_input_embeddings().weight.data.copy_(embedding)
+    return model
+
+
+@torch.no_grad()
+def logits_along_a_draft(network: Eagle3Network, expected: dict[str, Tensor]) -> Tensor:
+    cache, seen = DynamicCache(), expected["ids"].shape[1]
+    outputs = [network(expected["ids"], network.fuse(expected["states"]), cache=cache)]
+    for place, token in enumerate(expected["drafted"], start=seen):
+        states = network.handed_on(outputs[-1][:, -1:])
+        position, mask = torch.tensor([[place]]), torch.zeros(1, 1, 1, place + 1)
+        outputs.append(network(token.view(1, 1), states, position, mask, cache))
+    return network.logits(torch.cat(outputs, 1))
+
+
+def test_logits_are_those_of_the_projects_own_code(
+    published: tuple[Path, dict[str, Tensor]],
+) -> None:
+    folder, expected = published
+    checkpoint = read_checkpoint(folder, target(expected.get("embedding")))
+    assert torch.equal(checkpoint.vocabulary.draft_ids, expected["kept"])
+    logits = logits_along_a_draft(checkpoint.network, expected)
+    torch.testing.assert_close(logits, expected["logits"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [("speculators_llama", "norm_before_residual"), ("speculators_qwen3", "norm_output")],
+)
+def test_control_another_variant_is_told_apart(name: str, flag: str) -> None:
+    expected = load_file(PUBLISHED / name / "expected.safetensors")
+    network = read_checkpoint(PUBLISHED / name, target()).network
+    network.config = replace(network.config, **{flag: False})
+    assert not torch.allclose(logits_along_a_draft(network, expected), expected["logits"], atol=0.1)
+
+
+def test_the_target_s_layers_are_named_by_the_checkpoint_or_as_eagle_chooses_them() -> None:
+    named = read_checkpoint(PUBLISHED / "speculators_llama", target()).network.config
+    assert named.layers_read(8) == (1, 2, 4)
+    assert read_checkpoint(PUBLISHED / "eagle", target()).network.config.layers_read(28) == (
+        2,
+        14,
+        25,
+    )
+
+
+def test_a_network_has_the_target_s_dtype_and_is_ready_to_use() -> None:
+    network = read_checkpoint(PUBLISHED / "eagle", target().bfloat16()).network
+    assert {p.dtype for p in network.parameters()} == {torch.bfloat16}
+    assert not network.training
