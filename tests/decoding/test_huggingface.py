@@ -143,7 +143,7 @@ def test_a_sliding_layer_reads_no_more_slots_than_its_windows_need() -> None:
     wrapped.reset(2)
     wrapped.feed([[1] * 40, [2] * 38], [1, 1])
     wrapped.feed([[3], [4]], [1, 1])
-    sliding, full = wrapped._cache.layers
+    sliding, full = wrapped._cache.past.layers
     assert full.start == 0
     assert full.keys.shape[2] == sliding.keys.shape[2] == 41
     assert sliding.start == 41 - WINDOW
@@ -169,7 +169,7 @@ def test_dead_slots_are_dropped() -> None:
         longest = max(wrapped.lengths)
         slots = wrapped._alive.shape[1]
         assert 3 * slots <= 4 * longest
-        assert all(layer.keys.shape[2] == slots for layer in wrapped._cache.layers)
+        assert all(layer.keys.shape[2] == slots for layer in wrapped._cache.past.layers)
         if longest > CONTEXT - 10:
             wrapped.rollback([10, 3, 0])
     assert wrapped._alive.shape[1] < 60

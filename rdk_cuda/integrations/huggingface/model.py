@@ -1,32 +1,19 @@
-"""Hugging Face causal language models behind `rdk_cuda.decoding.CausalModel`.
-
-The library's caches have one length for the whole batch, while speculative decoding accepts another
-number of tokens in every sequence. So the cache here is a row of *slots*: each forward pass
-appends its columns to all sequences, and a mask tells which slots a sequence owns. Rejected and
-padding entries stay as dead slots until dropping them pays. The slots of a sequence are in the
-order of its positions, whatever lies between them: mask and explicit `position_ids` are enough.
-
-A sliding layer's mask hides what lies outside its window by position, and the layer is handed the
-slots from the first one that any query sees. It keeps the older ones: after a rollback a window
-reaches back to them again.
-"""
+"""Hugging Face causal language models behind `rdk_cuda.decoding.CausalModel`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rdk_cuda.decoding import Output
 
-from .attention import context_length, first_seen, is_seen, layers_of
-
-if TYPE_CHECKING:
-    from .slot_layer import SlotLayer
+from .attention import context_length, layers_of
+from .slot_cache import SlotCache, lay_out
 
 # Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
 _PREFILL_COLUMNS = 512
@@ -95,11 +82,10 @@ class HuggingFaceModel:
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
         self._readable, self.context = embedding.shape[0], context_length(model.config)
-        self._layers = layers_of(model)
-        self._recent: int | None = None
+        self._cache = SlotCache(model.config, layers_of(model), self.dtype, self.device)
         self._head = self.full_head
         self._check_against_plain_forward()
-        self._recent = recent
+        self._cache.recent = recent
         if head is not None or head_bias is not None:
             self._head = self._checked_head(head, head_bias)
         self.vocabulary_size = self._head[0].shape[0]
@@ -115,19 +101,11 @@ class HuggingFaceModel:
     @property
     def lengths(self) -> list[int]:
         """How many tokens each sequence has been fed and still remembers."""
-        return list(self._lengths)
+        return list(self._cache.lengths)
 
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
-        from transformers import DynamicCache
-
-        from .slot_layer import SlotLayer
-
-        self._cache = DynamicCache(config=self.model.config)
-        self._cache.layers = [SlotLayer(self.slots) for _ in self._cache.layers]
-        # Which slots a sequence owns.
-        self._alive = torch.zeros(batch_size, 0, dtype=torch.bool, device="cpu")
-        self._lengths = [0] * batch_size
+        self._cache.reset(batch_size, self.slots)
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """Append `tokens[b]` to sequence b and predict behind its last `keep[b]` tokens.
@@ -138,45 +116,39 @@ class HuggingFaceModel:
             ValueError: ids outside of the vocabulary, or more tokens than the model's context.
         """
         self._refuse_bad_feed(tokens, keep)
-        ids, real = _columns(tokens, keep)
+        ids, real = lay_out(tokens, keep)
         if not 0 <= int(ids.min()) <= int(ids.max()) < self._readable:
             raise ValueError(
                 f"HuggingFaceModel.feed: token ids lie in [{int(ids.min())}, {int(ids.max())}]; "
                 f"the model reads ids in [0, {self._readable})"
             )
-        # A padding column is seen by nobody; its position only has to be a legal one.
-        lengths = torch.tensor(self._lengths, dtype=torch.int64, device="cpu")
-        positions = (lengths[:, None] + real.cumsum(1) - 1).clamp_(min=0)
         width, kept = ids.shape[1], max(keep)
         edges = [*range(0, max(width - kept, 1), _PREFILL_COLUMNS), width]
-        for start, end in pairwise(edges):
-            piece = slice(start, end)
-            output = self._forward(ids[:, piece], real[:, piece], positions[:, piece], kept)
-        self._lengths = [old + len(new) for old, new in zip(self._lengths, tokens, strict=True)]
-        return output
+        pieces = [
+            self._forward(ids[:, start:end], real[:, start:end], kept)
+            for start, end in pairwise(edges)
+        ]
+        return pieces[-1]
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
-        if len(lengths) != len(self._lengths) or min(lengths, default=0) < 0:
+        if len(lengths) != len(self.lengths) or min(lengths, default=0) < 0:
             raise ValueError(
                 f"HuggingFaceModel.rollback: lengths is {list(lengths)}; needs "
-                f"{len(self._lengths)} of them, each at least 0"
+                f"{len(self.lengths)} of them, each at least 0"
             )
-        self._lengths = [min(old, new) for old, new in zip(self._lengths, lengths, strict=True)]
-        kept = torch.tensor(self._lengths, dtype=torch.int64, device="cpu")
-        self._alive &= self._alive.cumsum(1) <= kept[:, None]
-        self._drop_dead_slots()
+        self._cache.rollback(lengths)
 
     @torch.no_grad()
-    def _forward(self, ids: Tensor, real: Tensor, positions: Tensor, kept: int) -> Output:
+    def _forward(self, ids: Tensor, real: Tensor, kept: int) -> Output:
+        positions, masks = self._cache.append(real)
         arguments: dict[str, Any] = {
             "input_ids": ids.to(self.device),
-            "position_ids": positions.to(self.device),
-            "attention_mask": self._attention_masks(real, positions),
-            "past_key_values": self._cache,
+            "position_ids": positions,
+            "attention_mask": masks,
+            "past_key_values": self._cache.past,
             "use_cache": True,
         }
-        self._alive = torch.cat([self._alive, real], dim=1)
         if not self.return_hidden:
             # All of the model's forward, so its scales and soft caps of logits are kept.
             logits = self.model(**arguments, logits_to_keep=max(kept, 1)).logits
@@ -187,73 +159,13 @@ class HuggingFaceModel:
         rows = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[2]), *self._head)
         return Output(rows.unflatten(0, hidden.shape[:2]), hidden)
 
-    def _attention_masks(self, real: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
-        """The mask that all layers take, or one for each kind of layer, as the library names them.
-
-        Sliding layers are told from which slot on theirs begins.
-        """
-        visible, (sliding, window) = self._visible(real), self._layers
-        keys = torch.cat([self._alive.cumsum(1) - 1, positions], dim=1).to(self.device)
-        queries = positions.to(self.device)
-        if self._recent is not None:
-            visible &= is_seen(queries, keys, self._recent) | (keys == 0)[:, None, :]
-        if window is None:
-            return self._additive(visible)
-        start = first_seen(self._alive, real, positions, window)
-        for layer, slides in zip(self._cache.layers, sliding, strict=True):
-            layer.start = start if slides else 0
-        near = visible[:, :, start:] & is_seen(queries, keys[:, start:], window)
-        if all(sliding):
-            return self._additive(near)
-        return {
-            "full_attention": self._additive(visible),
-            "sliding_attention": self._additive(near),
-        }
-
-    def _visible(self, real: Tensor) -> Tensor:
-        """What each query sees with full attention, `[B, W, slots + W]`.
-
-        A padding query sees itself and nothing else. Were its row masked altogether, its softmax
-        could be NaN, and NaN times a weight of 0 would reach the sequences' own queries.
-        """
-        alive, real = self._alive.to(self.device), real.to(self.device)
-        column = torch.arange(real.shape[1], device=self.device)
-        past = real[:, :, None] & alive[:, None, :]
-        present = (column[:, None] >= column) & real[:, :, None] & real[:, None, :]
-        return torch.cat([past, present | (column[:, None] == column)], dim=2)
-
-    def _additive(self, visible: Tensor) -> Tensor:
-        """`[B, 1, W, S]`, which sdpa and eager attention both take."""
-        mask = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)
-        return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[:, None]
-
-    def _drop_dead_slots(self) -> None:
-        """Leave what lies behind the last live slot; close the gaps too if that saves a quarter.
-
-        So a cache never has more slots in use than 4/3 of the longest sequence and one pass.
-        """
-        used = self._alive.any(0).nonzero()
-        width, longest = int(used[-1]) + 1 if len(used) else 0, max(self._lengths, default=0)
-        if 4 * longest < 3 * width:
-            order = self._alive.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
-            self._alive = self._alive.gather(1, order)
-            order = order.to(self.device)
-            self._each_layer(lambda layer: layer.close_gaps(order))
-        elif width < self._alive.shape[1]:
-            self._alive = self._alive[:, :width]
-            self._each_layer(lambda layer: layer.keep(width))
-
-    def _each_layer(self, change: Callable[[SlotLayer], None]) -> None:
-        for layer in self._cache.layers:
-            change(layer)
-
     def _refuse_bad_feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> None:
-        if not len(tokens) == len(keep) == len(self._lengths) or not any(map(len, tokens)):
+        if not len(tokens) == len(keep) == len(self.lengths) or not any(map(len, tokens)):
             raise ValueError(
                 f"HuggingFaceModel.feed: got {len(tokens)} sequences of tokens and {len(keep)} of "
-                f"keep; needs {len(self._lengths)}, as reset() was told, and one token at least"
+                f"keep; needs {len(self.lengths)}, as reset() was told, and one token at least"
             )
-        for b, (new, kept, length) in enumerate(zip(tokens, keep, self._lengths, strict=True)):
+        for b, (new, kept, length) in enumerate(zip(tokens, keep, self.lengths, strict=True)):
             if not 0 <= kept <= len(new):
                 raise ValueError(f"HuggingFaceModel.feed: keep[{b}] is {kept} of {len(new)} tokens")
             if length + len(new) > self.context:
@@ -283,7 +195,7 @@ class HuggingFaceModel:
 
         A few tokens; beyond a window where that is short.
         """
-        window = self._layers.window or 0
+        window = self._cache.layers.window or 0
         count = 3 + (window if window <= _CHECKED_WINDOW else 0)
         ids = [token % self._readable for token in range(1, count + 1)]
         whole = torch.tensor([ids], device=self.device, dtype=torch.int64)
@@ -302,21 +214,6 @@ class HuggingFaceModel:
                 "explicit position_ids and a 4D mask, or, if head or return_hidden is used, its "
                 "logits are not just its LM head applied to its last hidden state"
             )
-
-
-def _columns(tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Lay ragged tokens out: ids `[B, W]`, and which of them are real.
-
-    The kept ones start at the same column in every sequence, so that the last max(keep) columns are
-    already aligned as `CausalModel.feed` promises; padding may lie on both sides.
-    """
-    before = max(len(new) - kept for new, kept in zip(tokens, keep, strict=True))
-    ids = torch.zeros(len(tokens), before + max(keep), dtype=torch.int64, device="cpu")
-    real = torch.zeros_like(ids, dtype=torch.bool)
-    for b, (new, kept) in enumerate(zip(tokens, keep, strict=True)):
-        own = slice(before - len(new) + kept, before + kept)
-        ids[b, own], real[b, own] = torch.tensor(new, dtype=torch.int64, device="cpu"), True
-    return ids, real
 
 
 def _refuse_unsupported(model: Any) -> None:

@@ -1,0 +1,152 @@
+"""A KV cache of Hugging Face's layers whose sequences grow and roll back separately.
+
+The library's caches have one length for the whole batch, while speculative decoding accepts another
+number of tokens in every sequence. So this cache is a row of *slots*: each forward pass appends its
+columns to all sequences, and a mask tells which slots a sequence owns. Rejected and padding entries
+stay as dead slots until dropping them pays. The slots of a sequence are in the order of its
+positions, whatever lies between them: a mask and explicit positions are enough.
+
+A sliding layer's mask hides what lies outside its window by position, and the layer is handed the
+slots from the first one that any query sees. It keeps the older ones: after a rollback a window
+reaches back to them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attention import Layers, first_seen, is_seen
+
+__all__ = ["SlotCache", "lay_out"]
+
+
+class SlotCache:
+    """Keys and values of a batch, and which of them each sequence owns.
+
+    Args:
+        config: the model's, from which the library makes its layers.
+        layers: how far they look back.
+        dtype, device: of the masks.
+
+    Attributes:
+        past: what the model takes as `past_key_values`.
+        lengths: how many tokens each sequence has.
+        recent: each layer sees only so many of the last tokens, and the first. None: all.
+    """
+
+    def __init__(
+        self, config: Any, layers: Layers, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.config, self.layers, self.dtype, self.device = config, layers, dtype, device
+        self.recent: int | None = None
+        self.reset(0)
+
+    def reset(self, batch_size: int, slots: int = 0) -> None:
+        """Forget everything, and make room for `slots` tokens with the first pass."""
+        from transformers import DynamicCache
+
+        from .slot_layer import SlotLayer
+
+        self.past = DynamicCache(config=self.config)
+        self.past.layers = [SlotLayer(slots) for _ in self.past.layers]
+        self._alive = torch.zeros(batch_size, 0, dtype=torch.bool, device="cpu")
+        self.lengths = [0] * batch_size
+
+    def append(self, real: Tensor) -> tuple[Tensor, Tensor | dict[str, Tensor]]:
+        """Count the columns of the pass that comes as every sequence's own.
+
+        Args:
+            real: `[B, W]` bool on the CPU, which columns are a sequence's tokens.
+
+        Returns:
+            positions `[B, W]`, and the additive mask `[B, 1, W, slots + W]` that all layers take,
+            or one for each kind of layer, as the library names them.
+        """
+        lengths = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
+        # A padding column is seen by nobody; its position only has to be a legal one.
+        positions = (lengths[:, None] + real.cumsum(1) - 1).clamp_(min=0)
+        masks = self._masks(real, positions)
+        self._alive = torch.cat([self._alive, real], dim=1)
+        self.lengths = (lengths + real.sum(1)).tolist()
+        return positions.to(self.device), masks
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
+        self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+        kept = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
+        self._alive &= self._alive.cumsum(1) <= kept[:, None]
+        self._drop_dead_slots()
+
+    def _masks(self, real: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
+        """Of a pass; sliding layers are told from which slot on theirs begins."""
+        visible, (sliding, window) = self._visible(real), self.layers
+        keys = torch.cat([self._alive.cumsum(1) - 1, positions], dim=1).to(self.device)
+        queries = positions.to(self.device)
+        if self.recent is not None:
+            visible &= is_seen(queries, keys, self.recent) | (keys == 0)[:, None, :]
+        if window is None:
+            return self._additive(visible)
+        start = first_seen(self._alive, real, positions, window)
+        for layer, slides in zip(self.past.layers, sliding, strict=True):
+            layer.start = start if slides else 0
+        near = visible[:, :, start:] & is_seen(queries, keys[:, start:], window)
+        if all(sliding):
+            return self._additive(near)
+        return {
+            "full_attention": self._additive(visible),
+            "sliding_attention": self._additive(near),
+        }
+
+    def _visible(self, real: Tensor) -> Tensor:
+        """What each query sees with full attention, `[B, W, slots + W]`.
+
+        A padding query sees itself and nothing else. Were its row masked altogether, its softmax
+        could be NaN, and NaN times a weight of 0 would reach the sequences' own queries.
+        """
+        alive, real = self._alive.to(self.device), real.to(self.device)
+        column = torch.arange(real.shape[1], device=self.device)
+        past = real[:, :, None] & alive[:, None, :]
+        present = (column[:, None] >= column) & real[:, :, None] & real[:, None, :]
+        return torch.cat([past, present | (column[:, None] == column)], dim=2)
+
+    def _additive(self, visible: Tensor) -> Tensor:
+        """`[B, 1, W, S]`, which sdpa and eager attention both take."""
+        mask = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)
+        return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[:, None]
+
+    def _drop_dead_slots(self) -> None:
+        """Drop what follows the last live slot; close the gaps too if that saves a quarter.
+
+        So a cache never has more slots in use than 4/3 of the longest sequence and one pass.
+        """
+        used = self._alive.any(0).nonzero()
+        width, longest = int(used[-1]) + 1 if len(used) else 0, max(self.lengths, default=0)
+        if 4 * longest < 3 * width:
+            order = self._alive.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
+            self._alive = self._alive.gather(1, order)
+            order = order.to(self.device)
+            for layer in self.past.layers:
+                layer.close_gaps(order)
+        elif width < self._alive.shape[1]:
+            self._alive = self._alive[:, :width]
+            for layer in self.past.layers:
+                layer.keep(width)
+
+
+def lay_out(tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Ragged tokens as columns: ids `[B, W]`, and which of them are real.
+
+    The kept ones start at the same column in every sequence, so that the last max(keep) columns are
+    already aligned as `CausalModel.feed` promises; padding may lie on both sides.
+    """
+    before = max(len(new) - kept for new, kept in zip(tokens, keep, strict=True))
+    ids = torch.zeros(len(tokens), before + max(keep), dtype=torch.int64, device="cpu")
+    real = torch.zeros_like(ids, dtype=torch.bool)
+    for b, (new, kept) in enumerate(zip(tokens, keep, strict=True)):
+        own = slice(before - len(new) + kept, before + kept)
+        ids[b, own], real[b, own] = torch.tensor(new, dtype=torch.int64, device="cpu"), True
+    return ids, real
