@@ -167,12 +167,12 @@ def test_dead_slots_are_dropped() -> None:
         wrapped.feed([[5] * 5] * 3, [0, 0, 1])
         wrapped.rollback([n - rng.choice([1, 4, 5]) for n in wrapped.lengths])
         longest = max(wrapped.lengths)
-        slots = wrapped._alive.shape[1]
+        slots = wrapped._cache._alive.shape[1]
         assert 3 * slots <= 4 * longest
         assert all(layer.keys.shape[2] == slots for layer in wrapped._cache.past.layers)
         if longest > CONTEXT - 10:
             wrapped.rollback([10, 3, 0])
-    assert wrapped._alive.shape[1] < 60
+    assert wrapped._cache._alive.shape[1] < 60
 
 
 def test_no_query_is_masked_altogether() -> None:
@@ -184,7 +184,7 @@ def test_no_query_is_masked_altogether() -> None:
     real = torch.tensor([[True, True], [False, True], [False, False]])
     mask = wrapped._attention_masks(real, torch.tensor([[4, 5], [1, 1], [0, 0]]))
     assert isinstance(mask, Tensor)
-    assert mask.shape == (3, 1, 2, wrapped._alive.shape[1] + 2)
+    assert mask.shape == (3, 1, 2, wrapped._cache._alive.shape[1] + 2)
     assert (mask == 0).any(-1).all()
     assert int((mask[2] == 0).sum()) == 2
 

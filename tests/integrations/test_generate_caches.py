@@ -78,7 +78,7 @@ def test_memory_is_given_back_and_slots_stay_as_they_were() -> None:
     assert generate._target is not None
     for model, slots in ((generate._target, 0), (generate.drafter, 7)):
         assert (model.slots, model.lengths) == (slots, [])  # type: ignore[attr-defined]
-        assert not any(layer.is_initialized for layer in model._cache.layers)  # type: ignore[attr-defined]
+        assert not any(layer.is_initialized for layer in model._cache.past.layers)  # type: ignore[attr-defined]
 
 
 def test_a_layer_keeps_what_it_has_when_it_grows_shrinks_and_closes_gaps() -> None:
