@@ -67,73 +67,57 @@ def cool_demo_table(link: Link) -> str:
 
 
 COLUMNS = [(1.0, 0.25), (1.0, 0.0625), (0.7, 0.25), (0.7, 0.0625)]
-PAIRS = {"methods": "demo", "sharp": "sharp"}
 
 
-def recovered() -> dict[tuple[str, str, float, float], tuple[float, float, float]]:
-    """By pair, method, temperature and share kept: percent of the loss, and the interval's ends."""
+def recovered() -> dict[tuple[str, float, float], tuple[float, float, float]]:
+    """By method, temperature and share kept: percent of the loss, and the interval's ends."""
     shares = {}
-    for file, pair in PAIRS.items():
-        for row in content(f"acceptance/{file}.json")["rows"]:
-            ends = row["recovered"], row["recovered_low"], row["recovered_high"]
-            if row["pair"] == pair and None not in ends:
-                at = (pair, row["method"], row["temperature"], row["keep"])
-                shares[at] = (100 * ends[0], 100 * ends[1], 100 * ends[2])
+    for row in content("acceptance/methods.json")["rows"]:
+        ends = row["recovered"], row["recovered_low"], row["recovered_high"]
+        if None not in ends:
+            at = (row["method"], row["temperature"], row["keep"])
+            shares[at] = (100 * ends[0], 100 * ends[1], 100 * ends[2])
     return shares
 
 
-def share_cells(pair: str, method: str) -> list[str]:
-    """What comes back, in `COLUMNS`."""
+def share_table(methods: dict[str, str]) -> str:
+    """What comes back by methods, which have other names there, in `COLUMNS`."""
     shares = recovered()
-    return ["{:.0f} [{:.0f}, {:.0f}]".format(*shares[pair, method, at[0], at[1]]) for at in COLUMNS]
-
-
-def column_titles() -> list[str]:
-    """Of `COLUMNS`, after a first column without one."""
-    return ["", *(f"{100 * keep:g} % kept, T = {temperature:g}" for temperature, keep in COLUMNS)]
+    lines = [
+        [name, *("{:.0f} [{:.0f}, {:.0f}]".format(*shares[method, at[0], at[1]]) for at in COLUMNS)]
+        for method, name in methods.items()
+    ]
+    titles = [f"{100 * keep:g} % kept, T = {temperature:g}" for temperature, keep in COLUMNS]
+    return table(["", *titles], lines, "lr")
 
 
 def recovered_table(link: Link) -> str:
     """README.md"""
-    methods = {
-        "virtual tokens": "virtual tokens",
-        "dynamic tokens": "dynamic tokens",
-        "virtual+dynamic": "**both**",
-    }
-    lines = [[name, *share_cells("demo", method)] for method, name in methods.items()]
+    methods = {name: name for name in ("virtual tokens", "dynamic tokens")}
     return "\n\n".join(
         [
             paragraph(
                 "**Acceptance that comes back**, in percent of what pruning the drafter's head",
-                "loses, with 95 % intervals, for the demo's models on held-out text. More pairs",
-                f"and methods are in {link('calibration', 'docs/calibration.md')}:",
+                "loses, with 95 % intervals, for the demo's models on held-out text. More methods",
+                f"are in {link('calibration', 'docs/calibration.md')}:",
             ),
-            table(column_titles(), lines, "lr"),
+            share_table({**methods, "virtual+dynamic": "**both**"}),
         ]
     )
 
 
 def acceptance_table(link: Link) -> str:
     """docs/calibration.md"""
-    methods = {
-        "demo": ["low-rank head", "dynamic tokens", "virtual tokens", "virtual+dynamic"],
-        "sharp": ["dynamic tokens", "virtual tokens", "virtual+dynamic"],
-    }
-    lines = [
-        [f"{pair} models: {method}", *share_cells(pair, method)]
-        for pair, names in methods.items()
-        for method in names
-    ]
+    names = ("low-rank head", "dynamic tokens", "virtual tokens", "virtual+dynamic")
     report = f"{RESULTS}/acceptance/report.md"
     return "\n\n".join(
         [
             paragraph(
-                "Of the acceptance that is lost to pruning, this much comes back on held-out text,",
-                f"in percent with 95 % intervals ({link('report', report)}, made by",
-                "`python -m profiling.studies.acceptance`). The sharp pair is the demo's models",
-                "mixed with n-grams and with what their context says:",
+                "Of the acceptance that is lost to pruning, this much comes back on held-out text",
+                f"for the demo's models, in percent with 95 % intervals ({link('report', report)},",
+                "made by `python -m profiling.studies.acceptance`):",
             ),
-            table(column_titles(), lines, "lr"),
+            share_table({name: name for name in names}),
         ]
     )
 

@@ -80,7 +80,7 @@ def chart_figures() -> dict[str, Any]:
         "workload": workload(rows["ours"]),
         "milliseconds": {name: round(rows[name]["median_us"] / 1000, 1) for name in names},
         "recovered": {
-            method: [[round(end) for end in shares["demo", method, at[0], at[1]]] for at in COLUMNS]
+            method: [[round(end) for end in shares[method, at[0], at[1]]] for at in COLUMNS]
             for method in ("virtual tokens", "dynamic tokens", "virtual+dynamic")
         },
         "columns": [list(column) for column in COLUMNS],

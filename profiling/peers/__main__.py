@@ -3,8 +3,8 @@
 Each row of the results is one peer at one case, as is a peer that cannot run:
 
     case ... acceptance       the shape, as of cases.Case
-    peer, what, module,       its name, its calls, and the package that it is from
-    peer_version
+    peer, module, peer_version
+                              its name, and the package that it is from
     status, reason            "right", or "WRONG" and the test that it failed, or "missing" and why
     check                     figures of the tests (losslessness.py): "low", "high", "size"
     draws, false_alarm        steps of the first two; how often a right sampler fails a test
@@ -262,7 +262,6 @@ class Comparison:
             "case": case.name,
             **{name: getattr(case, name) for name in SHAPE},
             "peer": peer.name,
-            "what": peer.what,
             "module": peer.module,
             "peer_version": getattr(sys.modules.get(peer.module), "__version__", None),
             "status": MISSING if missing else WRONG if wrong else RIGHT,

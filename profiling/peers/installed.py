@@ -60,7 +60,7 @@ def needs(module: str, *, gpu: bool = True) -> Callable[[torch.device, str], str
 
 
 def log_gathered(affinity: Affinity) -> Link:
-    """`peers.gathered` with log q in place of q, for who wants logits over one vocabulary."""
+    """`gathered` with log q in place of q, for peers that take logits over one vocabulary."""
     link = gathered(affinity)
 
     def logarithm(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,8 +144,8 @@ def vllm_v2(affinity: Affinity) -> Sampler:
             torch.randint(2**62, (batch,), device=device),
             length,
         )
-        behind = torch.arange(slots, device=device) >= count[:, None]
-        return sampled.masked_fill(behind, -1), count - 1
+        past_end = torch.arange(slots, device=device) >= count[:, None]
+        return sampled.masked_fill(past_end, -1), count - 1
 
     return full_width(log_gathered(affinity), judge)
 
@@ -153,7 +153,7 @@ def vllm_v2(affinity: Affinity) -> Sampler:
 def sglang(function: Callable[..., object], *, reads_q: bool) -> Callable[..., Decided]:
     """A judge on an operator of SGLang, whose tree of tokens is a chain here.
 
-    Those that verify with the target alone want room for a draft distribution that is zero.
+    Those that verify with the target alone take a draft distribution of zeros.
     """
 
     def judge(target_logits: Tensor, q: Tensor, tokens: Tensor, temperature: Tensor) -> Decided:
@@ -232,7 +232,7 @@ def cupy(affinity: Affinity) -> Sampler:
 def transformers(affinity: Affinity) -> Sampler:
     """Its `_speculative_sampling`, which takes one sequence: a loop over the batch.
 
-    It wants logits of both models over one vocabulary.
+    It takes logits of both models over one vocabulary.
     """
     module: Any = importlib.import_module("transformers.generation.utils")
 
@@ -256,54 +256,11 @@ def transformers(affinity: Affinity) -> Sampler:
 
 
 INSTALLED_PEERS = (
-    Peer(
-        "flashinfer",
-        "softmax, sampling_from_probs, chain_speculative_sampling; index_select between them",
-        flashinfer,
-        needs("flashinfer"),
-        "flashinfer",
-    ),
-    Peer(
-        "vllm",
-        "eager-gather, then V1's rejection_sample",
-        vllm,
-        needs("vllm"),
-        "vllm",
-    ),
-    Peer(
-        "vllm-v2",
-        "eager-gather with log q, then the V2 model runner's rejection_sample",
-        vllm_v2,
-        needs("vllm"),
-        "vllm",
-    ),
-    Peer(
-        "sglang-chain",
-        "eager-gather, then chain_speculative_sampling_triton",
-        sglang_chain,
-        needs("sglang"),
-        "sglang",
-    ),
-    Peer(
-        "sglang-target-only",
-        "eager-gather, then tree_speculative_sampling_target_only, which accepts less",
-        sglang_target_only,
-        needs("sgl_kernel"),
-        "sgl_kernel",
-        TARGET_ONLY,
-    ),
-    Peer(
-        "cupy",
-        "softmax, cuSPARSE SpMM; then as eager",
-        cupy,
-        needs("cupyx"),
-        "cupy",
-    ),
-    Peer(
-        "transformers",
-        "eager-gather, then _speculative_sampling for one sequence after the other",
-        transformers,
-        needs("transformers", gpu=False),
-        "transformers",
-    ),
+    Peer("flashinfer", flashinfer, needs("flashinfer"), "flashinfer"),
+    Peer("vllm", vllm, needs("vllm"), "vllm"),
+    Peer("vllm-v2", vllm_v2, needs("vllm"), "vllm"),
+    Peer("sglang-chain", sglang_chain, needs("sglang"), "sglang"),
+    Peer("sglang-target-only", sglang_target_only, needs("sgl_kernel"), "sgl_kernel", TARGET_ONLY),
+    Peer("cupy", cupy, needs("cupyx"), "cupy"),
+    Peer("transformers", transformers, needs("transformers", gpu=False), "transformers"),
 )

@@ -27,7 +27,7 @@ FALSE_ALARM = 1e-6
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a test says: `wrong` is the reason, or None. The figures behind it are plain data."""
+    """What a test says: `wrong` is the reason, or None. Its figures are plain data."""
 
     wrong: str | None
     figures: dict[str, Any]
@@ -164,8 +164,8 @@ def _malformed(tokens: Tensor, num_accepted: Tensor, step: Step) -> str | None:
     if not bool(((num_accepted >= 0) & (num_accepted < size)).all()):
         return f"num_accepted is outside [0, {size - 1}]"
     place = torch.arange(size, device=tokens.device)
-    behind = place > num_accepted[:, None]
+    past_end = place > num_accepted[:, None]
     inside = (tokens >= 0) & (tokens < vocabulary)
-    if not bool((inside | behind).all()):
+    if not bool((inside | past_end).all()):
         return f"tokens are outside [0, {vocabulary})"
     return None

@@ -50,7 +50,7 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
 
 
 def kept_bytes(tensors: Iterable[Tensor]) -> int:
-    """Of the storages behind some tensors, each counted once.
+    """Of the storages of some tensors, each counted once.
 
     Example:
         >>> x = torch.ones(4, 5)

@@ -65,7 +65,6 @@ class Peer:
     """A way to sample a step.
 
     Attributes:
-        what: the calls it consists of, for the table.
         make: prepares it for an affinity, which is not timed.
         missing: why it cannot run on a device for a kind of affinity, or None.
         module: the package whose version belongs to its rows.
@@ -73,7 +72,6 @@ class Peer:
     """
 
     name: str
-    what: str
     make: Callable[[Affinity], Sampler]
     missing: Callable[[torch.device, str], str | None] = lambda device, sampler: None
     module: str = "torch"
@@ -194,32 +192,11 @@ def only_pruned(device: torch.device, sampler: str) -> str | None:
 
 
 TORCH_PEERS = (
-    Peer(OURS, "rdk::draft, rdk::verify", ours, module="rdk_cuda"),
-    Peer(
-        "eager",
-        "softmax, scatter_add, multinomial; softmax, gather, multinomial",
-        lambda affinity: full_width(scattered(affinity)),
-    ),
-    Peer(
-        "eager-gather",
-        "the same with index_select in place of scatter_add",
-        lambda affinity: full_width(gathered(affinity)),
-    ),
-    Peer(
-        "scatter-logits",
-        "logits scattered among -inf, softmax over V_t; then as eager",
-        lambda affinity: full_width(scattered_logits(affinity)),
-        only_pruned,
-    ),
-    Peer(
-        "sparse",
-        "eager with a product of torch's sparse CSR matrix",
-        lambda affinity: full_width(scattered(affinity, sparse=True)),
-    ),
-    Peer("compiled", "torch.compile of eager", lambda affinity: compiled(scattered(affinity))),
-    Peer(
-        "compiled-gather",
-        "torch.compile of eager-gather",
-        lambda affinity: compiled(gathered(affinity)),
-    ),
+    Peer(OURS, ours, module="rdk_cuda"),
+    Peer("eager", lambda affinity: full_width(scattered(affinity))),
+    Peer("eager-gather", lambda affinity: full_width(gathered(affinity))),
+    Peer("scatter-logits", lambda affinity: full_width(scattered_logits(affinity)), only_pruned),
+    Peer("sparse", lambda affinity: full_width(scattered(affinity, sparse=True))),
+    Peer("compiled", lambda affinity: compiled(scattered(affinity))),
+    Peer("compiled-gather", lambda affinity: compiled(gathered(affinity))),
 )

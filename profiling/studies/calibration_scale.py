@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rdk_cuda import RecentTokens, Vocabulary
 from rdk_cuda.calibration import (
+    PrunedDrafter,
     Samples,
     calibrate_offsets,
     cluster_pruned_tokens,
@@ -115,48 +116,32 @@ def measure(options: argparse.Namespace) -> list[Row]:
     some = hidden[: options.samples]
     samples = stages.run("samples", lambda: synthetic_samples(weight, some, options.recorded))
 
-    clusters = stages.run(
-        "clusters",
-        lambda: cluster_pruned_tokens(
+    def cluster() -> Tensor:
+        return cluster_pruned_tokens(
             weight, vocabulary, prior, options.virtual, hidden_second_moment=moment
-        ),
-    )
-    drafter = stages.run(
-        "virtual rows",
-        lambda: virtual_drafter(
-            (weight, None),
-            vocabulary,
-            clusters,
-            prior,
-            temperature=TEMPERATURE,
-            dynamic_tokens=RecentTokens(vocabulary),
-        ),
-    )
-    offsets = stages.run(
-        "offsets", lambda: calibrate_offsets(samples, drafter, (weight, None), TEMPERATURE)
-    )
+        )
+
+    def virtual_rows() -> PrunedDrafter:
+        recent = RecentTokens(vocabulary)
+        return virtual_drafter(
+            head, vocabulary, clusters, prior, temperature=TEMPERATURE, dynamic_tokens=recent
+        )
+
+    clusters, head = stages.run("clusters", cluster), (weight, None)
+    drafter = stages.run("virtual rows", virtual_rows)
+    offsets = stages.run("offsets", lambda: calibrate_offsets(samples, drafter, head, TEMPERATURE))
     stages.run("affinity", lambda: with_offsets(drafter, offsets))
     return stages.rows
-
-
-def report(rows: Sequence[Row]) -> str:
-    """Seconds and gigabytes by stage, and the whole."""
-    total = {
-        "stage": "all",
-        "seconds": sum(row["seconds"] for row in rows),
-        "peak_bytes": max(row["peak_bytes"] for row in rows),
-    }
-    lines = [
-        (row["stage"], f"{row['seconds']:.1f}", f"{row['peak_bytes'] / 1e9:.2f}")
-        for row in (*rows, total)
-    ]
-    return table(("stage", "seconds", "peak GB"), lines, "lr")
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print and, if asked to, write."""
     rows = measure(options)
-    print(report(rows))
+    lines = [
+        (row["stage"], f"{row['seconds']:.1f}", f"{row['peak_bytes'] / 1e9:.2f}") for row in rows
+    ]
+    print(table(("stage", "seconds", "peak GB"), lines, "lr"))
+    print(f"\nIn all {sum(row['seconds'] for row in rows):.0f} seconds.")
     if options.output is not None:
         settings = {name: value for name, value in vars(options).items() if name != "output"}
         about = {"run": now(), **describe(torch.device("cpu")), **settings}

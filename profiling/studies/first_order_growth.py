@@ -2,30 +2,28 @@
 
 arXiv:2506.03206 says O(N) for the first-order form, whose matrix is never built, and O(N^2) for the
 dense one. `python -m profiling.studies.first_order_growth` measures both on the CPU, without the
-time to build the dense matrix, fits the exponents, and writes a table and a picture.
+time to build the dense matrix, fits the exponents, and draws them.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import rdk_cuda
+from rdk_cuda.cli.arguments import refuse_missing
 from rdk_cuda.files import write_figure, write_json
 from rdk_cuda.reference import dense
 
 from ..bench.growth import fitted_exponent
 from ..commands import Parser, run_command
 from ..machine import ROOT, describe, now
-from ..tables import table
 
 RESULTS = ROOT / "profiling" / "results" / "first-order-growth"
 
@@ -66,11 +64,7 @@ def measure(sizes: Mapping[str, Sequence[int]], rounds: int = ROUNDS) -> list[Ro
                 call()
                 times[form].append(time.thread_time() - start)
         for form, seconds in times.items():
-            figures = {
-                "median_seconds": statistics.median(seconds),
-                "fastest_seconds": min(seconds),
-            }
-            rows.append({"form": form, "size": size, **figures})
+            rows.append({"form": form, "size": size, "fastest_seconds": min(seconds)})
     return rows
 
 
@@ -83,18 +77,8 @@ def exponents(rows: Sequence[Row]) -> dict[str, float]:
     return fitted
 
 
-def report(rows: Sequence[Row]) -> str:
-    """Milliseconds by vocabulary and form, and the exponents."""
-    fitted = exponents(rows)
-    times = {(row["size"], row["form"]): f"{1e3 * row['fastest_seconds']:.3f}" for row in rows}
-    sizes = sorted({row["size"] for row in rows})
-    lines = [(f"{size:,}", *(times.get((size, form), "") for form in fitted)) for size in sizes]
-    lines.append(("fitted", *(f"V^{exponent:.2f}" for exponent in fitted.values())))
-    return table(("V", *(f"{form}, ms" for form in fitted)), lines, "r")
-
-
 def picture(rows: Sequence[Row], title: str) -> Any:
-    """The table as a matplotlib `Figure`, both axes logarithmic."""
+    """Time against size as a matplotlib `Figure`, both axes logarithmic."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -112,18 +96,18 @@ def picture(rows: Sequence[Row], title: str) -> Any:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, print and write."""
+    """Measure and write."""
+    refuse_missing(["matplotlib"])
     torch.set_num_threads(1)  # whose own time is measured, whatever else the machine does
     about = {"run": now(), **describe(torch.device("cpu")), "batch": BATCH}
     rows = measure(SIZES)
-    print(report(rows))
+    fitted = exponents(rows)
     options.output.mkdir(parents=True, exist_ok=True)
-    content = {**about, "rows": rows, "exponents": exponents(rows)}
-    write_json(content, options.output / "results.json")
-    if find_spec("matplotlib") is not None:
-        title = f"{about['device_name']}, one thread, float32"
-        write_figure(picture(rows, title), options.output / "growth.png")
-    print(f"written to {options.output}")
+    write_json({**about, "rows": rows, "exponents": fitted}, options.output / "results.json")
+    title = f"{about['device_name']}, one thread, float32"
+    write_figure(picture(rows, title), options.output / "growth.png")
+    grows = ", ".join(f"{form} as V^{exponent:.2f}" for form, exponent in fitted.items())
+    print(f"Time grows: {grows}. Written to {options.output}.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -82,10 +82,9 @@ def test_one_command_measures_every_part_and_writes_the_report(
     assert all(f"]({name})" in text for name in files if name.endswith(".png"))
     assert "Not measured yet" not in text
     assert all(method in text for run in PARTS["methods"] for method in run.methods)
-    content = read_evaluation(tmp_path / "report" / "sharp.json")
-    assert {row["pair"] for row in content["rows"]} == {"sharp"}
+    content = read_evaluation(tmp_path / "report" / "similarities.json")
     assert content["build_seconds"]
-    assert content["settings"] == TINY.of_part("sharp") != Settings().of_part("sharp")
+    assert content["settings"] == TINY.of_part("similarities") != Settings().of_part("similarities")
     assert capsys.readouterr().err.count(" s  first-order RDK at ") == 4
 
 
@@ -103,15 +102,13 @@ def test_finished_parts_are_neither_measured_again_nor_lost_by_an_interruption(
 
     monkeypatch.setattr(acceptance, "measure_part", counted)
     assert command("--part", "virtual") == 0
-    times = (tmp_path / "report" / acceptance.TIMES).read_text()
-    assert command("--part", "sharp", "--part", "virtual") == 0
-    assert measured == ["virtual", "sharp"]
-    assert (tmp_path / "report" / acceptance.TIMES).read_text() == times
+    assert command("--part", "similarities", "--part", "virtual") == 0
+    assert measured == ["virtual", "similarities"]
     assert command("--part", "virtual", "--again") == 0
     assert command("--part", "virtual", settings=replace(QUICK, held_out=64)) == 0
-    assert measured == ["virtual", "sharp", "virtual", "virtual"]
+    assert measured == ["virtual", "similarities", "virtual", "virtual"]
     text = (tmp_path / "report" / "report.md").read_text()
-    assert "**Not measured yet:** methods, similarities, temperatures, sizes." in text
+    assert "**Not measured yet:** methods, temperatures, sizes." in text
 
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert command("--part", "sizes") == 130
@@ -141,5 +138,5 @@ def test_the_committed_report_is_what_the_results_say(tmp_path: Path) -> None:
     (tmp_path / "methods.json").write_text(json.dumps({**content, "dirty": True}))
     text = write_report(tmp_path, list(PARTS)).read_text(encoding="utf-8")
     assert "virtual+dynamic is below the pruned drafter in 1 of" in text
-    assert "| demo | code | code | 25 % | 0.7 | 0.5657 | 0.4960 | -5 % [-7, -2] |" in text
+    assert "| code | 25 % | 0.7 | 0.5657 | 0.4960 | -5 % [-7, -2] |" in text
     assert ", changed |" in text

@@ -285,7 +285,7 @@ def test_a_wrong_peer_is_marked_and_one_that_raises_is_missing_with_what_it_said
         return full_width(scattered(affinity), without_residual)
 
     known = installed_peers.known_peers()
-    planted = {"wrong": Peer("wrong", "", wrong), "broken": Peer("broken", "", broken)}
+    planted = {"wrong": Peer("wrong", wrong), "broken": Peer("broken", broken)}
     monkeypatch.setattr(compare, "known_peers", lambda: {**known, **planted})
     rows = compared(tmp_path, "wrong", "broken")
     statuses = {row["peer"]: row["status"] for row in rows}

@@ -9,23 +9,17 @@ each. The report is written anew from all parts that are there.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from examples.demo.shipped import load_shipped
 from rdk_cuda.cli.arguments import natural
-from rdk_cuda.cli.errors import InputError
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.rows import read_evaluation, write_evaluation
-from rdk_cuda.evaluation.speed import Times, measure_model_times
-from rdk_cuda.files import write_json
 
 from ...commands import Parser, run_command
 from ...machine import ROOT, describe, now
@@ -35,8 +29,6 @@ from .report import write_report
 __all__ = ["RESULTS", "main"]
 
 RESULTS = ROOT / "profiling" / "results" / "acceptance"
-TIMES = "times.json"
-CONTEXT = 256  # tokens in the models' caches while their times are measured
 
 
 def parser(settings: Settings) -> Parser:
@@ -83,17 +75,15 @@ def run_parts(
 ) -> None:
     """Measure parts and write each when it is finished."""
     laboratory = Laboratory(load_shipped(), settings, stages)
-    times = model_times(laboratory, options)
     for name in names:
         start, about = time.monotonic(), {"run": now(), **describe(torch.device("cpu"))}
         laboratory.build_seconds = {}
-        rows, texts = measure_part(name, laboratory, times)
+        rows, texts = measure_part(name, laboratory)
         about |= {
             "part": name,
             "seconds": round(time.monotonic() - start, 1),
             "build_seconds": laboratory.build_seconds,
             "texts": texts,
-            "times": asdict(times),
             "settings": settings.of_part(name),
         }
         write_evaluation(rows, about, part_file(name, options))
@@ -112,25 +102,6 @@ def part_file(name: str, options: argparse.Namespace) -> Path:
     """Where a part is written."""
     folder: Path = options.output
     return folder / f"{name}.json"
-
-
-def model_times(laboratory: Laboratory, options: argparse.Namespace) -> Times:
-    """Measured once for all parts, so that their predictions can be compared."""
-    file, length = options.output / TIMES, laboratory.settings.draft_length
-    if file.is_file() and not options.again:
-        try:
-            known = Times(**json.loads(file.read_text(encoding="utf-8"))["times"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{file}: holds no times ({error}); remove it") from error
-        if known.draft_length == length:
-            return known
-    context = torch.tensor(laboratory.held_out_windows[0].ids[:CONTEXT])
-    models = laboratory.models
-    measured = measure_model_times(models.target, models.drafter, context, length)
-    times = replace(measured, rounds=())  # predictions are the same when these are read again
-    about: dict[str, Any] = {"run": now(), **describe(torch.device("cpu"))}
-    write_json({**about, "context": len(context), "times": asdict(times)}, file)
-    return times
 
 
 if __name__ == "__main__":

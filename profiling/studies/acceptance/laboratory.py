@@ -21,10 +21,8 @@ from rdk_cuda.cli.models import Models
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.drafters import evaluate
 from rdk_cuda.evaluation.rows import Row
-from rdk_cuda.evaluation.speed import Times
 
-from .parts import PARTS, SHARP, Run
-from .sharp_pair import SharpPair, SharpPruning
+from .parts import PARTS, Run
 
 __all__ = ["Laboratory", "Settings", "measure_part"]
 
@@ -37,7 +35,7 @@ class Settings:
         calibration, held_out: positions.
         window: tokens that are read at once.
         memory: bytes of a recording.
-        draft_length: K, for accepted lengths and speed-ups.
+        draft_length: K, for accepted lengths.
         options: of all methods, but that a run has its own numbers of virtual rows.
     """
 
@@ -93,33 +91,17 @@ class Laboratory:
         return cut_windows(self.calibration_text, positions, self.settings.window)
 
     @cached_property
-    def demo(self) -> Read:
-        """The models as they are."""
+    def read(self) -> Read:
+        """What both models say of a window."""
         return read_models(self.models.target, self.models.drafter)
-
-    @cached_property
-    def sharp(self) -> SharpPair:
-        """The models mixed with n-grams and caches."""
-        return SharpPair(self.demo, self.models.drafter_head, self.calibration_text)
-
-    def read(self, run: Run) -> Read:
-        """Of the run's pair."""
-        return self.sharp.read if run.pair == SHARP else self.demo
-
-    def pruning(self, run: Run, vocabulary: Vocabulary, options: Options) -> Pruning:
-        """What builds the methods of the run's pair."""
-        material = self.material(run)
-        if run.pair == SHARP:
-            return SharpPruning(self.sharp.drafter, material, vocabulary, options)
-        return Pruning(material, vocabulary, options)
 
     def recording(self, run: Run) -> Recording:
         """Of a run's calibration text; runs that follow each other share it where they can."""
-        key = (run.pair, run.positions, run.recorded)
+        key = (run.positions, run.recorded)
         if self._recording is None or self._recording[0] != key:
             self._recording = self._material = None  # their memory is needed for the next
             recording = record(
-                self.read(run),
+                self.read,
                 self.calibration_windows(run),
                 temperatures=run.recorded,
                 memory=self.settings.memory,
@@ -141,21 +123,20 @@ class Laboratory:
         return self._material[1]
 
 
-def measure_part(name: str, laboratory: Laboratory, times: Times) -> tuple[list[Row], Row]:
+def measure_part(name: str, laboratory: Laboratory) -> tuple[list[Row], Row]:
     """The rows of a part, and what its texts were."""
     rows, texts = [], {}
     held_out, documents = laboratory.held_out_windows, laboratory.calibration_text
     for run in laboratory.settings.parts[name]:
         rows += evaluate(
-            laboratory.read(run),
+            laboratory.read,
             laboratory.models.drafter_head,
             build_methods(run, laboratory),
             held_out,
             draft_length=laboratory.settings.draft_length,
-            times=times,
             each=laboratory.stages.each,
             seed=laboratory.settings.seed,
-            pair=run.pair,
+            pair="demo",
             corpus="code",
             calibrated_on=run.label,
         )
@@ -180,16 +161,15 @@ def build_methods(run: Run, laboratory: Laboratory) -> dict[float, list[Method]]
     settings = laboratory.settings
     mean_probs = laboratory.recording(run).mean_probs_at(1.0)
     methods: dict[float, list[Method]] = {temperature: [] for temperature in run.temperatures}
-    pruning: Pruning | None = None
     for keep in run.keeps:
         vocabulary = Vocabulary.most_likely(mean_probs, max(1, round(keep * mean_probs.numel())))
         for virtual in run.virtual:
             options = replace(settings.options, virtual=virtual)
-            pruning = laboratory.pruning(run, vocabulary, options)
+            pruning = Pruning(laboratory.material(run), vocabulary, options)
             with_rows = [name for name in run.methods if name in (VIRTUAL, RECOMMENDED)]
             names = run.methods if virtual == run.virtual[0] else with_rows
             builds = [(name, temperature) for name in names for temperature in run.temperatures]
-            what = f"{run.pair}, {run.label}: {100 * keep:.4g} % kept, {virtual} virtual rows"
+            what = f"{run.label}: {100 * keep:.4g} % kept, {virtual} virtual rows"
             for name, temperature in laboratory.stages.each(builds, f"Calibrating: {what}"):
                 start = time.perf_counter()
                 method = replace(pruning.method(name, temperature), keep=keep)
@@ -199,8 +179,5 @@ def build_methods(run: Run, laboratory: Laboratory) -> dict[float, list[Method]]
                     f"{seconds:7.1f} s  {method}, T = {temperature:g}", highlight=False
                 )
                 methods[temperature].append(method)
-    assert pruning is not None
-    full = pruning.full() if isinstance(pruning, SharpPruning) else Method.full(pruning.full_head)
-    for chosen in methods.values():
-        chosen.insert(0, full)
-    return methods
+    full = Method.full(laboratory.models.drafter_head)
+    return {temperature: [full, *chosen] for temperature, chosen in methods.items()}

@@ -19,9 +19,7 @@ from rdk_cuda.calibration.methods import (
     VIRTUAL,
 )
 
-__all__ = ["DEMO", "PARTS", "SHARP", "Run"]
-
-DEMO, SHARP = "demo", "sharp"
+__all__ = ["PARTS", "Run"]
 
 PRUNINGS = (0.5, 0.25, 0.125, 0.0625, 0.03125, 0.01)
 TWO_PRUNINGS = (0.25, 0.0625)
@@ -36,7 +34,6 @@ class Run:
         keeps: shares of the vocabulary; kept are the tokens that the target is likeliest to say at
             T = 1.
         temperatures: 0 for greedy.
-        pair: DEMO or SHARP.
         positions: of calibration text; None for those of the settings.
         all_successors: whether successors are counted in all of the calibration text, and not only
             where the models read it.
@@ -46,7 +43,6 @@ class Run:
     keeps: tuple[float, ...]
     temperatures: tuple[float, ...]
     methods: tuple[str, ...] = MAIN
-    pair: str = DEMO
     positions: int | None = None
     all_successors: bool = True
     virtual: tuple[int, ...] = (Options.virtual,)
@@ -74,7 +70,6 @@ PARTS: dict[str, tuple[Run, ...]] = {
     # Their time grows with the samples and with the kept tokens: minutes for each.
     "similarities": (Run(PRUNINGS, (1.0,), (PRUNED, SECOND_MOMENT, COVARIANCE), positions=1536),),
     "temperatures": (Run(PRUNINGS, (0.8, 0.6, 0.0)),),
-    "sharp": (Run((0.25, 0.125, 0.0625), (1.0, 0.7), pair=SHARP),),
     "sizes": tuple(
         Run(
             TWO_PRUNINGS,

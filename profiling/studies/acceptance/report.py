@@ -6,21 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.calibration.methods import (
-    DYNAMIC,
-    FULL,
-    LOW_RANK,
-    PRUNED,
-    RECOMMENDED,
-    VIRTUAL,
-)
+from rdk_cuda.calibration.methods import FULL, PRUNED, RECOMMENDED
 from rdk_cuda.evaluation.plots import acceptance_figure
 from rdk_cuda.evaluation.rows import Row, read_evaluation
 from rdk_cuda.files import write_figure
 
 from ...commands import write_text
 from ...tables import table
-from .parts import DEMO, PARTS, SHARP
+from .parts import PARTS
 
 __all__ = ["REPORT", "below_pruned", "write_report"]
 
@@ -28,9 +21,6 @@ REPORT = "report.md"
 Contents = Mapping[str, Mapping[str, Any]]
 """Of each part's file."""
 Label = Callable[[Row], str]
-
-COSTED = (FULL, PRUNED, LOW_RANK, DYNAMIC, VIRTUAL, RECOMMENDED)
-COSTED_KEEPS = (0.25, 0.0625)
 
 INTRODUCTION = """\
 # What pruning a drafter's head costs, and what comes back
@@ -42,11 +32,9 @@ positions where draft and target choose the same token. *Recovered* is the share
 lost to pruning that a method wins back: 0 % is the pruned drafter, 100 % the full one. In
 brackets: 95 % intervals, bootstrap over documents (4,000 resamples, the same for all methods).
 
-The *demo* pair are the models that the repository ships. The *sharp* pair are these two, mixed
-with n-grams and context caches until they are as sure of rare tokens as large models are. Its
-drafter has no LM head of its own, so the methods that need one are left out there: RDK in all
-forms and low-rank heads. The tokens kept are those to which the target gives most mass at T = 1
-on the calibration text."""
+The models are those that the repository ships, and the text is source code: modules of Python's
+standard library. No document is in both the calibration and the held-out text. The tokens kept are
+those to which the target gives most mass at T = 1 on the calibration text."""
 
 
 def write_report(folder: Path, names: Sequence[str]) -> Path:
@@ -61,8 +49,8 @@ def write_report(folder: Path, names: Sequence[str]) -> Path:
     parts = {name: content["rows"] for name, content in contents.items()}
     for name in PLOTTED:
         if name in parts:
-            title = f"{SHARP if name == SHARP else DEMO} pair, held-out code"
-            write_figure(acceptance_figure(parts[name], title), folder / f"{name}.png")
+            figure = acceptance_figure(parts[name], "demo models, held-out code")
+            write_figure(figure, folder / f"{name}.png")
     missing = ", ".join(name for name in names if name not in contents)
     blocks = [INTRODUCTION, f"**Not measured yet:** {missing}." if missing else ""]
     blocks.append(below_table(parts))
@@ -70,8 +58,6 @@ def write_report(folder: Path, names: Sequence[str]) -> Path:
         if name in parts:
             blocks += [words, pivot(parts[name], lines, columns)]
             blocks.append(f"![{name}]({name}.png)" if name in PLOTTED else "")
-    if "methods" in parts:
-        blocks.append(costs(parts, contents["methods"]["times"]))
     text = "\n\n".join(filter(None, [*blocks, texts(contents), provenance(contents)])) + "\n"
     write_text(text, folder / REPORT)
     return folder / REPORT
@@ -83,7 +69,7 @@ def below_pruned(parts: Mapping[str, Sequence[Row]]) -> tuple[int, list[tuple[Ro
     Each of the latter with the row of the pruned drafter that belongs to it.
     """
     compared, below = 0, []
-    same = ("pair", "corpus", "calibrated_on", "temperature", "keep")
+    same = ("calibrated_on", "temperature", "keep")
     for rows in parts.values():
         alone = {tuple(map(row.get, same)): row for row in rows if row["method"] == PRUNED}
         for row in rows:
@@ -101,58 +87,13 @@ def below_table(parts: Mapping[str, Sequence[Row]]) -> str:
     words = f"{RECOMMENDED} is below the pruned drafter in {len(below)} of {compared} places."
     if not below:
         return words if compared else ""
-    titles = (
-        *("pair", "calibrated on", "evaluated on", "kept", "T"),
-        *("pruned drafter", RECOMMENDED, "recovered"),
-    )
+    titles = ("calibrated on", "kept", "T", "pruned drafter", RECOMMENDED, "recovered")
     lines = [
         (
-            *(row["pair"], row["calibrated_on"], row["corpus"], kept(row), temperature(row)),
+            *(row["calibrated_on"], kept(row), temperature(row)),
             *(f"{pruned['acceptance']:.4f}", f"{row['acceptance']:.4f}", recovered(row)),
         )
         for row, pruned in below
-    ]
-    return f"{words}\n\n{table(titles, lines)}"
-
-
-def costs(parts: Mapping[str, Sequence[Row]], times: Mapping[str, float]) -> str:
-    """Head sizes, and the speed-ups that they and the accepted lengths make."""
-    target, verify, body = (
-        f"{1000 * times[name]:.2g} ms" for name in ("target_alone", "target_verify", "drafter_body")
-    )
-    rough = (
-        ""
-        if times["target_alone"] <= times["target_verify"]
-        else " One token took longer than K + 1, so the machine was busy with other work: do not "
-        "trust that column."
-    )
-    words = (
-        "## What it costs\n\n"
-        "Code, T = 1; other prunings and temperatures are in the data. Read and computed is for "
-        "one position, without the n-grams and caches of the sharp pair. A low-rank head has all "
-        "rows, those of pruned tokens as two thin factors. Accepted is the expected number of "
-        f"accepted drafts of K = {times['draft_length']}. The speed-up is predicted from it and "
-        f"from [times](times.json) of the demo's models on this machine: target {target} for one "
-        f"token and {verify} for K + 1, drafter without its head {body}, head "
-        f"{1e9 * times['head_weight']:.3f} ns for each of its weights.{rough} A target this "
-        "small gains little; `python -m profiling.studies.end_to_end` has models of serving size."
-    )
-    titles = (
-        *("pair", "kept", "method", "head rows", "dynamic columns", "MB read", "MFLOP"),
-        *("accepted", "speed-up"),
-    )
-    lines = [
-        (
-            *(row["pair"], kept(row), row["method"]),
-            *(f"{row['head_rows']:,}", f"{row['dynamic_columns']:.0f}"),
-            *(f"{row['head_bytes'] / 1e6:.2f}", f"{row['head_flops'] / 1e6:.2f}"),
-            f"{row['accepted_length']:.2f}",
-            "" if row["speed_up"] is None else f"{row['speed_up']:.2f}",
-        )
-        for part in ("methods", "sharp")
-        for keep in (1.0, *COSTED_KEEPS)
-        for row in parts.get(part, ())
-        if (row["keep"], row["temperature"]) == (keep, 1) and row["method"] in COSTED
     ]
     return f"{words}\n\n{table(titles, lines)}"
 
@@ -168,11 +109,7 @@ def texts(contents: Contents) -> str:
         for name, fact in facts.items()
     ]
     titles = ("text", "positions read", "of documents", "tokens there are", "in documents")
-    words = (
-        "Source code of Python's standard library. No document is in both the calibration and the "
-        "held-out text."
-    )
-    return f"## Texts\n\n{words}\n\n{table(titles, lines)}" if lines else ""
+    return f"## Texts\n\n{table(titles, lines)}" if lines else ""
 
 
 def provenance(contents: Contents) -> str:
@@ -239,11 +176,11 @@ METHOD: dict[str, Label] = {"method": lambda row: str(row["method"])}
 TEMPERATURE: dict[str, Label] = {"T": temperature}
 CALIBRATED: dict[str, Label] = {"calibrated on": lambda row: str(row["calibrated_on"])}
 
-PLOTTED = ("methods", SHARP, "temperatures")
+PLOTTED = ("methods", "temperatures")
 SECTIONS: dict[str, tuple[str, Mapping[str, Label], Label]] = {
     "methods": (
         "## Every method\n\n"
-        "Demo pair, code. Cells: acceptance, and the share of the loss recovered. Every method is "
+        "Cells: acceptance, and the share of the loss recovered. Every method is "
         "calibrated for its temperature on the same recording; what it was tuned to is in the "
         "data.",
         {**TEMPERATURE, **METHOD},
@@ -251,34 +188,27 @@ SECTIONS: dict[str, tuple[str, Mapping[str, Label], Label]] = {
     ),
     "similarities": (
         "## RDK with similarities\n\n"
-        "Demo pair, code, T = 1. It takes minutes to build, so it is calibrated on 1,536 "
+        "T = 1. It takes minutes to build, so it is calibrated on 1,536 "
         "positions. Kept tokens are chosen from these too: compare it with the pruned drafter of "
         "this table.",
         METHOD,
         kept,
     ),
-    SHARP: (
-        "## The sharp pair\n\n"
-        "Code. Its n-grams and the successors are counted in the same text, and its caches and "
-        "recent tokens look at the same context: that favours dynamic tokens.",
-        {**TEMPERATURE, **METHOD},
-        kept,
-    ),
     "temperatures": (
         "## Lower temperatures and greedy\n\n"
-        "Demo pair, code. Greedy methods are calibrated at the lowest recorded temperature, 0.6, "
+        "Greedy methods are calibrated at the lowest recorded temperature, 0.6, "
         "and switched off where that does not help on calibration text.",
         {**TEMPERATURE, **METHOD},
         kept,
     ),
     "virtual": (
-        "## How many virtual rows\n\nDemo pair, code.",
+        "## How many virtual rows",
         {**METHOD, "virtual rows": lambda row: str(row["virtual_rows"])},
         kept_and_temperature,
     ),
     "sizes": (
         "## How much calibration text\n\n"
-        "Demo pair, code. Successors are counted in all training text, which takes no model, or "
+        "Successors are counted in all training text, which takes no model, or "
         "only where the models read it. Kept tokens are chosen from the same recording, so the "
         "pruned drafter changes too.",
         {**CALIBRATED, **METHOD},
