@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: named tensors, results, plots."""
+"""Files and folders that are there whole or not at all: named tensors, results, plots."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from torch import Tensor
 
 __all__ = [
     "TensorFile",
-    "name_beside",
-    "sync",
+    "folder_written_whole",
     "system_errors",
     "to_bytes",
     "without_nan",
@@ -90,20 +89,6 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byte
     return len(text).to_bytes(8, "little") + text + content[end:]
 
 
-@contextmanager
-def system_errors(path: Path) -> Iterator[None]:
-    """An `OSError` for what safetensors raises its own error for, such as a full disk."""
-    import safetensors
-
-    try:
-        yield
-    except safetensors.SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-
-
 @dataclass(frozen=True)
 class TensorFile:
     """One kind of file.
@@ -111,8 +96,9 @@ class TensorFile:
     Attributes:
         owner: the class whose `save` and `load` write and read such files.
         format, version: what their metadata says, a higher version for other contents.
-        names: of the tensors, all of them.
+        names: of the tensors that every file has.
         error: what is raised for a file that is not one of these, or not whole.
+        optional: names of tensors that a file may have.
     """
 
     owner: str
@@ -120,12 +106,14 @@ class TensorFile:
     version: int
     names: tuple[str, ...]
     error: type[ValueError]
+    optional: tuple[str, ...] = ()
 
-    def write(self, path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
-        """Writes the tensors and what the file is, whole or not at all."""
-        said = {name: str(size) for name, size in sizes.items()}
+    def write(self, path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        """Write the tensors and, as metadata, what the file is; whole or not at all."""
+        said = {name: str(fact) for name, fact in facts.items()}
         metadata = {"format": self.format, "format_version": str(self.version), **said}
-        content = {name: tensors[name].cpu().contiguous() for name in self.names}
+        names = [*self.names, *(name for name in self.optional if name in tensors)]
+        content = {name: tensors[name].cpu().contiguous() for name in names}
         self._safetensors()
         whole = to_bytes(content, metadata)
         write_whole(path, lambda beside: beside.write_bytes(whole))
@@ -141,8 +129,9 @@ class TensorFile:
         try:
             with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                self._check_header(path, metadata, set(file.keys()))
-                return {name: file.get_tensor(name) for name in self.names}, metadata
+                found = set(file.keys())
+                self._check_header(path, metadata, found)
+                return {name: file.get_tensor(name) for name in found}, metadata
         except safetensors.SafetensorError as error:
             raise self.error(
                 f"{self.owner}.load: {path} is not a complete safetensors file ({error}); needs "
@@ -173,10 +162,11 @@ class TensorFile:
                 f"version {self.version} (a higher number needs a newer rdk_cuda)"
             )
         names = set(self.names)
-        if found != names:
+        unknown = found - names - set(self.optional)
+        if unknown or not names <= found:
             raise self.error(
                 f"{self.owner}.load: {path} lacks {sorted(names - found)} and has unknown "
-                f"{sorted(found - names)}; needs the tensors {sorted(names)}"
+                f"{sorted(unknown)}; needs the tensors {sorted(names)}"
             )
 
     def _safetensors(self) -> Any:
@@ -217,26 +207,92 @@ def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o66
         return
     file = Path(os.path.realpath(path))
     _remove_abandoned(file)
-    beside = name_beside(file)
+    beside = _hidden_name(file)
     try:
         os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         kept = beside.stat().st_mode if old is None else old.st_mode
         write(beside)
         beside.chmod(stat.S_IMODE(kept))  # a library may have made a file of its own
-        sync(beside)
+        _sync(beside)
         os.replace(beside, file)
     finally:
         beside.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # the file is there; not every file system can sync folders
-        sync(file.parent)
+        _sync(file.parent)
 
 
-def name_beside(path: Path) -> Path:
+@contextmanager
+def folder_written_whole(path: Path, check: Callable[[], None]) -> Iterator[Path]:
+    """A hidden folder next to `path`, renamed to it at the end, and removed if anything fails.
+
+    What is at `path` is replaced; it is gone for the instant between two renamings.
+
+    Args:
+        check: raises where `path` may not be written; called at the beginning and at the end.
+    """
+    check()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _hidden_folder(path) as unfinished:
+        with system_errors(path):
+            yield unfinished
+        _follow_umask(unfinished)
+        for written in (*unfinished.rglob("*"), unfinished):
+            _sync(written)
+        check()
+        if not path.exists():
+            unfinished.rename(path)
+            return
+        with _hidden_folder(path) as attic:
+            old = path.rename(attic / path.name)
+            try:
+                unfinished.rename(path)
+            except BaseException:
+                old.rename(path)
+                raise
+
+
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """An `OSError` for what safetensors raises its own error for, such as a full disk."""
+    import safetensors
+
+    try:
+        yield
+    except safetensors.SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+
+
+@contextmanager
+def _hidden_folder(path: Path) -> Iterator[Path]:
+    """A folder next to `path`, removed afterwards unless it was renamed."""
+    folder = _hidden_name(path)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _follow_umask(folder: Path) -> None:
+    """Give all files the mode of a new one: safetensors makes its own unreadable for others."""
+    probe = folder / ".mode"
+    probe.touch()
+    mode = probe.stat().st_mode
+    probe.unlink()
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(mode)
+
+
+def _hidden_name(path: Path) -> Path:
     """A hidden name in the same folder that nobody else uses: `.NAME.HEX.tmp`."""
     return path.absolute().with_name(f".{path.name[:50]}.{uuid.uuid4().hex}.tmp")
 
 
-def sync(path: Path) -> None:
+def _sync(path: Path) -> None:
     """Wait until a file's content, or a folder's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -10,12 +10,12 @@ from torch import Tensor
 from ..files import TensorFile
 from .validation import CANONICAL, AffinityError
 
-__all__ = ["read_canonical", "write_canonical"]
+__all__ = ["LARGEST_TARGET", "read_canonical", "write_canonical"]
 
 _FILE = TensorFile("Affinity", "rdk_cuda.affinity", 1, tuple(CANONICAL), AffinityError)
 # Without priors nothing in a file is as long as the target's vocabulary, so a short one could ask
 # for any amount of memory. The largest vocabularies have 2^18 tokens.
-_LARGEST_TARGET = 1 << 24
+LARGEST_TARGET = 1 << 24
 
 
 def write_canonical(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -33,10 +33,10 @@ def read_canonical(path: Path) -> dict[str, Tensor]:
     tensors, metadata = _FILE.read(path)
     if tensors["bias"].dim() != 1 or tensors["prior_cdf"].dim() != 2:
         return tensors  # sizes cannot be compared; the shapes are refused by check_canonical
-    if tensors["prior_cdf"].shape[1] > _LARGEST_TARGET:
+    if tensors["prior_cdf"].shape[1] > LARGEST_TARGET:
         raise AffinityError(
             f"Affinity.load: {path} has {tensors['prior_cdf'].shape[1]} target tokens; a file may "
-            f"have at most {_LARGEST_TARGET}"
+            f"have at most {LARGEST_TARGET}"
         )
     _FILE.check_sizes(path, metadata, _sizes(tensors))
     return tensors

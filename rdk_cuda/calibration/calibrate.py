@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..dynamic_tokens import SuccessorTable
 from ..vocabulary import Vocabulary
 from .heads import FullHead
 from .material import Material, Options, successor_counts
@@ -37,29 +36,12 @@ class Calibrated:
         plain: without redistribution.
         method: the best of what was tried, `RECOMMENDED`.
         coverage: the share of the target's mean probability that lies on kept tokens.
-        successors: the table behind its dynamic tokens, if it has one.
-        options: what the methods were built with.
     """
 
     setting: Setting
     plain: Method
     method: Method
     coverage: float
-    successors: SuccessorTable | None
-    options: Options
-
-    @property
-    def dynamic_tokens(self) -> dict[str, Any] | None:
-        """What `load_drafter` makes its dynamic tokens from again; None if it has none."""
-        if self.method.drafter.dynamic_tokens is None:
-            return None
-        options = self.options
-        return {
-            "width": options.dynamic,
-            "recent": options.recent,
-            "window": options.window,
-            "successors": self.successors is not None,
-        }
 
 
 def calibrate(
@@ -110,16 +92,8 @@ def calibrate(
                 _rounded(pruning.method(name, temperature), dtype)
                 for name in each((PRUNED, RECOMMENDED), "Calibrating: offsets")
             )
-            drafters.append(
-                Calibrated(
-                    setting,
-                    plain,
-                    method,
-                    vocabulary.coverage(pruning.mean_probs(temperature)),
-                    None if method.drafter.dynamic_tokens is None else pruning.successors,
-                    pruning.options,
-                )
-            )
+            coverage = vocabulary.coverage(pruning.mean_probs(temperature))
+            drafters.append(Calibrated(setting, plain, method, coverage))
     return drafters
 
 

@@ -1,35 +1,81 @@
-"""A pruned drafter: its head, its affinity, and where its dynamic tokens come from."""
+"""A pruned drafter: its head, its affinity and its dynamic tokens, in memory and in a file."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..affinity import Affinity
+from ..affinity.file import LARGEST_TARGET
+from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import Contexts
+from ..dynamic_tokens.description import TENSORS, described, source_of
+from ..files import TensorFile
 from ..functional import gather_logits, redistribute
 from ..vocabulary import Vocabulary
 from .heads import FullHead, prune_head
 from .recording.samples import Samples
 from .recording.windows import Window
 
-__all__ = ["FullHead", "PrunedDrafter", "sampled_acceptance", "sampled_draft_probs"]
+__all__ = [
+    "FullHead",
+    "PrunedDrafter",
+    "SavedDrafterError",
+    "sampled_acceptance",
+    "sampled_draft_probs",
+]
 
 _BLOCK_ENTRIES = 1 << 25  # of q that are held at a time, 128 MB
+_LONGEST_DESCRIPTION = 1000  # characters; each source that is described takes V_t bytes
+
+
+class SavedDrafterError(ValueError):
+    """A file or directory that is not a drafter, or parts that do not make one. Says which."""
+
+    @property
+    def reason(self) -> str:
+        """The message without the name of the function, for the command line."""
+        return re.sub(r"^(PrunedDrafter\.\w+|load_drafter|save_drafter): ", "", str(self))
+
+
+_AFFINITY = {f"affinity.{name}": name for name in CANONICAL}
+_FILE = TensorFile(
+    "PrunedDrafter",
+    "rdk_cuda.pruned_drafter",
+    1,
+    ("weight", "kept", *_AFFINITY),
+    SavedDrafterError,
+    optional=("bias", *TENSORS),
+)
 
 
 @dataclass(frozen=True, eq=False)
 class PrunedDrafter:
-    """What a drafter with a small head drafts with.
+    """All that a drafter with a small head needs besides its model.
 
     Attributes:
         vocabulary: the tokens that its head keeps.
         affinity: from its V_d rows, virtual ones included, to the target's tokens.
-        weight, bias: the head, `[V_d, d]` and `[V_d]` or None.
+        weight, bias: the head, `[V_d, d]`, and `[V_d]` or None.
         dynamic_tokens: a source such as `rdk_cuda.RecentTokens`, or None.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> vocabulary = Vocabulary([0, 2], target_size=4)
+        >>> affinity = Affinity.intersection(vocabulary)
+        >>> drafter = PrunedDrafter(vocabulary, affinity, torch.ones(2, 3))
+        >>> with TemporaryDirectory() as folder:
+        ...     drafter.save(f"{folder}/drafter.safetensors")
+        ...     loaded = PrunedDrafter.load(f"{folder}/drafter.safetensors")
+        >>> loaded.vocabulary == vocabulary
+        True
     """
 
     vocabulary: Vocabulary
@@ -48,6 +94,96 @@ class PrunedDrafter:
         """The same drafter with a head of this dtype."""
         bias = None if self.bias is None else self.bias.to(dtype)
         return replace(self, weight=self.weight.to(dtype), bias=bias)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file, whole or not at all; `load` gives the same drafter back.
+
+        Raises:
+            SavedDrafterError: parts that do not belong together, or `dynamic_tokens` that are not
+                `RecentTokens`, a `SuccessorTable` or `CombinedTokens` of these.
+            OSError: it cannot be written.
+        """
+        self.check("PrunedDrafter.save")
+        tensors = {"weight": self.weight.detach(), "kept": self.vocabulary.draft_ids}
+        tensors |= {name: getattr(self.affinity, own) for name, own in _AFFINITY.items()}
+        if self.bias is not None:
+            tensors["bias"] = self.bias.detach()
+        said: dict[str, object] = {**self._sizes}
+        if self.dynamic_tokens is not None:
+            try:
+                description, own = described(self.dynamic_tokens, self.vocabulary)
+            except ValueError as error:
+                raise SavedDrafterError(f"PrunedDrafter.save: {error}") from error
+            said["dynamic_tokens"] = json.dumps(description)
+            tensors |= own
+        _FILE.write(Path(path), tensors, said)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> PrunedDrafter:
+        """Read what `save` wrote, check all of it, and move head and affinity to `device`.
+
+        Raises:
+            SavedDrafterError: the file is truncated, altered, of another kind or a newer version.
+            OSError: it cannot be opened.
+        """
+        path = Path(path)
+        tensors, metadata = _FILE.read(path)
+        text = metadata.get("dynamic_tokens")
+        try:
+            # Tensors of width V_t may be empty, so a short file could ask for any memory.
+            prior = tensors["affinity.prior_cdf"]
+            if prior.dim() == 2 and prior.shape[1] > LARGEST_TARGET:
+                raise ValueError(f"V_t is {prior.shape[1]}; needs at most {LARGEST_TARGET}")
+            affinity = Affinity(**{own: tensors[name] for name, own in _AFFINITY.items()})
+            vocabulary = Vocabulary(tensors["kept"], affinity.target_size)
+            if text is not None and len(text) > _LONGEST_DESCRIPTION:
+                raise ValueError(f"dynamic_tokens takes {len(text)} characters, which is too many")
+            source = None if text is None else source_of(json.loads(text), vocabulary, tensors)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise SavedDrafterError(f"PrunedDrafter.load: {path}: {error}") from error
+        bias = tensors.get("bias")
+        drafter = cls(
+            vocabulary,
+            affinity.to(device),
+            tensors["weight"].to(device),
+            None if bias is None else bias.to(device),
+            source,
+        )
+        _FILE.check_sizes(path, metadata, drafter._sizes)
+        drafter.check(f"PrunedDrafter.load: {path}")
+        return drafter
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"draft_size": self.affinity.draft_size, "target_size": self.affinity.target_size}
+
+    def check(self, name: str) -> None:
+        """Refuse a head, an affinity and kept tokens of different drafters.
+
+        Raises:
+            SavedDrafterError: which part does not fit. The message begins with `name`.
+        """
+        weight, bias, rows = self.weight, self.bias, self.affinity.draft_size
+        if weight.dim() != 2 or weight.shape[0] != rows or not weight.is_floating_point():
+            raise SavedDrafterError(
+                f"{name}: the head's weight has shape {list(weight.shape)} and dtype "
+                f"{weight.dtype}; needs floating-point [V_d, d] with V_d = {rows}, the drafter "
+                "tokens of the affinity"
+            )
+        if bias is not None and (bias.shape != (rows,) or not bias.is_floating_point()):
+            raise SavedDrafterError(
+                f"{name}: the head's bias has shape {list(bias.shape)} and dtype {bias.dtype}; "
+                f"needs floating-point [V_d] = [{rows}]"
+            )
+        if not all(bool(part.isfinite().all()) for part in (weight, bias) if part is not None):
+            raise SavedDrafterError(f"{name}: the head is not finite; needs finite numbers")
+        kept, targets = self.vocabulary, self.affinity.target_size
+        if kept.target_size != targets or kept.draft_size > rows:
+            raise SavedDrafterError(
+                f"{name}: the kept tokens are {kept.draft_size} of {kept.target_size}, but the "
+                f"affinity maps {rows} drafter tokens to {targets}; needs kept tokens of the same "
+                "target, and a row for each"
+            )
 
     def columns(self, full_head: FullHead, hidden: Tensor, contexts: Contexts) -> dict[str, Tensor]:
         """Arguments of `draft` and `redistribute`: `draft_logits`, and dynamic columns if any.

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Calibrated, Method, Options, calibrate, cut_windows
-from rdk_cuda.integrations.huggingface.saved_directory import (
+from rdk_cuda.integrations.huggingface.saved_drafter import (
     SavedDrafterError,
     refuse_existing,
+    save_drafter,
     written_whole,
 )
-from rdk_cuda.integrations.huggingface.saved_drafter import save_drafter
 from rdk_cuda.integrations.token_maps import TokenMapError, read_token_map
 from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
@@ -158,7 +158,6 @@ def save(
                     models.tokenizer,
                     one.method.drafter.in_dtype(dtype),
                     {**settings_of(models, request, one, measured), **sources},
-                    successors=one.successors,
                     overwrite=request.overwrite,
                 )
     except SavedDrafterError as error:
@@ -179,7 +178,6 @@ def settings_of(
         "temperature": one.setting.temperature,
         "versions": versions(),
         "target_weights": weight_sample(models.target),
-        "dynamic_tokens": one.dynamic_tokens,
         "tuned": one.method.tuned,
         # Times depend on the moment and the machine: `evaluate` measures them again.
         "figures": without_nan([{**row, **dict.fromkeys(TIMED)} for row in rows]),

@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Console
 
 from rdk_cuda.calibration import PRUNED, RECOMMENDED, Method, PrunedDrafter, Window
-from rdk_cuda.integrations.huggingface.saved_directory import SETTINGS
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     MODEL,
+    SETTINGS,
     SavedDrafterError,
-    load_head,
+    load_pruned,
     refuse_other_model,
 )
 
@@ -77,7 +77,7 @@ def load_saved(arguments: argparse.Namespace) -> tuple[Models, PrunedDrafter, di
     """The target and the full drafter, the saved head, and the settings of its calibration."""
     directory: Path = arguments.drafter
     try:
-        drafter, settings = load_head(directory)
+        drafter, settings = load_pruned(directory)
         models = load_models(arguments.target, directory / MODEL, arguments.device)
         refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
     except SavedDrafterError as error:

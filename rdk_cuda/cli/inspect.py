@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdk_cuda import Affinity, AffinityError, Vocabulary
+from rdk_cuda.calibration.drafter import SavedDrafterError
 from rdk_cuda.cli.arguments import refuse_missing
 from rdk_cuda.cli.errors import InputError
-from rdk_cuda.integrations.huggingface.saved_directory import SavedDrafterError
 
 if TYPE_CHECKING:
     from .affinity_report import TokenNames
@@ -66,9 +66,9 @@ def read(path: Path) -> tuple[Affinity, Vocabulary | None]:
     try:
         if not path.is_dir():
             return Affinity.load(path), None
-        from rdk_cuda.integrations.huggingface.saved_drafter import load_head
+        from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 
-        drafter, _ = load_head(path)
+        drafter, _ = load_pruned(path)
         return drafter.affinity, drafter.vocabulary
     except AffinityError as error:
         raise InputError(str(error)) from error

@@ -24,7 +24,11 @@ from rdk_cuda.cli.models import Models
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.evaluation.rows import TIMED
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.integrations.huggingface.saved_drafter import drafting_model, load_drafter, load_head
+from rdk_cuda.integrations.huggingface.saved_drafter import (
+    drafting_model,
+    load_drafter,
+    load_pruned,
+)
 from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
 from .calibrating import command, digests, write_texts
@@ -62,11 +66,9 @@ def settings_of(directory: Path) -> dict[str, Any]:
 def test_the_directory_is_whole_and_nothing_is_left_beside_it(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["out", "text"]
     assert sorted(path.name for path in (folder / "out").iterdir()) == [
-        "affinity.safetensors",
         "calibration.json",
         "drafter",
-        "head.safetensors",
-        "successors.safetensors",
+        "pruned_drafter.safetensors",
     ]
 
 
@@ -77,14 +79,12 @@ def test_files_follow_the_umask(folder: Path) -> None:
         for path in (folder / "out").rglob("*")
         if path.is_file()
     }
-    assert len(modes) >= 8
+    assert len(modes) >= 6
     assert set(modes.values()) == {0o640}, modes
 
 
-def test_dynamic_tokens_come_back_from_settings_and_table(folder: Path, tiny: Models) -> None:
-    drafter, settings = load_head(folder / "out")
-    sizes = {"width": 12, "recent": 12, "window": 16}
-    assert settings["dynamic_tokens"] == {**sizes, "successors": True}
+def test_dynamic_tokens_come_back_with_their_table(folder: Path, tiny: Models) -> None:
+    drafter, _ = load_pruned(folder / "out")
     assert drafter.dynamic_tokens is not None
     pruned = drafter.vocabulary.pruned.tolist()
     named = drafter.dynamic_tokens([[*pruned[:20], 5]])[0].tolist()
@@ -116,7 +116,7 @@ def test_greedy_decoding_with_it_is_the_targets_own(folder: Path, tiny: Models) 
 def test_special_tokens_and_bytes_are_always_kept(folder: Path, tiny: Models) -> None:
     always = indispensable_tokens(tiny.tokenizer)
     assert always.numel() == 257
-    drafter, _ = load_head(folder / "out")
+    drafter, _ = load_pruned(folder / "out")
     assert drafter.vocabulary.draft_size == 300
     assert bool(torch.isin(always, drafter.vocabulary.kept).all())
 
@@ -158,8 +158,8 @@ def test_the_same_command_gives_the_same_files_to_the_bit(
     # The control: another seed samples and clusters differently.
     argv = command(directories, texts(folder), tmp_path / "other", "--seed", 1)
     assert main(argv) == 0
-    different = digests(tmp_path / "other")
-    assert different["affinity.safetensors"] != digests(folder / "out")["affinity.safetensors"]
+    file = "pruned_drafter.safetensors"
+    assert digests(tmp_path / "other")[file] != digests(folder / "out")[file]
 
 
 def test_what_is_held_out_is_not_calibrated_on(
@@ -221,9 +221,9 @@ def test_tokens_can_be_kept_by_other_scores(
 ) -> None:
     argv = command(directories, texts(folder), tmp_path / "out", "--keep-by", score)
     assert main(argv) == 0
-    drafter, settings = load_head(tmp_path / "out")
+    drafter, settings = load_pruned(tmp_path / "out")
     assert settings["keep_by"] == score
-    plain, _ = load_head(folder / "out")
+    plain, _ = load_pruned(folder / "out")
     assert drafter.vocabulary.draft_size == 300
     assert drafter.vocabulary != plain.vocabulary
     if score == "frequency":
@@ -245,7 +245,7 @@ def test_tokens_can_be_named_and_indispensable_ones_join_them(
         torch.save([399, 300, 7], file)
     argv = command(directories, texts(folder), tmp_path / "out", "--kept", file)
     assert main(argv) == 0
-    drafter, _ = load_head(tmp_path / "out")
+    drafter, _ = load_pruned(tmp_path / "out")
     always = set(indispensable_tokens(tiny.tokenizer).tolist())
     assert set(drafter.vocabulary.kept.tolist()) == always | {399, 300, 7}
     assert drafter.vocabulary.draft_ids[:3].tolist() == [399, 300, 7]
@@ -254,9 +254,9 @@ def test_tokens_can_be_named_and_indispensable_ones_join_them(
 def test_all_tokens_can_be_kept(folder: Path, directories: Pair, tmp_path: Path) -> None:
     argv = command(directories, texts(folder), tmp_path / "out", "--keep", 1)
     assert main(argv) == 0
-    drafter, settings = load_head(tmp_path / "out")
+    drafter, _ = load_pruned(tmp_path / "out")
     assert drafter.affinity.draft_size == 400
-    assert settings["dynamic_tokens"] is None
+    assert drafter.dynamic_tokens is None
     load_drafter(tmp_path / "out")
 
 
@@ -274,9 +274,10 @@ def test_more_of_everything_than_there_is_means_all_of_it(
 ) -> None:
     many = ("--virtual", 10**12, "--dynamic", 10**12, "--positions", 10**12)
     assert main(command(directories, texts(folder), tmp_path / "out", *many)) == 0
-    _, drafter, settings = load_drafter(tmp_path / "out")
+    _, drafter, _ = load_drafter(tmp_path / "out")
     assert drafter.affinity.draft_size == 300 + 100
-    assert settings["dynamic_tokens"]["width"] == 400
+    assert drafter.dynamic_tokens is not None
+    assert drafter.dynamic_tokens([[5]]).shape == (1, 400)
 
 
 def test_an_earlier_calibration_is_replaced_if_asked(

@@ -73,7 +73,7 @@ def test_the_small_head_has_rows_of_the_full_one_in_its_dtype(
 ) -> None:
     dtype, folder = calibrated
     full = load_file(folder / "drafter" / MODEL)["lm_head.weight"]
-    head = load_file(folder / "out" / "head.safetensors")
+    head = load_file(folder / "out" / "pruned_drafter.safetensors")
     assert head["weight"].dtype == dtype
     kept = head["kept"].long()
     assert torch.equal(head["weight"][: len(kept)], full[kept])

@@ -173,7 +173,7 @@ def _interrupted_while_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rdk_cuda.integrations.huggingface.saved_drafter._write_head", interrupted)
+    monkeypatch.setattr("rdk_cuda.calibration.drafter.PrunedDrafter.save", interrupted)
 
 
 @pytest.mark.usefixtures("_interrupted_while_writing")

@@ -154,7 +154,7 @@ def test_an_interruption_between_two_of_them_leaves_no_directory(
     directories: Pair, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    write = "rdk_cuda.integrations.huggingface.saved_drafter._write_head"
+    write = "rdk_cuda.calibration.drafter.PrunedDrafter.save"
 
     def interrupted(*arguments: object) -> None:
         written.append(arguments)

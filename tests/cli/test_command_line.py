@@ -50,17 +50,17 @@ def without_settings(saved: Path) -> None:
     (saved / "calibration.json").unlink()
 
 
-def without_affinity(saved: Path) -> None:
-    (saved / "affinity.safetensors").unlink()
+def without_the_pruned_drafter(saved: Path) -> None:
+    (saved / "pruned_drafter.safetensors").unlink()
 
 
 def of_another_format(saved: Path) -> None:
     (saved / "calibration.json").write_text('{"format": "other"}')
 
 
-def with_a_cut_head(saved: Path) -> None:
-    head = saved / "head.safetensors"
-    head.write_bytes(head.read_bytes()[:-10])
+def with_a_cut_file(saved: Path) -> None:
+    file = saved / "pruned_drafter.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,14 @@ def calibrated(
 
 
 @pytest.mark.parametrize(
-    "spoil", [shutil.rmtree, without_settings, without_affinity, of_another_format, with_a_cut_head]
+    "spoil",
+    [
+        shutil.rmtree,
+        without_settings,
+        without_the_pruned_drafter,
+        of_another_format,
+        with_a_cut_file,
+    ],
 )
 def test_what_is_no_saved_drafter_is_refused_in_words_of_the_command_line(
     calibrated: Path,

@@ -419,8 +419,7 @@ def truncate(directory: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "head.safetensors",
-        "affinity.safetensors",
+        "pruned_drafter.safetensors",
         "calibration.json",
         "drafter/model.safetensors",
         "drafter/config.json",
@@ -434,20 +433,6 @@ def test_a_directory_that_is_not_whole_is_refused(
 ) -> None:
     spoil(spoiled / "saved", name)
     assert f"{spoiled / 'saved'}" in refused()
-
-
-def test_a_damaged_table_of_successors_is_refused(
-    refused: Callable[..., str], spoiled: Path
-) -> None:
-    truncate(spoiled / "saved", "successors.safetensors")
-    assert "successors.safetensors is not a complete safetensors file" in refused()
-
-
-def test_a_table_of_successors_that_was_lost_is_noticed(
-    refused: Callable[..., str], spoiled: Path
-) -> None:
-    remove(spoiled / "saved", "successors.safetensors")
-    assert "needs the file successors.safetensors" in refused()
 
 
 def test_no_drafter_at_all_is_refused(refused: Callable[..., str], spoiled: Path) -> None:
@@ -508,11 +493,3 @@ def test_a_temperature_that_was_altered_is_refused(
 ) -> None:
     altered(spoiled / "saved", lambda settings: settings.update(temperature=value))
     assert f"calibration.json: temperature is {value!r}; needs a number" in refused()
-
-
-@pytest.mark.parametrize("value", ["many", 3, {"width": -1}, {"height": 3}, []])
-def test_settings_of_dynamic_tokens_that_were_altered_are_refused(
-    refused: Callable[..., str], spoiled: Path, value: object
-) -> None:
-    altered(spoiled / "saved", lambda settings: settings.update(dynamic_tokens=value))
-    assert "dynamic_tokens is " in refused()

@@ -12,6 +12,7 @@ import torch
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.__main__ import main
 from rdk_cuda.affinity.facts import Facts
+from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.cli import arguments
 
 pytest.importorskip("rich")
@@ -260,13 +261,8 @@ def test_text_of_several_tokens_is_taken_apart(
 def test_a_calibrated_drafter_knows_its_tokenizer_and_its_kept_tokens(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    pytest.importorskip("safetensors")
-    from safetensors.torch import save_file
-
-    metadata = {"format": "rdk_cuda.head", "format_version": "1", "target_size": "8"}
-    head = {"weight": torch.ones(5, 4), "kept": VOCABULARY.draft_ids}
-    save_file(head, tmp_path / "head.safetensors", metadata)
-    small().save(tmp_path / "affinity.safetensors")
+    file = tmp_path / "pruned_drafter.safetensors"
+    PrunedDrafter(VOCABULARY, small(), torch.ones(5, 4)).save(file)
     (tmp_path / "calibration.json").write_text(
         '{"format": "rdk_cuda.drafter", "format_version": "1", "settings": {}}'
     )
@@ -279,8 +275,8 @@ def test_a_calibrated_drafter_knows_its_tokenizer_and_its_kept_tokens(
     assert "Kept: drafter token 1 is its own" in answer
     assert "Of its mass 75 % stays on it. It reaches 2 target tokens:" in answer
     assert "Pruned: no drafter token is its own." in told(capsys, tmp_path, "--token", 6)
-    (tmp_path / "head.safetensors").unlink()
-    assert f"{tmp_path} has no head.safetensors" in refusal(capsys, tmp_path)
+    file.unlink()
+    assert f"{tmp_path} has no {file.name}" in refusal(capsys, tmp_path)
 
 
 # Bad input.

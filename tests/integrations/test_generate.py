@@ -393,9 +393,8 @@ def test_a_drafter_saved_by_calibration_is_loaded_with_all_that_belongs_to_it(
     bound = pruned()
     assert isinstance(bound.drafter, HuggingFaceModel)
     assert bound.affinity is not None
-    part = PrunedDrafter(VOCABULARY, bound.affinity, *bound.drafter._head)
-    settings = {"dynamic_tokens": {"width": 8, "recent": 8, "window": 20}}
-    save_drafter(tmp_path / "saved", drafter(), tokenizer, part, settings)
+    part = PrunedDrafter(VOCABULARY, bound.affinity, *bound.drafter._head, bound.dynamic_tokens)
+    save_drafter(tmp_path / "saved", drafter(), tokenizer, part, {})
     loaded = Generate.from_directory(tmp_path / "saved", draft_length=4)
     arguments = {**padded(4, 17), "max_new_tokens": NEW}
     for sampled in (False, True):

@@ -1,5 +1,13 @@
 """Hugging Face models in the decoder, the decoder in `model.generate`, and saved drafters."""
 
+try:
+    import transformers  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "rdk_cuda.integrations.huggingface needs transformers: in the source folder, "
+        "pip install --no-build-isolation '.[demo]'"
+    ) from error
+
 from .generate import Generate
 from .model import HuggingFaceModel
 from .pruned_model import apply_head
