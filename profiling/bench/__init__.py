@@ -1,1 +1,1 @@
-"""`python -m profiling.bench`: times the operators. `roofline` and `regression` read results."""
+"""`python -m profiling.bench`: times the operators; `regression` compares two runs."""

@@ -138,8 +138,8 @@ class Bench:
         """Bytes with the rows that are visited, and with all; those that the floor is made of."""
         case, affinity = workload.case, workload.affinity
         nnz, rank = (affinity.nnz, affinity.rank) if affinity else (0, 0)
-        everything = traffic(case, nnz, rank).total
-        visited = [traffic(case, nnz, rank, each).total for each in workload.accepted]
+        everything = traffic(case, nnz, rank)
+        visited = [traffic(case, nnz, rank, each) for each in workload.accepted]
         rows = [visited_rows(case, each) for each in workload.accepted]
         by_set = [everything] * workload.sets if self._reads_all_rows(case) else visited
         return {

@@ -7,32 +7,14 @@ spread, S, priors) counts once for a call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .cases import PAIR, Case
 
 FLOAT, INT, LONG = 4, 4, 8
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes read and bytes written."""
-
-    read: int
-    written: int
-
-    @property
-    def total(self) -> int:
-        """Both."""
-        return self.read + self.written
-
-    def __add__(self, other: Traffic) -> Traffic:
-        """One after the other."""
-        return Traffic(self.read + other.read, self.written + other.written)
-
-
-def traffic(case: Case, nnz: int, rank: int, accepted: Sequence[int] | None = None) -> Traffic:
-    """Of one call.
+def traffic(case: Case, nnz: int, rank: int, accepted: Sequence[int] | None = None) -> int:
+    """Bytes that one call reads and writes.
 
     Args:
         nnz, rank: of the case's affinity.
@@ -47,11 +29,8 @@ def traffic(case: Case, nnz: int, rank: int, accepted: Sequence[int] | None = No
         return _redistribute(case, item, nnz, rank)
     if case.operator == "gather_logits":
         return _gather_logits(case, item)
-    verified = _verify(case, item, nnz, rank, accepted)
-    if case.operator == PAIR:
-        for _ in range(case.draft_length):
-            verified += _draft(case, item, rank)
-    return verified
+    drafts = case.draft_length if case.operator == PAIR else 0
+    return drafts * _draft(case, item, rank) + _verify(case, item, nnz, rank, accepted)
 
 
 def visited_rows(case: Case, accepted: Sequence[int] | None) -> int:
@@ -66,31 +45,25 @@ def _shared(case: Case, rank: int) -> int:
     return case.draft_size * FLOAT * (1 + rank)
 
 
-def _draft(case: Case, item: int, rank: int) -> Traffic:
+def _draft(case: Case, item: int, rank: int) -> int:
     row = case.draft_size * item + FLOAT + 2 * LONG  # temperature, step key, position
-    return Traffic(
-        _shared(case, rank) + case.batch * row,
-        case.batch * (LONG + FLOAT * (2 + rank)),  # token, stats
-    )
+    written = LONG + FLOAT * (2 + rank)  # token, stats
+    return _shared(case, rank) + case.batch * (row + written)
 
 
-def _redistribute(case: Case, item: int, nnz: int, rank: int) -> Traffic:
+def _redistribute(case: Case, item: int, nnz: int, rank: int) -> int:
     matrix = INT * (case.target_size + 1) + nnz * (INT + FLOAT)
     prior = rank * case.target_size * FLOAT
-    return Traffic(
-        _shared(case, rank) + matrix + prior + case.batch * (case.draft_size * item + FLOAT),
-        case.batch * case.target_size * FLOAT,
-    )
+    row = case.draft_size * item + FLOAT + case.target_size * FLOAT  # temperature, q
+    return _shared(case, rank) + matrix + prior + case.batch * row
 
 
-def _gather_logits(case: Case, item: int) -> Traffic:
-    rows = case.batch * case.columns
-    return Traffic(
-        rows * (case.hidden_size * item + INT) + case.batch * case.hidden_size * item, rows * item
-    )
+def _gather_logits(case: Case, item: int) -> int:
+    gathered = case.columns * (case.hidden_size * item + INT + item)  # row, token, logit
+    return case.batch * (gathered + case.hidden_size * item)
 
 
-def _verify(case: Case, item: int, nnz: int, rank: int, accepted: Sequence[int] | None) -> Traffic:
+def _verify(case: Case, item: int, nnz: int, rank: int, accepted: Sequence[int] | None) -> int:
     """Target rows, and q at the drafted tokens that are judged."""
     length = case.draft_length
     judged = [length] * case.batch if accepted is None else [min(a + 1, length) for a in accepted]
@@ -102,4 +75,4 @@ def _verify(case: Case, item: int, nnz: int, rank: int, accepted: Sequence[int] 
     read += case.batch * (2 * FLOAT + 2 * LONG + INT)  # temperatures, step key, position, offset
     if not case.stats:
         read += sum(judged) * (case.draft_size * item - stats) + _shared(case, rank)
-    return Traffic(read, case.batch * ((length + 1) * LONG + INT))
+    return read + case.batch * ((length + 1) * LONG + INT)  # tokens, number of accepted ones

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda import _ops as operators
 
 from . import eager
 from .cases import PAIR, Case
 
+operators = torch.ops.rdk
 VIRTUAL = 64  # virtual tokens, of the V_d
 # Standard deviation of the noise between drafter and target: p ~ q exp(noise) overlaps with q by
 # about 2 Phi(-noise / 2), that is 92 % and 13 %.

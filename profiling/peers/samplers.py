@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity
-from rdk_cuda import _ops as operators
 
 from ..bench import eager
 from ..bench.workloads import verify_layout
 
+operators = torch.ops.rdk
 OURS = "ours"
 SPECULATIVE, TARGET_ONLY = "min(p, q)", "p q"
 

@@ -11,10 +11,9 @@ from profiling.bench.measure import in_microseconds
 
 
 def made_row(case: str = "draft virtual Vt=1000 Vd=100 B=8 float32", **values: Any) -> dict:
-    """A row of a processor whose floor is 50 of 100 microseconds."""
+    """What regression reads of a row of a processor."""
     about = {
         "case": case,
-        "operator": case.split()[0],
         "dtype": "float32",
         "device": "cpu",
         "device_name": "a processor",
@@ -25,17 +24,10 @@ def made_row(case: str = "draft virtual Vt=1000 Vd=100 B=8 float32", **values: A
         "dirty": False,
         "run": "2026-01-02T03:04:05Z",
         "date": "2026-01-02T03:04:06Z",
-        "command": "python -m profiling.bench --device cpu",
-        "bytes": 1e6,
-        "bandwidth": "read",
-        "bandwidth_gb_s": 20.0,
-        "floor_us": 50.0,
         "median_us": 100.0,
         "p10_us": 95.0,
         "p90_us": 105.0,
         "rounds": 20,
-        "share_of_floor": 0.5,
-        "peers": {},
     }
     return {**about, **values}
 

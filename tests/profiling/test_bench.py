@@ -11,11 +11,7 @@ import torch
 from profiling.bench import __main__ as bench
 from profiling.bench import growth, measure
 from profiling.bench.cases import PAIR, Case
-from profiling.bench.roofline import figure_of
-from profiling.bench.roofline import main as roofline
 from profiling.results import NEEDED
-
-from .bench_rows import made_row, write_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -105,7 +101,9 @@ def test_exponents_of_exact_powers_are_found() -> None:
     def row(case: Case) -> dict:
         """As if an operator took V_t sqrt(K) microseconds, on a floor that is linear in both."""
         time = case.target_size * case.draft_length**0.5
-        return made_row(sampler="", median_us=time, floor_us=case.target_size * case.draft_length)
+        return made_row(
+            sampler="", command="", median_us=time, floor_us=case.target_size * case.draft_length
+        )
 
     cases = list(growth.growth_cases(["verify"], "float32", "virtual", growth.SIZES))
     fits = [growth.measure_growth(operator, axis, along, row) for operator, axis, along in cases]
@@ -118,16 +116,3 @@ def test_exponents_of_exact_powers_are_found() -> None:
         assert [getattr(case, axis) for case in along] == list(growth.SIZES[axis])
         for name in growth.SIZES.keys() - {axis}:
             assert len({getattr(case, name) for case in along}) == 1
-
-
-def test_the_roofline_draws_points_above_the_line_by_the_share_they_miss(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    (panel,) = figure_of([made_row()]).axes
-    floor, *_, points = panel.get_lines()
-    (size,), (time,) = points.get_data()
-    xs, ys = floor.get_data()
-    assert ys[0] / xs[0] == pytest.approx(0.5 * time / size)
-    assert points.get_color() == growth.COLOURS["draft"]
-    file = write_rows(tmp_path / "rows.json", [made_row(), made_row("verify float32")])
-    assert roofline([str(file)]) == 0
-    assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")

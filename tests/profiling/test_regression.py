@@ -123,7 +123,7 @@ def test_files_that_cannot_be_compared_are_refused_in_a_sentence(
     for files, message in (
         ((good, other), "have no row in common"),
         ((good, tmp_path / "missing.json"), "is no result file"),
-        ((broken, good), "row 0 lacks operator, dtype"),
+        ((broken, good), "row 0 lacks median_us, p10_us"),
     ):
         assert main([str(file) for file in files]) == 2
         (line,) = capsys.readouterr().err.splitlines()
