@@ -182,9 +182,9 @@ def test_no_query_is_masked_altogether() -> None:
     wrapped.feed([[1, 2, 3, 4], [5], [6, 7]], [1, 1, 1])
     wrapped.rollback([4, 1, 0])
     real = torch.tensor([[True, True], [False, True], [False, False]])
-    mask = wrapped._attention_masks(real, torch.tensor([[4, 5], [1, 1], [0, 0]]))
+    _, mask = wrapped._cache.append(real)
     assert isinstance(mask, Tensor)
-    assert mask.shape == (3, 1, 2, wrapped._cache._alive.shape[1] + 2)
+    assert mask.shape == (3, 1, 2, wrapped._cache._alive.shape[1])
     assert (mask == 0).any(-1).all()
     assert int((mask[2] == 0).sum()) == 2
 
