@@ -96,7 +96,7 @@ def ours(affinity: Affinity) -> Sampler:
         tokens, stats, draft_logits, seeds, positions = kept
         batch, length = tokens.shape
         rows, offsets = verify_layout(batch, length, tokens.device)
-        return operators.verify(
+        decided: Decided = operators.verify(
             step.target_logits.flatten(0, 1),
             draft_logits.flatten(0, 1),
             stats,
@@ -110,6 +110,7 @@ def ours(affinity: Affinity) -> Sampler:
             *affinity.by_target,
             length,
         )
+        return decided
 
     return Sampler(draft, verify)
 

@@ -100,10 +100,9 @@ def test_growth_is_fitted_and_drawn(
 def test_exponents_of_exact_powers_are_found() -> None:
     def row(case: Case) -> dict:
         """As if an operator took V_t sqrt(K) microseconds, on a floor that is linear in both."""
-        time = case.target_size * case.draft_length**0.5
-        return made_row(
-            sampler="", command="", median_us=time, floor_us=case.target_size * case.draft_length
-        )
+        length = case.draft_length
+        times = {"median_us": case.target_size * length**0.5, "floor_us": case.target_size * length}
+        return {**dict.fromkeys(growth.KEPT), **times}
 
     cases = list(growth.growth_cases(["verify"], "float32", "virtual", growth.SIZES))
     fits = [growth.measure_growth(operator, axis, along, row) for operator, axis, along in cases]
