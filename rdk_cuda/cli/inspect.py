@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdk_cuda import Affinity, AffinityError, Vocabulary
-from rdk_cuda.calibration.drafter import SavedDrafterError
-from rdk_cuda.cli.arguments import refuse_missing
-from rdk_cuda.cli.errors import InputError
+
+from ..calibration.drafter import SavedDrafterError
+from .arguments import refuse_missing
+from .errors import InputError
 
 if TYPE_CHECKING:
     from .affinity_report import TokenNames
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Says what an affinity does: how its drafter tokens spread over the target's and, for a token,
 whether it is kept, where its mass goes, and which virtual token or prior drafts it. Reads an
-affinity file, or the directory of a calibrated drafter, whose tokenizer is then known."""
+affinity file, or the directory of a calibrated drafter, which also has the tokenizer."""
 
 
 def add_command(commands: Any) -> None:
@@ -47,11 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.file
     if not path.exists():
         raise InputError(f"{path}: no such file; needs an affinity file or a calibrated drafter")
-    affinity, vocabulary = read(path)
     directory = arguments.tokenizer or (path / "drafter" if path.is_dir() else None)
-    needed = ("rich",) if directory is None else ("rich", "tokenizers", "transformers")
-    refuse_missing(needed)
+    refuse_missing(("rich",) if directory is None else ("rich", "tokenizers", "transformers"))
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from . import affinity_report
+
+    affinity, vocabulary = read(path)
 
     names = affinity_report.TokenNames(load_tokenizer(directory, affinity.target_size))
     asked = [(given, ids_of(given, names, affinity.target_size)) for given in arguments.token]
@@ -63,26 +65,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read(path: Path) -> tuple[Affinity, Vocabulary | None]:
     """The affinity and, in a calibrated drafter's directory, the kept tokens."""
-    try:
-        if not path.is_dir():
+    if not path.is_dir():
+        try:
             return Affinity.load(path), None
-        from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
+        except AffinityError as error:
+            raise InputError(str(error)) from error
+    from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 
+    try:
         drafter, _ = load_pruned(path)
-        return drafter.affinity, drafter.vocabulary
-    except AffinityError as error:
-        raise InputError(str(error)) from error
-    except OSError as error:
-        raise InputError(f"{error.filename or path}: {error.strerror or error}") from error
     except SavedDrafterError as error:
         raise InputError(error.reason) from error
+    return drafter.affinity, drafter.vocabulary
 
 
 def load_tokenizer(directory: Path | None, target_size: int) -> Any:
     """The tokenizer, if there is a directory for one and it fits the target."""
     if directory is None:
         return None
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from .models import load_tokenizer as load
 
     tokenizer = load("--tokenizer", directory)

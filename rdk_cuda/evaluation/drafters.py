@@ -1,4 +1,4 @@
-"""Methods on held-out text, as the rows that `evaluation_files` writes."""
+"""Methods on held-out text, as the rows of an evaluation."""
 
 from __future__ import annotations
 

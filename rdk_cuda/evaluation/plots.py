@@ -1,4 +1,4 @@
-"""Pictures of an evaluation; their data is what `evaluation_files` writes beside them.
+"""Pictures of an evaluation; their data is in the JSON and CSV files next to them.
 
 Colours are those of Okabe and Ito, which people who see few colours can tell apart; methods of one
 family share a colour and differ in their marks.

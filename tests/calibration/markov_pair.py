@@ -89,10 +89,14 @@ def windows(documents: Sequence[Sequence[int]]) -> list[Window]:
     return [Window(place, list(ids)) for place, ids in enumerate(documents)]
 
 
-def material(pair: MarkovPair, documents: Sequence[Sequence[int]] | None = None) -> Material:
+def material(
+    pair: MarkovPair,
+    documents: Sequence[Sequence[int]] | None = None,
+    temperatures: Sequence[float] = TEMPERATURES,
+) -> Material:
     """All positions of a text, all targets of each, and what follows what."""
     documents = pair.documents() if documents is None else documents
     recording = record(
-        pair.read, windows(documents), temperatures=TEMPERATURES, memory=1 << 26, context=64
+        pair.read, windows(documents), temperatures=temperatures, memory=1 << 26, context=64
     )
     return Material(recording, pair.full_head, successor_counts(documents, recording))

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from rdk_cuda.__main__ import main
+from rdk_cuda.calibration import Read, Reading
+from rdk_cuda.cli import recorded_text
+
+Pair = tuple[Path, Path]
 
 WORDS = ("def", "class", "return", "import", "self", "value", "for", "in", "range", "if", "print")
 SMALL = (
@@ -27,12 +34,16 @@ def write_texts(folder: Path, count: int = 5, words: int = 150) -> list[Path]:
     return files
 
 
-def command(
-    models: tuple[Path, Path], text: list[Path], output: Path, *options: object
-) -> list[str]:
-    """What stands behind `python -m rdk_cuda`."""
+def command(models: Pair, text: list[Path], output: Path, *options: object) -> list[str]:
+    """What follows `python -m rdk_cuda`."""
     chosen = ("--target", models[0], "--drafter", models[1], "--text", *text, "--out", output)
     return ["calibrate", *map(str, (*chosen, *SMALL, *options))]
+
+
+def settings_of(directory: Path) -> dict[str, Any]:
+    """What `calibration.json` says."""
+    settings: dict[str, Any] = json.loads((directory / "calibration.json").read_text())["settings"]
+    return settings
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -42,6 +53,32 @@ def digests(directory: Path) -> dict[str, str]:
         for file in sorted(directory.rglob("*"))
         if file.is_file()
     }
+
+
+def sources(files: list[Path]) -> list[dict[str, str]]:
+    """How results name the files that were read."""
+    return [
+        {"name": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+        for file in files
+    ]
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many windows each reading of the calibration text has; the list grows."""
+    counted: list[int] = []
+    read_models = recorded_text.read_models
+
+    def counting(target: Any, drafter: Any) -> Read:
+        read = read_models(target, drafter)
+
+        def count(ids: torch.Tensor) -> Reading:
+            counted.append(len(ids))
+            return read(ids)
+
+        return count
+
+    monkeypatch.setattr(recorded_text, "read_models", counting)
+    return counted
 
 
 def refusal(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:

@@ -13,8 +13,6 @@ import pytest
 import torch
 
 pytest.importorskip("transformers")
-pytest.importorskip("sklearn")
-pytest.importorskip("rich")
 
 from safetensors.torch import load_file, save_file
 
@@ -24,20 +22,9 @@ from rdk_cuda.calibration.recording.reading import Read
 from rdk_cuda.cli import calibration, recorded_text
 from rdk_cuda.evaluation import drafters as evaluation
 
-from .calibrating import (
-    command,
-    digests,
-    refusal,
-    write_texts,
-)
+from .calibrating import Pair, command, digests, refusal, write_texts
 
-Pair = tuple[Path, Path]
 Refused = Callable[..., str]
-
-
-@pytest.fixture(autouse=True)
-def _in_one_thread(one_thread: None) -> None:
-    """The models are tiny."""
 
 
 @pytest.fixture
@@ -65,32 +52,21 @@ def refused(
     ("options", "message"),
     [
         (["--keep", "0"], "--keep: got '0'; needs a share above 0 and at most 1"),
-        (["--keep", "nan"], "--keep: got 'nan'; needs"),
         (["--keep", "0.5"], "--keep 0.5 is 200 tokens, fewer than the 257 special tokens and"),
         (["--keep-by", "luck"], "--keep-by: invalid choice: 'luck'"),
         (["--temperature", "0"], "--temperature: got '0'; needs a number above 0"),
         (["--temperature", "1e-40"], "overflow float32; needs a higher temperature"),
         (["--virtual", "0"], "--virtual: got '0'; needs a whole number, at least 1"),
         (["--memory", "inf"], "--memory: got 'inf'; needs GiB, above 0"),
-        (["--memory", "1e300"], "--memory: got '1e300'; needs GiB, above 0"),
         (["--memory", "0.0001"], "memory is 107,374 bytes; needs 1"),
-        (["--window", "1000000000000"], "memory is 2,147,483,648 bytes; needs 1"),
-        (["--device", "abacus"], "--device abacus: "),
+        (["--device", "abacus"], "; needs cpu or cuda"),
         (["--device", "meta"], "--device meta: "),
         (["--draft-length", "400"], "tokens; needs at least 402 with --draft-length 400"),
-        (["--draft-length", "511"], "--draft-length 511"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )
 def test_options_out_of_range_are_named(refused: Refused, options: list[str], message: str) -> None:
     assert message in refused(*options)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there_is_named(refused: Refused) -> None:
-    answer = refused("--device", "cuda")
-    assert "--device cuda: " in answer
-    assert "needs cpu or cuda" in answer
 
 
 # The text.
@@ -107,10 +83,8 @@ def test_unreadable_text_is_named(refused: Refused, files: list[Path], tmp_path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is empty; leave it out, or give some text"),
-        (b" \n\t ", "is empty; leave it out"),
+        (b" \n\t ", "is empty; leave it out, or give some text"),
         (b"value \xff", "byte 6 is not UTF-8; needs plain text in UTF-8"),
-        ("value".encode("utf-16"), "byte 0 is not UTF-8"),
     ],
 )
 def test_files_that_are_no_text_are_named(
@@ -125,8 +99,7 @@ def test_text_too_short_for_one_pass_is_refused(refused: Refused, files: list[Pa
     answer = refused("--held-out", files[0], text=files[1:])
     assert "--held-out: the longest document has" in answer
     assert "needs at least 6 with --draft-length 4" in answer
-    answer = refused("--held-out", files[1], text=[files[0]])
-    assert "--text: the longest document has" in answer
+    assert "--text: the longest doc" in refused("--held-out", files[1], text=[files[0]])
 
 
 def test_models_that_read_too_little_are_refused(refused: Refused, pair: Pair) -> None:
@@ -183,9 +156,10 @@ def test_a_head_of_another_shape_than_its_model_is_refused(refused: Refused, pai
     assert f"--drafter {pair[1]}: " in refused()
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=["nan", "inf"])
-@pytest.mark.parametrize("model", [0, 1], ids=["target", "drafter"])
-@pytest.mark.parametrize("weight", ["model.embed_tokens.weight", "lm_head.weight"])
+@pytest.mark.parametrize(
+    ("model", "weight", "value"),
+    [(0, "model.embed_tokens.weight", torch.nan), (1, "lm_head.weight", torch.inf)],
+)
 def test_weights_that_are_not_finite_are_named(
     refused: Refused, pair: Pair, model: int, weight: str, value: float
 ) -> None:
@@ -196,18 +170,11 @@ def test_weights_that_are_not_finite_are_named(
     assert f"{pair[model]}: {weight} has NaN or inf; needs finite weights" in refused()
 
 
-@pytest.mark.parametrize(
-    ("output", "message"),
-    [
-        ("target_logits", "target_logits has NaN; needs numbers or -inf"),
-        ("hidden", "hidden has NaN or inf; needs finite numbers"),
-    ],
-)
 def test_activations_that_overflow_are_refused(
-    refused: Refused, monkeypatch: pytest.MonkeyPatch, output: str, message: str
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorded_text, "read_models", reading_nan(output))
-    assert message in refused()
+    monkeypatch.setattr(recorded_text, "read_models", reading_nan("hidden"))
+    assert "hidden has NaN or inf; needs finite numbers" in refused()
 
 
 @pytest.mark.parametrize("output", ["target_logits", "hidden"])
@@ -298,11 +265,8 @@ def test_odd_names_of_outputs_are_refused(
     ("content", "message"),
     [
         (b"1\n400\n", "ids[1] is 400; needs a target id from 0 to 399"),
-        (b"1\n-1\n", "ids[1] is -1; needs a target id from 0 to 399"),
         (b"7\n8\n7\n", "both 7"),
         (b"1\nthe\n", "'the'; needs target ids, one a line"),
-        (b"99999999999999999999999\n", "is 99999999999999999999999; needs target ids"),
-        (b"", "needs one dimension with 1 to V_t = 400 entries"),
         (b"\xff", "codec can't decode"),
     ],
 )
@@ -310,15 +274,11 @@ def test_bad_ids_to_keep_are_named(
     refused: Refused, tmp_path: Path, content: bytes, message: str
 ) -> None:
     file = tmp_path / "kept.txt"
+    assert f"--kept {file}: No such file or directory; needs a readable" in refused("--kept", file)
     file.write_bytes(content)
     answer = refused("--kept", file)
     assert f"--kept {file}" in answer
     assert message in answer
-
-
-def test_a_missing_file_of_ids_is_named(refused: Refused, tmp_path: Path) -> None:
-    file = tmp_path / "missing"
-    assert f"--kept {file}: No such file or directory; needs a readable" in refused("--kept", file)
 
 
 # The machine.

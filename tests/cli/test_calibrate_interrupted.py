@@ -10,28 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-
-pytest.importorskip("transformers")
-pytest.importorskip("sklearn")
-pytest.importorskip("rich")
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.recording.reading import Read, Reading
-from rdk_cuda.cli import recorded_text
 from tests import interruptible
 
-from .calibrating import (
-    command,
-    digests,
-    refusal,
-    write_texts,
-)
+from .calibrating import Pair, command, count_reads, digests, refusal, write_texts
 
-Pair = tuple[Path, Path]
 MANY = ("--positions", 100000)  # all 16 windows, in 2 batches
 
 # As the command is, but its models and its methods take their time.
@@ -58,27 +44,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture(autouse=True)
-def _in_one_thread(one_thread: None) -> None:
-    """The models are tiny."""
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return write_texts(tmp_path_factory.mktemp("text"), count=20, words=100)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(
-    directories: Pair, files: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, str]:
-    """The digests of all files."""
-    output = tmp_path_factory.mktemp("uninterrupted") / "out"
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    assert main(command(directories, files, output, *MANY)) == 0
-    torch.set_num_threads(threads)
-    return digests(output)
 
 
 def start(argv: list[str]) -> subprocess.Popen[str]:
@@ -98,52 +66,7 @@ def killed_while_reading(argv: list[str], state: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many windows each reading of the calibration text has; the list grows."""
-    counted: list[int] = []
-    read_models = recorded_text.read_models
-
-    def counting(target: Any, drafter: Any) -> Read:
-        read = read_models(target, drafter)
-
-        def count(ids: torch.Tensor) -> Reading:
-            counted.append(len(ids))
-            return read(ids)
-
-        return count
-
-    monkeypatch.setattr(recorded_text, "read_models", counting)
-    return counted
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one(
-    directories: Pair,
-    files: list[Path],
-    uninterrupted: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    argv = command(directories, files, tmp_path / "out", *MANY)
-    killed_while_reading(argv, tmp_path / "out.recording.tmp")
-    assert [path.name for path in tmp_path.iterdir()] == ["out.recording.tmp"]
-    counted = count_reads(monkeypatch)
-    assert main(argv) == 0
-    assert counted[0] == 1  # one token, to learn the sizes
-    assert 0 < sum(counted[1:]) < 16
-    assert digests(tmp_path / "out") == uninterrupted
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_calibrating_is_one_line_and_what_was_read_is_kept(
-    directories: Pair,
-    files: list[Path],
-    uninterrupted: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    argv = command(directories, files, tmp_path / "out", *MANY)
+def interrupted_while_calibrating(argv: list[str]) -> None:
     process = start(argv)
     assert process.stderr is not None
     printed = ""
@@ -161,46 +84,59 @@ def test_ctrl_c_while_calibrating_is_one_line_and_what_was_read_is_kept(
     )
     assert end == "Interrupted."
     assert out == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["out.recording.tmp"]
+
+
+@pytest.mark.slow
+def test_a_killed_and_an_interrupted_run_go_on_and_end_as_an_uninterrupted_one(
+    directories: Pair, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counted = count_reads(monkeypatch)
-    assert main(argv) == 0
-    assert counted == [1]
-    assert digests(tmp_path / "out") == uninterrupted
+    (tmp_path / "uninterrupted").mkdir()
+    assert main(command(directories, files, tmp_path / "uninterrupted" / "out", *MANY)) == 0
+    every = sum(counted)
+    for name in ("killed", "interrupted"):
+        folder = tmp_path / name
+        folder.mkdir()
+        argv = command(directories, files, folder / "out", *MANY)
+        if name == "killed":
+            killed_while_reading(argv, folder / "out.recording.tmp")
+        else:
+            interrupted_while_calibrating(argv)
+        assert os.listdir(folder) == ["out.recording.tmp"]
+        counted.clear()
+        assert main(argv) == 0
+        assert counted[0] == 1  # one token, to learn the sizes
+        assert sum(counted) < every if name == "killed" else counted == [1]
+        assert digests(folder / "out") == digests(tmp_path / "uninterrupted" / "out")
+        assert os.listdir(folder) == ["out"]
 
 
-@pytest.fixture
-def _interrupted_while_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_arguments_only(
+    pair: Pair,
+    files: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is half written; other arguments are told what differs, and which file to delete."""
+
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rdk_cuda.calibration.drafter.PrunedDrafter.save", interrupted)
-
-
-@pytest.mark.usefixtures("_interrupted_while_writing")
-def test_ctrl_c_while_writing_leaves_nothing_half_written(
-    directories: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(command(directories, files, tmp_path / "out")) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "Interrupted."
-    assert [path.name for path in tmp_path.iterdir()] == ["out.recording.tmp"]
-
-
-@pytest.mark.usefixtures("_interrupted_while_writing")
-def test_other_arguments_are_told_from_those_of_the_state(
-    pair: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It says what differs, which file to delete, and leaves that as it was."""
     output, state = tmp_path / "out", tmp_path / "out.recording.tmp"
     argv = command(pair, files, output)
+    before = set(tmp_path.iterdir())
     assert main(argv) == 130
-    capsys.readouterr()
-    before = state.read_bytes()
+    assert capsys.readouterr().err.splitlines()[-1] == "Interrupted."
+    assert set(tmp_path.iterdir()) == before | {state}
+    content = state.read_bytes()
 
     def refused(argv: list[str]) -> str:
         answer = refusal(capsys, argv)
         assert f"{state}: " in answer
         assert "move or delete it to begin anew" in answer
-        assert state.read_bytes() == before
+        assert state.read_bytes() == content
         assert not output.exists()
         return answer
 
@@ -208,8 +144,6 @@ def test_other_arguments_are_told_from_those_of_the_state(
     assert "has the text at --temperature 1, not at 0.5; give some of these, or" in answer
     answer = refused([*argv, "--seed", "3"])
     assert "is of another run: --seed was 0 and is 3. Give the same to go on, or" in answer
-    assert "--window was 16 and is 17" in refused([*argv, "--window", "17"])
-    assert "the text (--text, --held-out, --pos" in refused(command(pair, files[1:], output))
     copy = shutil.copytree(pair[1], tmp_path / "copy")
     assert "the pair (--target, --drafter) was" in refused(command((pair[0], copy), files, output))
     os.utime(pair[1] / "model.safetensors")  # as if it had been trained on

@@ -1,22 +1,28 @@
-"""What `python -m rdk_cuda` says of itself, and that it speaks of options, not of functions."""
+"""What `python -m rdk_cuda` says of itself, what it imports, and that no model's own code runs."""
 
 from __future__ import annotations
 
+import ast
+import io
+import json
 import re
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("transformers")
-pytest.importorskip("rich")
+import torch
 
 from examples.demo.__main__ import main as demo
+from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.__main__ import main
 
-from .calibrating import command, refusal, write_texts
+from .calibrating import Pair, command, refusal
+from .conftest import Calibrated
 
+ROOT = Path(__file__).parents[2]
 COMMANDS = ("calibrate", "evaluate", "inspect")
 
 
@@ -26,6 +32,15 @@ def test_alone_it_lists_all_commands_with_a_line_each(capsys: pytest.CaptureFixt
     assert captured.out == ""
     for name in COMMANDS:
         assert re.search(rf"^ +{name}\s+\w+ \w+", captured.err, re.MULTILINE), captured.err
+
+
+def test_what_the_extras_install_is_not_imported_before_a_command_needs_it() -> None:
+    extras = ("transformers", "tokenizers", "sklearn", "matplotlib", "rich")
+    program = "import sys, rdk_cuda.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    imported = done.stdout.split()
+    assert "rdk_cuda.cli.inspect" in imported
+    assert not [name for name in extras if name in imported]
 
 
 def test_keep_is_described_in_the_same_words_by_every_command(
@@ -46,12 +61,7 @@ def test_keep_is_described_in_the_same_words_by_every_command(
     assert len(described) == 1
 
 
-def without_settings(saved: Path) -> None:
-    (saved / "calibration.json").unlink()
-
-
-def without_the_pruned_drafter(saved: Path) -> None:
-    (saved / "pruned_drafter.safetensors").unlink()
+# Errors speak of options, not of functions.
 
 
 def of_another_format(saved: Path) -> None:
@@ -63,37 +73,27 @@ def with_a_cut_file(saved: Path) -> None:
     file.write_bytes(file.read_bytes()[:-10])
 
 
-@pytest.fixture(scope="module")
-def calibrated(
-    one_thread: None, directories: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    folder = tmp_path_factory.mktemp("calibrated")
-    files = write_texts(folder / "text")
-    assert main(command(directories, files, folder / "saved")) == 0
-    return folder
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
         shutil.rmtree,
-        without_settings,
-        without_the_pruned_drafter,
+        lambda saved: (saved / "calibration.json").unlink(),
+        lambda saved: (saved / "pruned_drafter.safetensors").unlink(),
         of_another_format,
         with_a_cut_file,
     ],
 )
 def test_what_is_no_saved_drafter_is_refused_in_words_of_the_command_line(
-    calibrated: Path,
-    directories: tuple[Path, Path],
+    calibrated: Calibrated,
+    directories: Pair,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     spoil: Callable[[Path], object],
 ) -> None:
     saved = tmp_path / "saved"
-    shutil.copytree(calibrated / "saved", saved)
+    shutil.copytree(calibrated.saved, saved)
     spoil(saved)
-    text = ("--text", str(calibrated / "text" / "0.txt"), "--output", str(tmp_path / "output"))
+    text = ("--text", str(calibrated.text[0]), "--output", str(tmp_path / "output"))
     commands = [["evaluate", str(saved), "--target", str(directories[0]), *text]]
     if saved.exists():
         commands += [["inspect", str(saved)]]
@@ -105,14 +105,102 @@ def test_what_is_no_saved_drafter_is_refused_in_words_of_the_command_line(
 
 @pytest.mark.parametrize("options", [(), ("--overwrite",)])
 def test_an_output_that_cannot_be_replaced_is_refused_in_words_of_the_command_line(
-    calibrated: Path,
-    directories: tuple[Path, Path],
+    calibrated: Calibrated,
+    directories: Pair,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     options: tuple[str, ...],
 ) -> None:
     (tmp_path / "mine").touch()
-    text = sorted((calibrated / "text").iterdir())
-    answer = refusal(capsys, command(directories, text, tmp_path, *options))
+    answer = refusal(capsys, command(directories, calibrated.text, tmp_path, *options))
     assert f"--out {tmp_path}" in answer
     assert not re.search("load_drafter|save_drafter", answer), answer
+
+
+# A model's directory may bring code along. No command runs it, whatever is typed.
+
+
+def add_code(directory: Path, marker: Path) -> None:
+    """Classes of the directory's own, for which Transformers asks whether to run its code."""
+    code = f"open({str(marker)!r}, 'w').close()\nraise ImportError('ran')\n"
+    (directory / "own.py").write_text(code)
+    for name, classes in {
+        "config.json": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},
+        "tokenizer_config.json": {"AutoTokenizer": ["own.Tokenizer", None]},
+    }.items():
+        file = directory / name
+        if file.exists():
+            settings = json.loads(file.read_text())
+            changed = {"model_type": "own", "tokenizer_class": "Own", "auto_map": classes}
+            file.write_text(json.dumps({**settings, **changed}))
+
+
+@pytest.mark.parametrize(
+    ("name", "spoiled"),
+    [
+        ("calibrate", "target"),
+        ("calibrate", "drafter"),
+        ("evaluate", "target"),
+        ("evaluate", "saved/drafter"),
+        ("inspect", "target"),
+    ],
+)
+def test_no_command_runs_code_of_a_model(
+    pair: Pair,
+    calibrated: Calibrated,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    spoiled: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 99))
+    shutil.copytree(calibrated.saved, tmp_path / "saved")
+    Affinity.intersection(Vocabulary.most_likely(torch.ones(400), 9)).save(tmp_path / "affinity")
+    add_code(tmp_path / spoiled, tmp_path / "marker")
+    text = ["--text", *map(str, calibrated.text), "--output", str(tmp_path / "results")]
+    answer = refusal(
+        capsys,
+        {
+            "calibrate": command(pair, calibrated.text, tmp_path / "out"),
+            "evaluate": ["evaluate", str(tmp_path / "saved"), "--target", str(pair[0]), *text],
+            "inspect": ["inspect", str(tmp_path / "affinity"), "--tokenizer", str(pair[0])],
+        }[name],
+    )
+    assert str(tmp_path / spoiled) in answer
+    assert "code" in answer
+    assert not (tmp_path / "marker").exists()
+
+
+def trusting(source: str) -> Iterator[int]:
+    """Lines of calls that load something of Transformers without `trust_remote_code=False`."""
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "from_pretrained"
+            and not any(
+                keyword.arg == "trust_remote_code"
+                and isinstance(keyword.value, ast.Constant)
+                and keyword.value.value is False
+                for keyword in node.keywords
+            )
+        ):
+            yield node.lineno
+
+
+def test_everything_that_is_loaded_is_loaded_without_code_of_its_own() -> None:
+    files = [
+        file
+        for folder in ("profiling", "rdk_cuda")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+    ]
+    found = [
+        f"{file.relative_to(ROOT)}:{line}" for file in files for line in trusting(file.read_text())
+    ]
+    assert not found
+    assert sum(".from_pretrained(" in file.read_text() for file in files) >= 2
+    # The control: every other way to call it is found.
+    assert list(trusting("AutoModel.from_pretrained(x, trust_remote_code=False)")) == []
+    for options in ("", ", trust_remote_code=True", ", trust_remote_code=asked"):
+        assert list(trusting(f"AutoModel.from_pretrained(x{options})")) == [1]

@@ -16,7 +16,7 @@ from rdk_cuda.calibration import methods as names
 from rdk_cuda.evaluation.rows import Row
 from rdk_cuda.evaluation.table import ABOVE_FULL, show_notes, show_rows
 
-from .test_evaluation_files import row
+from .test_rows import row
 
 FACTS = {
     "accepted_length": 1.5,

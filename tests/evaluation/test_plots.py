@@ -14,7 +14,7 @@ from rdk_cuda.evaluation import plots
 from rdk_cuda.evaluation.rows import Row
 from rdk_cuda.files import write_figure
 
-from .test_evaluation_files import row
+from .test_rows import row
 
 
 def is_png(path: Path) -> bool:

@@ -27,8 +27,7 @@ from rdk_cuda.evaluation.acceptance import (
     measure_acceptance,
     recovered_share,
 )
-
-from .markov_pair import (
+from tests.calibration.markov_pair import (
     TEMPERATURES,
     MarkovPair,
     V,

@@ -1,0 +1,57 @@
+"""Whole runs of the commands are costly, so the tests share a few of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+pytest.importorskip("rich")
+
+from rdk_cuda.__main__ import main
+from rdk_cuda.evaluation import drafters as evaluation
+
+from .calibrating import Pair, command, write_texts
+
+
+@pytest.fixture(autouse=True)
+def _quick(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models are tiny, and their times do not matter."""
+    monkeypatch.setattr(evaluation, "TIMING_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Six files, not to be changed."""
+    return write_texts(tmp_path_factory.mktemp("texts") / "text", count=6)
+
+
+class Calibrated(NamedTuple):
+    """What was calibrated on the first four of the texts, with the last two held out."""
+
+    folder: Path
+    text: list[Path]
+    held_out: list[Path]
+
+    @property
+    def saved(self) -> Path:
+        return self.folder / "out"
+
+
+@pytest.fixture(scope="session")
+def calibrated(
+    directories: Pair, texts: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Calibrated:
+    """Not to be changed."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    held_out = ("--held-out", *texts[4:])
+    assert main(command(directories, texts[:4], folder / "out", *held_out)) == 0
+    torch.set_num_threads(threads)
+    return Calibrated(folder, texts[:4], texts[4:])
