@@ -13,7 +13,7 @@ import torch
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.integrations.huggingface.saved_drafter import load_head
+from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 
 from .calibrating import Pair, command, count_reads, digests, refusal, settings_of
 from .conftest import Calibrated
@@ -42,7 +42,7 @@ def test_each_combination_has_a_directory_of_its_own(several: Path, texts: list[
         settings = settings_of(several / "out" / name)
         assert name == f"keep-{settings['keep']}-temperature-{settings['temperature']:g}"
         assert [source["name"] for source in settings["held_out"]] == ["4.txt"]  # every fifth
-        drafter, _ = load_head(several / "out" / name)
+        drafter, _ = load_pruned(several / "out" / name)
         assert drafter.vocabulary.draft_size == round(400 * settings["keep"])
 
 

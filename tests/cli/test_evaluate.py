@@ -354,22 +354,12 @@ def test_options_out_of_range_are_named(
 def test_a_model_that_is_not_whole_is_refused(
     refused: Callable[..., str], spoiled: Path, name: str
 ) -> None:
-    """Whether it is cut short or missing; test_saved_drafter.py has the other files."""
+    """Whether it is cut short or missing; tests of saved drafters have the other files."""
     file = spoiled / name
     file.write_bytes(file.read_bytes()[:-8])
     assert str(spoiled) in refused()
     file.unlink()
     assert str(spoiled) in refused()
-
-
-def test_a_table_of_successors_that_was_damaged_or_lost_is_noticed(
-    refused: Callable[..., str], spoiled: Path
-) -> None:
-    file = spoiled / "successors.safetensors"
-    file.write_bytes(file.read_bytes()[:-8])
-    assert "successors.safetensors is not a complete safetensors file" in refused()
-    file.unlink()
-    assert "needs the file successors.safetensors" in refused()
 
 
 def test_a_target_of_another_vocabulary_is_refused(
@@ -423,11 +413,3 @@ def test_a_temperature_that_was_altered_is_refused(
 ) -> None:
     altered(spoiled, lambda settings: settings.update(temperature=value))
     assert f"calibration.json: temperature is {value!r}; needs a number" in refused()
-
-
-@pytest.mark.parametrize("value", [3, {"width": -1}, {"height": 3}])
-def test_settings_of_dynamic_tokens_that_were_altered_are_refused(
-    refused: Callable[..., str], spoiled: Path, value: object
-) -> None:
-    altered(spoiled, lambda settings: settings.update(dynamic_tokens=value))
-    assert "dynamic_tokens is " in refused()
