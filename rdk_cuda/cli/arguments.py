@@ -9,15 +9,14 @@ from typing import Any
 
 from .errors import InputError
 
+INSTALL = "in the source folder, pip install --no-build-isolation '.[{}]'"
+
 
 def refuse_missing(modules: Sequence[str]) -> None:
     """Name what is not installed, and the command that installs it."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        raise InputError(
-            f"needs {', '.join(missing)}: in the source folder, "
-            "pip install --no-build-isolation '.[demo]'"
-        )
+        raise InputError(f"needs {', '.join(missing)}: {INSTALL.format('demo')}")
 
 
 def prepare_output(directory: Path) -> None:

@@ -1,13 +1,15 @@
-"""Two causal language models and the tokenizer they share, from local directories."""
+"""Two causal language models and the tokenizer they share, from local files."""
 
 import io
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
@@ -19,9 +21,9 @@ from ..calibration.recording import Window
 from ..evaluation.drafters import evaluate_models
 from ..evaluation.rows import EvaluationError, Row
 from .errors import InputError
+from .model_files import ModelFiles, model_files
 
 SAMPLED = 64  # weights that a model is recognised by
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def quiet() -> None:
 
 
 def load_models(target: Path, drafter: Path, device: str = "cpu") -> Models:
-    """Load the models of two directories and move them to a device.
+    """Load two models, each from a directory or a GGUF file, and move them to a device.
 
     Raises:
         InputError: a directory is missing, holds no model or no tokenizer, or the two models do
@@ -99,19 +101,16 @@ def load_models(target: Path, drafter: Path, device: str = "cpu") -> Models:
 
 
 def load_model(option: str, directory: Path) -> Any:
-    """The causal language model in a directory; no network, no pickle, no code of its own."""
-    if not (directory / "config.json").is_file():
+    """The causal language model in a directory or a GGUF file, in float32.
+
+    No network, no pickle, no code of its own.
+    """
+    files = model_files(option, directory)
+    if files.gguf is None and not (directory / "config.json").is_file():
         reason = "no config.json there" if directory.is_dir() else "no such directory"
         raise InputError(f"{option} {directory}: {reason}; needs a local Hugging Face model")
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            directory,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
+        model, report = loaded(files)
     except Exception as error:  # whatever a library of hundreds of architectures may raise
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
     if report["missing_keys"]:
@@ -127,6 +126,31 @@ def load_model(option: str, directory: Path) -> Any:
     return model
 
 
+def loaded(files: ModelFiles) -> tuple[Any, dict[str, Any]]:
+    """The model, and which weights were missing."""
+    options: dict[str, Any] = {
+        "local_files_only": True,
+        "use_safetensors": True,
+        "dtype": torch.float32,
+        "output_loading_info": True,
+    }
+    if files.gguf is None:
+        return AutoModelForCausalLM.from_pretrained(
+            files.directory, trust_remote_code=False, **options
+        )
+    options["gguf_file"] = files.gguf
+    if hasattr(transformers, "GgufConfig"):
+        # Unpacked: to keep the weights packed, the library would fetch kernels.
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    with redirect_stderr(io.StringIO()):  # a bar that quiet() does not reach
+        model, report = AutoModelForCausalLM.from_pretrained(
+            files.directory, trust_remote_code=False, **options
+        )
+    if getattr(model, "hf_quantizer", None) is not None:
+        model.hf_quantizer.remove_quantization_config(model)  # it is a plain model now
+    return model, report
+
+
 def stored_dtype(directory: Path) -> torch.dtype:
     """The dtype of a model's files; float32 for more than one, and for all others than halves."""
     dtypes = set()
@@ -138,14 +162,18 @@ def stored_dtype(directory: Path) -> torch.dtype:
 
 
 def load_tokenizer(option: str, directory: Path) -> Any:
-    """The tokenizer in a directory."""
-    if not directory.is_dir():
+    """The tokenizer in a directory; that of a GGUF file, if none lies next to it."""
+    files = model_files(option, directory)
+    if not files.directory.is_dir() or (files.gguf is None and directory.is_file()):
         raise InputError(f"{option} {directory}: no such directory")
-    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+    if files.gguf is None and not files.has_tokenizer:
         raise InputError(f"{option} {directory}: holds no tokenizer, as tokenizer.json")
     try:
         return AutoTokenizer.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
+            files.directory,
+            gguf_file=files.tokenizer_gguf,
+            local_files_only=True,
+            trust_remote_code=False,
         )
     except Exception as error:
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
@@ -166,7 +194,8 @@ def refuse_different_vocabularies(
             f"the target's tokenizer has {max(tokenizer.get_vocab().values()) + 1} tokens, its "
             f"model predicts {sizes[0]}; needs a tokenizer that belongs to the model"
         )
-    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+    files = model_files("--drafter", directory)
+    if files.gguf is None and not files.has_tokenizer:
         return
     ours, theirs = tokenizer.get_vocab(), load_tokenizer("--drafter", directory).get_vocab()
     different = sorted(

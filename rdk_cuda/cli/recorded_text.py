@@ -16,6 +16,7 @@ from rdk_cuda.calibration.recording.state import OtherRecordingError, recorded_t
 from rdk_cuda.calibration.recording.windows import Window
 
 from .errors import InputError
+from .model_files import weight_files
 from .models import Models
 from .progress import Stages
 from .request import Request
@@ -157,7 +158,7 @@ def in_words(temperatures: Iterable[float]) -> str:
 
 
 def weights_of(directory: Path) -> str:
-    """Which weights are in a directory: enough to notice that a model was trained on."""
-    files = [file.stat() for file in sorted(directory.glob("*.safetensors"))]
+    """Which weights a model has: enough to notice that it was trained on."""
+    files = [file.stat() for file in weight_files(directory)]
     changed = max((file.st_mtime_ns for file in files), default=0)
     return f"{directory.resolve()} ({sum(file.st_size for file in files)} bytes of {changed})"

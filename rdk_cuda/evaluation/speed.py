@@ -363,8 +363,11 @@ def measure_model_times(
 
 def cached_pass(model: Any, context: Tensor) -> Callable[[int], None]:
     """The model's pass over so many tokens more, after which its cache is as before."""
+    from transformers import DynamicCache
+
     context = context.to(model.device).view(1, -1)
-    cache = model(input_ids=context, use_cache=True).past_key_values
+    cache = DynamicCache()  # without a config, so that layers that slide keep what crop() needs
+    model(input_ids=context, past_key_values=cache, use_cache=True)
 
     def run(tokens: int) -> None:
         ids = context[:, -1:].expand(-1, tokens)

@@ -197,11 +197,15 @@ def test_times_of_no_rounds_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_models_are_timed_behind_their_context_and_left_as_they_were() -> None:
+@pytest.mark.parametrize("window", [None, 4])
+def test_models_are_timed_behind_their_context_and_left_as_they_were(window: int | None) -> None:
+    """Also where layers slide, whose own cache cannot go back beyond its window."""
     transformers = pytest.importorskip("transformers")
     size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
-    config = transformers.LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
-    model = transformers.LlamaForCausalLM(config).eval()
+    config = transformers.MistralConfig(
+        **size, num_hidden_layers=1, num_attention_heads=2, sliding_window=window
+    )
+    model = transformers.MistralForCausalLM(config).eval()
     seen: list[tuple[int, int]] = []
 
     def note(module: object, args: object, kwargs: dict, output: object) -> None:

@@ -1,0 +1,112 @@
+"""`calibrate` and `evaluate` on a model with sliding windows, from a GGUF file and in bfloat16."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+pytest.importorskip("sklearn")
+pytest.importorskip("rich")
+pytest.importorskip("gguf")
+pytest.importorskip("accelerate")
+
+from rdk_cuda.__main__ import main
+from rdk_cuda.cli import model_files
+from rdk_cuda.cli.models import load_model, load_tokenizer
+from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface.saved_drafter import drafting_model, load_drafter
+from tests.gguf_files import WINDOW, gemma, save_gguf
+
+from .calibrating import command, refusal, write_texts
+
+
+@pytest.fixture(autouse=True)
+def _in_one_thread(one_thread: None) -> None:
+    """The models are tiny."""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GGUF file, alone in its folder but for a folder of its tokenizer."""
+    path: Path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    save_gguf(path, gemma())
+    return path
+
+
+def test_a_gguf_file_has_the_model_and_its_tokenizer(file: Path) -> None:
+    """Named itself or by its folder; its weights are plain numbers, which can be saved."""
+    ids = torch.arange(3 * WINDOW)[None]
+    own = load_tokenizer("--target", file.parent / "of the file")
+    for path in (file, file.parent):
+        model = load_model("--target", path)
+        assert torch.equal(model(ids).logits, gemma()(ids).logits)
+        assert model.config.sliding_window == WINDOW
+        text = file.parent.joinpath("of the file", "tokenizer.json").read_text()[:500]
+        assert load_tokenizer("--target", path)(text) == own(text)
+    model.save_pretrained(file.parent / "saved")
+    assert "quantization_config" not in (file.parent / "saved" / "config.json").read_text()
+    shutil.rmtree(file.parent / "saved")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["gguf", "bfloat16"])
+def test_commands_take_it_and_its_drafter_decodes(
+    file: Path, tmp_path: Path, dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Texts of many windows; greedy output beyond two of them is the target's own."""
+    drafter = file
+    if dtype == "bfloat16":
+        drafter = tmp_path / "drafter"
+        gemma(hidden=8, seed=2).to(torch.bfloat16).save_pretrained(drafter)
+    files = write_texts(tmp_path / "text")
+    assert main(command((file, drafter), files, tmp_path / "out")) == 0
+    saved, pruned, settings = load_drafter(tmp_path / "out")
+    assert saved.dtype == (torch.float32 if dtype == "gguf" else torch.bfloat16)
+    assert saved.config.sliding_window == WINDOW
+    argv = ("--target", file, "--text", files[4], "--output", tmp_path, "--temperature", "1")
+    assert main(["evaluate", str(tmp_path / "out"), *map(str, argv)]) == 0
+    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
+    assert [row["acceptance"] for row in rows] == [row["acceptance"] for row in settings["figures"]]
+    assert "de-quantizing" not in capsys.readouterr().err
+
+    target = load_model("--target", file)
+    decoder = SpeculativeDecoder(
+        HuggingFaceModel(target),
+        drafting_model(saved, pruned),
+        pruned.affinity,
+        dynamic_tokens=pruned.dynamic_tokens,
+    )
+    prompts = [load_tokenizer("--t", file)(files[4].read_text())["input_ids"][:n] for n in (5, 40)]
+    tokens, _ = decoder.generate(prompts, max_new_tokens=3 * WINDOW, temperature=0)
+    for prompt, ours in zip(prompts, tokens, strict=True):
+        theirs = target.generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=3 * WINDOW, eos_token_id=None
+        )
+        assert ours == theirs[0, len(prompt) :].tolist()
+
+
+def test_files_that_cannot_be_read_are_refused_in_one_line(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, broken = write_texts(tmp_path / "text"), tmp_path / "broken.gguf"
+    broken.write_bytes(file.read_bytes()[:5000])
+    answer = refusal(capsys, command((broken, broken), texts, tmp_path / "out"))
+    assert f"--target {broken}: " in answer
+    broken.write_bytes(b"PK\x03\x04" + file.read_bytes())
+    assert f"--target {broken}: " in refusal(capsys, command((broken, file), texts, tmp_path / "o"))
+    shutil.copy(file, tmp_path / "second.gguf")
+    answer = refusal(capsys, command((tmp_path, file), texts, tmp_path / "out"))
+    assert f"--target {tmp_path}: holds 2 GGUF files, as broken.gguf; name one of them" in answer
+    missing = tmp_path / "missing.gguf"
+    answer = refusal(capsys, command((missing, file), texts, tmp_path / "out"))
+    assert f"--target {missing}: no such directory" in answer
+    monkeypatch.setattr(model_files, "find_spec", lambda name: None if name == "gguf" else name)
+    answer = refusal(capsys, command((file, file), texts, tmp_path / "out"))
+    assert "a GGUF file needs gguf: in the source folder, pip install" in answer
+    assert "'.[gguf]'" in answer
