@@ -3,7 +3,7 @@
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,19 +134,17 @@ def loaded(files: ModelFiles) -> tuple[Any, dict[str, Any]]:
         "dtype": torch.float32,
         "output_loading_info": True,
     }
-    if files.gguf is None:
-        return AutoModelForCausalLM.from_pretrained(
-            files.directory, trust_remote_code=False, **options
-        )
-    options["gguf_file"] = files.gguf
-    if hasattr(transformers, "GgufConfig"):
-        # Unpacked: to keep the weights packed, the library would fetch kernels.
-        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    with redirect_stderr(io.StringIO()):  # a bar that quiet() does not reach
+    progress = redirect_stderr(io.StringIO())  # a bar that quiet() does not reach
+    if files.gguf is not None:
+        options["gguf_file"] = files.gguf
+        if hasattr(transformers, "GgufConfig"):
+            # Unpacked: to keep the weights packed, the library would fetch kernels.
+            options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    with nullcontext() if files.gguf is None else progress:
         model, report = AutoModelForCausalLM.from_pretrained(
             files.directory, trust_remote_code=False, **options
         )
-    if getattr(model, "hf_quantizer", None) is not None:
+    if files.gguf is not None and getattr(model, "hf_quantizer", None) is not None:
         model.hf_quantizer.remove_quantization_config(model)  # it is a plain model now
     return model, report
 

@@ -203,7 +203,11 @@ def test_models_are_timed_behind_their_context_and_left_as_they_were(window: int
     transformers = pytest.importorskip("transformers")
     size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
     config = transformers.MistralConfig(
-        **size, num_hidden_layers=1, num_attention_heads=2, sliding_window=window
+        **size,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        sliding_window=window,
     )
     model = transformers.MistralForCausalLM(config).eval()
     seen: list[tuple[int, int]] = []
