@@ -8,7 +8,7 @@ Environment:
                          cpu or emulated: for work on these tests where there is none; the operators
                          for CPU, or the emulated kernels, take the GPU's place, and tests of
                          streams and graphs are skipped. (The emulator has no fake kernels, so
-                         `test_device` of refusals fails there.)
+                         tests of refused devices fail there.)
     RDK_EMULATED_MODULE  Only the emulator is left, with these kernels: see emulated_operators.
 """
 

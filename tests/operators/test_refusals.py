@@ -27,51 +27,17 @@ def valid_calls() -> dict[str, dict[str, Any]]:
     affinity = generators.affinity("mixed-2", V_T)
     batch = generators.batch(affinity, [K] * B, dynamic=C)
     rows = B * K
-    columns = ("bias", "col_offsets", "col_drafts", "col_weights", "spread", "prior")
-    row_names = (
-        "bias",
-        "row_offsets",
-        "row_targets",
-        "row_cdf",
-        "row_top",
-        "spread",
-        "spread_cdf",
-        "prior_cdf",
-    )
-    dynamic = {
-        "dynamic_tokens": batch.dynamic_tokens,
-        "dynamic_logits": batch.dynamic_logits,
-    }
-    return {
-        "redistribute": {
-            "draft_logits": batch.draft_logits,
-            "temperature": torch.ones(rows),
-            **dict(zip(columns, affinity.by_target, strict=True)),
-            "row_top": affinity.row_top,
-            **dynamic,
-        },
+    given: dict[str, dict[str, Any]] = {
+        "redistribute": {"temperature": torch.ones(rows)},
         "draft": {
-            "draft_logits": batch.draft_logits,
             "temperature": torch.ones(rows),
             "step_keys": torch.arange(rows),
             "positions": torch.arange(rows),
-            **dict(zip(row_names, affinity.by_draft, strict=True)),
-            **dynamic,
         },
         "verify": {
-            "target_logits": batch.target_logits,
-            "draft_logits": batch.draft_logits,
             "draft_stats": torch.ones(rows, 2 + affinity.rank),
             "draft_rows": torch.arange(rows, dtype=torch.int32),
-            "draft_token_ids": batch.draft_token_ids,
-            "draft_offsets": batch.draft_offsets,
-            "target_temperature": batch.target_temperature,
-            "draft_temperature": batch.draft_temperature,
-            "step_keys": batch.step_keys,
-            "positions": batch.positions,
-            **dict(zip(columns, affinity.by_target, strict=True)),
             "max_draft": K,
-            **dynamic,
         },
         "gather_logits": {
             "hidden": torch.ones(rows, D),
@@ -80,6 +46,19 @@ def valid_calls() -> dict[str, dict[str, Any]]:
             "bias": torch.ones(V_T),
         },
         "step_keys": {"seeds": torch.arange(B), "positions": torch.arange(B)},
+    }
+
+    def argument(operator: str, name: str) -> Any:
+        if name in given[operator]:
+            return given[operator][name]
+        return getattr(batch if hasattr(batch, name) else affinity, name)
+
+    return {
+        operator: {
+            value.name: argument(operator, value.name)
+            for value in getattr(torch.ops.rdk, operator).default._schema.arguments
+        }
+        for operator in given
     }
 
 
@@ -112,14 +91,37 @@ def test_the_calls_are_valid(operator: str) -> None:
     getattr(torch.ops.rdk, operator)(**calls()[operator])
 
 
-@pytest.mark.parametrize(("operator", "name"), TENSORS)
-def test_dtype(operator: str, name: str) -> None:
+def of_another_dtype(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float64 if tensor.is_floating_point() else torch.int16)
+
+
+def with_spaced_columns(tensor: Tensor) -> Tensor:
+    return torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+
+OPTIONAL = {"draft_stats", "draft_rows", "dynamic_tokens", "dynamic_logits"}
+CHANGES: list[tuple[str, str, Callable[[Tensor], Tensor | None], str]] = [
+    (operator, name, change, found)
+    for operator, name in TENSORS
+    for change, found in (
+        (of_another_dtype, "has dtype (Double|Short)"),
+        (with_spaced_columns, "contiguous"),
+        *([(lambda tensor: tensor.to("meta"), "device")] if name != FIRST[operator] else []),
+        # PyTorch passes None on as a tensor that is not defined.
+        *([(lambda _: None, "is None")] if name not in OPTIONAL else []),
+    )
+    if (operator, name, found) != ("gather_logits", "bias", "is None")
+]
+
+
+@pytest.mark.parametrize(("operator", "name", "change", "found"), CHANGES)
+def test_a_dtype_layout_device_or_none_is_refused_by_name(
+    operator: str, name: str, change: Callable[[Tensor], Tensor | None], found: str
+) -> None:
     arguments = calls()[operator]
-    tensor = arguments[name]
-    arguments[name] = tensor.to(torch.float64 if tensor.is_floating_point() else torch.int16)
-    refused, message = refusal(operator, arguments)
+    refused, message = refusal(operator, {**arguments, name: change(arguments[name])})
     assert refused == name
-    assert ("Double" if tensor.is_floating_point() else "Short") in message
+    assert re.search(found, message)
 
 
 MIXED_HALF = [
@@ -234,29 +236,6 @@ def test_dynamic_tokens_and_logits_come_together(operator: str, missing: str) ->
     assert refusal(operator, arguments)[0] in ("dynamic_tokens", "dynamic_logits")
 
 
-@pytest.mark.parametrize(("operator", "name"), TENSORS)
-def test_a_last_dimension_that_is_not_contiguous(operator: str, name: str) -> None:
-    arguments = calls()[operator]
-    tensor = arguments[name]
-    spaced = torch.stack([tensor, tensor], dim=-1)[..., 0]
-    assert spaced.stride(-1) == 2
-    arguments[name] = spaced
-    refused, message = refusal(operator, arguments)
-    assert refused == name
-    assert "contiguous" in message
-
-
-@pytest.mark.parametrize(
-    ("operator", "name"), [tensor for tensor in TENSORS if tensor[1] != FIRST[tensor[0]]]
-)
-def test_device(operator: str, name: str) -> None:
-    arguments = calls()[operator]
-    arguments[name] = arguments[name].to("meta")
-    refused, message = refusal(operator, arguments)
-    assert refused == name
-    assert "device" in message
-
-
 EMPTY: list[tuple[str, str, Callable[[Tensor], Tensor]]] = [
     ("redistribute", "draft_logits", lambda tensor: tensor[:, :0]),
     ("draft", "draft_logits", lambda tensor: tensor[:, :0]),
@@ -276,20 +255,6 @@ def test_an_empty_vocabulary(operator: str, name: str, emptied: Callable[[Tensor
     assert refusal(operator, arguments)[0] in {name, *DEFINED_TOGETHER.get(name, ())}
 
 
-SCALARS = [
-    (operator, name)
-    for operator, name in TENSORS
-    if calls()[operator][name].dim() == 1 and operator in ("verify",)
-]
-
-
-@pytest.mark.parametrize(("operator", "name"), SCALARS)
-def test_a_scalar_where_a_vector_is_needed(operator: str, name: str) -> None:
-    arguments = calls()[operator]
-    arguments[name] = arguments[name][0]
-    assert refusal(operator, arguments)[0] == name
-
-
 def test_rows_and_columns_that_32_bits_do_not_count_are_refused() -> None:
     affinity = Affinity.intersection(Vocabulary.identity(3))
     many = torch.zeros(1, 3).expand(2**31, 3)
@@ -298,24 +263,6 @@ def test_rows_and_columns_that_32_bits_do_not_count_are_refused() -> None:
     wide = torch.empty(2**28 + 1, dtype=torch.float16)  # never touched, so it takes no memory
     with pytest.raises(RuntimeError, match=r"rdk::draft: draft_logits has 268435457 columns"):
         torch.ops.rdk.draft(wide, *[torch.zeros(1)] * 3, *affinity.by_draft)
-
-
-OPTIONAL = {"draft_stats", "draft_rows", "dynamic_tokens", "dynamic_logits"}
-NEEDED = [
-    (operator, name)
-    for operator, name in TENSORS
-    if name not in OPTIONAL and (operator, name) != ("gather_logits", "bias")
-]
-
-
-@pytest.mark.parametrize(("operator", "name"), NEEDED)
-def test_none_where_a_tensor_is_needed(operator: str, name: str) -> None:
-    """PyTorch passes it on as a tensor that is not defined."""
-    arguments = calls()[operator]
-    arguments[name] = None
-    refused, message = refusal(operator, arguments)
-    assert refused == name
-    assert "None" in message
 
 
 @pytest.mark.parametrize("operator", ["redistribute", "draft", "verify"])
@@ -329,26 +276,14 @@ def test_logits_and_an_affinity_of_another_width_are_both_named(operator: str) -
         assert f"has {logits.shape[1]} columns, but needs {width}, the drafter tokens" in message
 
 
-def without_elements(tensor: Tensor) -> Tensor:
-    """As NumPy's arrays without elements arrive: every stride is 0."""
-    return torch.as_strided(tensor, tensor.shape, [0] * tensor.dim())
-
-
 @pytest.mark.parametrize("operator", ["redistribute", "draft", "gather_logits"])
 def test_strides_of_tensors_without_elements_do_not_matter(operator: str) -> None:
+    """NumPy's arrays without elements arrive with strides of 0."""
     arguments = calls()[operator]
-    rows = {
-        "temperature",
-        "step_keys",
-        "seeds",
-        "positions",
-        "dynamic_tokens",
-        "dynamic_logits",
-        "tokens",
-    }
-    for name in rows | {FIRST[operator]}:
-        if name in arguments:
-            arguments[name] = without_elements(arguments[name][:0])
+    rows = {"temperature", "step_keys", "positions", "dynamic_tokens", "dynamic_logits", "tokens"}
+    for name in (rows | {FIRST[operator]}) & set(arguments):
+        empty = arguments[name][:0]
+        arguments[name] = torch.as_strided(empty, empty.shape, [0] * empty.dim())
     result = getattr(torch.ops.rdk, operator)(**arguments)
     for output in result if isinstance(result, tuple) else (result,):
         assert output.shape[0] == 0

@@ -61,13 +61,11 @@ def masses(size: int) -> st.SearchStrategy[Tensor]:
 
 
 @st.composite
-def vocabularies(draw: st.DrawFn, unknown: bool = True) -> Vocabulary:
+def vocabularies(draw: st.DrawFn) -> Vocabulary:
     """Some target ids in any order, and drafter tokens that the target lacks."""
     size = draw(st.integers(1, 40))
     ids = draw(st.permutations(range(size)))[: draw(st.integers(1, size))]
-    if unknown:
-        ids += [-1] * draw(st.integers(0, 3))
-    return Vocabulary(ids, size)
+    return Vocabulary(ids + [-1] * draw(st.integers(0, 3)), size)
 
 
 @st.composite
@@ -170,7 +168,7 @@ def draft_arguments(draw: st.DrawFn, made: Affinity) -> tuple[Tensor | None, ...
 
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
-    """Packed, with temperatures of each sequence's own."""
+    """Packed, with temperatures of each sequence's own; some tokens and rows are out of range."""
     lengths = draw(st.lists(st.integers(0, 4), max_size=6))
     made = generators.batch(
         draw(affinities()),
@@ -181,14 +179,22 @@ def batches(draw: st.DrawFn) -> Batch:
         forbidden=draw(st.sampled_from([0.0, 0.3, 0.8])),
         scale=draw(st.sampled_from([0.5, 2.0])),
     )
+
+    def integers(count: int, least: int, largest: int) -> Tensor:
+        values = st.lists(st.integers(least, largest), min_size=count, max_size=count)
+        return torch.tensor(draw(values), dtype=torch.int32)
+
+    drafts = sum(lengths)
+    if draw(st.integers(0, 2)) == 0:
+        made.draft_token_ids = integers(drafts, -2, made.affinity.target_size + 1)
+    if draw(st.integers(0, 2)) == 0:
+        made.draft_rows = integers(drafts, -2, drafts + 1)
+    made.max_draft = draw(st.sampled_from([made.max_draft, 0, 1, 2, 5]))
     each = st.lists(st.sampled_from(TEMPERATURES), min_size=made.size, max_size=made.size)
     made.target_temperature = torch.tensor(draw(each))
     made.draft_temperature = torch.tensor(draw(each))
-    made.target_logits = draw(
-        laid_out(made.target_logits.to(draw(st.sampled_from(generators.DTYPES))))
-    )
-    made.draft_logits = draw(laid_out(made.draft_logits))
-    if made.dynamic_tokens is not None:
-        made.dynamic_tokens = draw(laid_out(made.dynamic_tokens))
-        made.dynamic_logits = draw(laid_out(made.dynamic_logits))
+    made.target_logits = made.target_logits.to(draw(st.sampled_from(generators.DTYPES)))
+    for name in ("target_logits", "draft_logits", "dynamic_tokens", "dynamic_logits"):
+        if getattr(made, name) is not None:
+            setattr(made, name, draw(laid_out(getattr(made, name))))
     return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,16 @@ from rdk_cuda import (
     SuccessorCounts,
     SuccessorTable,
     Vocabulary,
-    reference,
 )
 from rdk_cuda.calibration import cluster_pruned_tokens, prune_head
 from rdk_cuda.calibration.methods import METHODS, Pruning
 from rdk_cuda.calibration.recording import Recording, record
-from rdk_cuda.decoding import Output, SpeculativeDecoder
+from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.evaluation.acceptance import measure_acceptance
 from rdk_cuda.integrations import sglang, vllm
 from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.token_maps import read_token_map, write_d2t, write_hot_tokens
-from rdk_cuda.reference import dense as dense_reference
 from tests.calibration.markov_pair import (
     TEMPERATURES,
     MarkovPair,
@@ -45,7 +44,8 @@ from tests.calibration.markov_pair import (
     windows,
 )
 from tests.calibration.test_methods import OPTIONS
-from tests.integrations.pair import padded, pruned, target
+from tests.integrations.pair import VOCABULARY as SMALL
+from tests.integrations.pair import drafter, padded, pruned, target
 
 pytestmark = pytest.mark.slow
 
@@ -192,54 +192,23 @@ def serving() -> list[Any]:
 POSITIONS = torch.arange(9)
 
 
-class Table:
-    """Logits in a table of the last token; what it makes, it makes on the host."""
-
-    device, context = torch.device("cpu"), 1 << 20
-
-    def __init__(self, table: Tensor, states: Tensor) -> None:
-        self.table, self.states, self.vocabulary_size = table, states, table.shape[1]
-        self.sequences: list[list[int]] = []
-
-    @property
-    def lengths(self) -> list[int]:
-        return [len(sequence) for sequence in self.sequences]
-
-    def reset(self, batch_size: int) -> None:
-        self.sequences = [[] for _ in range(batch_size)]
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        for sequence, length in zip(self.sequences, lengths, strict=True):
-            del sequence[length:]
-
-    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
-        for sequence, new in zip(self.sequences, tokens, strict=True):
-            sequence.extend(new)
-        last = [
-            ([0] * max(keep) + s)[len(s) + max(keep) - kept :][:kept] + [0] * (max(keep) - kept)
-            for s, kept in zip(self.sequences, keep, strict=True)
-        ]
-        ids = torch.tensor(last, dtype=torch.int64, device="cpu")
-        return Output(self.table[ids], self.states[ids])
-
-
 def decoder() -> list[Any]:
-    table, states = TARGET_LOGITS.flatten(0, 1), HEAD
+    model, affinity = HuggingFaceModel(target()), Affinity.intersection(SMALL)
+    weight = drafter().get_output_embeddings().weight.detach()
+    small = HuggingFaceModel(drafter(), head=weight[SMALL.draft_ids])
     decoding = SpeculativeDecoder(
-        Table(table, states),
-        Table(table[:, :6].contiguous(), states),
-        AFFINITY,
+        model,
+        small,
+        affinity,
         draft_length=2,
-        vocabulary=KEPT,
-        dynamic_tokens=RecentTokens(KEPT, width=2),
-        full_head=(HEAD, None),
+        vocabulary=SMALL,
+        dynamic_tokens=RecentTokens(SMALL, width=2),
+        full_head=(weight, None),
     )
-    prompts, many = [[1, 2], [3], [5, 6, 7]], 12
-    without = SpeculativeDecoder(Table(table, states), None, RANKED, draft_length=0)
     return [
-        each.generate(prompts, max_new_tokens=many, temperature=temperature, seeds=seeds).tokens
-        for each in (decoding, without)
-        for temperature, seeds in ((0.7, 3), ([0.7, 0.0, 1.1], [1, 2, 3]), (0.7, range(40, 43)))
+        each.generate([[1, 2], [3]], max_new_tokens=6, temperature=temperature, seeds=seeds).tokens
+        for each in (decoding, SpeculativeDecoder(model, None, affinity, draft_length=0))
+        for temperature, seeds in ((0.7, 3), ([0.7, 0.0], [1, 2]), (0.7, range(40, 42)))
     ]
 
 
@@ -283,18 +252,6 @@ def calibration(folder: Path) -> list[Any]:
     ]
 
 
-def references() -> list[Any]:
-    at = dense_reference.with_kept_mass(OMEGA[:4], KEPT.draft_ids, 0.7)
-    flat = LOGITS.flatten(0, 1)
-    temperature = MEAN[:6]
-    seeds = POSITIONS[:6]
-    return [
-        at,
-        reference.redistribute(flat, temperature, *RANKED.by_target, RANKED.row_top),
-        reference.draft(flat, temperature, seeds, seeds, *RANKED.by_draft),
-    ]
-
-
 CASES: dict[str, Callable[[Path], Any]] = {
     "constructors": lambda folder: constructors(),
     "files": files,
@@ -304,7 +261,6 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "decoder": lambda folder: decoder(),
     "generate": lambda folder: generation(),
     "calibration": calibration,
-    "references": lambda folder: references(),
 }
 
 
@@ -424,14 +380,3 @@ def test_every_tensor_made_in_the_package_names_its_device_and_dtype() -> None:
 )
 def test_that_check_finds_what_is_left_to_defaults(source: str, lines: list[int]) -> None:
     assert [line for line, _ in left_to_defaults(source)] == lines
-
-
-@pytest.mark.parametrize("defaults", ["float64", "bfloat16"])
-def test_a_number_as_a_temperature_is_float32(defaults: str) -> None:
-    with DEFAULTS[defaults]():
-        drafted = rdk_cuda.draft(LOGITS, RANKED, 0.7, seeds=1)
-        copied = Draft.without_distribution(DYNAMIC[:, 0], seeds=1)
-        decided = rdk_cuda.verify(TARGET_LOGITS, copied, RANKED, 0.7)
-    assert torch.equal(drafted.temperature, torch.full((3,), 0.7, dtype=torch.float32))
-    assert copied.temperature.dtype == torch.float32
-    assert torch.equal(decided.tokens, rdk_cuda.verify(TARGET_LOGITS, copied, RANKED, 0.7).tokens)
