@@ -1,11 +1,16 @@
-# Two commands: `make demo` and `make test`. Both install what they need into .venv, or into the virtual
-# environment that is active; torch only where there is none that will do (a .venv sees that of its Python):
-# with CUDA, or from the index TORCH_INDEX, such as the one for CPUs that pytorch.org names.
-# `make test` takes a few minutes: lint, types and every test that is not marked slow. `make test-slow` runs the
-# slow ones, `make test-all` both. docs/contributing.md names the commands that run longer.
-# `make gpu-check`, on a machine with a GPU, installs nothing: PYTHON has torch with CUDA, pytest and numpy, and
-# nvcc and ninja are there. `make gpu-sanitize` and `make gpu-measure` then sanitize and measure what was built.
-# All results of each come as one archive into GPU_RESULTS (build). Options go into GPU_CHECK, as in
+# For users:
+#   make demo       install, then decode text with a pruned drafter and print a table
+#   make test       install, then lint, type-check and run every test that is not marked slow: a few minutes
+#   make test-slow  the slow tests;  make test-all: both;  make lint: ruff, clang-format and mypy alone
+# These install into the active virtual environment, or into a new .venv. Torch is installed only where there is
+# none from 2.11 on: with CUDA, or from the index TORCH_INDEX, such as the one for CPUs that pytorch.org names.
+# docs/contributing.md names the commands that run longer.
+#
+# On a machine with a GPU (docs/install.md):
+#   make gpu-check     build in place and run the tests on the device
+#   make gpu-sanitize  run compute-sanitizer over what was built;  make gpu-measure: measure it
+# These install nothing: PYTHON must have torch with CUDA, pytest and numpy, and nvcc and ninja on the PATH.
+# The results of each come as one archive into GPU_RESULTS (build). Options go into GPU_CHECK, as in
 # `make gpu-check GPU_CHECK="--resume"`.
 
 PYTHON ?= python3
@@ -26,7 +31,7 @@ ENVIRONMENT := .venv
 endif
 RUN := $(ENVIRONMENT)/bin/python
 # One process for each core. What shares something costly shares a process: tests/conftest.py.
-PYTEST := $(RUN) -m pytest -n auto --dist loadgroup
+PYTEST := $(RUN) -m pytest -n auto --dist loadgroup $(PYTEST_OPTIONS)
 ACTIVATE := echo 'Installed. To use it in this shell: . $(ENVIRONMENT)/bin/activate'
 HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 11)
 SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
@@ -59,7 +64,8 @@ gpu-measure:
 lint: $(ENVIRONMENT)/.rdk-dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -c "import clang_format; clang_format.clang_format()" --dry-run -Werror $(CXX_SOURCES)
+	@echo 'clang-format --dry-run -Werror'
+	@$(RUN) -c "import clang_format; clang_format.clang_format()" --dry-run -Werror $(CXX_SOURCES)
 	$(RUN) -m mypy
 
 install: $(ENVIRONMENT)/.rdk-demo
