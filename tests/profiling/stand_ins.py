@@ -112,7 +112,7 @@ def vllm_v2() -> dict[str, ModuleType]:
         tokens = draft_sampled.view(batch, slots)[:, 1:]
         p = torch.softmax(target_logits, 1).view(batch, slots, -1)
         sampled, accepted = judged(p, torch.softmax(draft_logits, 2), tokens)
-        return sampled.where(sampled >= 0, 12345), (accepted + 1).int()  # garbage behind the end
+        return sampled.where(sampled >= 0, 12345), (accepted + 1).int()  # garbage after the end
 
     name = "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils"
     return modules(name, rejection_sample=rejection_sample)

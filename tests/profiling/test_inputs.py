@@ -51,15 +51,6 @@ def test_a_step_decides_what_its_verification_alone_decides(sampler: str) -> Non
             assert torch.equal(other.ours(index)[0], tokens)  # type: ignore[index]
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_every_peer_runs_on_every_set(operator: str) -> None:
-    (case, *_) = (c for c in preset_cases("tiny", "cpu") if c.operator == operator)
-    workload = build(case, CPU)
-    for index in range(workload.sets):
-        for call in (workload.ours, *workload.peers.values()):
-            assert call(index) is not None
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("preset", ["tiny", "short", "serving"])
 def test_a_preset_has_every_operator_and_no_case_twice(preset: str, device: str) -> None:

@@ -9,11 +9,7 @@ import torch
 
 from profiling.bench import timing
 from profiling.bench.measure import against
-from profiling.bench.timing import (
-    FEWEST_ROUNDS,
-    bandwidths,
-    interleaved,
-)
+from profiling.bench.timing import FEWEST_ROUNDS, bandwidths, interleaved
 from rdk_cuda.evaluation.timing import quantiles
 
 
@@ -59,12 +55,8 @@ def test_the_time_given_ends_the_rounds_but_never_the_first_three(
 
 
 def test_a_copy_counts_twice() -> None:
-    class OneSecond(CountingClock):
-        pass
-
-    size = 4096
-    found = bandwidths(OneSecond(), torch.device("cpu"), size)
-    assert found == {"read": size, "copy": 2 * size}
+    found = bandwidths(CountingClock(), torch.device("cpu"), size=4096)
+    assert found == {"read": 4096, "copy": 2 * 4096}
 
 
 def test_a_ratio_is_of_the_same_round_and_not_of_two_medians() -> None:
