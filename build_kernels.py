@@ -1,4 +1,4 @@
-"""Compiles csrc/cuda/*.cu with nvcc through ninja, beside any torch, and reads what came out.
+"""Compiles csrc/cuda/*.cu with nvcc through ninja, with any torch, and reads the results.
 
 `torch.utils.cpp_extension.CUDAExtension` refuses a torch without CUDA; whether kernels compile, and
 into how many registers, must be known there too.

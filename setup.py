@@ -1,6 +1,6 @@
 """Builds the operators of rdk_cuda. Metadata is in pyproject.toml.
 
-`python setup.py build_kernels` compiles the CUDA kernels alone, for every architecture and beside
+`python setup.py build_kernels` compiles the CUDA kernels alone, for every architecture and with
 any torch, and prints the registers and memory that they take.
 
 Environment:

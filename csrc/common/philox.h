@@ -49,7 +49,7 @@ RDK_HOST_DEVICE float uniform(uint32_t word) {
   return static_cast<float>(word >> 8) * 5.9604644775390625e-8f;
 }
 
-RDK_HOST_DEVICE int64_t step_seed(int64_t seed, int64_t position) {
+RDK_HOST_DEVICE int64_t step_key(int64_t seed, int64_t position) {
   const PhiloxWords words = random_words(seed, position, Purpose::kStep, 0);
   return static_cast<int64_t>(words.word[0] | static_cast<uint64_t>(words.word[1]) << 32);
 }

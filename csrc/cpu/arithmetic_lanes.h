@@ -3,52 +3,10 @@
 
 #include "arithmetic.h"
 #include "lanes.h"
+#include "temperature.h"
 
 namespace rdk::cpu {
 namespace {
-
-template <typename Type>
-float scale_as(const ChunkColumns& columns, float* z) {
-  const auto* logits = static_cast<const typename Type::Element*>(columns.logits);
-  const float* bias = columns.bias;
-  const bool divides = columns.temperature != 1.0f;
-  const Floats temperature = all(columns.temperature);
-  const Floats infinite = all(kInfinite);
-  const Floats minus_infinite = all(-kInfinite);
-  Floats largest = minus_infinite;
-  Mask usable = infinite == infinite;
-  for (int64_t i = 0; i < columns.count; i += kLanes) {
-    const int64_t left = columns.count - i;
-    const bool whole = left >= kLanes;
-    const Floats logit =
-        whole ? Type::load(logits + i) : load_some<Type>(logits + i, left, Type::kMinusInfinity);
-    Floats value = logit;
-    if (divides) {
-      value = value / temperature;
-      usable = usable & ~((value == minus_infinite) & (minus_infinite < logit));
-    }
-    if (bias != nullptr) {
-      Floats added = whole ? Float32::load(bias + i) : load_some<Float32>(bias + i, left, 0.0f);
-      if (columns.bias_only_masks) added = select(added == minus_infinite, added, all(0.0f));
-      value = value + added;
-    }
-    usable = usable & (value < infinite);
-    largest = larger(value, largest);
-    store(z + i, value);
-  }
-  return every_lane(usable) ? largest_lane(largest) : __builtin_nanf("");
-}
-
-float scale(const ChunkColumns& columns, float* z) {
-  switch (columns.dtype) {
-    case Dtype::kFloat16:
-      return scale_as<Float16Bits>(columns, z);
-    case Dtype::kBFloat16:
-      return scale_as<BFloat16Bits>(columns, z);
-    default:
-      return scale_as<Float32>(columns, z);
-  }
-}
 
 float exponentiate(float* z, int64_t count, float shift) {
   const Floats shifts = all(shift);

@@ -17,7 +17,7 @@ int64_t first_above(const int64_t* cdf, int64_t count, uint32_t word) {
   return std::upper_bound(cdf, cdf + count, static_cast<int64_t>(word)) - cdf;
 }
 
-int64_t draw_target(const AffinityRows& affinity, int64_t draft, int64_t seed, int64_t position,
+int64_t draw_target(const AffinityRows& affinity, int64_t draft, int64_t step_key, int64_t position,
                     uint32_t word) {
   const int64_t begin = affinity.offsets[draft];
   const int64_t count = affinity.offsets[draft + 1] - begin;
@@ -25,7 +25,7 @@ int64_t draw_target(const AffinityRows& affinity, int64_t draft, int64_t seed, i
   if (entry < count) return affinity.targets[begin + entry];
   const int64_t prior =
       first_above(affinity.spread_cdf + draft * affinity.rank, affinity.rank, word);
-  const uint32_t prior_word = random_words(seed, position, Purpose::kDraft, 1).word[0];
+  const uint32_t prior_word = random_words(step_key, position, Purpose::kDraft, 1).word[0];
   return first_above(affinity.prior_cdf + prior * affinity.target_size, affinity.target_size,
                      prior_word);
 }
@@ -41,7 +41,7 @@ int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threa
   if (!usable_temperature(temperature)) return -1;
 
   int64_t column;
-  int64_t seed = 0;
+  int64_t step_key = 0;
   int64_t position = 0;
   PhiloxWords words = {};
   if (temperature == 0.0f) {
@@ -50,14 +50,15 @@ int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threa
     std::fill(stats, stats + 2 + rank, 0.0f);
   } else {
     if (!draft_stats(row, params.affinity.spread, rank, threads, softmax, stats)) return -1;
-    seed = params.step_keys[index];
+    step_key = params.step_keys[index];
     position = params.positions[index];
-    words = random_words(seed, position, Purpose::kDraft, 0);
+    words = random_words(step_key, position, Purpose::kDraft, 0);
     column = draw_column(row, *softmax, uniform(words.word[0]), uniform(words.word[1]));
   }
   if (row.is_dynamic(column)) return row.dynamic_token(row.dynamic_index(column));
-  return temperature == 0.0f ? params.affinity.top[column]
-                             : draw_target(params.affinity, column, seed, position, words.word[2]);
+  return temperature == 0.0f
+             ? params.affinity.top[column]
+             : draw_target(params.affinity, column, step_key, position, words.word[2]);
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ struct Float16Bits {
   }
 };
 
-// Of fewer than kLanes elements; the lanes behind them get `filler`.
+// Fewer than kLanes elements; the other lanes get `filler`.
 template <typename Type>
 Floats load_some(const typename Type::Element* in, int64_t count, typename Type::Element filler) {
   typename Type::Element padded[kLanes];

@@ -1,5 +1,5 @@
-// q of rows over ranges of the target's vocabulary, gathered over the columns of S, so that each
-// entry is summed in one fixed order (docs/design.md, "Redistribute").
+// q of a row at one target token, and of several rows over a range of tokens: gathered over the
+// columns of S, so that each entry is summed in one fixed order (docs/design.md, "Redistribute").
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,20 @@
 #include "draft_row.h"
 
 namespace rdk::cpu {
+
+// At one token: what RedistributedRow gives there, to the bit, without a pass over the row.
+inline float token_q(const AffinityColumns& affinity, const DraftRow& row, const float* stats,
+                     int64_t token) {
+  float q = 0.0f;
+  for (int64_t entry = affinity.offsets[token]; entry < affinity.offsets[token + 1]; ++entry) {
+    q += exponential(row.static_value(affinity.drafts[entry]) - stats[0]) * affinity.weights[entry];
+  }
+  for (int64_t c = 0; c < row.dynamic_size(); ++c) {
+    if (row.dynamic_token(c) == token) q += exponential(row.dynamic_value(c) - stats[0]);
+  }
+  arithmetic().finish_columns(affinity, stats[1], stats + 2, token, token + 1, &q);
+  return q;
+}
 
 class RedistributedRow {
  public:

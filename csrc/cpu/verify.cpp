@@ -38,23 +38,23 @@ int64_t draw_residual_directly(const TargetDistribution& target, const DraftDist
 }
 
 int64_t draw_residual(const TargetDistribution& target, const DraftDistribution& draft,
-                      const Threads& threads, int64_t seed, int64_t position) {
+                      const Threads& threads, int64_t step_key, int64_t position) {
   if (target.greedy()) return target.argmax();
   for (int attempt = 0; attempt < kResidualTries; ++attempt) {
-    const PhiloxWords words = random_words(seed, position, Purpose::kResidual, attempt);
+    const PhiloxWords words = random_words(step_key, position, Purpose::kResidual, attempt);
     const int64_t token = target.draw(words);
     const float p = target.p(token);
     if (uniform(words.word[2]) * p < p - draft.q(token)) return token;
   }
   return draw_residual_directly(target, draft, threads,
-                                random_words(seed, position, Purpose::kDirect, 0));
+                                random_words(step_key, position, Purpose::kDirect, 0));
 }
 
 bool accepts(const TargetDistribution& target, const DraftDistribution& draft, int64_t token,
-             int64_t seed, int64_t position) {
+             int64_t step_key, int64_t position) {
   if (!draft.usable()) return false;
   if (target.greedy()) return token == target.argmax();
-  const float coin = uniform(random_words(seed, position, Purpose::kAccept, 0).word[0]);
+  const float coin = uniform(random_words(step_key, position, Purpose::kAccept, 0).word[0]);
   return coin * draft.q(token) < target.p(token);
 }
 
@@ -96,7 +96,7 @@ void verify_sequence(const VerifyParams& params, int64_t sequence, const Threads
   *num_accepted = 0;
 
   const DraftRange range = draft_range(params, sequence);
-  const int64_t seed = params.step_keys[sequence];
+  const int64_t step_key = params.step_keys[sequence];
   for (int64_t step = 0; step <= range.count; ++step) {
     const int64_t position = later(params.positions[sequence], step);
     const TargetDistribution target(params, range.start + sequence + step,
@@ -104,13 +104,13 @@ void verify_sequence(const VerifyParams& params, int64_t sequence, const Threads
     if (!target.valid()) return;
     const int64_t token = step < range.count ? drafted_token(params, range.start + step) : -1;
     if (token == -1) {
-      tokens[step] = target.draw(random_words(seed, position, Purpose::kBonus, 0));
+      tokens[step] = target.draw(random_words(step_key, position, Purpose::kBonus, 0));
       return;
     }
     const DraftDistribution draft(params, sequence, range.start + step, token, threads,
                                   &scratch->draft);
-    if (!accepts(target, draft, token, seed, position)) {
-      tokens[step] = draw_residual(target, draft, threads, seed, position);
+    if (!accepts(target, draft, token, step_key, position)) {
+      tokens[step] = draw_residual(target, draft, threads, step_key, position);
       return;
     }
     tokens[step] = token;

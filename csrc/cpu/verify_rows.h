@@ -99,22 +99,7 @@ class DraftDistribution {
 
   float q(int64_t token) const {
     if (kind_ != Kind::kRow) return one_hot(token);
-    const AffinityColumns& affinity = params_.affinity;
-    float mass = 0.0f;
-    for (int64_t entry = affinity.offsets[token]; entry < affinity.offsets[token + 1]; ++entry) {
-      mass += exponential(row_->static_value(affinity.drafts[entry]) - stats_[0]) *
-              affinity.weights[entry];
-    }
-    for (int64_t c = 0; c < row_->dynamic_size(); ++c) {
-      if (row_->dynamic_token(c) == token) {
-        mass += exponential(row_->dynamic_value(c) - stats_[0]);
-      }
-    }
-    float q = mass / stats_[1];
-    for (int64_t r = 0; r < affinity.rank; ++r) {
-      q += stats_[2 + r] * affinity.prior[r * affinity.target_size + token];
-    }
-    return q;
+    return token_q(params_.affinity, *row_, stats_, token);
   }
 
   // q over ranges of tokens: evaluate() after one prepare().

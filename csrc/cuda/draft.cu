@@ -1,7 +1,7 @@
-// draft: the drafter token i ~ q' by a two-level draw, then x ~ A[i] by a search in running sums; q
-// is never built (DESIGN section 3). Memory floor: the V_d + C logits of each row, read once, and,
-// shared by all rows, bias and spread. A warp sums a chunk of 1024 columns; few rows are split over
-// many blocks and the last block of a row draws from the chunk sums, re-reading one chunk.
+// draft: a drafter token i ~ q' by a draw of two levels, then x ~ A[i] by a search in running sums;
+// q is never built (DESIGN section 3). Memory floor: the V_d + C logits of each row once, and bias
+// and spread, which all rows share. A warp sums a chunk of 1024 columns. Few rows are split over
+// many blocks; the last block of a row draws from the chunk sums, and reads only one chunk again.
 
 #include "draft.h"
 
@@ -31,9 +31,9 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
 
   int64_t token = -1;
   if (softmax.valid) {
-    const int64_t seed = params.step_keys[index];
+    const int64_t step_key = params.step_keys[index];
     const int64_t position = params.positions[index];
-    const PhiloxWords words = random_words(seed, position, Purpose::kDraft, 0);
+    const PhiloxWords words = random_words(step_key, position, Purpose::kDraft, 0);
     const int column =
         temperature == 0.0f ? argmax_column(row, softmax) : draw_column(row, softmax, words);
     if (row.is_dynamic(column)) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
     } else if (temperature == 0.0f) {
       token = params.affinity.top[column];
     } else {
-      token = warp_draw_target(params.affinity, column, seed, position, words.word[2]);
+      token = warp_draw_target(params.affinity, column, step_key, position, words.word[2]);
     }
   }
   if (lane_index() == 0) params.tokens[index] = token;
@@ -81,10 +81,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
 #if !defined(__CUDACC_RTC__)
 
 cudaError_t start(const DraftLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<DraftLaunch>(
-      {RDK_KERNEL(draft_kernel<float>), RDK_KERNEL(draft_kernel<Float16Bits>),
-       RDK_KERNEL(draft_kernel<BFloat16Bits>)},
-      launch, stream);
+  return launch_one_of<DraftLaunch>({RDK_DRAFT_KERNELS(RDK_FUNCTION)}, launch, stream);
 }
 
 #endif

@@ -5,6 +5,10 @@
 
 namespace rdk {
 
+// The kernel's instantiations, in the order of Dtype.
+#define RDK_DRAFT_KERNELS(kernel) \
+  kernel(draft_kernel<float>), kernel(draft_kernel<Float16Bits>), kernel(draft_kernel<BFloat16Bits>)
+
 struct DraftLaunch {
   using Params = DraftParams;
   static constexpr int kMaxThreads = 256;  // of a block
@@ -18,6 +22,8 @@ struct DraftLaunch {
   unsigned* tickets;   // [rows], zero at the start
   ChunkSum* chunks;    // [rows, chunks]
   float* spread_sums;  // [rows, R, chunks]
+
+  int kernel() const { return static_cast<int>(params.draft.dtype); }
 };
 
 }  // namespace rdk

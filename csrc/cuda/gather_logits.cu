@@ -1,9 +1,8 @@
-// gather_logits: rows of the full head dotted with the hidden state. Memory floor: the bytes of the
-// gathered rows. A warp takes a token; its lanes stride the row by 128-bit loads, four steps of
-// them under way at once, and the hidden state comes from cache. A step of a bfloat16 row is 512
-// bytes for 40 instructions. In the time that an H200 takes to bring them (4.8 TB/s over 132
-// multiprocessors at 1.7 GHz) a multiprocessor issues 96, so there is room for products and sums
-// that are rounded one by one.
+// gather_logits: dot products of the full head's rows with the hidden state. Memory floor: the
+// bytes of the gathered rows. A warp takes a token and reads its row by 128-bit loads, four steps
+// in flight at once; the hidden state comes from cache. A step of a bfloat16 row is 512 bytes and
+// 40 instructions. While an H200 brings these bytes (4.8 TB/s over 132 multiprocessors at 1.7 GHz),
+// a multiprocessor issues 96 instructions, so products and sums can be rounded one by one.
 
 #include "gather_logits.h"
 
@@ -16,8 +15,7 @@ namespace {
 
 constexpr int kThreads = GatherLogitsLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
-// On a multiprocessor, at least. Without a bound the compiler saves registers, and waits for each
-// pair of loads.
+// Without this bound the compiler saves registers, and waits for each pair of loads.
 constexpr int kBlocks = GatherLogitsLaunch::kBlocks;
 
 __device__ __forceinline__ void store_logit(float value, float* out) { *out = value; }
@@ -105,10 +103,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #if !defined(__CUDACC_RTC__)
 
 cudaError_t start(const GatherLogitsLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<GatherLogitsLaunch>(
-      {RDK_KERNEL(gather_logits_kernel<float>), RDK_KERNEL(gather_logits_kernel<Float16Bits>),
-       RDK_KERNEL(gather_logits_kernel<BFloat16Bits>)},
-      launch, stream);
+  return launch_one_of<GatherLogitsLaunch>({RDK_GATHER_LOGITS_KERNELS(RDK_FUNCTION)}, launch,
+                                           stream);
 }
 
 #endif

@@ -5,6 +5,11 @@
 
 namespace rdk {
 
+// The kernel's instantiations, in the order of Dtype.
+#define RDK_GATHER_LOGITS_KERNELS(kernel)                                         \
+  kernel(gather_logits_kernel<float>), kernel(gather_logits_kernel<Float16Bits>), \
+      kernel(gather_logits_kernel<BFloat16Bits>)
+
 struct GatherLogitsLaunch {
   using Params = GatherLogitsParams;
   static constexpr int kThreads = 256;  // of a block
@@ -13,6 +18,8 @@ struct GatherLogitsLaunch {
   Params params;
   LaunchShape shape;
   int splits;  // blocks that share a row of hidden states
+
+  int kernel() const { return static_cast<int>(params.dtype); }
 };
 
 }  // namespace rdk

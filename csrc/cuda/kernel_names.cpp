@@ -1,26 +1,16 @@
-// The instantiations of the kernels, by the names that nvcc, NVRTC and people know them by.
+// The names of all kernels, which NVRTC compiles them by, and what Python is told of them.
 
 #include "plan.h"
 
 namespace rdk {
 namespace {
 
-// By Dtype; verify has one more, for logits of two dtypes.
-constexpr const char* kDraft[] = {"draft_kernel<float>", "draft_kernel<Float16Bits>",
-                                  "draft_kernel<BFloat16Bits>"};
-constexpr const char* kGatherLogits[] = {"gather_logits_kernel<float>",
-                                         "gather_logits_kernel<Float16Bits>",
-                                         "gather_logits_kernel<BFloat16Bits>"};
-constexpr const char* kRedistribute[] = {"redistribute_kernel<float>",
-                                         "redistribute_kernel<Float16Bits>",
-                                         "redistribute_kernel<BFloat16Bits>"};
-constexpr const char* kStepKeys[] = {"step_keys_kernel"};
-constexpr const char* kVerify[] = {
-    "verify_kernel<float, float>", "verify_kernel<Float16Bits, Float16Bits>",
-    "verify_kernel<BFloat16Bits, BFloat16Bits>", "verify_kernel<AnyDtype, AnyDtype>"};
-constexpr int kTwoDtypes = 3;
-
-int index(Dtype dtype) { return static_cast<int>(dtype); }
+#define RDK_NAME(...) #__VA_ARGS__
+constexpr const char* kDraft[] = {RDK_DRAFT_KERNELS(RDK_NAME)};
+constexpr const char* kGatherLogits[] = {RDK_GATHER_LOGITS_KERNELS(RDK_NAME)};
+constexpr const char* kRedistribute[] = {RDK_REDISTRIBUTE_KERNELS(RDK_NAME)};
+constexpr const char* kStepKeys[] = {RDK_STEP_KEYS_KERNELS(RDK_NAME)};
+constexpr const char* kVerify[] = {RDK_VERIFY_KERNELS(RDK_NAME)};
 
 template <typename Launch, size_t kCount>
 std::string entry(const char* operator_name, const char* launch,
@@ -35,24 +25,11 @@ std::string entry(const char* operator_name, const char* launch,
 
 }  // namespace
 
-const char* kernel_name(const DraftLaunch& launch) {
-  return kDraft[index(launch.params.draft.dtype)];
-}
-
-const char* kernel_name(const GatherLogitsLaunch& launch) {
-  return kGatherLogits[index(launch.params.dtype)];
-}
-
-const char* kernel_name(const RedistributeLaunch& launch) {
-  return kRedistribute[index(launch.params.draft.dtype)];
-}
-
-const char* kernel_name(const StepKeysLaunch&) { return kStepKeys[0]; }
-
-const char* kernel_name(const VerifyLaunch& launch) {
-  const Dtype dtype = launch.params.target_dtype;
-  return kVerify[launch.params.draft.dtype == dtype ? index(dtype) : kTwoDtypes];
-}
+const char* kernel_name(const DraftLaunch& launch) { return kDraft[launch.kernel()]; }
+const char* kernel_name(const GatherLogitsLaunch& launch) { return kGatherLogits[launch.kernel()]; }
+const char* kernel_name(const RedistributeLaunch& launch) { return kRedistribute[launch.kernel()]; }
+const char* kernel_name(const StepKeysLaunch& launch) { return kStepKeys[launch.kernel()]; }
+const char* kernel_name(const VerifyLaunch& launch) { return kVerify[launch.kernel()]; }
 
 std::string kernels_as_json() {
   return "{" + entry<DraftLaunch>("draft", "DraftLaunch", kDraft) + ", " +

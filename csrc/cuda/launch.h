@@ -16,10 +16,12 @@ struct ChunkSum {
   float sum;  // of exp(z - max); NaN or infinite where the row has no distribution
 };
 
-// Every launch struct says what its kernels take of a multiprocessor:
+// Every launch struct says which of its kernel's instantiations is launched: kernel() is an index
+// into the list RDK_NAME_KERNELS of its header. And it says what they take of a multiprocessor:
 //   kBlocks             blocks of kThreads (or kMaxThreads) that fit on one at once, at least; the
 //                       kernel's launch bounds hold the compiler to it
-//   kStaticSharedBytes  shared memory of a block besides the dynamic one; CUDA's limits are on both
+//   kStaticSharedBytes  static shared memory of a block; CUDA's limits are on static and dynamic
+//                       bytes together
 // tests/packaging compares the latter with what compilers made of the kernels.
 struct LaunchShape {
   int64_t blocks;

@@ -6,7 +6,6 @@
 
 #if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels alone: what launches them is left out
 
-#include <cstring>
 #include <initializer_list>
 #include <mutex>
 #include <set>
@@ -16,14 +15,6 @@
 #include "start.h"
 
 namespace rdk {
-
-// An instantiation of a kernel, by the name that plans choose it by.
-template <typename Launch>
-struct Kernel {
-  const char* name;
-  void (*function)(const Launch);
-};
-#define RDK_KERNEL(...) {#__VA_ARGS__, __VA_ARGS__}
 
 // Allows a kernel so much dynamic shared memory on the current device, once: what another thread
 // launches must not find it changed.
@@ -64,15 +55,13 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
 #endif
 }
 
-// Launches the one of these that the plan names.
+// Launches the one of these instantiations that the launch's dtypes need: RDK_NAME_KERNELS of its
+// header, of which RDK_FUNCTION makes functions.
+#define RDK_FUNCTION(...) __VA_ARGS__
 template <typename Launch>
-cudaError_t launch_one_of(std::initializer_list<Kernel<Launch>> kernels, const Launch& launch,
-                          cudaStream_t stream) {
-  const char* name = kernel_name(launch);
-  for (const Kernel<Launch>& kernel : kernels) {
-    if (std::strcmp(kernel.name, name) == 0) return launch_kernel(kernel.function, launch, stream);
-  }
-  return cudaErrorInvalidValue;
+cudaError_t launch_one_of(std::initializer_list<void (*)(const Launch)> kernels,
+                          const Launch& launch, cudaStream_t stream) {
+  return launch_kernel(kernels.begin()[launch.kernel()], launch, stream);
 }
 
 }  // namespace rdk

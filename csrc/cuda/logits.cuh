@@ -1,6 +1,6 @@
-// Logits as device code reads them: single elements, or a chunk of 1024 columns in a warp's
-// registers by 128-bit loads. Which lane holds which column depends on neither dtype nor address:
-// the sums of a row must not depend on where it lies.
+// Logits as device code reads them: single elements, or a chunk of 1024 columns, by 128-bit loads
+// into the registers of a warp. Which lane holds which column depends on neither dtype nor address,
+// because the sums of a row must not depend on where the row lies.
 #pragma once
 
 #include "device.cuh"
@@ -78,8 +78,8 @@ struct Logits {
   }
 };
 
-// Stands for T where target and drafter differ in dtype: one kernel, element by element, for all of
-// the mixed cases.
+// Takes the place of T where target and drafter differ in dtype: one kernel, which reads element by
+// element, for all of these cases.
 struct AnyDtype {};
 
 template <>
@@ -105,7 +105,7 @@ struct Logits<AnyDtype> {
     }
   }
 
-  // Nothing of it is read by 16 bytes.
+  // Never 128-bit loads.
   __device__ __forceinline__ bool aligned() const { return false; }
   __device__ __forceinline__ const uint4* vector(int) const { return nullptr; }
   __device__ __forceinline__ static void unpack_bits(uint4, float*) {}
@@ -122,7 +122,7 @@ __device__ __forceinline__ bool is_whole(const Logits<T>& logits, int begin, int
   return logits.aligned() && begin + kChunk <= size;
 }
 
-// Starts the copy of this lane's columns of a chunk, if it is whole, to its place in the ring.
+// Starts the copy of this lane's columns of a chunk into the ring, if the chunk is whole.
 template <typename T>
 __device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, int size,
                                            uint4* landing) {
@@ -134,8 +134,8 @@ __device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, i
   }
 }
 
-// Where the 16-byte parts of a whole chunk are read from: from where a copy of it has landed, or
-// from where it lies in memory.
+// Where the 16-byte parts of a whole chunk are read from: the ring, where a copy has landed, or
+// global memory.
 struct InMemory {};
 __device__ __forceinline__ uint4 read_part(const uint4* landed, int part, const uint4*) {
   return landed[part * kWarp + lane_index()];
@@ -144,8 +144,8 @@ __device__ __forceinline__ uint4 read_part(InMemory, int, const uint4* memory) {
   return __ldg(memory);
 }
 
-// A chunk of a row, -inf behind its end. All loads of a whole one are under way before the first is
-// used.
+// A chunk of a row, padded with -inf. All loads of a whole chunk are issued before the first value
+// is used.
 template <typename T, typename Source>
 __device__ __forceinline__ void read_chunk(const Logits<T>& logits, int begin, int size,
                                            Source source, float (&out)[kPerLane]) {

@@ -34,7 +34,8 @@ void place(void* workspace, RedistributeLaunch* launch);
 void place(void* workspace, StepKeysLaunch* launch);
 void place(void* workspace, VerifyLaunch* launch);
 
-// Which instantiation of the kernel is launched, as in "draft_kernel<float>".
+// The kernel that is launched, as in "draft_kernel<float>": for those who compile and start it by
+// name.
 const char* kernel_name(const DraftLaunch& launch);
 const char* kernel_name(const GatherLogitsLaunch& launch);
 const char* kernel_name(const RedistributeLaunch& launch);

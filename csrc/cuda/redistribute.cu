@@ -1,9 +1,9 @@
 // redistribute: q(x) = sum_i q'_i S[i, x] + sum_r s_r P[r, x] for every x, gathered over the
-// columns of S, so that each sum is taken in one fixed order, without atomics. Memory floor: the
-// V_t probabilities of each row written once, its V_d + C logits and the sparse structure read
-// once. A block takes a tile of target tokens for a group of rows; no block waits for another, so
-// each takes its rows' softmax sums itself, from logits that lie in the L2 cache, and keeps exp(z -
-// max) in shared memory where it fits.
+// columns of S, so that each sum is taken in one fixed order, without atomics. Memory floor: V_t
+// probabilities of each row written once, its V_d + C logits and the sparse structure read once. A
+// block takes a tile of target tokens for a group of rows. No block waits for another: each sums
+// the softmax of its rows itself, from logits in the L2 cache, and keeps exp(z - max) in shared
+// memory if that has room.
 
 #include "redistribute.h"
 
@@ -64,16 +64,6 @@ __device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch,
   __syncthreads();
 }
 
-// What the dynamic columns add to a token, in their order.
-template <typename T>
-__device__ __forceinline__ float dynamic_mass(const DraftRow<T>& row, float max, int token) {
-  float mass = 0.0f;
-  for (int c = 0; c < row.dynamic_size; ++c) {
-    if (row.dynamic_tokens[c] == token) mass += expf(row.dynamic_value(c) - max);
-  }
-  return mass;
-}
-
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     redistribute_kernel(const RedistributeLaunch launch) {
@@ -82,7 +72,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const RedistributeParams& params = launch.params;
   const AffinityColumns& affinity = params.affinity;
   const int draft_size = static_cast<int>(params.draft.draft_size);
-  const int rank = static_cast<int>(affinity.rank);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x / launch.tiles) * launch.group;
   const int rows =
       static_cast<int>(min(static_cast<int64_t>(launch.group), params.rows - first_row));
@@ -116,8 +105,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 #pragma unroll 1
   for (int x = begin + threadIdx.x; x < end; x += kThreads) {
-    const int entry_begin = affinity.offsets[x];
-    const int entry_end = affinity.offsets[x + 1];
+    const Entries column = column_entries(affinity, x);
 #pragma unroll 1
     for (int g = 0; g < rows; ++g) {
       float* out = params.probs + (first_row + g) * affinity.target_size + x;
@@ -127,21 +115,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         continue;
       }
       const DraftRow<T> row(params.draft, first_row + g, params.temperature[first_row + g]);
-      float mass = 0.0f;
-      for (int entry = entry_begin; entry < entry_end; ++entry) {
-        const int draft = affinity.drafts[entry];
-        const float weight = launch.shared_weights ? weights[g * draft_size + draft]
-                                                   : expf(row.static_value(draft) - stats[0]);
-        mass += weight * affinity.weights[entry];
-      }
-      if (row.dynamic_size > 0 && marked[g * launch.tile + x - begin] != 0) {
-        mass += dynamic_mass(row, stats[0], x);
-      }
-      float q = mass / stats[1];
-      for (int r = 0; r < rank; ++r) {
-        q += stats[2 + r] * affinity.prior[r * affinity.target_size + x];
-      }
-      *out = q;
+      *out = token_q<OneLane>(
+          affinity, column, stats, x,
+          [&](int draft) {
+            return launch.shared_weights ? weights[g * draft_size + draft]
+                                         : expf(row.static_value(draft) - stats[0]);
+          },
+          [&](float mass) {
+            const bool any = row.dynamic_size > 0 && marked[g * launch.tile + x - begin] != 0;
+            return any ? mass + add_dynamic<OneLane>(row, stats[0], x, 0.0f) : mass;
+          });
     }
   }
 }
@@ -151,10 +134,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #if !defined(__CUDACC_RTC__)
 
 cudaError_t start(const RedistributeLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<RedistributeLaunch>(
-      {RDK_KERNEL(redistribute_kernel<float>), RDK_KERNEL(redistribute_kernel<Float16Bits>),
-       RDK_KERNEL(redistribute_kernel<BFloat16Bits>)},
-      launch, stream);
+  return launch_one_of<RedistributeLaunch>({RDK_REDISTRIBUTE_KERNELS(RDK_FUNCTION)}, launch,
+                                           stream);
 }
 
 #endif

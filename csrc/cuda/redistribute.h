@@ -5,6 +5,11 @@
 
 namespace rdk {
 
+// The kernel's instantiations, in the order of Dtype.
+#define RDK_REDISTRIBUTE_KERNELS(kernel)                                        \
+  kernel(redistribute_kernel<float>), kernel(redistribute_kernel<Float16Bits>), \
+      kernel(redistribute_kernel<BFloat16Bits>)
+
 struct RedistributeLaunch {
   using Params = RedistributeParams;
   static constexpr int kThreads = 256;  // of a block
@@ -19,6 +24,8 @@ struct RedistributeLaunch {
   bool shared_weights;  // exp(z - max) of the group's rows fits into shared memory
   ChunkSum* chunks;     // [blocks, chunks]
   float* spread_sums;   // [blocks, R, chunks]
+
+  int kernel() const { return static_cast<int>(params.draft.dtype); }
 };
 
 }  // namespace rdk

@@ -1,56 +1,13 @@
-// The chunked softmax on a GPU: a warp takes a chunk, chunks are merged in order against the row's
-// maximum, and draws are two-level over the same sums (DESIGN section 5). Every kernel reads logits
-// through here, so that a row has the same sums, to the bit, whichever block reads it.
+// The chunked softmax on a GPU: a warp sums a chunk, chunks are merged in order against the row's
+// maximum, and draws have two levels over the same sums (DESIGN section 5). Every kernel reads
+// logits through here, so a row has the same sums, to the bit, whichever block reads it.
 #pragma once
 
 #include "../common/philox.h"
-#include "logits.cuh"
+#include "temperature.cuh"
 #include "warp.cuh"
 
 namespace rdk {
-
-// logit / temperature, by a reciprocal, in two factors where one would overflow or be subnormal. A
-// division costs some eight operations a column, one by correction three, the reciprocal one, of
-// about twelve in all, and 16-bit logits arrive fast enough to wait for them. NaN where the row has
-// no distribution: a logit that is NaN or +inf, a finite one whose quotient overflows.
-struct Scale {
-  float factor;
-  float rest;    // 1 but for a temperature that is subnormal or above 2^126
-  float lowest;  // the least logit whose quotient is finite
-
-  // Temperature 0 compares the logits themselves.
-  __device__ __forceinline__ explicit Scale(float temperature) {
-    constexpr float kLargest = 3.40282347e38f;
-    constexpr float kSmallestNormal = 1.17549435e-38f;
-    constexpr float kTwoTo64 = 1.8446744e19f;
-    constexpr float kTwoTo126 = 8.5070592e37f;
-    const float divisor = temperature == 0.0f ? 1.0f : temperature;
-    rest = divisor < kSmallestNormal ? kTwoTo64 : divisor > kTwoTo126 ? 1.0f / kTwoTo64 : 1.0f;
-    factor = 1.0f / (divisor * rest);
-    lowest = -kLargest * divisor;
-  }
-
-  __device__ __forceinline__ float operator()(float logit) const {
-    const bool overflows = logit < lowest && logit != -infinity();
-    return overflows ? not_a_number() : logit * factor * rest;
-  }
-
-  // All columns of a lane; what is rare is asked once for all of them. At temperature 1, the most
-  // common one, that saves a sixth of what a column costs.
-  __device__ __forceinline__ void operator()(float (&z)[kPerLane]) const {
-    if (factor == 1.0f && rest == 1.0f) return;
-    float least = z[0];
-#pragma unroll
-    for (int v = 1; v < kPerLane; ++v) least = fminf(least, z[v]);
-    if (least < lowest || rest != 1.0f) {
-#pragma unroll
-      for (int v = 0; v < kPerLane; ++v) z[v] = (*this)(z[v]);
-    } else {
-#pragma unroll
-      for (int v = 0; v < kPerLane; ++v) z[v] *= factor;
-    }
-  }
-};
 
 // Replaces a chunk's z by exp(z - max). A NaN or +inf among them makes the sum NaN.
 __device__ __forceinline__ ChunkSum exponentiate(float (&z)[kPerLane]) {
@@ -68,7 +25,7 @@ __device__ __forceinline__ ChunkSum exponentiate(float (&z)[kPerLane]) {
   return {max, warp_sum(sum)};
 }
 
-// By one warp, for others to read.
+// By one warp, for other warps and blocks to read.
 __device__ __forceinline__ void store_chunk_sum(const ChunkSum& sum, ChunkSum* chunk) {
   if (lane_index() == 0) {
     global_store(&chunk->max, sum.max);
@@ -105,10 +62,15 @@ __device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
 }
 
 // Calls use(chunk, z) for the chunks first, first + stride, ... below count, by one warp, while
-// those to come are on their way into its ring. A multiprocessor needs some 40 KB on the way to
-// draw the whole bandwidth of an H200 (4.8 TB/s over 132 of them, about a microsecond away): 16
-// warps have 64. Row is a row or what goes through chunks like one; it counts them in a Place of
-// its own.
+// later chunks are on their way into its ring. A multiprocessor needs some 40 KB in flight to draw
+// the whole bandwidth of an H200 (4.8 TB/s over 132 of them, about a microsecond away); 16 warps
+// have 64 KB. Row is a row, or anything that is read in chunks; it counts them in a Place of its
+// own.
+//
+// The ring needs no __syncwarp: a lane reads back only the 16-byte parts that it copied itself, and
+// cp.async.wait_group makes a thread's own copies visible to that thread. A slot is filled again
+// only after its values are in registers. Chunks that are not whole are not copied; their commit
+// is an empty group, so that waiting for all but the last kInFlight - 1 groups stays right.
 template <typename Row, typename Use>
 __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
                                               int count, Use&& use) {
@@ -154,7 +116,7 @@ struct Softmax {
   }
 };
 
-// By one warp. A NaN sum anywhere leaves the row without a distribution.
+// By one warp. A NaN in any sum means that the row has no distribution.
 __device__ __forceinline__ Softmax merge_chunks(const ChunkSum* chunks, int count) {
   Softmax softmax{chunks, count, -infinity(), 0.0f, false};
   bool sound = true;

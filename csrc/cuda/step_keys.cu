@@ -14,7 +14,7 @@ constexpr int kThreads = StepKeysLaunch::kThreads;
 __global__ void __launch_bounds__(kThreads) step_keys_kernel(const StepKeysLaunch launch) {
   const StepKeysParams& params = launch.params;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < params.count) params.step_keys[i] = step_seed(params.seeds[i], params.positions[i]);
+  if (i < params.count) params.step_keys[i] = step_key(params.seeds[i], params.positions[i]);
 }
 
 }  // namespace
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads) step_keys_kernel(const StepKeysLaunc
 #if !defined(__CUDACC_RTC__)
 
 cudaError_t start(const StepKeysLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<StepKeysLaunch>({RDK_KERNEL(step_keys_kernel)}, launch, stream);
+  return launch_one_of<StepKeysLaunch>({RDK_STEP_KEYS_KERNELS(RDK_FUNCTION)}, launch, stream);
 }
 
 #endif

@@ -5,12 +5,16 @@
 
 namespace rdk {
 
+#define RDK_STEP_KEYS_KERNELS(kernel) kernel(step_keys_kernel)
+
 struct StepKeysLaunch {
   using Params = StepKeysParams;
   static constexpr int kThreads = 256;  // of a block
   static constexpr int kStaticSharedBytes = 0;
   Params params;
   LaunchShape shape;
+
+  int kernel() const { return 0; }
 };
 
 }  // namespace rdk

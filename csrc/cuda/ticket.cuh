@@ -1,13 +1,18 @@
-// No kernel waits for another block: the last block to take a ticket finds everybody's work done
-// and goes on alone.
+// No block waits for another: the last one to take a ticket finds the work of all of them done, and
+// goes on alone.
 #pragma once
 
 #include "device.cuh"
 
 namespace rdk {
 
-// By all threads of a block, once. tickets start at zero. True in the last of `blocks` blocks,
-// where all their earlier global stores are visible.
+// Called by all threads of a block, once. Tickets start at zero. True in the last of `blocks`
+// blocks, where all stores that they made before by global_store are visible to global_load.
+//
+// One thread's fence is enough for the stores of the whole block: the barrier orders them before
+// the fence, and fences are cumulative, so whoever sees the ticket sees what came before it. The
+// second fence keeps the loads of the last block, in all of its threads through the second barrier,
+// from moving before the ticket.
 __device__ __forceinline__ bool last_block(unsigned* ticket, int blocks) {
   __shared__ bool last;
   __syncthreads();

@@ -1,9 +1,11 @@
-// verify: drafted tokens accepted or the first rejected one replaced, in one launch, the drafter's
-// softmax included where its stats are absent (DESIGN sections 2 and 3). Memory floor: the target
-// logits that are looked at, once. Few sequences: the rows of all positions are split over many
-// blocks by chunks, and the last block of a sequence decides. At least a sequence for each
-// multiprocessor: a block a sequence, positions in order, and rows behind the first rejection are
-// never read. Both take the same sums in the same order, so the tokens are the same.
+// verify: accepts drafted tokens, or replaces the first one that is rejected, in one launch that
+// includes the drafter's softmax if no stats are passed (DESIGN sections 2 and 3). Memory floor:
+// the target logits that are looked at, once.
+//
+// With few sequences, the chunks of all positions are split over many blocks, and the last block of
+// a sequence decides. With at least one sequence for each multiprocessor, a sequence has one block,
+// which takes positions in order and never reads a row after the first rejection. Both take the
+// same sums in the same order, so the tokens are the same.
 
 #include "verify.h"
 
@@ -22,7 +24,7 @@ __device__ __forceinline__ int chunks_in(int64_t columns) {
   return (static_cast<int>(columns) + kChunk - 1) / kChunk;
 }
 
-// The target's rows of consecutive steps of a sequence, chunk behind chunk.
+// The target's rows of consecutive steps of a sequence, as one run of chunks.
 template <typename T>
 struct TargetSteps {
   using Element = T;
@@ -96,28 +98,6 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
   }
 }
 
-// q at a token of this lane's own, for the direct pass.
-template <typename D>
-__device__ __forceinline__ float lane_q(const AffinityColumns& affinity, const DraftRow<D>& row,
-                                        const float* stats, int token) {
-  float mass = 0.0f;
-  const int end = affinity.offsets[token + 1];
-#pragma unroll 1
-  for (int entry = affinity.offsets[token]; entry < end; ++entry) {
-    mass += expf(row.static_value(affinity.drafts[entry]) - stats[0]) * affinity.weights[entry];
-  }
-#pragma unroll 1
-  for (int c = 0; c < row.dynamic_size; ++c) {
-    if (row.dynamic_tokens[c] == token) mass += expf(row.dynamic_value(c) - stats[0]);
-  }
-  float q = mass / stats[1];
-#pragma unroll 1
-  for (int r = 0; r < affinity.rank; ++r) {
-    q += stats[2 + r] * affinity.prior[r * affinity.target_size + token];
-  }
-  return q;
-}
-
 // max(p - q, 0) at a token of this lane's own.
 template <typename T, typename D>
 __device__ __forceinline__ float lane_residual(const VerifyParams& params, const Sequence& sequence,
@@ -128,14 +108,14 @@ __device__ __forceinline__ float lane_residual(const VerifyParams& params, const
   if (position.kind == DraftKind::kOneHot) q = token == position.token ? 1.0f : 0.0f;
   if (position.kind == DraftKind::kRow) {
     const DraftRow<D> row(params.draft, position.row, sequence.draft_temperature);
-    q = lane_q(params.affinity, row, position.stats, token);
+    q = token_q<OneLane>(params.affinity, row, position.stats, token);
   }
   return fmaxf(target_p(position, columns.value(token)) - q, 0.0f);
 }
 
-// After every proposal failed: a token from max(p - q, 0), summed by the whole block and drawn by
-// its first warp. Its other warps, and all of them where there is no mass (p = q up to rounding),
-// return -1.
+// After all proposals have failed: a token from max(p - q, 0), which the whole block sums and its
+// first warp draws from. The other warps return -1, and so do all of them if there is no mass (p =
+// q up to rounding).
 template <typename T, typename D>
 __device__ __forceinline__ int draw_residual_directly(const VerifyLaunch& launch,
                                                       const Sequence& sequence,
@@ -164,8 +144,8 @@ __device__ __forceinline__ int draw_residual_directly(const VerifyLaunch& launch
 }
 
 // The token that follows the accepted ones; the first warp returns it. A bonus is one draw from p.
-// A rejected draft is replaced by the lowest proposal from p that is kept, a warp each, as if they
-// had come one after the other.
+// For a rejected draft each warp makes one proposal from p, with the random numbers of its own try,
+// and the lowest try that is kept wins: the same token as if the tries had been made one by one.
 template <typename T, typename D>
 __device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequence& sequence,
                                           int step, const Position& position) {
@@ -180,12 +160,12 @@ __device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequ
     if (purpose == Purpose::kResidual && first == kResidualTries) {
       purpose = Purpose::kDirect;
       const int token = draw_residual_directly<T, D>(
-          launch, sequence, position, columns, random_words(sequence.seed, place, purpose, 0));
+          launch, sequence, position, columns, random_words(sequence.step_key, place, purpose, 0));
       if (token >= 0) return token;
     }
     const bool proposes = purpose == Purpose::kResidual;
     const PhiloxWords words =
-        random_words(sequence.seed, place, purpose, proposes ? first + warp_index() : 0);
+        random_words(sequence.step_key, place, purpose, proposes ? first + warp_index() : 0);
     const int token = draw_column(columns, position.target, words);
     if (!proposes) return token;
     const float p = target_p(position, columns.value(token));
@@ -281,11 +261,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
 #if !defined(__CUDACC_RTC__)
 
 cudaError_t start(const VerifyLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<VerifyLaunch>(
-      {RDK_KERNEL(verify_kernel<float, float>), RDK_KERNEL(verify_kernel<Float16Bits, Float16Bits>),
-       RDK_KERNEL(verify_kernel<BFloat16Bits, BFloat16Bits>),
-       RDK_KERNEL(verify_kernel<AnyDtype, AnyDtype>)},
-      launch, stream);
+  return launch_one_of<VerifyLaunch>({RDK_VERIFY_KERNELS(RDK_FUNCTION)}, launch, stream);
 }
 
 #endif

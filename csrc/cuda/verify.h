@@ -5,6 +5,12 @@
 
 namespace rdk {
 
+// The kernel's instantiations: by Dtype where target and drafter have the same, then the one for
+// logits of two dtypes.
+#define RDK_VERIFY_KERNELS(kernel)                                                      \
+  kernel(verify_kernel<float, float>), kernel(verify_kernel<Float16Bits, Float16Bits>), \
+      kernel(verify_kernel<BFloat16Bits, BFloat16Bits>), kernel(verify_kernel<AnyDtype, AnyDtype>)
+
 struct VerifyLaunch {
   using Params = VerifyParams;
   static constexpr int kThreads = 256;  // of a block
@@ -21,6 +27,12 @@ struct VerifyLaunch {
   ChunkSum* draft_chunks;   // [B, slots, chunks of V_d and C]; none where stats are given
   float* spread_sums;       // [B, slots, R, chunks]
   float* residual_sums;     // [B, chunks of V_t]
+
+  int kernel() const {
+    constexpr int kTwoDtypes = 3;
+    const Dtype dtype = params.target_dtype;
+    return params.draft.dtype == dtype ? static_cast<int>(dtype) : kTwoDtypes;
+  }
 };
 
 }  // namespace rdk

@@ -26,7 +26,7 @@ struct Sequence {
   int64_t index;
   int64_t start;  // its first draft
   int count;      // drafts that are considered: at most max_draft, up to the first -1
-  int64_t seed;
+  int64_t step_key;
   int64_t position;
   float target_temperature;
   float draft_temperature;
@@ -69,7 +69,7 @@ __device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64
   return params.draft_rows != nullptr ? params.draft_rows[draft] : static_cast<int>(draft);
 }
 
-// What the arguments alone say of a draft's distribution; a row may still turn out to have none.
+// What the arguments alone say about a draft's distribution. A row may still turn out to have none.
 __device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params,
                                                    const Sequence& sequence, int step) {
   const int64_t token = drafted_token(params, sequence.start + step);
@@ -91,7 +91,7 @@ __device__ __forceinline__ float draft_q(const VerifyParams& params, const Seque
   if (position.kind == DraftKind::kUnusable) return 0.0f;
   if (position.kind == DraftKind::kOneHot) return token == position.token ? 1.0f : 0.0f;
   const DraftRow<T> row(params.draft, position.row, sequence.draft_temperature);
-  return warp_q(params.affinity, row, position.stats, token);
+  return token_q<OneWarp>(params.affinity, row, position.stats, token);
 }
 
 // Where the sums of a step of a sequence are kept: a block that takes steps in order has one slot.
@@ -126,7 +126,7 @@ __device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int
   __syncwarp(kAllLanes);
 }
 
-// By one warp, which leaves everything it found in `position`.
+// By one warp, which leaves all results in `position`.
 template <typename T, typename D>
 __device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequence& sequence,
                                        int step, int draft_chunks, Position* position) {
@@ -162,7 +162,7 @@ __device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequenc
       verdict = position->token == argmax ? Verdict::kAccepted : Verdict::kRejected;
     } else {
       const float coin = uniform(
-          random_words(sequence.seed, sequence.position + step, Purpose::kAccept, 0).word[0]);
+          random_words(sequence.step_key, sequence.position + step, Purpose::kAccept, 0).word[0]);
       const float q = draft_q<D>(params, sequence, *position, static_cast<int>(position->token));
       const float p = target_p(*position, columns.value(static_cast<int>(position->token)));
       verdict = coin * q < p ? Verdict::kAccepted : Verdict::kRejected;

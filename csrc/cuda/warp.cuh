@@ -1,5 +1,5 @@
-// Warp-wide reductions, scans and searches in one fixed order each, so that a result does not
-// depend on who asks for it.
+// Reductions, scans and searches by a warp, each in one fixed order, so that every kernel gets the
+// same result.
 #pragma once
 
 #include "device.cuh"
@@ -59,10 +59,8 @@ __device__ __forceinline__ int warp_first_above(const int64_t* sums, int count, 
   return begin;
 }
 
-// Draws from weights that are known chunk by chunk or entry by entry: the first index whose running
-// sum exceeds u * total and whose weight is not zero. weight(index) is called by all lanes, index
-// >= count must give zero. Returns the last index of positive weight where rounding finds none, -1
-// where the total is zero. total, if asked for, is the sum in the order in which the draw takes it.
+// The sum of weights in the order in which warp_draw adds them. weight(index) is called by all
+// lanes, and has to be zero from count on.
 template <typename Weight>
 __device__ __forceinline__ float warp_total(int count, Weight&& weight) {
   float carry = 0.0f;
@@ -73,6 +71,8 @@ __device__ __forceinline__ float warp_total(int count, Weight&& weight) {
   return carry;
 }
 
+// The first index whose running sum exceeds u * total and whose weight is not zero. If rounding
+// leaves none, the last index of positive weight; if the total is zero, -1.
 template <typename Weight>
 __device__ __forceinline__ int warp_draw(int count, float u, float total, Weight&& weight) {
   const float threshold = u * total;

@@ -66,7 +66,8 @@ PythonStarter::PythonStarter(const char* operator_name, int32_t device)
     throw std::runtime_error(
         std::string("rdk::") + operator_name +
         ": the tensors are on a CUDA device, but rdk_cuda was built without CUDA operators "
-        "(rdk_cuda.build_info()[\"cuda_reason\"] says why). Build it beside a torch with CUDA and "
+        "(rdk_cuda.build_info()[\"cuda_reason\"] says why). Build it with a torch that has CUDA "
+        "and "
         "nvcc, or, without a compiler, `pip install rdk_cuda[cupy]` and call "
         "rdk_cuda.integrations.cupy.enable()");
   }

@@ -16,14 +16,15 @@ namespace rdk::ops {
 using torch::stable::Tensor;
 
 // A Starter has machine(), and start(launch, workspace), which clears the first zeroed_bytes of the
-// workspace and starts the kernel behind that.
+// workspace and then starts the kernel.
 template <typename Launch, typename Starter>
 void launch_on(Starter& starter, const typename Launch::Params& params, const Tensor& on) {
   Launch launch{};
   launch.params = params;
   plan(starter.machine(), &launch);
   if (launch.shape.blocks == 0) return;
-  // Given back on return, and handed out again only to work behind this launch on the same stream.
+  // Freed on return, while the kernel may still run: the allocator gives the memory only to later
+  // work on the same stream.
   const Tensor workspace = torch::stable::new_empty(
       on, std::vector<int64_t>{launch.shape.workspace_bytes}, torch::headeronly::ScalarType::Byte);
   place(workspace.mutable_data_ptr(), &launch);

@@ -10,7 +10,7 @@ import pytest
 
 from tests.emulated.emulated_operators import CSRC
 
-from .mutants import MUTANTS, Mutant, StaleMutantError
+from .mutants import MUTANTS, SOURCE, TESTS, Mutant, StaleMutantError
 from .running import (
     Outcome,
     of_the_day,
@@ -21,22 +21,20 @@ from .running import (
 OF_THE_DAY = 6
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_mutant_applies_to_the_kernels_as_they_are(mutant: Mutant, tmp_path: Path) -> None:
-    csrc = Path(shutil.copytree(CSRC, tmp_path / "csrc"))
-    mutant.apply(csrc)
-    assert (csrc / mutant.file).read_text() != (CSRC / mutant.file).read_text()
-
-
-def test_a_substitution_that_no_longer_applies_is_an_error(tmp_path: Path) -> None:
-    csrc = Path(shutil.copytree(CSRC, tmp_path / "csrc"))
-    MUTANTS[0].apply(csrc)
-    with pytest.raises(StaleMutantError, match="has the text it replaces 0 times"):
-        MUTANTS[0].apply(csrc)
-
-
-def test_names_are_unique() -> None:
+def test_every_mutant_applies_to_the_kernels_as_they_are_and_names_tests_that_exist(
+    tmp_path: Path,
+) -> None:
+    assert len(MUTANTS) == SOURCE.read_text(encoding="utf-8").count("\n[")
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    for number, mutant in enumerate(MUTANTS):
+        csrc = Path(shutil.copytree(CSRC, tmp_path / str(number)))
+        mutant.apply(csrc)
+        assert (csrc / mutant.file).read_text() != (CSRC / mutant.file).read_text()
+        for test in mutant.tests:
+            file, _, name = test.partition("::")
+            assert f"def {name}(" in (TESTS / file).read_text(encoding="utf-8")
+    with pytest.raises(StaleMutantError, match="has the text it replaces 0 times"):
+        MUTANTS[0].apply(tmp_path / "0")
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def kernels() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def sources() -> Path:
-    """The kernels' folder: in the installed package, or beside it in a checkout."""
+    """The kernels' folder: in the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[2]
     for folder in (package / "csrc" / "cuda", package.parent / "csrc" / "cuda"):
         if folder.is_dir():
@@ -194,7 +194,7 @@ def nvrtc_version() -> tuple[int, int]:
 
 @functools.cache
 def _source_texts() -> tuple[str, ...]:
-    """All that a kernel can include, each file behind its name."""
+    """All that a kernel can include, each file after its name."""
     folder = sources()
     headers = folder.parent.glob("**/*.h")
     files = [*headers, *folder.glob("*.cu*")]
