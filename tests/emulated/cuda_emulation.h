@@ -21,7 +21,6 @@
 #include <string>
 #include <type_traits>
 
-#include "cuda_half.h"
 #include "cuda_types.h"
 
 #define __global__
@@ -29,7 +28,6 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 // noinit gathers them in one section, also where a template declares them, for poisoning.
 #define __shared__ static __attribute__((noinit))
@@ -69,11 +67,9 @@ struct Site {
   }
 };
 
-enum class Barrier { kPlain, kCount, kAnd, kOr };
-enum class Collective { kSyncwarp, kShfl, kShflUp, kShflDown, kShflXor, kBallot, kAny, kAll };
+enum class Collective { kSyncwarp, kShfl, kShflUp, kShflXor, kBallot, kAll };
 
-// The number of threads whose predicate is not 0.
-int block_barrier(Barrier kind, int predicate, Site site);
+void block_barrier(Site site);
 
 // The bits of value of the source lane; for votes, one bit of each lane whose value is not 0.
 uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
@@ -118,7 +114,7 @@ void require_alignment(const T* address, Site site) {
 
 template <typename T>
 T shuffle(Collective kind, unsigned mask, T value, unsigned source, Site site) {
-  static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  static_assert(std::is_arithmetic_v<T> && sizeof(T) <= sizeof(uint64_t));
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
   bits = warp_collective(kind, mask, bits, source, site);
@@ -126,38 +122,12 @@ T shuffle(Collective kind, unsigned mask, T value, unsigned source, Site site) {
   return value;
 }
 
-// The lanes of a segment of width lanes, to which a shuffle is confined.
-inline unsigned segment_begin(int width, Site site) {
-  if (width <= 0 || width > warpSize || (width & (width - 1)) != 0) {
-    fail("a shuffle has width " + std::to_string(width) + ", not a power of 2 up to 32", site);
-  }
-  return lane() & ~(width - 1u);
-}
-
-template <typename T, typename Update>
-T update_atomically(T* address, Site site, Update update) {
-  require_alignment(address, site);
-  const T old = *address;
-  const T value = update(old);
-  store_atomic(address, &value, sizeof(T));
-  return old;
-}
-
 }  // namespace emulation
 
 // ---- barriers and warp collectives ----
 
 inline void __syncthreads(emulation::Site site = emulation::Site::here()) {
-  emulation::block_barrier(emulation::Barrier::kPlain, 0, site);
-}
-inline int __syncthreads_count(int predicate, emulation::Site site = emulation::Site::here()) {
-  return emulation::block_barrier(emulation::Barrier::kCount, predicate, site);
-}
-inline int __syncthreads_and(int predicate, emulation::Site site = emulation::Site::here()) {
-  return emulation::block_barrier(emulation::Barrier::kAnd, !predicate, site) == 0;
-}
-inline int __syncthreads_or(int predicate, emulation::Site site = emulation::Site::here()) {
-  return emulation::block_barrier(emulation::Barrier::kOr, predicate, site) != 0;
+  emulation::block_barrier(site);
 }
 
 inline void __syncwarp(unsigned mask = 0xffffffffu,
@@ -166,34 +136,21 @@ inline void __syncwarp(unsigned mask = 0xffffffffu,
 }
 
 template <typename T>
-T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
-              emulation::Site site = emulation::Site::here()) {
-  const unsigned from = emulation::segment_begin(width, site) + (source & (width - 1));
-  return emulation::shuffle(emulation::Collective::kShfl, mask, value, from, site);
+T __shfl_sync(unsigned mask, T value, int source, emulation::Site site = emulation::Site::here()) {
+  return emulation::shuffle(emulation::Collective::kShfl, mask, value, source % warpSize, site);
 }
 
 template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
+T __shfl_up_sync(unsigned mask, T value, unsigned delta,
                  emulation::Site site = emulation::Site::here()) {
-  const unsigned lane = emulation::lane(), begin = emulation::segment_begin(width, site);
-  const unsigned from = delta <= lane - begin ? lane - delta : lane;
+  const unsigned lane = emulation::lane(), from = delta <= lane ? lane - delta : lane;
   return emulation::shuffle(emulation::Collective::kShflUp, mask, value, from, site);
 }
 
 template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
-                   emulation::Site site = emulation::Site::here()) {
-  const unsigned lane = emulation::lane(), end = emulation::segment_begin(width, site) + width;
-  const unsigned from = delta < end - lane ? lane + delta : lane;
-  return emulation::shuffle(emulation::Collective::kShflDown, mask, value, from, site);
-}
-
-template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize,
+T __shfl_xor_sync(unsigned mask, T value, unsigned lane_mask,
                   emulation::Site site = emulation::Site::here()) {
-  const unsigned lane = emulation::lane(), end = emulation::segment_begin(width, site) + width;
-  const unsigned other = lane ^ static_cast<unsigned>(lane_mask);
-  const unsigned from = other < end ? other : lane;
+  const unsigned from = (emulation::lane() ^ lane_mask) % warpSize;
   return emulation::shuffle(emulation::Collective::kShflXor, mask, value, from, site);
 }
 
@@ -201,11 +158,6 @@ inline unsigned __ballot_sync(unsigned mask, int predicate,
                               emulation::Site site = emulation::Site::here()) {
   return static_cast<unsigned>(emulation::warp_collective(emulation::Collective::kBallot, mask,
                                                           predicate != 0, emulation::lane(), site));
-}
-inline int __any_sync(unsigned mask, int predicate,
-                      emulation::Site site = emulation::Site::here()) {
-  return emulation::warp_collective(emulation::Collective::kAny, mask, predicate != 0,
-                                    emulation::lane(), site) != 0;
 }
 inline int __all_sync(unsigned mask, int predicate,
                       emulation::Site site = emulation::Site::here()) {
@@ -220,15 +172,6 @@ T __ldg(const T* address, emulation::Site site = emulation::Site::here()) {
   emulation::require_alignment(address, site);
   return *address;
 }
-template <typename T>
-T __ldcg(const T* address, emulation::Site site = emulation::Site::here()) {
-  return __ldg(address, site);
-}
-template <typename T>
-T __ldcs(const T* address, emulation::Site site = emulation::Site::here()) {
-  return __ldg(address, site);
-}
-
 // The block itself sees the value at once, other blocks only as fences allow.
 template <typename T>
 void global_store(T* address, const typename emulation::Identity<T>::type& value,
@@ -244,49 +187,13 @@ T global_load(const T* address, emulation::Site site = emulation::Site::here()) 
 }
 
 inline void __threadfence() { emulation::fence(); }
-inline void __threadfence_block() {}
-inline void __threadfence_system() { emulation::fence(); }
-
-[[noreturn]] inline void __trap(emulation::Site site = emulation::Site::here()) {
-  emulation::fail("__trap", site);
-}
 
 template <typename T>
 T atomicAdd(T* address, typename emulation::Identity<T>::type value,
             emulation::Site site = emulation::Site::here()) {
   static_assert(std::is_integral_v<T>, "a sum of floats would depend on the order of threads");
-  return emulation::update_atomically(address, site,
-                                      [=](T old) { return static_cast<T>(old + value); });
-}
-template <typename T>
-T atomicMax(T* address, typename emulation::Identity<T>::type value,
-            emulation::Site site = emulation::Site::here()) {
-  return emulation::update_atomically(address, site, [=](T old) { return std::max(old, value); });
-}
-template <typename T>
-T atomicMin(T* address, typename emulation::Identity<T>::type value,
-            emulation::Site site = emulation::Site::here()) {
-  return emulation::update_atomically(address, site, [=](T old) { return std::min(old, value); });
-}
-template <typename T>
-T atomicOr(T* address, typename emulation::Identity<T>::type value,
-           emulation::Site site = emulation::Site::here()) {
-  return emulation::update_atomically(address, site, [=](T old) { return old | value; });
-}
-template <typename T>
-T atomicExch(T* address, typename emulation::Identity<T>::type value,
-             emulation::Site site = emulation::Site::here()) {
-  return emulation::update_atomically(address, site, [=](T) { return value; });
-}
-template <typename T>
-T atomicCAS(T* address, typename emulation::Identity<T>::type expected,
-            typename emulation::Identity<T>::type value,
-            emulation::Site site = emulation::Site::here()) {
-  return emulation::update_atomically(address, site,
-                                      [=](T old) { return old == expected ? value : old; });
-}
-inline unsigned atomicInc(unsigned* address, unsigned limit,
-                          emulation::Site site = emulation::Site::here()) {
-  return emulation::update_atomically(address, site,
-                                      [=](unsigned old) { return old >= limit ? 0 : old + 1; });
+  emulation::require_alignment(address, site);
+  const T old = *address, sum = old + value;
+  emulation::store_atomic(address, &sum, sizeof(T));
+  return old;
 }

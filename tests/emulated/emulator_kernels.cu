@@ -91,14 +91,14 @@ __device__ bool take_last_ticket(unsigned* ticket) {
 __global__ void reduction_kernel(ReductionParams params) {
   __shared__ bool last;
   const Publication publication = params.publication;
-  const bool every_thread_fences = publication == Publication::kFenceByEveryThread ||
-                                   publication == Publication::kNoBarrierAfterFences;
-  const bool barrier = publication != Publication::kNoBarrierBeforeFence &&
-                       publication != Publication::kNoBarrierAfterFences;
-  const bool warps_fence = publication == Publication::kFenceByWarps;
+  const bool every_thread_fences = publication == Publication::fence_by_every_thread ||
+                                   publication == Publication::no_barrier_after_fences;
+  const bool barrier = publication != Publication::no_barrier_before_fence &&
+                       publication != Publication::no_barrier_after_fences;
+  const bool warps_fence = publication == Publication::fence_by_warps;
   const bool one_thread_fences =
-      !every_thread_fences && !warps_fence && publication != Publication::kNoFence;
-  const bool ticket_first = publication == Publication::kTicketFirst;
+      !every_thread_fences && !warps_fence && publication != Publication::no_fence;
+  const bool ticket_first = publication == Publication::ticket_first;
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
 
   if (threadIdx.x == 0 && ticket_first) last = take_last_ticket(params.ticket);
@@ -150,122 +150,112 @@ __global__ void misuse_kernel(MisuseParams params) {
   const unsigned thread = threadIdx.x, lane = thread % 32;
   float x = static_cast<float>(thread);
   switch (params.misuse) {
-    case Misuse::kBarrierInBranch:
+    case Misuse::barrier_in_branch:
       if (thread < 16) __syncthreads();
       break;
-    case Misuse::kBarriersOfTwoBranches:
+    case Misuse::barriers_of_two_branches:
       if (thread % 2 == 0) {
         __syncthreads();
       } else {
         __syncthreads();
       }
       break;
-    case Misuse::kReturnBeforeBarrier:
+    case Misuse::return_before_barrier:
       if (thread == 3) return;
       __syncthreads();
       break;
-    case Misuse::kShuffleWithoutALane:
+    case Misuse::shuffle_without_a_lane:
       if (lane != 5) x = __shfl_xor_sync(kFullMask, x, 1);
       break;
-    case Misuse::kShuffleNamesReturnedLane:
+    case Misuse::shuffle_names_returned_lane:
       if (lane == 5) return;
       __syncwarp(kFullMask & ~(1u << 5));
       x = __shfl_sync(kFullMask, x, 0);
       break;
-    case Misuse::kShuffleOutsideMask:
+    case Misuse::shuffle_outside_mask:
       x = __shfl_sync(0x0000ffffu, x, 0);
       break;
-    case Misuse::kShuffleReadsLaneOutsideMask:
-      if (lane < 16) x = __shfl_down_sync(0x0000ffffu, x, 1);
+    case Misuse::shuffle_reads_lane_outside_mask:
+      if (lane < 16) x = __shfl_sync(0x0000ffffu, x, 16);
       break;
-    case Misuse::kShuffleAgainstBallot:
+    case Misuse::shuffle_against_ballot:
       if (lane < 16) {
         x = __shfl_sync(kFullMask, x, 0);
       } else {
         x = static_cast<float>(__ballot_sync(kFullMask, 1));
       }
       break;
-    case Misuse::kBarrierAgainstShuffle:
+    case Misuse::barrier_against_shuffle:
       if (lane < 16) {
         __syncthreads();
       } else {
         __syncwarp();
       }
       break;
-    case Misuse::kCircularWait:  // lane 0 waits for 1, 1 for 2, 2 for 0
+    case Misuse::circular_wait:  // lane 0 waits for 1, 1 for 2, 2 for 0
       if (lane < 3) __syncwarp(1u << lane | 1u << (lane + 1) % 3);
       break;
-    case Misuse::kUninitialisedStatic:
+    case Misuse::uninitialised_static:
       if (thread > 8) values[0] = x;
       x = values[thread % 8];
       break;
-    case Misuse::kUninitialisedDynamic:
+    case Misuse::uninitialised_dynamic:
       x = dynamic[thread];
       break;
-    case Misuse::kUninitialisedInTemplate:
+    case Misuse::uninitialised_in_template:
       x = unwritten<float>();
       break;
-    case Misuse::kDynamicOverrun:
+    case Misuse::dynamic_overrun:
       dynamic[thread + 1] = x;
       break;
-    case Misuse::kStaticOverrun:  // by one, for the sanitizer's red zone
+    case Misuse::static_overrun:  // by one, for the sanitizer's red zone
       if (thread <= 8) as_pointer(values)[thread] = x;
       break;
-    case Misuse::kGlobalOverrun:
+    case Misuse::global_overrun:
       x = params.out[thread + 1];
       break;
-    case Misuse::kMisaligned:
-      x = __ldg(reinterpret_cast<const float4*>(params.out + 1)).x;
+    case Misuse::misaligned:
+      x = __ldg(reinterpret_cast<const uint4*>(params.out + 1)).x;
       break;
-    case Misuse::kSignedOverflow:
+    case Misuse::signed_overflow:
       x = static_cast<float>(INT_MAX - 8 + static_cast<int>(thread));
       break;
-    case Misuse::kThrows:
+    case Misuse::throws:
       __syncthreads();
       if (thread == 7) throw std::out_of_range("thrown by thread 7");
       __syncthreads();
       break;
-    case Misuse::kMixedStores:
+    case Misuse::mixed_stores:
       global_store(&params.out[thread], x);
       x += 1;
       break;
-    case Misuse::kCopyNotWaitedFor:
-    case Misuse::kCopyOfTheLastGroupNotWaitedFor:
+    case Misuse::copy_not_waited_for:
+    case Misuse::copy_of_the_last_group_not_waited_for:
       for (int group = 0; group < 2; ++group) {
         emulation::async_copy(dynamic + 4 * thread, params.out);
         emulation::async_commit();
-        emulation::async_wait(params.misuse == Misuse::kCopyNotWaitedFor ? 2 : group);
+        emulation::async_wait(params.misuse == Misuse::copy_not_waited_for ? 2 : group);
         x = dynamic[4 * thread];
       }
       emulation::async_wait(0);
       break;
-    case Misuse::kReturnBeforeCopy:
+    case Misuse::return_before_copy:
       emulation::async_copy(dynamic + 4 * thread, params.out);
       emulation::async_commit();
       break;
-    case Misuse::kCopyToGlobal:
+    case Misuse::copy_to_global:
       emulation::async_copy(params.out + 4 * thread, params.out);
       break;
-    case Misuse::kNone:
+    case Misuse::none:
       break;
   }
   params.out[blockIdx.x * blockDim.x + thread] = x;
 }
 
-// ---- schedules and 16-bit floats ----
+// ---- schedules ----
 
 __global__ void order_kernel(OrderParams params) {
   params.order[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(params.counter, 1u);
-}
-
-__global__ void conversion_kernel(ConversionParams params) {
-  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  const __half half = __float2half_rn(params.values[i]);
-  const __nv_bfloat16 bfloat16 = __float2bfloat16_rn(params.values[i]);
-  params.halves[i] = __half_as_ushort(half);
-  params.halves_back[i] = __half2float(half);
-  params.bfloat16s[i] = __bfloat16_as_ushort(bfloat16);
-  params.bfloat16s_back[i] = __bfloat162float(bfloat16);
 }
 
 // ---- every collective against what CUDA says it does ----
@@ -278,22 +268,14 @@ __global__ void primitives_kernel(PrimitivesParams params) {
     out += blockDim.x;
   };
   write(__shfl_sync(kFullMask, lane, static_cast<int>(lane) + 3));
-  write(__shfl_sync(kFullMask, lane, 2, 8));
-  write(__shfl_up_sync(kFullMask, lane, 3u, 16));
-  write(__shfl_down_sync(kFullMask, lane, 3u, 16));
+  write(__shfl_up_sync(kFullMask, lane, 3u));
   write(__shfl_xor_sync(kFullMask, lane, 5));
-  write(__shfl_xor_sync(kFullMask, lane, 8, 8));
-  write(static_cast<unsigned>(__shfl_sync(kFullMask, lane + (int64_t{1} << 40), 4) >> 38));
-  write(static_cast<unsigned>(__shfl_xor_sync(kFullMask, lane + 0.5, 1) * 2));
+  write(static_cast<unsigned>(__shfl_xor_sync(kFullMask, lane + 0.5f, 1) * 2));
   write(__ballot_sync(kFullMask, lane % 3 == 0));
-  write(__any_sync(kFullMask, lane == 9));
   write(__all_sync(kFullMask, lane < 31));
   write(lane < 12 ? __ballot_sync(0x00000fffu, lane > 4) : __ballot_sync(0xfffff000u, lane < 20));
-  write(__syncthreads_count(thread % 5 == 0));
-  write(__syncthreads_and(thread < 40));
-  write(__syncthreads_or(thread == 40));
-  write(__popc(thread) + 100 * __ffs(static_cast<int>(thread)) +
-        10000 * __clz(static_cast<int>(thread)));
+  write(__all_sync(kFullMask, lane < 32));
+  write(100 * __ffs(static_cast<int>(thread)) + __clz(static_cast<int>(thread)));
 }
 
 }  // namespace
@@ -331,10 +313,6 @@ int live_guards() { return guards; }
 
 void launch_order(const OrderParams& params, int blocks, int threads) {
   emulation::launch(order_kernel, blocks, threads, 0, params);
-}
-
-void launch_conversion(const ConversionParams& params, int blocks, int threads) {
-  emulation::launch(conversion_kernel, blocks, threads, 0, params);
 }
 
 void launch_primitives(const PrimitivesParams& params, int threads) {

@@ -23,16 +23,14 @@ struct ScanParams {
 void launch_warp_scan(const ScanParams& params, int blocks, int threads);
 
 // Each thread stores a partial sum; the last block to take a ticket adds them all up.
-enum class Publication : int {
-  kFenceAfterBarrier,
-  kFenceByEveryThread,
-  kFenceByWarps,  // of lane 0, after __syncwarp
-  // Wrong ones.
-  kNoFence,
-  kNoBarrierBeforeFence,  // the fence of one thread does not cover the others' partials
-  kNoBarrierAfterFences,  // the ticket may be taken before the others' fences
-  kTicketFirst,
-};
+// Wrong are those without a fence, with the fence of one thread which does not cover the others'
+// sums, and with a ticket that may be taken before the others' fences, or before its own.
+#define EMULATOR_PUBLICATIONS(each)                                                             \
+  each(fence_after_barrier), each(fence_by_every_thread), each(fence_by_warps), each(no_fence), \
+      each(no_barrier_before_fence), each(no_barrier_after_fences), each(ticket_first)
+#define EMULATOR_NAME(name) name
+enum class Publication : int { EMULATOR_PUBLICATIONS(EMULATOR_NAME) };
+
 struct ReductionParams {
   const int* values;
   int* partials;
@@ -43,33 +41,18 @@ struct ReductionParams {
 };
 void launch_reduction(const ReductionParams& params, int blocks, int threads);
 
-enum class Misuse : int {
-  kBarrierInBranch,
-  kBarriersOfTwoBranches,
-  kReturnBeforeBarrier,
-  kShuffleWithoutALane,
-  kShuffleNamesReturnedLane,
-  kShuffleOutsideMask,
-  kShuffleReadsLaneOutsideMask,
-  kShuffleAgainstBallot,
-  kBarrierAgainstShuffle,
-  kCircularWait,
-  kUninitialisedStatic,
-  kUninitialisedDynamic,
-  kUninitialisedInTemplate,
-  kDynamicOverrun,
-  kStaticOverrun,
-  kGlobalOverrun,
-  kMisaligned,
-  kSignedOverflow,
-  kThrows,
-  kMixedStores,
-  kCopyNotWaitedFor,
-  kCopyOfTheLastGroupNotWaitedFor,
-  kReturnBeforeCopy,
-  kCopyToGlobal,
-  kNone,
-};
+#define EMULATOR_MISUSES(each)                                                                     \
+  each(barrier_in_branch), each(barriers_of_two_branches), each(return_before_barrier),            \
+      each(shuffle_without_a_lane), each(shuffle_names_returned_lane), each(shuffle_outside_mask), \
+      each(shuffle_reads_lane_outside_mask), each(shuffle_against_ballot),                         \
+      each(barrier_against_shuffle), each(circular_wait), each(uninitialised_static),              \
+      each(uninitialised_dynamic), each(uninitialised_in_template), each(dynamic_overrun),         \
+      each(static_overrun), each(global_overrun), each(misaligned), each(signed_overflow),         \
+      each(throws), each(mixed_stores), each(copy_not_waited_for),                                 \
+      each(copy_of_the_last_group_not_waited_for), each(return_before_copy), each(copy_to_global), \
+      each(none)
+enum class Misuse : int { EMULATOR_MISUSES(EMULATOR_NAME) };
+
 struct MisuseParams {
   Misuse misuse;
   float* out;
@@ -85,15 +68,6 @@ struct OrderParams {
   unsigned* order;  // when each thread came
 };
 void launch_order(const OrderParams& params, int blocks, int threads);
-
-struct ConversionParams {
-  const float* values;
-  uint16_t* halves;
-  uint16_t* bfloat16s;
-  float* halves_back;
-  float* bfloat16s_back;
-};
-void launch_conversion(const ConversionParams& params, int blocks, int threads);
 
 struct PrimitivesParams {
   unsigned* out;  // one row a primitive, one column a thread

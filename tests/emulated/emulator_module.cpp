@@ -51,14 +51,6 @@ void order(Array<unsigned> order) {
                static_cast<int>(order.shape(1)));
 }
 
-void conversion(const Array<float>& values, Array<uint16_t> halves, Array<uint16_t> bfloat16s,
-                Array<float> halves_back, Array<float> bfloat16s_back) {
-  constexpr int kThreads = 256;
-  launch_conversion({values.data(), halves.mutable_data(), bfloat16s.mutable_data(),
-                     halves_back.mutable_data(), bfloat16s_back.mutable_data()},
-                    static_cast<int>(values.size() / kThreads), kThreads);
-}
-
 void primitives(Array<unsigned> out) {
   launch_primitives({out.mutable_data()}, static_cast<int>(out.shape(1)));
 }
@@ -67,40 +59,13 @@ void primitives(Array<unsigned> out) {
 
 PYBIND11_MODULE(emulator_kernels, module) {
   emulation::bind(module);
-  py::enum_<Publication>(module, "Publication", py::module_local())
-      .value("fence_after_barrier", Publication::kFenceAfterBarrier)
-      .value("fence_by_every_thread", Publication::kFenceByEveryThread)
-      .value("fence_by_warps", Publication::kFenceByWarps)
-      .value("no_fence", Publication::kNoFence)
-      .value("no_barrier_before_fence", Publication::kNoBarrierBeforeFence)
-      .value("no_barrier_after_fences", Publication::kNoBarrierAfterFences)
-      .value("ticket_first", Publication::kTicketFirst);
-  py::enum_<Misuse>(module, "Misuse", py::module_local())
-      .value("barrier_in_branch", Misuse::kBarrierInBranch)
-      .value("barriers_of_two_branches", Misuse::kBarriersOfTwoBranches)
-      .value("return_before_barrier", Misuse::kReturnBeforeBarrier)
-      .value("shuffle_without_a_lane", Misuse::kShuffleWithoutALane)
-      .value("shuffle_names_returned_lane", Misuse::kShuffleNamesReturnedLane)
-      .value("shuffle_outside_mask", Misuse::kShuffleOutsideMask)
-      .value("shuffle_reads_lane_outside_mask", Misuse::kShuffleReadsLaneOutsideMask)
-      .value("shuffle_against_ballot", Misuse::kShuffleAgainstBallot)
-      .value("barrier_against_shuffle", Misuse::kBarrierAgainstShuffle)
-      .value("circular_wait", Misuse::kCircularWait)
-      .value("uninitialised_static", Misuse::kUninitialisedStatic)
-      .value("uninitialised_dynamic", Misuse::kUninitialisedDynamic)
-      .value("uninitialised_in_template", Misuse::kUninitialisedInTemplate)
-      .value("dynamic_overrun", Misuse::kDynamicOverrun)
-      .value("static_overrun", Misuse::kStaticOverrun)
-      .value("global_overrun", Misuse::kGlobalOverrun)
-      .value("misaligned", Misuse::kMisaligned)
-      .value("signed_overflow", Misuse::kSignedOverflow)
-      .value("throws", Misuse::kThrows)
-      .value("mixed_stores", Misuse::kMixedStores)
-      .value("copy_not_waited_for", Misuse::kCopyNotWaitedFor)
-      .value("copy_of_the_last_group_not_waited_for", Misuse::kCopyOfTheLastGroupNotWaitedFor)
-      .value("return_before_copy", Misuse::kReturnBeforeCopy)
-      .value("copy_to_global", Misuse::kCopyToGlobal)
-      .value("none", Misuse::kNone);
+  py::enum_<Publication> publications(module, "Publication", py::module_local());
+#define BIND(name) publications.value(#name, Publication::name)
+  EMULATOR_PUBLICATIONS(BIND);
+#undef BIND
+  py::enum_<Misuse> misuses(module, "Misuse", py::module_local());
+#define BIND(name) misuses.value(#name, Misuse::name)
+  EMULATOR_MISUSES(BIND);
   module.def("softmax", &softmax);
   module.def("shared_softmax", &shared_softmax);
   module.def("warp_scan", &warp_scan);
@@ -109,7 +74,6 @@ PYBIND11_MODULE(emulator_kernels, module) {
              py::arg("threads"), py::arg("dynamic_bytes"), py::arg("allowed_bytes") = 0);
   module.def("use_device", &emulation::use_device);
   module.def("order", &order);
-  module.def("conversion", &conversion);
   module.def("primitives", &primitives);
   module.def("live_guards", &live_guards);
 }

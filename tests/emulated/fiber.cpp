@@ -10,8 +10,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-#if defined(EMULATION_UCONTEXT) || !(defined(__x86_64__) || defined(__aarch64__))
-#define EMULATION_USES_UCONTEXT
+#if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
 
@@ -35,7 +34,7 @@ Fiber* switched_from = nullptr;
 }  // namespace
 
 // Saves the callee-saved registers on the running stack and its end in *from, continues on to.
-#if defined(EMULATION_USES_UCONTEXT)
+#if !defined(__x86_64__)
 
 // The stack's "end" is then a ucontext_t that lives elsewhere.
 void emulation_switch_stacks(void** from, void* to) {
@@ -49,7 +48,6 @@ void emulation_switch_stacks(void** from, void* to) {
 extern "C" void emulation_switch_stacks(void** from, void* to)
     __attribute__((visibility("hidden")));
 
-#if defined(__x86_64__)
 asm(R"(
   .text
   .globl emulation_switch_stacks
@@ -76,44 +74,6 @@ emulation_switch_stacks:
 )");
 constexpr size_t kSavedRegisters = 6;
 constexpr size_t kFrameSize = 8 * sizeof(void*);  // also the address to continue at, and a 0 caller
-#else
-asm(R"(
-  .text
-  .globl emulation_switch_stacks
-  .hidden emulation_switch_stacks
-  .type emulation_switch_stacks, %function
-emulation_switch_stacks:
-  sub sp, sp, #160
-  stp x19, x20, [sp]
-  stp x21, x22, [sp, #16]
-  stp x23, x24, [sp, #32]
-  stp x25, x26, [sp, #48]
-  stp x27, x28, [sp, #64]
-  stp d8, d9, [sp, #80]
-  stp d10, d11, [sp, #96]
-  stp d12, d13, [sp, #112]
-  stp d14, d15, [sp, #128]
-  stp x29, x30, [sp, #144]
-  mov x9, sp
-  str x9, [x0]
-  mov sp, x1
-  ldp x19, x20, [sp]
-  ldp x21, x22, [sp, #16]
-  ldp x23, x24, [sp, #32]
-  ldp x25, x26, [sp, #48]
-  ldp x27, x28, [sp, #64]
-  ldp d8, d9, [sp, #80]
-  ldp d10, d11, [sp, #96]
-  ldp d12, d13, [sp, #112]
-  ldp d14, d15, [sp, #128]
-  ldp x29, x30, [sp, #144]
-  add sp, sp, #160
-  ret
-  .size emulation_switch_stacks, . - emulation_switch_stacks
-)");
-constexpr size_t kSavedRegisters = 19;  // the address to continue at is the 20th, x30
-constexpr size_t kFrameSize = 20 * sizeof(void*);
-#endif
 #endif
 
 Fiber::Fiber(void (*body)(), unsigned number) {
@@ -125,7 +85,7 @@ Fiber::Fiber(void (*body)(), unsigned number) {
   stack_bottom_ = bottom;
   stack_size_ = kStackSize;
   const size_t usable = kStackSize - (number % kColors) * kColorSize;
-#if defined(EMULATION_USES_UCONTEXT)
+#if !defined(__x86_64__)
   const size_t context_size = (sizeof(ucontext_t) + 63) & ~size_t{63};
   auto* context = new (bottom + usable - context_size) ucontext_t;
   getcontext(context);

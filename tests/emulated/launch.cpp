@@ -141,9 +141,7 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
 
 void* dynamic_shared() { return dynamic_bytes.get(); }
 
-int block_barrier(Barrier kind, int predicate, Site site) {
-  return scheduler.block_barrier(kind, predicate, site);
-}
+void block_barrier(Site site) { scheduler.block_barrier(site); }
 
 uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                          Site site) {

@@ -15,16 +15,11 @@ struct Unwinding {};  // thrown in a suspended thread to end it
 constexpr Site kEnd = {nullptr, 0};
 constexpr unsigned kNamedThreads = 4;
 
-const char* name_of(Barrier kind) {
-  constexpr const char* names[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and",
-                                   "__syncthreads_or"};
-  return names[static_cast<int>(kind)];
-}
+constexpr const char* kBarrier = "__syncthreads";
 
 const char* name_of(Collective kind) {
-  constexpr const char* names[] = {"__syncwarp",       "__shfl_sync",     "__shfl_up_sync",
-                                   "__shfl_down_sync", "__shfl_xor_sync", "__ballot_sync",
-                                   "__any_sync",       "__all_sync"};
+  constexpr const char* names[] = {"__syncwarp",      "__shfl_sync",   "__shfl_up_sync",
+                                   "__shfl_xor_sync", "__ballot_sync", "__all_sync"};
   return names[static_cast<int>(kind)];
 }
 
@@ -144,44 +139,38 @@ Moment Scheduler::now() const {
 
 // ---- barriers and collectives ----
 
-int Scheduler::block_barrier(Barrier kind, int predicate, Site site) {
-  const char* const name = name_of(kind);
+void Scheduler::block_barrier(Site site) {
+  const std::string name = kBarrier;
   Warp& warp = warps_[current_->warp()];
   const unsigned bit = 1u << lane();
   if (finished_ > 0) {
     unsigned i = 0;
     while (!threads_[i]->finished) ++i;
-    fail("barrier divergence: " + std::string(name) + " without " + describe(*threads_[i]), site);
+    fail("barrier divergence: " + name + " without " + describe(*threads_[i]), site);
   }
   for (const Group& group : warp.groups) {
     if (group.mask & bit) {
-      fail("barrier divergence: " + std::string(name) + " while " +
+      fail("barrier divergence: " + name + " while " +
                describe(lowest_lane(current_->warp(), group.arrived)),
            site);
     }
   }
   if (arrived_ == 0) {
-    barrier_kind_ = kind;
     barrier_site_ = site;
-    votes_ = 0;
-  } else if (kind != barrier_kind_ || site.line != barrier_site_.line ||
-             std::strcmp(site.file, barrier_site_.file) != 0) {
-    fail("barrier divergence: " + std::string(name) + " while " + describe_waiting(), site);
+  } else if (site.line != barrier_site_.line || std::strcmp(site.file, barrier_site_.file) != 0) {
+    fail("barrier divergence: " + name + " while " + describe_waiting(), site);
   }
-  votes_ += predicate != 0;
   warp.at_block_barrier |= bit;
-  current_->waits_at = name;
+  current_->waits_at = kBarrier;
   current_->site = site;
   if (++arrived_ == count_) {
     arrived_ = 0;
     ++barriers_;
-    barrier_result_ = votes_;
     for (Warp& each : warps_) each.at_block_barrier = 0;
     for (unsigned i = 0; i < count_; ++i) threads_[i]->waits_at = nullptr;
     ready_.push_block(count_, *random_);
   }
   wait();
-  return barrier_result_;
 }
 
 uint64_t Scheduler::warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,

@@ -30,7 +30,7 @@ class Scheduler {
   bool coin() { return random_->coin(); }
   AsyncCopies& async_copies() { return current_->async_copies; }
 
-  int block_barrier(Barrier kind, int predicate, Site site);
+  void block_barrier(Site site);
   uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                            Site site);
 
@@ -96,12 +96,9 @@ class Scheduler {
   bool unwinding_ = false;
   std::exception_ptr failure_;
 
-  Barrier barrier_kind_ = Barrier::kPlain;
   Site barrier_site_{};
   unsigned arrived_ = 0;
   unsigned barriers_ = 0;
-  int votes_ = 0;
-  int barrier_result_ = 0;
 };
 
 }  // namespace emulation

@@ -161,7 +161,7 @@ def test_a_thread_never_takes_shared_memory_from_another(emulated: ModuleType) -
         history.append((what, count))
         if what == "set":
             with suppress(threading.BrokenBarrierError):
-                both_have_set.wait(timeout=2)
+                both_have_set.wait(timeout=0.5)
 
     large, small = columns(24_000), columns(13_000)
     emulated.watch_shared_memory(watch)

@@ -24,7 +24,7 @@ for seed in range(4):
     emulator.warp_scan(values, sums, 4, 64)
     emulator.reduction(values, partials, np.zeros(1, dtype=np.uint32), total, 4, 64,
                        emulator.Publication.fence_after_barrier)
-    emulator.primitives(np.empty((16, 64), dtype=np.uint32))
+    emulator.primitives(np.empty((9, 64), dtype=np.uint32))
     assert np.allclose(probs, expected, rtol=1e-4) and total[0] == values.sum()
     for misuse in ("throws", "barrier_in_branch", "circular_wait"):
         try:
