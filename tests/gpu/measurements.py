@@ -77,7 +77,7 @@ def measurements(machine: dict[str, Any], output: Path) -> list[Part]:
 
     def part(name: str, what: str, limit: int, command: list[str], skipped: str = "") -> Part:
         by_name = what.endswith("by name")
-        return Part(name, what, limit, [command], environment, None, skipped, by_name)
+        return Part(name, what, limit, [command], environment, skipped, by_name)
 
     return [
         part(

@@ -23,7 +23,6 @@ class Part:
 
     Attributes:
         limit: seconds for all of them.
-        needs: a file without which the part fails.
         skipped: why the part cannot run here, and is not run; empty: it can.
         by_name: whether it is run only when its name is given.
     """
@@ -33,7 +32,6 @@ class Part:
     limit: float
     commands: Sequence[Sequence[str]]
     environment: dict[str, str] = field(default_factory=dict)
-    needs: Path | None = None
     skipped: str = ""
     by_name: bool = False
 
@@ -84,9 +82,6 @@ def run(part: Part, log: Path) -> Outcome:
     log.unlink(missing_ok=True)
     if part.skipped:
         return outcome("skipped", part.skipped)
-    if part.needs is not None and not part.needs.exists():
-        name = part.needs.relative_to(ROOT) if part.needs.is_relative_to(ROOT) else part.needs
-        return outcome("failed", f"{name} is not there, which is what this part runs")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
         for command in part.commands:

@@ -31,16 +31,12 @@ def installed_info(site: Path, folder: Path) -> dict[str, object]:
     return parsed
 
 
-def test_the_build_says_what_it_builds_and_why(built: tuple[Path, str]) -> None:
-    _, log = built
-    assert f"rdk_cuda {rdk_cuda.__version__}: building the CPU" in log
-    assert "for torch 2.11 and later" in log
-
-
-def test_build_ext_inplace_gives_a_binary_that_names_no_python_version(
+def test_build_ext_inplace_says_what_it_builds_and_names_no_python_version(
     built: tuple[Path, str],
 ) -> None:
-    source, _ = built
+    source, log = built
+    assert f"rdk_cuda {rdk_cuda.__version__}: building the CPU" in log
+    assert "for torch 2.11 and later" in log
     assert (source / "rdk_cuda" / "_C.abi3.so").exists()
     assert installed_info(source, source)["version"] == rdk_cuda.__version__
 
@@ -71,27 +67,18 @@ affinity.save("affinity.safetensors")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture(scope="module")
-def installed(built: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that pip has installed into."""
+def test_pip_install_without_build_isolation_brings_the_kernels_to_compile_at_run_time(
+    built: tuple[Path, str], tmp_path: Path
+) -> None:
     source, _ = built
-    site = tmp_path_factory.mktemp("site")
+    installed = tmp_path / "site"
     pip = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--quiet"]
-    result = run([*pip, "--target", str(site), "."], source)
+    result = run([*pip, "--target", str(installed), "."], source)
     assert result.returncode == 0, result.stderr
-    return site
-
-
-def test_pip_install_without_build_isolation(installed: Path, tmp_path: Path) -> None:
     installed_info(installed, tmp_path)
     (wheel,) = installed.glob("rdk_cuda-*.dist-info/WHEEL")
     assert "cp310-abi3" in wheel.read_text()
     assert (installed / "rdk_cuda" / "py.typed").exists()
-
-
-def test_the_installed_package_has_the_kernels_that_are_compiled_at_run_time(
-    installed: Path, tmp_path: Path
-) -> None:
     csrc = ROOT / "csrc"
     cuda = [*(csrc / "cuda").glob("*.h"), *(csrc / "cuda").glob("*.cu*")]
     needed = [*csrc.glob("*.h"), *(csrc / "common").iterdir(), *cuda]
@@ -145,13 +132,31 @@ def test_a_setuptools_that_rejects_the_licence_makes_no_package(source: Path, co
     )
 
 
-def test_cuda_on_refuses_to_build_without_cuda(source: Path) -> None:
-    if torch.version.cuda is not None:
-        pytest.skip("this torch has CUDA")
-    result = run(["setup.py", "--version"], source, RDK_CUDA="on")
+@pytest.mark.parametrize(
+    ("command", "environment", "ends_with"),
+    [
+        ("--version", {"RDK_CUDA": "maybe"}, "RDK_CUDA is 'maybe'; it must be auto, on or off."),
+        (
+            "build_kernels",
+            {"PATH": "/nowhere"},
+            "Compiling the kernels needs nvcc of CUDA 12 or later on the PATH; it is not there.",
+        ),
+        pytest.param(
+            *(
+                "--version",
+                {"RDK_CUDA": "on"},
+                f"RDK_CUDA=on, but torch {torch.__version__} has no",
+            ),
+            marks=pytest.mark.skipif(torch.version.cuda is not None, reason="this torch has CUDA"),
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_refused(
+    source: Path, command: str, environment: dict[str, str], ends_with: str
+) -> None:
+    result = run(["setup.py", command], source, **environment)
     assert result.returncode != 0
-    assert "RDK_CUDA=on, but torch" in result.stderr
-    assert "has no CUDA" in result.stderr
+    assert ends_with in result.stderr.strip().splitlines()[-1]
 
 
 TORCH_LIBRARIES = Path(torch.__file__).parent / "lib"
@@ -257,20 +262,6 @@ def test_no_macro_is_used_that_torch_2_11_lacks() -> None:
         "TORCH_BOX",
         "TORCH_ERROR_CODE_CHECK",
     }
-
-
-def test_build_kernels_without_nvcc_says_what_it_needs(source: Path, tmp_path: Path) -> None:
-    result = run(["setup.py", "build_kernels"], source, PATH=str(tmp_path))
-    assert result.returncode != 0
-    assert result.stderr.strip().endswith(
-        "Compiling the kernels needs nvcc of CUDA 12 or later on the PATH; it is not there."
-    )
-
-
-def test_an_unknown_cuda_switch_is_refused(source: Path) -> None:
-    result = run(["setup.py", "--version"], source, RDK_CUDA="maybe")
-    assert result.returncode != 0
-    assert "RDK_CUDA is 'maybe'; it must be auto, on or off." in result.stderr
 
 
 def test_import_without_the_compiled_module_says_how_to_build_it(

@@ -56,40 +56,28 @@ def test_compiled_operators_stay_in_charge(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("with_gpu")
-def test_a_torch_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(RuntimeError, match="has no CUDA; install a CUDA build"):
-        nvrtc.enable()
-
-
-@pytest.mark.usefixtures("with_gpu")
-def test_a_machine_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(RuntimeError, match="torch finds no GPU"):
-        nvrtc.enable()
-
-
-@pytest.mark.usefixtures("with_gpu")
-@pytest.mark.parametrize(("cuda", "package"), [("13.0", "cupy-cuda13x"), ("12.8", "cupy-cuda12x")])
-def test_without_cupy_it_says_which_to_install(
-    monkeypatch: pytest.MonkeyPatch, cuda: str, package: str
-) -> None:
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    for name in ("cupy", "cupy.cuda"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=f"pip install {package}"):
-        nvrtc.enable()
-    assert backend() is None
-
-
-@pytest.mark.usefixtures("with_gpu")
-def test_without_nvrtc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy_cuda = pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
 
     def missing() -> None:
         raise RuntimeError("no libnvrtc.so")
 
-    monkeypatch.setattr(cupy_cuda.nvrtc, "getVersion", missing)
-    with pytest.raises(RuntimeError, match=r"pip install nvidia-cuda-nvrtc.*no libnvrtc\.so"):
-        nvrtc.enable()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.version, "cuda", None)
+        with pytest.raises(RuntimeError, match="has no CUDA; install a CUDA build"):
+            nvrtc.enable()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(RuntimeError, match="torch finds no GPU"):
+            nvrtc.enable()
+    with monkeypatch.context() as patch:
+        patch.setattr(cupy_cuda.nvrtc, "getVersion", missing)
+        with pytest.raises(RuntimeError, match=r"pip install nvidia-cuda-nvrtc.*no libnvrtc\.so"):
+            nvrtc.enable()
+    for name in ("cupy", "cupy.cuda"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for cuda, package in (("13.0", "cupy-cuda13x"), ("12.8", "cupy-cuda12x")):
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        with pytest.raises(ImportError, match=f"pip install {package}"):
+            nvrtc.enable()
     assert backend() is None

@@ -46,128 +46,10 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def looked(**changes: Any) -> Any:
-    found = MACHINE | changes
-    return lambda options: (found, Outcome("passed", 0.1, 30, "a made-up machine"))
-
-
 def check(*given: str, parts: list[Part], output: Path, **changes: Any) -> int:
     folders = ["--output", str(output), "--results", str(output / "results")]
-    return main([*given, *folders], looked(**changes), lambda machine, folder: parts)
-
-
-def results(output: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((output / "results.json").read_text())
-    return loaded
-
-
-GOOD = Part("good", "prints", 20, [python("print('3 passed in 1 s')")])
-BAD = Part("bad", "fails", 20, [python("print('reason'); print('1 failed'); exit(3)")])
-
-
-def test_all_that_was_found_is_printed_and_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    last = Part("last", "", 20, GOOD.commands)
-    assert check(parts=[GOOD, BAD, last], output=tmp_path) == 1
-    printed = capsys.readouterr().out
-    assert "reason\n1 failed" in printed  # the end of the log of a part that failed
-    summary = printed.split("\n\n")[-2]
-    assert [line.split()[:2] for line in summary.splitlines()[1:]] == [
-        ["environment", "passed"],
-        ["good", "passed"],
-        ["bad", "failed"],
-        ["last", "passed"],
-    ]
-    assert "3 passed in 1 s" in summary
-    assert "exit status 3: 1 failed" in summary
-    saved = results(tmp_path)
-    assert saved["machine"] == MACHINE
-    assert saved["parts"]["bad"]["outcome"] == "failed"
-    assert saved["parts"]["good"]["limit"] == 20
-    assert (tmp_path / "good.log").read_text() == "3 passed in 1 s\n"
-
-
-def test_parts_that_pass_are_status_0(tmp_path: Path) -> None:
-    assert check(parts=[GOOD], output=tmp_path) == 0
-
-
-def test_the_first_command_that_fails_ends_a_part(tmp_path: Path) -> None:
-    part = Part("both", "", 20, [BAD.commands[0], python("print('never')")])
-    assert check(parts=[part], output=tmp_path) == 1
-    assert "never" not in (tmp_path / "both.log").read_text()
-
-
-SLEEPING_CHILD = """
-import pathlib, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-pathlib.Path(sys.argv[1]).write_text(str(child.pid))
-print("sleeping", flush=True)
-time.sleep(600)
-"""
-
-
-def lives(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
-def test_a_part_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    slow = Part("slow", "", 2.0, [[*python(SLEEPING_CHILD), str(tmp_path / "pid")]])
-    start = time.monotonic()
-    outcome = run(slow, tmp_path / "slow.log")
-    assert outcome.outcome == "timed out"
-    assert time.monotonic() - start < 10
-    assert not lives(int((tmp_path / "pid").read_text()))
-
-
-def test_a_part_that_takes_too_long_can_still_say_what_it_found(tmp_path: Path) -> None:
-    """As pytest and the benchmark do after Ctrl-C."""
-    code = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('2 failed, 7 passed')"
-    with stoppable():  # who runs the tests may ignore SIGINT, as programs then do that they start
-        outcome = run(Part("slow", "", 1.0, [python(code)]), tmp_path / "log")
-    assert outcome.outcome == "timed out"
-    assert outcome.detail == "ended after its 1 s: 2 failed, 7 passed"
-
-
-def test_what_a_part_leaves_running_is_ended_too(tmp_path: Path) -> None:
-    code, _, _ = SLEEPING_CHILD.rpartition("time.sleep")
-    leaves = Part("leaves", "", 20, [[*python(code), str(tmp_path / "pid")]])
-    assert run(leaves, tmp_path / "log").outcome == "passed"
-    assert not lives(int((tmp_path / "pid").read_text()))
-
-
-def test_a_process_that_ignores_sigterm_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.gpu.running.GRACE", 0.2)
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    start = time.monotonic()
-    assert run(Part("deaf", "", 1.0, [python(code)]), tmp_path / "log").outcome == "timed out"
-    assert time.monotonic() - start < 10
-
-
-def test_a_part_whose_file_is_not_there_fails_with_a_sentence(tmp_path: Path) -> None:
-    part = Part("needs", "", 20, GOOD.commands, needs=ROOT / "profiling" / "nowhere.py")
-    assert check(parts=[part], output=tmp_path) == 1
-    detail = results(tmp_path)["parts"]["needs"]["detail"]
-    assert detail == "profiling/nowhere.py is not there, which is what this part runs"
-
-
-def test_a_part_that_cannot_run_here_is_skipped_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    part = Part("tool", "", 20, BAD.commands, skipped="the tool is not installed")
-    assert check(parts=[part], output=tmp_path) == 0
-    assert re.search(
-        r"^tool +skipped +0.0 +the tool is not installed$", capsys.readouterr().out, re.M
-    )
-
-
-# ----------------------------------------------------------------------------------------- archive
+    found = MACHINE | changes, Outcome("passed", 0.1, 30, "a made-up machine")
+    return main([*given, *folders], lambda options: found, lambda machine, folder: parts)
 
 
 def archived(output: Path) -> dict[str, str]:
@@ -181,43 +63,41 @@ def archived(output: Path) -> dict[str, str]:
         }
 
 
-def outcomes(texts: dict[str, str]) -> dict[str, str]:
-    found = json.loads(texts["results.json"])["parts"]
-    return {name: outcome["outcome"] for name, outcome in found.items()}
+def outcomes(text: str) -> dict[str, str]:
+    """By part, in their order, of results.json."""
+    return {name: outcome["outcome"] for name, outcome in json.loads(text)["parts"].items()}
 
 
-def test_the_archive_is_written_anew_after_every_part(tmp_path: Path) -> None:
-    """The second part sees that of the first, as a cut in its middle would leave it."""
+GOOD = Part("good", "prints", 20, [python("print('3 passed in 1 s')")])
+BAD = Part("bad", "fails", 20, [python("print('reason'); print('1 failed'); exit(3)")])
+SKIPPED = replace(BAD, name="tool", skipped="the tool is not installed")
+
+
+def test_all_that_was_found_is_printed_written_and_archived_after_every_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second part looks into the archive of the first, as a cut in its middle would leave it;
+    the first command that fails ends a part."""
     path = tmp_path / "results" / f"{tmp_path.name}.tar.gz"
-    look_into = f"import tarfile; print(*sorted(tarfile.open({str(path)!r}).getnames()))"
-    last = Part("last", "", 20, [python(look_into)])
-    assert check(parts=[GOOD, last, BAD], output=tmp_path) == 1
+    look = python(f"import tarfile; print(*sorted(tarfile.open({str(path)!r}).getnames()))")
+    parts = [GOOD, Part("look", "", 20, [look]), SKIPPED]
+    assert check(parts=parts, output=tmp_path) == 0
+    bad = replace(BAD, commands=[*BAD.commands, python("print('never')")])
+    assert check(parts=[*parts, bad], output=tmp_path) == 1
+    printed = capsys.readouterr().out
+    assert "reason\n1 failed" in printed  # the end of the log of a part that failed
+    summary = printed.split("\n\n")[-2]
+    assert "3 passed in 1 s" in summary
+    assert "exit status 3: 1 failed" in summary
+    assert re.search(r"^tool +skipped +0.0 +the tool is not installed$", summary, re.M)
     texts = archived(tmp_path)
-    before = ("good.log", "results.json")
-    assert texts["last.log"].split() == [f"{tmp_path.name}/{name}" for name in before]
-    assert "1 failed" in texts["bad.log"]
-    assert outcomes(texts) == {
-        "environment": "passed",
-        "good": "passed",
-        "last": "passed",
-        "bad": "failed",
-    }
-
-
-def test_a_cut_loses_one_part_and_not_all(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, str(tmp_path)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    wait_for("sleeping", tmp_path / "slow.log")
-    process.kill()
-    process.wait(timeout=30)
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # nobody was left to end it
-    texts = archived(tmp_path)
-    assert outcomes(texts) == {"environment": "passed", "good": "passed"}
-    assert texts["good.log"] == "3 passed in 1 s\n"
+    assert texts["good.log"] == (tmp_path / "good.log").read_text() == "3 passed in 1 s\n"
+    assert f"{tmp_path.name}/good.log" in texts["look.log"]
+    assert f"{tmp_path.name}/results.json" in texts["look.log"]
+    assert "never" not in texts["bad.log"]
+    assert json.loads(texts["results.json"])["machine"] == MACHINE
+    expected = {"environment": "passed", "good": "passed", "look": "passed"}
+    assert outcomes(texts["results.json"]) == expected | {"tool": "skipped", "bad": "failed"}
 
 
 def test_an_archive_is_no_larger_than_may_be_handed_back(
@@ -245,7 +125,7 @@ def test_a_dry_run_shows_the_archive_without_a_gpu(
     assert main(["--dry-run", "--sanitize", "--part", "memcheck", *folders]) == 0
     texts = archived(tmp_path)
     assert set(texts) == {"environment.log", "memcheck.log", "results.json"}
-    assert outcomes(texts) == {"environment": "passed", "memcheck": "passed"}
+    assert outcomes(texts["results.json"]) == {"environment": "passed", "memcheck": "passed"}
     assert re.fullmatch(r"\d\d calls\n", texts["memcheck.log"])
     assert json.loads(texts["results.json"])["machine"]["gpu"] == "dry run on the CPU"
 
@@ -253,51 +133,77 @@ def test_a_dry_run_shows_the_archive_without_a_gpu(
 # ------------------------------------------------------------------------------------------ resume
 
 
-def counting(folder: Path, name: str) -> Part:
-    """Leaves a line in a file for each time that it runs."""
-    code = f"open({str(folder / name)!r}, 'a').write('ran\\n')"
-    return Part(name, "", 20, [python(code)])
+def test_what_passed_for_the_same_sources_and_gpu_is_not_run_again_when_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = f"open({str(tmp_path / 'runs')!r}, 'a').write('.')"
+    counting = Part("counting", "", 20, [python(count)])
+    by_name = replace(GOOD, name="long", by_name=True)
+    every = [counting, BAD, by_name]
 
+    def runs(*given: str, status: int = 1, **changes: Any) -> int:
+        assert check(*given, parts=every, output=tmp_path, **changes) == status
+        return len((tmp_path / "runs").read_text())
 
-def test_what_passed_is_not_run_again_when_resumed(tmp_path: Path) -> None:
-    every = [counting(tmp_path, "one"), BAD, counting(tmp_path, "two")]
-    assert check("--part", "one", "--part", "bad", parts=every, output=tmp_path) == 1
-    assert check("--resume", parts=every, output=tmp_path) == 1
-    for name in ("one", "two"):
-        assert (tmp_path / name).read_text() == "ran\n"
-    assert list(results(tmp_path)["parts"]) == ["environment", "one", "bad", "two"]
-    # What failed is not forgotten.
-    assert check("--part", "one", parts=every, output=tmp_path) == 1
-    assert (tmp_path / "one").read_text() == "ran\nran\n"
+    def found() -> dict[str, str]:
+        return outcomes((tmp_path / "results.json").read_text())
 
-
-@pytest.mark.parametrize("changed", ["commit", "sources", "gpu", "driver", "torch"])
-def test_other_sources_or_another_gpu_start_anew(tmp_path: Path, changed: str) -> None:
-    every = [counting(tmp_path, "one")]
-    assert check(parts=every, output=tmp_path) == 0
-    assert check("--resume", parts=every, output=tmp_path, **{changed: "another"}) == 0
-    assert (tmp_path / "one").read_text() == "ran\nran\n"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"machine": {}, "parts": 1}'])
-def test_a_results_file_that_is_none_is_no_obstacle(tmp_path: Path, text: str) -> None:
-    (tmp_path / "results.json").write_text(text)
-    assert check("--resume", parts=[GOOD], output=tmp_path) == 0
-
-
-def test_an_unknown_part_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs("--part", "counting", status=0) == 1
+    assert runs("--resume") == 1
+    assert found() == {"environment": "passed", "counting": "passed", "bad": "failed"}
+    assert runs("--part", "long") == 1  # what failed is not forgotten
+    assert found()["long"] == "passed"
+    assert runs("--resume") == 1
+    for changed in ("commit", "sources", "gpu", "driver", "torch"):
+        check("--part", "counting", parts=every, output=tmp_path)
+        ran = runs("--resume")
+        assert runs("--resume", **{changed: "another"}) == ran + 1
+    for text in ("", "{", "[]", '{"machine": {}, "parts": 1}'):
+        (tmp_path / "results.json").write_text(text)
+        assert check("--resume", parts=[GOOD], output=tmp_path) == 0
     assert check("--part", "god", parts=[GOOD], output=tmp_path) == 1
     assert "there is no part 'god'; there are good" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------------------------------- ends
 
+# Starts a child that is hard to end, says what it found where it is interrupted, or ends at once.
+STARTS_A_CHILD = """
+import pathlib, subprocess, sys, time
+deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", deaf])
+pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+print("sleeping", flush=True)
+try:
+    time.sleep(float(sys.argv[2]))
+except KeyboardInterrupt:
+    print("2 failed, 7 passed")
+"""
 
-def wait_for(text: str, log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while text not in (log.read_text() if log.exists() else ""):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+
+def lives(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(("sleeps", "outcome"), [(600, "timed out"), (0, "passed")])
+def test_a_part_ends_in_time_with_all_that_it_started(
+    sleeps: int, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says what it had found, as pytest and the benchmark do after Ctrl-C."""
+    monkeypatch.setattr("tests.gpu.running.GRACE", 0.5)
+    command = [*python(STARTS_A_CHILD), str(tmp_path / "pid"), str(sleeps)]
+    limit = 3.0 if sleeps else 60.0
+    start = time.monotonic()
+    with stoppable():  # who runs the tests may ignore SIGINT, as programs then do that they start
+        found = run(Part("slow", "", limit, [command]), tmp_path / "log")
+    assert found.outcome == outcome
+    assert not sleeps or found.detail == "ended after its 3 s: 2 failed, 7 passed"
+    assert time.monotonic() - start < limit + 20
+    assert not lives(int((tmp_path / "pid").read_text()))
 
 
 INTERRUPTED = """
@@ -305,15 +211,18 @@ import sys
 from pathlib import Path
 from tests.gpu.plumbing.test_gpu_check import *
 folder = Path(sys.argv[1])
-slow = Part("slow", "", 60, [[*python(SLEEPING_CHILD), str(folder / "pid")]])
+slow = Part("slow", "", 60, [[*python(STARTS_A_CHILD), str(folder / "pid"), "600"]])
 sys.exit(check(parts=[GOOD, slow, GOOD], output=folder))
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
 def test_ctrl_c_ends_the_running_part_and_still_sums_up(
     tmp_path: Path, number: int, status: int
 ) -> None:
+    """And what kills it on the spot loses that part alone."""
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, str(tmp_path)],
         cwd=ROOT,
@@ -322,36 +231,32 @@ def test_ctrl_c_ends_the_running_part_and_still_sums_up(
         text=True,
         start_new_session=True,
     )
-    wait_for("sleeping", tmp_path / "slow.log")
+    log = tmp_path / "slow.log"
+    deadline = time.monotonic() + 60
+    while "sleeping" not in (log.read_text() if log.exists() else ""):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     os.kill(process.pid, number)
-    printed, _ = process.communicate(timeout=30)
+    printed, _ = process.communicate(timeout=60)
     assert process.returncode == status, printed
-    assert re.search(r"^slow +interrupted", printed, re.MULTILINE), printed
-    assert "Traceback" not in printed
-    assert not lives(int((tmp_path / "pid").read_text()))
-    saved = results(tmp_path)["parts"]
-    assert [saved[name]["outcome"] for name in ("good", "slow")] == ["passed", "interrupted"]
-    assert not list(tmp_path.glob("*.unfinished"))
-
-
-def no_gpu(options: object) -> tuple[dict[str, Any], Outcome]:
-    raise NoGpuError("a sentence that says why")
-
-
-def test_a_part_may_be_run_by_its_name_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    every = [GOOD, replace(GOOD, name="long", by_name=True)]
-    assert check(parts=every, output=tmp_path) == 0
-    assert "long" not in results(tmp_path)["parts"]
-    assert check("--part", "long", parts=every, output=tmp_path) == 0
-    assert results(tmp_path)["parts"]["long"]["outcome"] == "passed"
-    assert check("--resume", parts=every, output=tmp_path) == 0
-    assert set(results(tmp_path)["parts"]) == {"environment", "good", "long"}
+    found = {"environment": "passed", "good": "passed"}
+    child = int((tmp_path / "pid").read_text())
+    if number == signal.SIGKILL:
+        os.kill(child, signal.SIGKILL)  # nobody was left to end it
+    else:
+        found |= {"slow": "interrupted"}
+        assert re.search(r"^slow +interrupted", printed, re.MULTILINE), printed
+        assert "Traceback" not in printed
+        assert not lives(child)
+        assert not list(tmp_path.glob("*.unfinished"))
+    assert outcomes(archived(tmp_path)["results.json"]) == found
 
 
 def test_without_a_gpu_one_sentence_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def no_gpu(options: object) -> tuple[dict[str, Any], Outcome]:
+        raise NoGpuError("a sentence that says why")
+
     assert main(["--output", str(tmp_path)], no_gpu, lambda *_: [GOOD]) == 2
     assert capsys.readouterr().out == "no GPU here: a sentence that says why\n"

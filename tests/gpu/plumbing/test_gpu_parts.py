@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from tests.gpu.__main__ import (
     look,
     main,
 )
-from tests.gpu.machine import ROOT, architecture, digest_of_sources
+from tests.gpu.machine import ROOT, digest_of_sources
 from tests.gpu.measurements import (
     COMPILED,
     PLAIN,
@@ -41,24 +40,11 @@ from tests.gpu.parts import (
     parts,
     sanitizers,
 )
-from tests.gpu.running import Part
 from tests.gpu.sanitize import command as sanitizer_command
 
 from .test_gpu_check import MACHINE
 
-
-def real_parts(**changes: Any) -> list[Part]:
-    return parts(MACHINE | changes, ROOT / "build" / "somewhere")
-
-
-def real_measurements() -> list[Part]:
-    return measurements(MACHINE, ROOT / "build" / "somewhere")
-
-
-def real_sanitizers(**changes: Any) -> list[Part]:
-    return sanitizers(MACHINE | changes, ROOT / "build" / "somewhere")
-
-
+SOMEWHERE = ROOT / "build" / "somewhere"
 EVERY = {"": CHECK, "--measure": MEASURE, "--sanitize": SANITIZE}
 
 
@@ -66,8 +52,9 @@ EVERY = {"": CHECK, "--measure": MEASURE, "--sanitize": SANITIZE}
 def test_the_limits_of_one_command_are_at_most_540_s_together(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And what is slow when it starts, a first `import torch` or compilation, has two minutes."""
     command = EVERY[option]
-    given = command.make_parts(MACHINE, ROOT / "build" / "somewhere")
+    given = command.make_parts(MACHINE, SOMEWHERE)
     assert main([*option.split(), "--list"]) == 0
     *rows, last = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows[1:]] == [part.name for part in given]
@@ -77,18 +64,13 @@ def test_the_limits_of_one_command_are_at_most_540_s_together(
     assert last == f"together at most {total} s"
     assert total <= TOGETHER == 540
     assert all(command.look_limit + limit <= TOGETHER for limit in alone)
-
-
-def test_what_is_slow_when_it_starts_has_two_minutes() -> None:
-    assert CHECK.look_limit == MEASURE.look_limit == 120  # a first `import torch`
-    last = real_parts()[-1]
-    assert (last.name, last.limit) == ("compile", 120)
-    assert [part.limit for part in real_sanitizers()] == [120] * 4
+    assert command is SANITIZE or command.look_limit == 120
+    assert command is not CHECK or (given[-1].name, given[-1].limit) == ("compile", 120)
 
 
 def test_sanitizers_are_a_command_of_their_own_and_watch_our_kernels_alone() -> None:
-    assert [part.name for part in real_sanitizers()] == list(TOOLS)
-    assert not {part.name for part in real_parts()} & set(TOOLS)
+    assert [part.name for part in sanitizers(MACHINE, SOMEWHERE)] == list(TOOLS)
+    assert not {part.name for part in parts(MACHINE, SOMEWHERE)} & set(TOOLS)
     for tool in TOOLS:
         assert "--kernel-name=kernel_substring=_ZN3rdk" in sanitizer_command(tool, "sanitizer")
     for source in (ROOT / "csrc" / "cuda").glob("*.cu"):
@@ -98,14 +80,12 @@ def test_sanitizers_are_a_command_of_their_own_and_watch_our_kernels_alone() -> 
 
 
 def test_what_takes_minutes_is_measured_when_it_is_asked_for() -> None:
-    asked = {part.name: part for part in real_measurements() if part.by_name}
-    assert set(asked) == {"growth", "compiled", "slow-peers"}
-    for part in real_measurements():
+    every = measurements(MACHINE, SOMEWHERE)
+    assert {part.name for part in every if part.by_name} == {"growth", "compiled", "slow-peers"}
+    for part in every:
         for words in part.commands if not part.by_name else ():
             assert not {"--growth", "growth", *COMPILED, *SLOW_SAMPLERS} & set(words)
-            assert "--peers" in words or not {"profiling.bench", "profiling.peers"} & {
-                word.rpartition("/")[2] for word in words
-            }
+            assert "--peers" in words or not {"profiling.bench", "profiling.peers"} & set(words)
     assert {*PLAIN, *COMPILED} == set(PEERS)
     assert {*PLAIN_SAMPLERS, *SLOW_SAMPLERS} == set(known_peers()) - {OUR_SAMPLER}
 
@@ -123,86 +103,72 @@ def test_every_test_for_a_gpu_belongs_to_one_part() -> None:
     needed = {str(p.relative_to(ROOT)) for p in everywhere if fixture.search(p.read_text())}
     needed |= modules(["tests/gpu"])
     own = {path for _, _, paths in OWN_PARTS.values() for path in paths.split()}
-    (tests,) = [part for part in real_parts() if part.name == "tests"]
+    (tests,) = [part for part in parts(MACHINE, SOMEWHERE) if part.name == "tests"]
     arguments = tests.commands[0]
     ignored = {a.removeprefix("--ignore=") for a in arguments if a.startswith("--ignore=")}
     assert ignored == own <= needed
     assert needed <= modules([a for a in arguments if a.startswith("tests/")])
 
 
-def test_every_file_that_a_part_runs_is_there_or_missed_by_name() -> None:
-    for part in (*real_parts(), *real_sanitizers(), *real_measurements()):
-        for command in part.commands:
-            for argument in command:
-                if argument.endswith((".py", ".sh")) and part.needs is None:
-                    assert (ROOT / argument.removeprefix("--ignore=")).exists(), argument
-            if "-m" in command and command[2].startswith(("tests.", "profiling.")):
-                module = ROOT / command[2].replace(".", "/")
-                assert module.with_suffix(".py").exists() or (module / "__main__.py").exists()
+def test_every_file_that_a_part_runs_is_there() -> None:
+    for every in EVERY.values():
+        for part in every.make_parts(MACHINE, SOMEWHERE):
+            for command in part.commands:
+                for argument in command:
+                    if argument.endswith((".py", ".sh")):
+                        assert (ROOT / argument.removeprefix("--ignore=")).exists(), argument
+                if "-m" in command and command[2].startswith(("tests.", "profiling.")):
+                    module = ROOT / command[2].replace(".", "/")
+                    assert module.with_suffix(".py").exists() or (module / "__main__.py").exists()
 
 
-def test_a_measurement_without_its_packages_is_skipped_by_name() -> None:
+def test_what_is_not_installed_is_skipped_by_name_and_the_rest_still_runs() -> None:
     assert missing("json", "no_such_module", "nor_this") == "no_such_module, nor_this not installed"
     assert missing("json") == ""
-
-
-def test_without_xdist_and_compute_sanitizer_the_rest_still_runs() -> None:
-    bare = real_parts(xdist=False)
+    bare = parts(MACHINE | {"xdist": False}, SOMEWHERE)
     assert [part.name for part in bare if part.skipped] == [CUPY]
-    assert all(part.skipped for part in real_sanitizers(compute_sanitizer=None))
-    assert not any(part.skipped for part in real_sanitizers())
-    assert not [part for part in real_parts(cupy=True) if part.skipped]
     assert not [part for part in bare for command in part.commands if "-n" in command]
+    assert not [part for part in parts(MACHINE | {"cupy": True}, SOMEWHERE) if part.skipped]
+    assert not any(part.skipped for part in sanitizers(MACHINE, SOMEWHERE))
+    without = sanitizers(MACHINE | {"compute_sanitizer": None}, SOMEWHERE)
+    assert all(part.skipped for part in without)
 
 
 @pytest.mark.parametrize(("capability", "arch"), [("8.0", "80"), ("9.0", "90a"), ("12.0", "120")])
 def test_the_kernels_are_built_for_the_gpu_that_is_there(
     capability: str, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    machine = MACHINE | {"capability": capability}
     monkeypatch.delenv("RDK_ARCHS", raising=False)
-    assert architecture(capability) == arch
-    assert real_parts(capability=capability)[0].environment["RDK_ARCHS"] == arch
+    assert parts(machine, SOMEWHERE)[0].environment["RDK_ARCHS"] == arch
     monkeypatch.setenv("RDK_ARCHS", "86")
-    assert real_parts(capability=capability)[0].environment["RDK_ARCHS"] == "86"
+    assert parts(machine, SOMEWHERE)[0].environment["RDK_ARCHS"] == "86"
 
 
-def test_looking_for_a_gpu_where_there_is_none(
+def test_what_is_here_is_looked_at_by_short_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No GPU is an error in words; the toolkit goes by its release, and sources by a digest."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(NoGpuError, match="torch"):
-        look(arguments(["--output", str(tmp_path)]))
-
-
-def test_a_command_that_is_not_there_tells_nothing() -> None:
+        look(arguments(["--output", str(tmp_path / "output")]))
     assert machines.output("no-such-command-anywhere") is None
     assert machines.output(sys.executable, "-c", "exit(1)") is None
-    assert machines.output(sys.executable, "-c", "print('1.2')") == "1.2"
-
-
-def test_the_toolkit_is_named_by_its_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     nvcc = tmp_path / "nvcc"
     nvcc.write_text("#!/bin/sh\necho 'nvcc: a compiler'\necho 'tools, release 13.0, V13.0.88'\n")
     nvcc.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert machines.facts()["nvcc"] == "13.0"
-
-
-def test_the_digest_of_the_sources_changes_with_them(tmp_path: Path) -> None:
-    file = tmp_path / "a.py"
-    file.write_text("1")
-    before = digest_of_sources(tmp_path, ["*.py"])
-    assert before == digest_of_sources(tmp_path, ["*.py"])
-    file.write_text("2")
-    assert before != digest_of_sources(tmp_path, ["*.py"])
+    before = digest_of_sources(tmp_path, ["nvcc"])
+    assert before == digest_of_sources(tmp_path, ["nvcc"])
+    nvcc.write_text("another")
+    assert before != digest_of_sources(tmp_path, ["nvcc"])
 
 
 def test_a_dry_run_starts_nothing_that_needs_a_gpu_and_leaves_what_is_built() -> None:
     machine = MACHINE | {"dry_run": True, "compute_sanitizer": None}
-    for command in (CHECK, MEASURE, SANITIZE):
-        for part in command.make_parts(machine, ROOT / "build" / "somewhere"):
+    for command in EVERY.values():
+        for part in command.make_parts(machine, SOMEWHERE):
             if part.skipped:
                 continue
             assert part.environment.get("RDK_GPU_TESTS_ON", "cpu") == "cpu"
