@@ -39,6 +39,7 @@ from .affinity import Affinity, AffinityError  # noqa: E402
 from .dynamic_tokens import (  # noqa: E402  # noqa: E402
     CombinedTokens,
     RecentTokens,
+    ScreenedTokens,
     SuccessorCounts,
     SuccessorTable,
     distinct_tokens,
@@ -60,6 +61,7 @@ __all__ = [
     "CombinedTokens",
     "Draft",
     "RecentTokens",
+    "ScreenedTokens",
     "SuccessorCounts",
     "SuccessorTable",
     "Verified",

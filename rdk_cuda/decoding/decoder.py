@@ -23,7 +23,7 @@ from torch import Tensor
 from .. import functional
 from .._ops.inputs import Integers, Numbers
 from ..affinity import Affinity
-from ..dynamic_tokens import DynamicTokens
+from ..dynamic_tokens import DynamicTokens, offered
 from ..functional import Draft
 from ..functional.ranges import Range, mark
 from ..vocabulary import Vocabulary
@@ -99,7 +99,8 @@ class SpeculativeDecoder:
             token with the sequences so far, including the drafts of this step, and returns target
             ids `[B, C]`, -1 for none. They can be drafted in addition to what the affinity reaches
             (DESIGN section 2). The sequences are the decoder's own lists: a source must not change
-            or keep them. The drafter has to return its hidden state.
+            or keep them. The drafter has to return its hidden state, which a source with
+            `reads_hidden`, such as `rdk_cuda.ScreenedTokens`, gets as `hidden`, `[B, d]`.
         full_head: weight `[V_t, d]` and bias `[V_t]` (or None) for the logits of dynamic tokens.
             None: the drafter's own, which a `HuggingFaceModel` has.
 
@@ -299,9 +300,11 @@ class SpeculativeDecoder:
                 "its feed() returned none (HuggingFaceModel: return_hidden=True)"
             )
         weight, bias = self.full_head
-        tokens = self.dynamic_tokens([s.context for s in sequences]).int().to(weight.device)
+        hidden = hidden[:, 0]
+        tokens = offered(self.dynamic_tokens, [s.context for s in sequences], hidden)
+        tokens = tokens.int().to(weight.device)
         with Range("gather logits", tokens.shape[1]):
-            gathered = functional.gather_logits(hidden[:, 0], weight, tokens, bias)
+            gathered = functional.gather_logits(hidden, weight, tokens, bias)
         return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
 
     def _checked_full_head(

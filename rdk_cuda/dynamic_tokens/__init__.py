@@ -1,6 +1,15 @@
 """Pruned tokens that a row of logits brings along (DESIGN section 2, "Dynamic tokens")."""
 
-from .sources import CombinedTokens, Contexts, DynamicTokens, RecentTokens, distinct_tokens
+from .screen import ScreenedTokens
+from .sources import (
+    CombinedTokens,
+    Contexts,
+    DynamicTokens,
+    RecentTokens,
+    distinct_tokens,
+    offered,
+    reads_hidden,
+)
 from .successors import SuccessorCounts, SuccessorTable, recent_and_successors
 
 __all__ = [
@@ -8,8 +17,11 @@ __all__ = [
     "Contexts",
     "DynamicTokens",
     "RecentTokens",
+    "ScreenedTokens",
     "SuccessorCounts",
     "SuccessorTable",
     "distinct_tokens",
+    "offered",
+    "reads_hidden",
     "recent_and_successors",
 ]

@@ -5,8 +5,8 @@ for none. `RecentTokens` is one, a `SuccessorTable` another, and `CombinedTokens
 several.
 
 For a decoder to stay lossless a source may look at anything that is known before the token is
-drawn: the context, earlier drafts of the same step, rejected ones of the steps before (DESIGN
-section 5).
+drawn: the context, the drafter's hidden state, earlier drafts of the same step, rejected ones of
+the steps before (DESIGN section 5).
 """
 
 from __future__ import annotations
@@ -27,13 +27,29 @@ __all__ = [
     "distinct_tokens",
     "is_pruned",
     "newest_first",
+    "offered",
+    "reads_hidden",
 ]
 
 Contexts: TypeAlias = Sequence[Sequence[int]] | Tensor
 """B sequences of target ids, or a padded `[B, L]` tensor of them with the newest last."""
 
-DynamicTokens = Callable[[Sequence[Sequence[int]]], Tensor]
-"""A source: from B sequences of target ids to `[B, C]` integers, -1 for an unused column."""
+DynamicTokens = Callable[..., Tensor]
+"""A source: from B sequences of target ids to `[B, C]` integers, -1 for an unused column. If its
+attribute `reads_hidden` is true, it is also given `hidden`, `[B, d]`, the drafter's last hidden
+states, from which the next tokens are about to be drafted."""
+
+
+def offered(source: DynamicTokens, contexts: Contexts, hidden: Tensor) -> Tensor:
+    """What a source names, given the hidden states if it reads them."""
+    if reads_hidden(source):
+        return source(contexts, hidden=hidden)
+    return source(contexts)
+
+
+def reads_hidden(source: DynamicTokens) -> bool:
+    """Whether a source needs the keyword `hidden`."""
+    return bool(getattr(source, "reads_hidden", False))
 
 
 class RecentTokens:
@@ -132,22 +148,34 @@ class CombinedTokens:
                 "need to be at least 1"
             )
         self.sources, self.width = tuple(sources), width
+        self.reads_hidden = any(map(reads_hidden, sources))
         self.allowed = is_pruned(vocabulary, device)
 
-    def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, contexts: Contexts, lengths: Tensor | None = None, *, hidden: Tensor | None = None
+    ) -> Tensor:
         """The distinct pruned tokens that the sources name, in their order.
 
         Args:
             contexts, lengths: as of `RecentTokens`; sources see lengths only if they are given.
+            hidden: `[B, d]`, for the sources that read it, as `ScreenedTokens`.
 
         Returns:
             `[B, width]` int32, -1 where there are no more. Reads nothing back from the device.
 
         Raises:
-            ValueError: what a source returns is not `[B, n]` integers.
+            ValueError: what a source returns is not `[B, n]` integers, or a source reads hidden
+                states and there are none.
         """
+        if self.reads_hidden and hidden is None:
+            raise ValueError(
+                "CombinedTokens: a source reads hidden states and hidden is None; needs [B, d]"
+            )
         given = (contexts,) if lengths is None else (contexts, lengths)
-        named = [source(*given) for source in self.sources]
+        named = [
+            source(*given, hidden=hidden) if reads_hidden(source) else source(*given)
+            for source in self.sources
+        ]
         for place, tokens in enumerate(named):
             if tokens.dim() != 2 or len(tokens) != len(contexts) or not _is_integer(tokens):
                 raise ValueError(

@@ -15,6 +15,7 @@ from rdk_cuda import (
     Affinity,
     CombinedTokens,
     RecentTokens,
+    ScreenedTokens,
     SuccessorCounts,
     SuccessorTable,
     Vocabulary,
@@ -63,12 +64,22 @@ def likeliest_successors() -> SuccessorTable:
     return SuccessorTable.from_counts(counts, VOCABULARY, width=2)
 
 
+def screened(width: int = 2) -> ScreenedTokens:
+    """At full rank: the likeliest pruned tokens, but for ties."""
+    rows = TABLE.T[VOCABULARY.pruned]
+    return ScreenedTokens.from_factors(VOCABULARY, rows, torch.eye(SIZE * SIZE), width=width)
+
+
 SOURCES: dict[str, DynamicTokens] = {
     "every pruned token": every_pruned_token,
     "recent tokens": RecentTokens(VOCABULARY, 4, 6),
     "successors": likeliest_successors(),
     "both": CombinedTokens(
         [RecentTokens(VOCABULARY, 4, 6), likeliest_successors()], VOCABULARY, width=4
+    ),
+    "screened": screened(),
+    "all three": CombinedTokens(
+        [RecentTokens(VOCABULARY, 1, 6), screened(), likeliest_successors()], VOCABULARY, width=4
     ),
 }
 

@@ -24,6 +24,7 @@ from rdk_cuda import (
     Affinity,
     CombinedTokens,
     RecentTokens,
+    ScreenedTokens,
     SuccessorTable,
     Vocabulary,
 )
@@ -191,6 +192,17 @@ def recent_tokens_and_successors() -> DynamicTokens:
     return CombinedTokens([recent_tokens(), successors()], VOCABULARY, width=3)
 
 
+def screened() -> ScreenedTokens:
+    """The two of four pruned tokens that a screen of rank 8 finds for each of the 36 states."""
+    right = torch.randn(8, SIZE * SIZE, generator=torch.Generator().manual_seed(3))
+    left = DRAFTER.T[VOCABULARY.pruned] @ right.T
+    return ScreenedTokens.from_factors(VOCABULARY, left, right, width=2)
+
+
+def screened_and_recent_tokens() -> DynamicTokens:
+    return CombinedTokens([recent_tokens(), screened()], VOCABULARY, width=3)
+
+
 def p_value_of_dynamic_tokens(source: Callable[[], DynamicTokens], temperature: float) -> float:
     """Dynamic beside virtual tokens. Of four tokens the first three count, as above."""
     affinity = virtual_tokens(temperature)
@@ -221,6 +233,8 @@ def p_value_of_dynamic_tokens(source: Callable[[], DynamicTokens], temperature: 
         (EverythingDrafted, 0.7),
         (successors, 1.0),
         (recent_tokens_and_successors, 0.7),
+        (screened, 1.0),
+        (screened_and_recent_tokens, 0.7),
     ],
 )
 def test_dynamic_tokens_are_lossless(
@@ -240,3 +254,20 @@ def test_control_forgetting_the_dynamic_tokens_in_verify_is_caught(
 
     monkeypatch.setattr(rdk_cuda.functional, "verify", forgetful)
     assert p_value_of_dynamic_tokens(source, temperature=1.0) < CAUGHT
+
+
+def test_control_an_offer_that_depends_on_the_drawn_token_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the screened tokens only the one that was drawn is offered, and q is what follows."""
+    draft = rdk_cuda.draft
+
+    def peeking(*arguments: Any, **options: Any) -> Any:
+        drawn = draft(*arguments, **options)
+        others = drawn.dynamic_tokens != drawn.tokens[..., None]
+        return replace(
+            drawn, stats=None, dynamic_tokens=drawn.dynamic_tokens.masked_fill(others, -1)
+        )
+
+    monkeypatch.setattr(rdk_cuda.functional, "draft", peeking)
+    assert p_value_of_dynamic_tokens(screened, temperature=1.0) < CAUGHT
