@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -35,48 +35,7 @@ from .generation import (
     Statistics,
     Stop,
 )
-
-
-class Output(NamedTuple):
-    """What `CausalModel.feed` returns: logits `[B, n, V]` and, if asked for, hidden `[B, n, d]`."""
-
-    logits: Tensor
-    hidden: Tensor | None = None
-
-
-class CausalModel(Protocol):
-    """A target or a drafter: token sequences that grow at their ends and can be cut back.
-
-    Attributes:
-        vocabulary_size: width of the logits, V_t or V_d. A drafter, too, is fed target ids.
-        device: of the logits.
-        lengths: how many tokens each sequence has been fed and still remembers.
-        context: how many it can remember; `math.inf` if any number.
-    """
-
-    @property
-    def vocabulary_size(self) -> int: ...  # noqa: D102
-    @property
-    def device(self) -> torch.device: ...  # noqa: D102
-    @property
-    def lengths(self) -> Sequence[int]: ...  # noqa: D102
-    @property
-    def context(self) -> float: ...  # noqa: D102
-
-    def reset(self, batch_size: int) -> None:
-        """Forget everything and expect `batch_size` empty sequences."""
-
-    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
-        """Append `tokens[b]`, any number, to sequence b; predict what follows its last `keep[b]`.
-
-        Rows `[b, :keep[b]]` of the output belong to those tokens, in order, and n = max(keep).
-        Other rows may hold anything.
-        """
-        ...
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        """Cut sequence b back to `lengths[b]` tokens; a shorter one stays as it is."""
-
+from .models import CausalModel, Output, StateDrafter
 
 Process = Callable[[Sequence[Continuation], Tensor], Tensor]
 """A hook that changes the target's logits before they judge drafts. It is called with the sequences
@@ -238,13 +197,20 @@ class SpeculativeDecoder:
         drafted = [len(s.context) - s.length for s in batch.sequences]
         keep = [n + 1 if s.room else 0 for s, n in zip(batch.sequences, drafted, strict=True)]
         with Range("target forward", sum(keep)):
-            logits, _ = _feed(self.target, batch.sequences, keep)
+            logits, _, states = _feed(self.target, batch.sequences, keep)
         if process is not None:
             logits = process(batch.sequences, logits)
         with Range("verify", sum(drafted)):
             tokens, accepted = functional.verify(logits, draft, self.affinity, batch.temperature)
             rows, lengths = tokens.tolist(), accepted.tolist()
         mark("accepted", sum(lengths))
+        if isinstance(self.drafter, StateDrafter):
+            if states is None:
+                raise ValueError(
+                    "SpeculativeDecoder: the drafter reads the target's hidden states, but its "
+                    "feed() returned none (HuggingFaceModel: state_layers=drafter.state_layers)"
+                )
+            self.drafter.observe(states)
         return [row[: length + 1] for row, length in zip(rows, lengths, strict=True)]
 
     def _draft(self, batch: Batch) -> Draft:
@@ -258,6 +224,9 @@ class SpeculativeDecoder:
         places = [
             int(min(self.draft_length, s.room - 1, context - s.length + 1)) for s in sequences
         ]
+        if isinstance(self.drafter, StateDrafter):
+            known = zip(places, self.drafter.observed, sequences, strict=True)
+            places = [n if 0 < s.length - 1 <= observed else 0 for n, observed, s in known]
         drafts: list[Draft] = []
         memory: Tensor | None = None
         for place in range(max(places, default=0)):
@@ -268,7 +237,7 @@ class SpeculativeDecoder:
             if not any(keep):
                 break
             with Range("drafter forward", sum(keep)):
-                logits, hidden = _feed(cast(CausalModel, self.drafter), sequences, keep)
+                logits, hidden, _ = _feed(cast(CausalModel, self.drafter), sequences, keep)
                 if memory is None:
                     memory = batch.draft_logits(logits, max(places))
                 here = memory[:, place].copy_(logits[:, 0])

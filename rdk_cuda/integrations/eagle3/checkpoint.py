@@ -105,7 +105,7 @@ def _config(folder: Path, fields: Mapping[str, Any], target: Any) -> Eagle3Confi
         _layer_config(name, layer),
         draft_size=_positive(name, found, "draft_vocab_size", layer["vocab_size"]),
         target_hidden_size=_positive(name, found, "target_hidden_size", text.hidden_size),
-        auxiliary_layers=_layer_ids(name, found.get("eagle_aux_hidden_state_layer_ids")),
+        state_layers=_layer_ids(name, found.get("eagle_aux_hidden_state_layer_ids")),
         **{
             flag: bool(found.get(flag))
             for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -157,7 +157,12 @@ def _layer_config(name: str, fields: Mapping[str, Any]) -> Any:
         config = kinds[kind](**ours)
     except Exception as error:  # whatever Transformers makes of values that do not fit
         raise CheckpointError(f"{name}: Transformers refuses it: {error}") from error
-    config._attn_implementation = "sdpa"
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if (kind := rope.get("rope_type", rope.get("type"))) in ("dynamic", "longrope"):
+        raise CheckpointError(
+            f"{name}: rope_type is {kind!r}, where positions depend on the batch's longest "
+            "sequence; needs another"
+        )
     return config
 
 

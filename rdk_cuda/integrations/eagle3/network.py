@@ -7,7 +7,8 @@ Further along a draft, which the target has not read yet, the network's own outp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -25,8 +26,8 @@ class Eagle3Config:
             is the target's, V_t, and `num_hidden_layers` is 1 in published drafters.
         draft_size: V_d, rows of the drafter's head.
         target_hidden_size: d_t, width of the target's hidden states.
-        auxiliary_layers: the layers of the target whose inputs are read. L, one past the last, is
-            the final state before its norm. None: 2, L // 2 and L - 3.
+        state_layers: the layers of the target whose inputs are read. None: 2, L // 2 and L - 3
+            of its L layers.
         norm_before_residual: the first layer's residual is the normalised state, not the raw one.
         norm_before_fc: one norm over the concatenated states before they are mapped.
         fc_norm: one norm for each of the states instead.
@@ -36,7 +37,7 @@ class Eagle3Config:
     layer: Any
     draft_size: int
     target_hidden_size: int
-    auxiliary_layers: tuple[int, ...] | None = None
+    state_layers: tuple[int, ...] | None = None
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
@@ -48,14 +49,11 @@ class Eagle3Config:
         Raises:
             ValueError: a layer that the target does not have.
         """
-        half = target_layers // 2
-        layers = self.auxiliary_layers or (2, half, target_layers - 3)
-        if not all(0 <= layer <= target_layers for layer in layers) or len(set(layers)) < len(
-            layers
-        ):
+        layers = self.state_layers or (2, target_layers // 2, target_layers - 3)
+        if len(set(layers)) < len(layers) or not all(0 <= at < target_layers for at in layers):
             raise ValueError(
-                f"Eagle3Config: auxiliary_layers is {list(layers)}; needs different ones from 0 to "
-                f"{target_layers}, the target's number of layers"
+                f"Eagle3Config: state_layers is {list(layers)}; needs different ones from 0 to "
+                f"{target_layers - 1}, the target's last layer"
             )
         return layers
 
@@ -82,9 +80,11 @@ class Eagle3Network(nn.Module):
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
+        config = replace(config, layer=copy.deepcopy(config.layer))
+        config.layer._attn_implementation = "sdpa"
         decoder_layer, norm, rotary = _building_blocks(config.layer)
         self.config = config
-        width, states = config.layer.hidden_size, len(config.auxiliary_layers or range(3))
+        width, states = config.layer.hidden_size, len(config.state_layers or range(3))
         epsilon = config.layer.rms_norm_eps
         self.embed_tokens = nn.Embedding(config.layer.vocab_size, width)
         self.fc = nn.Linear(states * config.target_hidden_size, width, bias=False)

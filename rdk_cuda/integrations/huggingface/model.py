@@ -36,6 +36,8 @@ class HuggingFaceModel:
         recent: each layer sees only so many of the last tokens, and the sequence's first, which
             models lean on (Xiao et al., arXiv:2309.17453). With a short context, the target itself
             is a drafter that needs no training. None: all that the model sees by itself.
+        state_layers: return the inputs of these layers, one after the other, for a drafter that
+            reads the target's states (`rdk_cuda.integrations.eagle3`).
         slots: how many tokens of each sequence, dead ones included, the cache has memory for from
             the first pass on. Where that is not enough, it takes more. Rejected drafts stay for a
             while: 4/3 of the longest sequence and the tokens of one pass are always enough.
@@ -72,12 +74,13 @@ class HuggingFaceModel:
         head_bias: Tensor | None = None,
         return_hidden: bool = False,
         recent: int | None = None,
+        state_layers: Sequence[int] = (),
         slots: int = 0,
     ) -> None:
         _refuse_unsupported(model)
         if recent is not None and recent < 1:
             raise ValueError(f"HuggingFaceModel: recent is {recent}; needs at least 1, or None")
-        self.slots = slots
+        self.slots, self.state_layers = slots, tuple(state_layers)
         self.model, self.return_hidden = model, return_hidden or head is not None
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
@@ -124,11 +127,14 @@ class HuggingFaceModel:
             )
         width, kept = ids.shape[1], max(keep)
         edges = [*range(0, max(width - kept, 1), _PREFILL_COLUMNS), width]
-        pieces = [
-            self._forward(ids[:, start:end], real[:, start:end], kept)
-            for start, end in pairwise(edges)
-        ]
-        return pieces[-1]
+        states: list[Tensor] = []
+        for start, end in pairwise(edges):
+            output, read = self._forward(ids[:, start:end], real[:, start:end], kept)
+            states += read
+        if not states:
+            return output
+        rows = zip(torch.cat(states, dim=1), real, strict=True)
+        return output._replace(states=[row[own.to(self.device)] for row, own in rows])
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
@@ -140,7 +146,8 @@ class HuggingFaceModel:
         self._cache.rollback(lengths)
 
     @torch.no_grad()
-    def _forward(self, ids: Tensor, real: Tensor, kept: int) -> Output:
+    def _forward(self, ids: Tensor, real: Tensor, kept: int) -> tuple[Output, list[Tensor]]:
+        """The output for the last `kept` columns, and the states `[B, W, D]` of all, if asked."""
         positions, masks = self._cache.append(real)
         arguments: dict[str, Any] = {
             "input_ids": ids.to(self.device),
@@ -149,15 +156,22 @@ class HuggingFaceModel:
             "past_key_values": self._cache.past,
             "use_cache": True,
         }
+        if self.state_layers:
+            arguments["output_hidden_states"] = True
         if not self.return_hidden:
             # All of the model's forward, so its scales and soft caps of logits are kept.
-            logits = self.model(**arguments, logits_to_keep=max(kept, 1)).logits
-            return Output(logits[:, logits.shape[1] - kept :])
-        states = self.model.base_model(**arguments).last_hidden_state
-        hidden = states[:, states.shape[1] - kept :]
-        # As rows: a slice with gaps is multiplied a hundred times slower in bfloat16 on a CPU.
-        rows = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[2]), *self._head)
-        return Output(rows.unflatten(0, hidden.shape[:2]), hidden)
+            result = self.model(**arguments, logits_to_keep=max(kept, 1))
+            output = Output(result.logits[:, result.logits.shape[1] - kept :])
+        else:
+            result = self.model.base_model(**arguments)
+            last = result.last_hidden_state
+            hidden = last[:, last.shape[1] - kept :]
+            # As rows: a slice with gaps is multiplied a hundred times slower in bfloat16 on a CPU.
+            rows = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[2]), *self._head)
+            output = Output(rows.unflatten(0, hidden.shape[:2]), hidden)
+        if not self.state_layers:
+            return output, []
+        return output, [torch.cat([result.hidden_states[at] for at in self.state_layers], dim=-1)]
 
     def _refuse_bad_feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> None:
         if not len(tokens) == len(keep) == len(self.lengths) or not any(map(len, tokens)):

@@ -1,0 +1,79 @@
+"""What the decoder asks of a target and of a drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+class Output(NamedTuple):
+    """What `CausalModel.feed` returns.
+
+    Attributes:
+        logits: `[B, n, V]`.
+        hidden: `[B, n, d]`, the states that the head was applied to, if asked for.
+        states: for each sequence `[len(tokens[b]), D]`, the hidden states of all that it was fed,
+            for a `StateDrafter`, if asked for.
+    """
+
+    logits: Tensor
+    hidden: Tensor | None = None
+    states: Sequence[Tensor] | None = None
+
+
+class CausalModel(Protocol):
+    """A target or a drafter: token sequences that grow at their ends and can be cut back.
+
+    Attributes:
+        vocabulary_size: width of the logits, V_t or V_d. A drafter, too, is fed target ids.
+        device: of the logits.
+        lengths: how many tokens each sequence has been fed and still remembers.
+        context: how many it can remember; `math.inf` if any number.
+    """
+
+    @property
+    def vocabulary_size(self) -> int: ...  # noqa: D102
+    @property
+    def device(self) -> torch.device: ...  # noqa: D102
+    @property
+    def lengths(self) -> Sequence[int]: ...  # noqa: D102
+    @property
+    def context(self) -> float: ...  # noqa: D102
+
+    def reset(self, batch_size: int) -> None:
+        """Forget everything and expect `batch_size` empty sequences."""
+
+    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+        """Append `tokens[b]`, any number, to sequence b; predict what follows its last `keep[b]`.
+
+        Rows `[b, :keep[b]]` of the output belong to those tokens, in order, and n = max(keep).
+        Other rows may hold anything.
+        """
+        ...
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Cut sequence b back to `lengths[b]` tokens; a shorter one stays as it is."""
+
+
+@runtime_checkable
+class StateDrafter(CausalModel, Protocol):
+    """A drafter that reads the target's hidden states next to the tokens, as EAGLE-3's do.
+
+    It drafts after tokens whose states it knows, all but the newest, so not before the target has
+    read the prompt. Further along a draft it stands in for the target's states by itself.
+
+    Attributes:
+        observed: how many tokens of each sequence it has the target's states of.
+    """
+
+    @property
+    def observed(self) -> Sequence[int]: ...  # noqa: D102
+
+    def observe(self, states: Sequence[Tensor]) -> None:
+        """Take the target's states `[n, D]` of the next n tokens of each sequence.
+
+        Forgets what it computed of those tokens without them.
+        """

@@ -1,0 +1,169 @@
+"""An EAGLE-3 network in `rdk_cuda.decoding.SpeculativeDecoder`.
+
+Entry i of the network's cache is made of token i + 1 and state i, so a sequence of n tokens has
+n - 1 entries. A state is the target's where it is known. After those, along a draft, it is what the
+network returned for the entry before. When the target has read the drafts, their entries are made
+again from its states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ...decoding import Output
+from ..huggingface.attention import Layers
+from ..huggingface.slot_cache import SlotCache, lay_out
+from .network import Eagle3Network
+
+__all__ = ["Eagle3Drafter"]
+
+# Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
+_PREFILL_COLUMNS = 512
+
+
+class Eagle3Drafter:
+    """A drafter that reads the target's hidden states, as `rdk_cuda.decoding.StateDrafter`.
+
+    Args:
+        network: from `read_checkpoint`.
+        target_layers: how many the target has, to know which ones the network reads.
+
+    Attributes:
+        vocabulary_size: V_d.
+        state_layers: the target's layers whose inputs it reads; `HuggingFaceModel` takes them.
+        observed: how many tokens of each sequence it has the target's states of.
+        context: no limit. Drafters are published with the context that they were trained with, and
+            draft beyond it, not as well.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from rdk_cuda import Affinity, Vocabulary
+        >>> from rdk_cuda.decoding import SpeculativeDecoder
+        >>> from rdk_cuda.integrations.eagle3 import Eagle3Config
+        >>> from rdk_cuda.integrations.huggingface import HuggingFaceModel
+        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+        >>> config = LlamaConfig(**size, num_hidden_layers=8, num_attention_heads=2)
+        >>> network = Eagle3Network(Eagle3Config(config, draft_size=20, target_hidden_size=16))
+        >>> drafter = Eagle3Drafter(network, target_layers=8)
+        >>> target = HuggingFaceModel(
+        ...     LlamaForCausalLM(config).eval(), state_layers=drafter.state_layers
+        ... )
+        >>> affinity = Affinity.intersection(Vocabulary(list(range(20)), target_size=50))
+        >>> decoder = SpeculativeDecoder(target, drafter, affinity, draft_length=3)
+        >>> decoder.generate([[5, 3], [7]], max_new_tokens=9).statistics.tokens
+        18
+    """
+
+    context = math.inf
+
+    def __init__(self, network: Eagle3Network, target_layers: int) -> None:
+        layer, weight = network.config.layer, network.lm_head.weight
+        self.network, self.vocabulary_size = network, network.config.draft_size
+        self.state_layers = network.config.layers_read(target_layers)
+        self.device, self.dtype = weight.device, weight.dtype
+        full = Layers([False] * layer.num_hidden_layers, None)
+        self._cache = SlotCache(layer, full, self.dtype, self.device)
+        self.reset(0)
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens each sequence has been fed and still remembers."""
+        return [entries + 1 if entries else 0 for entries in self._cache.lengths]
+
+    def reset(self, batch_size: int) -> None:
+        """Forget everything and expect `batch_size` empty sequences."""
+        self._cache.reset(batch_size)
+        self.observed = [0] * batch_size
+        width = self.network.config.layer.hidden_size
+        # The target's states, mapped, with room for more; the network's own, for one entry each.
+        self._states = torch.empty(batch_size, 0, width, dtype=self.dtype, device=self.device)
+        self._own = torch.zeros(batch_size, width, dtype=self.dtype, device=self.device)
+        self._own_entry = [-1] * batch_size
+
+    @torch.no_grad()
+    def observe(self, states: Sequence[Tensor]) -> None:
+        """Take the target's states `[n, 3 d_t]` of the next n tokens of each sequence."""
+        if len(states) != len(self.observed):
+            raise ValueError(
+                f"Eagle3Drafter.observe: got states of {len(states)} sequences; needs "
+                f"{len(self.observed)}, as reset() was told"
+            )
+        self._cache.rollback(self.observed)  # what follows was made of the network's own states
+        counts = [len(new) for new in states]
+        ends = [old + new for old, new in zip(self.observed, counts, strict=True)]
+        if max(ends, default=0) > self._states.shape[1]:
+            room = self._states.new_empty(len(ends), max(ends) + max(ends) // 2, self._own.shape[1])
+            room[:, : self._states.shape[1]] = self._states
+            self._states = room
+        mapped = self.network.fuse(torch.cat(list(states)).to(self._own)).split(counts)
+        for row, old, end, new in zip(self._states, self.observed, ends, mapped, strict=True):
+            row[old:end] = new
+        self.observed = ends
+        self._own_entry = [-1] * len(ends)
+
+    @torch.no_grad()
+    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+        """As `rdk_cuda.decoding.CausalModel.feed`; a sequence's first token has no state before it.
+
+        Raises:
+            ValueError: tokens without a state before them.
+        """
+        entries = self._cache.lengths
+        paired = [new[not old :] for new, old in zip(tokens, entries, strict=True)]
+        if not any(map(len, paired)) or any(map(int.__gt__, keep, map(len, paired))):
+            raise ValueError(
+                "Eagle3Drafter.feed: keep asks for more than there are tokens with a state before "
+                "them; the first token of a sequence has none"
+            )
+        ends = [old + len(new) for old, new in zip(entries, paired, strict=True)]
+        for b, (old, end) in enumerate(zip(entries, ends, strict=True)):
+            unknown = max(old, self.observed[b])
+            if end > unknown and not unknown == end - 1 == self._own_entry[b]:
+                raise ValueError(
+                    f"Eagle3Drafter.feed: sequence {b} gets {end + 1} tokens, but the target's "
+                    f"states are known of {self.observed[b]}; observe() all but the newest, then "
+                    "feed drafts one by one"
+                )
+        ids, real = lay_out(paired, keep)
+        kept = max(keep)
+        edges = [*range(0, max(ids.shape[1] - kept, 1), _PREFILL_COLUMNS), ids.shape[1]]
+        for start, end in pairwise(edges):
+            hidden = self._forward(ids[:, start:end], real[:, start:end])
+        self._hand_on(hidden, real[:, start:], ends)
+        last = hidden[:, hidden.shape[1] - kept :]
+        return Output(self.network.logits(last), self.network.norm(last))
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
+        self.observed = [min(old, new) for old, new in zip(self.observed, lengths, strict=True)]
+        entries = zip(self._cache.lengths, lengths, strict=True)
+        self._cache.rollback([min(old, max(new - 1, 0)) for old, new in entries])
+
+    def _forward(self, ids: Tensor, real: Tensor) -> Tensor:
+        positions, mask = self._cache.append(real)
+        assert isinstance(mask, Tensor)
+        known = torch.tensor(self.observed, device=self.device)[:, None]
+        if self._states.shape[1]:
+            place = positions.clamp(max=self._states.shape[1] - 1)[:, :, None]
+            states = self._states.gather(1, place.expand(-1, -1, self._own.shape[1]))
+            states = states.where((positions < known)[:, :, None], self._own[:, None])
+        else:
+            states = self._own[:, None].expand(-1, positions.shape[1], -1)
+        hidden: Tensor = self.network(
+            ids.to(self.device), states, positions, mask, self._cache.past
+        )
+        return hidden
+
+    def _hand_on(self, hidden: Tensor, real: Tensor, ends: Sequence[int]) -> None:
+        """Keep what the network returned for each sequence's last entry as the next state."""
+        rows = real.any(1).nonzero()[:, 0]
+        last = real.int().cumsum(1).argmax(1)[rows]
+        states = hidden[rows.to(self.device), last.to(self.device)]
+        self._own[rows.to(self.device)] = self.network.handed_on(states)
+        for b in rows.tolist():
+            self._own_entry[b] = ends[b]

@@ -1,0 +1,180 @@
+"""Drafters on the target's own states: what they compute, and what the decoder makes of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from table_model import chi_square, continuations
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+
+import rdk_cuda
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.integrations.eagle3 import Eagle3Config, Eagle3Drafter, Eagle3Network
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+
+WIDTH, LAYERS = 16, 8
+PROMPTS = [[5, 3, 1, 0, 2], [4], [1, 2, 3, 4, 5, 0, 1, 2, 3]]
+
+
+def target(size: int, gemma: bool = False) -> Any:
+    torch.manual_seed(1)
+    shape = {"vocab_size": size, "hidden_size": WIDTH, "intermediate_size": 16}
+    shape |= {"num_hidden_layers": LAYERS, "num_attention_heads": 2, "initializer_range": 0.3}
+    if not gemma:
+        return LlamaForCausalLM(LlamaConfig(**shape)).eval()
+    config = Gemma3TextConfig(**shape, num_key_value_heads=1, head_dim=8, sliding_window=4)
+    return Gemma3ForCausalLM(config).eval()
+
+
+def network(size: int, draft_size: int, **variant: Any) -> Eagle3Network:
+    torch.manual_seed(2)
+    shape = {"vocab_size": size, "hidden_size": 24, "intermediate_size": 16}
+    layer = LlamaConfig(**shape, num_hidden_layers=1, num_attention_heads=4)
+    result = Eagle3Network(Eagle3Config(layer, draft_size, target_hidden_size=WIDTH, **variant))
+    for parameter in result.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return result.eval()
+
+
+def pair(size: int = 20, draft_size: int = 12, gemma: bool = False, **variant: Any) -> Any:
+    model = target(size, gemma)
+    drafter = Eagle3Drafter(network(size, draft_size, **variant), LAYERS)
+    affinity = Affinity.intersection(Vocabulary(list(range(draft_size)), size))
+    return HuggingFaceModel(model, state_layers=drafter.state_layers), drafter, affinity
+
+
+@torch.no_grad()
+def from_scratch(model: Any, drafter: Eagle3Drafter, known: list[int], drafted: list[int]) -> Any:
+    """The logits after `known + drafted`, of which the target has read all of `known` but one."""
+    ids = torch.tensor([known])
+    states = model(ids[:, :-1], output_hidden_states=True).hidden_states
+    states = torch.cat([states[at] for at in drafter.state_layers], -1)
+    tokens, states = ids[:, 1:], drafter.network.fuse(states)
+    for token in [*drafted, None]:
+        hidden = drafter.network(tokens, states)
+        if token is not None:
+            tokens = torch.cat([tokens, torch.tensor([[token]])], 1)
+            states = torch.cat([states, drafter.network.handed_on(hidden[:, -1:])], 1)
+    return drafter.network.logits(hidden[0, -1])
+
+
+class Checked(Eagle3Drafter):
+    """Compares each row of logits with those of the sequence read at once."""
+
+    model: Any
+    compared = 0
+
+    def reset(self, batch_size: int) -> None:
+        super().reset(batch_size)
+        self.tokens: list[list[int]] = [[] for _ in range(batch_size)]
+
+    def feed(self, tokens: Any, keep: Any) -> Any:
+        old = zip(self.tokens, self.lengths, tokens, strict=True)
+        self.tokens = [before[:count] + list(new) for before, count, new in old]
+        output = super().feed(tokens, keep)
+        for b, context in enumerate(self.tokens):
+            if keep[b]:
+                known = self.observed[b] + 1
+                expected = from_scratch(self.model, self, context[:known], context[known:])
+                torch.testing.assert_close(output.logits[b, 0], expected, rtol=1e-4, atol=1e-4)
+                self.compared += 1
+        return output
+
+
+@pytest.mark.parametrize("variant", [{}, {"norm_output": True, "fc_norm": True}])
+def test_every_draft_is_made_of_what_the_sequence_read_at_once_shows(
+    variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rdk_cuda.integrations.eagle3.drafter._PREFILL_COLUMNS", 3)
+    reading, drafter, affinity = pair(**variant)
+    checked = Checked(drafter.network, LAYERS)
+    checked.model = reading.model
+    decoder = SpeculativeDecoder(reading, checked, affinity, draft_length=3)
+    statistics = decoder.generate(PROMPTS, max_new_tokens=12, seeds=[1, 2, 3]).statistics
+    assert 0 < sum(statistics.accepted) < sum(statistics.drafted)
+    assert checked.compared > 40
+
+
+@pytest.mark.parametrize("gemma", [False, True])
+def test_greedy_output_is_the_target_s_own(gemma: bool) -> None:
+    reading, drafter, affinity = pair(gemma=gemma)
+    settings: dict[str, Any] = {"max_new_tokens": 20, "temperature": 0}
+    alone = SpeculativeDecoder(HuggingFaceModel(reading.model), draft_length=0)
+    expected = alone.generate(PROMPTS, **settings).tokens
+    for draft_length in (1, 4):
+        decoder = SpeculativeDecoder(reading, drafter, affinity, draft_length=draft_length)
+        assert decoder.generate(PROMPTS, **settings).tokens == expected
+
+
+def test_a_sequence_s_output_does_not_depend_on_the_batch() -> None:
+    decoder = SpeculativeDecoder(*pair(), draft_length=3)
+    together = decoder.generate(PROMPTS, max_new_tokens=9, seeds=[1, 2, 3]).tokens
+    for b, prompt in enumerate(PROMPTS):
+        assert decoder.generate([prompt], max_new_tokens=9, seeds=[b + 1]).tokens == [together[b]]
+
+
+def p_value(samples: int = 6_000) -> float:
+    """Chi-square of two tokens; fixed seeds. A right decoder fails `> 1e-4` once in 10,000."""
+    reading, drafter, affinity = pair(size=6, draft_size=3)
+    decoder = SpeculativeDecoder(reading, drafter, affinity, draft_length=2)
+
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        return decoder.generate(prompts, max_new_tokens=3, seeds=seeds).tokens
+
+    return chi_square(continuations(generate, [2, 4], samples), exact(reading.model, [2, 4], 3))
+
+
+@torch.no_grad()
+def exact(model: Any, prompt: list[int], length: int) -> dict[tuple[int, ...], float]:
+    probabilities = {(): 1.0}
+    for _ in range(length):
+        contexts = [[*prompt, *tokens] for tokens in probabilities]
+        rows = model(torch.tensor(contexts)).logits[:, -1].double().softmax(-1).tolist()
+        probabilities = {
+            (*tokens, x): mass * p
+            for (tokens, mass), row in zip(probabilities.items(), rows, strict=True)
+            for x, p in enumerate(row)
+        }
+    return probabilities
+
+
+def test_samples_have_the_target_s_distribution() -> None:
+    assert p_value() > 1e-4
+
+
+def test_control_drafts_judged_by_another_q_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    verify: Callable[..., Any] = rdk_cuda.verify
+
+    def wrong(logits: Any, draft: Any, *rest: Any) -> Any:
+        if draft.logits is not None:
+            draft = replace(draft, stats=None, logits=draft.logits * 0.2)
+        return verify(logits, draft, *rest)
+
+    monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
+    assert p_value() < 1e-6
+
+
+def test_a_target_that_keeps_its_states_to_itself_is_refused() -> None:
+    reading, drafter, affinity = pair()
+    decoder = SpeculativeDecoder(HuggingFaceModel(reading.model), drafter, affinity)
+    with pytest.raises(ValueError, match="state_layers"):
+        decoder.generate([[1, 2]], max_new_tokens=3)
+
+
+def test_tokens_without_a_state_before_them_are_refused() -> None:
+    _, drafter, _ = pair()
+    drafter.reset(1)
+    with pytest.raises(ValueError, match="the first token of a sequence has none"):
+        drafter.feed([[5]], [1])
+    with pytest.raises(ValueError, match="states are known of 0"):
+        drafter.feed([[5, 3]], [1])
+    drafter.observe([torch.zeros(2, 3 * WIDTH)])
+    drafter.feed([[5, 3, 1]], [1])
+    with pytest.raises(ValueError, match="feed drafts one by one"):
+        drafter.feed([[5, 3]], [1])
+    with pytest.raises(ValueError, match="states of 2 sequences; needs 1"):
+        drafter.observe([torch.zeros(1, 3 * WIDTH)] * 2)
