@@ -18,18 +18,11 @@ from torch import Tensor
 
 from ..vocabulary import Vocabulary
 from . import samplers
+from .entries import offsets_of
 from .file import read_canonical, write_canonical
 from .fixed_point import to_float32, to_float64
-from .masses import offsets_of
 from .row_top import row_top
-from .validation import (
-    CANONICAL,
-    AffinityError,
-    check_canonical,
-    unit_masses,
-)
-
-__all__ = ["Affinity", "AffinityError"]
+from .validation import CANONICAL, AffinityError, check_canonical, units_of
 
 _MAX_DENSE_ENTRIES = 1 << 26
 _BLOCK_ENTRIES = 1 << 13  # rows of a head that are held in float64 at a time
@@ -39,9 +32,9 @@ _BLOCK_ENTRIES = 1 << 13  # rows of a head that are held in float64 at a time
 class Affinity:
     """A linear map from drafter tokens to distributions over target tokens.
 
-    Immutable: replace one, never write into its tensors. Build one with `intersection`, `between`,
-    `first_order`, `covariance`, `cold_mass`, `virtual_tokens` or `from_rows`, or read it with
-    `load`. The constructor itself takes the canonical tensors below and copies and checks them.
+    Immutable: never write into its tensors. Build one with a sampler's constructor, from
+    `intersection` to `from_rows`, or `load` it. The class itself takes the first six of the tensors
+    below, and copies and checks them.
 
     Attributes:
         bias: `[V_d]` float32, added to the drafter's logits; `-inf` masks a token.
@@ -78,7 +71,7 @@ class Affinity:
         check_canonical(self._canonical())
         for name, tensor in self._canonical().items():
             self._set(name, tensor.detach().to("cpu", copy=True).contiguous())
-        row_units, spread_units, prior_units = unit_masses(self._canonical())
+        row_units, spread_units, prior_units = units_of(self._canonical())
         rows, targets = self._entry_rows(), self.row_targets.long()
         by_column = targets.argsort(stable=True)
         self._set("spread", to_float32(spread_units))
@@ -98,33 +91,18 @@ class Affinity:
         drafts = torch.arange(self.draft_size, device=self.device)
         return drafts.repeat_interleave(self.row_offsets.diff())
 
-    # What the operators are called with (DESIGN section 4).
-
     @property
     def by_target(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The affinity's tensors in the call order of `rdk::redistribute` and `rdk::verify`."""
-        return (
-            self.bias,
-            self.col_offsets,
-            self.col_drafts,
-            self.col_weights,
-            self.spread,
-            self.prior,
-        )
+        entries = (self.col_offsets, self.col_drafts, self.col_weights)
+        return (self.bias, *entries, self.spread, self.prior)
 
     @property
     def by_draft(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The affinity's tensors in the call order of `rdk::draft`."""
-        return (
-            self.bias,
-            self.row_offsets,
-            self.row_targets,
-            self.row_cdf,
-            self.row_top,
-            self.spread,
-            self.spread_cdf,
-            self.prior_cdf,
-        )
+        entries = (self.row_offsets, self.row_targets, self.row_cdf)
+        priors = (self.spread, self.spread_cdf, self.prior_cdf)
+        return (self.bias, *entries, self.row_top, *priors)
 
     @property
     def draft_size(self) -> int:
@@ -167,7 +145,7 @@ class Affinity:
                 f"Affinity.dense: {self.draft_size} x {self.target_size} entries are more than "
                 "2^26; use the sparse tensors"
             )
-        row_units, spread_units, prior_units = unit_masses(self._canonical())
+        row_units, spread_units, prior_units = units_of(self._canonical())
         matrix = to_float64(spread_units) @ to_float64(prior_units)
         entries = (self._entry_rows(), self.row_targets.long())
         return matrix.index_put_(entries, to_float64(row_units), accumulate=True)
@@ -196,8 +174,8 @@ class Affinity:
                 f"Affinity.expectation: values has shape {list(values.shape)}; needs [V_t, n] "
                 f"with V_t = {self.target_size}"
             )
-        row_masses, spread, prior = (
-            to_float64(units).to(values.device) for units in unit_masses(self._canonical())
+        row_entries, spread, prior = (
+            to_float64(units).to(values.device) for units in units_of(self._canonical())
         )
         tokens = torch.arange(self.target_size, device=values.device)
         prior_means = values.new_zeros(self.rank, values.shape[1], dtype=torch.float64)
@@ -207,7 +185,7 @@ class Affinity:
         means = spread[first_row:] @ prior_means
         rows, targets = self._entry_rows().to(values.device), self.row_targets.to(values.device)
         for part in torch.split((rows >= first_row).nonzero().flatten(), _BLOCK_ENTRIES):
-            weighted = values[targets[part].long()].double() * row_masses[part, None]
+            weighted = values[targets[part].long()].double() * row_entries[part, None]
             means.index_add_(0, rows[part] - first_row, weighted)
         return means
 
@@ -217,15 +195,13 @@ class Affinity:
             f"nnz={self.nnz}, rank={self.rank}, device='{self.device}')"
         )
 
-    # The samplers of DESIGN section 2.
-
     @classmethod
     def intersection(cls, vocabulary: Vocabulary) -> Affinity:
         """Every drafter token maps to itself; one that the target lacks is masked.
 
-        This is plain speculative decoding for equal vocabularies, a pruned drafter without
-        redistribution, and token-level intersection (arXiv:2502.05202) for different tokenizers.
-        Tokens keep all of their mass, so there is no `keep`.
+        For equal vocabularies this is plain speculative decoding; for a pruned drafter, drafting
+        without redistribution; for different tokenizers, token-level intersection
+        (arXiv:2502.05202).
 
         Example:
             >>> Affinity.intersection(Vocabulary([2, -1], target_size=3)).dense()
@@ -246,10 +222,10 @@ class Affinity:
     ) -> Affinity:
         """Two tokenizers: a token that the target lacks goes to target tokens that begin it.
 
-        A token that both have maps to itself, as in the intersection of `Vocabulary.between`, which
-        documents the other arguments. Any other one maps to target tokens whose bytes its own begin
-        with; if there is none, as for a special token, it is masked. To feed the drafter the text
-        that follows, in its own tokens, is up to the caller's loop.
+        A token that both have maps to itself. Any other token maps to target tokens whose bytes its
+        own begin with. If there are none, as for a special token, it is masked. The caller's loop
+        feeds the drafter the text in its own tokens. `Vocabulary.between` documents the other
+        arguments.
 
         Args:
             mean_probs: `[V_t]`, mean target probabilities: all target tokens that begin a token
@@ -265,11 +241,8 @@ class Affinity:
             >>> Affinity.between(theirs, ours, mean_probs=mean_probs).dense()[1]
             tensor([0.6667, 0.3333, 0.0000], dtype=torch.float64)
         """
-        return cls(
-            **samplers.between(
-                drafter_tokenizer, target_tokenizer, mean_probs, draft_size, target_size
-            )
-        )
+        sizes = draft_size, target_size
+        return cls(**samplers.between(drafter_tokenizer, target_tokenizer, mean_probs, *sizes))
 
     @classmethod
     def first_order(
@@ -317,13 +290,11 @@ class Affinity:
 
         Args:
             omega: `[V_t, V_t]`, the similarity of target tokens, such as the covariance or second
-                moment of target distributions. Dense, at most `V_d V_t = 2^22`: all its entries
+                moment of target distributions. Dense, with `V_d V_t` at most 2^22: all entries
                 count, and those above the least of their row become entries of `S`. Or sparse, of
-                any size: its positive entries count, and all others, those that are not listed
-                and those that are negative, are 0.
+                any size: the positive entries count, and all others are 0.
             tau: temperature of the affinity, positive. Small values favour similar tokens.
-            keep: what share of its own mass each drafter token keeps, 0 to 1: one number or
-                `[V_d]`. The rest is redistributed. A token that the target lacks keeps nothing.
+            keep: as in `first_order`.
 
         Example:
             >>> omega = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, -1.0], [0.0, -1.0, 3.0]])
@@ -340,9 +311,9 @@ class Affinity:
         """Kept tokens map to themselves; one extra drafter token stands for all pruned ones.
 
         The extra token is the last, drafter token `vocabulary.draft_size`: the drafter's logits
-        have one column more than its vocabulary. Its row is the mean over the pruned tokens, as a
-        prior. A token that the target lacks is masked. Kept tokens keep all of their mass, so
-        there is no `keep`. One cluster of `virtual_tokens` is the same map with a bias.
+        have one column more than its vocabulary. Its row is a prior, the mean over the pruned
+        tokens. A token that the target lacks is masked. `virtual_tokens` with one cluster is the
+        same map with a bias.
 
         Args:
             mean_probs: `[V_t]`, mean target probabilities, non-negative, some of them on pruned
@@ -371,9 +342,8 @@ class Affinity:
 
         The virtual token of cluster c is drafter token `vocabulary.draft_size + c`. Its row is
         `w`, proportional to `mean_probs^(1 / temperature)` within the cluster, and its bias is
-        the entropy `H(w)` in nats plus `offset`. See `rdk_cuda.calibration.prune_head` for the
-        matching rows of the drafter's head. Kept tokens keep all of their mass, so there is no
-        `keep`. One cluster makes the cold-mass sampler.
+        the entropy `H(w)` in nats plus `offset`. `rdk_cuda.calibration.prune_head` makes the
+        matching rows of the drafter's head.
 
         Args:
             clusters: `[V_t]` int64, the cluster 0 to K - 1 of each pruned token, -1 for none.
@@ -407,9 +377,8 @@ class Affinity:
     ) -> Affinity:
         """Any non-negative weights: `S = rows`, `U = spread`, `P = prior`.
 
-        Each row, `S` and spread together, is normalised, and the logarithm of what it summed to
-        is added to its bias. A row without mass is masked. Priors are normalised. What a token is
-        to keep is an entry like any other, so there is no `keep`.
+        Each row, `S` and spread together, is normalised, and the logarithm of its sum is added to
+        its bias. A row without mass is masked. Priors are normalised.
 
         Args:
             rows: `V_d` mappings from target id to weight, or a dense or sparse `[V_d, V_t]` tensor.
@@ -426,8 +395,6 @@ class Affinity:
             tensor([1.3863,   -inf])
         """
         return cls(**samplers.from_rows(rows, target_size, spread, prior, bias))
-
-    # Files.
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes a safetensors file, whole or not at all; `load` gives the same affinity back."""

@@ -32,7 +32,7 @@ class Row:
 
     @property
     def entropy(self) -> float:
-        """Of its masses, in nats: what a virtual token's bias is besides its offset."""
+        """Of its masses, in nats: a virtual token's bias without its offset."""
         return float(torch.special.entr(self.masses).sum())
 
     @property
@@ -70,8 +70,8 @@ class Facts:
 
     Args:
         affinity: on the CPU.
-        vocabulary: the drafter's kept tokens, in front of its virtual ones; None if unknown. A
-            row with one entry is then taken for the row of a kept token.
+        vocabulary: the drafter's kept tokens, which come before its virtual ones. None if unknown:
+            a row with one entry then counts as the row of a kept token.
     """
 
     def __init__(self, affinity: Affinity, vocabulary: Vocabulary | None = None) -> None:
@@ -81,11 +81,6 @@ class Facts:
     def masked(self) -> Tensor:
         """`[V_d]` bool: drafter tokens that never draft."""
         return self.affinity.bias == -torch.inf
-
-    @cached_property
-    def uses_prior(self) -> Tensor:
-        """`[V_d]` bool: drafter tokens with mass that goes through a prior."""
-        return (self.affinity.spread > 0).any(1)
 
     @cached_property
     def entries(self) -> Tensor:

@@ -10,8 +10,6 @@ from torch import Tensor
 from ..files import TensorFile
 from .validation import CANONICAL, AffinityError
 
-__all__ = ["LARGEST_TARGET", "read_canonical", "write_canonical"]
-
 _FILE = TensorFile("Affinity", "rdk_cuda.affinity", 1, tuple(CANONICAL), AffinityError)
 # Without priors nothing in a file is as long as the target's vocabulary, so a short one could ask
 # for any amount of memory. The largest vocabularies have 2^18 tokens.
@@ -19,7 +17,7 @@ LARGEST_TARGET = 1 << 24
 
 
 def write_canonical(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes beside `path` and renames, so that no reader ever sees half a file."""
+    """Writes a file next to `path` and renames it, so that no reader ever sees half a file."""
     _FILE.write(path, tensors, _sizes(tensors))
 
 

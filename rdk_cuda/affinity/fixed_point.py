@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["ONE", "apportion", "differences", "running_sums", "to_float32", "to_float64"]
-
 ONE = 1 << 32
 """Probability 1, in units of 2^-32."""
 

@@ -14,8 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["row_top"]
-
 _FRONT_ROUNDS = 64  # a front longer than this is not refined: its superset is as correct
 _ROUNDING = 1 - 2.0**-48  # a float64 sum of four products of 32-bit numbers is closer than this
 _BLOCK_ENTRIES = 1 << 21  # bounds the memory of one block of rows

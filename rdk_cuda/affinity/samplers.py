@@ -15,27 +15,16 @@ from torch import Tensor
 from .._ops.inputs import on_host
 from ..vocabulary import Vocabulary
 from ..vocabulary.token_bytes import beginnings, token_bytes
-from .masses import (
-    RowMasses,
+from .entries import (
+    Entries,
     canonical_tensors,
-    kept_masses,
+    kept_entries,
+    nonnegative,
     refuse_overflow,
-    row_masses,
-    token_masses,
+    row_entries,
     virtual_token_weights,
 )
 from .validation import AffinityError
-
-__all__ = [
-    "Keep",
-    "between",
-    "cold_mass",
-    "covariance",
-    "first_order",
-    "from_rows",
-    "intersection",
-    "virtual_tokens",
-]
 
 Keep: TypeAlias = float | Sequence[float] | Tensor
 """What share of its own mass each drafter token keeps: one number or `[V_d]`."""
@@ -46,7 +35,7 @@ _MAX_DENSE_ENTRIES = 1 << 22
 def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
     """Kept tokens to themselves, the others masked."""
     return canonical_tensors(
-        vocabulary.target_size, kept_masses(vocabulary), bias=_kept_bias(vocabulary)
+        vocabulary.target_size, kept_entries(vocabulary), bias=_kept_bias(vocabulary)
     )
 
 
@@ -61,24 +50,22 @@ def between(
     drafter, target = token_bytes(drafter_tokenizer), token_bytes(target_tokenizer)
     vocabulary = Vocabulary.between(drafter, target, draft_size=draft_size, target_size=target_size)
     size, ids = vocabulary.target_size, target.ids()
-    masses = None
+    weights = torch.zeros(size, dtype=torch.float64, device="cpu")
     if mean_probs is not None:
-        masses = token_masses("Affinity.between: mean_probs", mean_probs, (size,))
+        weights = nonnegative("Affinity.between: mean_probs", mean_probs, (size,))
     rows: list[dict[int, float]] = [{} for _ in range(vocabulary.draft_size)]
     own_ids = vocabulary.draft_ids.tolist()
     for draft_id, spelling in enumerate(drafter.spellings):
         own = own_ids[draft_id]
         first = [own] if own >= 0 else beginnings(spelling, ids)
-        if len(first) > 1 and masses is not None and bool(masses[first].any()):
-            rows[draft_id] = dict(zip(first, masses[first].tolist(), strict=True))
+        if len(first) > 1 and bool(weights[first].any()):
+            rows[draft_id] = dict(zip(first, weights[first].tolist(), strict=True))
         elif first:
             rows[draft_id] = {first[0]: 1.0}
-    entries = row_masses("Affinity.between", rows, size)
+    entries = row_entries("Affinity.between", rows, size)
     sums = entries.row_sums(vocabulary.draft_size)
     refuse_overflow("Affinity.between: mean_probs of what begins drafter token ", sums)
-    known = sums > 0
-    bias = torch.where(known, 0.0, -math.inf)
-    return canonical_tensors(size, entries, bias=bias)
+    return canonical_tensors(size, entries, bias=torch.where(sums > 0, 0.0, -math.inf))
 
 
 def first_order(
@@ -86,7 +73,7 @@ def first_order(
 ) -> dict[str, Tensor]:
     """Two priors, the uniform one and the mean."""
     size = vocabulary.target_size
-    prior = token_masses("Affinity.first_order: mean_probs", mean_probs, (size,))
+    prior = nonnegative("Affinity.first_order: mean_probs", mean_probs, (size,))
     if not (tau > 0 and math.isfinite(size * tau)):
         raise AffinityError(f"Affinity.first_order: tau is {tau}; needs a positive number")
     refuse_overflow("Affinity.first_order: mean_probs", prior.sum())
@@ -97,7 +84,7 @@ def first_order(
     return _redistributing(
         "Affinity.first_order",
         vocabulary,
-        RowMasses.none(),
+        Entries.none(),
         # tau (V_t, mu_i / tau): the same row, without dividing by a small number
         spread=torch.stack([torch.full_like(mu, size * tau), mu], dim=1),
         prior=torch.stack([torch.ones_like(prior), prior]),
@@ -119,7 +106,7 @@ def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) ->
     return _redistributing(
         "Affinity.covariance",
         vocabulary,
-        entries._replace(masses=above),
+        entries._replace(weights=above),
         spread=size * torch.exp((floor - peak) / tau)[:, None],
         prior=torch.ones(1, size, dtype=torch.float64, device="cpu"),
         keep=keep,
@@ -129,7 +116,7 @@ def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) ->
 def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
     """Kept tokens to themselves, one more to the prior of the pruned ones."""
     size = vocabulary.target_size
-    prior = token_masses("Affinity.cold_mass: mean_probs", mean_probs, (size,))
+    prior = nonnegative("Affinity.cold_mass: mean_probs", mean_probs, (size,))
     refuse_overflow("Affinity.cold_mass: mean_probs", prior.sum())
     prior = prior.index_fill(0, vocabulary.kept, 0.0)
     if not prior.sum() > 0:
@@ -141,7 +128,7 @@ def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
     spread[-1] = 1.0
     return canonical_tensors(
         size,
-        kept_masses(vocabulary),
+        kept_entries(vocabulary),
         bias=torch.cat([_kept_bias(vocabulary), torch.zeros(1, dtype=torch.float64, device="cpu")]),
         spread=spread,
         prior=prior[None],
@@ -171,11 +158,11 @@ def virtual_tokens(
     has_mass = torch.bincount(cluster, minlength=count) > 0
     virtual_bias = torch.where(has_mass, entropy + virtual_bias, -math.inf)
 
-    kept, order = kept_masses(vocabulary), cluster.argsort(stable=True)
-    virtual = RowMasses(vocabulary.draft_size + cluster, members, share)
+    kept, order = kept_entries(vocabulary), cluster.argsort(stable=True)
+    virtual = Entries(vocabulary.draft_size + cluster, members, share)
     return canonical_tensors(
         vocabulary.target_size,
-        RowMasses(*(torch.cat([k, v[order]]) for k, v in zip(kept, virtual, strict=True))),
+        Entries(*(torch.cat([k, v[order]]) for k, v in zip(kept, virtual, strict=True))),
         bias=torch.cat([_kept_bias(vocabulary), virtual_bias]),
     )
 
@@ -191,8 +178,8 @@ def from_rows(
     draft_size, target_size = _sizes_of_rows(rows, target_size, spread, prior)
     if spread is not None and prior is not None:
         rank = prior.shape[0]
-        spread = token_masses("Affinity.from_rows: spread", spread, (draft_size, rank))
-        prior = token_masses("Affinity.from_rows: prior", prior, (rank, target_size))
+        spread = nonnegative("Affinity.from_rows: spread", spread, (draft_size, rank))
+        prior = nonnegative("Affinity.from_rows: prior", prior, (rank, target_size))
     if bias is None:
         bias = torch.zeros(draft_size, dtype=torch.float32, device="cpu")
     if bias.shape != (draft_size,):
@@ -200,7 +187,7 @@ def from_rows(
             f"Affinity.from_rows: bias has shape {list(bias.shape)}; needs [{draft_size}], "
             "one number for each row"
         )
-    entries = row_masses("Affinity.from_rows: rows", rows, target_size)
+    entries = row_entries("Affinity.from_rows: rows", rows, target_size)
     totals = entries.row_sums(draft_size)
     if spread is not None:
         totals += spread.sum(1)
@@ -212,7 +199,7 @@ def from_rows(
 def _redistributing(
     name: str,
     vocabulary: Vocabulary,
-    entries: RowMasses,
+    entries: Entries,
     *,
     spread: Tensor,
     prior: Tensor,
@@ -224,9 +211,9 @@ def _redistributing(
     if bool(kept.any()):
         # What is kept is in proportion to the row, which is not normalised yet.
         totals = entries.row_sums(size) + spread.sum(1)
-        own = kept_masses(vocabulary)
-        own = own._replace(masses=(kept * totals)[own.rows])
-        rest = entries._replace(masses=entries.masses * (1 - kept)[entries.rows])
+        own = kept_entries(vocabulary)
+        own = own._replace(weights=(kept * totals)[own.rows])
+        rest = entries._replace(weights=entries.weights * (1 - kept)[entries.rows])
         entries = rest.plus(own, (size, vocabulary.target_size))
         spread = spread * (1 - kept)[:, None]
     bias = torch.zeros(size, dtype=torch.float32, device="cpu")
@@ -251,7 +238,7 @@ def _kept_shares(name: str, vocabulary: Vocabulary, keep: Keep) -> Tensor:
     return torch.where(vocabulary.draft_ids >= 0, shares, 0.0)
 
 
-def _similarities(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Tensor]:
+def _similarities(vocabulary: Vocabulary, omega: Tensor) -> tuple[Entries, Tensor]:
     """The drafter's entries of Omega that exceed the floor of their row, and the floors, `[V_d]`.
 
     A token that the target lacks has no entries and floor 0.
@@ -276,7 +263,7 @@ def _similarities(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Ten
     return _entries_above_the_least(vocabulary, omega)
 
 
-def _entries_above_the_least(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Tensor]:
+def _entries_above_the_least(vocabulary: Vocabulary, omega: Tensor) -> tuple[Entries, Tensor]:
     """Of a dense Omega; the floor of a row is its least entry."""
     _refuse_not_finite(omega, (~omega.isfinite()).nonzero())
     known = (vocabulary.draft_ids >= 0).nonzero().flatten()
@@ -286,10 +273,10 @@ def _entries_above_the_least(vocabulary: Vocabulary, omega: Tensor) -> tuple[Row
     floor = torch.zeros(vocabulary.draft_size, dtype=torch.float64, device="cpu").index_copy_(
         0, known, least
     )
-    return RowMasses(known[row], targets, values[row, targets]), floor
+    return Entries(known[row], targets, values[row, targets]), floor
 
 
-def _positive_entries(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses, Tensor]:
+def _positive_entries(vocabulary: Vocabulary, omega: Tensor) -> tuple[Entries, Tensor]:
     """Of a sparse Omega; the floor is 0, the value of what is not listed."""
     (row, targets), values = omega.indices().unbind(0), omega.values().double()
     _refuse_not_finite(omega, omega.indices().T[~values.isfinite()])
@@ -297,9 +284,9 @@ def _positive_entries(vocabulary: Vocabulary, omega: Tensor) -> tuple[RowMasses,
     known = (vocabulary.draft_ids >= 0).nonzero().flatten()
     draft_of[vocabulary.draft_ids[known]] = known
     listed = (values > 0) & (draft_of[row] >= 0)
-    entries = RowMasses(draft_of[row[listed]], targets[listed], values[listed])
+    entries = Entries(draft_of[row[listed]], targets[listed], values[listed])
     order = entries.rows.argsort(stable=True)
-    return RowMasses(*(part[order] for part in entries)), values.new_zeros(vocabulary.draft_size)
+    return Entries(*(part[order] for part in entries)), values.new_zeros(vocabulary.draft_size)
 
 
 def _refuse_not_finite(omega: Tensor, not_finite: Tensor) -> None:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from .fixed_point import ONE, differences
 
-__all__ = ["CANONICAL", "MAX_RANK", "AffinityError", "check_canonical", "unit_masses"]
-
 CANONICAL = {
     "bias": torch.float32,
     "row_offsets": torch.int32,
@@ -46,7 +44,7 @@ def check_canonical(tensors: Mapping[str, Tensor]) -> None:
     _check_masses(tensors)
 
 
-def unit_masses(tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def units_of(tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """The integer masses of `S` (by row), `U` and `P`, int64, from the canonical running sums."""
     offsets = tensors["row_offsets"].long()
     row_cdf = tensors["row_cdf"]
@@ -112,7 +110,7 @@ def _check_masses(tensors: Mapping[str, Tensor]) -> None:
         sums = tensors[name]
         _require((sums >= 0) & (sums <= ONE), name, sums, "a running sum from 0 to 2^32")
 
-    row_units, spread_units, prior_units = unit_masses(tensors)
+    row_units, spread_units, prior_units = units_of(tensors)
     _require(row_units > 0, "row_cdf", tensors["row_cdf"], "to rise strictly within a row")
     _require(spread_units >= 0, "spread_cdf", tensors["spread_cdf"], "never to fall along a row")
     _require(prior_units >= 0, "prior_cdf", tensors["prior_cdf"], "never to fall along a prior")

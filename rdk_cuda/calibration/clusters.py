@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..affinity.masses import token_masses
+from ..affinity.entries import nonnegative
 from ..vocabulary import Vocabulary
 from .heads import check_head
 
@@ -59,7 +59,7 @@ def cluster_pruned_tokens(
     """
     name, size, pruned = "cluster_pruned_tokens", vocabulary.target_size, vocabulary.pruned
     check_head(name, weight, None, vocabulary)
-    mass = token_masses(f"{name}: mean_probs", mean_probs, (size,))[pruned]
+    mass = nonnegative(f"{name}: mean_probs", mean_probs, (size,))[pruned]
     if not 0 <= count <= pruned.numel():
         raise ValueError(
             f"{name}: count is {count}; needs 0 to the number of pruned tokens, {pruned.numel()}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..affinity.masses import token_masses
+from ..affinity.entries import nonnegative
 from ..vocabulary import Vocabulary
 from .heads import FullHead, check_head
 
@@ -130,7 +130,7 @@ def low_rank_head(
         )
     if mean_probs is None:
         mean_probs = torch.ones(vocabulary.target_size, dtype=torch.float32, device="cpu")
-    mass = token_masses("low_rank_head: mean_probs", mean_probs, (vocabulary.target_size,))[pruned]
+    mass = nonnegative("low_rank_head: mean_probs", mean_probs, (vocabulary.target_size,))[pruned]
     if not mass.sum() > 0:
         raise ValueError("low_rank_head: mean_probs is 0 for all pruned tokens; needs some above 0")
     metric, inverse = _metric(second_moment, width)

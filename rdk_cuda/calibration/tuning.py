@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..affinity.masses import token_masses
+from ..affinity.entries import nonnegative
 from ..vocabulary import Vocabulary
 from .drafter import FullHead, PrunedDrafter, sampled_acceptance, sampled_draft_probs
 from .recording.samples import Samples
@@ -145,7 +145,7 @@ def tuned_first_order(
         keeps: the values to try. The paper keeps nothing: `(0.0,)`.
     """
     size = vocabulary.target_size
-    mean = token_masses("tuned_first_order: mean_probs", mean_probs, (size,))
+    mean = nonnegative("tuned_first_order: mean_probs", mean_probs, (size,))
     scales = mean[vocabulary.kept] / mean.sum() / size
 
     def sampler(tau: float, keep: float) -> Affinity:

@@ -1,9 +1,8 @@
-"""Named ranges on a profiler's timeline: what a decoder does, beside the kernels that it launches.
+"""Named ranges on a profiler's timeline: what a decoder does, next to the kernels it launches.
 
-All are in the NVTX domain `rdk`, so that Nsight Systems shows them (extra `[nvtx]`); while
-torch.profiler runs, they are its `record_function` ranges too, without payloads. A range costs
-under a microsecond where nobody profiles, and nothing needs to be installed. `LEGEND` says what
-there is.
+They are in the NVTX domain `rdk`, which Nsight Systems shows (extra `[nvtx]`). While torch.profiler
+runs, they are also its `record_function` ranges, without payloads. Without a profiler a range
+costs under a microsecond, and nothing needs to be installed.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ try:
 except ImportError:
     nvtx = None
 
-__all__ = ["LEGEND", "Range", "mark"]
-
 LEGEND = {
     "step": "one decoding step; payload: sequences that take part",
     "drafter forward": "the drafter's pass for one place; payload: sequences that draft",
@@ -28,15 +25,15 @@ LEGEND = {
     "redistribute": "rdk_cuda.redistribute, outside of the decoder; payload: rows",
     "draft": "sampling one draft for each sequence; payload: sequences that draft",
     "target forward": "the target's pass; payload: rows of logits",
-    "verify": "accepting drafts, and the token behind them; payload: drafted tokens",
-    "accepted": "a mark behind verify; payload: accepted drafts of all sequences",
+    "verify": "accepting drafts, and the token after them; payload: drafted tokens",
+    "accepted": "a mark after verify; payload: accepted drafts of all sequences",
     "cache update": "rejected tokens leave the models' caches; payload: sequences",
 }
 """Every name, and what its payload counts."""
 
 _DOMAIN: Any = None if nvtx is None else nvtx.get_domain("rdk")
 _ATTRIBUTES: dict[tuple[str, int], Any] = {}
-_MOST_ATTRIBUTES = 4096  # payloads repeat; a tool keeps every one it is told
+_MOST_ATTRIBUTES = 4096  # payloads repeat, and a profiler keeps every one
 
 
 class Range:
@@ -58,7 +55,7 @@ class Range:
         self.recorded: Any = None
 
     def __enter__(self) -> None:
-        """Begin, unless a compiler is looking: it would have to stop here."""
+        """Begin, but not in compiled code, where it would break the graph."""
         if torch.compiler.is_compiling():
             return
         if _DOMAIN is not None:
@@ -73,7 +70,7 @@ class Range:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End, also where something failed."""
+        """End, also after an error."""
         if torch.compiler.is_compiling():
             return
         if self.recorded is not None:

@@ -3,60 +3,28 @@
 It uses nothing else of the package, and nothing else of the package uses it.
 """
 
-from .dense import (
-    acceptance_rate,
-    cold_mass,
-    drafter_rows,
-    exact_rdk,
-    exact_redistribute,
-    first_order_rdk,
-    output_distribution,
-    residual,
-    with_kept_mass,
-)
-from .operators import (
-    ACCEPT,
-    BONUS,
-    CHUNK,
-    DIRECT,
-    DRAFT,
-    RESIDUAL,
-    STEP,
-    TRIES,
-    Trace,
-    draft,
-    gather_logits,
-    philox,
-    redistribute,
-    step_keys,
-    uniform,
-    verify,
-)
-
-__all__ = [
-    "ACCEPT",
-    "BONUS",
-    "CHUNK",
-    "DIRECT",
-    "DRAFT",
-    "RESIDUAL",
-    "STEP",
-    "TRIES",
-    "Trace",
-    "acceptance_rate",
-    "cold_mass",
-    "draft",
-    "drafter_rows",
-    "exact_rdk",
-    "exact_redistribute",
-    "first_order_rdk",
-    "gather_logits",
-    "output_distribution",
-    "philox",
-    "redistribute",
-    "residual",
-    "step_keys",
-    "uniform",
-    "verify",
-    "with_kept_mass",
-]
+from .dense import acceptance_rate as acceptance_rate
+from .dense import cold_mass as cold_mass
+from .dense import drafter_rows as drafter_rows
+from .dense import exact_rdk as exact_rdk
+from .dense import exact_redistribute as exact_redistribute
+from .dense import first_order_rdk as first_order_rdk
+from .dense import output_distribution as output_distribution
+from .dense import residual as residual
+from .dense import with_kept_mass as with_kept_mass
+from .operators import draft as draft
+from .operators import gather_logits as gather_logits
+from .operators import redistribute as redistribute
+from .operators import step_keys as step_keys
+from .operators import verify as verify
+from .random import ACCEPT as ACCEPT
+from .random import BONUS as BONUS
+from .random import CHUNK as CHUNK
+from .random import DIRECT as DIRECT
+from .random import DRAFT as DRAFT
+from .random import RESIDUAL as RESIDUAL
+from .random import STEP as STEP
+from .random import TRIES as TRIES
+from .random import Trace as Trace
+from .random import philox as philox
+from .random import uniform as uniform

@@ -10,18 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-__all__ = [
-    "acceptance_rate",
-    "cold_mass",
-    "drafter_rows",
-    "exact_rdk",
-    "exact_redistribute",
-    "first_order_rdk",
-    "output_distribution",
-    "residual",
-    "with_kept_mass",
-]
-
 
 def exact_rdk(omega: Tensor, tau: float) -> Tensor:
     """The exact RDK matrix ``softmax_rows(omega / tau)``, ``[V, V]`` (arXiv:2506.03206)."""

@@ -1,103 +1,37 @@
-"""The operators in plain PyTorch, to be read line by line beside sections 2 and 5 of DESIGN.
+"""The operators in plain PyTorch, to be read next to sections 2 to 5 of DESIGN.
 
-The five operators take the arguments of their ``torch.ops.rdk`` twins, in the same order, and work
-row by row: clear rather than fast. ``dtype=torch.float64`` makes the arithmetic exact enough to
-judge a float32 implementation, and a `Trace` then tells how close each random decision came to
-another outcome, which is where an implementation may rightly return another token.
-
-The dense O(V^2) forms behind them (`exact_rdk`, `exact_redistribute`) and the distribution that
-speculative sampling has by algebra (`output_distribution`) are at hand too, as the ground truth;
-`rdk_cuda.reference.dense` has them.
+They take the arguments of `torch.ops.rdk` in the same order, and work row by row: clear rather than
+fast. With `dtype=torch.float64` they are exact enough to judge a float32 implementation. A `Trace`
+then tells how close each random decision came to another outcome; only there may an implementation
+return another token.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-# Part of this module's interface.
-from .dense import acceptance_rate as acceptance_rate
-from .dense import exact_rdk as exact_rdk
-from .dense import exact_redistribute as exact_redistribute
-from .dense import output_distribution as output_distribution
-from .dense import residual as residual
+from .random import (
+    ACCEPT,
+    BONUS,
+    DIRECT,
+    DRAFT,
+    RESIDUAL,
+    STEP,
+    TRIES,
+    Trace,
+    Words,
+    draw,
+    philox,
+    uniform,
+)
 
-CHUNK = 1024
-TRIES = 32
-STEP, DRAFT, ACCEPT, RESIDUAL, DIRECT, BONUS = range(6)  # Purposes of random numbers, section 5.
-
-_MASK = 0xFFFFFFFF
-_Integer = TypeVar("_Integer", int, Tensor)
-_Words = tuple[int, int, int, int]
 _Record = Callable[[str, float], None]
-
-
-def philox(
-    seed: _Integer, position: _Integer, purpose: int, attempt: int
-) -> tuple[_Integer, _Integer, _Integer, _Integer]:
-    """Four random 32-bit words of Philox4x32-10 (Salmon et al. 2011), keyed as section 5 says.
-
-    Args:
-        seed, position: 64-bit, two ints or two int64 tensors that broadcast.
-        purpose, attempt: the third and fourth word of the counter.
-
-    Example:
-        >>> [f"{word:08x}" for word in philox(0, 0, STEP, 0)]
-        ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
-    """
-    k0, k1 = seed & _MASK, (seed >> 32) & _MASK
-    c0: Any = position & _MASK
-    c1: Any = (position >> 32) & _MASK
-    c2: Any = purpose
-    c3: Any = attempt
-    for _ in range(10):
-        # An int64 product wraps, but its 64 bits are those of the unsigned product.
-        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1 = ((b >> 32) & _MASK) ^ c1 ^ k0, b & _MASK
-        c2, c3 = ((a >> 32) & _MASK) ^ c3 ^ k1, a & _MASK
-        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    return c0, c1, c2, c3
-
-
-def uniform(word: int) -> float:
-    """A multiple of 2^-24 in [0, 1): exact in float32 and never 1."""
-    return (word >> 8) * 2.0**-24
-
-
-def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
-    """The key of one decoding step, for each sequence; int64 tensors of one shape."""
-    low, high, _, _ = philox(seeds, positions, STEP, 0)
-    return low + (high << 32)
-
-
-@dataclass
-class Trace:
-    """How near each random decision came to another outcome.
-
-    A margin is a distance in units of the uniform number: 1e-6 means that a uniform 1e-6 away would
-    have decided otherwise. Integer comparisons are exact and leave no margin.
-    """
-
-    decisions: list[tuple[int, str, float]] = field(default_factory=list)
-
-    def add(self, row: int, decision: str, margin: float) -> None:
-        """Record a decision of a row (of a sequence, in `verify`)."""
-        self.decisions.append((row, decision, margin))
-
-    def margins(self, rows: int) -> Tensor:
-        """The smallest margin of each row, float64 ``[rows]``; inf where nothing was random."""
-        smallest = torch.full((rows,), math.inf, dtype=torch.float64, device="cpu")
-        for row, _, margin in self.decisions:
-            smallest[row] = min(float(smallest[row]), margin)
-        return smallest
-
 
 # --------------------------------------------------------------------------------- the operators
 
@@ -168,7 +102,7 @@ def draft(
             i, stats[n] = int(z.argmax()), 0
         else:
             stats[n] = _stats(z, spread)
-            i = _draw(torch.exp(z - z.max()), words(0), partial(trace.add, n, "draft"), static=v_d)
+            i = draw(torch.exp(z - z.max()), words(0), partial(trace.add, n, "draft"), static=v_d)
         if i >= v_d:
             tokens[n] = used[n, i - v_d]
         elif t == 0:
@@ -243,7 +177,7 @@ def verify(
             record = partial(trace.add, b)
             x = int(draft_token_ids[first + j]) if j < min(drafts, max_draft) else -1
             if x == -1:
-                tokens[b, j] = _draw(p, words(BONUS, 0), partial(record, "bonus"))
+                tokens[b, j] = draw(p, words(BONUS, 0), partial(record, "bonus"))
                 break
             q = distribution(first + j, x, float(draft_temperature[b]))
             if q is not None and _accepts(p, q, x, t == 0, words, record):
@@ -276,6 +210,12 @@ def gather_logits(
     if bias is not None:
         logits = logits + bias[ids].to(arithmetic)
     return logits.masked_fill(~exists, -math.inf).to(hidden.dtype if dtype is None else dtype)
+
+
+def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
+    """The key of one decoding step, for each sequence; int64 tensors of one shape."""
+    low, high, _, _ = philox(seeds, positions, STEP, 0)
+    return low + (high << 32)
 
 
 # ------------------------------------------------------------------------------- one row, one draw
@@ -347,24 +287,24 @@ def _one_hot(x: int, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def _accepts(
-    p: Tensor, q: Tensor, x: int, greedy: bool, words: Callable[..., _Words], record: _Record
+    p: Tensor, q: Tensor, x: int, greedy: bool, words: Callable[..., Words], record: _Record
 ) -> bool:
     if greedy:
         return bool(p[x] == 1)
     return _below("accept", uniform(words(ACCEPT, 0)[0]), q[x], p[x], record)
 
 
-def _draw_residual(p: Tensor, q: Tensor, words: Callable[..., _Words], record: _Record) -> int:
+def _draw_residual(p: Tensor, q: Tensor, words: Callable[..., Words], record: _Record) -> int:
     """A token from ``max(p - q, 0)``, which is built only when every try has failed."""
     for attempt in range(TRIES):
-        y = _draw(p, words(RESIDUAL, attempt), partial(record, "residual"))
+        y = draw(p, words(RESIDUAL, attempt), partial(record, "residual"))
         keep = uniform(words(RESIDUAL, attempt)[2])
         if _below("keep", keep, p[y], p[y] - q[y], record):
             return y
     excess = (p - q).clamp(min=0)
     # Rounding errors of p - q are in proportion to p, however little mass is left: hence the scale.
     weights = excess if excess.any() else p
-    return _draw(weights, words(DIRECT, 0), partial(record, "direct"), scale=p)
+    return draw(weights, words(DIRECT, 0), partial(record, "direct"), scale=p)
 
 
 def _below(decision: str, u: float, left: Tensor, right: Tensor, record: _Record) -> bool:
@@ -379,38 +319,3 @@ def _owned(offsets: list[int], drafts: int) -> tuple[int, int]:
     if 0 <= begin <= end <= drafts:
         return begin, end - begin
     return min(max(begin, 0), drafts), 0
-
-
-def _chunks(weights: Tensor, static: int) -> Tensor:
-    """``[columns] -> [chunks, CHUNK]``: the columns from ``static`` on start a new chunk."""
-    parts = weights[:static], weights[static:]
-    return torch.cat([pad(part, (0, -part.shape[0] % CHUNK)) for part in parts]).view(-1, CHUNK)
-
-
-def _draw(
-    weights: Tensor,
-    words: _Words,
-    record: Callable[[float], None],
-    static: int | None = None,
-    scale: Tensor | None = None,
-) -> int:
-    """The two-level draw of section 5; its margin is relative to the mass of ``scale``."""
-    static = weights.shape[0] if static is None else static
-    chunks = _chunks(weights, static)
-    masses = chunks.sum(1) if scale is None else _chunks(scale, static).sum(1)
-    chunk, chunk_margin = _first_exceeding(chunks.sum(1), uniform(words[0]), masses.sum())
-    lane, lane_margin = _first_exceeding(chunks[chunk], uniform(words[1]), masses[chunk])
-    column = chunk * CHUNK + lane
-    record(min(chunk_margin, lane_margin))
-    return column if column < static else column - -static % CHUNK
-
-
-def _first_exceeding(weights: Tensor, u: float, mass: Tensor) -> tuple[int, float]:
-    """The first index whose running sum exceeds ``u * total``, which has a weight above zero."""
-    sums = weights.cumsum(0)
-    threshold = u * sums[-1]
-    index = int(torch.searchsorted(sums, threshold, right=True))
-    boundaries = sums[(sums > 0) & (sums < sums[-1])]
-    if boundaries.numel() == 0:
-        return index, math.inf
-    return index, float((boundaries - threshold).abs().min() / mass)

@@ -16,30 +16,19 @@ from ..vocabulary import Vocabulary
 from .fixed_point import apportion, running_sums
 from .validation import AffinityError
 
-__all__ = [
-    "RowMasses",
-    "canonical_tensors",
-    "kept_masses",
-    "offsets_of",
-    "refuse_overflow",
-    "row_masses",
-    "token_masses",
-    "virtual_token_weights",
-]
 
+class Entries(NamedTuple):
+    """A sparse `[V_d, V_t]` matrix, ascending by row and then by target; not normalised yet.
 
-class RowMasses(NamedTuple):
-    """Entries of a sparse `[V_d, V_t]` matrix, ascending by row and then by target.
-
-    `rows` and `targets` are int64 `[nnz]`, `masses` float64 `[nnz]`.
+    `rows` and `targets` are int64 `[nnz]`, `weights` float64 `[nnz]`.
     """
 
     rows: Tensor
     targets: Tensor
-    masses: Tensor
+    weights: Tensor
 
     @classmethod
-    def none(cls) -> RowMasses:
+    def none(cls) -> Entries:
         """`S` without an entry."""
         nothing = torch.zeros(0, dtype=torch.int64, device="cpu")
         return cls(nothing, nothing, nothing.double())
@@ -47,34 +36,34 @@ class RowMasses(NamedTuple):
     def row_sums(self, draft_size: int) -> Tensor:
         """`[V_d]` float64."""
         sums = torch.zeros(draft_size, dtype=torch.float64, device="cpu")
-        return sums.index_add_(0, self.rows, self.masses)
+        return sums.index_add_(0, self.rows, self.weights)
 
-    def plus(self, other: RowMasses, shape: tuple[int, int]) -> RowMasses:
+    def plus(self, other: Entries, shape: tuple[int, int]) -> Entries:
         """The sum of two matrices `[V_d, V_t]`."""
-        rows, targets, masses = (torch.cat(parts) for parts in zip(self, other, strict=True))
+        rows, targets, weights = (torch.cat(parts) for parts in zip(self, other, strict=True))
         matrix = torch.sparse_coo_tensor(
-            torch.stack([rows, targets]), masses, shape, check_invariants=False, device="cpu"
+            torch.stack([rows, targets]), weights, shape, check_invariants=False, device="cpu"
         ).coalesce()
         rows, targets = matrix.indices().unbind(0)
-        return RowMasses(rows, targets, matrix.values())
+        return Entries(rows, targets, matrix.values())
 
 
-def token_masses(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+def nonnegative(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`values` as float64 on the CPU, if they are non-negative, finite and of the given shape."""
-    masses = on_host(values)
-    if tuple(masses.shape) != shape or masses.is_complex():
+    numbers = on_host(values)
+    if tuple(numbers.shape) != shape or numbers.is_complex():
         raise AffinityError(
-            f"{name} has shape {list(masses.shape)} and dtype {masses.dtype}; needs "
+            f"{name} has shape {list(numbers.shape)} and dtype {numbers.dtype}; needs "
             f"{list(shape)} real numbers"
         )
-    masses = masses.to(torch.float64)
-    wrong = ~(masses >= 0) | masses.isinf()  # catches NaN too
+    numbers = numbers.to(torch.float64)
+    wrong = ~(numbers >= 0) | numbers.isinf()  # catches NaN too
     if bool(wrong.any()):
         at = wrong.nonzero()[0].tolist()
         raise AffinityError(
-            f"{name}{at} is {masses[tuple(at)].item()}; needs finite numbers that are not negative"
+            f"{name}{at} is {numbers[tuple(at)].item()}; needs finite numbers that are not negative"
         )
-    return masses
+    return numbers
 
 
 def refuse_overflow(name: str, sums: Tensor) -> None:
@@ -87,30 +76,27 @@ def refuse_overflow(name: str, sums: Tensor) -> None:
         )
 
 
-def row_masses(
+def row_entries(
     name: str, rows: Sequence[Mapping[int, float]] | Tensor, target_size: int
-) -> RowMasses:
+) -> Entries:
     """The entries of `rows`, one mapping or one matrix row for each drafter token."""
     if isinstance(rows, Tensor):
-        return _masses_of_matrix(name, rows.detach().cpu())
-    return _masses_of_mappings(name, rows, target_size)
+        return _of_matrix(name, rows.detach().cpu())
+    return _of_mappings(name, rows, target_size)
 
 
-def _masses_of_matrix(name: str, matrix: Tensor) -> RowMasses:
+def _of_matrix(name: str, matrix: Tensor) -> Entries:
     if matrix.layout == torch.strided:
         rows, targets = matrix.nonzero().unbind(1)
         values = matrix[rows, targets]
     else:
         matrix = matrix.to_sparse().coalesce()
         (rows, targets), values = matrix.indices().unbind(0), matrix.values()
-    return RowMasses(rows, targets, token_masses(f"{name}, entry ", values, (values.numel(),)))
+    return Entries(rows, targets, nonnegative(f"{name}, entry ", values, (values.numel(),)))
 
 
-def _masses_of_mappings(
-    name: str, rows: Sequence[Mapping[int, float]], target_size: int
-) -> RowMasses:
-    targets: list[int] = []
-    weights: list[float] = []
+def _of_mappings(name: str, rows: Sequence[Mapping[int, float]], target_size: int) -> Entries:
+    found: list[tuple[int, int, float]] = []
     for i, row in enumerate(rows):
         try:
             entries = sorted((index(token), float(weight)) for token, weight in row.items())
@@ -128,20 +114,16 @@ def _masses_of_mappings(
                 raise AffinityError(
                     f"{name}[{i}][{token}] is {weight}; needs finite weights, none negative"
                 )
-            targets.append(token)
-            weights.append(weight)
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64, device="cpu")
-    return RowMasses(
-        torch.arange(len(rows), device="cpu").repeat_interleave(lengths),
-        torch.tensor(targets, dtype=torch.int64, device="cpu"),
-        torch.tensor(weights, dtype=torch.float64, device="cpu"),
-    )
+            found.append((i, token, weight))
+    numbers = torch.tensor(found, dtype=torch.float64, device="cpu").reshape(len(found), 3)
+    drafts, targets = numbers[:, :2].long().unbind(1)
+    return Entries(drafts.contiguous(), targets.contiguous(), numbers[:, 2].contiguous())
 
 
-def kept_masses(vocabulary: Vocabulary) -> RowMasses:
+def kept_entries(vocabulary: Vocabulary) -> Entries:
     """Each drafter token maps to itself."""
     rows = (vocabulary.draft_ids >= 0).nonzero().flatten()
-    return RowMasses(
+    return Entries(
         rows,
         vocabulary.draft_ids[rows],
         torch.ones(rows.numel(), dtype=torch.float64, device="cpu"),
@@ -156,7 +138,7 @@ def offsets_of(ids: Tensor, size: int) -> Tensor:
 
 def canonical_tensors(
     target_size: int,
-    entries: RowMasses,
+    entries: Entries,
     *,
     bias: Tensor,
     spread: Tensor | None = None,
@@ -182,11 +164,11 @@ def canonical_tensors(
             f"Affinity: prior {int(empty[0])} has no mass; needs some, or leave it out"
         )
 
-    rows, targets, masses = (part[~masked[entries.rows]] for part in entries)
+    rows, targets, weights = (part[~masked[entries.rows]] for part in entries)
     spread = spread.masked_fill(masked[:, None], 0.0)
     rank = spread.shape[1]
     units = apportion(  # a row's entries and its spread share the one sum
-        torch.cat([masses, spread.flatten()]),
+        torch.cat([weights, spread.flatten()]),
         torch.cat([rows, torch.arange(size, device="cpu").repeat_interleave(rank)]),
         size,
     )
@@ -242,15 +224,15 @@ def virtual_token_weights(
     if not 0 < temperature < math.inf:
         raise AffinityError(f"virtual tokens: temperature is {temperature}; needs more than 0")
 
-    masses = token_masses("virtual tokens: mean_probs", mean_probs, (size,))
-    members = ((clusters >= 0) & (masses > 0)).nonzero().flatten()
+    probs = nonnegative("virtual tokens: mean_probs", mean_probs, (size,))
+    members = ((clusters >= 0) & (probs > 0)).nonzero().flatten()
     of = clusters[members]
-    log_mass = masses[members].log()
+    log_probs = probs[members].log()
     # Relative to the cluster's likeliest member, or low temperatures underflow.
     peak = torch.full((size,), -math.inf, dtype=torch.float64, device="cpu")
-    peak.scatter_reduce_(0, of, log_mass, "amax")
-    powers = ((log_mass - peak[of]) / temperature).exp()
+    peak.scatter_reduce_(0, of, log_probs, "amax")
+    powers = ((log_probs - peak[of]) / temperature).exp()
     totals = torch.zeros_like(peak).index_add_(0, of, powers)
-    weights = torch.zeros_like(masses)
+    weights = torch.zeros_like(probs)
     weights[members] = powers / totals[of]
     return weights

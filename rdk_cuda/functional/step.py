@@ -1,0 +1,131 @@
+"""What passes between the operators of one decoding step: the draft, and what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from .. import _ops as operators
+from .._ops.inputs import Integers, per_sequence, takes_arrays, user_seeds
+
+
+class Verified(NamedTuple):
+    """What `verify` decided.
+
+    Attributes:
+        tokens: `[B, K + 1]` int64, the accepted drafts, then one drawn token, then -1.
+        num_accepted: `[B]` int32.
+    """
+
+    tokens: Tensor
+    num_accepted: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """Drafted tokens and what `verify` needs of them: the drafter's own logits, nothing wider.
+
+    Attributes:
+        tokens: `[B, K]` int64 target ids; -1 ends a sequence's draft.
+        logits: `[B, K, V_d]`, or None for drafts without a distribution. The caller's own tensor:
+            what it holds may not change before `verify`.
+        stats: `[B, K, 2 + R]` float32, (max, sum, spread mass...) of the drafter's softmax, or
+            None.
+        temperature: `[B]` float32, the drafter's.
+        step_keys: `[B]` int64, the keys of this step (`step_keys` of the user's seeds).
+        positions: `[B]` int64, the absolute position of the step's first token.
+        offset: how many tokens of the step were drafted before these.
+        dynamic_tokens, dynamic_logits: `[B, K, C]`, or None.
+    """
+
+    tokens: Tensor
+    logits: Tensor | None
+    stats: Tensor | None
+    temperature: Tensor
+    step_keys: Tensor
+    positions: Tensor
+    offset: int = 0
+    dynamic_tokens: Tensor | None = None
+    dynamic_logits: Tensor | None = None
+
+    @classmethod
+    @takes_arrays
+    def without_distribution(
+        cls,
+        tokens: Tensor,
+        *,
+        seeds: Integers | None = None,
+        positions: Integers = 0,
+        generator: torch.Generator | None = None,
+    ) -> Draft:
+        """Drafts of an n-gram, suffix or copying drafter: q is one-hot on the token given.
+
+        Args:
+            tokens: `[B, K]` integer target ids; -1 ends a sequence's draft.
+            seeds, positions, generator: as in `draft`.
+
+        Example:
+            >>> import torch, rdk_cuda
+            >>> copied = rdk_cuda.Draft.without_distribution(torch.tensor([[3, 1]]), seeds=7)
+            >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(5))
+            >>> tokens, accepted = rdk_cuda.verify(torch.zeros(1, 3, 5), copied, affinity)
+        """
+        if tokens.dim() != 2:
+            raise ValueError(
+                f"Draft.without_distribution: tokens has shape {list(tokens.shape)}; needs [B, K]"
+            )
+        name, batch, device = "Draft.without_distribution", tokens.shape[0], tokens.device
+        first = per_sequence(name, "positions", positions, batch, device)
+        keys = operators.step_keys(user_seeds(name, seeds, generator, batch, device), first)
+        temperature = torch.zeros(batch, device=device, dtype=torch.float32)
+        return cls(tokens.long(), None, None, temperature, keys, first)
+
+    @classmethod
+    def join(cls, drafts: Sequence[Draft]) -> Draft:
+        """The drafts of one step, each made with `after=` the one before, as one `[B, K]` draft."""
+        if not drafts:
+            raise ValueError("Draft.join: drafts is empty; needs at least one Draft")
+        first = drafts[0]
+        length = first.offset
+        for index, part in enumerate(drafts):
+            # after= hands on the tensors themselves.
+            if part.step_keys is not first.step_keys and not torch.compiler.is_compiling():
+                raise ValueError(
+                    f"Draft.join: drafts[{index}] belongs to another step than drafts[0]; make it "
+                    "with after= the one before it"
+                )
+            if part.offset != length:
+                raise ValueError(
+                    f"Draft.join: drafts[{index}] follows {part.offset} tokens of its step, but "
+                    f"{length} come before it; make each with after= the one before it, in order"
+                )
+            length += part.tokens.shape[1]
+
+        def joined(name: str) -> Tensor | None:
+            parts = [getattr(part, name) for part in drafts]
+            if any(part is None for part in parts):
+                if any(part is not None for part in parts):
+                    raise ValueError(f"Draft.join: only some of the drafts have {name}")
+                return None
+            if len({part.shape[2:] for part in parts}) > 1:
+                raise ValueError(
+                    f"Draft.join: {name} have the shapes {[list(part.shape) for part in parts]}; "
+                    "all need the same last dimension (fill up dynamic tokens with -1)"
+                )
+            return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+        return cls(
+            tokens=cast(Tensor, joined("tokens")),
+            logits=joined("logits"),
+            stats=joined("stats"),
+            temperature=first.temperature,
+            step_keys=first.step_keys,
+            positions=first.positions,
+            offset=first.offset,
+            dynamic_tokens=joined("dynamic_tokens"),
+            dynamic_logits=joined("dynamic_logits"),
+        )
