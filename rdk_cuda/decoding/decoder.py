@@ -197,20 +197,19 @@ class SpeculativeDecoder:
         drafted = [len(s.context) - s.length for s in batch.sequences]
         keep = [n + 1 if s.room else 0 for s, n in zip(batch.sequences, drafted, strict=True)]
         with Range("target forward", sum(keep)):
-            logits, _, states = _feed(self.target, batch.sequences, keep)
-        if process is not None:
-            logits = process(batch.sequences, logits)
+            output = _feed(self.target, batch.sequences, keep)
+        logits = output.logits if process is None else process(batch.sequences, output.logits)
         with Range("verify", sum(drafted)):
             tokens, accepted = functional.verify(logits, draft, self.affinity, batch.temperature)
             rows, lengths = tokens.tolist(), accepted.tolist()
         mark("accepted", sum(lengths))
         if isinstance(self.drafter, StateDrafter):
-            if states is None:
+            if output.states is None:
                 raise ValueError(
                     "SpeculativeDecoder: the drafter reads the target's hidden states, but its "
                     "feed() returned none (HuggingFaceModel: state_layers=drafter.state_layers)"
                 )
-            self.drafter.observe(states)
+            self.drafter.observe(output.states)
         return [row[: length + 1] for row, length in zip(rows, lengths, strict=True)]
 
     def _draft(self, batch: Batch) -> Draft:
@@ -237,11 +236,11 @@ class SpeculativeDecoder:
             if not any(keep):
                 break
             with Range("drafter forward", sum(keep)):
-                logits, hidden, _ = _feed(cast(CausalModel, self.drafter), sequences, keep)
+                output = _feed(cast(CausalModel, self.drafter), sequences, keep)
                 if memory is None:
-                    memory = batch.draft_logits(logits, max(places))
-                here = memory[:, place].copy_(logits[:, 0])
-            dynamic = self._dynamic(sequences, hidden, here)
+                    memory = batch.draft_logits(output.logits, max(places))
+                here = memory[:, place].copy_(output.logits[:, 0])
+            dynamic = self._dynamic(sequences, output.hidden, here)
             with Range("draft", sum(keep)):
                 drafted = functional.draft(here, self.affinity, **link, **dynamic)
             drafts.append(replace(drafted, logits=None))  # all of them are in `memory`

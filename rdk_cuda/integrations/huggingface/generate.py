@@ -55,7 +55,7 @@ class Generate:
 
     Args:
         drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,
-            such as `HuggingFaceModel(model, head=...)`.
+            such as `HuggingFaceModel(model, head=...)` or an `Eagle3Drafter`.
         affinity: from the drafter's tokens to the target's; None if they have one vocabulary.
         draft_length: K, the most tokens drafted for each pass of the target.
         draft_temperature: the drafter's; None: the one that `generate` samples at.
@@ -219,7 +219,8 @@ class Generate:
             or target.model is not model
             or (target.device, target.dtype) != (weight.device, weight.dtype)
         ):
-            target = self._target = HuggingFaceModel(model)
+            layers = getattr(self.drafter, "state_layers", ())
+            target = self._target = HuggingFaceModel(model, state_layers=layers)
         if getattr(getattr(self.drafter, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
         if target.device != self.drafter.device:

@@ -13,7 +13,7 @@ import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.eagle3 import Eagle3Config, Eagle3Drafter, Eagle3Network
-from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 
 WIDTH, LAYERS = 16, 8
 PROMPTS = [[5, 3, 1, 0, 2], [4], [1, 2, 3, 4, 5, 0, 1, 2, 3]]
@@ -108,6 +108,16 @@ def test_greedy_output_is_the_target_s_own(gemma: bool) -> None:
     for draft_length in (1, 4):
         decoder = SpeculativeDecoder(reading, drafter, affinity, draft_length=draft_length)
         assert decoder.generate(PROMPTS, **settings).tokens == expected
+
+
+def test_generate_takes_it() -> None:
+    reading, drafter, affinity = pair()
+    ids = torch.tensor([[5, 3, 1, 0, 2], [4, 4, 4, 4, 4]])
+    settings: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 9}
+    generate = Generate(drafter, affinity, draft_length=3)
+    drafted = reading.model.generate(ids, **settings, custom_generate=generate)
+    assert torch.equal(drafted, reading.model.generate(ids, **settings))
+    assert sum(generate.statistics.drafted) > 0
 
 
 def test_a_sequence_s_output_does_not_depend_on_the_batch() -> None:
