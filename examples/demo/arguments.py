@@ -4,12 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from rdk_cuda.cli.arguments import (
-    add_keep,
-    natural,
-    number,
-    seed,
-)
+from rdk_cuda.cli.arguments import add_keep, natural, number, seed
 from rdk_cuda.cli.program import Parser
 
 temperature = number(
@@ -59,75 +54,27 @@ def make_parser() -> Parser:
     add("--target", type=Path, metavar="DIR", help="a local Hugging Face model, not the demo's own")
     add("--drafter", type=Path, metavar="DIR", help="its drafter, with the same tokenizer")
     add("--prompt", metavar="TEXT", help="text to continue, not held-out modules")
-    add(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        default=Path("demo-output"),
-        help="where the results go (%(default)s)",
-    )
+    output = Path("demo-output")
+    add("--output", type=Path, metavar="DIR", default=output, help="for the results (%(default)s)")
     add_keep(add, Settings.keep)
-    add(
-        "--virtual",
-        type=natural,
-        metavar="K",
-        default=Settings.virtual,
-        help="virtual tokens (%(default)s)",
-    )
-    add(
-        "--dynamic",
-        type=natural,
-        metavar="C",
-        default=Settings.dynamic,
-        help="dynamic tokens of each row, at most (%(default)s)",
-    )
-    add(
-        "--window",
-        type=natural,
-        metavar="N",
-        default=Settings.window,
-        help="how many of the last tokens they are taken from (%(default)s)",
-    )
-    add(
-        "--temperature",
-        type=temperature,
-        metavar="T",
-        default=Settings.temperature,
-        help="of target and drafter (%(default)s)",
-    )
-    add(
-        "--draft-length",
-        type=natural,
-        metavar="K",
-        default=Settings.draft_length,
-        help="drafts for each target pass (%(default)s)",
-    )
-    add(
-        "--tokens",
-        type=natural,
-        metavar="N",
-        default=Settings.tokens,
-        help="new tokens for each prompt (%(default)s)",
-    )
-    add(
-        "--positions",
-        type=natural,
-        metavar="N",
-        default=Settings.positions,
-        help="held-out positions to measure on (%(default)s); calibration reads three times that",
-    )
+    for name, type_, metavar, text in (
+        ("virtual", natural, "K", "virtual tokens"),
+        ("dynamic", natural, "C", "dynamic tokens of each row, at most"),
+        ("window", natural, "N", "how many of the last tokens they are taken from"),
+        ("temperature", temperature, "T", "of target and drafter"),
+        ("draft-length", natural, "K", "drafts for each target pass"),
+        ("tokens", natural, "N", "new tokens for each prompt"),
+        ("positions", natural, "N", "held-out positions; calibration reads three times as many"),
+        ("seed", seed, "N", "of everything random"),
+    ):
+        default = getattr(Settings, name.replace("-", "_"))
+        text = f"{text} (%(default)s)"
+        add(f"--{name}", type=type_, metavar=metavar, default=default, help=text)
     add(
         "--threads",
         type=natural,
         metavar="N",
         help="processor threads (1 for the demo's own models, which are too small for more)",
-    )
-    add(
-        "--seed",
-        type=seed,
-        metavar="N",
-        default=Settings.seed,
-        help="of everything random (%(default)s)",
     )
     add(
         "--train",

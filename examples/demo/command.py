@@ -12,13 +12,13 @@ from rdk_cuda.cli.models import Models, load_models, quiet
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.cli.versions import versions
 from rdk_cuda.evaluation.acceptance import Bootstrap
-from rdk_cuda.files import write_json, write_whole
+from rdk_cuda.evaluation.plots import acceptance_figure
+from rdk_cuda.files import write_figure, write_json
 
 from . import report
 from .arguments import Settings
 from .experiment import Measured, measure
-from .plot import plot_data, write_plot
-from .results import continuation, table_rows
+from .results import continuation, plotted, table_rows
 from .shipped import load_shipped
 
 
@@ -49,8 +49,8 @@ def demo(target: Path | None, drafter: Path | None, output: Path, settings: Sett
     results["elapsed_seconds"] = time.monotonic() - start
     files = output / "results.json", output / "acceptance.png"
     write_json(results, files[0])
-    title = f"Held-out text, temperature {settings.temperature:g}"
-    write_whole(files[1], lambda beside: write_plot(results["plot"], title, beside))
+    title = "Held-out text"
+    write_figure(acceptance_figure(plotted(results), title), files[1])
     elapsed = f"{results['elapsed_seconds']:.0f} s"
     console.print(f"\n{files[0]} and {files[1]} written after {elapsed}.", **report.PLAIN)
     return 0 if all(check.passed for check in measured.checks) else 1
@@ -75,5 +75,4 @@ def results_of(models: Models, settings: Settings, measured: Measured) -> dict[s
         "times_doubt": measured.doubt,
         "checks": [asdict(check) for check in measured.checks],
         "continuation": continuation(models.tokenizer, measured),
-        "plot": plot_data(rows),
     }

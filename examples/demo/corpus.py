@@ -3,6 +3,7 @@
 It is on every machine that can run the demo, needs no download, and its licence allows it.
 """
 
+import os
 import sysconfig
 from pathlib import Path
 
@@ -55,9 +56,12 @@ def standard_library() -> Path:
 
 def training_files() -> list[Path]:
     """Every source file that the demo's models are trained on, sorted."""
-    root = standard_library()
-    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
-    return [root / name for name in names if is_training_name(name)]
+    root, names = standard_library(), []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in SKIPPED_DIRECTORIES]
+        here = Path(folder).relative_to(root)
+        names += [(here / file).as_posix() for file in files if file.endswith(".py")]
+    return [root / name for name in sorted(names) if is_training_name(name)]
 
 
 def held_out_files() -> list[Path]:

@@ -108,16 +108,16 @@ def notes(
     sentences = [
         f"Acceptance is the mean of sum min(p, q), exact, over {positions['held_out']} positions "
         f"of {positions['documents']} held-out modules. The share of its loss to pruning that "
-        "is recovered stands with its 95 % interval, a bootstrap over modules. Accepted length: "
-        "drafts accepted for each target pass."
+        "is recovered has a 95 % interval, a bootstrap over modules. Accepted length is the "
+        "number of drafts accepted in a target pass."
     ]
     if any(row["recovered"] and row["recovered"]["value"] > 1 for row in rows):
         sentences.append(ABOVE_FULL)
     sentences.append(
         "Dynamic tokens are pruned ones of the recent context and likely successors of the last "
-        "token; behind the + stands how many a position has on average. First-order RDK spreads "
+        "token; the number after the + is their mean at a position. First-order RDK spreads "
         f"kept tokens too. Chosen on calibration text: its {tuned(rows, FIRST_ORDER)}; alone "
-        f"{tuned(rows, VIRTUAL)}; beside dynamic ones {tuned(rows, RECOMMENDED)}."
+        f"{tuned(rows, VIRTUAL)}; with dynamic ones {tuned(rows, RECOMMENDED)}."
     )
     return [*sentences, time_sentence(rows, doubt)]
 
@@ -135,7 +135,7 @@ def time_sentence(rows: Sequence[dict[str, Any]], doubt: str | None) -> str:
     factor, low, high, rounds = best["relative_speed"].values()
     passes = best["target_passes_per_token"]
     if reason := next(filter(None, map(contradiction, map(pass_time, others))), None):
-        return f"Time: none is told, for {reason}. Run it again on a quiet machine."
+        return f"Time: not reported, because {reason}. Run it again on a quiet machine."
     name = best["method"] if best["keep"] == 1 else f"{best['method']} at {percent(best['keep'])}"
     verdict = "."
     if high < 1:
@@ -167,7 +167,7 @@ def show_continuation(
     kinds: Sequence[Kind],
     tokens: Sequence[int],
 ) -> None:
-    """The end of a prompt and what was decoded behind it, token by token."""
+    """The end of a prompt and what was decoded after it, token by token."""
     colour = console.color_system is not None
     legend, text = Text(), Text.assemble((prompt, "dim"))
     for kind, (style, brackets, meaning) in STYLES.items():

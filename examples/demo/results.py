@@ -6,6 +6,7 @@ from typing import Any
 
 from rdk_cuda.calibration.methods import FULL, PRUNED
 from rdk_cuda.evaluation.acceptance import Bootstrap, Interval, recovered_share
+from rdk_cuda.evaluation.rows import Row, evaluation_row
 
 from .decoding import Decoded
 from .experiment import Measured
@@ -49,6 +50,20 @@ def table_rows(
             }
         )
     return rows
+
+
+def plotted(results: dict[str, Any]) -> list[Row]:
+    """The rows with a drafter as those of an evaluation, which is what plots take."""
+    return [
+        evaluation_row(
+            Interval(**row["acceptance"]),
+            row["recovered"] and Interval(**row["recovered"]),
+            temperature=results["settings"]["temperature"],
+            **{name: row[name] for name in ("method", "keep", "head_rows", "dynamic_columns")},
+        )
+        for row in results["table"]
+        if row["acceptance"] is not None
+    ]
 
 
 def decoding_figures(run: Decoded, alone: Decoded) -> dict[str, Any]:

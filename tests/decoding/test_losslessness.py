@@ -57,8 +57,17 @@ def p_value(decoder: SpeculativeDecoder, temperature: float = 1.0) -> float:
     return chi_square(continuations(generate, PROMPT, SAMPLES), exact)
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
-    ("temperature", "draft_temperature"), [(1.0, None), (0.7, None), (1.3, 0.4), (1.0, 0.0)]
+    ("temperature", "draft_temperature"),
+    [
+        pytest.param(1.0, None, marks=SLOW),
+        (0.7, None),
+        (1.3, 0.4),
+        pytest.param(1.0, 0.0, marks=SLOW),
+    ],
 )
 def test_virtual_tokens_are_lossless(temperature: float, draft_temperature: float | None) -> None:
     affinity = virtual_tokens()
@@ -72,8 +81,8 @@ def test_virtual_tokens_are_lossless(temperature: float, draft_temperature: floa
 @pytest.mark.parametrize(
     "affinity",
     [
-        Affinity.intersection(VOCABULARY),
-        Affinity.first_order(VOCABULARY, PRIOR, tau=0.05),
+        pytest.param(Affinity.intersection(VOCABULARY), marks=SLOW),
+        pytest.param(Affinity.first_order(VOCABULARY, PRIOR, tau=0.05), marks=SLOW),
         Affinity.from_rows([{5: 0.5, 0: 0.5}, {1: 0.2, 3: 0.8}], target_size=SIZE),
     ],
     ids=["intersection", "first_order", "from_rows"],
@@ -101,6 +110,7 @@ def test_control_q_at_another_temperature_is_caught(monkeypatch: pytest.MonkeyPa
     assert p_value(SpeculativeDecoder(TARGET, drafter, affinity, draft_length=2)) < CAUGHT
 
 
+@SLOW
 def test_control_verifying_with_another_affinity_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -171,7 +181,7 @@ class EverythingDrafted:
         self.histories = self.histories or [[] for _ in contexts]
         self.lengths = self.lengths or [0 for _ in contexts]
         for b, context in enumerate(contexts):
-            # Behind a rejection the context grows again from where it was cut.
+            # After a rejection the context grows again from where it was cut.
             self.histories[b] += context[min(self.lengths[b], len(context) - 1) :]
             self.lengths[b] = len(context)
         return self.recent(self.histories)
@@ -182,7 +192,7 @@ def recent_tokens() -> DynamicTokens:
 
 
 def successors() -> DynamicTokens:
-    """Up to two pruned tokens behind each; none behind 4, with which the prompt ends."""
+    """Up to two pruned tokens after each; none after 4, with which the prompt ends."""
     offsets = torch.tensor([0, 2, 4, 5, 7, 7, 9], dtype=torch.int32)
     tokens = torch.tensor([4, 2, 3, 0, 2, 0, 3, 4, 2], dtype=torch.int32)
     return SuccessorTable(offsets, tokens, width=2)
@@ -204,7 +214,7 @@ def screened_and_recent_tokens() -> DynamicTokens:
 
 
 def p_value_of_dynamic_tokens(source: Callable[[], DynamicTokens], temperature: float) -> float:
-    """Dynamic beside virtual tokens. Of four tokens the first three count, as above."""
+    """Dynamic and virtual tokens. Of four tokens the first three count, as above."""
     affinity = virtual_tokens(temperature)
 
     def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
@@ -227,11 +237,9 @@ def p_value_of_dynamic_tokens(source: Callable[[], DynamicTokens], temperature: 
 @pytest.mark.parametrize(
     ("source", "temperature"),
     [
-        (recent_tokens, 1.0),
-        (recent_tokens, 0.7),
-        (EverythingDrafted, 1.0),
+        pytest.param(recent_tokens, 1.0, marks=SLOW),
         (EverythingDrafted, 0.7),
-        (successors, 1.0),
+        pytest.param(successors, 1.0, marks=SLOW),
         (recent_tokens_and_successors, 0.7),
         (screened, 1.0),
         (screened_and_recent_tokens, 0.7),
@@ -243,7 +251,7 @@ def test_dynamic_tokens_are_lossless(
     assert p_value_of_dynamic_tokens(source, temperature) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("source", [EverythingDrafted, successors])
+@pytest.mark.parametrize("source", [EverythingDrafted, pytest.param(successors, marks=SLOW)])
 def test_control_forgetting_the_dynamic_tokens_in_verify_is_caught(
     source: Callable[[], DynamicTokens], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,24 +30,14 @@ def test_held_out_files_exist_and_are_never_trained_or_calibrated_on() -> None:
     assert set(corpus.calibration_files()) < set(corpus.training_files())
 
 
-def test_files_come_sorted_and_the_same_every_time() -> None:
-    for files in (corpus.training_files, corpus.held_out_files, corpus.calibration_files):
-        names = [path.as_posix() for path in files()]
-        assert names == sorted(names)
-        assert files() == files()
-
-
-def test_training_files_are_neither_tests_nor_other_peoples_packages() -> None:
-    root = corpus.standard_library()
-    for path in corpus.training_files():
+def test_files_are_sorted_modules_that_are_no_tests_nor_other_peoples_packages() -> None:
+    root, files = corpus.standard_library(), corpus.training_files()
+    assert files == sorted(files, key=Path.as_posix) == corpus.training_files()
+    assert {"doctest.py", "typing.py", "inspect.py"} <= {path.name for path in files}
+    for path in files:
         directories = path.relative_to(root).parts[:-1]
         assert corpus.SKIPPED_DIRECTORIES.isdisjoint(directories)
         assert not path.name.startswith("test_")
-
-
-def test_training_files_hold_ordinary_modules_with_test_in_their_name() -> None:
-    names = {path.name for path in corpus.training_files()}
-    assert {"doctest.py", "typing.py", "inspect.py"} <= names
 
 
 def test_a_python_without_library_source_is_told_what_to_do(

@@ -10,9 +10,8 @@ from examples.demo import decoding
 from examples.demo.arguments import Settings
 from examples.demo.decoding import decode_in_turn, decoder_of
 from examples.demo.text import Prompt, held_out_prompts
-from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.drafter import PrunedDrafter
-from rdk_cuda.calibration.heads import prune_head
 from rdk_cuda.calibration.methods import PRUNED, Method
 from rdk_cuda.cli.models import Models
 
@@ -26,8 +25,7 @@ def each(items: Sequence[Any], description: str) -> Iterator[Any]:
 @pytest.fixture
 def methods(tiny: Models) -> list[Method | None]:
     vocabulary = Vocabulary.most_likely(torch.ones(tiny.vocabulary_size), 200)
-    head = prune_head(*tiny.drafter_head, vocabulary)
-    drafter = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), *head)
+    drafter = PrunedDrafter.plain(tiny.drafter_head, vocabulary)
     return [None, Method.full(tiny.drafter_head), Method(PRUNED, 0.5, drafter)]
 
 

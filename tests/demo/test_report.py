@@ -10,8 +10,6 @@ from examples.demo.results import pieces, printable
 from rdk_cuda.cli.models import Models
 
 INTERVAL = {"value": 1.234, "low": 1.1, "high": 1.4}
-LOSS = {"value": -25.2, "low": -33, "high": -20}
-DECODED = {"accepted_length": 1.5, "target_passes_per_token": 0.4, "tokens_per_second": 1234.0}
 BUSY = "Others were at work on this machine (load 9.0): do not trust the times."
 
 
@@ -20,95 +18,75 @@ def speed(value: float, low: float, high: float) -> dict[str, float]:
 
 
 def row(method: str, keep: float | None, **others: Any) -> dict[str, Any]:
-    acceptance = None if keep is None else {"value": 0.5, "low": 0.4, "high": 0.6}
-    empty = {"head_rows": 262144, "acceptance": acceptance, "recovered": None, "tuned": None}
     return {
         "method": method,
         "keep": keep,
+        "head_rows": 262144,
         "dynamic_columns": 0.0,
-        **empty,
-        **DECODED,
+        "acceptance": None if keep is None else {"value": 0.5, "low": 0.4, "high": 0.6},
+        "recovered": None,
+        "tuned": None,
+        "accepted_length": 1.5,
+        "target_passes_per_token": 0.4,
+        "tokens_per_second": 1234.0,
         "relative_speed": speed(1.234, 1.2, 1.3),
         **others,
     }
 
 
+LOSS = {"value": -25.2, "low": -33, "high": -20}
+DYNAMIC = {"dynamic_columns": 12.3, "recovered": INTERVAL}
 ROWS = [
     row("target alone", None, tokens_per_second=1000.0, relative_speed=speed(1, 1, 1)),
     row("full drafter", 1.0),
     row("pruned drafter", 0.0625),
-    row(
-        "first-order RDK",
-        0.0625,
-        tuned="tau 1e-08",
-        recovered={"value": -25.2, "low": -33, "high": -20},
-    ),
-    row("dynamic tokens", 0.0625, dynamic_columns=12.3, recovered=INTERVAL),
+    row("first-order RDK", 0.0625, tuned="tau 1e-08", recovered=LOSS),
+    row("dynamic tokens", 0.0625, **DYNAMIC),
     row("virtual tokens", 0.0625, tuned="60 of 64", recovered=INTERVAL),
-    row(
-        "virtual+dynamic",
-        0.0625,
-        tuned="off",
-        dynamic_columns=12.3,
-        recovered=INTERVAL,
-    ),
+    row("virtual+dynamic", 0.0625, tuned="off", **DYNAMIC),
 ]
 
 
-def printed(results: dict[str, Any], **options: Any) -> str:
-    file = io.StringIO()
-    report.show(Console(file=file, width=80, **options), results)
-    return file.getvalue()
-
-
-def results(**continuation: Any) -> dict[str, Any]:
+def printed(doubt: str | None = None, *, terminal: bool = False, **continuation: Any) -> str:
     shown = {"method": "virtual tokens at 6.25 %", "source": "a.py", "prompt": "def f():"}
-    return {
+    results = {
         "settings": {"temperature": 1.0},
         "positions": {"held_out": 5376, "documents": 14},
         "table": ROWS,
-        "times_doubt": None,
+        "times_doubt": doubt,
         "checks": [{"name": "greedy output", "passed": False, "detail": "2 of 3", "figures": {}}],
         "continuation": {**shown, "pieces": [], "kinds": [], "tokens": [], **continuation},
     }
+    file = io.StringIO()
+    report.show(Console(file=file, width=80, force_terminal=terminal), results)
+    return file.getvalue()
 
 
 def test_the_table_fits_80_columns_with_nothing_cut_off() -> None:
-    text = printed(results())
+    text = printed()
     assert max(map(len, text.splitlines())) <= 80
-    assert "…" not in text
-    assert "-2520 [-3300, -2000]" in text
-    assert "123 [110, 140]" in text
-    assert "262144+12 " in text
-    for tuned in (
-        "its tau 1e-08",
-        "alone 60 of 64",
-        "beside dynamic ones off",
-    ):
+    for found in ("-2520 [-3300, -2000]", "123 [110, 140]", "262144+12 "):
+        assert found in text
+    for tuned in ("its tau 1e-08", "alone 60 of 64", "with dynamic ones off"):
         assert f"{tuned} (at 6.25 %)" in " ".join(text.split())
     assert "FAILED  greedy output: 2 of 3." in text
-    assert "\x1b" not in text
+    for absent in ("…", "\x1b", "trust"):
+        assert absent not in text
+    assert BUSY in " ".join(printed(BUSY).split())
 
 
-def test_without_colour_tokens_stand_between_brackets() -> None:
+def test_tokens_stand_in_colour_or_between_brackets() -> None:
     kinds = ["accepted", "out_of_vocabulary", "resampled", "bonus", "bonus"]
-    text = printed(results(pieces=["\n    x", " = ", "value", "\n", "  "], kinds=kinds))
-    assert "def f():\n    x ⟦=⟧ «value»\n" in text
+    pieces = ["\n    x", " = ", "value", "\n", "  "]
+    assert "def f():\n    x ⟦=⟧ «value»\n" in printed(pieces=pieces, kinds=kinds)
+    coloured = printed(terminal=True, pieces=pieces, kinds=kinds)
+    assert "\x1b[" in coloured
+    assert "⟦" not in coloured
 
 
-def test_with_colour_there_are_none() -> None:
-    text = printed(
-        results(pieces=["x", "y"], kinds=["out_of_vocabulary", "bonus"]), force_terminal=True
-    )
-    assert "\x1b[" in text
-    assert "⟦" not in text
-
-
-def told(value: float, low: float, high: float, passes: float = 0.4) -> str:
+def told(value: float, low: float, high: float) -> str:
     """The sentence about time, where one drafter was so much faster than the target alone."""
     drafter = row("full drafter", 1.0, relative_speed=speed(value, low, high))
-    drafter["target_passes_per_token"] = passes
-    drafter["tokens_per_second"] = value * ROWS[0]["tokens_per_second"]
     return report.time_sentence([ROWS[0], drafter], None)
 
 
@@ -132,12 +110,6 @@ def test_a_speed_up_that_cannot_be_is_not_told() -> None:
     # 2.5 tokens a pass cannot be more than 2.5 times as fast; 2.4 times is a very good drafter.
     assert "Together" not in told(2.9, 2.8, 3.0)
     assert "Together that is 2.40" in told(2.4, 2.3, 2.5)
-
-
-def test_times_taken_beside_others_are_not_to_be_trusted() -> None:
-    busy = {**results(), "times_doubt": BUSY}
-    assert BUSY in " ".join(printed(busy).split())
-    assert "trust" not in printed(results())
 
 
 def test_pieces_join_to_the_text_even_where_a_character_has_several_tokens(tiny: Models) -> None:
