@@ -11,7 +11,7 @@ from pathlib import Path
 def start(command: Sequence[str], folder: Path | None = None) -> subprocess.Popen[str]:
     """The program, its outputs as text; SIGINT reaches it.
 
-    Whoever runs the tests in the background may have it ignored, which children inherit.
+    Tests that run in the background may ignore it, which their children inherit.
     """
     return subprocess.Popen(
         command,

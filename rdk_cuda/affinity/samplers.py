@@ -129,7 +129,7 @@ def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
     return canonical_tensors(
         size,
         kept_entries(vocabulary),
-        bias=torch.cat([_kept_bias(vocabulary), torch.zeros(1, dtype=torch.float64, device="cpu")]),
+        bias=torch.nn.functional.pad(_kept_bias(vocabulary), (0, 1)),
         spread=spread,
         prior=prior[None],
     )
@@ -241,7 +241,8 @@ def _kept_shares(name: str, vocabulary: Vocabulary, keep: Keep) -> Tensor:
 def _similarities(vocabulary: Vocabulary, omega: Tensor) -> tuple[Entries, Tensor]:
     """The drafter's entries of Omega that exceed the floor of their row, and the floors, `[V_d]`.
 
-    A token that the target lacks has no entries and floor 0.
+    The floor is the least entry of a dense row, 0 for a sparse one. A token that the target lacks
+    has no entries and floor 0.
     """
     size = vocabulary.target_size
     omega = on_host(omega)
@@ -252,49 +253,33 @@ def _similarities(vocabulary: Vocabulary, omega: Tensor) -> tuple[Entries, Tenso
             f"layout {omega.layout}; needs [V_t, V_t] = [{size}, {size}] real numbers, dense or "
             "sparse in both dimensions"
         )
-    if sparse:
-        return _positive_entries(vocabulary, omega.to_sparse().coalesce())
-    if vocabulary.draft_size * size > _MAX_DENSE_ENTRIES:
+    dense_entries = 0 if sparse else vocabulary.draft_size * size
+    if dense_entries > _MAX_DENSE_ENTRIES:
         raise AffinityError(
             f"Affinity.covariance: omega is dense and V_d x V_t, {vocabulary.draft_size} x {size}, "
             "is more than 2^22 entries; needs a sparse one, such as "
             "(omega - least).clamp(min=0).to_sparse(), in which all below `least` count as that"
         )
-    return _entries_above_the_least(vocabulary, omega)
-
-
-def _entries_above_the_least(vocabulary: Vocabulary, omega: Tensor) -> tuple[Entries, Tensor]:
-    """Of a dense Omega; the floor of a row is its least entry."""
-    _refuse_not_finite(omega, (~omega.isfinite()).nonzero())
-    known = (vocabulary.draft_ids >= 0).nonzero().flatten()
-    values = omega[vocabulary.draft_ids[known]].double()
-    least = values.amin(1)
-    row, targets = (values > least[:, None]).nonzero().unbind(1)
-    floor = torch.zeros(vocabulary.draft_size, dtype=torch.float64, device="cpu").index_copy_(
-        0, known, least
-    )
-    return Entries(known[row], targets, values[row, targets]), floor
-
-
-def _positive_entries(vocabulary: Vocabulary, omega: Tensor) -> tuple[Entries, Tensor]:
-    """Of a sparse Omega; the floor is 0, the value of what is not listed."""
-    (row, targets), values = omega.indices().unbind(0), omega.values().double()
-    _refuse_not_finite(omega, omega.indices().T[~values.isfinite()])
-    draft_of = torch.full((vocabulary.target_size,), -1, dtype=torch.int64, device="cpu")
-    known = (vocabulary.draft_ids >= 0).nonzero().flatten()
-    draft_of[vocabulary.draft_ids[known]] = known
-    listed = (values > 0) & (draft_of[row] >= 0)
-    entries = Entries(draft_of[row[listed]], targets[listed], values[listed])
-    order = entries.rows.argsort(stable=True)
-    return Entries(*(part[order] for part in entries)), values.new_zeros(vocabulary.draft_size)
-
-
-def _refuse_not_finite(omega: Tensor, not_finite: Tensor) -> None:
-    if not_finite.numel():
-        at = not_finite[0].tolist()
+    omega = omega.to_sparse().coalesce() if sparse else omega
+    finite = (omega.values() if sparse else omega).isfinite()
+    if not bool(finite.all()):
+        wrong = omega.indices().T[~finite] if sparse else (~finite).nonzero()
+        at = wrong[0].tolist()
         raise AffinityError(
             f"Affinity.covariance: omega{at} is {omega[tuple(at)].item()}; needs finite numbers"
         )
+    known = (vocabulary.draft_ids >= 0).nonzero().flatten()
+    floor = torch.zeros(vocabulary.draft_size, dtype=torch.float64, device="cpu")
+    drafters = omega.index_select(0, vocabulary.draft_ids[known]).double()
+    if sparse:
+        drafters = drafters.coalesce()
+        (row, targets), values = drafters.indices().unbind(0), drafters.values()
+    else:
+        floor[known] = least = drafters.amin(1)
+        row, targets = (drafters > least[:, None]).nonzero().unbind(1)
+        values = drafters[row, targets]
+    above = values > floor[known[row]]
+    return Entries(known[row[above]], targets[above], values[above]), floor
 
 
 def _kept_bias(vocabulary: Vocabulary) -> Tensor:

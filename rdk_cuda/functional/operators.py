@@ -264,8 +264,8 @@ def gather_logits(
 def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
     """A fresh key for one decoding step, from the user's seed and the position of its first token.
 
-    DESIGN section 5. `draft` does this by itself; whoever calls `torch.ops.rdk.draft` and `verify`
-    passes the result as their `step_keys`.
+    DESIGN section 5. `draft` calls it. If you call `torch.ops.rdk.draft` and `verify` yourself,
+    pass the result as their `step_keys`.
 
     Args:
         seeds, positions: int64 of one shape.

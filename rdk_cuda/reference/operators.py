@@ -227,7 +227,7 @@ def _with_dynamic(
     dynamic_logits: Tensor | None,
     target_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """Logits with the dynamic columns behind the static ones, ``[n, V_d + C]``, and their tokens.
+    """Logits with the dynamic columns after the static ones, ``[n, V_d + C]``, and their tokens.
 
     An unused dynamic column gets logit -inf, whatever it was given, and any token.
     """

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["indispensable_tokens"]
-
 
 def indispensable_tokens(tokenizer: Any) -> Tensor:
     """Special tokens and byte fallbacks: those that calibration text may lack and output needs.

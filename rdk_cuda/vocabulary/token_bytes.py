@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["Spelling", "TokenBytes", "beginnings", "matching_ids", "token_bytes"]
-
 Spelling: TypeAlias = bytes | str | None
 """The bytes of an ordinary token, the name of a special one, None for an id without either."""
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from .._ops.inputs import on_host
 from .token_bytes import TokenBytes, matching_ids, token_bytes
 
-__all__ = ["Vocabulary"]
-
 _INT32_MAX = 2**31 - 1  # the operators index tokens with 32 bits (DESIGN section 4)
 
 

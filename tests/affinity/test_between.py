@@ -62,7 +62,7 @@ def test_mean_probs_share_a_token_among_all_that_begin_it() -> None:
 
 
 def test_a_token_whose_bytes_the_target_has_once_shares_them() -> None:
-    """A byte fallback beside an ordinary token: only one of the two can be kept."""
+    """A byte fallback and an ordinary token of the same bytes: only one of the two can be kept."""
     drafter = TokenBytes((b"A", b"A"), frozenset({0}))
     target = TokenBytes((b"A",))
     assert Vocabulary.between(drafter, target).draft_ids.tolist() == [-1, 0]

@@ -114,7 +114,7 @@ def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
         require(0 <= accepted <= min(count, width - 1), "more drafts are accepted than there are")
         row = tokens[b].tolist()
         require(row[:accepted] == drafted[start : start + accepted], "an accepted token is changed")
-        require(all(t == -1 for t in row[accepted + 1 :]), "a token behind the stop is not -1")
+        require(all(t == -1 for t in row[accepted + 1 :]), "a token after the stop is not -1")
         target = arguments["target_logits"][start + b : start + b + accepted + 1]
         good = has_distribution(target, temperatures[b].expand(accepted + 1))
         require(good[:accepted].all(), "a draft is accepted where p is no distribution")

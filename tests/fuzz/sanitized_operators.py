@@ -1,6 +1,6 @@
 """The operators as they ship, under AddressSanitizer and UBSan, for a process of their own.
 
-They are registered as ``torch.ops.rdk_sanitized.*``, beside the ordinary ones.
+They are registered as ``torch.ops.rdk_sanitized.*``, next to the ordinary ones.
 """
 
 from __future__ import annotations

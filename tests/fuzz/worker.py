@@ -2,7 +2,7 @@
 
 Reads lines ``begin end`` from standard input and answers each with one line of JSON: how often each
 outcome occurred among those sets, and what failed. Before each set its index is written to a file,
-so that whoever started this process knows which one ended it.
+so that the driver knows which one ended this process.
 """
 
 from __future__ import annotations

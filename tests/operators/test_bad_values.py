@@ -204,7 +204,7 @@ def test_a_target_temperature_without_distribution(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("case", TARGET_CASES)
-def test_target_rows_behind_the_first_rejection_do_not_matter(case: str) -> None:
+def test_target_rows_after_the_first_rejection_do_not_matter(case: str) -> None:
     given = batch()
     first = 3 * torch.arange(3)
     given.target_logits[first, given.draft_token_ids[::2]] = -INF

@@ -1,4 +1,4 @@
-"""A row's result has the same bits whatever is computed beside it (DESIGN, "To the bit")."""
+"""A row's result has the same bits whatever is computed next to it (DESIGN, "To the bit")."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_stats_passed_or_recomputed(batch: Batch) -> None:
     assert_same_result(with_stats(batch), verified(batch))
 
 
-def test_padding_behind_the_last_offset(batch: Batch) -> None:
+def test_padding_after_the_last_offset(batch: Batch) -> None:
     """Fixed shapes for CUDA graphs: rows beyond the last offset are not looked at."""
     worst = {
         "target_logits": math.nan,
