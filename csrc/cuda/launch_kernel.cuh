@@ -39,7 +39,7 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
   if (shape.blocks == 0) return cudaSuccess;
   const auto* function = reinterpret_cast<const void*>(kernel);
 #if defined(RDK_EMULATED)
-  emulation::has_static_shared(function, Launch::kStaticSharedBytes);
+  emulation::introduce(function, kernel_name(launch), Launch::kStaticSharedBytes);
 #endif
   if (shape.allowed_bytes > 0) {
     const cudaError_t status = allow_shared_bytes(function, shape.allowed_bytes);

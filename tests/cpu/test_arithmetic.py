@@ -7,7 +7,6 @@ place, and no file is compiled such that a machine without its instructions woul
 from __future__ import annotations
 
 import math
-import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -146,92 +145,6 @@ def test_a_bad_logit_anywhere_in_a_chunk_is_noticed(
                 assert arithmetic.scale(values, temperature)[0] == 0
                 values[place] = bad
                 assert math.isnan(arithmetic.scale(values, temperature)[0])
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_dot_product_has_the_same_bits_everywhere(
-    arithmetics: list[Arithmetic], dtype: torch.dtype
-) -> None:
-    for count in (*COUNTS, 63, 64, 65, 4099):
-        rows = generators.logits(4, count, seed=2, dtype=dtype)
-        hidden = generators.logits(1, count, seed=3, dtype=dtype)[0]
-        results: list[tuple[float | Tensor, ...]] = []
-        for arithmetic in arithmetics:
-            for by in (0, 1, 3):
-                state, row = misaligned(hidden, 2 * by), [misaligned(row, by) for row in rows]
-                together = [arithmetic.dots(row[:n], state) for n in (1, 2, 3, 4)]
-                results.append(tuple(together[-1]))
-                for n, some in enumerate(together, 1):
-                    assert_all_same([tuple(some), results[-1][:n]])
-        assert_all_same(results)
-        exact = rows.double() @ hidden.double()
-        scale = rows.double().abs() @ hidden.double().abs()
-        assert ((torch.tensor(results[0]) - exact).abs() <= 1e-6 * scale).all()
-
-
-@pytest.mark.parametrize("rank", [1, 2, 3, 4])
-def test_spread_sums_have_the_same_bits_everywhere(
-    arithmetics: list[Arithmetic], rank: int
-) -> None:
-    for count in COUNTS:
-        random = generators.generator(count)
-        weights = torch.rand(count, generator=random)
-        spread = torch.rand(count, rank, generator=random)
-        results = [(arithmetic.spread_sums(weights, spread),) for arithmetic in arithmetics]
-        assert_all_same(results)  # type: ignore[arg-type]
-        torch.testing.assert_close(
-            results[0][0].double(), weights.double() @ spread.double(), rtol=1e-5, atol=0
-        )
-
-
-@pytest.mark.parametrize("longest", [0, 1, 3])
-def test_columns_have_the_same_bits_everywhere(arithmetics: list[Arithmetic], longest: int) -> None:
-    """Columns of one entry, of one or none, of any number, and S without an entry."""
-    random = generators.generator(longest)
-    lengths = torch.randint(0, longest + 1, (300,), generator=random)
-    if longest:
-        lengths[100:200] = 1
-    offsets = torch.cat([torch.zeros(1), lengths.cumsum(0)]).int()
-    entries = int(offsets[-1])
-    drafts = torch.randint(0, 50, (entries,), generator=random, dtype=torch.int32)
-    col_weights = torch.rand(entries, generator=random)
-    rows = [torch.rand(50, generator=random) for _ in range(4)]
-    exact = torch.zeros(4, 300, dtype=torch.float64)
-    column = torch.repeat_interleave(torch.arange(300), lengths)
-    exact.index_add_(1, column, (torch.stack(rows)[:, drafts.long()] * col_weights).double())
-    for begin, end in ((0, 300), (7, 299), (128, 144), (299, 300)):
-        results: list[tuple[float | Tensor, ...]] = []
-        for arithmetic in arithmetics:
-            for count in (1, 2, 3, 4):
-                masses = arithmetic.column_masses(
-                    (offsets, drafts, col_weights), rows[:count], begin, end
-                )
-                results.append((masses[0],))
-                torch.testing.assert_close(
-                    masses.double(), exact[:count, begin:end], rtol=1e-6, atol=0
-                )
-        assert_all_same(results)
-
-
-def test_residuals_have_the_same_bits_everywhere(arithmetics: list[Arithmetic]) -> None:
-    for count in COUNTS:
-        p, q = torch.rand(2, count, generator=generators.generator(count))
-        results: list[tuple[float | Tensor, ...]] = [
-            arithmetic.residual(p, q) for arithmetic in arithmetics
-        ]
-        assert_all_same(results)
-        assert torch.equal(torch.as_tensor(results[0][1]), (p - q).clamp(min=0))
-
-
-# ------------------------------------------------------------------------------- how it is compiled
-
-
-def test_this_machine_is_tested_with_all_that_it_has(arithmetics: list[Arithmetic]) -> None:
-    """Else "the same everywhere" would compare one with itself."""
-    names = [arithmetic.name for arithmetic in arithmetics]
-    assert names == ["avx512", "avx2", "default"][-len(names) :]
-    if platform.machine() == "x86_64" and torch.backends.cpu.get_cpu_capability() != "DEFAULT":
-        assert "avx2" in names
 
 
 def test_wider_instructions_stay_in_their_own_files(compiled: Path) -> None:

@@ -27,15 +27,17 @@ def python(arguments: list[str], capability: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["small", pytest.param("all", marks=pytest.mark.slow)])
 def results(
-    arithmetics: list[Arithmetic], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    arithmetics: list[Arithmetic],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, dict[str, Tensor]]:
     """By instruction set, what `workload.py` computed with it."""
     folder = tmp_path_factory.mktemp("results")
     found = {}
     for name in (arithmetic.name for arithmetic in arithmetics):
-        process = python(["-m", "tests.cpu.workload", str(folder / name)], name)
+        process = python(["-m", "tests.cpu.workload", str(folder / name), request.param], name)
         assert process.returncode == 0, process.stderr
         saved = torch.load(folder / name, weights_only=True)
         assert saved["capability"] == name
@@ -51,50 +53,43 @@ def assert_same_bits(actual: Tensor, expected: Tensor, name: str) -> None:
     assert same.all(), f"{name}: first difference at {(~same).nonzero()[0].tolist()}"
 
 
-@pytest.mark.slow
-def test_every_instruction_set_gives_the_same_bits(results: dict[str, dict[str, Tensor]]) -> None:
-    for capability, found in results.items():
-        for name, expected in results["default"].items():
-            assert_same_bits(found[name], expected, f"{capability}: {name}")
-
-
-def test_every_number_of_threads_gives_the_same_bits(
+def test_instruction_sets_threads_and_where_rows_lie_change_no_bit(
     results: dict[str, dict[str, Tensor]],
 ) -> None:
-    one = {name[2:]: tensor for name, tensor in results["default"].items() if name[0] == "1"}
-    for name, tensor in results["default"].items():
+    default = results["default"]
+    for capability, found in results.items():
+        for name, expected in default.items():
+            assert_same_bits(found[name], expected, f"{capability}: {name}")
+    one = {name[2:]: tensor for name, tensor in default.items() if name[0] == "1"}
+    for name, tensor in default.items():
         assert_same_bits(tensor, one[name[2:]], name)
-    assert len(results["default"]) == len(one) * len(THREADS)
-
-
-def test_where_rows_lie_changes_no_bit(results: dict[str, dict[str, Tensor]]) -> None:
-    found = results["default"]
-    elsewhere = [name for name in found if ", elsewhere" in name]
+    assert len(default) == len(one) * len(THREADS)
+    elsewhere = [name for name in default if ", elsewhere" in name]
     assert elsewhere
     for name in elsewhere:
-        assert_same_bits(found[name], found[name.replace(", elsewhere", "")], name)
+        assert_same_bits(default[name], default[name.replace(", elsewhere", "")], name)
 
 
 def test_these_are_results_that_could_differ(results: dict[str, dict[str, Tensor]]) -> None:
     """The control: not constants, and some drafts were accepted and some rejected."""
     found = results["default"]
-    stats = found["1 virtual 75001 1"]
+    stats = found["1 virtual 2600 1"]
     assert stats.isfinite().any()
     assert stats[:, 1].unique().numel() > 1
-    probs = found["1 virtual 75001 2"]
+    probs = found["1 virtual 2600 2"]
     assert probs[0].unique().numel() > 1000
     accepted = torch.cat([found[name].flatten() for name in found if name.endswith(" 4")])
     assert 0 < int((accepted > 0).sum()) < accepted.numel()
-    assert (found["1 direct 3"][:, 0] >= 0).all()
-    assert not found["1 direct 4"].any()
+    if "1 direct 3" in found:
+        assert (found["1 direct 3"][:, 0] >= 0).all()
+        assert not found["1 direct 4"].any()
 
 
-@pytest.mark.parametrize("word", ["sse4", "AVX2", "default "])
-def test_an_unknown_instruction_set_is_refused_at_import(word: str) -> None:
-    process = python(["-c", "import rdk_cuda"], word)
+def test_an_unknown_instruction_set_is_refused_at_import() -> None:
+    process = python(["-c", "import rdk_cuda"], "AVX2")
     assert process.returncode != 0
     last = process.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"ImportError: RDK_CPU_CAPABILITY is '{word}'; on this machine it must")
+    assert last.startswith("ImportError: RDK_CPU_CAPABILITY is 'AVX2'; on this machine it must")
     assert "default" in last
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.cpu.workload FILE`: every operator with 1, 2 and 4 threads, saved as tensors.
+"""`python -m tests.cpu.workload FILE small|all`: results of every operator with 1, 2 and 4 threads.
 
 A process of its own, because the instruction set is chosen once, by `RDK_CPU_CAPABILITY`.
 """
@@ -18,18 +18,23 @@ from tests import generators
 from tests.generators import Batch
 
 THREADS = (1, 2, 4)
+SMALL = 2600  # columns
 
 
-def batches() -> dict[str, Batch]:
+def batches(small: bool) -> dict[str, Batch]:
     """Rows longer and shorter than a thread's least share, aligned and not."""
     found = {}
     for kind, size, lengths, dtype in (
         ("virtual", 2600, [3, 0, 1, 5, 2], torch.float32),
         ("mixed-3", 1029, [2, 4], torch.bfloat16),
         ("first-order", 1500, [1, 3], torch.float16),
+        ("mixed-1", 515, [2, 1], torch.float16),
+        ("mixed-4", 300, [1, 2], torch.float32),
         ("intersection", 75_001, [2, 2, 2, 2], torch.bfloat16),
         ("virtual", 75_001, [3], torch.float32),
     ):
+        if small and size > SMALL:
+            continue
         batch = generators.batch(
             generators.affinity(kind, size),
             lengths,
@@ -45,13 +50,12 @@ def batches() -> dict[str, Batch]:
             draft_logits=generators.in_wider_rows(batch.draft_logits),
             dynamic_logits=generators.in_wider_rows(batch.dynamic_logits),
         )
-        if size < 2600:
+        if size < SMALL:
             found[f"{kind} {size}, greedy"] = batch.replace(
                 target_temperature=torch.zeros(batch.size),
                 draft_temperature=torch.zeros(batch.size),
             )
-    found["direct"] = direct_pass()
-    return found
+    return found if small else found | {"direct": direct_pass()}
 
 
 def direct_pass(sequences: int = 3, size: int = 75_001) -> Batch:
@@ -102,10 +106,10 @@ def gathered(dtype: torch.dtype) -> list[Tensor]:
     return [torch.ops.rdk.gather_logits(hidden, weight, tokens, bias)]
 
 
-def main(path: str) -> None:
+def main(path: str, size: str) -> None:
     """Writes {name with the number of threads: tensor}."""
     found: dict[str, Tensor] = {}
-    inputs = batches()
+    inputs = batches(size == "small")
     for threads in THREADS:
         torch.set_num_threads(threads)
         for name, batch in inputs.items():
@@ -118,4 +122,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

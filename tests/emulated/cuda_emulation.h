@@ -5,7 +5,7 @@
 //
 // Beyond CUDA's own names there are
 //   emulation::launch(kernel, grid, block, dynamic_shared_bytes, params)
-//   emulation::has_static_shared(kernel, bytes)        what a compiled kernel would say by itself
+//   emulation::introduce(kernel, name, static_bytes)   what a compiled kernel says by itself
 //   emulation::dynamic_shared()           in place of extern __shared__
 //   global_store(p, v), global_load(p)    for global memory that blocks exchange
 //   emulation::async_copy, async_commit, async_wait    in place of cp.async
@@ -78,7 +78,7 @@ uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigne
 unsigned lane();
 [[noreturn]] void fail(const std::string& what, Site site);
 
-void has_static_shared(const void* kernel, int64_t bytes);
+void introduce(const void* kernel, const char* name, int64_t static_shared_bytes);
 void* dynamic_shared();
 
 void fence();

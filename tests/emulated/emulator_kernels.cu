@@ -301,7 +301,7 @@ void launch_reduction(const ReductionParams& params, int blocks, int threads) {
 void launch_misuse(const MisuseParams& params, int blocks, int threads, size_t dynamic_bytes,
                    int allowed_bytes) {
   const auto* kernel = reinterpret_cast<const void*>(misuse_kernel);
-  emulation::has_static_shared(kernel, 128);
+  emulation::introduce(kernel, "misuse_kernel", 128);
   if (allowed_bytes > 0 && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                 allowed_bytes) != cudaSuccess) {
     throw emulation::Error("the driver refuses " + std::to_string(allowed_bytes) + " bytes");

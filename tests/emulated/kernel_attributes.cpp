@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "cuda_emulation.h"
-#include "kernel_name.h"
 
 namespace emulation {
 namespace {
@@ -16,6 +15,7 @@ constexpr int64_t kWithoutLeave = 48 << 10;
 std::mutex mutex;  // guards all that follows
 int device_index = 0;
 int64_t most_bytes = 227 << 10;
+std::map<const void*, std::string> names;
 std::map<const void*, int64_t> static_bytes;
 std::map<std::pair<const void*, int>, int64_t> allowed;  // dynamic, by kernel and device
 Watch current_watch;
@@ -28,9 +28,15 @@ void use_device(int64_t shared_bytes_of_a_block) {
   most_bytes = shared_bytes_of_a_block;
 }
 
-void has_static_shared(const void* kernel, int64_t bytes) {
+void introduce(const void* kernel, const char* name, int64_t static_shared_bytes) {
   const std::lock_guard<std::mutex> lock(mutex);
-  static_bytes[kernel] = bytes;
+  names[kernel] = name;
+  static_bytes[kernel] = static_shared_bytes;
+}
+
+std::string name_of(const void* kernel) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return names.count(kernel) > 0 ? names[kernel] : "(not introduced)";
 }
 
 void require_shared_memory(const void* kernel, size_t dynamic_bytes) {
@@ -57,7 +63,7 @@ void report(const char* what, const void* kernel, int64_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex);
     watch = current_watch;
   }
-  if (watch) watch(what, kernel_name(kernel), bytes);
+  if (watch) watch(what, name_of(kernel), bytes);
 }
 
 }  // namespace emulation

@@ -13,6 +13,9 @@ namespace emulation {
 // From now on, kernels run on a device of their own: nothing is allowed there yet.
 void use_device(int64_t shared_bytes_of_a_block);
 
+// As it was introduced.
+std::string name_of(const void* kernel);
+
 // Throws an Error where a launch asks for more than the kernel is allowed now.
 void require_shared_memory(const void* kernel, size_t dynamic_bytes);
 

@@ -12,7 +12,6 @@
 #include "cuda_emulation.h"
 #include "global_memory.h"
 #include "kernel_attributes.h"
-#include "kernel_name.h"
 #include "scheduler.h"
 
 // The section of all __shared__ variables; placed by shared_memory.ld.
@@ -130,7 +129,7 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
     run_grid(thread, random);
   } catch (const Error& error) {
     global_memory.forget();
-    throw Error("kernel " + kernel_name(kernel) + ", block " +
+    throw Error("kernel " + name_of(kernel) + ", block " +
                 shape({blockIdx.x, blockIdx.y, blockIdx.z}) + ": " + error.what());
   } catch (...) {
     global_memory.forget();

@@ -36,7 +36,6 @@ EMULATOR_SOURCES = [
         "fiber.cpp",
         "global_memory.cpp",
         "kernel_attributes.cpp",
-        "kernel_name.cpp",
         "launch.cpp",
         "scheduler.cpp",
     )
@@ -95,7 +94,7 @@ def build_module(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, [*sources, *EMULATOR_SOURCES]))
-    options = [f"-Wl,-T,{LINKER_SCRIPT}", *(SANITIZERS if sanitize else []), "-ldl"]
+    options = [f"-Wl,-T,{LINKER_SCRIPT}", *(SANITIZERS if sanitize else [])]
     return link_module(name, objects, libraries, options, LINKER_SCRIPT.read_bytes())
 
 

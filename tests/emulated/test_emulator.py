@@ -40,8 +40,7 @@ def softmax(
 # ---- right kernels ----
 
 
-@pytest.mark.parametrize("threads", [32, 64, 1024])
-@pytest.mark.parametrize("columns", [1, 31, 1025, 4096])
+@pytest.mark.parametrize(("threads", "columns"), [(32, 1), (64, 1025), (1024, 31), (1024, 4096)])
 def test_a_block_softmax_is_the_same_to_the_bit_in_every_schedule(
     emulator: ModuleType, threads: int, columns: int
 ) -> None:
@@ -55,12 +54,12 @@ def test_a_block_softmax_is_the_same_to_the_bit_in_every_schedule(
 
 
 def test_1024_threads_a_block_are_cheap(emulator: ModuleType) -> None:
-    """About 0.35 s of processor time; the bound leaves room for slow machines."""
-    logits = random_logits(64, 32000)
+    """About 0.1 s of processor time; the bound leaves room for slow machines."""
+    logits = random_logits(16, 32000)
     emulator.configure(seed=1)
     start = time.process_time()
     probs = softmax(emulator, logits, 1024)
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 1
     assert is_softmax(probs, logits)
 
 
@@ -111,53 +110,38 @@ def order(emulator: ModuleType, **options: object) -> NDArray[np.uint32]:
     return out
 
 
-def test_the_same_seed_gives_the_same_schedule_and_another_seed_another(
+def test_blocks_run_one_at_a_time_in_the_order_asked_for_or_of_the_seed(
     emulator: ModuleType,
 ) -> None:
-    np.testing.assert_array_equal(order(emulator, seed=3), order(emulator, seed=3))
-    assert (order(emulator, seed=3) != order(emulator, seed=4)).any()
-
-
-def test_blocks_run_one_at_a_time_in_the_order_asked_for(emulator: ModuleType) -> None:
     forward = np.arange(16 * 64).reshape(16, 64)
     in_order = order(emulator, shuffle=False, block_order="forward")
     np.testing.assert_array_equal(in_order, forward)
     reverse = order(emulator, shuffle=False, block_order="reverse")
     np.testing.assert_array_equal(reverse, forward[::-1])
     shuffled = order(emulator, seed=1)
+    np.testing.assert_array_equal(order(emulator, seed=1), shuffled)
+    assert (order(emulator, seed=4) != shuffled).any()
     assert (np.ptp(shuffled, axis=1) == 63).all()
     assert (np.argsort(shuffled[:, 0]) != np.arange(16)).any()
     assert (np.argsort(shuffled, axis=1) != np.arange(64)).any()
 
 
-def test_an_unknown_block_order_is_refused(emulator: ModuleType) -> None:
-    with pytest.raises(ValueError, match="it must be shuffled, forward or reverse"):
-        emulator.configure(block_order="sideways")
-
-
 # ---- bugs that show as wrong results ----
 
 
-def test_a_missing_barrier_between_write_and_read_shows(emulator: ModuleType) -> None:
-    logits = random_logits(2, 5000)
-    wrong = 0
+def test_a_missing_barrier_shows(emulator: ModuleType) -> None:
+    """Between a write and a read, and between a read and the next write."""
+    long, short = random_logits(2, 5000), random_logits(2, 100)
+    wrong = {"read": 0, "next write": 0}
     for seed in SEEDS:
         emulator.configure(seed=seed)
-        wrong += not is_softmax(softmax(emulator, logits, 256, all_barriers=False), logits)
-    assert wrong > 0
-
-
-def test_a_missing_barrier_between_read_and_next_write_shows(emulator: ModuleType) -> None:
-    logits = random_logits(2, 100)
-    wrong = 0
-    for seed in SEEDS:
-        emulator.configure(seed=seed)
-        probs = np.zeros_like(logits)
-        emulator.shared_softmax(logits, probs, True)
-        assert is_softmax(probs, logits)
-        emulator.shared_softmax(logits, probs, False)
-        wrong += not is_softmax(probs, logits)
-    assert wrong > 0
+        wrong["read"] += not is_softmax(softmax(emulator, long, 256, all_barriers=False), long)
+        probs = np.zeros_like(short)
+        emulator.shared_softmax(short, probs, True)
+        assert is_softmax(probs, short)
+        emulator.shared_softmax(short, probs, False)
+        wrong["next write"] += not is_softmax(probs, short)
+    assert all(wrong.values()), wrong
 
 
 def last_block_sums(
@@ -175,29 +159,28 @@ def last_block_sums(
 
 
 @pytest.mark.parametrize(
-    "publication", ["fence_after_barrier", "fence_by_every_thread", "fence_by_warps"]
+    ("publication", "seen"),
+    [
+        ("fence_after_barrier", "always"),
+        ("fence_by_every_thread", "always"),
+        ("fence_by_warps", "always"),
+        # Without a fence no other block sees it until the grid ends.
+        ("no_fence", "never"),
+        ("no_barrier_before_fence", "never"),
+        # The ticket may be taken before the fence.
+        ("ticket_first", "not always"),
+        ("no_barrier_after_fences", "not always"),
+    ],
 )
 def test_the_last_block_sees_what_was_fenced_before_the_ticket(
-    emulator: ModuleType, publication: str
+    emulator: ModuleType, publication: str, seen: str
 ) -> None:
-    for seed in SEEDS:
-        assert last_block_sums(emulator, publication, seed) == (True, True)
-
-
-@pytest.mark.parametrize("publication", ["no_fence", "no_barrier_before_fence"])
-def test_without_a_fence_no_other_block_sees_it_until_the_grid_ends(
-    emulator: ModuleType, publication: str
-) -> None:
-    for seed in SEEDS:
-        assert last_block_sums(emulator, publication, seed) == (False, True)
-
-
-@pytest.mark.parametrize("publication", ["ticket_first", "no_barrier_after_fences"])
-def test_a_ticket_that_may_be_taken_before_the_fence_shows(
-    emulator: ModuleType, publication: str
-) -> None:
-    seen = [last_block_sums(emulator, publication, seed)[0] for seed in SEEDS]
-    assert not all(seen)
+    found = [last_block_sums(emulator, publication, seed) for seed in SEEDS]
+    by_last_block = [each[0] for each in found]
+    assert {"always": all(by_last_block), "never": not any(by_last_block)}.get(
+        seen, not all(by_last_block)
+    )
+    assert seen == "not always" or all(after_the_grid for _, after_the_grid in found)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +239,7 @@ def test_what_a_gpu_leaves_undefined_is_an_error_that_says_where(
             emulator.misuse(
                 getattr(emulator.Misuse, misuse), np.zeros(256, dtype=np.float32), 2, 64, 1024
             )
-        assert "misuse_kernel(MisuseParams), block (0, 0, 0): " in str(error.value)
+        assert "kernel misuse_kernel, block (0, 0, 0): " in str(error.value)
         assert misuse == "mixed_stores" or "thread (" in str(error.value)
 
 

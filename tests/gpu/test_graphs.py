@@ -107,10 +107,10 @@ def test_a_whole_step_captured_and_replayed_on_side_streams(cuda: torch.device) 
     """step_keys, draft and verify with ordinary PyTorch between them, in one graph."""
     static = moved((calls()["verify"], calls()["draft"]), cuda)
     verify, _ = static
-    seeds = [verify["seeds"].clone() + 1000 * i for i in range(5)]
+    keys = [verify["step_keys"].clone() + 1000 * i for i in range(5)]
     expected = []
-    for values in seeds:
-        verify["seeds"].copy_(values)
+    for values in keys:
+        verify["step_keys"].copy_(values)
         expected.append(tuple(output.clone() for output in step(*static)))
     assert any(not torch.equal(tokens, expected[0][0]) for tokens, _ in expected)
 
@@ -122,8 +122,8 @@ def test_a_whole_step_captured_and_replayed_on_side_streams(cuda: torch.device) 
     torch.cuda.synchronize(cuda)
     results = []
     with torch.cuda.stream(replay_stream):
-        for values in seeds:  # never waiting for the host
-            verify["seeds"].copy_(values)
+        for values in keys:  # never waiting for the host
+            verify["step_keys"].copy_(values)
             results.append(replayed(graph, outputs))
     torch.cuda.synchronize(cuda)
     for actual, same in zip(results, expected, strict=True):

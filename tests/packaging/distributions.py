@@ -7,7 +7,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 from pathlib import Path
+
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 # What only a checkout needs.
@@ -68,3 +71,18 @@ def unpacked(archive: Path, folder: Path) -> Path:
         files.extractall(folder, filter="data")
     (source,) = folder.iterdir()
     return source
+
+
+def environment_with(wheel: Path, folder: Path) -> Path:
+    """The Python of a fresh environment that has torch, what torch needs, and this wheel."""
+    environment = folder / "environment"
+    venv.create(environment, with_pip=False)
+    python = environment / "bin" / "python"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = environment / "lib" / version / "site-packages"
+    # A path that comes after the environment's own: an rdk_cuda next to torch stays hidden.
+    (site / "torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    pip = ["-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "--quiet"]
+    result = run([*pip, str(wheel)], folder)
+    assert result.returncode == 0, result.stderr
+    return python

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import sys
 import tarfile
-import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
-import torch
 
 import rdk_cuda
 
 from .distributions import (
     NOT_DISTRIBUTED,
     ROOT,
+    environment_with,
     repository_files,
     run,
 )
@@ -47,15 +45,11 @@ def wheel(built: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_the_source_distribution_has_every_file_of_the_repository(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
+        assert all(member.isfile() or member.isdir() for member in archive)  # no links, no devices
         files = [member.name.split("/", 1)[1] for member in archive if member.isfile()]
     generated = {"PKG-INFO", "setup.cfg"} | {f for f in files if f.startswith("rdk_cuda.egg-info/")}
     assert len(files) == len(set(files))
     assert set(files) - generated == repository_files() - NOT_DISTRIBUTED
-
-
-def test_no_links_or_devices_are_in_the_source_distribution(sdist: Path) -> None:
-    with tarfile.open(sdist) as archive:
-        assert all(member.isfile() or member.isdir() for member in archive)
 
 
 def origin(name: str, tracked: set[str]) -> str | None:
@@ -110,16 +104,7 @@ print(rdk_cuda.__version__)
 
 def test_it_installs_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     """One that has torch and what torch needs, but no rdk_cuda and no sources."""
-    environment = tmp_path / "environment"
-    venv.create(environment, with_pip=False)
-    python = environment / "bin" / "python"
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site = environment / "lib" / version / "site-packages"
-    # A path that comes behind the environment's own: an rdk_cuda beside torch stays hidden.
-    (site / "torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
-    pip = ["-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "--quiet"]
-    result = run([*pip, str(wheel)], tmp_path)
-    assert result.returncode == 0, result.stderr
+    python = environment_with(wheel, tmp_path)
     used = subprocess.run([python, "-c", CHECK], cwd=tmp_path, capture_output=True, text=True)
     assert used.returncode == 0, used.stderr
     assert used.stdout.strip() == rdk_cuda.__version__

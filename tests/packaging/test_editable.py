@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-import venv
 from pathlib import Path
 
 import pytest
-import torch
 
 import rdk_cuda
 
-from .distributions import copy_repository, run
+from .distributions import copy_repository, environment_with, run
 
 pytestmark = pytest.mark.slow
 
@@ -48,16 +45,7 @@ def python(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = run(["-c", EDITABLE_WHEEL, str(binary), str(made)], clone, RDK_CUDA="off")
     assert result.returncode == 0, result.stderr
     (wheel,) = made.glob("*.whl")
-    environment = made / "environment"
-    venv.create(environment, with_pip=False)
-    python = environment / "bin" / "python"
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site = environment / "lib" / version / "site-packages"
-    (site / "torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
-    pip = ["-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "--quiet"]
-    result = run([*pip, str(wheel)], made)
-    assert result.returncode == 0, result.stderr
-    return python
+    return environment_with(wheel, made)
 
 
 IMPORT = "from rdk_cuda import Affinity\nimport rdk_cuda\nprint(rdk_cuda.__file__)\n"

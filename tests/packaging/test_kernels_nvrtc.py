@@ -32,13 +32,10 @@ def cubins() -> dict[tuple[str, str], Cubin]:
         return dict(zip(EVERY, found, strict=True))
 
 
-def test_the_kernels_are_those_that_nvcc_compiles() -> None:
+def test_the_kernels_are_those_that_nvcc_compiles_with_what_decides_the_bits() -> None:
     recorded = json.loads(Path(__file__).with_name("kernel_resources.json").read_text())
     assert sorted(NAMES) == sorted(recorded["kernels"])
     assert set(nvrtc.kernels()) == {path.stem for path in build_kernels.sources()}
-
-
-def test_both_compilers_are_given_what_decides_the_bits() -> None:
     assert set(nvrtc.OPTIONS) <= set(build_kernels.FLAGS)
     assert "-fmad=false" in nvrtc.OPTIONS
 
@@ -57,6 +54,9 @@ def test_every_kernel_is_found_by_its_name(
 
 def test_what_does_not_compile_is_refused_with_the_compilers_words() -> None:
     """A negative control."""
+    for architecture in ("sm_80", "8.0", "80 -I/", ""):
+        with pytest.raises(ValueError, match="needs a compute capability such as '80' or '90a'"):
+            nvrtc.compile(architecture)
     program = "__global__ void broken_kernel() { undeclared(); }\n"
     with pytest.raises(RuntimeError, match=r"broken_kernel does not compile(.|\n)*undeclared"):
         nvrtc.run_nvrtc(program, "broken_kernel", ("-arch=sm_80",))
@@ -70,12 +70,6 @@ def test_a_launch_that_the_host_lays_out_otherwise_is_refused(
     monkeypatch.setitem(entry, "launch_bytes", entry["launch_bytes"] + 8)
     with pytest.raises(RuntimeError, match="host and device must agree on StepKeysLaunch"):
         nvrtc.compile_kernel("step_keys_kernel", "80")
-
-
-@pytest.mark.parametrize("architecture", ["sm_80", "8.0", "80 -I/", ""])
-def test_what_is_no_architecture_is_refused(architecture: str) -> None:
-    with pytest.raises(ValueError, match="needs a compute capability such as '80' or '90a'"):
-        nvrtc.compile(architecture)
 
 
 # -------------------------------------------------------------------------------------- the disk
@@ -95,20 +89,13 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return asked
 
 
-def test_a_kernel_on_disk_is_not_compiled_again(compiled: list[str]) -> None:
-    first = nvrtc.compile_kernel("step_keys_kernel", "80")
-    assert nvrtc.compile_kernel("step_keys_kernel", "80") == first
-    assert first == Cubin("symbol 1", bytes(range(256)))
-    assert len(compiled) == 1
-
-
-def test_whatever_a_kernel_depends_on_compiles_it_anew(
+def test_a_kernel_on_disk_is_compiled_anew_where_what_it_depends_on_has_changed(
     compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def again() -> Cubin:
         return nvrtc.compile_kernel("step_keys_kernel", "80")
 
-    again()
+    assert again() == again() == Cubin("symbol 1", bytes(range(256)))
     nvrtc.compile_kernel("step_keys_kernel", "86")
     nvrtc.compile_kernel("draft_kernel<float>", "80")
     for name, value in (
@@ -144,27 +131,22 @@ def test_a_damaged_file_is_compiled_again_and_replaced(compiled: list[str], dama
     assert list(cubin_cache.folder().iterdir()) == [file]
 
 
-def test_the_folder_is_the_users_alone(compiled: list[str]) -> None:
+def test_the_folder_is_where_caches_are_and_the_users_alone(
+    compiled: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     folder = cubin_cache.folder()
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o770)
     with pytest.raises(cubin_cache.UnsafeCacheError, match="RDK_CACHE_DIR"):
         nvrtc.compile_kernel("step_keys_kernel", "80")
     assert compiled == []
-
-
-def test_the_folder_is_where_caches_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("RDK_CACHE_DIR", raising=False)
+    monkeypatch.delenv("RDK_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cubin_cache.folder() == tmp_path / ".cache" / "rdk_cuda"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cubin_cache.folder() == tmp_path / "xdg" / "rdk_cuda"
-
-
-def test_without_a_folder_kernels_are_compiled_all_the_same(
-    compiled: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    # Without a folder kernels are compiled all the same.
     (tmp_path / "file").touch()
     monkeypatch.setenv("RDK_CACHE_DIR", str(tmp_path / "file" / "folder"))
     with pytest.warns(UserWarning, match="cannot keep a compiled kernel .* set RDK_CACHE_DIR"):

