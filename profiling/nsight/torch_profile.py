@@ -20,7 +20,7 @@ from . import decoding_run
 __all__ = ["main"]
 
 TRACE, TABLE = "trace.json", "timeline.txt"
-MOST_ROWS = 40
+PRINTED = 40  # rows; the file has all
 
 
 def run(options: argparse.Namespace) -> None:
@@ -32,12 +32,12 @@ def run(options: argparse.Namespace) -> None:
     with profile(activities=activities) as profiler:
         prepared.decode()
     # By the time with all that was called inside, so that the ranges come first.
-    table = profiler.key_averages().table(sort_by="cpu_time_total", row_limit=MOST_ROWS)
-    print(table)
+    averages, order = profiler.key_averages(), "cpu_time_total"
+    print(averages.table(sort_by=order, row_limit=PRINTED))
     if options.output is None:
         return
     options.output.mkdir(parents=True, exist_ok=True)
-    write_text(f"{table}\n", options.output / TABLE)
+    write_text(averages.table(sort_by=order, row_limit=-1), options.output / TABLE)
     write_whole(options.output / TRACE, lambda beside: profiler.export_chrome_trace(str(beside)))
     print(f"written to {options.output}: {TABLE}, {TRACE} (for chrome://tracing)")
 
