@@ -85,12 +85,6 @@ def test_the_decoder_on_the_python_layer_returns_the_tokens_of_the_one_on_operat
     assert tokens == on_the_layer["tokens"]
 
 
-def test_the_decoder_of_the_readme_is_about_fifteen_lines() -> None:
-    code = python_blocks(README)[0].code
-    body = code.split("def generate")[1].split("\n\n")[0]
-    assert body.count("\n") <= 20
-
-
 @pytest.mark.parametrize("name", ["rdk_cuda", *MODULES])
 def test_docstring_examples_of(name: str) -> None:
     try:

@@ -102,11 +102,6 @@ def test_check_names_a_page_that_differs_and_without_it_the_page_is_written(
     assert command.main(["--check"]) == 0
 
 
-def test_a_table_that_nobody_writes_is_refused() -> None:
-    with pytest.raises(KeyError, match="nobody"):
-        pages.filled(f"<!-- table nobody -->\n{END}\n", ROOT / "README.md")
-
-
 def uncited(pages: list[Path]) -> set[Path]:
     """Committed results that none of the pages, nor a cited page of the results, links to."""
     there = {file for file in FOLDER.rglob("*") if file.is_file()}
