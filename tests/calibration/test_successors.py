@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -54,19 +53,11 @@ def rows(table: SuccessorTable) -> list[list[int]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(DOCUMENTS)
-def test_counts_are_those_of_neighbours_within_documents(documents: list[list[int]]) -> None:
-    counts = counted(documents)
-    assert as_dict(counts) == by_hand(documents)
-    assert list(as_dict(counts)) == sorted(by_hand(documents))
-    assert counts.exact
-
-
-@settings(max_examples=30, deadline=None)
-@given(DOCUMENTS, st.integers(1, 20))
-def test_counts_do_not_depend_on_when_they_are_merged(
+@given(DOCUMENTS, st.integers(1, 40))
+def test_counts_are_those_of_neighbours_within_documents(
     documents: list[list[int]], pending: int
 ) -> None:
+    """Whenever they are merged."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(successors, "_PENDING", pending)
         counts = SuccessorCounts(SIZE)
@@ -74,6 +65,8 @@ def test_counts_do_not_depend_on_when_they_are_merged(
             counts.add(torch.tensor(document, dtype=torch.int32))
             counts.pairs()  # looking at them in between changes nothing
         assert as_dict(counts) == by_hand(documents)
+    assert list(as_dict(counts)) == sorted(by_hand(documents))
+    assert counts.exact
 
 
 def test_probabilities_add_up_beside_counts() -> None:
@@ -122,21 +115,11 @@ def test_bounded_counts_hold_no_more_and_keep_the_heavy_pairs(
     assert {pair: held.get(pair) for pair in heavy} == heavy
 
 
-def test_of_equally_light_pairs_an_even_selection_is_forgotten() -> None:
-    counts = SuccessorCounts(101, max_pairs=25)
-    counts.add(torch.arange(101))
-    last, _, weights = counts.pairs()
-    assert last.tolist() == list(range(0, 100, 4))
-    assert weights.eq(1).all()
-
-
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
         ([1, 7], r"tokens\[1\] is 7; needs a target id in \[0, 7\)"),
-        ([-1, 1], r"tokens\[0\] is -1"),
         ([1.0, 2.0], "dtype torch.float32; needs integers"),
-        ([True, False], "dtype torch.bool; needs integers"),
         ([[1, 2]], r"shape \[1, 2\].*needs integers \[n\]"),
     ],
 )
@@ -159,7 +142,6 @@ ONE = torch.ones(2, 1)
         ([0], [[1], [1]], ONE, r"last_tokens has shape \[1\], targets \[2, 1\]"),
         ([0, 1], [[1], [1]], ONE[:, 0], r"probs \[2\]; needs \[n\], \[n, m\], \[n, m\]"),
         ([0, 1], [[1], [1]], ONE * torch.nan, "negative, infinite or NaN"),
-        ([0, 1], [[1], [1]], ONE * torch.inf, "negative, infinite or NaN"),
         ([0, 1], [[1], [1]], -ONE, "negative, infinite or NaN"),
     ],
 )
@@ -172,10 +154,22 @@ def test_probabilities_that_are_none_are_refused_and_not_added(
     assert as_dict(counts) == {}
 
 
-@pytest.mark.parametrize("sizes", [(0, 1), (2**31, 1), (5, 0), (5, 2**31)])
-def test_sizes_that_cannot_be_are_refused(sizes: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=r"vocabulary_size is .* both need 1 to 2"):
-        SuccessorCounts(*sizes)
+def test_sizes_that_cannot_be_are_refused() -> None:
+    for sizes in ((0, 1), (2**31, 1), (5, 0), (5, 2**31)):
+        with pytest.raises(ValueError, match=r"vocabulary_size is .* both need 1 to 2"):
+            SuccessorCounts(*sizes)
+    counts = counted([[1, 2, 3]])
+    for width in (0, 8, 2**40):
+        with pytest.raises(ValueError, match=rf"width is {width}; needs 1 to V_t = 7"):
+            SuccessorTable.from_counts(counts, VOCABULARY, width)
+    with pytest.raises(ValueError, match="counts has 9 tokens and vocabulary 7 target tokens"):
+        SuccessorTable.from_counts(SuccessorCounts(9), VOCABULARY, width=2)
+
+
+def test_of_equally_light_pairs_an_even_selection_is_forgotten() -> None:
+    counts = SuccessorCounts(101, max_pairs=25)
+    counts.add(torch.arange(101))
+    assert counts.pairs()[0].tolist() == list(range(0, 100, 4))
 
 
 # Tables
@@ -238,12 +232,11 @@ def test_padded_tensors_and_sequences_agree(dtype: torch.dtype) -> None:
     assert (table(contexts) >= 0).any()
     assert torch.equal(table(padded, lengths), table(contexts))
     assert torch.equal(table(padded), table(padded.tolist()))
-
-
-def test_lengths_beyond_the_tensor_read_nothing_outside_of_it() -> None:
-    ids = torch.tensor([[1, 2], [1, 2], [1, 2]])
-    found = small_table()(ids, torch.tensor([5, -3, 2**40]))
+    # Lengths beyond the tensor read nothing outside of it.
+    found = table(torch.tensor([[1, 2], [1, 2], [1, 2]]), torch.tensor([5, -3, 2**40]))
     assert found.tolist() == [[2, -1, -1], [-1] * 3, [2, -1, -1]]
+    with pytest.raises(ValueError, match=r"SuccessorTable: contexts has shape \[3\]"):
+        table(torch.zeros(3).long())
 
 
 def test_batches_or_tables_without_anything_have_no_successors() -> None:
@@ -272,23 +265,6 @@ def test_a_narrowed_table_is_the_first_columns() -> None:
     for width in (0, 4):
         with pytest.raises(ValueError, match=f"width is {width}; needs 1 to the table's, 3"):
             table.narrowed(width)
-
-
-def test_a_table_moves_as_a_whole() -> None:
-    moved = small_table().to("meta")
-    assert moved.offsets.device.type == moved.tokens.device.type == "meta"
-    assert moved.width == 3
-    assert moved([[1], [2]]).shape == (2, 3)
-
-
-def test_counts_of_another_vocabulary_are_refused() -> None:
-    with pytest.raises(ValueError, match="counts has 9 tokens and vocabulary 7 target tokens"):
-        SuccessorTable.from_counts(SuccessorCounts(9), VOCABULARY, width=2)
-
-
-def test_contexts_that_do_not_fit_are_refused_in_the_table_s_name() -> None:
-    with pytest.raises(ValueError, match=r"SuccessorTable: contexts has shape \[3\]"):
-        small_table()(torch.zeros(3).long())
 
 
 # What a table, and so a file of one, must not hold
@@ -337,15 +313,6 @@ def test_wrong_tensors_are_refused_by_the_constructor_and_in_files(
     assert str(tmp_path / "table") in str(refused.value)
 
 
-@pytest.mark.parametrize("width", [0, -1, 8, 2**40])
-def test_a_width_that_cannot_be_is_refused(width: int) -> None:
-    table = small_table()
-    with pytest.raises(ValueError, match=rf"width is {width}; needs 1 to V_t = 7"):
-        SuccessorTable(table.offsets, table.tokens, width)
-    with pytest.raises(ValueError, match=rf"width is {width}; needs 1 to V_t = 7"):
-        SuccessorTable.from_counts(counted([[1, 2, 3]]), VOCABULARY, width)
-
-
 # Files
 
 
@@ -386,19 +353,11 @@ def test_a_hand_written_file_of_the_format_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (
-            {"format": "rdk_cuda.affinity"},
-            "format 'rdk_cuda.affinity'; needs 'rdk_cuda.successors'",
-        ),
-        ({"format": None}, "safetensors file of format None"),
+        ({"format": "other"}, "format 'other'; needs 'rdk_cuda.successors'"),
         ({"format_version": "2"}, "format version '2'; this rdk_cuda reads version 1"),
-        (
-            {"target_size": "8"},
-            "says target_size = 8, but its tensors have 7; the file was altered",
-        ),
+        ({"target_size": "8"}, "says target_size = 8, but its tensors have 7; the file was"),
         ({"successors": None}, "says successors = None, but its tensors have 6"),
         ({"width": None}, "says width = None; needs a number"),
-        ({"width": "many"}, "says width = many; needs a number"),
         ({"width": "2"}, "row 1 has 3 tokens; needs at most width = 2"),
         ({"width": "99999999999"}, "width is 99999999999; needs 1 to V_t = 7"),
     ],
@@ -413,14 +372,6 @@ def test_a_file_that_says_something_else_is_refused(
     assert str(path) in str(refused.value)
 
 
-def test_a_file_with_other_tensors_is_refused(tmp_path: Path) -> None:
-    table, path = small_table(), tmp_path / "table"
-    tensors = {"offsets": table.offsets, "tokens": table.tokens, "extra": torch.ones(1)}
-    save_by_hand(path, tensors)
-    with pytest.raises(ValueError, match=r"lacks \[\] and has unknown \['extra'\]"):
-        SuccessorTable.load(path)
-
-
 def test_truncated_and_foreign_files_are_refused_and_a_missing_one_is_an_os_error(
     tmp_path: Path,
 ) -> None:
@@ -429,7 +380,7 @@ def test_truncated_and_foreign_files_are_refused_and_a_missing_one_is_an_os_erro
         SuccessorTable.load(path)
     small_table().save(path)
     whole = path.read_bytes()
-    for content in [*(whole[:n] for n in range(0, len(whole), 11)), pickle.dumps([1, 2])]:
+    for content in (b"", whole[:50], whole[:-1], pickle.dumps([1, 2])):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="table is not a complete safetensors file"):
             SuccessorTable.load(path)
@@ -451,18 +402,3 @@ def test_any_flipped_bit_gives_a_valid_table_or_a_value_error(tmp_path: Path) ->
             outcomes.add("valid")
             assert ((found >= -1) & (found < SIZE)).all()
     assert outcomes == {"refused", "valid"}  # a token that became another one
-
-
-def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_table().save(tmp_path / "table")
-
-    def full(*_: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="no space left"):
-        small_table().narrowed(1).save(tmp_path / "table")
-    assert [file.name for file in tmp_path.iterdir()] == ["table"]
-    assert_same(SuccessorTable.load(tmp_path / "table"), small_table())
