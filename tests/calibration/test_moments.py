@@ -48,8 +48,7 @@ def test_the_rows_of_kept_tokens_are_those_of_the_dense_product(
     torch.testing.assert_close(omega.to_dense().double(), expected, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("entries", [1, 3, 100])
-@pytest.mark.parametrize("centered", [False, True], ids=["second moment", "covariance"])
+@pytest.mark.parametrize(("entries", "centered"), [(1, False), (3, True), (100, True)])
 def test_of_each_row_the_largest_positive_entries_stay(entries, centered):
     samples, vocabulary = recorded.samples(), recorded.vocabulary()
     omega = second_moment(samples, vocabulary, 1.0, entries=entries, centered=centered).to_dense()
@@ -61,14 +60,6 @@ def test_of_each_row_the_largest_positive_entries_stay(entries, centered):
     assert not omega[vocabulary.pruned].any()
 
 
-def test_a_kept_token_that_no_sample_has_has_an_empty_row():
-    samples = recorded.samples(count=2, width=2)
-    everything = Vocabulary.identity(V_T)
-    omega = second_moment(samples, everything, 1.0).to_dense()
-    seen = samples.targets.long().unique()
-    assert omega.any(1).nonzero().flatten().tolist() == seen.tolist()
-
-
 def test_a_renamed_target_vocabulary_renames_the_moment():
     samples, vocabulary = recorded.samples(), recorded.vocabulary()
     names = torch.randperm(V_T, generator=torch.Generator().manual_seed(5))
@@ -77,11 +68,6 @@ def test_a_renamed_target_vocabulary_renames_the_moment():
     plain = second_moment(samples, vocabulary, 1.0, entries=3, centered=True).to_dense()
     permuted = second_moment(renamed, other, 1.0, entries=3, centered=True).to_dense()
     torch.testing.assert_close(permuted[names][:, names], plain)
-
-
-def test_no_entries_are_refused():
-    with pytest.raises(ValueError, match="entries is 0; needs at least 1"):
-        second_moment(recorded.samples(), recorded.vocabulary(), 1.0, entries=0)
 
 
 class TestTuning:
@@ -103,10 +89,6 @@ class TestTuning:
         assert best.label == rates.index(max(rates))
         assert best.acceptance == max(rates)
         assert made == [0, 1, 2, 3] * 2
-
-    def test_no_candidates_are_refused(self):
-        with pytest.raises(ValueError, match="got no candidates"):
-            tune([], recorded.samples(), recorded.full_head(), 1.0)
 
     @pytest.mark.parametrize("temperature", recorded.TEMPERATURES)
     @pytest.mark.parametrize("kind", ["sparse", "dense", "first order"])
@@ -155,9 +137,12 @@ class TestTuning:
         tuned = tuned_covariance(same, (weight, bias), everything, omega, 1.0)
         assert tuned.acceptance == pytest.approx(1.0, abs=1e-5)
 
-    def test_similarities_that_are_all_zero_are_refused(self):
+    def test_what_cannot_be_tuned_is_refused(self):
+        samples, head, vocabulary = recorded.samples(), recorded.full_head(), recorded.vocabulary()
         nothing = torch.zeros(V_T, V_T).to_sparse()
         with pytest.raises(ValueError, match="all similarities of kept tokens are 0"):
-            tuned_covariance(
-                recorded.samples(), recorded.full_head(), recorded.vocabulary(), nothing, 1.0
-            )
+            tuned_covariance(samples, head, vocabulary, nothing, 1.0)
+        with pytest.raises(ValueError, match="got no candidates"):
+            tune([], samples, head, 1.0)
+        with pytest.raises(ValueError, match="entries is 0; needs at least 1"):
+            second_moment(samples, vocabulary, 1.0, entries=0)

@@ -47,9 +47,12 @@ def _rate(samples: Samples, drafter: PrunedDrafter, temperature: float = 1.0) ->
     return float(sampled_acceptance(samples, drafter, HEAD, temperature).double().mean())
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
-def test_acceptance_as_a_function_of_the_offsets_is_that_of_the_operators(temperature, dynamic):
+@pytest.mark.parametrize(("temperature", "dynamic"), [(1.0, False), (0.7, True)])
+def test_acceptance_as_a_function_of_the_offsets_is_that_of_the_operators(
+    temperature, dynamic, monkeypatch
+):
+    # In blocks of a few samples.
+    monkeypatch.setattr("rdk_cuda.calibration.virtual_masses._BLOCK_ENTRIES", 7 * tiny.V_T)
     samples = tiny.samples()
     drafter = _drafter(samples, temperature, dynamic=dynamic)
     known = virtual_masses(samples, drafter, HEAD, temperature)
@@ -71,16 +74,6 @@ def test_its_gradient_is_right():
     known = virtual_masses(samples, _drafter(samples, dynamic=True), HEAD, 1.0)
     masses = known.masses(0.1).double().requires_grad_()
     torch.autograd.gradcheck(known.acceptance, masses, eps=1e-7, atol=1e-4)
-
-
-def test_blocks_of_samples_change_nothing(monkeypatch):
-    samples = tiny.samples()
-    drafter = _drafter(samples, dynamic=True)
-    whole = virtual_masses(samples, drafter, HEAD, 1.0)
-    monkeypatch.setattr("rdk_cuda.calibration.virtual_masses._BLOCK_ENTRIES", 7 * tiny.V_T)
-    parts = virtual_masses(samples, drafter, HEAD, 1.0)
-    rates = [known.acceptance(known.masses(0.4)) for known in (whole, parts)]
-    torch.testing.assert_close(*rates, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -143,8 +136,7 @@ def test_unrecorded_tokens_count_as_one():
     assert float((rates - recorded).mean()) > 0.01
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
+@pytest.mark.parametrize(("temperature", "dynamic"), [(1.0, False), (0.7, True)])
 def test_offsets_are_as_good_as_a_grid_search_with_the_operators(temperature, dynamic):
     kept = tiny.vocabulary()
     clusters = tiny.clusters(kept).clamp(max=1)
@@ -169,7 +161,7 @@ def test_offsets_are_as_good_as_a_grid_search_with_the_operators(temperature, dy
     assert ours > rates[OFF, OFF] + 0.01
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_calibrated_offsets_are_never_worse_than_one_for_all_nor_than_off(seed):
     samples = tiny.samples(40, noise=2.0, seed=seed)
     drafter = _drafter(samples, dynamic=True)
@@ -231,12 +223,8 @@ def test_an_offset_for_each_is_taken_only_if_it_helps_on_other_documents():
     drafter = _drafter(samples)
     assert len(calibrate_offsets(joined, drafter, HEAD, 1.0, held_out=0).unique()) > 1
     assert len(calibrate_offsets(joined, drafter, HEAD, 1.0).unique()) == 1
-
-
-def test_one_document_cannot_be_held_out_so_all_virtual_tokens_have_one_offset():
-    samples = tiny.samples(documents=1)
-    offsets = calibrate_offsets(samples, _drafter(samples), HEAD, 1.0)
-    assert len(offsets.unique()) == 1
+    # Nothing can be held out of one document.
+    assert len(calibrate_offsets(parts[0], drafter, HEAD, 1.0).unique()) == 1
 
 
 def test_the_best_offset_beside_dynamic_tokens_is_another():
@@ -286,17 +274,6 @@ def test_offsets_are_added_and_masked_rows_stay_masked():
         with_offsets(drafter, [0.0])
 
 
-def test_held_out_documents_are_whole_and_evenly_spaced():
-    documents = torch.arange(12).repeat_interleave(2)
-    held = held_out_rows(documents, 1 / 3)
-    assert documents[held].unique().tolist() == [2, 5, 8, 11]
-    assert int(held.sum()) == 8
-    assert not bool(held_out_rows(torch.zeros(5), 0.5).any())
-    assert int(held_out_rows(torch.tensor([0, 1]), 0.01).sum()) == 1
-    with pytest.raises(ValueError, match="share is 1"):
-        held_out_rows(documents, 1)
-
-
 def test_cluster_masses_and_virtual_logits_are_what_they_say():
     kept, samples = tiny.vocabulary(), tiny.samples(20)
     drafter = _drafter(samples)
@@ -310,8 +287,7 @@ def test_cluster_masses_and_virtual_logits_are_what_they_say():
 
 
 class TestRefinement:
-    @pytest.mark.parametrize("dynamic", [False, True])
-    @pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
+    @pytest.mark.parametrize(("temperature", "dynamic"), [(1.0, False), (0.7, True)])
     def test_it_finds_what_the_jensen_rows_give_away(self, temperature, dynamic):
         samples, others = tiny.samples(600, documents=30), tiny.samples(600, seed=99)
         drafter = _drafter(samples, temperature, dynamic=dynamic)
@@ -320,7 +296,7 @@ class TestRefinement:
         assert torch.equal(refined.weight[: tiny.V_HOT], drafter.weight[: tiny.V_HOT])
         assert refined.dynamic_tokens is drafter.dynamic_tokens
 
-    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("seed", range(3))
     def test_it_is_never_worse_on_the_documents_that_were_held_out(self, seed):
         samples = tiny.samples(24, noise=3.0, documents=4, seed=seed)
         drafter = _drafter(samples)
