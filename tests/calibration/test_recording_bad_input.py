@@ -41,7 +41,6 @@ def _reading_with(name: str, value: float):
     [
         ("target_logits", torch.nan, "target_logits has NaN"),
         ("target_logits", torch.inf, "target_logits has inf"),
-        ("hidden", torch.nan, "hidden has NaN or inf"),
         ("hidden", -torch.inf, "hidden has NaN or inf"),
     ],
 )
@@ -57,11 +56,6 @@ def test_a_row_of_logits_without_a_finite_one_is_refused() -> None:
 
     with pytest.raises(ValueError, match="position 0: target_logits are all -inf"):
         recorded(model=nothing)
-
-
-def test_a_temperature_at_which_logits_overflow_is_refused() -> None:
-    with pytest.raises(ValueError, match="target_logits / 1e-38 overflow float32; needs a higher"):
-        recorded(temperatures=(1e-38,))
 
 
 @pytest.mark.parametrize(
@@ -92,10 +86,9 @@ def test_outputs_of_other_shapes_are_refused(returned, sentence: str) -> None:
         ({"temperatures": ()}, r"temperatures are \[\]"),
         ({"temperatures": (1.0, 0.0)}, r"temperatures are \[1.0, 0.0\]; needs"),
         ({"temperatures": (float("nan"),)}, "temperatures are"),
-        ({"temperatures": (float("inf"),)}, "temperatures are"),
+        ({"temperatures": (1e-38,)}, "target_logits / 1e-38 overflow float32; needs a higher"),
         ({"temperatures": (1, 1.0)}, "distinct"),
         ({"likeliest": 0}, "likeliest is 0; needs 1 to V_t = 40"),
-        ({"likeliest": 41}, "likeliest is 41"),
         ({"samples": -1}, "samples is -1"),
         ({"context": 0}, "context is 0"),
         ({"batch_size": 0}, "batch_size is 0"),
@@ -107,8 +100,3 @@ def test_outputs_of_other_shapes_are_refused(returned, sentence: str) -> None:
 def test_bad_arguments_are_refused_by_name(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=f"record: .*{sentence}"):
         recorded(**changes)
-
-
-def test_a_temperature_that_was_not_recorded_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"temperature is 0.7; recorded were 1.0, 0.6"):
-        recorded().mean_probs_at(0.7)

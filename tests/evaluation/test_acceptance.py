@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.calibration.drafter import PrunedDrafter, sampled_acceptance
 from rdk_cuda.calibration.material import Options
 from rdk_cuda.calibration.methods import (
@@ -23,7 +22,6 @@ from rdk_cuda.calibration.methods import (
 from rdk_cuda.calibration.recording.windows import Window
 from rdk_cuda.evaluation.acceptance import (
     Bootstrap,
-    acceptance,
     measure_acceptance,
     recovered_share,
 )
@@ -115,13 +113,6 @@ def test_samples_of_everything_say_the_same(temperature: float) -> None:
     for drafter, rates in zip(drafters, measured[temperature], strict=True):
         sampled = sampled_acceptance(samples, drafter, PAIR.full_head, temperature)
         torch.testing.assert_close(sampled.view(4, 15), rates, rtol=0, atol=1e-6)
-
-
-def test_acceptance_of_equal_distributions_is_one() -> None:
-    probs = torch.rand(3, 7).softmax(-1)
-    torch.testing.assert_close(acceptance(probs, probs), torch.ones(3))
-    affinity = Affinity.intersection(Vocabulary([0], target_size=2))
-    assert affinity.draft_size == 1
 
 
 def test_a_share_is_paired_so_it_is_exact_where_documents_differ_but_ratios_do_not() -> None:

@@ -46,8 +46,10 @@ SEVERAL = [
     "rows", [ONE_PRUNING, NO_SHARES, NO_INTERVALS, SEVERAL], ids=["one", "none", "bare", "several"]
 )
 def test_pictures_are_written(rows: list[Row], tmp_path: Path) -> None:
-    write_figure(plots.acceptance_figure(rows, "Title"), tmp_path / "plot.png")
+    figure = plots.acceptance_figure(rows, "Title")
+    write_figure(figure, tmp_path / "plot.png")
     assert is_png(tmp_path / "plot.png")
+    assert ("interval" in title(figure)) == (rows is not NO_INTERVALS)
     assert [path.name for path in tmp_path.iterdir()] == ["plot.png"]
 
 
@@ -98,20 +100,3 @@ def test_one_pruning_shows_its_intervals_as_bars_and_several_as_bands() -> None:
     figure = plots.acceptance_figure(several, "Title")
     assert bars(figure) == 0
     assert len(figure.axes[0].collections) == 2
-
-
-def test_a_picture_without_intervals_does_not_speak_of_them() -> None:
-    rows = [
-        {
-            **each,
-            **{
-                f"{figure}_{end}": None
-                for figure in ("acceptance", "recovered")
-                for end in ("low", "high")
-            },
-        }
-        for each in [*ONE_PRUNING, row(names.RECOMMENDED, 0.25, 0.9)]
-    ]
-    figure = plots.acceptance_figure(rows, "Title")
-    assert "interval" not in title(figure)
-    assert [len(axes.patches) for axes in figure.axes] == [0] * len(figure.axes)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from pathlib import Path
 
 import pytest
 
-from rdk_cuda import files
 from rdk_cuda.calibration import methods as names
 from rdk_cuda.evaluation.acceptance import Interval
 from rdk_cuda.evaluation.rows import (
@@ -69,20 +67,6 @@ def test_a_name_that_is_no_field_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="speedup"):
         write_evaluation([{"speedup": 1.0}], {}, tmp_path / "evaluation.json")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_file_that_cannot_be_written_whole_is_not_written(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    files.write_json({"kept": True}, path)
-
-    def interrupted(beside: Path) -> None:
-        beside.write_text("half")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        files.write_whole(path, interrupted)
-    assert json.loads(path.read_text()) == {"kept": True}
-    assert [path] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from rdk_cuda.evaluation.speed import (
     measure_model_times,
     measure_times,
     speed_up,
-    speed_up_curve,
 )
 
 DRAFTS = 4
@@ -93,10 +92,7 @@ def test_accepted_length_is_between_its_bounds_and_grows_with_every_rate(draft_l
     assert bool((expected_accepted_length(rates.sqrt(), draft_length) >= lengths).all())
     ones = torch.ones(draft_length)
     assert expected_accepted_length(ones, draft_length).tolist() == [draft_length]
-
-
-def test_greedy_rates_count_the_run_of_agreements() -> None:
-    agreement = torch.tensor([1.0, 1, 0, 1, 1, 1])
+    agreement = torch.tensor([1.0, 1, 0, 1, 1, 1])  # greedy: the run of agreements
     assert expected_accepted_length(agreement, 3).tolist() == [2, 1, 0, 3]
 
 
@@ -120,15 +116,8 @@ def test_a_head_reads_static_rows_once_a_batch_and_dynamic_rows_for_each() -> No
     assert cost.bytes_read() == weight.nbytes + gathered.nbytes
     assert 8 * cost.bytes_read(batch=8) == weight.nbytes + 8 * gathered.nbytes
     assert cost.flops == 2 * (weight.numel() + gathered.numel())
-
-
-def test_a_low_rank_head_of_full_rank_saves_nothing() -> None:
-    full = HeadCost(rows=1000, hidden_size=64)
     low = HeadCost(rows=250, hidden_size=64, factored_rows=750, rank=16)
     assert low.static_weights == 250 * 64 + 750 * 16 + 16 * 64
-    assert low.flops < full.flops
-    whole = HeadCost(rows=250, hidden_size=64, factored_rows=750, rank=64)
-    assert whole.flops == full.flops + 2 * 64 * 64
 
 
 def test_speed_up_is_theorem_3_8_of_leviathan_et_al() -> None:
@@ -137,13 +126,6 @@ def test_speed_up_is_theorem_3_8_of_leviathan_et_al() -> None:
     theorem = (1 - alpha ** (DRAFTS + 1)) / ((1 - alpha) * (DRAFTS * ratio + 1))
     got = speed_up(accepted, DRAFTS, target_time=2.0, draft_time=2 * ratio, alone_time=2.0)
     assert got == pytest.approx(theorem)
-    assert float(speed_up_curve(accepted, DRAFTS, torch.tensor([ratio]))) == pytest.approx(theorem)
-
-
-def test_speed_up_has_its_limits() -> None:
-    curve = speed_up_curve(3.0, DRAFTS, torch.tensor([0.0, 0.1, 1.0]), relative_cost=0.5)
-    assert float(curve[0]) == 4
-    assert bool((curve.diff() < 0).all())
     # Nothing accepted by a drafter that costs nothing: as fast as the target alone.
     assert speed_up(0.0, DRAFTS, target_time=1.0, draft_time=0.0, alone_time=1.0) == 1
 
@@ -179,21 +161,11 @@ def test_times_are_medians_of_warm_calls(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert calls == [1, 3] * 6
     assert times == Times(2, 9.0, 11.0, drafter_body=2.0, head_weight=0.5)
-
-
-def test_times_of_no_rounds_are_refused() -> None:
-    def nothing() -> None:
-        pass
-
+    parts = {"target": takes, "drafter_body": lambda: takes(1.0), "head": lambda: takes(1.0)}
     with pytest.raises(ValueError, match="rounds 0"):
-        measure_times(
-            1,
-            target=lambda tokens: None,
-            drafter_body=nothing,
-            head=nothing,
-            head_weights=1,
-            rounds=0,
-        )
+        measure_times(1, **parts, head_weights=1, rounds=0)
+    # It goes on for the time given: four parts of a round take five seconds.
+    assert len(measure_times(1, **parts, head_weights=1, rounds=2, seconds=99.0).rounds) == 20
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -264,11 +236,3 @@ def test_a_speed_up_is_the_median_over_rounds_and_has_a_spread(
     value, low, high = uneven.speed_up_spread(3.0, head)
     assert value == pytest.approx(expected) == pytest.approx(uneven.speed_up(3.0, head))
     assert low < 0.8 * value < 1.2 * value < high
-
-
-def test_measuring_goes_on_for_the_time_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(10**6))
-    monkeypatch.setattr(worth.time, "perf_counter", lambda: next(clock))
-    parts = {"target": int, "drafter_body": lambda: None, "head": lambda: None}
-    times = measure_times(1, **parts, head_weights=1, rounds=2, seconds=100.0)
-    assert len(times.rounds) > 5

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rdk_cuda.evaluation import timing
-from rdk_cuda.evaluation.timing import Watch, contradiction, others_at_work
+from rdk_cuda.evaluation.timing import Watch, contradiction
 
 # Ourselves and as many others as are asked for, on one processor, for half a second.
 CROWDED = """
@@ -81,16 +81,8 @@ def test_where_waiting_is_not_counted_the_load_average_decides(
     )
 
 
-@pytest.mark.parametrize("pass_time", [0.91, 1.0, 3.0])
-def test_a_pass_may_take_as_long_as_it_likes(pass_time: float) -> None:
-    assert contradiction(pass_time) is None
-
-
-@pytest.mark.parametrize("pass_time", [0.1, 0.85, 0.0, float("nan")])
-def test_a_pass_over_many_tokens_is_not_cheaper_than_over_one(pass_time: float) -> None:
-    assert f"took {pass_time:.2f} times as long" in str(contradiction(pass_time))
-
-
-def test_our_own_threads_are_no_others() -> None:
-    assert others_at_work(3.0, threads=2) is None
-    assert "(load 3.1)" in str(others_at_work(3.1, threads=2))
+def test_a_pass_over_many_tokens_is_not_cheaper_than_over_one() -> None:
+    for pass_time in (0.91, 1.0, 3.0):
+        assert contradiction(pass_time) is None
+    for pass_time in (0.85, 0.0, float("nan")):
+        assert f"took {pass_time:.2f} times as long" in str(contradiction(pass_time))
