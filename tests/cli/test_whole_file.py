@@ -107,16 +107,12 @@ def test_a_link_stays_and_its_file_is_replaced(name: str, tmp_path: Path) -> Non
 
 @every_writer
 @pytest.mark.usefixtures("ordinary_umask")
-def test_a_new_file_has_the_mode_of_any_other(name: str, tmp_path: Path) -> None:
+def test_a_new_file_has_the_mode_of_any_other_and_an_old_one_keeps_its(
+    name: str, tmp_path: Path
+) -> None:
     WRITERS[name](tmp_path / "file")
     assert mode(tmp_path / "file") == 0o644
-
-
-@every_writer
-@pytest.mark.usefixtures("ordinary_umask")
-def test_a_file_keeps_its_mode(name: str, tmp_path: Path) -> None:
     for kept in (0o600, 0o664):
-        (tmp_path / "file").touch()
         (tmp_path / "file").chmod(kept)
         WRITERS[name](tmp_path / "file")
         assert mode(tmp_path / "file") == kept
@@ -155,22 +151,23 @@ def test_the_content_is_on_the_disk_before_the_name(
     assert done == ["content", "rename", "folder"]
 
 
-def test_two_writers_of_one_recording_do_not_share_a_temporary_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_writer_leaves_the_old_file_and_two_do_not_share_a_name(
+    tmp_path: Path,
 ) -> None:
-    path, recording = tmp_path / "recording", recorded()
-    replace, names = os.replace, []
+    path, names = tmp_path / "file", []
 
-    def meanwhile(old: Path, new: Path) -> None:
-        names.append(old)
+    def write(unfinished: Path) -> None:
+        names.append(unfinished)
         if len(names) == 1:
-            recording.save(path)  # another process, just before this one renames
-        replace(old, new)
+            write_whole(path, write)  # another process, meanwhile
+            raise KeyboardInterrupt
+        unfinished.write_text("whole")
 
-    monkeypatch.setattr(os, "replace", meanwhile)
-    recording.save(path)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, write)
     assert len(set(names)) == 2
-    assert os.listdir(tmp_path) == ["recording"]
+    assert path.read_text() == "whole"
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_what_killed_writers_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
