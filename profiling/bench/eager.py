@@ -89,11 +89,7 @@ def draft(
 
 
 def verify(
-    target_logits: Tensor,
-    q: Tensor,
-    draft_token_ids: Tensor,
-    temperature: Tensor,
-    coins: Tensor | None = None,
+    target_logits: Tensor, q: Tensor, draft_token_ids: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Speculative sampling (arXiv:2211.17192, algorithm 1) of a padded batch.
 
@@ -102,7 +98,6 @@ def verify(
         q: `[B, K, V_t]`, what the drafts were drawn from.
         draft_token_ids: `[B, K]`.
         temperature: `[B]`, the target's.
-        coins: `[B, K]` in [0, 1); drawn here if absent.
 
     Returns:
         Tokens `[B, K + 1]`: the accepted ones, then one drawn token, then -1; and the number of
@@ -111,8 +106,7 @@ def verify(
     batch, length, vocabulary = q.shape
     p = torch.softmax(target_logits.float() / temperature[:, None, None], dim=2)
     drafted = draft_token_ids.unsqueeze(2)
-    if coins is None:
-        coins = torch.rand(batch, length, device=q.device)
+    coins = torch.rand(batch, length, device=q.device)
     accepted = coins * q.gather(2, drafted).squeeze(2) < p[:, :length].gather(2, drafted).squeeze(2)
     num_accepted = accepted.long().cumprod(1).sum(1)
 

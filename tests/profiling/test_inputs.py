@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from profiling.bench import eager
 from profiling.bench.cases import (
@@ -21,7 +20,6 @@ from profiling.bench.cases import (
 from profiling.bench.workloads import build
 from rdk_cuda import _ops as operators
 from tests import generators
-from tests.statistics.chi_square import assert_caught, assert_fits, histogram
 
 CPU = torch.device("cpu")
 VERIFY = Case("verify", "float32", 2000, 500, batch=4, draft_length=4, acceptance="high")
@@ -81,56 +79,3 @@ def test_eager_gather_logits_is_that_of_the_operator() -> None:
         f(hidden, weight, tokens) for f in (operators.gather_logits, eager.gather_logits)
     )
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
-
-
-def test_eager_accepts_a_draft_exactly_where_its_coin_says() -> None:
-    generator = torch.Generator().manual_seed(5)
-    batch, length, size = 200, 4, 30
-    target = torch.randn(batch, length + 1, size, generator=generator)
-    q = torch.softmax(torch.randn(batch, length, size, generator=generator), 2)
-    drafts = torch.multinomial(q.flatten(0, 1), 1, generator=generator).view(batch, length)
-    coins = torch.rand(batch, length, generator=generator)
-    temperature = torch.linspace(0.5, 2, batch)
-    tokens, num_accepted = eager.verify(target, q, drafts, temperature, coins)
-    p = torch.softmax(target / temperature[:, None, None], 2)
-    for b in range(batch):
-        expected = 0
-        while expected < length:
-            x = drafts[b, expected]
-            if not coins[b, expected] * q[b, expected, x] < p[b, expected, x]:
-                break
-            expected += 1
-        assert int(num_accepted[b]) == expected
-        assert tokens[b, :expected].tolist() == drafts[b, :expected].tolist()
-        assert int(tokens[b, expected]) >= 0
-        assert (tokens[b, expected + 1 :] == -1).all()
-        if expected < length:
-            drawn = tokens[b, expected]
-            assert p[b, expected, drawn] > q[b, expected, drawn], "not from the residual"
-    assert set(num_accepted.tolist()) == {0, 1, 2, 3, 4}
-
-
-def sampled(wrong: bool) -> tuple[Tensor, Tensor]:
-    """First tokens of many steps with one draft each, and the target's distribution.
-
-    Wrong: q is that of another temperature than was drafted at.
-    """
-    affinity, samples = generators.affinity("virtual", 40), 40_000
-    entries = eager.Entries.of(affinity)
-    logits = generators.logits(1, affinity.draft_size, seed=6).expand(samples, -1)
-    target = generators.logits(2, 40, seed=7).expand(samples, -1, -1)
-    ones = torch.ones(samples)
-    with torch.random.fork_rng():
-        torch.manual_seed(8)
-        if wrong:
-            drafts, _ = eager.draft(logits, ones, entries)
-            q = eager.redistribute(logits, 2 * ones, entries)
-            tokens, _ = eager.verify(target, q[:, None], drafts[:, None], ones)
-        else:
-            tokens, _ = eager.draft_and_verify(target, logits[None], ones, entries)
-    return histogram(tokens[:, 0], 40), torch.softmax(target[0, 0], 0)
-
-
-def test_eager_output_has_the_targets_distribution_and_that_of_a_wrong_one_has_not() -> None:
-    assert_fits(*sampled(wrong=False))
-    assert_caught(*sampled(wrong=True))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from profiling.machine import ROOT
 from profiling.nsight import decoding_run, one_launch, torch_profile
 from profiling.nsight.decoding_run import DecodingRun
 from rdk_cuda.functional import ranges
+from tests.decoding.test_ranges import Recorder
 
 OPTIONS = Namespace(device="cpu", batch=2, threads=None, tokens=6, draft_length=2, keep=0.25)
 
@@ -30,21 +31,11 @@ def run() -> DecodingRun:
 def test_the_decoder_marks_everything_that_the_legend_has(
     run: DecodingRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[str, int]] = []
-
-    def attributes(message: str, payload: int) -> None:
-        told.append((message, payload))
-
-    domain = SimpleNamespace(
-        get_event_attributes=attributes,
-        push_range=lambda _: None,
-        pop_range=lambda: None,
-        mark=lambda _: None,
-    )
-    monkeypatch.setattr(ranges, "_DOMAIN", domain)
+    recorder = Recorder()
+    monkeypatch.setattr(ranges, "_DOMAIN", recorder)
     monkeypatch.setattr(ranges, "_ATTRIBUTES", {})
-    monkeypatch.setattr(ranges, "_MOST_ATTRIBUTES", 0)
     statistics = run.decode().statistics
+    told = [about for kind, about in recorder.told if kind != "pop"]
     assert {name for name, _ in told} == set(ranges.LEGEND) - {"redistribute"}
     payloads = {name: [value for said, value in told if said == name] for name in ranges.LEGEND}
     assert sum(payloads["step"]) == statistics.target_passes
