@@ -62,7 +62,7 @@ def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
     Args:
         path: the directory with `config.json` and the weights, whole or in shards.
         target: the model that it drafts for, from `AutoModelForCausalLM`. Its embeddings are used
-            where the checkpoint has none.
+            where the checkpoint has none, and so are its rows of the head.
 
     Raises:
         CheckpointError: no such drafter, a feature that is not supported, or sizes that do not fit
@@ -75,7 +75,7 @@ def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
     tensors = _read_tensors(folder)
     vocabulary = _vocabulary(folder, tensors, config)
     network = Eagle3Network(config)
-    _fill(network, folder, tensors, target)
+    _fill(network, folder, tensors, vocabulary, target)
     embedding = target.get_input_embeddings().weight
     return Eagle3Checkpoint(network.to(embedding.device, embedding.dtype).eval(), vocabulary)
 
@@ -212,10 +212,19 @@ def _vocabulary(folder: Path, tensors: Mapping[str, Tensor], config: Eagle3Confi
     return vocabulary
 
 
-def _fill(network: Eagle3Network, folder: Path, tensors: Mapping[str, Tensor], target: Any) -> None:
-    weights = {k: v for k, v in tensors.items() if not k.endswith(_NOT_WEIGHTS)}
-    if "embed_tokens.weight" not in weights:
-        weights["embed_tokens.weight"] = target.get_input_embeddings().weight.detach()
+def _fill(
+    network: Eagle3Network,
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    vocabulary: Vocabulary,
+    target: Any,
+) -> None:
+    head = target.get_output_embeddings().weight.detach()
+    weights = {
+        "embed_tokens.weight": target.get_input_embeddings().weight.detach(),
+        "lm_head.weight": head[vocabulary.draft_ids],
+        **{name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)},
+    }
     wanted = network.state_dict()
     for name, tensor in weights.items():
         if name not in wanted:

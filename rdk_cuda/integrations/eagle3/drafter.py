@@ -32,6 +32,8 @@ class Eagle3Drafter:
     Args:
         network: from `read_checkpoint`.
         target_layers: how many the target has, to know which ones the network reads.
+        head: `[V_d, d]`, a head in place of the network's own, for example with virtual tokens.
+        head_bias: `[V_d]`, its bias if it has one.
 
     Attributes:
         vocabulary_size: V_d.
@@ -61,11 +63,28 @@ class Eagle3Drafter:
 
     context = math.inf
 
-    def __init__(self, network: Eagle3Network, target_layers: int) -> None:
-        layer, weight = network.config.layer, network.lm_head.weight
-        self.network, self.vocabulary_size = network, network.config.draft_size
+    def __init__(
+        self,
+        network: Eagle3Network,
+        target_layers: int,
+        *,
+        head: Tensor | None = None,
+        head_bias: Tensor | None = None,
+    ) -> None:
+        layer, own = network.config.layer, network.lm_head.weight.detach()
+        head = own if head is None else head.to(own)
+        if head.dim() != 2 or head.shape[1] != own.shape[1]:
+            raise ValueError(
+                f"Eagle3Drafter: head has shape {list(head.shape)}; needs [V_d, {own.shape[1]}]"
+            )
+        if head_bias is not None and head_bias.shape != head.shape[:1]:
+            raise ValueError(
+                f"Eagle3Drafter: head_bias has shape {list(head_bias.shape)}; needs [{len(head)}]"
+            )
+        self._head = head, None if head_bias is None else head_bias.to(own)
+        self.network, self.vocabulary_size = network, len(head)
         self.state_layers = network.config.layers_read(target_layers)
-        self.device, self.dtype = weight.device, weight.dtype
+        self.device, self.dtype = own.device, own.dtype
         full = Layers([False] * layer.num_hidden_layers, None)
         self._cache = SlotCache(layer, full, self.dtype, self.device)
         self.reset(0)
@@ -135,8 +154,10 @@ class Eagle3Drafter:
         for start, end in pairwise(edges):
             hidden = self._forward(ids[:, start:end], real[:, start:end])
         self._hand_on(hidden, real[:, start:], ends)
-        last = hidden[:, hidden.shape[1] - kept :]
-        return Output(self.network.logits(last), self.network.norm(last))
+        last = self.network.norm(hidden[:, hidden.shape[1] - kept :])
+        # As rows: a slice with gaps is multiplied a hundred times slower in bfloat16 on a CPU.
+        logits = torch.nn.functional.linear(last.reshape(-1, last.shape[2]), *self._head)
+        return Output(logits.unflatten(0, last.shape[:2]), last)
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""

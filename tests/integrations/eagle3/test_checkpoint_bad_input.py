@@ -76,7 +76,7 @@ LAYER = "transformer_layer_config"
             tensor("fc.weight", lambda t: t.long()),
             "and dtype torch.int64",
         ),
-        (tensor("lm_head.weight", lambda t: None), "has no lm_head.weight"),
+        (tensor("norm.weight", lambda t: None), "has no norm.weight"),
         (tensor("layers.1.mlp.weight", lambda t: t), "layers.1.mlp.weight has no place"),
         (
             tensor("midlayer.hidden_norm.weight", lambda t: t),

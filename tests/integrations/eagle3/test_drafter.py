@@ -168,6 +168,23 @@ def test_control_drafts_judged_by_another_q_are_caught(monkeypatch: pytest.Monke
     assert p_value() < 1e-6
 
 
+def test_another_head_takes_the_place_of_the_network_s_own() -> None:
+    _, drafter, _ = pair(draft_size=12)
+    rows, bias = drafter.network.lm_head.weight.detach()[[3, 5]], torch.tensor([0.5, -2.0])
+    smaller = Eagle3Drafter(drafter.network, LAYERS, head=rows, head_bias=bias)
+    for each in (drafter, smaller):
+        each.reset(1)
+        each.observe([torch.ones(2, 3 * WIDTH)])
+    expected = drafter.feed([[5, 3, 1]], [1])
+    logits, hidden, _ = smaller.feed([[5, 3, 1]], [1])
+    assert smaller.vocabulary_size == 2
+    torch.testing.assert_close(logits, expected.logits[..., [3, 5]] + bias)
+    torch.testing.assert_close(hidden, expected.hidden)
+    for wrong in ({"head": rows[:, :3]}, {"head_bias": bias}):
+        with pytest.raises(ValueError, match="needs"):
+            Eagle3Drafter(drafter.network, LAYERS, **wrong)
+
+
 def test_a_target_that_keeps_its_states_to_itself_is_refused() -> None:
     reading, drafter, affinity = pair()
     decoder = SpeculativeDecoder(HuggingFaceModel(reading.model), drafter, affinity)

@@ -1,12 +1,13 @@
 """Drafters in both published formats give the numbers that their own projects' code gives."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
@@ -77,3 +78,14 @@ def test_a_network_has_the_target_s_dtype_and_is_ready_to_use() -> None:
     network = read_checkpoint(PUBLISHED / "eagle", target().bfloat16()).network
     assert {p.dtype for p in network.parameters()} == {torch.bfloat16}
     assert not network.training
+
+
+def test_without_a_head_the_target_s_rows_are_used(tmp_path: Path) -> None:
+    folder = shutil.copytree(PUBLISHED / "speculators_llama", tmp_path / "drafter")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    model = target()
+    checkpoint = read_checkpoint(folder, model)
+    rows = model.get_output_embeddings().weight[checkpoint.vocabulary.draft_ids]
+    assert torch.equal(checkpoint.network.lm_head.weight, rows)
