@@ -1,6 +1,6 @@
-// The Python module rdk_cuda._C. Importing it registers the operators; it tells how it was built,
-// which instruction set the CPU operators run, and what kernels there are; without CUDA kernels of
-// its own it takes them from Python.
+// The Python module rdk_cuda._C. Importing it registers the operators. It says how it was built,
+// which instruction set the CPU operators use, and which kernels there are. If it has no CUDA
+// kernels of its own, it takes them from Python.
 
 #include <Python.h>
 
@@ -45,7 +45,7 @@ PyModuleDef module = {
 
 }  // namespace
 
-// An instruction set that cannot be had is refused here rather than by the first operator.
+// An instruction set that this machine lacks is refused here rather than by the first operator.
 PyMODINIT_FUNC PyInit__C() {
   try {
     rdk::cpu::arithmetic();

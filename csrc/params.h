@@ -1,5 +1,5 @@
-// What an operator is told, free of torch: the torch side (ops/) fills these, cpu/ and cuda/
-// read them. Strides are in elements. Absent optional tensors are null.
+// The arguments of an operator, free of torch: ops/ fills these structs, and cpu/ and cuda/ read
+// them. Strides are in elements. Absent optional tensors are null.
 #pragma once
 
 #include "common/host_device.h"
@@ -13,7 +13,8 @@ constexpr int kChunk = 1024;
 // Proposals from p before the residual is drawn by a direct pass.
 constexpr int kResidualTries = 32;
 
-// Kernels count columns and rows in 32 bits, also in units of R + 2 and with a chunk to spare.
+// Kernels count columns and rows in 32 bits. These limits leave room for a factor of R + 2, and for
+// rounding up to whole chunks.
 constexpr int64_t kMaxColumns = int64_t{1} << 28;
 constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1;
 

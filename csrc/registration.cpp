@@ -1,4 +1,5 @@
-// The schemas of torch.ops.rdk.* and what implements them.
+// The schemas of torch.ops.rdk.*, the one description of their arguments: fake kernels read it, and
+// tests hold the type stub and docs/design.md to it.
 
 #include <torch/csrc/stable/library.h>
 
@@ -37,7 +38,7 @@ RDK_LIBRARY(RDK_NAMESPACE, m) {
   m.def("step_keys(Tensor seeds, Tensor positions) -> Tensor step_keys");
 }
 
-// The implementations tell CPU from CUDA by themselves (ops/backend.h).
+// One implementation serves both: ops/backend.h tells CPU from CUDA.
 void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("redistribute", TORCH_BOX(&rdk::ops::redistribute));
   m.impl("draft", TORCH_BOX(&rdk::ops::draft));

@@ -1,4 +1,4 @@
-// Marks what the CPU operators and the CUDA kernels share.
+// Types and function attributes for code that CPU operators and CUDA kernels share.
 #pragma once
 
 #if defined(__CUDACC_RTC__)

@@ -1,7 +1,7 @@
 // The random stream of the whole project: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel
-// random numbers: as easy as 1, 2, 3", SC 2011), keyed by the operator's seed and counted by the
-// absolute position of the token that is decided, never by a thread, block, slot or batch index.
-// docs/design.md, "Random numbers", is the contract.
+// random numbers: as easy as 1, 2, 3", SC 2011), keyed by the user's seed or a step's key, and
+// counted by the absolute position of the token that is decided, never by a thread, block, slot or
+// batch index. docs/design.md, "Random numbers", is the contract.
 #pragma once
 
 #include "host_device.h"
@@ -44,11 +44,12 @@ RDK_HOST_DEVICE PhiloxWords random_words(int64_t seed, int64_t position, Purpose
   return philox4x32_10(counter, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
 }
 
-// 24 bits, so that the float is exact and never 1.
+// Uses 24 bits, so that the float is exact and never 1.
 RDK_HOST_DEVICE float uniform(uint32_t word) {
   return static_cast<float>(word >> 8) * 5.9604644775390625e-8f;
 }
 
+// The key of the decoding step that begins at this position.
 RDK_HOST_DEVICE int64_t step_key(int64_t seed, int64_t position) {
   const PhiloxWords words = random_words(seed, position, Purpose::kStep, 0);
   return static_cast<int64_t>(words.word[0] | static_cast<uint64_t>(words.word[1]) << 32);

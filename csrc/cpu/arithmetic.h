@@ -24,22 +24,23 @@ struct ChunkColumns {
 // Rows that are redistributed, or dotted with a hidden state, together.
 constexpr int64_t kGroup = 4;
 
-// Rows of a head, wherever they lie: memory serves several places at once faster than one.
+// Rows of a head, anywhere in memory. Several are read at once, because that hides more latency
+// than one row after the other.
 struct HeadRows {
   int64_t count;  // at most kGroup
   const void* row[kGroup];
-  const void* ahead[kGroup];  // to be fetched meanwhile; null: none
+  const void* ahead[kGroup];  // rows to prefetch meanwhile; null: none
 };
 
 struct Arithmetic {
   const char* name;
 
-  // z = logit / temperature + bias, padded with -inf to a multiple of 16. The largest of them, or
-  // NaN where one leaves the row without a distribution: a logit that is NaN or +inf, a quotient
-  // that overflows, a z that is NaN or +inf. Logits of -inf are ordinary zeros.
+  // Writes z = logit / temperature + bias, padded with -inf to a multiple of 16. Returns the
+  // largest z, or NaN if the row has no distribution: a logit is NaN or +inf, a quotient overflows,
+  // or a z is NaN or +inf. Logits of -inf are ordinary zeros.
   float (*scale)(const ChunkColumns& columns, float* z);
 
-  // Replaces z, with its padding, by exp(z - shift); the sum.
+  // Replaces z, with its padding, by exp(z - shift), and returns the sum.
   float (*exponentiate)(float* z, int64_t count, float shift);
 
   // sums[r] = sum_i weights[i] * spread[i * rank + r]. weights are padded with 0.
@@ -55,19 +56,19 @@ struct Arithmetic {
   void (*finish_columns)(const AffinityColumns& affinity, float sum, const float* s, int64_t begin,
                          int64_t end, float* masses);
 
-  // Replaces p by max(p - q, 0); the sum. Both are padded with 0 to a multiple of 16.
+  // Replaces p by max(p - q, 0), and returns the sum. Both are padded with 0 to a multiple of 16.
   float (*residual)(float* p, const float* q, int64_t count);
 
-  // dots[r] = row[r] . hidden, all of this dtype and each as if it were alone.
+  // dots[r] = row[r] . hidden, all of this dtype. A result does not depend on the other rows.
   void (*dots)(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, float* dots);
 };
 
 // The best that this machine has, or the one that RDK_CPU_CAPABILITY names: default, avx2 or
-// avx512. Read once. Throws std::runtime_error where that is another word, or this machine has not
-// got it.
+// avx512. The variable is read once. Throws std::runtime_error if it has another value, or names
+// what this machine lacks.
 const Arithmetic& arithmetic();
 
-// Of one column, to the bit as in its chunk.
+// exp of one column, with the same bits as in its chunk.
 inline float exponential(float z) {
   alignas(64) float padded[16] = {z};
   arithmetic().exponentiate(padded, 1, 0.0f);

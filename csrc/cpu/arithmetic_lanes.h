@@ -72,8 +72,8 @@ struct Columns {
     }
   }
 
-  // Sixteen columns of one entry each are sixteen entries in a row. Four at a time, because all
-  // machines put four loads into one register equally fast.
+  // Sixteen columns of one entry each have their entries next to each other. Four at a time: all
+  // machines are equally fast at filling a register with four loads.
   void of_single_entries(int64_t x) const {
     typedef float Four __attribute__((vector_size(16)));
     const int64_t first = affinity.offsets[x];
@@ -91,13 +91,14 @@ struct Columns {
     }
   }
 
-  // Sixteen columns of one entry or none. S has an entry, and its last is read in place of none.
+  // Sixteen columns of one entry or none. S is not empty: its last entry is read in place of a
+  // missing one, and masked.
   void of_single_or_no_entries(int64_t x) const {
     const int32_t last = affinity.offsets[affinity.target_size] - 1;
     for (int64_t i = x; i < x + kLanes; ++i) {
       const int32_t entry = affinity.offsets[i];
       const int32_t read = entry < last ? entry : last;
-      // All bits or none, which is 0.0f: a branch would be guessed wrong.
+      // All bits or none, which is 0.0f, because a branch would be mispredicted.
       const int32_t mask = entry - affinity.offsets[i + 1];
       const int32_t draft = affinity.drafts[read];
       const float factor = affinity.weights[read];
@@ -180,7 +181,7 @@ void dots_of(const HeadRows& rows, const void* hidden_data, int64_t size, float*
   const auto* hidden = static_cast<const Element*>(hidden_data);
   const Element* row[kRows];
   const Element* ahead[kRows];
-  // Four sums a row, because one alone would wait for its last addition more than for memory.
+  // Four sums for each row: with one, every addition would wait for the one before.
   Floats sums[kRows][4];
   for (int r = 0; r < kRows; ++r) {
     row[r] = static_cast<const Element*>(rows.row[r]);

@@ -1,4 +1,4 @@
-// What `arithmetic()` chooses from.
+// The instruction sets that `arithmetic()` chooses from.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ extern const Arithmetic kAvx2Arithmetic;
 extern const Arithmetic kAvx512Arithmetic;
 #endif
 
-// What this machine has, the best first.
+// Those that this machine has, the best first.
 std::vector<const Arithmetic*> available_arithmetic();
 
 }  // namespace rdk::cpu

@@ -76,8 +76,8 @@ class DraftRow {
   int64_t static_chunks_;
 };
 
-// What verification keeps of a drafted row: stats = (max, sum, s_r...), s_r = sum_i q'_i U[i, r].
-// softmax is left for drawing. False, and NaN stats, where the row has no distribution.
+// The stats of a drafted row that verification needs: (max, sum, s_r...), s_r = sum_i q'_i U[i, r].
+// Fills softmax too, for drawing. Returns false, with NaN stats, if the row has no distribution.
 inline bool draft_stats(const DraftRow& row, const float* spread, int64_t rank,
                         const Threads& threads, Softmax* softmax, float* stats) {
   std::vector<float> spread_sums(row.static_chunks() * rank);

@@ -30,7 +30,7 @@ struct Group {
   int64_t count = 0;
 };
 
-// Writes the row, or leaves it to the group. False where it has no distribution.
+// Writes the row, or adds it to the group. False if it has no distribution.
 bool begin_row(const RedistributeParams& params, int64_t index, const Threads& threads,
                float* probs, Group* group) {
   const AffinityColumns& affinity = params.affinity;
@@ -52,7 +52,7 @@ bool begin_row(const RedistributeParams& params, int64_t index, const Threads& t
 }
 
 void evaluate(const AffinityColumns& affinity, const Group& group, const Threads& threads) {
-  // What one pass over them writes is still in the first cache when the next one reads it.
+  // Small enough that what one pass writes is still in the L1 cache when the next one reads it.
   constexpr int64_t kTile = 2048;
   share(threads, (affinity.target_size + kTile - 1) / kTile, [&](Units& units) {
     for (int64_t tile; units.claim(&tile);) {

@@ -54,7 +54,7 @@ struct Softmax {
   }
 };
 
-// One pass over a row. on_chunk(chunk, exponentials) sees each chunk while it is at hand.
+// One pass over a row. on_chunk(chunk, exponentials) is called for each chunk while it is in cache.
 template <typename Row, typename OnChunk>
 void summarize(const Row& row, const Threads& threads, Softmax* softmax, const OnChunk& on_chunk) {
   constexpr int64_t kChunksPerUnit = 8;
@@ -80,9 +80,9 @@ void summarize(const Row& row, const Threads& threads, Softmax* softmax) {
   summarize(row, threads, softmax, [](int64_t, const float*) {});
 }
 
-// First index whose running sum exceeds u * total; never one of weight zero. -1 if the total is
-// zero. Sixteen weights are added in order, then these sums: short chains of additions, and within
-// its sixteen an index is found by the same partial sums.
+// The first index whose running sum exceeds u * total, never one of weight zero; -1 if the total is
+// zero. Sixteen weights at a time are added in order, and then these sums. That keeps the chains of
+// additions short, and the same partial sums find the index within its sixteen.
 template <typename Weight>
 int64_t draw_index(int64_t count, float u, const Weight& weight) {
   constexpr int64_t kBlock = 16;

@@ -13,13 +13,15 @@ struct Threads {
   // work() on each of `workers` threads.
   void (*run)(int64_t workers, const std::function<void()>& work);
 
-  // No more than are worth it: below 32768 columns each, torch's own grain, waking one costs more.
+  // Only as many as pay: with fewer than 32768 columns each, torch's own grain, waking a thread
+  // costs more than it saves.
   Threads for_columns(int64_t columns) const {
     return {std::clamp<int64_t>((columns + 32767) / 32768, 1, count), run};
   }
 };
 
-// Claimed one by one, so that a thread which the system holds up delays one unit and not its share.
+// Units of work, claimed one by one: a thread that the system suspends delays one unit, not a
+// fixed share of the work.
 class Units {
  public:
   explicit Units(int64_t count) : count_(count) {}
@@ -46,8 +48,8 @@ void share(const Threads& threads, int64_t count, const Worker& worker) {
   }
 }
 
-// work(row, threads, scratch). Enough rows are given to one thread each; of few, each is given to
-// all. Which of the two is never seen in the result.
+// Calls work(row, threads, scratch) for every row. Many rows get one thread each; with few rows,
+// all threads share each of them. The result is the same either way.
 template <typename Scratch, typename Work>
 void for_each_row(const Threads& threads, int64_t rows, int64_t columns, const Work& work) {
   const Threads useful = threads.for_columns(rows * columns);

@@ -10,8 +10,8 @@
 namespace rdk::cpu {
 namespace {
 
-// After every proposal failed: max(p - q, 0) summed over all tokens. Without any mass there (p = q
-// up to rounding) the token is drawn from p.
+// After all proposals have failed: draws from max(p - q, 0), summed over all tokens, or from p if
+// that has no mass (p = q up to rounding).
 int64_t draw_residual_directly(const TargetDistribution& target, const DraftDistribution& draft,
                                const Threads& threads, const PhiloxWords& words) {
   RedistributedRow redistributed;
@@ -58,7 +58,7 @@ bool accepts(const TargetDistribution& target, const DraftDistribution& draft, i
   return coin * draft.q(token) < target.p(token);
 }
 
-// Wraps, as the counter of the random stream does, where a signed sum would be undefined.
+// Wraps around, as the counter of the random stream does; a signed sum would be undefined.
 int64_t later(int64_t position, int64_t steps) {
   return static_cast<int64_t>(static_cast<uint64_t>(position) + static_cast<uint64_t>(steps));
 }
@@ -82,7 +82,7 @@ int64_t drafted_token(const VerifyParams& params, int64_t draft) {
                                  : static_cast<const int32_t*>(params.draft_token_ids)[draft];
 }
 
-// Kept from one sequence to the next for their memory.
+// Reused from one sequence to the next, for their memory.
 struct Scratch {
   Softmax target;
   Softmax draft;

@@ -16,8 +16,8 @@ namespace rdk {
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 #if !defined(RDK_EMULATED)
-// Workspace that blocks exchange. Loads bypass L1, which is not coherent between multiprocessors;
-// the emulator withholds stores until a fence publishes them.
+// For workspace that blocks exchange. Loads bypass the L1 cache, which is not coherent between
+// multiprocessors; the emulator withholds stores until a fence publishes them.
 template <typename T>
 __device__ __forceinline__ void global_store(T* address, T value) {
   *address = value;
@@ -27,8 +27,8 @@ __device__ __forceinline__ T global_load(const T* address) {
   return __ldcg(address);
 }
 
-// exp in three instructions, right to about 2^-22 for what is large in a sum; values below 2^-126
-// become zero.
+// exp in three instructions, with a relative error of about 2^-22 for the large terms of a sum;
+// results below 2^-126 become zero.
 __device__ __forceinline__ float fast_exp(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
@@ -41,8 +41,9 @@ __device__ __forceinline__ float half_to_float(uint16_t bits) {
   return value;
 }
 
-// Copies 16 bytes to shared memory while the thread goes on. Copies up to a commit are a group;
-// after a wait all but the last kGroups have landed, for the thread that made them.
+// Copies 16 bytes to shared memory while the thread goes on. The copies up to a commit are a group.
+// After async_wait<kGroups>, all but the last kGroups groups have landed, for the thread that made
+// them.
 __device__ __forceinline__ void async_copy(uint4* shared, const uint4* global) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");

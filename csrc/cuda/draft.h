@@ -23,7 +23,7 @@ struct DraftLaunch {
   ChunkSum* chunks;    // [rows, chunks]
   float* spread_sums;  // [rows, R, chunks]
 
-  int kernel() const { return static_cast<int>(params.draft.dtype); }
+  RDK_HOST_DEVICE int kernel() const { return static_cast<int>(params.draft.dtype); }
 };
 
 }  // namespace rdk

@@ -10,7 +10,8 @@ static_assert(DraftLaunch::kStaticSharedBytes + DraftLaunch::kMaxThreads / kWarp
 void plan(const Machine& machine, DraftLaunch* launch) {
   const DraftParams& params = launch->params;
   const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
-  // Few rows: a chunk or two for each warp of small blocks, all over the chip. Many: a block a row.
+  // With few rows, small blocks all over the chip, with a chunk or two for each warp. With many,
+  // one block for each row.
   const bool many = params.rows >= machine.multiprocessors;
   launch->shape.threads = many ? DraftLaunch::kMaxThreads : DraftLaunch::kSmallThreads;
   const int64_t wanted = divide_up(chunks, launch->shape.threads / kWarp);

@@ -1,4 +1,4 @@
-// One row of the drafter's softmax and what verification keeps of it.
+// One row of the drafter's softmax, and its stats, which verification needs.
 #pragma once
 
 #include "softmax.cuh"
@@ -85,8 +85,8 @@ struct DraftRow {
   }
 };
 
-// By one warp, which has read a chunk of a row into z: its sums and, for each prior r, that of
-// exp(z - chunk max) U[i, r].
+// By one warp, which has read a chunk of a row into z: stores the chunk's sum and, for each prior
+// r, the sum of exp(z - chunk max) U[i, r].
 template <typename T>
 __device__ __forceinline__ void sum_draft_chunk(const DraftRow<T>& row, int chunk,
                                                 float (&z)[kPerLane], const float* spread, int rank,
@@ -119,8 +119,8 @@ __device__ __forceinline__ void sum_draft_chunk(const DraftRow<T>& row, int chun
   }
 }
 
-// By one warp: stats = (max, sum, s_r...), s_r = sum_i q'_i U[i, r]. NaN where there is no
-// distribution. Every lane writes the same values; stats may lie in shared or global memory.
+// By one warp: stats = (max, sum, s_r...), s_r = sum_i q'_i U[i, r], or NaN if the row has no
+// distribution. Lane 0 writes them, to shared or global memory.
 __device__ __forceinline__ void write_draft_stats(const Softmax& softmax, const float* spread_sums,
                                                   int rank, float* stats) {
 #pragma unroll 1

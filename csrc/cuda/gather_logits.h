@@ -19,7 +19,7 @@ struct GatherLogitsLaunch {
   LaunchShape shape;
   int splits;  // blocks that share a row of hidden states
 
-  int kernel() const { return static_cast<int>(params.dtype); }
+  RDK_HOST_DEVICE int kernel() const { return static_cast<int>(params.dtype); }
 };
 
 }  // namespace rdk

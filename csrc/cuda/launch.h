@@ -1,5 +1,5 @@
-// What kernels are launched with, and what they and the plans of their launches agree on.
-// NVRTC compiles this too.
+// The arguments of kernels, and what kernels and the plans of their launches agree on. NVRTC
+// compiles this too.
 #pragma once
 
 #include "../params.h"
@@ -8,7 +8,7 @@ namespace rdk {
 
 constexpr int kWarp = 32;
 
-// Where a warp's chunks land that it has asked for but not yet used: this much shared memory.
+// Bytes of shared memory for the chunks that a warp has asked for but not yet used.
 constexpr int kRingBytes = 4096;
 
 struct ChunkSum {
@@ -30,7 +30,7 @@ struct LaunchShape {
   int64_t workspace_bytes;
   int64_t zeroed_bytes;  // of the workspace, from its start, zero before the launch
   // Dynamic shared memory that the kernel must be allowed on its device before the first launch:
-  // the most that any launch there asks for, so that it need never change. 0: no kernel has to ask.
+  // the most that any launch there may need, so that it never has to change. 0: nothing to allow.
   int64_t allowed_bytes;
 };
 

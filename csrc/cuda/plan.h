@@ -1,5 +1,5 @@
-// What the host decides of a launch, once for all ways to start it: compiled by nvcc, by NVRTC, or
-// in the emulator.
+// What the host decides about a launch, the same for all ways to start it: kernels compiled by
+// nvcc, by NVRTC, or run by the emulator.
 #pragma once
 
 #include <string>
@@ -12,22 +12,22 @@
 
 namespace rdk {
 
-// What of the device decides a launch.
+// The facts of a device that decide a launch.
 struct Machine {
   int64_t multiprocessors;
   int64_t shared_bytes;  // that a block may have, static and dynamic, once its kernel is allowed it
 };
 
-// Decides how work is cut into blocks and how much workspace that takes: everything but params,
-// from them.
+// Decides how work is cut into blocks and how much workspace that takes: fills everything but
+// params, from them.
 void plan(const Machine& machine, DraftLaunch* launch);
 void plan(const Machine& machine, GatherLogitsLaunch* launch);
 void plan(const Machine& machine, RedistributeLaunch* launch);
 void plan(const Machine& machine, StepKeysLaunch* launch);
 void plan(const Machine& machine, VerifyLaunch* launch);
 
-// Hands out the workspace, whose first zeroed_bytes are then cleared; of none it only counts the
-// bytes.
+// Hands out the parts of the workspace; the caller clears its first zeroed_bytes. With a null
+// pointer it only counts the bytes.
 void place(void* workspace, DraftLaunch* launch);
 void place(void* workspace, GatherLogitsLaunch* launch);
 void place(void* workspace, RedistributeLaunch* launch);

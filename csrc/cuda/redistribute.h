@@ -25,7 +25,7 @@ struct RedistributeLaunch {
   ChunkSum* chunks;     // [blocks, chunks]
   float* spread_sums;   // [blocks, R, chunks]
 
-  int kernel() const { return static_cast<int>(params.draft.dtype); }
+  RDK_HOST_DEVICE int kernel() const { return static_cast<int>(params.draft.dtype); }
 };
 
 }  // namespace rdk

@@ -12,8 +12,8 @@ void plan(const Machine& machine, RedistributeLaunch* launch) {
   const int64_t rows = params.rows > 0 ? params.rows : 1;
   const int64_t target_size = params.affinity.target_size;
 
-  // Tiles of a group: a block for every multiprocessor, or more, so that a tile's marks fit next to
-  // so many bytes a row. 0 where not even one mark does.
+  // Tiles of a group: enough for a block on every multiprocessor, or more, so that the marks of a
+  // tile fit next to so many bytes for each row. 0 if not even one mark fits.
   const auto tiles_of = [&](int64_t group, int64_t bytes) -> int64_t {
     const int64_t groups = divide_up(rows, group);
     const int64_t wanted = groups < machine.multiprocessors ? machine.multiprocessors / groups : 1;
@@ -24,8 +24,8 @@ void plan(const Machine& machine, RedistributeLaunch* launch) {
   };
 
   // Sharing a pass over the sparse structure pays once there are blocks for every multiprocessor.
-  // Where weights leave marks little room, tiles shrink; every tile sums its rows anew, and twice
-  // the sums that there would be in any case are the most that shared weights are worth.
+  // If weights leave little room for marks, tiles shrink. Each tile sums its rows again, so shared
+  // weights are used only while there are at most twice as many tiles as without them.
   int64_t tiles = tiles_of(1, 0);
   const int64_t most = 2 * tiles;
   launch->group = 1;

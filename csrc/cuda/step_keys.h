@@ -14,7 +14,7 @@ struct StepKeysLaunch {
   Params params;
   LaunchShape shape;
 
-  int kernel() const { return 0; }
+  RDK_HOST_DEVICE int kernel() const { return 0; }
 };
 
 }  // namespace rdk

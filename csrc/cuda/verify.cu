@@ -62,8 +62,9 @@ struct TargetSteps {
   }
 };
 
-// The chunk sums of the positions [first, last] of a sequence, target and then, where needed,
-// draft; this block's share of them. A warp steps through the chunks of all positions in one count.
+// This block's share of the chunk sums of the positions [first, last]: the target's and then, if no
+// stats were passed, the draft's. A warp steps through the chunks of all positions in one count, so
+// that its loads stay in flight from one row to the next.
 template <typename T, typename D>
 __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const Sequence& sequence,
                                               int first, int last, int target_chunks,
@@ -98,7 +99,7 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
   }
 }
 
-// max(p - q, 0) at a token of this lane's own.
+// max(p - q, 0) at one token, by one lane.
 template <typename T, typename D>
 __device__ __forceinline__ float lane_residual(const VerifyParams& params, const Sequence& sequence,
                                                const Position& position,
@@ -181,8 +182,8 @@ __device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequ
   }
 }
 
-// Decides the positions [first, last], whose sums are there, a warp each. True where the sequence
-// ends.
+// Decides the positions [first, last], whose sums are complete, one warp for each. True if the
+// sequence ends.
 template <typename T, typename D>
 __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
                                                  const Sequence& sequence, int first, int last,

@@ -28,7 +28,7 @@ struct VerifyLaunch {
   float* spread_sums;       // [B, slots, R, chunks]
   float* residual_sums;     // [B, chunks of V_t]
 
-  int kernel() const {
+  RDK_HOST_DEVICE int kernel() const {
     constexpr int kTwoDtypes = 3;
     const Dtype dtype = params.target_dtype;
     return params.draft.dtype == dtype ? static_cast<int>(dtype) : kTwoDtypes;

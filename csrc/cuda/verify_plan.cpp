@@ -8,8 +8,8 @@ namespace {
 constexpr int kWarps = VerifyLaunch::kThreads / kWarp;
 static_assert(VerifyLaunch::kStaticSharedBytes + kWarps * kRingBytes <= kAlwaysAllowed);
 
-// Split sequences keep the sums of every step that each of them might take, so of B * max_draft:
-// some 10 MB where both are large. One that asks for more takes its steps in order.
+// Split sequences keep the sums of every step that each of them might take, B * max_draft of them:
+// about 10 MB if both are large. A call that needs more takes its steps in order.
 constexpr int64_t kMostSplitBytes = int64_t{64} << 20;
 
 }  // namespace
@@ -17,8 +17,8 @@ constexpr int64_t kMostSplitBytes = int64_t{64} << 20;
 void plan(const Machine& machine, VerifyLaunch* launch) {
   const VerifyParams& params = launch->params;
   const int64_t chunks = chunks_of(params.affinity.target_size);
-  // Splitting pays while there are more multiprocessors than sequences; then a block of a sequence
-  // alone has enough loads under way, and what it need not read is worth more.
+  // Splitting pays while there are more multiprocessors than sequences. With more sequences, one
+  // block for each has enough loads in flight, and not reading rows after a rejection saves more.
   const bool many = params.sequences >= machine.multiprocessors;
   const int64_t sequences = params.sequences > 0 ? params.sequences : 1;
   const int64_t rows_each = divide_up(params.num_drafts, sequences) + 1;

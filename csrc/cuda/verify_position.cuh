@@ -21,7 +21,7 @@ struct Position {
   float stats[2 + kMaxRank];
 };
 
-// What a block knows of its sequence, in shared memory.
+// What a block needs to know of its sequence, in shared memory.
 struct Sequence {
   int64_t index;
   int64_t start;  // its first draft
@@ -94,13 +94,14 @@ __device__ __forceinline__ float draft_q(const VerifyParams& params, const Seque
   return token_q<OneWarp>(params.affinity, row, position.stats, token);
 }
 
-// Where the sums of a step of a sequence are kept: a block that takes steps in order has one slot.
+// Where the sums of a step are kept. A block that takes the steps of its sequence in order reuses
+// one slot.
 __device__ __forceinline__ int64_t slot_of(const VerifyLaunch& launch, const Sequence& sequence,
                                            int step) {
   return static_cast<int64_t>(sequence.index) * launch.slots + (launch.splits > 1 ? step : 0);
 }
 
-// Stats as they were passed, or from the chunk sums of this launch.
+// The stats that were passed, or those from the chunk sums of this launch.
 __device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int64_t slot,
                                                  int draft_chunks, Position* position) {
   const VerifyParams& params = launch.params;

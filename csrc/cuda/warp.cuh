@@ -41,7 +41,7 @@ __device__ __forceinline__ float warp_running_sum(float value) {
   return value;
 }
 
-// The first index whose entry exceeds the word, count if there is none: 32 probes a step.
+// The first index whose entry exceeds the word, or count if there is none. Each step has 32 probes.
 __device__ __forceinline__ int warp_first_above(const int64_t* sums, int count, uint32_t word) {
   int begin = 0;
   while (count > 0) {

@@ -11,8 +11,8 @@ inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline int64_t chunks_of(int64_t columns) { return divide_up(columns, kChunk); }
 
-// Blocks that may share each of `count` rows or sequences, of which all of them together need no
-// more than `at_once` blocks: one more would wait for a second wave.
+// How many blocks share each of `count` rows or sequences: as many as are wanted, but together no
+// more than `at_once`, because one more would wait for a second wave.
 inline int64_t splits_of(int64_t wanted, int64_t at_once, int64_t count) {
   return std::max<int64_t>(1, std::min(wanted, at_once / std::max<int64_t>(1, count)));
 }

@@ -42,8 +42,8 @@ inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logi
   return columns;
 }
 
-// Names both widths where an affinity, in itself consistent, is of another drafter than the logits;
-// what does not fit within an affinity is named by its own argument.
+// If a consistent affinity belongs to another drafter than the logits, the error names both widths.
+// Tensors that disagree within an affinity are named by their own checks.
 inline void same_width(const Checks& checks, int64_t draft_size, const Tensor& bias,
                        const Tensor& spread) {
   checks.dimensions("bias", bias, 1, "[V_d], one for each column of draft_logits");
@@ -56,7 +56,7 @@ inline void same_width(const Checks& checks, int64_t draft_size, const Tensor& b
   }
 }
 
-// R; spread is the first argument that shows it.
+// R, from spread, the first argument that has it.
 inline int64_t affinity_rank(const Checks& checks, const Tensor& spread) {
   checks.dimensions("spread", spread, 2, "[V_d, R]");
   if (spread.size(1) > kMaxRank) {

@@ -21,7 +21,7 @@ using GpuStarter = CudaStarter;
 using GpuStarter = PythonStarter;
 #endif
 
-// The operators decide what is shared, so that the number of threads changes no bit of the result.
+// Operators share the work themselves, so that the number of threads changes no bit of the result.
 void run_on_threads(int64_t workers, const std::function<void()>& work) {
   torch::stable::parallel_for(0, workers, 1, [&](int64_t, int64_t) { work(); });
 }

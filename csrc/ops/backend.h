@@ -1,4 +1,5 @@
-// Runs an operator, checked and with its outputs allocated, where its tensors are.
+// Runs an operator, whose arguments are checked and outputs allocated, on the device of its
+// tensors.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>

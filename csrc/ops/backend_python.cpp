@@ -39,7 +39,7 @@ std::string utf8(PyObject* text) {
   return characters == nullptr ? "(no text)" : characters;
 }
 
-// Takes the pending Python exception, and throws its type and text as C++'s.
+// Throws the pending Python exception, its type and text, as a C++ one.
 [[noreturn]] void rethrow(const char* operator_name) {
   PyObject* type = nullptr;
   PyObject* value = nullptr;
@@ -52,7 +52,7 @@ std::string utf8(PyObject* text) {
   const std::string what =
       std::string("rdk::") + operator_name + ": " + utf8(name.get()) + ": " + utf8(text.get());
   PyErr_Clear();
-  // An interrupt stays one: Python raises it again when the operator has returned.
+  // Ctrl-C must still end the program: Python raises it again when the operator has returned.
   if (PyErr_GivenExceptionMatches(type, PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
   throw std::runtime_error(what);
 }

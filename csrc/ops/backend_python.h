@@ -12,7 +12,7 @@ namespace rdk::ops {
 
 class PythonStarter {
  public:
-  // device is the current one. Refused, by the operator's name, where no starter is installed.
+  // device is the current one. Throws an error that names the operator if no starter is installed.
   PythonStarter(const char* operator_name, int32_t device);
 
   Machine machine() const;
@@ -35,9 +35,9 @@ class PythonStarter {
 //   machine(device) -> (multiprocessors, bytes of shared memory that a block may have at most)
 //   start(kernel, blocks, threads, shared_bytes, allowed_bytes, launch, launch_bytes, workspace,
 //         zeroed_bytes, device)
-// where the kernel needs leave for allowed_bytes of dynamic shared memory, if that is not 0, launch
-// is the address of what the kernel takes by value, and the first zeroed_bytes at the address
-// workspace are to be cleared before it, all on the device's current stream.
+// If allowed_bytes is not 0, the kernel must first be allowed so much dynamic shared memory. launch
+// is the address of the kernel's argument, which it takes by value. The first zeroed_bytes at the
+// address workspace are cleared before it starts, on the device's current stream.
 PyObject* set_starter(PyObject* module, PyObject* starter);
 PyObject* has_starter(PyObject* module, PyObject* nothing);
 

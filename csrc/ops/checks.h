@@ -1,5 +1,5 @@
-// Every refusal of an operator: what it got, what it needs, what to do. All of it is decided from
-// shapes, dtypes and strides, so nothing here waits for a device.
+// What operators refuse, with errors that say what they got, what they need and what to do. Shapes,
+// dtypes and strides decide all of it, so nothing here waits for a device.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -106,10 +106,10 @@ class Checks {
     }
   }
 
-  // Refuses what autograd would record: without a formula the gradient would be lost in silence.
-  // The stable ABI does not tell which tensors require grad, but a view of one is recorded, and so
-  // no leaf. That reaches autograd only where it falls through to the operator
-  // (rdk_cuda/_ops/__init__.py); outside of autograd it costs the look at the mode.
+  // Refuses what autograd would record, because without a formula the gradient would silently be
+  // lost. The stable ABI does not tell which tensors require grad, but a view of one is recorded,
+  // and so is no leaf. This sees autograd's mode only because autograd falls through to the
+  // operator (rdk_cuda/_ops/__init__.py). Without autograd it costs one look at the mode.
   void no_gradient(const char* argument, const Tensor& tensor) const {
     if (!aoti_torch_grad_mode_is_enabled() || !tensor.defined()) return;
     StableIValue stack[1] = {torch::stable::detail::from(torch::stable::unsqueeze(tensor, 0))};

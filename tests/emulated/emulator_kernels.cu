@@ -67,21 +67,6 @@ __global__ void shared_softmax_kernel(const SoftmaxParams params) {
   params.probs[blockIdx.x * params.columns + threadIdx.x] = values[threadIdx.x] / sum;
 }
 
-// ---- inclusive sums within each warp ----
-
-__global__ void warp_scan_kernel(ScanParams params) {
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const unsigned lane = threadIdx.x % warpSize;
-  const unsigned active = __ballot_sync(kFullMask, i < params.size);
-  if (i >= params.size) return;
-  int sum = params.values[i];
-  for (unsigned step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(active, sum, step);
-    if (lane >= step) sum += other;
-  }
-  params.sums[i] = sum;
-}
-
 // ---- the last block adds up ----
 
 __device__ bool take_last_ticket(unsigned* ticket) {
@@ -288,10 +273,6 @@ void launch_softmax(const SoftmaxParams& params, int rows, int threads, bool all
 void launch_shared_softmax(const SoftmaxParams& params, int rows, bool all_barriers) {
   emulation::launch(all_barriers ? shared_softmax_kernel<true> : shared_softmax_kernel<false>, rows,
                     params.columns, 0, params);
-}
-
-void launch_warp_scan(const ScanParams& params, int blocks, int threads) {
-  emulation::launch(warp_scan_kernel, blocks, threads, 0, params);
 }
 
 void launch_reduction(const ReductionParams& params, int blocks, int threads) {

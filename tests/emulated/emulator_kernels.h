@@ -15,13 +15,6 @@ void launch_softmax(const SoftmaxParams& params, int rows, int threads, bool all
 // One thread a column. With all barriers, or without the one between a read and the next write.
 void launch_shared_softmax(const SoftmaxParams& params, int rows, bool all_barriers);
 
-struct ScanParams {
-  const int* values;
-  int* sums;
-  int size;
-};
-void launch_warp_scan(const ScanParams& params, int blocks, int threads);
-
 // Each thread stores a partial sum; the last block to take a ticket adds them all up.
 // Wrong are those without a fence, with the fence of one thread which does not cover the others'
 // sums, and with a ticket that may be taken before the others' fences, or before its own.

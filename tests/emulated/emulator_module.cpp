@@ -28,11 +28,6 @@ void shared_softmax(const Array<float>& logits, Array<float> probs, bool all_bar
                         all_barriers);
 }
 
-void warp_scan(const Array<int>& values, Array<int> sums, int blocks, int threads) {
-  launch_warp_scan({values.data(), sums.mutable_data(), static_cast<int>(values.size())}, blocks,
-                   threads);
-}
-
 void reduction(const Array<int>& values, Array<int> partials, Array<unsigned> ticket,
                Array<int> sum, int blocks, int threads, Publication publication) {
   launch_reduction({values.data(), partials.mutable_data(), ticket.mutable_data(),
@@ -68,7 +63,6 @@ PYBIND11_MODULE(emulator_kernels, module) {
   EMULATOR_MISUSES(BIND);
   module.def("softmax", &softmax);
   module.def("shared_softmax", &shared_softmax);
-  module.def("warp_scan", &warp_scan);
   module.def("reduction", &reduction);
   module.def("misuse", &misuse, py::arg("misuse"), py::arg("out"), py::arg("blocks"),
              py::arg("threads"), py::arg("dynamic_bytes"), py::arg("allowed_bytes") = 0);

@@ -63,17 +63,6 @@ def test_1024_threads_a_block_are_cheap(emulator: ModuleType) -> None:
     assert is_softmax(probs, logits)
 
 
-@pytest.mark.parametrize("size", [1, 32, 33, 200])
-def test_a_warp_scan_with_lanes_that_have_returned(emulator: ModuleType, size: int) -> None:
-    values = np.arange(1, size + 1, dtype=np.int32)
-    expected = np.concatenate([np.cumsum(values[at : at + 32]) for at in range(0, size, 32)])
-    for seed in SEEDS:
-        emulator.configure(seed=seed)
-        sums = np.zeros_like(values)
-        emulator.warp_scan(values, sums, 4, 64)
-        np.testing.assert_array_equal(sums, expected)
-
-
 def test_collectives_and_intrinsics_are_as_cuda_defines_them(emulator: ModuleType) -> None:
     threads = 64
     thread = np.arange(threads)

@@ -215,20 +215,6 @@ def test_a_thread_never_takes_shared_memory_from_another(through_python: Install
     assert [what for what, _, _ in cuda.driver.history].count("set") == 1
 
 
-def test_tickets_that_nobody_clears_are_noticed(through_python: Installed) -> None:
-    """A negative control."""
-
-    class NeverClears(EmulatedCuda):
-        def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:  # noqa: N802
-            pass
-
-    through_python((132, 227 * 1024))
-    expected, _ = draft(batch())
-    through_python((132, 227 * 1024), NeverClears)
-    tokens, _ = draft(batch())
-    assert not torch.equal(tokens, expected)
-
-
 def in_dtype(dtype: torch.dtype) -> None:
     """Every operator once."""
     drafts = generators.batch(generators.affinity("mixed-1", 60), [2, 1], dtype=dtype, dynamic=3)
