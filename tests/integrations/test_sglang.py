@@ -103,16 +103,12 @@ def test_drafts_without_a_distribution() -> None:
     assert expected != running.expected()
 
 
-def test_places_are_those_of_retrieve_index() -> None:
+def test_places_are_those_of_retrieve_index_and_others_are_not_written() -> None:
     running = Running(REQUESTS)
     backwards = places(len(REQUESTS), K + 1).flip(0)
     verified = verified_of(running, retrieve_index=backwards)
     assert tokens_of(verified) == running.expected()
     assert verified.accept_index[0, 0] == backwards[0, 0]
-
-
-def test_a_place_that_is_not_there_is_not_written() -> None:
-    running = Running(REQUESTS)
     index = places(len(REQUESTS), K + 1)
     index[1], index[2] = 10**6, -7
     expected = running.expected()
@@ -131,19 +127,9 @@ def test_a_target_row_without_distribution_gives_no_token() -> None:
 def test_an_idle_batch() -> None:
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(10)), 4, draft_length=2)
     none = torch.zeros(0, dtype=torch.int64)
-    verified = verify_chain(
-        *(
-            torch.zeros(0, 10),
-            none.view(0, 3),
-            none.view(0, 3),
-            none,
-            torch.zeros(0, 1),
-            none,
-            none,
-        ),
-        arena,
-        req_pool_indices=none,
-    )
+    rows = none.view(0, 3)
+    given = torch.zeros(0, 10), rows, rows, none, torch.zeros(0, 1), none, none
+    verified = verify_chain(*given, arena, req_pool_indices=none)
     assert [list(tensor.shape) for tensor in verified] == [[0], [0, 3], [0]]
 
 

@@ -44,19 +44,9 @@ POSITIONS = torch.tensor([50, 51, 52, 53, 9, 20, 21, 22, 700, 3, 4])
 
 def test_v1_greedy_by_hand() -> None:
     arena = DraftArena(IDENTITY, 0, draft_length=3)
-    seeds = torch.arange(5)
+    given = ARGMAX, DRAFTED, CU_NUM_DRAFT_TOKENS, 3, POSITIONS
     for temperature in (None, torch.zeros(5), torch.full((5,), -1.0)):  # GREEDY_TEMPERATURE
-        output = rejection_sample_v1(
-            ARGMAX,
-            DRAFTED,
-            CU_NUM_DRAFT_TOKENS,
-            3,
-            POSITIONS,
-            temperature,
-            seeds,
-            arena,
-            slots=None,
-        )
+        output = rejection_sample_v1(*given, temperature, torch.arange(5), arena, slots=None)
         assert output.dtype == torch.int32
         assert output.tolist() == [row + [-1] * (4 - len(row)) for row in DECIDED]
 
@@ -111,19 +101,22 @@ def v1(running: Running, **options: object) -> Tensor:
     )
 
 
-def v2(running: Running, padding: int = 0, **options: object) -> tuple[Tensor, Tensor]:
-    counts = torch.tensor([0] + [request.drafts + 1 for request in running.requests])
+def v2(
+    running: Running, padding: int = 0, idle: int = 0, **options: object
+) -> tuple[Tensor, Tensor]:
+    """With `padding` rows after the last request's, and `idle` requests of one row each."""
+    counts = [0, *(request.drafts + 1 for request in running.requests), *[1] * idle]
     positions = running.newest[:, None] + torch.arange(K + 1)
     inputs = torch.cat([torch.full((len(running.requests), 1), 5), running.drafted], 1)
     scale = running.temperature.where(running.temperature > 0, 1.0)[:, None, None]
     processed = running.packed(running.target_logits / scale, more=1)
-    pad = torch.nn.functional.pad
+    pad, rows = torch.nn.functional.pad, padding + idle
     return rejection_sample(
-        pad(processed, (0, 0, 0, padding), value=float("nan")),
-        pad(running.packed(inputs, more=1).int(), (0, padding), value=3),
-        counts.cumsum(0).int(),
-        pad(running.packed(positions, more=1), (0, padding)),
-        running.slots,
+        pad(processed, (0, 0, 0, rows), value=float("nan")),
+        pad(running.packed(inputs, more=1).int(), (0, rows), value=3),
+        torch.tensor(counts).cumsum(0).int(),
+        pad(running.packed(positions, more=1), (0, rows)),
+        pad(running.slots, (0, idle), value=-1),
         running.by_slot(running.temperature),
         running.by_slot(running.seeds),
         K,
@@ -133,32 +126,19 @@ def v2(running: Running, padding: int = 0, **options: object) -> tuple[Tensor, T
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_v1_decides_what_verify_decides(dynamic: bool) -> None:
+def test_the_adapters_decide_what_verify_decides(dynamic: bool) -> None:
     running = Running(dynamic=dynamic)
-    output = v1(running)
-    assert output.shape == (len(REQUESTS), K + 1)
-    assert without_placeholders(output) == running.expected()
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("padding", [0, 5])
-def test_v2_decides_what_verify_decides(dynamic: bool, padding: int) -> None:
-    running = Running(dynamic=dynamic)
-    sampled, num_sampled = v2(running, padding)
     expected = running.expected()
-    assert sampled.shape == (len(REQUESTS), K + 1)
-    assert without_placeholders(sampled) == expected
-    assert num_sampled.tolist() == [len(row) for row in expected]
-
-
-def test_the_requests_accept_some_drafts_and_reject_others() -> None:
-    """Else the two tests above would compare little."""
-    running = Running()
+    # Some drafts are accepted and others rejected, or this would compare little.
     accepted = [running.directly(b)[1] for b in range(len(REQUESTS))]
     scheduled = [request.drafts - request.filled_up for request in REQUESTS]
-    assert any(accepted)
-    assert any(a < s for a, s in zip(accepted, scheduled, strict=True))
-    assert running.expected() != running.expected(distribution=False)
+    assert 0 < sum(accepted) < sum(scheduled)
+    assert expected != running.expected(distribution=False)
+    assert without_placeholders(v1(running)) == expected
+    for padding in (0, 5):
+        sampled, num_sampled = v2(running, padding)
+        assert without_placeholders(sampled) == expected
+        assert num_sampled.tolist() == [len(row) for row in expected]
 
 
 def test_drafts_without_a_distribution() -> None:
@@ -193,24 +173,7 @@ def test_sample_draft_fills_the_arena_as_v2_calls_it() -> None:
 def test_padding_requests_of_a_captured_batch_disturb_nobody() -> None:
     """Index -1, one row each, as `idx_mapping` is filled up for CUDA graphs."""
     running = Running()
-    sampled, _ = v2(running)
-    counts = torch.tensor([0] + [request.drafts + 1 for request in REQUESTS] + [1, 1])
-    positions = running.newest[:, None] + torch.arange(K + 1)
-    inputs = torch.cat([torch.full((len(REQUESTS), 1), 5), running.drafted], 1)
-    scale = running.temperature.where(running.temperature > 0, 1.0)[:, None, None]
-    pad = torch.nn.functional.pad
-    with_padding, _ = rejection_sample(
-        pad(running.packed(running.target_logits / scale, more=1), (0, 0, 0, 2)),
-        pad(running.packed(inputs, more=1), (0, 2)),
-        counts.cumsum(0).int(),
-        pad(running.packed(positions, more=1), (0, 2)),
-        pad(running.slots, (0, 2), value=-1),
-        running.by_slot(running.temperature),
-        running.by_slot(running.seeds),
-        K,
-        running.arena,
-    )
-    assert torch.equal(with_padding[:-2], sampled)
+    assert torch.equal(v2(running, idle=2)[0][:-2], v2(running)[0])
     before = running.arena.logits[:SLOTS].clone()
     sample_draft(
         running.draft_logits[:2, 0],
@@ -280,20 +243,11 @@ def test_v2_names_what_does_not_fit(name: str, value: Tensor, message: str) -> N
 
 def test_v1_names_what_does_not_fit() -> None:
     arena = DraftArena(IDENTITY, 0, draft_length=3)
-    arguments = [
-        ARGMAX,
-        DRAFTED,
-        CU_NUM_DRAFT_TOKENS,
-        3,
-        POSITIONS,
-        torch.zeros(4),
-        torch.arange(5),
-    ]
+    given = ARGMAX, DRAFTED, CU_NUM_DRAFT_TOKENS, 3, POSITIONS
     with pytest.raises(ValueError, match=r"_v1: temperature has shape \[4\]; needs \[5\]"):
-        rejection_sample_v1(*arguments, arena, slots=None)  # type: ignore[arg-type]
-    arguments[5] = torch.zeros(5)
+        rejection_sample_v1(*given, torch.zeros(4), torch.arange(5), arena, slots=None)
     with pytest.raises(ValueError, match=r"_v1: slots has shape \[2\]; needs \[5\]"):
-        rejection_sample_v1(*arguments, arena, slots=counted(0, 1))  # type: ignore[arg-type]
+        rejection_sample_v1(*given, None, torch.arange(5), arena, slots=counted(0, 1))
 
 
 def test_cumulative_counts_that_lie_stay_inside_of_the_tensors() -> None:
