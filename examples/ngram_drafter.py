@@ -54,6 +54,6 @@ model = AutoModelForCausalLM.from_pretrained(DIRECTORY, dtype=torch.float32).eva
 prompt = AutoTokenizer.from_pretrained(DIRECTORY).encode(PROMPT)
 generate(HuggingFaceModel(model), prompt, 1.0)
 greedy = generate(HuggingFaceModel(model), prompt, 0.0)
-choices = model(torch.tensor([greedy])).logits[0].argmax(1).tolist()  # behind each of its tokens
+choices = model(torch.tensor([greedy])).logits[0].argmax(1).tolist()  # after each of its tokens
 assert greedy[len(prompt) :] == choices[len(prompt) - 1 : -1]
 print(f"the greedy text of {len(greedy) - len(prompt)} tokens is the target's own")

@@ -25,7 +25,7 @@ LEAST_DISTANCE = 0.01  # total variation; a drafter nearer to the target needs n
 
 @dataclass(frozen=True)
 class Check:
-    """What was checked, whether it held, and the figures behind it."""
+    """What was checked, whether it held, and its figures."""
 
     name: str
     passed: bool
@@ -44,7 +44,7 @@ def greedy_outputs(models: Models, prompts: Sequence[Prompt], tokens: int) -> li
 
 
 def until_end(tokens: list[int], eos: frozenset[int]) -> list[int]:
-    """The tokens up to the first end token, without the padding behind it."""
+    """The tokens up to the first end token, without the padding after it."""
     ends = [place for place, token in enumerate(tokens) if token in eos]
     return tokens[: ends[0] + 1] if ends else tokens
 

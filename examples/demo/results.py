@@ -12,7 +12,7 @@ from .decoding import Decoded
 from .experiment import Measured
 
 TARGET_ALONE = "target alone"
-SHOWN_PROMPT = 48  # tokens of the prompt that a continuation is shown behind
+SHOWN_PROMPT = 48  # tokens of the prompt that are shown before its continuation
 
 
 def table_rows(

@@ -333,7 +333,7 @@ def export(model: LlamaForCausalLM, directory: Path, tokenizer: Tokenizer) -> No
 
 
 def tokenizer_settings() -> dict[str, object]:
-    """What `AutoTokenizer` needs to know beside the tokenizer itself."""
+    """What `AutoTokenizer` needs to know in addition to the tokenizer itself."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END_OF_TEXT,

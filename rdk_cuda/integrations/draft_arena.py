@@ -1,12 +1,11 @@
-"""Between two forward passes of a serving engine: what drafting leaves for the verification.
+"""The logits that a serving engine drafted from, kept until it verifies the drafts.
 
-An engine drafts at the end of one step and verifies in the next one, in a batch that has another
-order by then. So what was drafted from lies in *slots*, one for each request that is running
-(vLLM's `idx_mapping`, SGLang's `req_pool_indices`). The adapters beside this file bring both
-engines' layouts to `DraftArena.verify` and back.
+An engine drafts at the end of one step and verifies in the next, where the batch has another order.
+So what was drafted from lies in *slots*, one for each running request (vLLM's `idx_mapping`,
+SGLang's `req_pool_indices`). The adapters `vllm` and `sglang` convert the engines' layouts.
 
-Nothing here waits for the device, and shapes depend on shapes only: all of it can be captured in a
-CUDA graph.
+Nothing here waits for the device, and shapes depend on shapes only, so all of it can be captured in
+a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ __all__ = ["DraftArena", "check_layout"]
 
 
 class DraftArena:
-    """The drafter's logits of every request's next step, with room for K drafts each.
+    """The drafter's logits for the next step of every request, with room for K drafts each.
 
     It holds `(slots + 1) * K * V_d` logits: 129 MB for 512 requests, K = 4 and a bfloat16 drafter
-    of 31,500 tokens. The slot behind the last takes what padding requests draft.
+    of 31,500 tokens. The extra slot takes what padding requests draft.
 
     Args:
         affinity: from drafter to target; its device is the arena's.
         slots: how many requests can run, S. 0 where no draft has a distribution (n-grams).
         draft_length: K, the most drafts of a step.
-        dtype: of the drafter's logits. They are kept as they were drafted from: an arena that
-            rounds them would verify another distribution.
+        dtype: of the drafter's logits. They are kept unrounded: rounded ones would be another
+            distribution than the one that was drafted from.
         dynamic_width: C, how many dynamic tokens a draft brings along (DESIGN section 2).
 
     Attributes:
@@ -98,14 +97,14 @@ class DraftArena:
                 where one CUDA graph serves all drafts.
             slots: `[B]` integers; outside of `[0, S)` for a request that is padding.
             temperature: `[B]` float32, the drafter's; 0 is greedy.
-            seeds: `[B]` int64, the request's own, the same through all of its decoding.
-            positions: `[B]` int64, the absolute position of the step's first drafted token, for
-                every `step` and for `verify` the same.
+            seeds: `[B]` int64, each request's own, the same during all of its decoding.
+            positions: `[B]` int64, the absolute position of the step's first drafted token: the
+                same for every `step` and for `verify`.
             dynamic_tokens, dynamic_logits: `[B, C]` int32, and logits in the arena's dtype.
 
         Returns:
-            `[B]` int64, target ids; -1, which no model can read, where a row of logits is no
-            distribution.
+            `[B]` int64 target ids, -1 where a row of logits is no distribution. A model cannot
+            read -1, so replace it before the next pass.
 
         Raises:
             ValueError, RuntimeError: naming the argument that does not fit.
@@ -217,7 +216,7 @@ class DraftArena:
             return torch.full((count,), -1, dtype=torch.int32, device=self.device)
         drafts = torch.arange(count, dtype=torch.int32, device=self.device)
         request = torch.searchsorted(draft_offsets[1:].contiguous(), drafts, right=True)
-        request = request.clamp_(max=slots.shape[0] - 1)  # padding behind the last request
+        request = request.clamp_(max=slots.shape[0] - 1)  # padding after the last request
         slot, step = slots[request], drafts - draft_offsets[request]
         there = (slot >= 0) & (slot < self.slots) & (step >= 0) & (step < self.draft_length)
         elsewhere = torch.where(slot == -1, -1, self.logits.shape[0] * self.draft_length)
@@ -230,7 +229,7 @@ def check_layout(
     integers: dict[str, tuple[Tensor, tuple[int, ...]]],
     floats: dict[str, tuple[Tensor, tuple[int, ...]]],
 ) -> None:
-    """Refuse, by name, a tensor of another kind or shape than is given, or on another device."""
+    """Refuse, by name, a tensor of another kind or shape, or on another device, than needed."""
     for name, (tensor, shape) in (integers | floats).items():
         if tuple(tensor.shape) != shape:
             raise ValueError(

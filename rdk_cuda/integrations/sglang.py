@@ -8,12 +8,12 @@ Written against sgl-project/sglang on GitHub, without importing it. In `python/s
 - `srt/speculative/eagle_info.py` at 0007d13, `EagleVerifyInput`;
 - `srt/speculative/eagle_worker_v2.py` at 006b0e3 and `srt/sampling/sampling_params.py` at 00c17ca.
 
-It is for chains, `--speculative-eagle-topk 1`; there are no trees here. SGLang asks for a draft
-distribution over the target's vocabulary (`draft_probs`); here the drafter's own logits serve, in a
+It is for chains, `--speculative-eagle-topk 1`, not for trees. SGLang needs a draft distribution
+over the target's vocabulary (`draft_probs`). Here the drafter's own logits are enough, kept in a
 `DraftArena` with the slots of `req_pool_indices`.
 
-One rule keeps the output lossless (DESIGN section 5): a draft is never shortened because of its
-tokens. Where a grammar forbids one, leave it in, with the target's logit at `-inf`.
+One rule keeps the output lossless (DESIGN section 5): never shorten a draft because of its tokens.
+Where a grammar forbids one, leave it in and set the target's logit to `-inf`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ChainVerified(NamedTuple):
     """What SGLang's verification kernels write.
 
     Attributes:
-        predict: `[bs * draft_token_num]` int32, at the place of a node the token decided behind it;
-            0 where nothing was.
+        predict: `[bs * draft_token_num]` int32: at the place of a node, the token decided after
+            it; 0 where none was.
         accept_index: `[bs, draft_token_num]` int32, the places of the newest token and of the
             accepted drafts, then -1.
         num_correct_drafts: `[bs]` int32, accepted drafts (`accept_token_num` of the kernels).
@@ -45,7 +45,7 @@ class ChainVerified(NamedTuple):
 
 
 def temperatures_of(temperatures: Tensor, top_ks: Tensor) -> Tensor:
-    """`[bs]` float32 for `DraftArena.draft`: 0 for what SGLang says as top-k 1 at temperature 1.
+    """`[bs]` float32 for `DraftArena.draft`: 0, greedy, where SGLang has top-k 1.
 
     Args:
         temperatures: `[bs, 1]` or `[bs]` float32. top_ks: `[bs]`.
@@ -78,9 +78,9 @@ def verify_chain(
         seq_lens: `[bs]`, the length of each sequence without its newest token and its drafts, which
             is the newest token's position.
         temperatures, top_ks: as in `temperatures_of`.
-        sampling_seed: `[bs]` int64, a seed for each request, as `DraftArena.draft` was given it.
-            (SGLang has none where its sampling is not deterministic: draw one when a request comes
-            in.)
+        sampling_seed: `[bs]` int64, a seed for each request, as given to `DraftArena.draft`.
+            (SGLang has none where its sampling is not deterministic: draw one when a request
+            arrives.)
         arena: what was drafted from.
         req_pool_indices: `[bs]`, each request's slot there; None: no draft has a distribution.
         draft_temperature: `[bs]`, what was drafted with; None: `temperatures_of`.
@@ -137,7 +137,7 @@ num_correct_drafts=tensor([1], dtype=torch.int32))
     )
     end = requests * nodes
     decided = (tokens >= 0) & (retrieve_index >= 0) & (retrieve_index < end)
-    # What was not decided is written behind the end, which is cut off.
+    # What was not decided is written to one more entry, which is cut off.
     places = torch.where(decided, retrieve_index, end)
     predict = torch.zeros(end + 1, dtype=torch.int32, device=arena.device)
     predict.scatter_(0, places.flatten().long(), tokens.flatten().int())

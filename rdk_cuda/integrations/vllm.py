@@ -10,12 +10,12 @@ Written against vllm-project/vllm on GitHub, without importing it:
   metadata of `vllm/v1/spec_decode/metadata.py` at 1829ff4.
 
 In both layouts the rows of logits lie as `rdk::verify` reads them: for each request its drafted
-positions, then the one behind them. A request without drafts, a chunked prefill among them, has one
-row; it gets one token, which vLLM drops itself if the prefill goes on.
+positions, then the one after them. A request without drafts, such as a chunked prefill, has one
+row. It gets one token, which vLLM itself drops if the prefill goes on.
 
-Two rules keep the output lossless (DESIGN section 5). A draft is never shortened because of its
-tokens: where a grammar forbids one, leave it in, with the target's logit at `-inf`, and it is
-rejected. And `rdk::verify` takes -1 as "nothing was drafted here", whatever the drafter thought.
+Two rules keep the output lossless (DESIGN section 5). Never shorten a draft because of its tokens:
+where a grammar forbids one, leave it in and set the target's logit to `-inf`, so that it is
+rejected. And -1 means "nothing was drafted here" to `rdk::verify`, whatever the drafter meant.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def sample_draft(
     draft_step: Tensor,
     arena: DraftArena,
 ) -> Tensor:
-    """`DraftModelSpeculator.sample_draft` of the model runner V2, behind the draft model's head.
+    """`DraftModelSpeculator.sample_draft` of the model runner V2, after the draft model's head.
 
     Args:
-        logits: `[num_reqs, V_d]`, over the drafter's own vocabulary, before anything is done to
-            them, in the arena's dtype.
+        logits: `[num_reqs, V_d]`, over the drafter's own vocabulary, unprocessed, in the arena's
+            dtype.
         positions: `[num_reqs]`, one less than the positions of the tokens that are drawn.
         idx_mapping: `[num_reqs]`, the slot of each request; negative for padding.
         temperature: `[max_num_reqs]` float32, by slot. seeds: `[max_num_reqs]` int64, by slot.
@@ -97,19 +97,20 @@ def rejection_sample(
             `-inf` where top-k, top-p or a grammar forbids a token.
         draft_sampled: `[num_logits]`, the input token of each row: the request's newest token, then
             its drafts. Those are target ids.
-        cu_num_logits: `[num_reqs + 1]` int32; every request owns at least one row. Rows behind the
+        cu_num_logits: `[num_reqs + 1]` int32; every request owns at least one row. Rows after the
             last entry are padding.
         pos: `[num_logits]`, the positions of the input tokens.
         idx_mapping: `[num_reqs]`, the slot of each request; negative for padding.
-        temperature: `[max_num_reqs]` float32, by slot. 0 is greedy; of the others the logits know.
-        seed: `[max_num_reqs]` int64, by slot, as `DraftArena.draft` was given them.
+        temperature: `[max_num_reqs]` float32, by slot. 0 is greedy; the logits have been divided by
+            the others.
+        seed: `[max_num_reqs]` int64, by slot, as given to `DraftArena.draft`.
         num_speculative_steps: the most drafts of a request.
-        arena: what was drafted from, with `idx_mapping`'s slots. It stands for `draft_logits`.
+        arena: what was drafted from, in the slots of `idx_mapping`, in place of `draft_logits`.
         has_distribution: False for drafts of an n-gram or suffix drafter.
         draft_temperature: `[max_num_reqs]`, by slot, what was drafted with; None: `temperature`.
 
     Returns:
-        `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 behind the last token, and
+        `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 after the last token, and
         `num_sampled` `[num_reqs]` int32: 1 to `num_speculative_steps + 1` tokens, or fewer where a
         row of `target_logits` is no distribution.
 
@@ -188,24 +189,24 @@ def rejection_sample_v1(
 
     Args:
         logits: `[num_tokens + batch_size, V_t]`, of the rows of `logits_indices`, not divided by
-            the temperature; `-inf` where top-k, top-p or a grammar forbids a token. (So
-            `target_logits_indices` and `bonus_logits_indices` are not needed: they say that the
-            rows lie as described above.)
+            the temperature; `-inf` where top-k, top-p or a grammar forbids a token.
+            `target_logits_indices` and `bonus_logits_indices` only say that the rows lie as
+            described above, so they are not needed.
         draft_token_ids: `[num_tokens]` int32 target ids, packed.
         cu_num_draft_tokens: `[batch_size]` int32, without the leading 0.
         max_spec_len: the most drafts of a request in this batch.
         positions: `[num_tokens + batch_size]`, those of the input tokens at `logits_indices`.
-        temperature: `[batch_size]` float32, None if all are greedy. GREEDY_TEMPERATURE is 0, and
-            was -1: both are understood.
-        seeds: `[batch_size]` int64, a seed for each request. (V1 has a generator for some requests
-            instead, which is on the host.)
-        arena, slots: what was drafted from, and `[batch_size]` each request's slot there, -1 for
-            drafts without a distribution. V1's own batch indices move when requests end: keep slots
-            by request. None: no draft has a distribution.
+        temperature: `[batch_size]` float32, None if all are greedy. GREEDY_TEMPERATURE is 0 and
+            used to be -1; both work.
+        seeds: `[batch_size]` int64, a seed for each request. (V1 has a generator on the host for
+            some requests instead.)
+        arena, slots: what was drafted from, and `[batch_size]` the slot of each request there, -1
+            for drafts without a distribution. Keep slots by request: V1's batch indices move when
+            requests end. None: no draft has a distribution.
         draft_temperature: `[batch_size]`, what was drafted with; None: `temperature`.
 
     Returns:
-        `[batch_size, max_spec_len + 1]` int32, with `PLACEHOLDER_TOKEN_ID` behind the last token.
+        `[batch_size, max_spec_len + 1]` int32, with `PLACEHOLDER_TOKEN_ID` after the last token.
 
     Raises:
         ValueError, RuntimeError: naming the argument that does not fit.
@@ -246,5 +247,5 @@ def rejection_sample_v1(
 
 
 def _existing(indices: Tensor, size: int) -> Tensor:
-    """Padding and bad data read some place that is there; what they read is not used."""
+    """Indices that exist: padding and bad data read some entry, and it is not used."""
     return indices.clamp(0, max(size - 1, 0))

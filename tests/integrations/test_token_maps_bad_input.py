@@ -266,13 +266,13 @@ def test_a_broken_index(tmp_path: Path, index: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["../outside.safetensors", "..", "", "missing.safetensors"])
-def test_an_index_leads_only_to_files_beside_it(tmp_path: Path, file: str) -> None:
+def test_an_index_leads_only_to_files_next_to_it(tmp_path: Path, file: str) -> None:
     folder = tmp_path / "drafter"
     folder.mkdir()
     save_file(GOOD, tmp_path / "outside.safetensors")
     content = json.dumps({"weight_map": {"d2t": file}})
     (folder / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(TokenMapError, match="there is none beside it"):
+    with pytest.raises(TokenMapError, match="which is not next to it"):
         read_token_map(folder, SIZE)
 
 

@@ -42,16 +42,17 @@ __all__ = ["Generate"]
 class Generate:
     """A drafter for `model.generate(**inputs, custom_generate=Generate(drafter, affinity))`.
 
-    The output is what `generate` (transformers 5.17 or later) gives alone: the same tokens where it
-    is greedy, the same distribution where it samples. Batches, left padding, `GenerationConfig`,
-    logits processors, stopping criteria and the returned class are the library's own, but that no
-    cache is returned. What cannot be honoured is refused before the first token. Processors and
-    criteria have to be functions of the tokens and scores that they are called with: they are asked
-    about drafts that are then rejected, and each row at its own time. Criteria get no scores.
+    The output is that of `generate` alone (transformers 5.17 or later): the same tokens where it is
+    greedy, the same distribution where it samples. Batches, left padding, `GenerationConfig`,
+    logits processors, stopping criteria and the returned class are the library's own, except that
+    no cache is returned. Options that cannot be honoured are refused before the first token.
+    Processors and criteria have to be functions of the tokens and scores that they are called with:
+    they also see drafts that are then rejected, and each row at its own time. Criteria get no
+    scores.
 
-    Warpers such as top-p look at scores that the temperature has divided, so all that the library
-    has prepared is applied to the target's logits in the library's order. Only a temperature at the
-    end of its list is left to `rdk_cuda.verify`, which divides by it in the same place.
+    Warpers such as top-p need scores that were divided by the temperature. So everything that the
+    library has prepared is applied to the target's logits, in its order. Only a temperature at the
+    end of the list is left to `rdk_cuda.verify`, which divides by it at the same point.
 
     Args:
         drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,
@@ -61,15 +62,15 @@ class Generate:
         draft_temperature: the drafter's; None: the one that `generate` samples at.
         dynamic_tokens: a source, as of `SpeculativeDecoder`.
         vocabulary: the drafter's own tokens, for `statistics.out_of_vocabulary`.
-        streamer: gets tokens as from `generate`, a place as soon as all rows have it.
+        streamer: gets the tokens of a place as soon as all rows have one, as from `generate`.
         seed: one each, or one int from which each row gets its own, the same in every call. None:
-            drawn anew from torch's default generator, which `torch.manual_seed` sets.
-        stop_strings: a row ends with any of them, as with `generate(stop_strings=...)`, which keeps
-            the `tokenizer` that it needs from `custom_generate` and so refuses them.
+            drawn for each call from torch's default generator, which `torch.manual_seed` sets.
+        stop_strings: any of them ends a row, as with `generate(stop_strings=...)`, which does not
+            pass its `tokenizer` on and so cannot be used.
         tokenizer: the target's, for `stop_strings`.
 
     Attributes:
-        statistics: of the latest call; None before it.
+        statistics: of the latest call; None before the first.
 
     Raises:
         TypeError, ValueError: a drafter that cannot do it, or that does not fit the affinity.
@@ -139,9 +140,9 @@ class Generate:
         """With a drafter that `python -m rdk_cuda calibrate` has written.
 
         Args:
-            directory: as `rdk_cuda.integrations.huggingface.saved_drafter.load_drafter` reads it.
+            directory: as `load_drafter` reads it.
             device: the target's.
-            options: of `Generate`. Dynamic tokens are the calibrated ones if not given.
+            options: of `Generate`. The default of `dynamic_tokens` is the calibrated source.
 
         Raises:
             SavedDrafterError: a directory that is not whole and sound.
@@ -159,16 +160,15 @@ class Generate:
         generation_config: Any,
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        """What `model.generate` calls, with what it has prepared.
+        """Called by `model.generate` with what it has prepared.
 
         Returns:
-            Token ids `[B, W + new]` int64, prompts included, and padded behind rows that have
-            ended; or, with `return_dict_in_generate`, the library's `GenerateDecoderOnlyOutput`,
-            with scores and logits `[B, V_t]` float32 of each new token if asked for, 0 behind rows
-            that have ended.
+            Token ids `[B, W + new]` int64, prompts included, padded after rows that have ended. Or,
+            with `return_dict_in_generate`, the library's `GenerateDecoderOnlyOutput`, with scores
+            and logits `[B, V_t]` float32 of each new token if asked for, 0 after a row has ended.
 
         Raises:
-            TypeError, ValueError: what cannot be honoured, by name.
+            TypeError, ValueError: an option that cannot be honoured, by name.
             RuntimeError: scores are no distribution: NaN or +inf, or none finite.
         """
         refuse_dropped_arguments()
@@ -211,7 +211,7 @@ class Generate:
         return GenerateDecoderOnlyOutput(sequences=batch.sequences, **columns)
 
     def _decoder(self, model: Any, draft_temperature: float | None) -> SpeculativeDecoder:
-        """For this target, which is checked only when it is a new one."""
+        """A decoder for this target, which is checked only when it is a new one."""
         weight = model.get_input_embeddings().weight
         target = self._target
         if (
@@ -250,7 +250,7 @@ class _Sampling(NamedTuple):
 
 
 def _sampling(prepared: Sequence[Any], do_sample: bool, *, keep: bool) -> _Sampling:
-    """Leave a temperature at the end to `verify`, unless it has to be in scores to be returned."""
+    """Leave a temperature at the end to `verify`, unless the returned scores have to have it."""
     processors = LogitsProcessorList(prepared)
     if not do_sample:
         return _Sampling(processors or None, 0.0, None)
@@ -265,7 +265,7 @@ def _sampling(prepared: Sequence[Any], do_sample: bool, *, keep: bool) -> _Sampl
 
 @contextmanager
 def _caches(models: Sequence[CausalModel], slots: int) -> Iterator[None]:
-    """Caches with memory for so many slots, all of it given back afterwards."""
+    """Give the models' caches this many slots; afterwards free all of their memory."""
     wrapped = [model for model in models if isinstance(model, HuggingFaceModel)]
     before = [model.slots for model in wrapped]
     for model in wrapped:
@@ -294,7 +294,7 @@ def _stop_strings(strings: str | Sequence[str], tokenizer: Any) -> list[Stopping
 def _ending(criteria: Sequence[Any], config: Any, width: int) -> dict[str, Any]:
     """When rows end and what follows in them, as arguments of `PaddedBatch`.
 
-    The library's own end tokens and longest length need no question to a criterion.
+    For the library's own end tokens and longest length no criterion has to be called.
     """
     rest, eos, lengths = StoppingCriteriaList(), set[int](), list[int]()
     for each in criteria:

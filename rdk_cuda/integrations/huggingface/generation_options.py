@@ -1,4 +1,4 @@
-"""What of `model.generate(...)` cannot be honoured, refused by name before the first token."""
+"""Refuses, by name, what `model.generate(...)` was asked for and `Generate` cannot honour."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _MODEL_ARGUMENTS = {
 
 
 def refuse_dropped_arguments() -> None:
-    """Refuse arguments that `generate` keeps to itself when `custom_generate` is a callable.
+    """Refuse arguments that `generate` does not pass on to a callable `custom_generate`.
 
-    The library hands them to its own methods only, so that a callable cannot know that they were
-    given. They are looked up where they are: in the frame of `generate` that called.
+    A callable is not told that they were given, so they are read from the frame of the calling
+    `generate`.
 
     Raises:
         ValueError: `assistant_model`, `streamer` or `synced_gpus` was given.
@@ -77,7 +77,7 @@ def refuse_dropped_arguments() -> None:
     for name, advice in instead.items():
         if frame.f_locals.get(name):
             raise ValueError(
-                f"Generate: {name} was given to model.generate, which does not hand it on to "
+                f"Generate: {name} was given to model.generate, which does not pass it on to "
                 f"custom_generate; {advice}"
             )
 
@@ -85,7 +85,7 @@ def refuse_dropped_arguments() -> None:
 def refuse_unsupported(
     model: Any, config: Any, processors: Iterable[Any], model_arguments: Mapping[str, Any]
 ) -> None:
-    """Refuse models and options whose output would not be what was asked for.
+    """Refuse models and options for which the output would not be what was asked for.
 
     Args:
         model: the target.
@@ -134,7 +134,7 @@ def refuse_unsupported(
 
 
 def is_static(config: Any, model_arguments: Mapping[str, Any]) -> bool:
-    """Whether a cache is asked for that has all of its memory from the beginning."""
+    """Whether a cache is asked for that allocates all of its memory at once."""
     from transformers import StaticCache
 
     given = model_arguments.get("past_key_values")
@@ -155,9 +155,8 @@ def prompts_of(input_ids: Tensor, model_arguments: Mapping[str, Any]) -> list[li
     left = torch.arange(mask.shape[1], device=mask.device) >= mask.shape[1] - lengths[:, None]
     if mask.shape != input_ids.shape or not torch.equal(mask, left.to(mask)) or not lengths.all():
         raise ValueError(
-            "Generate: attention_mask has to be 0 on the left of each row and 1 from its first to "
-            "its last token, of which there is one at least; use a tokenizer with "
-            "padding_side='left'"
+            "Generate: attention_mask has to be 0 on the left of each row and 1 at its tokens, of "
+            "which there is at least one; use a tokenizer with padding_side='left'"
         )
     positions = model_arguments.get("position_ids")
     if positions is not None:

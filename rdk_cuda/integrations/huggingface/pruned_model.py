@@ -11,16 +11,16 @@ __all__ = ["apply_head"]
 
 
 def apply_head(model: Any, weight: Tensor, bias: Tensor | None = None) -> None:
-    """Replaces the LM head of a causal language model, in place, by a small one.
+    """Replace the LM head of a causal language model, in place, by a small one.
 
-    The forward pass then gives logits `[..., V_d]`, with whatever the model does to logits behind
-    its head. The input embedding keeps all its V_t rows: the drafter still reads every token. Tied
-    embeddings are tied no longer, and the configuration says so; its `vocab_size` stays V_t.
+    The forward pass then gives logits `[..., V_d]`, processed as the model processes its logits.
+    The input embedding keeps all V_t rows, since the drafter still reads every token. Embeddings
+    are no longer tied, and the configuration says so; its `vocab_size` stays V_t.
 
-    This is for models in memory. A Hugging Face configuration has one `vocab_size` for embedding
-    and head, so that `AutoModelForCausalLM` cannot load what such a model would save; for files
-    there is `save_drafter`. Dynamic tokens need the full head, too: for
-    them leave the model as it is and give the small head to `HuggingFaceModel(model, head=...)`.
+    This is for models in memory. `AutoModelForCausalLM` cannot load such a model from files,
+    because a configuration has one `vocab_size` for both embedding and head; use `save_drafter`.
+    Dynamic tokens need the full head: for them leave the model as it is, and give the small head to
+    `HuggingFaceModel(model, head=...)`.
 
     Args:
         model: from `AutoModelForCausalLM`, embeddings tied or not.

@@ -1,4 +1,4 @@
-"""What the token maps of other projects hold, read without running anything that is in them."""
+"""The content of other projects' token maps, read without running anything in them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class D2T(NamedTuple):
 def read_content(path: Path, target_size: int) -> Tensor | D2T:
     """A list of ids as a `[V_d]` int64 tensor, or what a checkpoint holds; values unchecked.
 
-    What the file is shows in its first bytes, not in its name. A list has at most 64 MiB, and of a
-    checkpoint nothing is read but the maps, if they are not longer than `target_size`.
+    The format is found from the first bytes, not from the name. A list may have at most 64 MiB.
+    From a checkpoint only the maps are read, and only if they are not longer than `target_size`.
 
     Raises:
         TokenMapError: naming the file and what is wrong with it.
@@ -93,17 +93,17 @@ def _from_directory(folder: Path, target_size: int) -> D2T:
 
 
 def _shards(index: Path) -> list[Path]:
-    """The files that an index says the maps and the head are in, beside it."""
+    """The files, next to an index, that it says the maps and the head are in."""
     _refuse_large(index)
     try:
         names = json.loads(index.read_bytes())["weight_map"]
         files = sorted({str(names[name]) for name in names if _role(name)})
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TokenMapError(f"{index}: is no index of a checkpoint ({error!r})") from error
-    beside = {entry.name for entry in index.parent.iterdir() if entry.is_file()}
+    present = {entry.name for entry in index.parent.iterdir() if entry.is_file()}
     for file in files:
-        if file not in beside:
-            raise TokenMapError(f"{index}: names {file!r}, and there is none beside it")
+        if file not in present:
+            raise TokenMapError(f"{index}: names {file!r}, which is not next to it")
     return [index.with_name(file) for file in files]
 
 
