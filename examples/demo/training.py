@@ -2,20 +2,19 @@
 
 The models are ordinary Llama models in Hugging Face's format with one byte-level BPE vocabulary.
 Training takes a fixed number of steps, about an hour and a half on one CPU core with bfloat16
-instructions, and goes on from its last checkpoint when it is started again. The text and its
-order depend on the interpreter and the seed alone, the weights' last digits on the machine too.
+instructions, and continues from its last checkpoint when it is started again. The text and its
+order depend on the interpreter and the seed alone, the last digits of the weights on the machine
+too.
 """
 
 import hashlib
 import json
 import shutil
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -46,14 +45,12 @@ HELD_OUT_BLOCKS = 48
 # a training step is then 1.5 times as fast.
 LOSS_CHUNK = 256
 
-ModelName = Literal["target", "drafter"]
-
 
 @dataclass(frozen=True)
 class Recipe:
     """A model's shape and how it is trained."""
 
-    name: ModelName
+    name: str
     hidden_size: int
     intermediate_size: int
     layers: int
@@ -67,18 +64,10 @@ TARGET = Recipe("target", 192, 512, 5, 6, steps=4500, learning_rate=2e-3, seed=1
 DRAFTER = Recipe("drafter", 80, 224, 2, 5, steps=7000, learning_rate=4e-3, seed=2)
 
 
-def train(
-    output: Path,
-    *,
-    working_directory: Path = Path("rdk_demo_training"),
-    only: ModelName | None = None,
-    steps: int | None = None,
-) -> None:
+def train(output: Path, *, working_directory: Path) -> None:
     """Train the tokenizer, the target and the drafter; write `output/target` and `output/drafter`.
 
-    Checkpoints, and a usable snapshot of each model, are kept in `working_directory`; started
-    again with the same directory, training goes on from there. `only` trains one of the models,
-    so that the two can be trained by two processes. `steps` replaces each recipe's own number.
+    Checkpoints are kept in `working_directory`; with the same one, training continues from there.
     """
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     working_directory.mkdir(parents=True, exist_ok=True)
@@ -86,11 +75,9 @@ def train(
     training_text = encode(tokenizer, training_files())
     held_out_text = encode(tokenizer, held_out_files())
     for recipe in (TARGET, DRAFTER):
-        if only in (None, recipe.name):
-            chosen = recipe if steps is None else replace(recipe, steps=steps)
-            run = Run(chosen, training_text, held_out_text, working_directory)
-            run.train(partial(export, tokenizer=tokenizer))
-            export(run.model, output / recipe.name, tokenizer)
+        run = Run(recipe, training_text, held_out_text, working_directory)
+        run.train()
+        export(run.model, output / recipe.name, tokenizer)
 
 
 def obtain_tokenizer(path: Path) -> Tokenizer:
@@ -132,7 +119,6 @@ class Run:
         self.text = text
         self.held_out = held_out
         self.checkpoint = directory / f"{recipe.name}.checkpoint.pt"
-        self.snapshot = directory / "snapshot" / recipe.name
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(recipe.seed)
         with self.device:
@@ -141,26 +127,19 @@ class Run:
         self.order = lru_cache(maxsize=1)(self.shuffled_starts)
         self.step = 0
 
-    def train(self, export_model: Callable[[LlamaForCausalLM, Path], None]) -> None:
-        """Take the remaining steps, with a checkpoint and a snapshot every few hundred."""
+    def train(self) -> None:
+        """Take the remaining steps, with a checkpoint every few hundred."""
         self.resume()
-        terminal = sys.stderr.isatty()
-        progress = tqdm(
-            desc=self.recipe.name,
-            total=self.recipe.steps,
-            initial=self.step,
-            mininterval=0.2 if terminal else 15,
-        )
         recent = 0.0
-        with progress:
-            while self.step < self.recipe.steps:
+        steps = self.recipe.steps
+        with tqdm(desc=self.recipe.name, total=steps, initial=self.step) as progress:
+            while self.step < steps:
                 loss = self.take_step()
                 recent = loss if recent == 0.0 else 0.98 * recent + 0.02 * loss
                 progress.set_postfix(loss=f"{recent:.3f}", refresh=False)
                 progress.update()
-                if self.step % CHECKPOINT_STEPS == 0 or self.step == self.recipe.steps:
+                if self.step % CHECKPOINT_STEPS == 0 or self.step == steps:
                     self.save()
-                    export_model(self.model, self.snapshot)
                     progress.write(
                         f"{self.recipe.name} step {self.step}: training loss {recent:.3f}, "
                         f"held-out loss {self.held_out_loss():.3f}"
@@ -204,7 +183,7 @@ class Run:
 
     @torch.no_grad()
     def held_out_loss(self) -> float:
-        """Loss on blocks spread over the held-out text: for the eye, nothing is chosen by it."""
+        """Loss on blocks spread over the held-out text. It is only shown; nothing depends on it."""
         starts = torch.linspace(
             0, len(self.held_out) - CONTEXT - 1, HELD_OUT_BLOCKS, dtype=torch.float32, device="cpu"
         ).long()
@@ -213,9 +192,9 @@ class Run:
         return sum(losses) / len(losses)
 
     def fingerprint(self) -> str:
-        """Identifies what a checkpoint belongs to: this recipe, at any length, on this text."""
+        """Identifies what a checkpoint belongs to: this recipe on this text."""
         digest = hashlib.sha256(self.text.numpy().tobytes())
-        digest.update(repr((replace(self.recipe, steps=0), CONTEXT, BATCH)).encode())
+        digest.update(repr((self.recipe, CONTEXT, BATCH)).encode())
         return digest.hexdigest()
 
     def save(self) -> None:
@@ -325,25 +304,19 @@ def export(model: LlamaForCausalLM, directory: Path, tokenizer: Tokenizer) -> No
         unfinished = Path(folder)
         half.save_pretrained(unfinished)
         if directory.name == TARGET.name:
-            write_json(unfinished / "tokenizer.json", json.loads(tokenizer.to_str()))
-            write_json(unfinished / "tokenizer_config.json", tokenizer_settings())
+            settings = {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                **dict.fromkeys(("bos_token", "eos_token", "pad_token"), END_OF_TEXT),
+                "clean_up_tokenization_spaces": False,
+            }
+            files = {
+                "tokenizer.json": json.loads(tokenizer.to_str()),
+                "tokenizer_config.json": settings,
+            }
+            for name, content in files.items():
+                # Compact JSON: nobody reads a vocabulary, and it is half as large.
+                text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+                (unfinished / name).write_text(text + "\n", encoding="utf-8")
         directory.mkdir(parents=True, exist_ok=True)
         for file in unfinished.iterdir():
             write_whole(directory / file.name, partial(shutil.copyfile, file))
-
-
-def tokenizer_settings() -> dict[str, object]:
-    """What `AutoTokenizer` needs to know in addition to the tokenizer itself."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "pad_token": END_OF_TEXT,
-        "clean_up_tokenization_spaces": False,
-    }
-
-
-def write_json(path: Path, content: object) -> None:
-    """Compact JSON: nobody reads a vocabulary, and it is half as large."""
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    path.write_text(text + "\n", encoding="utf-8")
