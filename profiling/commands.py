@@ -59,7 +59,7 @@ def run_command(
 
 
 def add_measuring(command: Parser, output: str) -> None:
-    """The options of `measure_rows`. Args: output: what its JSON file is."""
+    """The options of `measure_rows`; `output` says what its JSON file is."""
     add = command.add_argument
     add("--device", choices=("cpu", "cuda"), required=True)
     add("--threads", type=natural, metavar="N", help="on the CPU (torch's own number)")

@@ -107,7 +107,7 @@ class CudaClock:
 
 
 def clock_of(device: torch.device, tiny: bool) -> Clock:
-    """A clock for a device. Args: tiny: it need not empty a cache, only to see whether all runs."""
+    """The clock of a device; a tiny one empties no real cache, for a look whether all runs."""
     if device.type == "cuda":
         return CudaClock()
     return CpuClock(MEBIBYTE if tiny else None)

@@ -37,7 +37,7 @@ from ..commands import Parser, refuse_device, run_command
 __all__ = ["DecodingRun", "add_arguments", "captured", "main", "prepare"]
 
 WINDOW = 384
-CALIBRATION_POSITIONS = 4 * WINDOW
+CALIBRATION_POSITIONS = WINDOW
 PROMPT_TOKENS = 64
 TEMPERATURE = 0.7
 WARM_UP_TOKENS = 8
