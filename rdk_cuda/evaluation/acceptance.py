@@ -21,7 +21,7 @@ COVERAGE = 0.95
 
 
 class Interval(NamedTuple):
-    """An estimate with the ends of its 95 % interval; NaN where the data cannot tell."""
+    """An estimate with the ends of its 95 % interval; NaN if the data cannot tell."""
 
     value: float
     low: float
@@ -37,8 +37,8 @@ def measure_acceptance(
 ) -> dict[float, Tensor]:
     """Acceptance of drafters at the same positions of a text, at one or more temperatures.
 
-    Nothing of `V_t` width outlives a window. At temperature 0 it is the share of positions where
-    the greedy draft is the target's greedy choice (DESIGN section 2, "Temperature 0").
+    Nothing of width `V_t` is kept from one window to the next. At temperature 0 a position counts
+    1 if the greedy draft is the target's greedy choice (DESIGN section 2, "Temperature 0").
 
     Args:
         read: both models' view of token ids.
@@ -76,7 +76,7 @@ def acceptance(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
 
 
 class Bootstrap:
-    """Intervals from resampled documents, the same resamples for everything (paired).
+    """Intervals from resampled documents; everything uses the same resamples (paired).
 
     Positions of one document are alike, so whole documents are drawn, not positions.
 
@@ -85,9 +85,8 @@ class Bootstrap:
     """
 
     def __init__(self, documents: Sequence[int], *, seed: int) -> None:
-        of_position = torch.tensor(documents, dtype=torch.int64, device="cpu")
-        self.members, place = of_position.unique(return_inverse=True)
-        self.place = place
+        of_window = torch.tensor(documents, dtype=torch.int64, device="cpu")
+        self.members, self.place = of_window.unique(return_inverse=True)
         generator = torch.Generator().manual_seed(seed)
         count = len(self.members)
         draws = torch.randint(count, (RESAMPLES, count), generator=generator, device="cpu")
@@ -119,7 +118,7 @@ class Bootstrap:
 def recovered_share(
     bootstrap: Bootstrap, method: Tensor, pruned: Tensor, full: Tensor
 ) -> Interval | None:
-    """What share of the acceptance lost to pruning a method wins back; None where none is lost."""
+    """The share of the acceptance lost to pruning that a method recovers; None if none is lost."""
     if not float((full - pruned).mean()) > 0:
         return None
     return bootstrap.ratio(method - pruned, full - pruned)

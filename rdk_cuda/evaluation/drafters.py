@@ -6,24 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rdk_cuda.calibration.drafter import FullHead
-from rdk_cuda.calibration.methods import FULL, PRUNED, Method
-from rdk_cuda.calibration.recording import Each
-from rdk_cuda.calibration.recording.reading import Read, read_models
-from rdk_cuda.calibration.recording.windows import Window
-from rdk_cuda.evaluation.acceptance import Bootstrap, measure_acceptance, recovered_share
-from rdk_cuda.evaluation.speed import (
-    HeadCost,
-    Times,
-    expected_accepted_length,
-    measure_model_times,
-)
-
+from ..calibration.drafter import FullHead
+from ..calibration.methods import FULL, PRUNED, Method
+from ..calibration.recording import Each, Read, Window, read_models
+from .acceptance import Bootstrap, measure_acceptance, recovered_share
 from .rows import EvaluationError, Row, evaluation_row
+from .speed import HeadCost, Times, expected_accepted_length, measure_model_times
 
-TIMING_SECONDS = 1.0  # at least; a load that comes and goes shows in the spread
+TIMING_SECONDS = 1.0  # at least; a load that changes shows in the spread
 
 __all__ = ["evaluate", "evaluate_models", "head_cost"]
 
@@ -44,19 +35,27 @@ def evaluate(
     """A row for each method at each temperature, all at the same positions.
 
     Args:
-        methods: for each temperature, 0 for greedy, the full drafter and any others. The share of
-            the loss that is recovered needs the pruned drafter of the same `keep` among them.
+        methods: for each temperature (0 is greedy) the full drafter and any others. The share of
+            the loss that is recovered needs the pruned drafter with the same `keep`.
         windows: held-out text, all of one length, at least `draft_length`.
         draft_length: K, for the accepted length.
         times: of the models, with the same K; without them no speed-up is predicted.
-        head_dtype: what the bytes of heads are counted in; that of `full_head` if absent.
+        head_dtype: of the heads when their bytes are counted; that of `full_head` if absent.
         each: shows the progress over windows.
         labels: further fields of all rows, such as `pair` and `corpus`.
+
+    Raises:
+        EvaluationError: acceptance is NaN, because the models' outputs overflow.
     """
     drafters = {at: [method.drafter for method in chosen] for at, chosen in methods.items()}
     reading = windows if each is None else each(windows, "Measuring acceptance: held-out text")
     rates = measure_acceptance(read, full_head, drafters, reading)
-    refuse_nan(rates)
+    for temperature, measured_rates in rates.items():
+        if not bool(measured_rates.isfinite().all()):
+            raise EvaluationError(
+                f"acceptance at temperature {temperature:g} is NaN; needs models whose logits on "
+                "the held-out text are finite, also when divided by the temperature"
+            )
     head_dtype = full_head[0].dtype if head_dtype is None else head_dtype
     bootstrap = Bootstrap([window.document for window in windows], seed=seed)
     rows = []
@@ -68,6 +67,9 @@ def evaluate(
                 pruned = measured[PRUNED, method.keep]
                 recovered = recovered_share(bootstrap, rate, pruned, measured[FULL, 1.0])
             columns = method.drafter.mean_dynamic_columns(windows)
+            cost = head_cost(method, full_head, columns, head_dtype)
+            length = float(expected_accepted_length(rate, draft_length).double().mean())
+            affinity = method.drafter.affinity
             row = evaluation_row(
                 bootstrap.mean(rate),
                 recovered,
@@ -78,7 +80,14 @@ def evaluate(
                 positions=rate.numel(),
                 windows=len(windows),
                 documents=len(bootstrap.members),
-                **figures(method, full_head, rate, columns, draft_length, times, head_dtype),
+                head_rows=affinity.draft_size,
+                virtual_rows=affinity.draft_size - method.drafter.vocabulary.draft_size,
+                dynamic_columns=columns,
+                draft_length=draft_length,
+                accepted_length=length,
+                head_bytes=cost.bytes_read(),
+                head_flops=cost.flops,
+                **predicted_speed_up(times, length, cost),
                 **labels,
             )
             rows.append(row)
@@ -95,7 +104,7 @@ def evaluate_models(
     draft_length: int,
     **options: Any,
 ) -> list[Row]:
-    """As `evaluate`, with what the models' passes take on this machine."""
+    """As `evaluate`, with the models' times on this machine."""
     context = torch.tensor(windows[0].ids[: -draft_length - 1], dtype=torch.int64, device="cpu")
     times = measure_model_times(target, drafter, context, draft_length, seconds=TIMING_SECONDS)
     read = read_models(target, drafter)
@@ -104,45 +113,10 @@ def evaluate_models(
     )
 
 
-def refuse_nan(rates: Mapping[float, Tensor]) -> None:
-    """Of models whose outputs overflow, or temperatures at which they do."""
-    for temperature, measured in rates.items():
-        if not bool(measured.isfinite().all()):
-            raise EvaluationError(
-                f"acceptance at temperature {temperature:g} is NaN; needs models whose logits on "
-                "the held-out text are finite, also when divided by the temperature"
-            )
-
-
-def figures(
-    method: Method,
-    full_head: FullHead,
-    rates: Tensor,
-    dynamic_columns: float,
-    draft_length: int,
-    times: Times | None,
-    head_dtype: torch.dtype,
-) -> dict[str, float | str | None]:
-    """What a method costs, and what its acceptance is worth."""
-    cost = head_cost(method, full_head, dynamic_columns, head_dtype)
-    length = float(expected_accepted_length(rates, draft_length).double().mean())
-    affinity, vocabulary = method.drafter.affinity, method.drafter.vocabulary
-    return {
-        "head_rows": affinity.draft_size,
-        "virtual_rows": affinity.draft_size - vocabulary.draft_size,
-        "dynamic_columns": dynamic_columns,
-        "draft_length": draft_length,
-        "accepted_length": length,
-        "head_bytes": cost.bytes_read(),
-        "head_flops": cost.flops,
-        **predicted_speed_up(times, length, cost),
-    }
-
-
 def predicted_speed_up(
     times: Times | None, accepted_length: float, cost: HeadCost
 ) -> dict[str, float | str | None]:
-    """With its spread, and what speaks against it; none where the times contradict each other."""
+    """With its spread and any warning; none if the times contradict each other."""
     if times is None:
         return {}
     if times.contradiction is not None:
@@ -155,14 +129,10 @@ def predicted_speed_up(
 def head_cost(
     method: Method, full_head: FullHead, dynamic_columns: float, dtype: torch.dtype
 ) -> HeadCost:
-    """Of a position; a low-rank head counts as its factors, not as the matrix they make."""
+    """For a position; a low-rank head counts as its factors, not as the matrix they make."""
     size, width = full_head[0].shape
-    rank = method.rank
-    return HeadCost(
-        rows=method.drafter.affinity.draft_size if rank is None else round(method.keep * size),
-        hidden_size=width,
-        bytes_each=dtype.itemsize,
-        dynamic_columns=dynamic_columns,
-        factored_rows=0 if rank is None else size - round(method.keep * size),
-        rank=rank or 0,
-    )
+    rows = method.drafter.affinity.draft_size
+    if method.rank is None:
+        return HeadCost(rows, width, dtype.itemsize, dynamic_columns)
+    kept = round(method.keep * size)
+    return HeadCost(kept, width, dtype.itemsize, dynamic_columns, size - kept, method.rank)

@@ -1,7 +1,7 @@
-"""What acceptance is worth: tokens for each pass of the target, the head's cost, and the speed-up.
+"""From acceptance to speed: tokens for each pass of the target, the head's cost, the speed-up.
 
-The formulas are those of Leviathan et al. 2023, section 3, without its assumption that all drafts
-of a step are accepted with one probability: the rates are those of consecutive positions.
+The formulas are those of Leviathan et al. 2023, section 3, without the assumption that all drafts
+of a step have the same acceptance rate: the rates are those of consecutive positions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .timing import (
-    Spread,
-    Watch,
-    contradiction,
-    spread,
-)
+from .timing import Spread, Watch, contradiction, spread
 
 __all__ = [
     "HeadCost",
@@ -30,7 +25,6 @@ __all__ = [
     "measure_model_times",
     "measure_times",
     "speed_up",
-    "speed_up_curve",
 ]
 
 ROUNDS = 15
@@ -39,20 +33,19 @@ Number = TypeVar("Number", float, Tensor)
 
 
 def expected_accepted_length(rates: Tensor, draft_length: int) -> Tensor:
-    """How many of K drafts are accepted on average, where the first is at each position of a text.
+    """The mean number of K drafts that are accepted, for a draft from each position of a text.
 
-    `sum_{k=1..K} prod_{j<k} alpha_{t+j}`: the k-th draft counts if it and all before it are
-    accepted. Leviathan et al. 2023 (eq. 1) have one alpha for all, which says too little where
-    easy positions stand together.
+    `sum_{k=1..K} prod_{j<k} alpha_{t+j}`: the k-th draft counts if it and all drafts before it are
+    accepted. Leviathan et al. 2023 (eq. 1) have one alpha for all, which gives too low a number if
+    easy positions are next to each other.
 
     The rates are measured along the text itself (teacher forced), as if accepted drafts were
-    distributed as the target's tokens are. Accepted ones are the likelier tokens, after which
-    predicting is a little easier or harder; so this is an approximation, exact where `min(p, q)`
-    is proportional to p.
+    distributed like the target's tokens. This is an approximation, since accepted drafts are the
+    likelier tokens. It is exact if `min(p, q)` is proportional to p.
 
     Args:
-        rates: `[..., positions]` acceptance rates of consecutive positions; of 0 and 1 when
-            drafting is greedy.
+        rates: `[..., positions]`, acceptance rates of consecutive positions; 0 and 1 if drafting is
+            greedy.
         draft_length: K, 1 to the number of positions.
 
     Returns:
@@ -78,12 +71,11 @@ def expected_accepted_length(rates: Tensor, draft_length: int) -> Tensor:
 class HeadCost:
     """What a drafter's LM head reads and computes for a position.
 
-    Static rows are read once for a whole batch, dynamic ones for each position anew. Activations
-    and logits are left out: they are small beside the rows.
+    Static rows are read once for a whole batch, dynamic ones for each position. Activations and
+    logits are left out, since they are small compared with the rows.
 
     Attributes:
-        rows: of width d: all V_t of a full head, V_hot of a pruned one, V_hot + K with virtual
-            tokens.
+        rows: V_t for a full head, V_hot for a pruned one, V_hot + K with virtual tokens.
         hidden_size: d.
         bytes_each: of one weight, 2 for bfloat16.
         dynamic_columns: gathered rows, on average.
@@ -141,8 +133,8 @@ def speed_up(
     acceptance rate for all positions it is theorem 3.8 of Leviathan et al. 2023.
 
     Args:
-        accepted_length: mean number of accepted drafts of a step, 0 to K. A number or a tensor,
-            as are the times.
+        accepted_length: mean number of accepted drafts of a step, 0 to K. It and the times are
+            numbers or tensors.
         draft_length: K.
         target_time: of the target's pass over K + 1 tokens.
         draft_time: of one drafted token, the drafter's head and sampling included.
@@ -155,37 +147,6 @@ def speed_up(
     return (1 + accepted_length) * alone_time / (target_time + draft_length * draft_time)
 
 
-def speed_up_curve(
-    accepted_length: float, draft_length: int, ratios: Tensor, *, relative_cost: float = 1.0
-) -> Tensor:
-    """The speed-up where the full drafter takes `ratios` of the target's time for a token.
-
-    The target's pass over K + 1 tokens is taken to cost as much as over one, which holds while
-    reading its weights is what takes the time.
-
-    Args:
-        accepted_length, draft_length: as of `speed_up`.
-        ratios: `[n]`, time of the full drafter over that of the target, one token each.
-        relative_cost: time of this drafter over that of the full one, as
-            `Times.draft_time(head) / Times.draft_time(full_head)`.
-
-    Returns:
-        `[n]`.
-
-    Example:
-        >>> speed_up_curve(3.0, 4, torch.tensor([0.0, 0.25]), relative_cost=0.5)
-        tensor([4.0000, 2.6667])
-    """
-    one = torch.ones_like(ratios)
-    return speed_up(
-        accepted_length * one,
-        draft_length,
-        target_time=one,
-        draft_time=relative_cost * ratios,
-        alone_time=one,
-    )
-
-
 @dataclass(frozen=True)
 class Times:
     """Measured times in seconds, for one sequence.
@@ -196,8 +157,8 @@ class Times:
         target_verify: its pass over K + 1 tokens.
         drafter_body: the drafter's pass over one token, without its head.
         head_weight: the drafter's head, for each weight that it reads.
-        rounds: the measurements that these are the medians of, if they were measured in turn.
-        doubt: a sentence, if others were at work meanwhile.
+        rounds: the measurements that these are the medians of, if there were several.
+        doubt: a warning, if other processes were running at the time.
 
     Example:
         >>> times = Times(4, 10.0, 11.0, drafter_body=0.25, head_weight=1e-3)
@@ -216,17 +177,17 @@ class Times:
 
     @property
     def contradiction(self) -> str | None:
-        """Why no speed-up can follow from these times, in a sentence; None where one can."""
+        """Why no speed-up can be predicted from these times, in a sentence; None if one can."""
         each = [one.target_verify / one.target_alone for one in self.rounds or (self,)]
         return contradiction(statistics.median(each))
 
     def draft_time(self, head: HeadCost) -> float:
-        """Of one drafted token, with a head of this cost."""
+        """The time of one drafted token, with a head of this cost."""
         weights = head.static_weights + head.dynamic_weights
         return self.drafter_body + self.head_weight * weights
 
     def speed_up(self, accepted_length: float, head: HeadCost) -> float:
-        """What these times make of an accepted length; of rounds, the median."""
+        """The speed-up at an accepted length; the median, if there are rounds."""
         if self.rounds:
             return self.speed_up_spread(accepted_length, head).value
         return speed_up(
@@ -238,7 +199,7 @@ class Times:
         )
 
     def speed_up_spread(self, accepted_length: float, head: HeadCost) -> Spread:
-        """The same from each round; without rounds the ends are NaN."""
+        """The same with its spread over the rounds; without rounds the ends are NaN."""
         if not self.rounds:
             return Spread(self.speed_up(accepted_length, head), math.nan, math.nan)
         return spread([one.speed_up(accepted_length, head) for one in self.rounds])
@@ -254,30 +215,20 @@ def measure_times(
     rounds: int = ROUNDS,
     seconds: float = 0.0,
 ) -> Times:
-    """Medians of each part's time, taken in turn after a round that does not count.
+    """The median time of each part, measured in turn after a warm-up round.
+
+    Each callable must wait for its result: on a GPU it ends with a synchronisation.
 
     Args:
         draft_length: K.
-        target: its pass over so many tokens, behind whatever context it has.
+        target: its pass over a number of tokens, after whatever context it has.
         drafter_body: the drafter's pass over one token, without its head.
-        head: the full head on one hidden state. It must wait for its result, as the others must;
-            on a GPU a callable ends with a synchronisation.
+        head: the full head on one hidden state.
         head_weights: how many weights the head has.
-        rounds, seconds: both at least.
+        rounds, seconds: measure for at least this many rounds, and this long.
 
     Raises:
         ValueError: a draft length, number of weights or rounds below 1.
-
-    Example:
-        >>> times = measure_times(
-        ...     4,
-        ...     target=lambda tokens: torch.rand(64, 64) @ torch.rand(64, tokens),
-        ...     drafter_body=lambda: torch.rand(8, 8),
-        ...     head=lambda: torch.rand(100, 8) @ torch.rand(8),
-        ...     head_weights=800,
-        ... )
-        >>> times.target_verify > 0 and times.head_weight > 0
-        True
     """
     if min(draft_length, head_weights, rounds) < 1:
         raise ValueError(
@@ -329,9 +280,8 @@ def measure_model_times(
 
     Args:
         target, drafter: on any device; the drafter's head is `drafter.get_output_embeddings()`.
-        context: `[L]` int64 token ids that stand in both models' caches, at least one.
-        draft_length: K.
-        rounds, seconds: both at least.
+        context: `[L]` int64 token ids in both models' caches, at least one.
+        draft_length, rounds, seconds: as for `measure_times`.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -362,7 +312,7 @@ def measure_model_times(
 
 
 def cached_pass(model: Any, context: Tensor) -> Callable[[int], None]:
-    """The model's pass over so many tokens more, after which its cache is as before."""
+    """The model's pass over a number of further tokens; its cache is as before afterwards."""
     from transformers import DynamicCache
 
     context = context.to(model.device).view(1, -1)
@@ -379,6 +329,6 @@ def cached_pass(model: Any, context: Tensor) -> Callable[[int], None]:
 
 
 def finish(model: Any) -> None:
-    """Wait until a model's device has done its work."""
+    """Wait for a model's device."""
     if model.device.type == "cuda":
         torch.cuda.synchronize(model.device)

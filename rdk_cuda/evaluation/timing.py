@@ -1,4 +1,4 @@
-"""Whether measured times can be trusted: their spread, others at work, and what cannot be."""
+"""Whether measured times can be trusted: their spread, other processes, and contradictions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 
 __all__ = ["Spread", "Watch", "contradiction", "others_at_work", "quantiles", "spread"]
 
-TOLERANCE = 0.1  # of a ratio of two times, where nobody else is at work
-WAITED = 0.05  # of the time; a quiet machine's own services take less
+TOLERANCE = 0.1  # of a ratio of two times on a quiet machine
+WAITED = 0.05  # share of the time; a quiet machine's own services take less
 TASKS = Path("/proc/self/task")
 
 
@@ -45,12 +45,11 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def contradiction(pass_time: float) -> str | None:
-    """Why a measured pass of the target cannot be, in a sentence; None where it can.
+    """Why a measured pass of the target is impossible, in a sentence; None if it is not.
 
-    In speculative decoding a pass covers several tokens, and its drafts come on top: it takes at
-    least the time of the target's pass over one token. So `pass_time >= 1`, and a speed-up is at
-    most the number of tokens that a pass yields. Times that say otherwise, by more than the
-    `TOLERANCE` of measuring, were taken while something else changed.
+    A pass over several tokens takes at least as long as one over a single token. So
+    `pass_time >= 1`, and a speed-up is at most the number of tokens that a pass yields. If the
+    times say otherwise by more than `TOLERANCE`, something else changed while they were taken.
 
     Args:
         pass_time: of a pass over several tokens, with or without its drafts, relative to the
@@ -72,7 +71,7 @@ token, which cannot be'
 
 
 def others_at_work(load: float, threads: int) -> str | None:
-    """A warning where the load average says that more than our own threads want to run.
+    """A warning, if the load average says that more than our own threads want to run.
 
     Example:
         >>> others_at_work(load=2.4, threads=2) is None
@@ -84,20 +83,20 @@ def others_at_work(load: float, threads: int) -> str | None:
 
 
 def warning(reason: str) -> str:
-    """What is said of times that others disturbed."""
+    """What is printed next to times that others disturbed."""
     return f"Others were at work on this machine ({reason}): do not trust the times."
 
 
 class Watch:
-    """Notices others at work while times are measured.
+    """Notices other processes while times are measured.
 
-    Linux counts how long a thread could have run but had to wait for a processor. That tells more
-    than the load average, which comes late and counts our own work; it is the substitute where
+    Linux counts how long a thread could have run but had to wait for a processor. That says more
+    than the load average, which lags and includes our own work. The load average is used only if
     the kernel does not count.
 
     Attributes:
-        waited: threads' waiting, as a share of the time; None where it is not counted.
-        doubt: a sentence, if the times are not to be trusted.
+        waited: how long threads waited, as a share of the time; None if it is not counted.
+        doubt: a warning, if the times should not be trusted.
 
     Example:
         >>> with Watch() as watch:
