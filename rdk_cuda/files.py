@@ -114,7 +114,7 @@ class TensorFile:
         metadata = {"format": self.format, "format_version": str(self.version), **said}
         names = [*self.names, *(name for name in self.optional if name in tensors)]
         content = {name: tensors[name].cpu().contiguous() for name in names}
-        self._safetensors()
+        self.safetensors()
         whole = to_bytes(content, metadata)
         write_whole(path, lambda beside: beside.write_bytes(whole))
 
@@ -125,13 +125,18 @@ class TensorFile:
             ValueError: of type `error`, naming the file and what is wrong with it.
             OSError: if it cannot be opened.
         """
-        safetensors = self._safetensors()
+        with self.opened(path) as (file, metadata):
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+
+    @contextmanager
+    def opened(self, path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+        """The open file, if it says that it is of this kind, and its metadata; errors as `read`."""
+        safetensors = self.safetensors()
         try:
             with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                found = set(file.keys())
-                self._check_header(path, metadata, found)
-                return {name: file.get_tensor(name) for name in found}, metadata
+                self._check_header(path, metadata, set(file.keys()))
+                yield file, metadata
         except safetensors.SafetensorError as error:
             raise self.error(
                 f"{self.owner}.load: {path} is not a complete safetensors file ({error}); needs "
@@ -169,7 +174,7 @@ class TensorFile:
                 f"{sorted(unknown)}; needs the tensors {sorted(names)}"
             )
 
-    def _safetensors(self) -> Any:
+    def safetensors(self) -> Any:
         """Imported when a file is, as `setup.py install` brings no dependencies."""
         try:
             import safetensors.torch

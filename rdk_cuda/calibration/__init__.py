@@ -13,7 +13,7 @@ from .calibrate import SCORES, Calibrated, Setting, calibrate, kept_tokens
 from .clusters import cluster_pruned_tokens
 from .drafter import PrunedDrafter, sampled_acceptance
 from .heads import FullHead, prune_head
-from .low_rank import LowRankHead, low_rank_head, screened_tokens
+from .low_rank import low_rank_head
 from .material import Material, Options, successor_counts
 from .methods import FULL, METHODS, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
 from .moments import second_moment
@@ -41,7 +41,6 @@ __all__ = [
     "VIRTUAL",
     "Calibrated",
     "FullHead",
-    "LowRankHead",
     "Material",
     "Method",
     "Options",
@@ -67,7 +66,6 @@ __all__ = [
     "record",
     "refine_virtual",
     "sampled_acceptance",
-    "screened_tokens",
     "second_moment",
     "successor_counts",
     "tune",

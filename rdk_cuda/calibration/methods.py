@@ -299,8 +299,8 @@ def _low_rank(pruning: Pruning, temperature: float) -> Built:
         mean_probs=pruning.mean_probs(temperature),
     )
     everything = Vocabulary.identity(pruning.vocabulary.target_size)
-    affinity = Affinity.intersection(everything)
-    return PrunedDrafter(everything, affinity, head.dense(), head.bias), f"rank {pruning.rank}"
+    drafter = PrunedDrafter(everything, Affinity.intersection(everything), *head)
+    return drafter, f"rank {pruning.rank}"
 
 
 def described(drafter: PrunedDrafter) -> str:

@@ -71,7 +71,7 @@ class RecordingFile:
             recorded = recorded_temperatures(path)
         except RecordingError as error:
             option = "--recording " if named else ""
-            raise InputError(f"{option}{error}; {file.otherwise}") from error
+            raise InputError(f"{option}{error.reason}; {file.otherwise}") from error
         if not set(asked) <= set(recorded):
             raise InputError(
                 f"{file}: has the text at --temperature {in_words(recorded)}, not at "

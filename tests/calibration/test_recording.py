@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rdk_cuda.calibration.recording import Recording, record
-from rdk_cuda.calibration.recording import file as recording_file
+from rdk_cuda.calibration.recording.file import SAMPLE_LAYOUT
 from rdk_cuda.calibration.recording.reading import Reading, read_models
 from rdk_cuda.calibration.recording.reservoir import Reservoir, likeliest_tokens, random_keys
 
@@ -84,7 +84,7 @@ def test_samples_of_a_text_that_fits_are_all_of_it() -> None:
 
 
 def _tensors_of() -> dict[str, torch.dtype]:
-    return {name: dtype for name, (dtype, _) in recording_file.SAMPLE_LAYOUT.items()}
+    return {name: dtype for name, (dtype, _) in SAMPLE_LAYOUT.items()}
 
 
 def test_the_likeliest_are_in_order_and_ties_go_to_the_lowest_id() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rdk_cuda.calibration.recording import RecordingError
-from rdk_cuda.calibration.recording import file as recording_file
+from rdk_cuda.calibration.recording.file import RecordingFormat
 from rdk_cuda.calibration.recording.reading import Reading
 from tests import interruptible
 
@@ -69,7 +69,7 @@ def test_the_state_is_left_alone_between_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    monkeypatch.setattr(recording_file, "write", lambda path, *_: written.append(path))
+    monkeypatch.setattr(RecordingFormat, "write", lambda _, path, *__: written.append(path))
     recorded(state=tmp_path / "state")
     assert written == [tmp_path / "state"]  # at the end
     recorded(state=tmp_path / "state", save_every=0.0)

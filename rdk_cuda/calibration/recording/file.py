@@ -1,27 +1,20 @@
-"""Recordings on disk, finished or under way: safetensors, read with suspicion."""
+"""Recordings on disk, finished or under way: safetensors files, read with suspicion."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...files import system_errors, write_whole
+from ...files import TensorFile, system_errors, write_whole
 
-__all__ = [
-    "SAMPLE_LAYOUT",
-    "Layout",
-    "RecordingError",
-    "check_values",
-    "read",
-    "read_about",
-    "write",
-]
+__all__ = ["SAMPLE_LAYOUT", "Layout", "RecordingError", "RecordingFormat", "check_values"]
 
 Layout = Mapping[str, tuple[torch.dtype, tuple[str, ...]]]
 """The tensors that a file has: their dtypes, and names for their sizes."""
@@ -35,61 +28,62 @@ SAMPLE_LAYOUT: Layout = {
     "documents": (torch.int64, ("n",)),
 }
 
-_VERSION = 1
 _BLOCK_ENTRIES = 1 << 22  # of a tensor that are checked at a time
 
 
 class RecordingError(ValueError):
     """A file that is not the recording that it should be."""
 
-
-def write(path: Path, form: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Writes a file whole, so that a kill at any moment leaves no half file there."""
-    safetensors = _safetensors()
-    metadata = {"format": form, "format_version": str(_VERSION), "about": json.dumps(about)}
-    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with system_errors(path):
-        write_whole(path, lambda beside: safetensors.torch.save_file(content, beside, metadata))
+    @property
+    def reason(self) -> str:
+        """The message without the name of the function, for the command line."""
+        return re.sub(r"^(\w+\.load|record): ", "", str(self))
 
 
-def read(path: Path, form: str, layout: Layout) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a file with this layout, and what `write` was told about them.
+@dataclass(frozen=True)
+class RecordingFormat:
+    """One kind of recording file, with facts about it as JSON.
 
-    Shapes agree with each other and with the number of "temperatures"; values are unchecked.
-
-    Raises:
-        RecordingError: naming the file and what is wrong with it.
-        OSError: if it cannot be opened.
+    Attributes:
+        owner: the class that is kept in such files.
+        name: what the file's metadata calls the format.
     """
-    with _opened(path, form, layout) as file:
-        tensors = {name: file.get_tensor(name) for name in layout}
-        about = _about(path, file.metadata())
-    _check_layout(path, tensors, layout, {"temperatures": len(about["temperatures"])})
-    return tensors, about
 
+    owner: str
+    name: str
+    layout: Layout
 
-def read_about(path: Path, form: str, layout: Layout) -> dict[str, Any]:
-    """What `write` was told about the tensors of a file, without them.
+    @property
+    def _file(self) -> TensorFile:
+        return TensorFile(self.owner, self.name, 1, tuple(self.layout), RecordingError)
 
-    Raises:
-        RecordingError, OSError: as `read`.
-    """
-    with _opened(path, form, layout) as file:
-        return _about(path, file.metadata())
+    def write(self, path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Write a file whole, or not at all, and without a copy of the tensors."""
+        safetensors = self._file.safetensors()
+        metadata = {"format": self.name, "format_version": "1", "about": json.dumps(about)}
+        content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        with system_errors(path):
+            write_whole(path, lambda place: safetensors.torch.save_file(content, place, metadata))
 
+    def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of a file with this layout, and what `write` was told about them.
 
-@contextmanager
-def _opened(path: Path, form: str, layout: Layout) -> Iterator[Any]:
-    """The file, if it is one of this form."""
-    safetensors = _safetensors()
-    try:
-        with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
-            _check_header(path, form, file.metadata() or {}, set(file.keys()), set(layout))
-            yield file
-    except safetensors.SafetensorError as error:
-        raise RecordingError(
-            f"{path} is not a complete safetensors file ({error}); needs one of format {form!r}"
-        ) from error
+        Shapes agree with each other and with the number of "temperatures"; values are unchecked.
+
+        Raises:
+            RecordingError: naming the file and what is wrong with it.
+            OSError: if it cannot be opened.
+        """
+        with self._file.opened(path) as (file, metadata):
+            tensors = {name: file.get_tensor(name) for name in self.layout}
+        about = _about(path, metadata)
+        _check_layout(path, tensors, self.layout, {"temperatures": len(about["temperatures"])})
+        return tensors, about
+
+    def read_about(self, path: Path) -> dict[str, Any]:
+        """What `write` was told about the tensors, of which none is read; errors as `read`."""
+        with self._file.opened(path) as (_, metadata):
+            return _about(path, metadata)
 
 
 def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -110,7 +104,7 @@ def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
 def check_values(path: Path, tensors: Mapping[str, Tensor], target_size: int) -> None:
     """Ids within the vocabulary, finite numbers, probabilities and counts not negative.
 
-    Only the logits of unlikely tokens may be -inf; NaN and inf are nowhere.
+    Only the logits of unlikely tokens may be -inf; there are no NaN and no inf.
 
     Raises:
         RecordingError: naming the file, the tensor and the first bad value.
@@ -156,34 +150,3 @@ def _check_layout(
                     f"{path}: {name} has shape {list(tensor.shape)}; needs "
                     f"[{', '.join(map(str, needed))}], as the rest of the file has it"
                 )
-
-
-def _check_header(
-    path: Path, form: str, metadata: Mapping[str, str], names: set[str], needed: set[str]
-) -> None:
-    if metadata.get("format") != form:
-        raise RecordingError(
-            f"{path} is a safetensors file of format {metadata.get('format')!r}; needs {form!r}"
-        )
-    version = metadata.get("format_version")
-    if version != str(_VERSION):
-        raise RecordingError(
-            f"{path} has format version {version!r}; this rdk_cuda reads version {_VERSION} (a "
-            "higher number needs a newer rdk_cuda)"
-        )
-    if names != needed:
-        raise RecordingError(
-            f"{path} lacks {sorted(needed - names)} and has unknown {sorted(names - needed)}; "
-            f"needs the tensors {sorted(needed)}"
-        )
-
-
-def _safetensors() -> Any:
-    """Imported when a file is, as `setup.py install` brings no dependencies."""
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError(
-            f"recordings are kept in safetensors files ({error}): pip install safetensors numpy"
-        ) from error
-    return safetensors

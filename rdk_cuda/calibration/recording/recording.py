@@ -1,4 +1,4 @@
-"""What calibration needs to know of a text: it is read once, by the target and by the drafter."""
+"""What calibration needs to know about a text, which target and drafter read once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import file as recording_file
-from .file import SAMPLE_LAYOUT, Layout, RecordingError
+from .file import SAMPLE_LAYOUT, RecordingError, RecordingFormat, check_values
 from .reading import Read, Reading
 from .running import RunningRecording, TextWindow, plan_memory
 from .samples import Samples
@@ -22,16 +21,15 @@ from .state import RecordingState
 __all__ = ["Each", "Recording", "RecordingError", "TextWindow", "record"]
 
 Each = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Passes items on, one after the other, and shows how far it is: `each(items, description)`."""
+"""Yields the items one after the other and shows the progress: `each(items, description)`."""
 
-_FORMAT = "rdk_cuda.recording"
-_LAYOUT: Layout = {
+_MEANS = {
     "mean_probs": (torch.float64, ("temperatures", "V_t")),
     "mean_squares": (torch.float64, ("temperatures", "V_t")),
     "counts": (torch.int64, ("V_t",)),
     "hidden_second_moment": (torch.float64, ("d", "d")),
-    **SAMPLE_LAYOUT,
 }
+_FORMAT = RecordingFormat("Recording", "rdk_cuda.recording", {**_MEANS, **SAMPLE_LAYOUT})
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +55,7 @@ class Recording:
 
     @property
     def positions(self) -> int:
-        """How many there were: one behind every token of the text."""
+        """How many there were: one after every token of the text."""
         return int(self.counts.sum())
 
     def variance_at(self, temperature: float) -> Tensor:
@@ -78,7 +76,7 @@ class Recording:
         return self.mean_probs[self._place("mean_probs_at", temperature)]
 
     def at(self, temperature: float) -> Recording:
-        """The recording as it would be of this temperature alone; shares its memory.
+        """The recording as if made for this temperature alone; it shares memory with this one.
 
         Raises:
             ValueError: a temperature that was not recorded.
@@ -109,9 +107,8 @@ class Recording:
     def save(self, path: str | Path) -> None:
         """Writes a safetensors file, whole or not at all; `load` gives the same recording back."""
         samples = {name: getattr(self.samples, name) for name in SAMPLE_LAYOUT}
-        means = {name: getattr(self, name) for name in _LAYOUT if name not in SAMPLE_LAYOUT}
-        about = {"temperatures": list(self.temperatures)}
-        recording_file.write(Path(path), _FORMAT, {**means, **samples}, about)
+        means = {name: getattr(self, name) for name in _MEANS}
+        _FORMAT.write(Path(path), {**means, **samples}, {"temperatures": list(self.temperatures)})
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
@@ -122,8 +119,8 @@ class Recording:
             OSError: if it cannot be opened.
         """
         path = Path(path)
-        tensors, about = recording_file.read(path, _FORMAT, _LAYOUT)
-        recording_file.check_values(path, tensors, tensors["counts"].shape[0])
+        tensors, about = _FORMAT.read(path)
+        check_values(path, tensors, tensors["counts"].shape[0])
         totals = tensors["mean_probs"].sum(1)
         # Each is a mean of float32 distributions, whose rounding is 1e-7 for each of their terms.
         if not torch.allclose(totals, torch.ones_like(totals), atol=1e-3):
@@ -155,34 +152,32 @@ def record(
     models: str = "",
     each: Each | None = None,
 ) -> Recording:
-    """Reads a text with both models and keeps what calibration needs, in bounded memory.
+    """Read a text with both models and keep what calibration needs, in bounded memory.
 
-    The result is the same to the bit for every batch size, and after every interruption, as long as
-    `read` gives a window the same outputs; a real model's may differ in their last bits between
-    batch sizes.
+    The result is the same to the bit for every batch size and after every interruption, as long as
+    `read` returns the same outputs for a window. A real model's outputs may differ in their last
+    bits between batch sizes.
 
     Args:
-        read: both models, as `read_models` makes it. It is called once with a single token 0, for
+        read: both models, as from `read_models`. It is first called with a single token 0, to learn
             the sizes of what it returns.
         windows: consecutive tokens of one document each. Neighbours of one length are read
             together.
         temperatures: of the target, positive and distinct.
         memory: bytes for everything that is kept and worked with here, whatever the length of the
-            text: the windows, the models, and what they use to read are not in it, nor the pages of
-            a state file while it is read. A quarter of it is for windows that are read together,
-            which may make batches smaller than `batch_size`.
-        samples: how many positions to keep; as many as `memory` allows if absent, and never more
-            than there are.
-        likeliest: m, how many target tokens to keep of each; 16384, or V_t if that is less. What
-            is left out is missing where virtual tokens are calibrated: take fewer only for
-            targets whose tail weighs less than a pruning does.
-        context: how many tokens of the text to keep of each.
+            text. The windows, the models and the memory that they need are not included. A quarter
+            is for windows that are read together, so batches may be smaller than `batch_size`.
+        samples: how many positions to keep, at most all of them. None: as many as `memory` allows.
+        likeliest: m, how many target tokens to keep for each; 16384, or V_t if that is less. The
+            others are missing when virtual tokens are calibrated, so take fewer only if the
+            target's tail has less mass than what is pruned.
+        context: how many tokens of the text to keep for each.
         batch_size: the largest number of windows to read together.
         seed: int64, of the choice of samples.
         state: a file that is written about every `save_every` seconds, less often if writing is
-            slow. If it exists, the recording goes on from there; it stays when all is done, and
-            then the same call returns at once. What was read since the last write is read again.
-        models: what the models are, in any words. Another name refuses to go on from `state`.
+            slow. If it exists, the recording continues from it. It stays when all is done, and the
+            same call then returns at once. What was read since the last write is read again.
+        models: names the models, in any words. `state` is refused if it has another name.
         each: shows the progress over batches.
 
     Raises:

@@ -10,24 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import file as recording_file
-from .file import SAMPLE_LAYOUT, Layout, RecordingError
+from .file import SAMPLE_LAYOUT, RecordingError, RecordingFormat, check_values
 from .reservoir import random_keys
 from .running import RunningRecording
 
 __all__ = ["OtherRecordingError", "RecordingState", "recorded_temperatures"]
 
-_FORMAT = "rdk_cuda.recording_state"
-_LAYOUT: Layout = {
-    "probs": (torch.float64, ("temperatures", "V_t")),
-    "squares": (torch.float64, ("temperatures", "V_t")),
-    "counts": (torch.int64, ("V_t",)),
-    "moment": (torch.float64, ("d", "d")),
-    "keys": (torch.int64, ("n",)),
-    "positions": (torch.int64, ("n",)),
-    **SAMPLE_LAYOUT,
-}
-_SLOWDOWN = 20  # times as long as it took to write the state, is it left alone
+_FORMAT = RecordingFormat(
+    "RecordingState",
+    "rdk_cuda.recording_state",
+    {
+        "probs": (torch.float64, ("temperatures", "V_t")),
+        "squares": (torch.float64, ("temperatures", "V_t")),
+        "counts": (torch.int64, ("V_t",)),
+        "moment": (torch.float64, ("d", "d")),
+        "keys": (torch.int64, ("n",)),
+        "positions": (torch.int64, ("n",)),
+        **SAMPLE_LAYOUT,
+    },
+)
+_SLOWDOWN = 20  # between two writes, at least this many times what the last one took
 
 
 class OtherRecordingError(RecordingError):
@@ -47,21 +49,21 @@ class OtherRecordingError(RecordingError):
 
 
 def recorded_temperatures(path: Path) -> tuple[float, ...]:
-    """Those of a recording that goes on from a file, of which only the header is read.
+    """The temperatures of a recording that goes on from a file; only its header is read.
 
     Raises:
         RecordingError: a file that is damaged, or of another kind.
         OSError: if it cannot be opened.
     """
-    return tuple(recording_file.read_about(path, _FORMAT, _LAYOUT)["temperatures"])
+    return tuple(_FORMAT.read_about(path)["temperatures"])
 
 
 class RecordingState:
-    """Keeps what a running recording has in a file, and knows which recording it is.
+    """Saves a running recording to a file, with the settings that identify it.
 
     Args:
-        path: of the file; it is written whole, or not at all.
-        running: what to keep.
+        path: of the file, which is written whole or not at all.
+        running: the recording to save.
         every: seconds between two writes, at least.
         text, models: what is recorded, in words.
 
@@ -94,7 +96,7 @@ class RecordingState:
         started = time.monotonic()
         if last or started >= self._next:
             about = {**self.settings, "windows_read": self.running.windows}
-            recording_file.write(self.path, _FORMAT, self.running.tensors(), about)
+            _FORMAT.write(self.path, self.running.tensors(), about)
             ended = time.monotonic()
             self._next = ended + max(self.every, _SLOWDOWN * (ended - started))
 
@@ -110,9 +112,9 @@ class RecordingState:
         if not self.path.exists():
             return
         try:
-            tensors, about = recording_file.read(self.path, _FORMAT, _LAYOUT)
+            tensors, about = _FORMAT.read(self.path)
         except RecordingError as error:
-            raise RecordingError(f"record: {error}; delete it to begin anew") from error
+            raise RecordingError(f"record: {error.reason}; delete it to begin anew") from error
         different = {
             name: (about.get(name), now)
             for name, now in self.settings.items()
@@ -139,7 +141,7 @@ class RecordingState:
                 raise RecordingError(
                     f"{altered} ({name} has shape {list(tensors[name].shape)}; needs [..., {size}])"
                 )
-        recording_file.check_values(self.path, tensors, plan.target_size)
+        check_values(self.path, tensors, plan.target_size)
         if int(tensors["counts"].sum()) != read:
             raise RecordingError(f"{altered} (counts do not sum to the {read} tokens read)")
         if bool((places >= read).any()) or len(places.unique()) != kept:
