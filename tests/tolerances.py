@@ -24,14 +24,14 @@ SMALLEST_COMPARED = 1e-30
 # The probabilities of a row add up to 1 but for their relative errors, a few roundings each.
 SUM_TO_ONE = 1e-6
 
-# Two samplers given the same random words may pick different tokens only where a uniform lies this
-# close to a boundary between two outcomes, judged in float64 (docs/design.md section 5) ...
+# Two implementations given the same random words may pick different tokens only where a uniform
+# lies this close to a boundary between two outcomes, judged in float64 (DESIGN section 5) ...
 BOUNDARY = 1e-5
 # ... and that in fewer draws than this.
 DISAGREEING_DRAWS = 5 / 10_000
 
-# The probability that one statistical test fails although the sampler is right. The suite has
-# fewer than a hundred, so a failure by chance in any of them has probability below 1e-4; with
+# The probability that one statistical test fails although the implementation is right. The suite
+# has fewer than a hundred, so a failure by chance in any of them has probability below 1e-4; with
 # fixed seeds it can happen only once, when a seed or a random stream is changed.
 FALSE_ALARM = 1e-6
 

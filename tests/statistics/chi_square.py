@@ -1,7 +1,7 @@
 """Pearson's test of counts against exact probabilities.
 
-A right sampler fails one test with probability `FALSE_ALARM` (1e-6); a negative control has to be
-beyond doubt, `CERTAIN` (1e-12). Seeds are fixed, so nothing here fails now and then.
+A right implementation fails one test with probability `FALSE_ALARM` (1e-6); a negative control has
+to be beyond doubt, `CERTAIN` (1e-12). Seeds are fixed, so nothing here fails now and then.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def p_value(counts: Tensor, probs: Tensor) -> float:
 
 def assert_fits(counts: Tensor, probs: Tensor) -> None:
     p = p_value(counts, probs)
-    assert p >= FALSE_ALARM, f"a right sampler looks like this with probability {p:.1e}"
+    assert p >= FALSE_ALARM, f"a right implementation looks like this with probability {p:.1e}"
 
 
 def assert_caught(counts: Tensor, probs: Tensor) -> None:
-    """The negative control: this sampler is wrong and the test would have seen it."""
+    """The negative control: the counts are wrong, and the test has to see it."""
     p = p_value(counts, probs)
-    assert p <= CERTAIN, f"a wrong sampler passes: p-value {p:.1e}"
+    assert p <= CERTAIN, f"what is wrong passes: p-value {p:.1e}"

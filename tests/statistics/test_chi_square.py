@@ -17,7 +17,7 @@ def sample(probs: torch.Tensor, draws: int, seed: int) -> torch.Tensor:
     return torch.multinomial(probs, draws, replacement=True, generator=generator(seed))
 
 
-def test_p_values_of_a_right_sampler_are_uniform() -> None:
+def test_p_values_of_right_draws_are_uniform() -> None:
     """400 samples; a right implementation fails with probability below 1e-6 (Kolmogorov bound)."""
     probs = zipf(200)
     values = [p_value(histogram(sample(probs, 3000, seed), 200), probs) for seed in range(400)]

@@ -7,6 +7,8 @@ are loops that look innocent, fail only through the joint distribution, and must
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -48,16 +50,15 @@ AFFINITIES = {
 }
 
 
-@pytest.mark.parametrize("name", AFFINITIES)
-def test_decoding_is_lossless(name: str) -> None:
-    models = Models.random(AFFINITIES[name]())
-    assert_fits(Loop(models).texts(SEQUENCES, LENGTH), models.exact(LENGTH))
+CASES = [(name, (1.0, 1.0)) for name in AFFINITIES]
+CASES += [("virtual", temperatures) for temperatures in ((0.6, 1.5), (1.3, 0.5), (1.0, 0.0))]
 
 
-@pytest.mark.parametrize("temperatures", [(0.6, 1.5), (1.3, 0.5), (1.0, 0.0)])
-def test_decoding_is_lossless_at_any_temperature(temperatures: tuple[float, float]) -> None:
+@pytest.mark.parametrize(("name", "temperatures"), CASES)
+def test_decoding_is_lossless(name: str, temperatures: tuple[float, float]) -> None:
+    """At any temperatures of target and drafter."""
     models = Models.random(
-        virtual(), target_temperature=temperatures[0], draft_temperature=temperatures[1]
+        AFFINITIES[name](), target_temperature=temperatures[0], draft_temperature=temperatures[1]
     )
     assert_fits(Loop(models).texts(SEQUENCES, LENGTH), models.exact(LENGTH))
 
@@ -77,13 +78,6 @@ def test_rejected_drafts_may_be_offered_again(drafts: int) -> None:
     models = Models.random(pruned())
     loop = Loop(models, drafts, feed_back_rejected=True)
     assert_fits(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
-
-
-def test_rejected_drafts_offered_again_without_step_keys_are_caught() -> None:
-    """The uniform that drew a rejected draft would draw at its position again (section 5)."""
-    models = Models.random(pruned())
-    loop = Loop(models, 3, feed_back_rejected=True, step_keys=lambda seeds, positions: seeds)
-    assert_caught(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
 
 
 # ----------------------------------------------------------------------- how long a draft is
@@ -106,26 +100,33 @@ def test_a_draft_may_end_where_the_drafter_is_unsure() -> None:
     assert_fits(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
 
 
-def test_a_draft_that_ends_because_of_its_own_token_is_caught() -> None:
-    """The one rule that stays with the caller (section 5), under any random numbers."""
-    models = Models.random(pruned())
-    loop = Loop(models, 3, keep=confident_token)
-    assert_caught(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
+# ----------------------------------------------------------------------- wrong loops
+
+WRONG: dict[str, Callable[[], Loop]] = {
+    # The one rule that stays with the caller (section 5), under any random numbers.
+    "a draft ends because of its own token": lambda: Loop(
+        Models.random(pruned()), 3, keep=confident_token
+    ),
+    # The uniform that drew a rejected draft would draw at its position again (section 5).
+    "rejected drafts are offered again without step keys": lambda: Loop(
+        Models.random(pruned()),
+        3,
+        feed_back_rejected=True,
+        step_keys=lambda seeds, positions: seeds,
+    ),
+    "a draft is evaluated at another temperature": lambda: Loop(
+        Models.random(virtual()), verify_temperature=0.5
+    ),
+    "one seed for all sequences": lambda: Loop(
+        Models.random(virtual()), step_keys=lambda seeds, positions: torch.zeros_like(seeds)
+    ),
+}
 
 
-# ----------------------------------------------------------------------- other wrong loops
-
-
-def test_a_draft_evaluated_at_another_temperature_is_caught() -> None:
-    models = Models.random(virtual())
-    loop = Loop(models, verify_temperature=0.5)
-    assert_caught(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
-
-
-def test_one_seed_for_all_sequences_is_caught() -> None:
-    models = Models.random(virtual())
-    loop = Loop(models, step_keys=lambda seeds, positions: torch.zeros_like(seeds))
-    assert_caught(loop.texts(2000, LENGTH), models.exact(LENGTH))
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_loop_is_caught(wrong: str) -> None:
+    loop = WRONG[wrong]()
+    assert_caught(loop.texts(SEQUENCES, LENGTH), loop.models.exact(LENGTH))
 
 
 def test_one_key_for_all_steps_of_one_position_stream_is_caught() -> None:
