@@ -133,7 +133,7 @@ class Running:
 
 
 def without_placeholders(rows: Tensor) -> list[list[int]]:
-    """The tokens of every request; -1 is only behind them."""
+    """The tokens of every request; -1 may only follow them."""
     found = [[token for token in row if token != -1] for row in rows.tolist()]
     assert [row + [-1] * (rows.shape[1] - len(row)) for row in found] == rows.tolist()
     return found

@@ -163,37 +163,31 @@ def test_a_saved_drafter_is_overwritten_as_a_whole(saved: Path) -> None:
     assert names(saved.parent) == ["pruned"]
 
 
+@pytest.mark.parametrize("failure", ["the disk is full", "Ctrl-C between two renamings"])
 def test_a_failure_leaves_no_directory_and_an_old_one_as_it_was(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
+    rename = Path.rename
+
     def full(drafter: PrunedDrafter, path: Path) -> None:
         path.write_bytes(b"half")
         raise OSError("No space left on device")
-
-    model = tiny(tied=True)
-    monkeypatch.setattr(PrunedDrafter, "save", full)
-    for path, overwrite in ((tmp_path / "new", False), (saved, True)):
-        with pytest.raises(OSError, match="No space"):
-            save_drafter(path, model, words(), pruned(model), {}, overwrite=overwrite)
-    assert names(tmp_path) == ["pruned"]
-    assert load_drafter(saved)[2] == SETTINGS
-
-
-def test_an_interruption_between_the_two_renamings_brings_the_old_directory_back(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rename = Path.rename
 
     def interrupted(source: Path, target: Path) -> Path:
         if (source / "drafter").exists() and source.suffix == ".tmp" and target == saved:
             raise KeyboardInterrupt
         return rename(source, target)
 
-    model = tiny(tied=True)
-    monkeypatch.setattr(Path, "rename", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        save_drafter(saved, model, words(), pruned(model), {"new": True}, overwrite=True)
-    assert names(saved.parent) == ["pruned"]
+    model, paths = tiny(tied=True), [saved]
+    if failure == "the disk is full":
+        monkeypatch.setattr(PrunedDrafter, "save", full)
+        paths.append(tmp_path / "new")
+    else:
+        monkeypatch.setattr(Path, "rename", interrupted)
+    for path in paths:
+        with pytest.raises((OSError, KeyboardInterrupt)):
+            save_drafter(path, model, words(), pruned(model), {"new": True}, overwrite=True)
+    assert names(tmp_path) == ["pruned"]
     assert load_drafter(saved)[2] == SETTINGS
 
 
