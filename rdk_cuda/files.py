@@ -38,7 +38,7 @@ __all__ = [
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write plain data; what is no number becomes null, since JSON has no NaN."""
     text = json.dumps(without_nan(content), indent=2, ensure_ascii=False, allow_nan=False)
-    write_whole(path, lambda beside: beside.write_text(text + "\n", encoding="utf-8"))
+    write_whole(path, lambda place: place.write_text(text + "\n", encoding="utf-8"))
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: Path) -> None:
@@ -48,8 +48,8 @@ def write_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: Pa
         ValueError: a row has a field that is not among `fields`.
     """
 
-    def write(beside: Path) -> None:
-        with beside.open("w", encoding="utf-8", newline="") as file:
+    def write(place: Path) -> None:
+        with place.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, fields, lineterminator="\n")
             writer.writeheader()
             writer.writerows(without_nan(rows))
@@ -59,7 +59,7 @@ def write_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: Pa
 
 def write_figure(figure: Any, path: Path) -> None:
     """Write a matplotlib figure as PNG."""
-    write_whole(path, lambda beside: figure.savefig(beside, dpi=150, format="png"))
+    write_whole(path, lambda place: figure.savefig(place, dpi=150, format="png"))
 
 
 def without_nan(value: Any) -> Any:
@@ -76,7 +76,7 @@ def without_nan(value: Any) -> Any:
 def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     """A safetensors file's content, the same for the same arguments.
 
-    safetensors itself writes metadata in an order that is another in each process.
+    safetensors itself writes metadata in an order that differs between processes.
     """
     import safetensors.torch
 
@@ -116,7 +116,7 @@ class TensorFile:
         content = {name: tensors[name].cpu().contiguous() for name in names}
         self.safetensors()
         whole = to_bytes(content, metadata)
-        write_whole(path, lambda beside: beside.write_bytes(whole))
+        write_whole(path, lambda place: place.write_bytes(whole))
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The tensors in a file that says it is of this kind, and its metadata; values unchecked.
@@ -186,7 +186,7 @@ class TensorFile:
         return safetensors
 
 
-_ABANDONED = 3600.0  # seconds without a write, and nobody is writing a temporary file any more
+_ABANDONED = 3600.0  # seconds without a write, after which a temporary file is abandoned
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o666) -> None:
@@ -212,16 +212,16 @@ def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o66
         return
     file = Path(os.path.realpath(path))
     _remove_abandoned(file)
-    beside = _hidden_name(file)
+    hidden = _hidden_name(file)
     try:
-        os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        kept = beside.stat().st_mode if old is None else old.st_mode
-        write(beside)
-        beside.chmod(stat.S_IMODE(kept))  # a library may have made a file of its own
-        _sync(beside)
-        os.replace(beside, file)
+        os.close(os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        kept = hidden.stat().st_mode if old is None else old.st_mode
+        write(hidden)
+        hidden.chmod(stat.S_IMODE(kept))  # a library may have made a file of its own
+        _sync(hidden)
+        os.replace(hidden, file)
     finally:
-        beside.unlink(missing_ok=True)
+        hidden.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # the file is there; not every file system can sync folders
         _sync(file.parent)
 
@@ -293,7 +293,7 @@ def _follow_umask(folder: Path) -> None:
 
 
 def _hidden_name(path: Path) -> Path:
-    """A hidden name in the same folder that nobody else uses: `.NAME.HEX.tmp`."""
+    """A hidden name in the same folder that no other writer uses: `.NAME.HEX.tmp`."""
     return path.absolute().with_name(f".{path.name[:50]}.{uuid.uuid4().hex}.tmp")
 
 

@@ -1,4 +1,4 @@
-"""Groups of pruned tokens that one virtual token can stand for (DESIGN section 2)."""
+"""Clusters of pruned tokens, each for one virtual token (DESIGN section 2)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def cluster_pruned_tokens(
 ) -> Tensor:
     """Groups the pruned tokens so that a virtual token loses little of its members' mass.
 
-    For a cluster with weights w, Jensen's inequality gives away, to second order in the logits,
-    half of their variance under w. With `M = E[x x^T]` the mean of that over hidden states is at
+    For a cluster with weights w, Jensen's inequality loses half of the variance of the logits under
+    w, to second order. With `M = E[x x^T]` the mean of that over hidden states is at
     most `1/2 sum_c w_c (h_c - h)^T M (h_c - h)`, h the virtual row. Weighted by the mass of the
     clusters this is the objective of k-means, with `mean_probs` as weights and M as metric.
 

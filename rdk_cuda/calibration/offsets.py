@@ -1,4 +1,4 @@
-"""How loud virtual tokens should be: offsets that maximise acceptance on samples."""
+"""Offsets of virtual tokens that maximise acceptance on samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from .virtual_masses import VirtualMasses, virtual_masses
 
 __all__ = ["at_most", "calibrate_offsets", "held_out_rows", "with_offsets"]
 
-MOST_SAMPLES = 2048  # that are looked at
+HELD_OUT = 1 / 3  # of the documents
+MOST_SAMPLES = 2048  # that are used
+STEPS = 40  # of gradient ascent
 
 
 def calibrate_offsets(
@@ -25,30 +27,27 @@ def calibrate_offsets(
     full_head: FullHead,
     temperature: float,
     *,
-    held_out: float = 1 / 3,
-    steps: int = 40,
+    held_out: float = HELD_OUT,
 ) -> Tensor:
-    """Offsets of virtual tokens, beyond their bias, for which the target accepts most.
+    """Offsets, added to the biases of virtual tokens, for which the target accepts most.
 
-    First one offset for all virtual tokens, from off (-inf) upwards; then one for each of them,
-    by projected gradient ascent on the masses `exp(offset)`, where off is the boundary 0. Neither
-    ends below where it started, on the samples that it is fitted to. Which of the three is used,
-    all off, one for all or one for each, is decided by documents that were held out; what won
-    is fitted again to all samples. Beside dynamic tokens the best offsets are others than without,
-    so the drafter is to have its `dynamic_tokens`.
+    First it finds one offset for all virtual tokens, from off (-inf) upwards. Then it finds one for
+    each, by projected gradient ascent on the masses `exp(offset)`, where off is the boundary 0.
+    On the samples that they are fitted to, neither step makes things worse. Held-out documents
+    decide between all off, one for all and one for each; the winner is then fitted to all samples.
+    The best offsets depend on the dynamic tokens, so the drafter needs its `dynamic_tokens`.
 
     Args:
-        samples: recorded positions; evenly spaced ones if there are more than 2048. Record all of
-            the target, or nearly all: virtual tokens are for its tail. With 5 % of its mass
-            unrecorded (demo models, T = 1, 25 % kept) the best offset seemed -1.4 and was 0.3, and
-            half of what virtual tokens bring was lost.
-        drafter: with virtual tokens behind its kept ones (`virtual_drafter`).
+        samples: recorded positions; at most 2048 evenly spaced ones are used. Record all or nearly
+            all of the target: virtual tokens are for its tail. With 5 % of its mass unrecorded
+            (demo models, T = 1, 25 % kept) the best offset seemed to be -1.4 and was 0.3, and half
+            of the gain of virtual tokens was lost.
+        drafter: its virtual tokens follow the kept ones (`virtual_drafter`).
         full_head: for the logits of dynamic tokens.
         temperature: positive, a recorded one.
-        held_out: the share of the documents that is held out. 0: nothing is, and the offsets are
-            never worse on the samples than one for all, nor than all off. Of a single document
-            nothing can be held out, and there is no offset for each.
-        steps: of the ascent.
+        held_out: the share of the documents that is held out. With 0, the offsets are never worse
+            on the samples than one for all, nor than all off. With a single document nothing can be
+            held out, and there is one offset for all.
 
     Returns:
         `[K]` float32, for `with_offsets`. A masked virtual token stays masked.
@@ -71,22 +70,22 @@ def calibrate_offsets(
         fitted, judging = known(samples.select(~held)), known(samples.select(held))
         common = _offset_for_all(fitted)
         off = torch.full_like(common, -math.inf)
-        candidates = off, common, _offset_for_each(fitted, common, steps)
+        candidates = off, common, _offset_for_each(fitted, common)
         rates = [judging.mean_acceptance(offsets) for offsets in candidates]
-        best = rates.index(max(rates))  # of equals the first: off costs least
+        best = rates.index(max(rates))  # on a tie the first: off costs least
         if best == 0:
             return off
         for_each = best == 2
     whole = known(samples)
     common = _offset_for_all(whole)
-    return _offset_for_each(whole, common, steps) if for_each else common
+    return _offset_for_each(whole, common) if for_each else common
 
 
 def with_offsets(drafter: PrunedDrafter, offsets: Tensor | Sequence[float]) -> PrunedDrafter:
     """The drafter with offsets added to the biases of its virtual tokens; -inf turns one off.
 
     Args:
-        offsets: `[K]`, one for each drafter token behind those of the vocabulary.
+        offsets: `[K]`, one for each drafter token after those of the vocabulary.
 
     Raises:
         ValueError: another shape.
@@ -177,16 +176,16 @@ def _offset_for_all(known: VirtualMasses) -> Tensor:
     return torch.full((known.log_masses.shape[1],), best, dtype=torch.float32, device="cpu")
 
 
-def _offset_for_each(known: VirtualMasses, common: Tensor, steps: int) -> Tensor:
-    """The best that projected Adam meets on its way from the common offset: `[K]`."""
+def _offset_for_each(known: VirtualMasses, common: Tensor) -> Tensor:
+    """The best on the path of projected Adam from the common offset: `[K]`."""
     off = bool((common == -math.inf).all())
     start = torch.zeros_like(common) if off else common
     unit = known.masses(start)
     factors = torch.full_like(start, 0.0 if off else 1.0).requires_grad_()
     adam = torch.optim.Adam([factors], lr=0.1)
-    decay = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.05, total_iters=steps)
+    decay = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.05, total_iters=STEPS)
     best, best_rate = factors.detach().clone(), -math.inf
-    for _ in range(steps + 1):
+    for _ in range(STEPS + 1):
         rate = known.acceptance(unit * factors).mean()
         if rate.item() > best_rate:
             best, best_rate = factors.detach().clone(), rate.item()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -14,18 +14,13 @@ from ..dynamic_tokens import Contexts
 from ..vocabulary import Vocabulary
 from .drafter import FullHead, PrunedDrafter
 from .heads import prune_head
-from .offsets import (
-    MOST_SAMPLES,
-    at_most,
-    held_out_rows,
-    with_offsets,
-)
+from .offsets import HELD_OUT, MOST_SAMPLES, STEPS, at_most, held_out_rows, with_offsets
 from .recording.samples import Samples
 from .virtual_masses import VirtualMasses, virtual_masses
 
 __all__ = ["refine_virtual", "virtual_drafter"]
 
-_RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # beside the mean square of a hidden state's entry
+_RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # relative to the mean square of a hidden state's entry
 _BLOCK_ENTRIES = 1 << 25  # logits of pruned tokens that are held at a time, 128 MB
 
 
@@ -36,7 +31,6 @@ def virtual_drafter(
     mean_probs: Tensor,
     *,
     temperature: float = 1.0,
-    offset: float | Tensor | Sequence[float] = 0.0,
     dynamic_tokens: Callable[[Contexts], Tensor] | None = None,
 ) -> PrunedDrafter:
     """The drafter of virtual tokens in closed form (DESIGN section 2): Jensen rows, entropy bias.
@@ -48,7 +42,6 @@ def virtual_drafter(
             `mean_probs^(1 / temperature)`. It is better to take the means at the temperature of
             use; then they need no sharpening, and `temperature` is 1.
         temperature: what `mean_probs` are sharpened by.
-        offset: a number or `[K]`, added to the bias (`calibrate_offsets`).
         dynamic_tokens: a source of dynamic tokens for the drafter.
 
     Raises:
@@ -61,9 +54,7 @@ def virtual_drafter(
         >>> drafter.weight[1], drafter.affinity.bias[1]
         (tensor([0., 3.]), tensor(0.6931))
     """
-    affinity = Affinity.virtual_tokens(
-        vocabulary, clusters, mean_probs, temperature=temperature, offset=offset
-    )
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs, temperature=temperature)
     head = prune_head(*full_head, vocabulary, virtual=affinity)
     return PrunedDrafter(vocabulary, affinity, *head, dynamic_tokens)
 
@@ -73,37 +64,30 @@ def refine_virtual(
     drafter: PrunedDrafter,
     full_head: FullHead,
     temperature: float,
-    *,
-    held_out: float = 1 / 3,
-    steps: int = 40,
 ) -> PrunedDrafter:
-    """Moves the rows and biases of virtual tokens to where more is accepted, if there is such.
+    """Move the rows and biases of virtual tokens so that more is accepted, if possible.
 
-    First towards what Jensen's inequality gives away: ridge regression, on the hidden states, of
-    the true `log sum_c exp(h_c . x / T)` of each cluster less the virtual token's logit. Then by
-    gradient ascent on the acceptance. Documents that were held out decide how strongly the first
-    is regularised, where the second stops, and whether either is used at all.
+    First, ridge regression on the hidden states recovers what Jensen's inequality loses: the true
+    `log sum_c exp(h_c . x / T)` of each cluster less the virtual token's logit. Then follows
+    gradient ascent on the acceptance. Held-out documents, a third of them, decide how strongly the
+    first step is regularised, where the second stops, and whether either is used at all.
 
     Args:
-        samples: recorded positions; evenly spaced ones if there are more than 2048.
-        drafter: with virtual tokens and their offsets, and with the dynamic tokens of use. One that
-            is off stays off.
+        samples: recorded positions; at most 2048 evenly spaced ones are used.
+        drafter: with calibrated offsets and its dynamic tokens. A virtual token that is off stays
+            off.
         full_head: the drafter's own.
-        temperature: positive, a recorded one. Refined rows belong to it.
-        held_out: the share of the documents that is held out.
-        steps: of the ascent.
+        temperature: positive, a recorded one. The refined rows are for this temperature.
 
     Returns:
-        A drafter that is no worse on the held-out documents. The same object where nothing
-        helped there, or where there is but one document.
+        A drafter that is no worse on the held-out documents. It is the same object if nothing
+        helped there, or if there is only one document.
 
     Raises:
-        ValueError: as `virtual_masses`; a share outside (0, 1).
+        ValueError: as `virtual_masses`.
     """
-    if not 0 < held_out < 1:
-        raise ValueError(f"refine_virtual: held_out is {held_out}; needs more than 0, less than 1")
     samples = at_most(samples, MOST_SAMPLES)
-    held = held_out_rows(samples.documents, held_out)
+    held = held_out_rows(samples.documents, HELD_OUT)
     if not bool(held.any()):
         return drafter
     scale = float(samples.hidden.square().mean().sqrt().clamp_min(1e-30))
@@ -122,7 +106,7 @@ def refine_virtual(
 
     nothing = torch.zeros(inputs.shape[1], gaps.shape[1], dtype=torch.float32, device="cpu")
     best = max((nothing, *_ridge(states, gaps)), key=rate)
-    best = _ascend(fitted, states, best, rate, steps)
+    best = _ascend(fitted, states, best, rate)
     if not rate(best) > rate(nothing):
         return drafter
     hot = drafter.vocabulary.draft_size
@@ -158,7 +142,7 @@ def cluster_log_masses(
 
 @torch.no_grad()
 def virtual_logits(hidden: Tensor, drafter: PrunedDrafter, temperature: float) -> Tensor:
-    """What the softmax sees of the virtual tokens, `logits / T + bias`: `[n, K]` float32."""
+    """`logits / T + bias` of the virtual tokens: `[n, K]` float32."""
     hot = drafter.vocabulary.draft_size
     bias = None if drafter.bias is None else drafter.bias[hot:]
     logits = torch.nn.functional.linear(hidden, drafter.weight[hot:], bias)
@@ -181,14 +165,13 @@ def _ascend(
     states: Tensor,
     start: Tensor,
     rate: Callable[[Tensor], float],
-    steps: int,
 ) -> Tensor:
-    """The best by `rate` that Adam meets on its way up the acceptance of the fitted samples."""
+    """The best by `rate` on Adam's path up the acceptance of the fitted samples."""
     change = start.clone().requires_grad_()
     # A step moves a logit by about 0.02, however wide the hidden state is.
     adam = torch.optim.Adam([change], lr=0.02 / states.shape[1] ** 0.5)
     best, best_rate = start, rate(start)
-    for step in range(1, steps + 1):
+    for step in range(1, STEPS + 1):
         adam.zero_grad()
         (-fitted.acceptance(fitted.masses(states @ change)).mean()).backward()
         adam.step()

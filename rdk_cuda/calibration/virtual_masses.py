@@ -14,34 +14,34 @@ from .recording.samples import Samples
 __all__ = ["VirtualMasses", "virtual_masses"]
 
 _BLOCK_ENTRIES = 1 << 22  # draft logits, or target probabilities, that are held at a time
-# Of the recorded targets the 512 likeliest are looked at, and one of 16 of the others.
+# The 512 likeliest recorded targets are used, and one in 16 of the others.
 _LIKELIEST, _ONE_OF = 512, 16
-_LOUDEST = 60.0  # log of a virtual token's mass, beside which float32 sees nothing else
+_LOUDEST = 60.0  # log of a virtual token's mass; next to more, float32 loses everything else
 
 
 @dataclass(frozen=True, eq=False)
 class VirtualMasses:
-    """What samples and a drafter say about virtual tokens, whose masses are still open.
+    """Acceptance on samples for any masses of the virtual tokens.
 
-    Every target token has at most one column of `S`. So if the kept and dynamic columns of a
-    sample have the mass 1 together and virtual token c has `t_c` beside them, c(x) the one that
+    Every target token has at most one column of `S`. Scale a sample so that its kept and dynamic
+    columns have mass 1 together, and let virtual token c have mass `t_c`. With c(x) the one that
     leads to x,
 
         q(x) = (f(x) + w(x) t_c(x)) / D,        D = 1 + sum_c t_c
 
-    and with `f` or `w` 0 a token adds `min(p, a s)` to the acceptance: a is w and `s = t_c / D` for
+    If `f` or `w` is 0, a token adds `min(p, a s)` to the acceptance: a is w and `s = t_c / D` for
     the members of cluster c, a is f and `s = 1 / D` for the rest. Sorted by `p / a`, with running
-    sums of p and a, the sum over such a group is one binary search, however many members it has.
-    Members that a dynamic column names too are kept apart. All tokens that were not recorded
-    count as one, which gives them a little too much: `min` of sums, not a sum of `min`.
+    sums of p and a, the sum over such a group takes one binary search, whatever its size. Members
+    that are also dynamic tokens are handled separately. All tokens that were not recorded count as
+    one, which gives them a little too much: a `min` of sums instead of a sum of `min`.
 
     Attributes:
         log_masses: `[n, K]` float32, log t before any offset; -inf for a masked virtual token.
-        bounds: `[n (K + 1) + 1]` int64, where each group of the next three begins, the samples'
-            clusters in order and then their other tokens.
+        bounds: `[n (K + 1) + 1]` int64, where each group begins in the next three: for each sample
+            its clusters in order, then its other tokens.
         ratios: `[e]` float32, p / a, ascending within a group.
         prob_sums, share_sums: `[e + 1]` float64, running sums of p and a.
-        named: the members that a dynamic column names too.
+        named: members that are also dynamic tokens.
         unrecorded: `[n]` float32, p of all tokens that were not recorded.
         covered: `[n, K + 1]` float32, the share of each t_c, and of the rest, on recorded tokens.
     """
@@ -77,7 +77,7 @@ class VirtualMasses:
         return float(self.acceptance(self.masses(offsets)).mean())
 
     def _first_above(self, shares: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-        """Of each group the first entry whose ratio exceeds the share, by bisection."""
+        """The first entry of each group whose ratio exceeds the share, by bisection."""
         low, high = begin.clone(), end.clone()
         if not self.ratios.numel():
             return low
@@ -91,10 +91,10 @@ class VirtualMasses:
 
 @dataclass(frozen=True, eq=False)
 class Named:
-    """Members of clusters that a dynamic column names too, j of them.
+    """Members of clusters that are also dynamic tokens, j of them.
 
     Attributes:
-        samples, clusters: `[j]` int64, whose they are and of which virtual token.
+        samples, clusters: `[j]` int64, the sample and the virtual token of each.
         probs, fixed, weights: `[j]` float32, p, f and w.
     """
 
@@ -114,11 +114,11 @@ class Named:
 def virtual_masses(
     samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
 ) -> VirtualMasses:
-    """The acceptance of samples as a function of what the drafter's virtual tokens get.
+    """The acceptance of samples as a function of the masses of the drafter's virtual tokens.
 
     Args:
         samples: at least one.
-        drafter: with virtual tokens behind the kept ones.
+        drafter: its virtual tokens follow the kept ones.
         full_head: for the logits of dynamic tokens.
         temperature: positive, a recorded one.
 
@@ -185,7 +185,7 @@ def _of_block(
     weights = torch.where(member, weights, 0.0)
     both = member & (fixed > 0)
     at = both.nonzero()[:, 0]
-    # min(p, a s) times a number is min of both times it: so many tokens, for which one stands.
+    # n min(p, a s) = min(n p, n a s), where one token stands for n.
     probs, fixed, weights = probs * times, fixed * times, weights * times
     named = Named(at, drafts[both] - hot, probs[both], fixed[both], weights[both])
 
@@ -195,7 +195,7 @@ def _of_block(
     covered = torch.zeros(len(samples), count + 1, dtype=torch.float32, device="cpu")
     covered.scatter_add_(1, group, shares)
     covered[:, count] = fixed.sum(1)
-    # Tokens that q never reaches, and those that are kept apart, form a last group, left out.
+    # Tokens that q never reaches, and those handled separately, form a last group, left out.
     group = torch.where((shares > 0) & ~both, group, count + 1)
     order = (probs / shares).argsort(1)
     group, by_group = group.gather(1, order).sort(dim=1, stable=True)
@@ -215,10 +215,10 @@ def _of_block(
 
 
 def _thinned(samples: Samples, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Targets `[n, e]`, their p, and how many each stands for: of the tail, one of every few.
+    """Targets `[n, e]`, their p, and how many each stands for; only some are of the tail.
 
-    The tail matters to virtual tokens, but not each of its tokens: those of neighbouring ranks are
-    about as likely. Which of them is taken depends on the sample's row.
+    The tail matters to virtual tokens, but not every token in it: neighbouring ranks are about
+    equally likely. Which tokens are taken depends on the sample's row.
     """
     targets, probs = samples.targets.long(), samples.target_probs(temperature)
     tail = targets.shape[1] - _LIKELIEST
@@ -238,8 +238,8 @@ def _check(samples: Samples, affinity: Affinity, virtual: int, temperature: floa
         raise ValueError("virtual_masses: there are no samples; needs at least one")
     if not temperature > 0:
         raise ValueError(
-            f"virtual_masses: temperature is {temperature}; needs a positive one: at 0 an offset "
-            "counts for nothing unless it is -inf"
+            f"virtual_masses: temperature is {temperature}; needs a positive one: at 0 only an "
+            "offset of -inf has an effect"
         )
     if virtual < 1 or affinity.rank:
         raise ValueError(
@@ -256,7 +256,7 @@ def _check(samples: Samples, affinity: Affinity, virtual: int, temperature: floa
 
 
 def _column_of(affinity: Affinity, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The drafter token that leads to each target and its weight; 0 and 0.0 where none does."""
+    """The drafter token that leads to each target, and its weight; 0 and 0.0 if none does."""
     if not affinity.nnz:
         return torch.zeros_like(targets), torch.zeros_like(targets, dtype=torch.float32)
     begin, end = affinity.col_offsets[targets].long(), affinity.col_offsets[targets + 1].long()

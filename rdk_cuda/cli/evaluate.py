@@ -16,8 +16,8 @@ from .arguments import (
 REQUIRED = ("transformers", "tokenizers", "matplotlib", "rich")
 
 DESCRIPTION = """\
-Measures a calibrated drafter on text: how much of its drafts the target accepts, beside the full
-and the plainly pruned drafter, with 95 % intervals over documents; what the head costs, and the
+Measures a calibrated drafter on text: how much of its drafts the target accepts, compared with the
+full and the pruned drafter, with 95 % intervals over documents; what the head costs; and the
 speed-up that follows from the models' times on this machine. Writes evaluation.json, .csv, .png."""
 
 temperature = number(float, lambda value: 0 <= value < 1e6, "a temperature, 0 for greedy")

@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: a row for each drafter, as CSV and as JSON.
+"""The results of an evaluation: a row for each drafter, as CSV and as JSON.
 
     pair, corpus          the models, and the held-out text that they were measured on
     calibrated_on         the corpus of the calibration text
@@ -14,7 +14,7 @@
     head_flops            floating-point operations of the head for a position
     speed_up              predicted, over the target alone: the median over rounds of measuring,
                           with the ends of the middle 80 %
-    doubt                 why the times, and so the speed-up, are not to be trusted, in a sentence
+    doubt                 a warning, if the times (and so the speed-up) should not be trusted
     positions, windows, documents
                           what was measured on
 
@@ -89,7 +89,7 @@ def evaluation_row(
 
 
 def write_evaluation(rows: Sequence[Row], about: Mapping[str, Any], path: Path) -> Path:
-    """Write `path`, which is JSON, and the same rows as CSV beside it; each whole or not at all.
+    """Write `path`, which is JSON, and the same rows as CSV next to it, each whole or not at all.
 
     Args:
         about: how the rows came about: settings, versions, corpora.

@@ -12,7 +12,7 @@ __all__ = ["Read", "Reading", "read_models"]
 
 
 class Reading(NamedTuple):
-    """The models' outputs behind every token of B pieces of text.
+    """The models' outputs after every token of B pieces of text.
 
     Attributes:
         target_logits: `[B, L, V_t]`, any floating dtype.
@@ -58,7 +58,7 @@ def read_models(target: Any, drafter: Any) -> Read:
     @torch.no_grad()
     def read(ids: Tensor) -> Reading:
         logits = target(input_ids=ids.to(target.device), use_cache=False).logits
-        # Without its LM head, whose logits nobody asks for.
+        # Without its LM head, whose logits are not needed.
         states = drafter.base_model(input_ids=ids.to(drafter.device), use_cache=False)
         return Reading(logits, states.last_hidden_state)
 

@@ -81,7 +81,7 @@ def plan_memory(
 ) -> Plan:
     """Divides `memory` between sums, a block, a batch (a quarter, or a window) and samples.
 
-    None of it depends on how long the text is, but that a short one has fewer samples.
+    None of it depends on the length of the text, except that a short one has fewer samples.
 
     Raises:
         ValueError: too little memory, and how much would do.
@@ -140,10 +140,10 @@ class RunningRecording:
         )
 
     def add(self, window: TextWindow, logits: Tensor, hidden: Tensor) -> None:
-        """One more window, with its logits `[L, V_t]` and hidden states `[L, d]`.
+        """Add a window, with its logits `[L, V_t]` and hidden states `[L, d]`.
 
         Raises:
-            ValueError: values that no distribution or sum can be had of, and where they are.
+            ValueError: values that do not make a distribution or a sum, and where they are.
         """
         where = f"window {self.windows} (document {window.document})"
         ids = torch.tensor(window.ids, dtype=torch.int32, device="cpu")
@@ -210,12 +210,12 @@ class RunningRecording:
         return torch.stack(normalizers, dim=1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is needed to go on."""
+        """All that is needed to continue."""
         filled = self.reservoir.filled
         return {**self.sums, **{name: row[:filled] for name, row in self.reservoir.rows.items()}}
 
     def restore(self, saved: dict[str, Tensor], windows: int) -> None:
-        """Go on from `tensors()` that were saved after this many windows; takes them out."""
+        """Continue from `tensors()` that were saved after this many windows; empties `saved`."""
         for name, total in self.sums.items():
             total.copy_(saved.pop(name))
         self.reservoir.restore(saved)
@@ -223,7 +223,7 @@ class RunningRecording:
 
 
 def _refuse_bad_values(where: str, start: int, logits: Tensor, hidden: Tensor) -> None:
-    # The largest logit of a row tells all: amax hands NaN on.
+    # The largest logit of a row is enough: amax propagates NaN.
     largest = logits.amax(-1)
     _refuse(~largest.isnan(), where, start, "target_logits has NaN; needs numbers or -inf")
     _refuse(largest != torch.inf, where, start, "target_logits has inf; needs numbers or -inf")

@@ -14,15 +14,15 @@ __all__ = ["Samples"]
 class Samples:
     """Positions drawn evenly from a text: the drafter's state and the target's likeliest tokens.
 
-    Where m is V_t, everything is exact. Otherwise the target's tail is missing, and with it most of
-    what virtual tokens bring: with m = 4096 of 16384 (demo models, T = 0.7, 25 % kept) a pruned
+    If m is V_t, everything is exact. Otherwise the target's tail is missing, and with it most of
+    the gain of virtual tokens: with m = 4096 of 16384 (demo models, T = 0.7, 25 % kept) a pruned
     drafter seemed better than the full one.
 
     Attributes:
         hidden: `[n, d]` float32, the drafter's last hidden states.
         targets: `[n, m]` int32, the target's likeliest tokens, descending, lowest id on ties.
         target_logits: `[n, m]` float32, their raw logits.
-        temperatures: those at which probabilities can be had.
+        temperatures: the recorded ones.
         log_normalizers: `[n, len(temperatures)]` float32, log-sum-exp of `logits / T` over V_t.
         contexts: `[n, w]` int32, the last w tokens before the prediction, newest last, -1 in
             front where there were fewer.
@@ -41,14 +41,14 @@ class Samples:
         return self.hidden.shape[0]
 
     def target_probs(self, temperature: float) -> Tensor:
-        """`[n, m]` float32, what the target gives to `targets` at a recorded temperature, or at 0.
+        """`[n, m]` float32, the target's probabilities of `targets` at a recorded temperature or 0.
 
         Raises:
             ValueError: a temperature that was not recorded.
         """
         if temperature == 0:
             greedy = torch.zeros_like(self.target_logits)
-            greedy[:, 0] = 1.0  # the likeliest come first, of equals the lowest id
+            greedy[:, 0] = 1.0  # the likeliest come first, on a tie the lowest id
             return greedy
         if temperature not in self.temperatures:
             raise ValueError(
