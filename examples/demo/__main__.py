@@ -10,7 +10,7 @@ from rdk_cuda.cli.arguments import prepare_output, refuse_missing
 from rdk_cuda.cli.errors import InputError
 from rdk_cuda.cli.program import answered
 
-from .arguments import Settings, make_parser
+from .arguments import MODEL_DEFAULTS, Settings, make_parser
 
 REQUIRED = ("transformers", "tokenizers", "sklearn", "matplotlib", "rich")
 
@@ -19,12 +19,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; returns its exit code."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
+    if arguments.model is not None:
+        parser.set_defaults(**MODEL_DEFAULTS)
+        arguments = parser.parse_args(argv)
     return answered(parser.prog, lambda: run(arguments))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then run the demo; returns its exit code."""
     refuse_missing(REQUIRED)
+    if arguments.model is not None and (arguments.target or arguments.drafter or arguments.train):
+        raise InputError("--model names both models: leave --target, --drafter and --train out")
     if (arguments.target is None) != (arguments.drafter is None):
         raise InputError("--target and --drafter belong together: give both or none")
     if arguments.prompt is not None and not arguments.prompt.strip():
@@ -38,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     names = [field.name for field in fields(Settings) if field.name != "keep"]
     chosen = {name: getattr(arguments, name) for name in names}
     settings = Settings(keep=tuple(sorted(set(arguments.keep), reverse=True)), **chosen)
+    if arguments.model is not None:
+        return command.gemma_demo(arguments.output, settings)
     return command.demo(arguments.target, arguments.drafter, arguments.output, settings)
 
 

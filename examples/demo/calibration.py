@@ -14,13 +14,13 @@ from rdk_cuda.calibration.methods import (
     Pruning,
 )
 from rdk_cuda.calibration.recording import Each, record
-from rdk_cuda.calibration.recording.reading import read_models
 from rdk_cuda.calibration.recording.windows import Window
 from rdk_cuda.cli.documents import encode
 from rdk_cuda.cli.models import Models
 
 from .arguments import Settings
 from .corpus import read_text, training_files
+from .reading import reader
 
 SHOWN = (PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, RECOMMENDED)
 
@@ -30,7 +30,7 @@ def calibrate(
 ) -> Material:
     """Read calibration text with both models; count successors in all of the training text."""
     recording = record(
-        read_models(models.target, models.drafter),
+        reader(models),
         windows,
         temperatures=(settings.temperature,),
         context=settings.window,

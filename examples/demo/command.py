@@ -1,7 +1,7 @@
 """`python -m examples.demo`, from the models to the files."""
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.evaluation.plots import acceptance_figure
 from rdk_cuda.files import write_figure, write_json
 
-from . import report
+from . import gemma, report
 from .arguments import Settings
-from .experiment import Measured, measure
+from .experiment import Measured, expected, measure
 from .results import continuation, plotted, table_rows
 from .shipped import load_shipped
 
@@ -32,6 +32,21 @@ def train(output: Path) -> int:
     return 0
 
 
+def gemma_demo(output: Path, settings: Settings) -> int:
+    """Run it with a real model and its own short context; returns 0, or 1 if a check failed."""
+    gemma.refuse_missing()
+    console = Console()
+    console.print(f"{gemma.terms()}\n", **report.PLAIN)
+    quiet()
+    console.print("Loading Gemma 3 270M, about a minute ...", **report.PLAIN)
+    start = time.monotonic()
+    models = replace(gemma.load_gemma(), recent=settings.recent)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    console.print(expected(models, settings), **report.PLAIN)
+    return run(models, output, settings, start)
+
+
 def demo(target: Path | None, drafter: Path | None, output: Path, settings: Settings) -> int:
     """Run the demo; returns 0, or 1 if a check failed."""
     start = time.monotonic()
@@ -41,6 +56,11 @@ def demo(target: Path | None, drafter: Path | None, output: Path, settings: Sett
     if settings.threads is not None or shipped:
         # Of models this small, a second thread costs more than it brings.
         torch.set_num_threads(settings.threads or 1)
+    return run(replace(models, recent=settings.recent), output, settings, start)
+
+
+def run(models: Models, output: Path, settings: Settings, start: float) -> int:
+    """Measure, print and write."""
     with Stages() as stages:
         measured = measure(models, settings, stages)
     results = results_of(models, settings, measured)

@@ -4,6 +4,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from rdk_cuda.calibration.methods import FULL, Method
 from rdk_cuda.calibration.recording import Each
 from rdk_cuda.cli.models import Models
@@ -13,6 +15,7 @@ from rdk_cuda.evaluation.timing import Watch
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from .arguments import Settings
+from .reading import drafting_model
 from .text import Prompt
 
 ROUNDS = 3  # more would be a longer demo: small batches take longer
@@ -65,7 +68,7 @@ def decoder_of(models: Models, method: Method | None, draft_length: int) -> Spec
         return SpeculativeDecoder(target, draft_length=0)
     return SpeculativeDecoder(
         target,
-        drafting_model(method, models),
+        drafting_model(models, **head_of(method)),
         method.drafter.affinity,
         draft_length=draft_length,
         vocabulary=method.drafter.vocabulary,
@@ -73,12 +76,10 @@ def decoder_of(models: Models, method: Method | None, draft_length: int) -> Spec
     )
 
 
-def drafting_model(method: Method, models: Models) -> HuggingFaceModel:
-    """The drafter's model with the method's head."""
-    if method.name == FULL:
-        return HuggingFaceModel(models.drafter)
+def head_of(method: Method) -> dict[str, Tensor | None]:
+    """A method's head; none of its own for the full drafter."""
     drafter = method.drafter
-    return HuggingFaceModel(models.drafter, head=drafter.weight, head_bias=drafter.bias)
+    return {} if method.name == FULL else {"head": drafter.weight, "head_bias": drafter.bias}
 
 
 def decode_in_turn(

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from rdk_cuda.calibration.material import Material
 from rdk_cuda.calibration.methods import RECOMMENDED, Method
-from rdk_cuda.calibration.recording.reading import read_models
 from rdk_cuda.calibration.recording.windows import Window
 from rdk_cuda.cli.documents import encode
 from rdk_cuda.cli.errors import InputError
@@ -17,7 +16,7 @@ from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.acceptance import measure_acceptance
 
 from .arguments import Settings
-from .calibration import build_methods, calibrate
+from .calibration import SHOWN, build_methods, calibrate
 from .checks import (
     Check,
     check_greedy,
@@ -26,8 +25,9 @@ from .checks import (
 )
 from .corpus import held_out_files, training_files
 from .decoding import Decoded, decode_in_turn, decoder_of
+from .duration import minutes
+from .reading import reader
 from .text import (
-    WINDOW,
     Prompt,
     held_out_prompts,
     windows_of,
@@ -66,7 +66,7 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
         InputError: text that does not fit the models.
     """
     prompts = choose_prompts(models, settings)
-    length = min(WINDOW, models.context)
+    length = min(settings.length, models.context)
     held_out = windows_of(models.tokenizer, held_out_files(), settings.positions, length)
     positions = CALIBRATION_FACTOR * settings.positions
     training = windows_of(models.tokenizer, training_files(), positions, length)
@@ -76,8 +76,9 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     methods = build_methods(material, keeps, settings)
     reading = stages.each(held_out, "Measuring acceptance: held-out text")
     drafters = {settings.temperature: [method.drafter for method in methods]}
-    read = read_models(models.target, models.drafter)
-    rates = measure_acceptance(read, models.drafter_head, drafters, reading)[settings.temperature]
+    rates = measure_acceptance(reader(models), models.drafter_head, drafters, reading)[
+        settings.temperature
+    ]
     (alone, *decoded), doubt = decode_in_turn(
         models, [None, *methods], prompts, settings, stages.each
     )
@@ -88,10 +89,19 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     return Measured(material, methods, held_out, rates, prompts, alone, decoded, doubt, checks)
 
 
+def expected(models: Models, settings: Settings) -> str:
+    """How long it will take, in a sentence."""
+    windows = (1 + CALIBRATION_FACTOR) * settings.positions // settings.length
+    methods = 1 + len(SHOWN) * len(settings.keep)
+    guess = minutes(models, settings, choose_prompts(models, settings), windows, methods)
+    return f"This will take about {max(1, round(guess))} minutes on this machine as busy as it is."
+
+
 def choose_prompts(models: Models, settings: Settings) -> list[Prompt]:
     """Held-out modules, or the user's prompt several times, to be sampled with several seeds."""
     if settings.prompt is None:
         prompts = held_out_prompts(models.tokenizer)
+        prompts = prompts[:: -(-len(prompts) // settings.prompts)]
     else:
         prompts = [Prompt("Your prompt", encode(models.tokenizer, settings.prompt))] * REPEATS
     length = len(prompts[0].ids)
@@ -137,11 +147,10 @@ def lossless_check(
     window, place = divmod(int((rates - 0.5).abs().argmin()), rates.shape[1])
     for _ in stages.each([window], "Checking sampled output"):
         ids = torch.tensor([windows[window].ids[: place + 1]], dtype=torch.int64, device="cpu")
-        target_logits = models.target(ids).logits[0, -1].float()
-        hidden = models.drafter.base_model(ids).last_hidden_state[0, -1:]
-        columns = method.drafter.columns(models.drafter_head, hidden, ids.tolist())
+        said = reader(models)(ids)
+        columns = method.drafter.columns(models.drafter_head, said.hidden[0, -1:], ids.tolist())
         check = check_lossless(
-            target_logits,
+            said.target_logits[0, -1].float(),
             affinity=method.drafter.affinity,
             temperature=settings.temperature,
             seed=settings.seed,

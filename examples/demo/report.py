@@ -78,7 +78,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         share_with_interval(row["recovered"]),
         "–" if alone else f"{row['accepted_length']:.2f}",
         f"{row['target_passes_per_token']:.3f}",
-        f"{row['tokens_per_second']:.0f}",
+        f"{row['tokens_per_second']:.{0 if row['tokens_per_second'] >= 20 else 1}f}",
     ]
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rdk_cuda.calibration.recording.windows import Window, cut_windows
-from rdk_cuda.cli.documents import encode
+from rdk_cuda.cli.documents import encode, first_token
 from rdk_cuda.cli.errors import InputError
 
 from .corpus import held_out_files, read_text
 
-WINDOW = 384  # tokens; what the demo's models were trained on
 PROMPT = 128  # tokens
 
 
@@ -26,21 +25,25 @@ def windows_of(tokenizer: Any, files: Sequence[Path], positions: int, length: in
     """About `positions` positions of the files, in windows of `length` tokens."""
     documents = [encode(tokenizer, read_text(file)) for file in files]
     try:
-        return cut_windows(documents, positions, length)
+        return cut_windows(documents, positions, length, first=first_token(tokenizer))
     except ValueError as error:
         raise InputError(f"the demo's text: {error}") from error
 
 
 def held_out_prompts(tokenizer: Any, length: int = PROMPT) -> list[Prompt]:
-    """The `length` tokens up to the head of a function, three times in each held-out module."""
-    prompts = []
+    """The `length` tokens up to the head of a function, three times in each held-out module.
+
+    A token that begins every text comes first in them, too.
+    """
+    token = first_token(tokenizer)
+    prompts, first = [], [] if token is None else [token]
     for file in held_out_files():
         text = read_text(file)
         heads = [match.end() for match in re.finditer(r"^ *def .*:$", text, re.MULTILINE)]
         quarters = [len(text) * part // 4 for part in (1, 2, 3)]
         ends = {next((end for end in heads if end > quarter), quarter) for quarter in quarters}
         for end in sorted(ends):
-            ids = encode(tokenizer, text[:end])[-length:]
-            if len(ids) == length:
-                prompts.append(Prompt(file.name, ids))
+            ids = encode(tokenizer, text[:end])
+            if len(ids) >= length:
+                prompts.append(Prompt(file.name, [*first, *ids[len(first) - length :]]))
     return prompts

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration import Calibrated, Method, Options, calibrate, cut_windows
+from rdk_cuda.calibration import Calibrated, Method, Options, calibrate
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     SavedDrafterError,
     refuse_existing,
@@ -50,7 +50,7 @@ def run_calibration(request: Request) -> int:
     kept = named_tokens(request, models.vocabulary_size, always)
     try:
         with Stages() as stages:
-            windows = cut_windows(text.ids, request.positions, text.length)
+            windows = text.windows(request.positions)
             recording = file.record(models, request, windows, stages)
             drafters = calibrate(
                 recording,

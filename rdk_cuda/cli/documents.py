@@ -36,10 +36,15 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """Documents, and how many of their tokens are read at once."""
+    """Documents, and how many of their tokens are read at once.
+
+    Attributes:
+        first: the token that begins every text, if the tokenizer puts one there.
+    """
 
     documents: Sequence[Document]
     length: int
+    first: int | None = None
 
     @property
     def ids(self) -> list[list[int]]:
@@ -60,13 +65,23 @@ class Text:
         """To measure in: by default `HELD_OUT_POSITIONS`, or a window of every document."""
         long_enough = len(self.documents) - len(self.too_short)
         least = max(HELD_OUT_POSITIONS, self.length * long_enough)
-        return cut_windows(self.ids, positions or least, self.length)
+        return self.windows(positions or least)
+
+    def windows(self, positions: int) -> list[Window]:
+        """About so many positions, spread over the documents."""
+        return cut_windows(self.ids, positions, self.length, first=self.first)
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:
     """A text's token ids."""
     ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
     return ids
+
+
+def first_token(tokenizer: Any) -> int | None:
+    """The token that a tokenizer begins every text with, or None."""
+    ids = encode(tokenizer, "")
+    return ids[0] if ids and ids[0] == tokenizer.bos_token_id else None
 
 
 def read_documents(tokenizer: Any, files: Iterable[Path], option: str = "--text") -> list[Document]:
@@ -119,9 +134,10 @@ def calibration_and_held_out(
                 f"{option} {document.name}: is held out to measure on, and its content is also "
                 "calibrated on; give each text once"
             )
+    first = first_token(tokenizer)
     return (
-        Text(calibration, window_length(calibration, context, draft_length)),
-        Text(held_out, window_length(held_out, context, draft_length, option)),
+        Text(calibration, window_length(calibration, context, draft_length), first),
+        Text(held_out, window_length(held_out, context, draft_length, option), first),
     )
 
 

@@ -23,7 +23,7 @@ from ..evaluation.plots import acceptance_figure
 from ..evaluation.rows import write_evaluation
 from ..evaluation.table import counted, show_notes, show_rows
 from ..files import write_figure
-from .documents import Text, read_documents, window_length
+from .documents import Text, first_token, read_documents, window_length
 from .errors import InputError
 from .models import Models, evaluate_pair, load_models, quiet, same_weights
 from .progress import Stages
@@ -38,7 +38,7 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
     models, drafter, settings = load_saved(arguments)
     documents = read_documents(models.tokenizer, arguments.text)
     length = window_length(documents, models.context, arguments.draft_length)
-    text = Text(documents, length)
+    text = Text(documents, length, first_token(models.tokenizer))
     windows = text.held_out_windows(arguments.positions)
     calibrated_for = calibrated_temperature(arguments.drafter, settings)
     methods = methods_of(models, drafter, str(settings.get("tuned", "")))

@@ -35,6 +35,7 @@ class Models:
         eos: the target's end tokens.
         names: of the two, for the report.
         drafter_dtype: of the drafter's files, and of what is written of it.
+        recent: how many of the last tokens the drafter sees, besides the first; None: all.
     """
 
     target: Any
@@ -43,6 +44,7 @@ class Models:
     eos: frozenset[int]
     names: tuple[str, str]
     drafter_dtype: torch.dtype = torch.float32
+    recent: int | None = None
 
     @property
     def vocabulary_size(self) -> int:
@@ -80,11 +82,9 @@ def load_models(target: Path, drafter: Path, device: str = "cpu") -> Models:
     """
     tokenizer = load_tokenizer("--target", target)
     refuse_device(device)
-    pair = (
-        load_model("--target", target).to(device),
-        load_model("--drafter", drafter).to(device),
-    )
-    refuse_different_vocabularies(tokenizer, drafter, *pair)
+    first = load_model("--target", target).to(device)
+    pair = first, first if drafter == target else load_model("--drafter", drafter).to(device)
+    refuse_different_vocabularies(tokenizer, None if drafter == target else drafter, *pair)
     end = pair[0].generation_config.eos_token_id
     eos = frozenset([] if end is None else [end] if isinstance(end, int) else end)
     # The target's own greedy choice is what the demo compares with: nothing may alter its logits.
@@ -178,7 +178,7 @@ def load_tokenizer(option: str, directory: Path) -> Any:
 
 
 def refuse_different_vocabularies(
-    tokenizer: Any, directory: Path, target: Any, drafter: Any
+    tokenizer: Any, directory: Path | None, target: Any, drafter: Any
 ) -> None:
     """The same width of logits and, where the drafter has its own tokenizer, the same tokens."""
     sizes = head_size(target), head_size(drafter)
@@ -192,6 +192,8 @@ def refuse_different_vocabularies(
             f"the target's tokenizer has {max(tokenizer.get_vocab().values()) + 1} tokens, its "
             f"model predicts {sizes[0]}; needs a tokenizer that belongs to the model"
         )
+    if directory is None:
+        return
     files = model_files("--drafter", directory)
     if files.gguf is None and not files.has_tokenizer:
         return

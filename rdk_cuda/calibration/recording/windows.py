@@ -20,13 +20,18 @@ class Window(NamedTuple):
         return [self.ids[:length] for length in range(1, len(self.ids) + 1)]
 
 
-def cut_windows(documents: Sequence[Sequence[int]], positions: int, length: int) -> list[Window]:
+def cut_windows(
+    documents: Sequence[Sequence[int]], positions: int, length: int, *, first: int | None = None
+) -> list[Window]:
     """About `positions` positions in windows of `length` tokens, spread over documents.
 
     Windows of one document do not overlap; documents shorter than a window have none.
 
     Args:
         documents: token ids.
+        first: the token that begins every text of the models, if there is one. A window from the
+            middle of a document gets it in front, in place of its last token: Gemma 3 270M loses
+            0.8 nats a token without it.
 
     Raises:
         ValueError: no document has `length` tokens.
@@ -54,5 +59,8 @@ def cut_windows(documents: Sequence[Sequence[int]], positions: int, length: int)
         here = min(share, len(ids) // length)
         for place in range(here):
             start = (2 * place + 1) * (len(ids) - here * length) // (2 * here) + place * length
-            windows.append(Window(document, list(ids[start : start + length])))
+            own = list(ids[start : start + length])
+            if first is not None and own[0] != first:
+                own = [first, *own[:-1]]
+            windows.append(Window(document, own))
     return windows
