@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ pytest.importorskip("rich")
 pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 
+from examples.demo.text import held_out_prompts
 from rdk_cuda.__main__ import main
 from rdk_cuda.cli import model_files
+from rdk_cuda.cli.documents import calibration_and_held_out
 from rdk_cuda.cli.models import load_model, load_tokenizer
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
@@ -89,6 +92,28 @@ def test_commands_take_it_and_its_drafter_decodes(
             torch.tensor([prompt]), do_sample=False, max_new_tokens=3 * WINDOW, eos_token_id=None
         )
         assert ours == theirs[0, len(prompt) :].tolist()
+
+
+def test_windows_and_prompts_begin_as_the_tokenizer_begins_texts(
+    directories: tuple[Path, Path], tmp_path: Path
+) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    files = write_texts(tmp_path)
+    for begins in (False, True):
+        tokenizer = load_tokenizer("--t", directories[0])
+        if begins:
+            tokenizer.bos_token = "<|endoftext|>"
+            tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+                single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+            )
+        text, held_out = calibration_and_held_out(tokenizer, files, (), 512, 4)
+        windows = [*replace(text, length=40).windows(10_000), *held_out.held_out_windows(100)]
+        prompts = held_out_prompts(tokenizer, length=30)
+        stretches = [window.ids for window in windows] + [prompt.ids for prompt in prompts]
+        assert {len(prompt.ids) for prompt in prompts} == {30}
+        assert {ids[0] == 0 for ids in stretches} == {begins}
+        assert not any(0 in ids[1:] for ids in stretches)
 
 
 def test_files_that_cannot_be_read_are_refused_in_one_line(
