@@ -107,7 +107,7 @@ def measure_rows(
 
 
 def refuse_device(arguments: argparse.Namespace) -> None:
-    """A GPU that is not there or not built for, and threads where they mean nothing.
+    """Refuse a GPU that is missing or was not built for, and --threads on a GPU.
 
     Raises:
         InputError: one sentence.
@@ -149,7 +149,7 @@ def command_line(command: Parser, arguments: argparse.Namespace) -> str:
 
 
 def write_text(text: str, path: Path) -> None:
-    """A file, whole or not at all."""
+    """Write a file, whole or not at all."""
     write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
@@ -207,7 +207,7 @@ class Progress:
         self.failed = False
 
     def show(self, text: str) -> None:
-        """What is being done now."""
+        """Show what is being done now."""
         line = f"{time.monotonic() - self.start:5.0f} s  {text}"
         if sys.stderr.isatty():
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

@@ -36,7 +36,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def multiprocessors(device: torch.device) -> int | None:
-    """Of a GPU; None of anything else."""
+    """The number of a GPU; None for a CPU."""
     if device.type != "cuda":
         return None
     count: int = torch.cuda.get_device_properties(device).multi_processor_count
@@ -44,7 +44,7 @@ def multiprocessors(device: torch.device) -> int | None:
 
 
 def processor_name() -> str:
-    """As Linux names it."""
+    """The name that Linux gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -54,12 +54,12 @@ def processor_name() -> str:
 
 
 def driver_version() -> str | None:
-    """The NVIDIA driver's, where nvidia-smi is there to tell."""
+    """The version of the NVIDIA driver; None without nvidia-smi."""
     return answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0")
 
 
 def git(*arguments: str) -> str | None:
-    """What git says of this repository; None where this is not one."""
+    """What git says of this repository; None if it is none."""
     return answer("git", "-C", str(ROOT), *arguments)
 
 
@@ -70,7 +70,7 @@ def dirty() -> bool | None:
 
 
 def answer(*command: str) -> str | None:
-    """What a program prints; None where it is not there or fails."""
+    """What a program prints; None if it is missing or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -81,5 +81,5 @@ def answer(*command: str) -> str | None:
 
 
 def now() -> str:
-    """UTC, to the second."""
+    """The time in UTC, to the second."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

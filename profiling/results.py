@@ -52,7 +52,7 @@ class Results:
 
     @property
     def new_rows(self) -> list[Row]:
-        """Those of this run."""
+        """The rows of this run."""
         return self.rows[self.own :]
 
     def append(self, row: Row) -> None:
@@ -101,7 +101,7 @@ def comparable(row: Row) -> tuple[Any, ...]:
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
-    """Of rows that can be compared the one of the latest run, in the order of the first."""
+    """The latest of all rows that can be compared with each other, in the order of the first."""
     rows = list(rows)
     newest = {comparable(row): row for row in sorted(rows, key=lambda row: str(row["run"]))}
     return [newest[key] for key in dict.fromkeys(map(comparable, rows))]

@@ -27,12 +27,12 @@ def table(titles: Sequence[str], lines: Iterable[Sequence[str]], alignment: str 
 
 
 def cell(text: object) -> str:
-    """On one line."""
+    """A cell on one line."""
     return str(text).replace("\n", " ").replace("|", "\\|")
 
 
 def figure(value: float) -> str:
-    """Three significant digits, without exponent."""
+    """A number with three significant digits, without exponent."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def chosen_cases(arguments: argparse.Namespace) -> list[Case]:
-    """Those of the preset that were asked for."""
+    """The cases of the preset that were asked for."""
     cases = [
         case
         for case in preset_cases(arguments.preset, arguments.device, arguments.sampler)

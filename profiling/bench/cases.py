@@ -46,13 +46,13 @@ class Case:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Of logits, head and hidden states."""
+        """The dtype of logits, head and hidden states."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 
     @property
     def verifies(self) -> bool:
-        """Whether there is a target in it."""
+        """Whether the operator reads target logits."""
         return self.operator in ("verify", PAIR)
 
     @property
@@ -64,7 +64,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What identifies the case, in any result file."""
+        """Identifies the case in any result file."""
         parts = [self.operator]
         parts += [self.affinity] if self.affinity else []
         for symbol, value in (
@@ -141,7 +141,7 @@ def _sized(
     batch: int = 8,
     length: int = 0,
 ) -> Case:
-    """A case with those of the sizes that its operator has."""
+    """A case with the sizes that its operator has."""
     if operator == "gather_logits":
         # The head of a model of 8 B parameters, and as many tokens as a context brings.
         columns, hidden_size = (128, 4096) if target_size > 1000 else (8, 32)

@@ -41,7 +41,7 @@ KEPT = (
 def growth_cases(
     operators: Sequence[str], dtype: str, sampler: str, sizes: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[str, str, list[Case]]]:
-    """For each operator and axis its cases, all other sizes in the middle of theirs."""
+    """The cases for each operator and axis, with all other sizes in the middle of their grids."""
     middle = {axis: values[len(values) // 2] for axis, values in sizes.items()}
     for operator in (each for each in OPERATORS if each in operators):
         base = _resized(Case(operator, dtype, sampler=sampler, acceptance="high"), middle)

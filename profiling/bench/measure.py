@@ -1,4 +1,4 @@
-"""From a case to its row: inputs, times of us and of the others, bytes, floor.
+"""From a case to its row: inputs, times of our operators and of others, bytes, floor.
 
 A row has what all rows have (../results.py), and
 
@@ -116,7 +116,7 @@ class Bench:
         }
 
     def _calls(self, workload: Workload) -> tuple[dict[str, Call], dict[str, str]]:
-        """What can be timed, ours first, and why the rest cannot."""
+        """The calls that can be timed, ours first, and why the others cannot."""
         wanted = {name: call for name, call in workload.peers.items() if name in self.peers}
         skipped = {}
         if COMPILED in self.peers:
@@ -135,7 +135,7 @@ class Bench:
         return calls, skipped
 
     def _bytes(self, workload: Workload) -> dict[str, Any]:
-        """Bytes with the rows that are visited, and with all; those that the floor is made of."""
+        """Bytes with the visited rows and with all rows, and those that the floor counts."""
         case, affinity = workload.case, workload.affinity
         nnz, rank = (affinity.nnz, affinity.rank) if affinity else (0, 0)
         everything = traffic(case, nnz, rank)
@@ -150,7 +150,7 @@ class Bench:
         }
 
     def _reads_all_rows(self, case: Case) -> bool:
-        """Whether `verify` splits its rows over the GPU (DESIGN section 6), few as they are."""
+        """Whether `verify` splits its few rows over the GPU (DESIGN section 6)."""
         count = multiprocessors(self.device)
         return count is not None and case.batch < count
 

@@ -1,4 +1,4 @@
-"""`python -m profiling.bench.regression OLD NEW`: what became slower or faster.
+"""`python -m profiling.bench.regression OLD NEW`: which rows became slower or faster.
 
 Rows of profiling.bench that agree in case, device and threads are compared. A median counts as
 changed if it moved by more than the threshold and the ranges of the middle 80 % of the rounds do
@@ -47,7 +47,7 @@ class Comparison(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What became of it."""
+        """Slower, faster, the same, or too few rounds to tell."""
         if self.new["p10_us"] <= self.old["p90_us"] and self.old["p10_us"] <= self.new["p90_us"]:
             return SAME
         if max(self.ratio, 1 / self.ratio) <= 1 + self.threshold:
@@ -77,7 +77,7 @@ def chance_of_a_gap(below: int, above: int) -> float:
 
 
 def compared(old: Sequence[Row], new: Sequence[Row], threshold: float) -> list[Comparison]:
-    """Every pair of partners, the largest change for the worse first."""
+    """All pairs of comparable rows, the largest slowdown first."""
     partners = {comparable(row): row for row in latest(old)}
     pairs = [
         Comparison(partners[comparable(row)], row, threshold)
@@ -88,7 +88,7 @@ def compared(old: Sequence[Row], new: Sequence[Row], threshold: float) -> list[C
 
 
 def report(old: Sequence[Row], new: Sequence[Row], threshold: float) -> str:
-    """The table, what was left out, and how far to trust it."""
+    """The table, what it leaves out, and how far to trust it."""
     pairs = compared(old, new, threshold)
     verdicts = [pair.verdict for pair in pairs]
     lines = [

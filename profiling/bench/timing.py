@@ -49,7 +49,7 @@ class CpuClock:
         return self.warm(call)
 
     def warm(self, call: Thunk) -> float:
-        """Directly after whatever ran before."""
+        """Without emptying the cache."""
         start = time.perf_counter()
         call()
         return time.perf_counter() - start
@@ -72,7 +72,7 @@ class CudaClock:
         return self._elapsed(call)
 
     def warm(self, call: Thunk) -> float:
-        """One of many in a row, the time between launches included."""
+        """The time of one of many calls in a row, with the time between launches."""
         call()
 
         def calls() -> None:
@@ -82,7 +82,7 @@ class CudaClock:
         return self._elapsed(calls) / CALLS_IN_A_ROW
 
     def replayed(self, call: Thunk) -> float:
-        """One of many in a CUDA graph, where nothing waits for the CPU."""
+        """The time of one of many calls in a CUDA graph, where nothing waits for the CPU."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -107,7 +107,7 @@ class CudaClock:
 
 
 def clock_of(device: torch.device, tiny: bool) -> Clock:
-    """The clock of a device; a tiny one empties no real cache, for a look whether all runs."""
+    """The clock of a device; a tiny one empties hardly any cache, to see only that all runs."""
     if device.type == "cuda":
         return CudaClock()
     return CpuClock(MEBIBYTE if tiny else None)
@@ -128,7 +128,7 @@ def _median(clock: Clock, call: Callable[[], Tensor]) -> float:
 
 
 def last_level_cache() -> int:
-    """Bytes of the largest cache of the first processor; 32 MiB where Linux does not tell."""
+    """Bytes of the largest cache of the first processor; 32 MiB if Linux does not say."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()

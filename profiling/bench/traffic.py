@@ -41,7 +41,7 @@ def visited_rows(case: Case, accepted: Sequence[int] | None) -> int:
 
 
 def _shared(case: Case, rank: int) -> int:
-    """Bias and spread."""
+    """Bytes of bias and spread."""
     return case.draft_size * FLOAT * (1 + rank)
 
 

@@ -28,7 +28,7 @@ Call = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Of one call. Drafts lie in an arena, as K calls of `draft` leave them: `[K, B, ...]`."""
+    """The inputs of one call. Drafts lie as K calls of `draft` leave them: `[K, B, ...]`."""
 
     draft_logits: Tensor
     temperature: Tensor  # [B]
@@ -97,38 +97,38 @@ def mean_probs(target_size: int) -> Tensor:
 
 @lru_cache(maxsize=4)
 def affinity_of(sampler: str, target_size: int, draft_size: int) -> Affinity:
-    """An affinity from `draft_size` drafter tokens, on the CPU; kept are the likeliest ones."""
+    """An affinity that keeps the likeliest `draft_size` tokens, on the CPU."""
     if draft_size == target_size:
         return Affinity.intersection(Vocabulary.identity(target_size))
-    prior = mean_probs(target_size)
+    probs = mean_probs(target_size)
     if sampler != "virtual":
-        vocabulary = Vocabulary.most_likely(prior, draft_size)
+        vocabulary = Vocabulary.most_likely(probs, draft_size)
         if sampler == "first-order":
-            return Affinity.first_order(vocabulary, prior, tau=1 / target_size)
+            return Affinity.first_order(vocabulary, probs, tau=1 / target_size)
         return Affinity.intersection(vocabulary)
-    vocabulary = Vocabulary.most_likely(prior, draft_size - VIRTUAL)
+    vocabulary = Vocabulary.most_likely(probs, draft_size - VIRTUAL)
     random = torch.Generator().manual_seed(2)
     clusters = torch.full((target_size,), -1)
     order = torch.randperm(vocabulary.pruned.numel(), generator=random)
     clusters[vocabulary.pruned[order]] = torch.arange(order.numel()) % VIRTUAL
-    return Affinity.virtual_tokens(vocabulary, clusters, prior)
+    return Affinity.virtual_tokens(vocabulary, clusters, probs)
 
 
 @lru_cache(maxsize=4)
 def draft_means(sampler: str, target_size: int, draft_size: int) -> Tensor:
-    """Logits `[V_d]` of a drafter that follows the prior; a token has what its row stands for."""
-    prior = mean_probs(target_size)
+    """Logits `[V_d]` of a drafter that follows the mean probabilities, summed over its rows."""
+    probs = mean_probs(target_size)
     if sampler == "first-order":  # it keeps the likeliest, whatever their rows lead to
-        return prior[Vocabulary.most_likely(prior, draft_size).draft_ids].log().float()
+        return probs[Vocabulary.most_likely(probs, draft_size).draft_ids].log().float()
     affinity = affinity_of(sampler, target_size, draft_size)
     targets = torch.arange(target_size).repeat_interleave(affinity.col_offsets.diff())
     mass = torch.zeros(draft_size, dtype=torch.float64)
-    mass.index_add_(0, affinity.col_drafts.long(), prior[targets])
+    mass.index_add_(0, affinity.col_drafts.long(), probs[targets])
     return (mass.log() - affinity.bias).float()
 
 
 def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inputs:
-    """Drafter logits around the prior's, drafts drawn from them, target logits around log q."""
+    """Drafter logits around the means, drafts drawn from them, target logits around log q."""
     device, dtype = random.device, case.torch_dtype
     length, batch = max(1, case.draft_length), case.batch
     means = draft_means(case.sampler, case.target_size, case.draft_size).to(device)
@@ -199,7 +199,7 @@ def _verify_arguments(case: Case, affinity: Affinity, inputs: Inputs) -> tuple[A
 
 
 def _draft_arguments(affinity: Affinity, inputs: Inputs) -> list[tuple[Any, ...]]:
-    """Of K calls of `rdk::draft`."""
+    """The arguments of K calls of `rdk::draft`."""
     return [
         (logits, inputs.temperature, inputs.step_keys, inputs.positions[k], *affinity.by_draft)
         for k, logits in enumerate(inputs.draft_logits)

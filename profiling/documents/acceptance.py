@@ -7,7 +7,7 @@ from .results import RESULTS, Link, Row, content, paragraph, threads
 
 
 def demo_share(row: Row) -> str:
-    """Percent of the loss, with its interval; empty for what loses nothing."""
+    """Percent of the loss with its interval; empty if nothing was lost."""
     if row["recovered"] is None:
         return ""
     value, low, high = (100 * row["recovered"][key] for key in ("value", "low", "high"))
@@ -15,7 +15,7 @@ def demo_share(row: Row) -> str:
 
 
 def demo_cells(row: Row) -> list[str]:
-    """Of a row of the demo's table, but its method."""
+    """The cells of a row of the demo's table after its method."""
     acceptance, columns = row["acceptance"], row["dynamic_columns"]
     return [
         f"{row['head_rows']}" + (f"+{columns:.0f}" if columns else ""),
@@ -81,7 +81,7 @@ def recovered() -> dict[tuple[str, float, float], tuple[float, float, float]]:
 
 
 def share_table(methods: dict[str, str]) -> str:
-    """What comes back by methods, which have other names there, in `COLUMNS`."""
+    """What methods, by the names that they have there, recover in `COLUMNS`."""
     shares = recovered()
     lines = [
         [name, *("{:.0f} [{:.0f}, {:.0f}]".format(*shares[method, at[0], at[1]]) for at in COLUMNS)]

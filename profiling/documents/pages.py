@@ -1,4 +1,4 @@
-"""The documents, and what stands between the comments in them."""
+"""The documents, and the tables between comments in them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def filled(text: str, page: Path) -> str:
 
 
 def differing() -> list[Path]:
-    """What does not stand as the results have it: pages, and the chart."""
+    """Pages, and the chart, that differ from the results."""
     pairs = [(page, page.read_text(encoding="utf-8")) for page in pages()]
     found = [page for page, text in pairs if filled(text, page) != text]
     if source_of(CHART) != chart_figures():

@@ -14,17 +14,17 @@ RESULTS = "profiling/results"
 
 Row: TypeAlias = dict[str, Any]
 Link: TypeAlias = Callable[[str, str], str]
-"""Of a text and a path below the repository: a link, as the page needs it."""
+"""Makes a link, as the page needs it, from a text and a path in the repository."""
 
 
 def content(file: str) -> dict[str, Any]:
-    """Of a committed result."""
+    """The content of a committed result."""
     found: dict[str, Any] = json.loads((ROOT / RESULTS / file).read_text(encoding="utf-8"))
     return found
 
 
 def threads(found: Row) -> str:
-    """How many, in words."""
+    """The number of threads, in words."""
     return "one thread" if found["threads"] == 1 else f"{found['threads']} threads"
 
 

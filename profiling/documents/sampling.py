@@ -1,4 +1,4 @@
-"""What sampling takes: alone, in a decoding step, and by other samplers."""
+"""How long sampling takes: alone, in a decoding step, and with other samplers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def peers() -> list[Row]:
 
 
 def workload(row: Row) -> str:
-    """Of what size, and where it was measured."""
+    """The size of a row, and where it was measured."""
     return (
         f"V_t {row['target_size']:,}, V_d {row['draft_size']:,} with virtual tokens, batch "
         f"{row['batch']}, K = {row['draft_length']}, {row['dtype']}, on {threads(row)} "
@@ -48,7 +48,7 @@ def peers_table(link: Link) -> str:
 
 
 def step_rows() -> list[Row]:
-    """Steps of a batch of 8, but for drafters that are pruned alone."""
+    """Steps of a batch of 8, without those of drafters that are only pruned."""
     return [
         row
         for row in content("end-to-end/cpu-serving.json")["rows"]

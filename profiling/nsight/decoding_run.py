@@ -45,7 +45,7 @@ WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True)
 class DecodingRun:
-    """A decoder and what it continues."""
+    """A decoder and its prompts."""
 
     decoder: SpeculativeDecoder
     prompts: Sequence[Sequence[int]]
@@ -89,8 +89,10 @@ def prepare(options: argparse.Namespace) -> DecodingRun:
         cut_windows(calibration, CALIBRATION_POSITIONS, WINDOW),
         temperatures=(TEMPERATURE,),
     )
-    prior = recording.mean_probs_at(TEMPERATURE)
-    vocabulary = Vocabulary.most_likely(prior, max(1, round(options.keep * prior.numel())))
+    mean_probs = recording.mean_probs_at(TEMPERATURE)
+    vocabulary = Vocabulary.most_likely(
+        mean_probs, max(1, round(options.keep * mean_probs.numel()))
+    )
     material = Material(recording, models.drafter_head, successor_counts(calibration, recording))
     drafter = Pruning(material, vocabulary, Options()).virtual(TEMPERATURE, dynamic=True)
     for model in (models.target, models.drafter):
@@ -111,7 +113,7 @@ def prepare(options: argparse.Namespace) -> DecodingRun:
 
 
 def encoded(tokenizer: Any, files: Iterable[Path]) -> list[list[int]]:
-    """Their tokens."""
+    """Token ids of files."""
     ids: list[list[int]] = tokenizer([read_text(file) for file in files], verbose=False)[
         "input_ids"
     ]

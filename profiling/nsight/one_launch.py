@@ -23,7 +23,7 @@ WARM_UP = 3
 
 
 def run(options: argparse.Namespace) -> None:
-    """Launch each case of the preset that is one kernel, warm."""
+    """Launch each case of the preset that is one kernel, after a warm-up."""
     refuse_device(options)
     device = torch.device(options.device)
     cases = [case for case in preset_cases(options.preset, device.type) if case.operator != PAIR]

@@ -1,4 +1,4 @@
-"""`python -m profiling.peers`: what others need to sample the same step.
+"""`python -m profiling.peers`: how long other samplers take for the same step.
 
 Each row of the results is one peer at one case, as is a peer that cannot run:
 
@@ -67,7 +67,7 @@ MEASURED = (
 
 
 def cases(preset: str, device: str) -> list[Case]:
-    """What is compared; tiny: whether it runs."""
+    """The cases of a preset; tiny is there to see that all runs."""
     if preset == "tiny":
         case = Case(PAIR, "float32", *CHECKED, batch=2, draft_length=2, acceptance="high")
         return [replace(case, sampler=sampler) for sampler in ("virtual", "pruned")]
@@ -136,7 +136,7 @@ class Comparison:
         self.tested = lru_cache(maxsize=None)(self._tested)
 
     def rows(self, case: Case) -> list[Row]:
-        """Test, time and weigh every peer at a case."""
+        """Test and time every peer at a case, and measure its memory."""
         missing: dict[str, str] = {}
         checks: dict[str, dict[str, losslessness.Verdict]] = {}
         for peer in self.peers:
@@ -172,7 +172,7 @@ class Comparison:
         ]
 
     def _tested(self, peer: Peer, sampler: str, dtype: str) -> dict[str, losslessness.Verdict]:
-        """What the tests on small vocabularies say, by acceptance."""
+        """The verdicts of the tests on small vocabularies, by acceptance."""
         torch.compiler.reset()
         verdicts = {}
         for acceptance in ACCEPTANCES:
@@ -251,7 +251,7 @@ class Comparison:
         checks: dict[str, losslessness.Verdict],
         figures: dict[str, Row],
     ) -> Row:
-        """What is known of a peer at a case."""
+        """The row of a peer at a case."""
         found = figures.get(peer.name, {})
         verdicts = dict(checks)
         if found:

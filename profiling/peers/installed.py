@@ -151,7 +151,7 @@ def vllm_v2(affinity: Affinity) -> Sampler:
 
 
 def sglang(function: Callable[..., object], *, reads_q: bool) -> Callable[..., Decided]:
-    """A judge on an operator of SGLang, whose tree of tokens is a chain here.
+    """Verification by an operator of SGLang, whose tree of tokens is a chain here.
 
     Those that verify with the target alone take a draft distribution of zeros.
     """

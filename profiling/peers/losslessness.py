@@ -1,4 +1,4 @@
-"""Whether a peer samples what it has to: a fast wrong sampler is no comparison.
+"""Tests whether a peer samples correctly: a fast but wrong sampler is no comparison.
 
 Every test has a false-alarm rate of `FALSE_ALARM` for a right sampler. Of many steps on the same
 logits, the tokens of each place are compared with the target's distribution there by a chi-square
@@ -144,7 +144,7 @@ def accepted_moments(rates: Tensor) -> tuple[float, float]:
 
 
 def chance_of_deviation(deviation: float, variance: float, most: int) -> float:
-    """At most how likely a sum of independent numbers in [0, most] is as far from its mean.
+    """A bound on the probability that a sum of independent numbers in [0, most] deviates so far.
 
     Bernstein's inequality, both sides.
 
@@ -159,7 +159,7 @@ def chance_of_deviation(deviation: float, variance: float, most: int) -> float:
 
 
 def _malformed(tokens: Tensor, num_accepted: Tensor, step: Step) -> str | None:
-    """Why the outputs are none of a speculative sampler, if they are not."""
+    """Why outputs cannot be those of a speculative sampler; None if they can."""
     size, vocabulary = step.target_logits.shape[1:]
     if not bool(((num_accepted >= 0) & (num_accepted < size)).all()):
         return f"num_accepted is outside [0, {size - 1}]"

@@ -19,7 +19,7 @@ MEASURED_BY = {
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
-    """The most that a call has allocated at once beyond what was there before, its inputs included.
+    """The most that a call allocates at once, beyond its inputs.
 
     What a function takes from elsewhere than torch's allocator, as scratch on a stack, is not
     counted.
@@ -50,7 +50,7 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
 
 
 def kept_bytes(tensors: Iterable[Tensor]) -> int:
-    """Of the storages of some tensors, each counted once.
+    """Bytes of the storages of some tensors, each counted once.
 
     Example:
         >>> x = torch.ones(4, 5)

@@ -14,7 +14,7 @@ HEADER = ("", "", "µs", "10 to 90 %", "× ours", "accepted (expected)", "peak K
 
 
 def preamble(row: Row) -> str:
-    """What is in the columns, and whom to trust."""
+    """What is in the columns, and which rows to trust."""
     return (
         "From the logits of drafter and target to the tokens of a step: K drafts one after the "
         "other, then their verification, on the same inputs in turn. Times are medians with a cold "

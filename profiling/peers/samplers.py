@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 
 Kept = tuple[Tensor, ...]
-"""What lies in memory between drafting and verifying; first the drafted tokens `[B, K]`."""
+"""What is kept between drafting and verifying; the drafted tokens `[B, K]` come first."""
 
 Decided = tuple[Tensor, Tensor]
 """Tokens `[B, K + 1]`, -1 after the last, and the number of accepted drafts `[B]`."""
@@ -116,10 +116,10 @@ def ours(affinity: Affinity) -> Sampler:
 
 
 Link = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Of logits `[B, V_d]` and temperatures `[B]`: drafted tokens `[B]` and q `[B, V_t]`."""
+"""From logits `[B, V_d]` and temperatures `[B]` to drafted tokens `[B]` and q `[B, V_t]`."""
 
 Judge = Callable[[Tensor, Tensor, Tensor, Tensor], Decided]
-"""Of target logits `[B, K + 1, V_t]`, q `[B, K, V_t]`, tokens `[B, K]`, temperatures `[B]`."""
+"""From target logits `[B, K + 1, V_t]`, q `[B, K, V_t]`, tokens `[B, K]`, temperatures `[B]`."""
 
 
 def full_width(link: Link, judge: Judge = eager.verify) -> Sampler:
@@ -188,7 +188,7 @@ def compiled(link: Link) -> Sampler:
 
 
 def only_pruned(device: torch.device, sampler: str) -> str | None:
-    """Of what needs a single target for each drafter token."""
+    """Why a peer cannot run that needs a single target for each drafter token."""
     return None if sampler == "pruned" else "a virtual token has no single place among the logits"
 
 

@@ -1,1 +1,1 @@
-"""What backs the claims of README.md and DESIGN.md; each may run long, and has a command."""
+"""Studies that back claims of the documents; each has a command and may run for long."""

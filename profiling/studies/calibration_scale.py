@@ -81,7 +81,7 @@ def synthetic_hidden(count: int, width: int) -> Tensor:
 
 
 def synthetic_samples(weight: Tensor, hidden: Tensor, recorded: int) -> Samples:
-    """A target that is the drafter, up to noise."""
+    """Samples of a target that is the drafter with noise."""
     random = torch.Generator().manual_seed(3)
     count, size = len(hidden), weight.shape[0]
     values, targets, normalizers = [], [], []
@@ -111,20 +111,22 @@ def measure(options: argparse.Namespace) -> list[Row]:
     hidden = stages.run("states", lambda: synthetic_hidden(options.states, options.width))
     moment = stages.run("second moment", lambda: hidden.T @ hidden / len(hidden))
     random = torch.Generator().manual_seed(4)
-    prior = (1 + torch.randperm(options.tokens, generator=random)).double().reciprocal()  # Zipf
-    vocabulary = Vocabulary.most_likely(prior, round(options.keep * options.tokens))
+    mean_probs = (
+        (1 + torch.randperm(options.tokens, generator=random)).double().reciprocal()
+    )  # Zipf
+    vocabulary = Vocabulary.most_likely(mean_probs, round(options.keep * options.tokens))
     some = hidden[: options.samples]
     samples = stages.run("samples", lambda: synthetic_samples(weight, some, options.recorded))
 
     def cluster() -> Tensor:
         return cluster_pruned_tokens(
-            weight, vocabulary, prior, options.virtual, hidden_second_moment=moment
+            weight, vocabulary, mean_probs, options.virtual, hidden_second_moment=moment
         )
 
     def virtual_rows() -> PrunedDrafter:
         recent = RecentTokens(vocabulary)
         return virtual_drafter(
-            head, vocabulary, clusters, prior, temperature=TEMPERATURE, dynamic_tokens=recent
+            head, vocabulary, clusters, mean_probs, temperature=TEMPERATURE, dynamic_tokens=recent
         )
 
     clusters, head = stages.run("clusters", cluster), (weight, None)

@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 
 def redistribution(form: str, size: int) -> Callable[[], object]:
-    """A call that redistributes a batch over `size` tokens, which drafter and target share."""
+    """A call that redistributes a batch over `size` tokens, shared by drafter and target."""
     random = torch.Generator().manual_seed(size)
     mean = torch.rand(size, generator=random).pow(3)
     logits = torch.randn(BATCH, size, generator=random)
@@ -69,7 +69,7 @@ def measure(sizes: Mapping[str, Sequence[int]], rounds: int = ROUNDS) -> list[Ro
 
 
 def exponents(rows: Sequence[Row]) -> dict[str, float]:
-    """Of each form, fitted to the fastest times: other load only ever adds to a time."""
+    """The exponent of each form, fitted to the fastest times, as other load only adds to a time."""
     fitted = {}
     for form in dict.fromkeys(row["form"] for row in rows):
         points = [(row["size"], row["fastest_seconds"]) for row in rows if row["form"] == form]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = {
     bench: ("--device", "cpu", "--preset", "tiny", "--operators", "draft", "--repeats", "3"),
-    compare: ("--device", "cpu", "--preset", "tiny", "--peers", "eager", "--repeats", "3"),
+    compare: ("--device", "cpu", "--preset", "tiny", "--peers", "eager", "--draws", "256"),
     end_to_end: ("--device", "cpu", "--size", "tiny", "--context", "16", "--rounds", "1"),
 }
 NAMES = {bench: "bench", compare: "compare", end_to_end: "end_to_end"}

@@ -99,10 +99,10 @@ def test_a_missing_profiler_is_named_with_where_to_get_it(tmp_path: Path, tool: 
     assert f"profiling/nsight/{tool}.sh: {tool} is not on the PATH. It comes with" in done.stderr
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @TOOLS
 def test_a_profiler_without_a_gpu_is_not_started(tmp_path: Path, tool: str) -> None:
-    done = run_script(tool, tmp_path, programs={tool: "echo started"})
+    programs = {tool: "echo started", "python": "exit 1"}  # as where torch sees no GPU
+    done = run_script(tool, tmp_path, programs=programs, python=str(tmp_path / "python"))
     assert done.returncode == 2
     assert "torch sees no GPU" in done.stderr
     assert not done.stdout

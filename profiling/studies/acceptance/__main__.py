@@ -1,4 +1,4 @@
-"""`python -m profiling.studies.acceptance`: what every method recovers, as a report for readers.
+"""`python -m profiling.studies.acceptance`: what every method recovers, as a report.
 
 Makes report.md, its plots and its data in one folder, from the demo's models. Each part
 (parts.py) is a file of its own, written when it is finished: an interrupted run goes on
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None, settings: Settings | None = Non
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:
-    """The parts that are missing, then the report."""
+    """Measure the parts that are missing, then write the report."""
     torch.set_num_threads(options.threads)
     options.output.mkdir(parents=True, exist_ok=True)
     wanted = options.part or list(settings.parts)

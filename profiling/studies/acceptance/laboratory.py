@@ -49,7 +49,7 @@ class Settings:
     seed: int = 0
 
     def of_part(self, name: str) -> dict[str, Any]:
-        """What figures of a part depend on, as JSON gives it back."""
+        """What the figures of a part depend on, as it is read from JSON."""
         own = {**asdict(replace(self, parts={})), "runs": [asdict(run) for run in self.parts[name]]}
         del own["parts"]
         content: dict[str, Any] = json.loads(json.dumps(own))
@@ -96,7 +96,7 @@ class Laboratory:
         return read_models(self.models.target, self.models.drafter)
 
     def recording(self, run: Run) -> Recording:
-        """Of a run's calibration text; runs that follow each other share it where they can."""
+        """The recording of a run's calibration text; consecutive runs share it if they can."""
         key = (run.positions, run.recorded)
         if self._recording is None or self._recording[0] != key:
             self._recording = self._material = None  # their memory is needed for the next

@@ -49,7 +49,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What it is calibrated on, in words."""
+        """The calibration text, in words."""
         positions = "" if self.positions is None else f", {self.positions:,} positions"
         return f"code{positions}{'' if self.all_successors else ', successors of the text read'}"
 

@@ -19,7 +19,7 @@ __all__ = ["REPORT", "below_pruned", "write_report"]
 
 REPORT = "report.md"
 Contents = Mapping[str, Mapping[str, Any]]
-"""Of each part's file."""
+"""The content of each part's file."""
 Label = Callable[[Row], str]
 
 INTRODUCTION = """\
@@ -64,7 +64,7 @@ def write_report(folder: Path, names: Sequence[str]) -> Path:
 
 
 def below_pruned(parts: Mapping[str, Sequence[Row]]) -> tuple[int, list[tuple[Row, Row]]]:
-    """How many rows of the recommended method there are, and those that end below pruning alone.
+    """The number of rows of the recommended method, and those below the pruned drafter.
 
     Each of the latter with the row of the pruned drafter that belongs to it.
     """
@@ -149,12 +149,12 @@ def pivot(rows: Iterable[Row], lines: Mapping[str, Label], columns: Label) -> st
 
 
 def kept(row: Row) -> str:
-    """The share of the vocabulary that is."""
+    """The share of the vocabulary that is kept."""
     return f"{100 * row['keep']:.4g} %"
 
 
 def temperature(row: Row) -> str:
-    """As a number, or greedy."""
+    """The temperature as a number, or "greedy"."""
     return "greedy" if row["temperature"] == 0 else f"{row['temperature']:g}"
 
 
@@ -164,7 +164,7 @@ def kept_and_temperature(row: Row) -> str:
 
 
 def recovered(row: Row) -> str:
-    """The share with its interval; empty where there is none."""
+    """The recovered share with its interval; empty if there is none."""
     if row["recovered"] is None:
         return ""
     ends = [row["recovered_low"], row["recovered_high"]]

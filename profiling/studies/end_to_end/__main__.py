@@ -104,7 +104,7 @@ def accepted_lengths() -> tuple[int, dict[Head, float]]:
 
 
 def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
-    """The rows, those of a batch together."""
+    """The rows, batch by batch."""
     device = torch.device(arguments.device)
     layers = arguments.target_layers or TARGET_LAYERS[arguments.device]
     progress.show(f"making models of size {arguments.size}")
@@ -149,7 +149,7 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
 
 
 def described(variant: Variant | None, vocabulary: int) -> Row:
-    """The head and who samples; None is the target alone."""
+    """The columns of a head and a way to sample; None is the target alone."""
     if variant is None:
         named: Row = {"head": ALONE, "method": None, "keep": None}
         return {**named, "head_rows": vocabulary, "sampling": "PyTorch"}
@@ -159,7 +159,7 @@ def described(variant: Variant | None, vocabulary: int) -> Row:
 
 
 def figures(times: Sequence[dict[str, float]], accepted: float, common: Row, alone: float) -> Row:
-    """What the times of a row's steps come to."""
+    """The figures of a row from the times of its steps."""
     parts = {name: statistics.median(each[name] for each in times) for name in times[0]}
     step = statistics.median(sum(each.values()) for each in times)
     total, length = sum(parts.values()), common["draft_length"]

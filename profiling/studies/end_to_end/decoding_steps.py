@@ -45,13 +45,13 @@ class Watch:
         self.laps: list[tuple[str, Any]] = []
 
     def start(self) -> None:
-        """Begin anew."""
+        """Start to measure."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         self.running, self.laps = True, [(UNTIMED, self._now())]
 
     def lap(self, part: str) -> None:
-        """What has passed since the last lap belongs to a part."""
+        """Count the time since the last lap for a part."""
         if self.running:
             self.laps.append((part, self._now()))
 
@@ -85,7 +85,7 @@ class WithOperators:
         self.seeds = torch.arange(batch, device=affinity.device)
 
     def begin(self, position: int) -> None:
-        """A new step."""
+        """Begin a new step."""
         self.drafts: list[rdk_cuda.Draft] = []
         self.link: dict[str, Any] = {"seeds": self.seeds, "positions": position}
 
@@ -96,7 +96,7 @@ class WithOperators:
         return self.drafts[-1].tokens[:, 0]
 
     def verify(self, target_logits: Tensor) -> Decided:
-        """Of logits `[B, K + 1, V_t]`."""
+        """Decide a step from target logits `[B, K + 1, V_t]`."""
         return rdk_cuda.verify(target_logits, self.drafts, self.affinity)
 
 
@@ -108,7 +108,7 @@ class WithTorch:
         self.ones = torch.ones(batch, device=affinity.device)
 
     def begin(self, position: int) -> None:
-        """A new step."""
+        """Begin a new step."""
         self.tokens: list[Tensor] = []
         self.q: list[Tensor] = []
 
@@ -120,7 +120,7 @@ class WithTorch:
         return token
 
     def verify(self, target_logits: Tensor) -> Decided:
-        """Of logits `[B, K + 1, V_t]`."""
+        """Decide a step from target logits `[B, K + 1, V_t]`."""
         q, tokens = torch.stack(self.q, 1), torch.stack(self.tokens, 1)
         return eager.verify(target_logits, q, tokens, self.ones)
 
@@ -133,7 +133,7 @@ SAMPLINGS: dict[str, type[WithOperators] | type[WithTorch]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A head, and who samples."""
+    """A head and a way to sample."""
 
     head: Head
     sampling: str

@@ -51,7 +51,7 @@ class Pair:
 
     @property
     def full_head(self) -> Tensor:
-        """The drafter's, `[V, d]`."""
+        """The drafter's full head, `[V, d]`."""
         weight: Tensor = self.drafter.get_output_embeddings().weight
         return weight.detach()
 
@@ -126,16 +126,16 @@ class Head:
 
     @property
     def name(self) -> str:
-        """To read."""
+        """The head's name, to read."""
         return self.method if self.method == FULL else f"{self.method}, {100 * self.keep:.4g} %"
 
     def rows(self, vocabulary: int) -> int:
-        """V_d, virtual tokens included."""
+        """V_d, with virtual tokens."""
         virtual = VIRTUAL_ROWS if self.method == VIRTUAL else 0
         return round(self.keep * vocabulary) + virtual
 
     def affinity(self, vocabulary: int) -> Affinity:
-        """Where its rows lead; which tokens those are does not change what it costs."""
+        """An affinity of its size; which tokens its rows lead to does not change what it costs."""
         sampler = "virtual" if self.method == VIRTUAL else "pruned"
         return affinity_of(sampler, vocabulary, self.rows(vocabulary))
 
