@@ -55,7 +55,7 @@ class Commands:
         program = self.program(
             *module, usual="--size serving", dry="--size tiny --batch 1 --rounds 3"
         )
-        return [*program, *self.file("serving")]
+        return [*program, *self.file("end_to_end")]
 
     def timeline(self) -> list[str]:
         module = ("-m", "profiling.nsight.torch_profile")

@@ -87,6 +87,9 @@ def test_what_takes_minutes_is_measured_when_it_is_asked_for() -> None:
             assert not {"--growth", "growth", *COMPILED, *SLOW_SAMPLERS} & set(words)
             assert "--peers" in words or not {"profiling.bench", "profiling.peers"} & set(words)
     assert {*PLAIN, *COMPILED} == set(PEERS)
+    commands = [words for part in every for words in part.commands if "--output" in words]
+    files = [words[words.index("--output") + 1] for words in commands]
+    assert len(set(files)) == len(files)  # none overwrites another's
     assert {*PLAIN_SAMPLERS, *SLOW_SAMPLERS} == set(known_peers()) - {OUR_SAMPLER}
 
 
