@@ -12,7 +12,8 @@ It needs torch with CUDA, nvcc, ninja, pytest and numpy, and no network. The ope
 place, for this GPU only (RDK_ARCHS for others). RDK_COMMIT names the commit where there is no git.
 After every part all logs, tables and figures so far are packed into one archive, in the folder that
 --results names. Parts that are run by name alone, such as `cupy`, kernels compiled without nvcc,
-`growth` and `compiled`, each fit into a command of their own.
+`properties`, `growth` and
+`compiled`, each fit into a command of their own.
 Exit status: 0, 1 if a part failed, 2 if there is no GPU, 130 after Ctrl-C.
 """
 

@@ -36,6 +36,7 @@ OWN_PARTS = {
     "graphs": ("captured, replayed, one launch each", 25, "tests/gpu/test_graphs.py"),
     "streams": ("streams, threads and devices next to each other", 20, "tests/gpu/test_streams.py"),
     CUPY: ("kernels compiled and started through CuPy; by name", 150, "tests/gpu/test_nvrtc.py"),
+    "properties": ("any legal batch; by name", 300, "tests/properties/test_properties.py"),
     # Last: a first compilation is the slowest to start, and nothing else needs it.
     "compile": (
         "torch.compile without breaks, opcheck",
@@ -105,7 +106,7 @@ def parts(machine: dict[str, Any], output: Path) -> list[Part]:
                 pytest(*paths.split()),
                 on_gpu,
                 skipped="CuPy is not installed" if name == CUPY and not machine["cupy"] else "",
-                by_name=name == CUPY,
+                by_name=what.endswith("by name"),
             )
             for name, (what, limit, paths) in OWN_PARTS.items()
         ),
