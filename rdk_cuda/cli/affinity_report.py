@@ -64,10 +64,10 @@ def show(
     names: TokenNames,
     asked: Sequence[tuple[str, Sequence[int]]],
 ) -> None:
-    """The summary and the largest virtual tokens or, if some are asked for, these tokens.
+    """Print what was asked for or, if nothing was, the summary and the largest virtual tokens.
 
     Args:
-        asked: texts or numbers, each with the target ids that it stands for.
+        asked: texts or numbers, each with its target ids.
     """
     console = Console(markup=False, emoji=False, highlight=False)
     facts = Facts(affinity, vocabulary)
@@ -89,23 +89,23 @@ def show_summary(console: Console, source: str, facts: Facts) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    table.add_row("drafter tokens (V_d)", f"{affinity.draft_size}")
-    table.add_row(
-        "  with a target token of their own", f"{(~facts.masked & (facts.own >= 0)).sum()}"
-    )
-    table.add_row("  virtual, without one", f"{virtual}")
-    table.add_row("  masked, never drafting", f"{masked}")
-    table.add_row("target tokens (V_t)", f"{affinity.target_size}")
-    for way, tokens in facts.ways.items():
-        table.add_row(f"  {WAYS[way]}", f"{tokens.sum()}")
-    table.add_row("entries of S", f"{affinity.nnz}")
-    table.add_row("priors (rank R)", f"{affinity.rank}")
-    table.add_row("memory", f"{facts.bytes / 1e6:.3g} MB")
+    for name, figure in (
+        ("drafter tokens (V_d)", affinity.draft_size),
+        ("  with a target token of their own", int((~facts.masked & (facts.own >= 0)).sum())),
+        ("  virtual, without one", virtual),
+        ("  masked, never drafting", masked),
+        ("target tokens (V_t)", affinity.target_size),
+        *((f"  {WAYS[way]}", int(tokens.sum())) for way, tokens in facts.ways.items()),
+        ("entries of S", affinity.nnz),
+        ("priors (rank R)", affinity.rank),
+        ("memory", f"{facts.bytes / 1e6:.3g} MB"),
+    ):
+        table.add_row(name, str(figure))
     console.print(source, soft_wrap=True)
     console.print(table)
     if facts.vocabulary is None:
         console.print(
-            "\nWhich drafter tokens are kept tokens is not in an affinity: here those with one "
+            "\nAn affinity does not say which drafter tokens are kept tokens: here those with one "
             "entry are taken for them."
         )
 

@@ -22,7 +22,6 @@ COLUMNS = (
     "predicted\nspeed-up",
 )
 
-# Said wherever such a share is printed.
 ABOVE_FULL = (
     "More than 100 % of the loss recovered is no error: redistribution also carries the target's "
     "mean probabilities, which the full drafter does not have."
@@ -86,12 +85,9 @@ def over_interval(row: Row, name: str, form: str, factor: int = 1) -> str:
 def notes(rows: Sequence[Row], about_text: str) -> list[str]:
     """What the tables stand on, and what is missing from them."""
     row = rows[0]
-    measured = (
-        f"Measured at {row['positions']} positions, in {counted(row['windows'], 'window')} of "
-        f"{counted(row['documents'], 'document')}."
-    )
     sentences = [
-        f"{measured} {about_text}".strip(),
+        f"Measured at {row['positions']} positions, in {counted(row['windows'], 'window')} of "
+        f"{counted(row['documents'], 'document')}. {about_text}".strip(),
         interval_sentence(rows),
     ]
     if any(row["method"] not in (FULL, PRUNED) and row["recovered"] is None for row in rows):
