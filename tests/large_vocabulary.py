@@ -4,17 +4,11 @@ They are made here, so every clone has them. The knots of the curve are chosen s
 50, 12.5 and 1 % of the tokens hold about the mass that Llama-3.1-8B gives them over WikiText-103
 (0.999, 0.97 and 0.7), and the map leaves out about what FR-Spec's (arXiv:2502.14856) leaves out,
 3.7 %: it ranks tokens by counts of another text.
-
-Environment:
-    RDK_VOCAB_STATS  an .npz with a model's own statistics, to be used instead: `mean_prob` (float32
-                     `[128256]`, mean next-token probabilities) and `frspec_32768_token_ids` (int32
-                     `[32768]`, the ids that the drafter keeps).
 """
 
 from __future__ import annotations
 
 import functools
-import os
 
 import numpy as np
 import torch
@@ -31,16 +25,10 @@ OTHER_TEXT = 2.2  # standard deviation of the logarithm of how much likelier a t
 @functools.cache
 def statistics() -> tuple[Vocabulary, Tensor]:
     """The kept tokens, and the mean probability of each target token, float32."""
-    path = os.environ.get("RDK_VOCAB_STATS")
-    if path:
-        with np.load(path) as archive:
-            mean_probs = torch.from_numpy(archive["mean_prob"])
-            kept = torch.from_numpy(archive["frspec_32768_token_ids"])
-    else:
-        random = np.random.default_rng(0)
-        curve = np.interp(np.log(np.arange(1, TOKENS + 1)), np.log(RANKS), np.log(PROBS))
-        logs = random.permutation(curve)
-        mean_probs = torch.from_numpy(np.exp(logs) / np.exp(logs).sum()).float()
-        elsewhere = logs + OTHER_TEXT * random.standard_normal(TOKENS)
-        kept = torch.from_numpy(np.argsort(-elsewhere)[:KEPT].copy())
+    random = np.random.default_rng(0)
+    curve = np.interp(np.log(np.arange(1, TOKENS + 1)), np.log(RANKS), np.log(PROBS))
+    logs = random.permutation(curve)
+    mean_probs = torch.from_numpy(np.exp(logs) / np.exp(logs).sum()).float()
+    elsewhere = logs + OTHER_TEXT * random.standard_normal(TOKENS)
+    kept = torch.from_numpy(np.argsort(-elsewhere)[:KEPT].copy())
     return Vocabulary(kept.long().sort().values, mean_probs.numel()), mean_probs

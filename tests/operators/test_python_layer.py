@@ -38,48 +38,38 @@ def test_redistribute_takes_one_temperature_or_many(affinity: Affinity) -> None:
     logits, tokens, values, _ = inputs(affinity)
     per_sequence = torch.tensor([0.5, 0.0, 1.0, 2.0])
     per_row = per_sequence[:, None].expand(BATCH, DRAFTS).contiguous()
-    expected = torch.ops.rdk.redistribute(
-        logits, per_row, *affinity.by_target, affinity.row_top, tokens, values
-    )
+    columns = (*affinity.by_target, affinity.row_top, tokens, values)
+    expected = torch.ops.rdk.redistribute(logits, per_row, *columns)
     dynamic = {"dynamic_tokens": tokens, "dynamic_logits": values}
     for temperature in (per_row, per_sequence):
         q = rdk_cuda.redistribute(logits, affinity, temperature, **dynamic)
         assert torch.equal(q, expected)
-    q = rdk_cuda.redistribute(logits[2], affinity, 1.0)
-    assert torch.equal(q, rdk_cuda.redistribute(logits[2], affinity))
-    one = rdk_cuda.redistribute(logits[2, 0], affinity, torch.tensor(0.7))
-    assert one.shape == (SIZE,)
-    assert torch.equal(one, rdk_cuda.redistribute(logits[2, 0], affinity, 0.7))
+    one = logits[2, 0]
+    assert rdk_cuda.redistribute(one, affinity).shape == (SIZE,)
+    for same, also in (((), (1.0,)), ((torch.tensor(0.7),), (0.7,))):
+        q = rdk_cuda.redistribute(one, affinity, *same)
+        assert torch.equal(q, rdk_cuda.redistribute(one, affinity, *also))
 
 
 def test_a_step_is_the_operators_with_step_keys(affinity: Affinity) -> None:
     logits, tokens, values, target = inputs(affinity)
     seeds, positions = torch.tensor([5, -3, 2**62, 0]), torch.tensor([0, 17, 2**34, 3])
     temperature = torch.tensor([0.5, 0.0, 1.0, 2.0])
-    draft = rdk_cuda.draft(
-        logits,
-        affinity,
-        temperature,
-        seeds=seeds,
-        positions=positions,
-        dynamic_tokens=tokens,
-        dynamic_logits=values,
-    )
-    step = torch.ops.rdk.step_keys(seeds, positions)
-    ahead = torch.arange(DRAFTS)
+    given = {"seeds": seeds, "positions": positions}
+    dynamic = {"dynamic_tokens": tokens, "dynamic_logits": values}
+    draft = rdk_cuda.draft(logits, affinity, temperature, **given, **dynamic)
+    keys = torch.ops.rdk.step_keys(seeds, positions)
     drafted, stats = torch.ops.rdk.draft(
         logits,
-        temperature[:, None].expand(BATCH, DRAFTS).contiguous(),
-        step[:, None].expand(BATCH, DRAFTS).contiguous(),
-        positions[:, None] + ahead,
+        *(x[:, None].expand(BATCH, DRAFTS).contiguous() for x in (temperature, keys)),
+        positions[:, None] + torch.arange(DRAFTS),
         *affinity.by_draft,
         tokens,
         values,
     )
-    assert torch.equal(draft.tokens, drafted)
     assert draft.stats is not None
-    assert torch.equal(draft.stats, stats)
-    assert torch.equal(draft.step_keys, step)
+    made = (draft.tokens, draft.stats, draft.step_keys)
+    assert all(map(torch.equal, made, (drafted, stats, keys)))
 
     expected = torch.ops.rdk.verify(
         target.flatten(0, 1),
@@ -90,37 +80,32 @@ def test_a_step_is_the_operators_with_step_keys(affinity: Affinity) -> None:
         torch.arange(BATCH + 1, dtype=torch.int32) * DRAFTS,
         torch.full((BATCH,), 0.8),
         temperature,
-        step,
+        keys,
         positions,
         *affinity.by_target,
         DRAFTS,
         tokens.flatten(0, 1),
         values.flatten(0, 1),
     )
-    verified = rdk_cuda.verify(target, draft, affinity, 0.8)
-    assert torch.equal(verified.tokens, expected[0])
-    assert torch.equal(verified.num_accepted, expected[1])
+    assert all(map(torch.equal, rdk_cuda.verify(target, draft, affinity, 0.8), expected))
 
 
 def test_drafting_one_by_one_is_drafting_at_once(affinity: Affinity) -> None:
     logits, tokens, values, target = inputs(affinity)
+    first: dict[str, Any] = {"temperature": 0.9, "seeds": 3}
     at_once = rdk_cuda.draft(
-        logits, affinity, 0.9, seeds=3, dynamic_tokens=tokens, dynamic_logits=values
+        logits, affinity, dynamic_tokens=tokens, dynamic_logits=values, **first
     )
     parts: list[rdk_cuda.Draft] = []
     for j in range(DRAFTS):
         dynamic = {"dynamic_tokens": tokens[:, j], "dynamic_logits": values[:, j]}
-        if parts:
-            parts.append(rdk_cuda.draft(logits[:, j], affinity, after=parts[-1], **dynamic))
-        else:
-            parts.append(rdk_cuda.draft(logits[:, j], affinity, 0.9, seeds=3, **dynamic))
+        link = {"after": parts[-1]} if parts else first
+        parts.append(rdk_cuda.draft(logits[:, j], affinity, **link, **dynamic))
     joined = rdk_cuda.Draft.join(parts)
     assert torch.equal(joined.tokens, at_once.tokens)
     expected = rdk_cuda.verify(target, at_once, affinity)
     for draft in (joined, parts):
-        verified = rdk_cuda.verify(target, draft, affinity)
-        assert torch.equal(verified.tokens, expected.tokens)
-        assert torch.equal(verified.num_accepted, expected.num_accepted)
+        assert all(map(torch.equal, rdk_cuda.verify(target, draft, affinity), expected))
 
 
 def test_one_scalar_seed_is_never_shared(affinity: Affinity) -> None:
