@@ -151,11 +151,10 @@ class Affinity:
         return matrix.index_put_(entries, to_float64(row_units), accumulate=True)
 
     def expectation(self, values: Tensor, *, first_row: int = 0) -> Tensor:
-        """What `values` are on average under each row: `A[first_row:] @ values`.
+        """The mean of `values` under each row from `first_row` on: `A[first_row:] @ values`.
 
         Args:
             values: `[V_t, n]` of any floating dtype and device.
-            first_row: rows before it are left out, so virtual tokens can be had alone.
 
         Returns:
             `[V_d - first_row, n]` float64, on the device of `values`. A masked row has 0.
@@ -255,9 +254,9 @@ class Affinity:
     ) -> Affinity:
         """RDK to first order (arXiv:2506.03206): a uniform prior and the mean probabilities.
 
-        Row i is proportional to `1 + mu_i mu_j / tau`, which is `softmax(Omega_i / tau)` for
-        `Omega = mu mu^T` as far as `exp(x) ~ 1 + x`. A token that the target lacks has `mu_i = 0`
-        and spreads evenly.
+        Row i is proportional to `1 + mu_i mu_j / tau`: that is `softmax(Omega_i / tau)` for
+        `Omega = mu mu^T`, with `exp(x) ~ 1 + x`. A token that the target lacks has `mu_i = 0` and
+        spreads evenly.
 
         Args:
             mean_probs: `[V_t]`, mean target probabilities; normalised here.
@@ -267,8 +266,7 @@ class Affinity:
 
         Example:
             >>> vocabulary = Vocabulary([0, -1], target_size=2)
-            >>> mean_probs = torch.tensor([0.5, 0.5])
-            >>> Affinity.first_order(vocabulary, mean_probs, tau=1.0, keep=0.5).dense()
+            >>> Affinity.first_order(vocabulary, torch.ones(2), tau=0.5, keep=0.5).dense()
             tensor([[0.7500, 0.2500],
                     [0.5000, 0.5000]], dtype=torch.float64)
         """
@@ -320,11 +318,10 @@ class Affinity:
                 tokens; normalised there. A pruned token of probability 0 cannot be drafted.
 
         Example:
-            >>> vocabulary = Vocabulary([0, 1], target_size=4)
-            >>> Affinity.cold_mass(vocabulary, torch.tensor([0.5, 0.1, 0.3, 0.1])).dense()
-            tensor([[1.0000, 0.0000, 0.0000, 0.0000],
-                    [0.0000, 1.0000, 0.0000, 0.0000],
-                    [0.0000, 0.0000, 0.7500, 0.2500]], dtype=torch.float64)
+            >>> vocabulary = Vocabulary([0], target_size=3)
+            >>> Affinity.cold_mass(vocabulary, torch.tensor([0.6, 0.3, 0.1])).dense()
+            tensor([[1.0000, 0.0000, 0.0000],
+                    [0.0000, 0.7500, 0.2500]], dtype=torch.float64)
         """
         return cls(**samplers.cold_mass(vocabulary, mean_probs))
 

@@ -1,4 +1,4 @@
-"""From non-negative weights, in the forms that people have them, to the tensors of an affinity."""
+"""Turns non-negative weights, in the forms that people have them, into an affinity's tensors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def nonnegative(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def refuse_overflow(name: str, sums: Tensor) -> None:
-    """Numbers that are finite may still have sums that are not; `name` is followed by a place."""
+    """Finite numbers may have a sum that is not finite. `name` is followed by a place."""
     if bool(sums.isinf().any()):
         at = sums.isinf().nonzero()[0].tolist()
         raise AffinityError(
@@ -131,7 +131,7 @@ def kept_entries(vocabulary: Vocabulary) -> Entries:
 
 
 def offsets_of(ids: Tensor, size: int) -> Tensor:
-    """Where each of the ids 0 to `size - 1` begins once `ids` are sorted: `[size + 1]` int32."""
+    """Where each of the ids 0 to `size - 1` begins in the sorted `ids`: `[size + 1]` int32."""
     counts = torch.bincount(ids, minlength=size)
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
 
@@ -193,7 +193,7 @@ def canonical_tensors(
 def virtual_token_weights(
     vocabulary: Vocabulary, clusters: Tensor, mean_probs: Tensor, *, temperature: float = 1.0
 ) -> Tensor:
-    """What share of its virtual token each pruned token makes up (DESIGN section 2).
+    """The share of each pruned token in its virtual token (DESIGN section 2).
 
     Args:
         clusters: `[V_t]` integers, the cluster of each pruned token, -1 for none and for kept ones.

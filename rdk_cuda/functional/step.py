@@ -62,7 +62,7 @@ class Draft:
         positions: Integers = 0,
         generator: torch.Generator | None = None,
     ) -> Draft:
-        """Drafts of an n-gram, suffix or copying drafter: q is one-hot on the token given.
+        """Drafts of an n-gram, suffix or copying drafter: q is one-hot on each given token.
 
         Args:
             tokens: `[B, K]` integer target ids; -1 ends a sequence's draft.

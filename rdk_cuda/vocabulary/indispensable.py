@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def indispensable_tokens(tokenizer: Any) -> Tensor:
-    """Special tokens and byte fallbacks: those that calibration text may lack and output needs.
+    """Special tokens and byte fallbacks: output needs them even if the calibration text lacks them.
 
-    Special tokens end and structure a text: all special ids, and added tokens that are flagged
-    special. Byte fallbacks spell whatever no other token does: `<0x00>` to `<0xFF>` of
+    Special tokens are all special ids, and added tokens that are flagged special. Byte fallbacks
+    spell what no other token does: `<0x00>` to `<0xFF>` of
     SentencePiece, or the tokens of a single byte of a byte-level BPE.
 
     Args:

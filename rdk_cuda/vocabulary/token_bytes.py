@@ -1,8 +1,8 @@
-"""What each token of a tokenizer stands for: the bytes that its decoder makes of it.
+"""The bytes that a tokenizer's decoder makes of each token.
 
-So that tokens of two tokenizers can be compared, whichever way each of them writes bytes: a
-byte-level BPE in an alphabet of its own (GPT-2), SentencePiece with ▁ for a space and with tokens
-like `<0x0A>`. Imports neither tokenizers nor transformers.
+By these, tokens of different tokenizers can be compared: a byte-level BPE writes bytes in an
+alphabet of its own (GPT-2), SentencePiece writes ▁ for a space and has tokens like `<0x0A>`. This
+module imports neither tokenizers nor transformers.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ class TokenBytes:
     byte_fallbacks: frozenset[int] = frozenset()
 
     def ids(self) -> dict[bytes | str, list[int]]:
-        """The tokens of each spelling, the one that a tokenizer would rather use first.
-
-        Ordinary tokens come before byte fallbacks, and then lower ids before higher.
-        """
+        """The tokens of each spelling: ordinary ones before byte fallbacks, then by id."""
         found: dict[bytes | str, list[int]] = {}
         for id in sorted(range(len(self.spellings)), key=lambda id: id in self.byte_fallbacks):
             spelling = self.spellings[id]
@@ -48,10 +45,10 @@ class TokenBytes:
 def matching_ids(drafter: TokenBytes, target: TokenBytes) -> list[int]:
     """The target id of each drafter token, -1 where there is none.
 
-    Tokens match that have the same bytes, or that are both special and have the same name. Where
-    either side has several of the same bytes, the first is paired with the first, in the order of
-    `TokenBytes.ids`, then the second with the second; a drafter's tokens that are left get -1.
-    So every target id is used at most once, and two equal tokenizers match one to one.
+    Tokens match if they have the same bytes, or if both are special and have the same name. If
+    several tokens have the same bytes, they are paired in the order of `TokenBytes.ids`, and
+    drafter tokens that are left over get -1. So no target id is used twice, and two equal
+    tokenizers match one to one.
 
     Example:
         >>> drafter = TokenBytes((b"the", b" a", "<s>", b"the", None))
@@ -86,8 +83,7 @@ def beginnings(spelling: Spelling, ids: Mapping[bytes | str, list[int]]) -> list
 def token_bytes(tokenizer: Any) -> TokenBytes:
     """The bytes of each token, as the tokenizer's decoder has them within a text.
 
-    A token of SentencePiece keeps the space that it begins with, though a decoder drops that at the
-    start of a text.
+    A SentencePiece token keeps its leading space, which a decoder drops at the start of a text.
 
     Args:
         tokenizer: a `tokenizers.Tokenizer`; a fast tokenizer of transformers; or a mapping to ids

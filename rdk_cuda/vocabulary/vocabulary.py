@@ -95,11 +95,11 @@ class Vocabulary:
         draft_size: int | None = None,
         target_size: int | None = None,
     ) -> Vocabulary:
-        """A drafter and a target with tokenizers of their own: which tokens have the same bytes.
+        """Drafter and target have different tokenizers: tokens match by their bytes.
 
-        Token-level intersection (arXiv:2502.05202). Special tokens match special ones of the same
-        name. Where tokens have the same bytes, `token_bytes.matching_ids` says which is paired with
-        which; a drafter token without a partner has the target id -1.
+        Token-level intersection (arXiv:2502.05202). Special tokens match by name. If several tokens
+        have the same bytes, `token_bytes.matching_ids` pairs them. A drafter token without a
+        partner has the target id -1.
 
         Args:
             drafter_tokenizer, target_tokenizer: whatever `token_bytes` takes: tokenizers of

@@ -150,30 +150,27 @@ class Values:
         }
 
 
-def redistribute(values: Values) -> dict[str, Any]:
+def of_affinity(operator: str, made: Affinity) -> dict[str, Tensor]:
+    return {
+        name: getattr(made, name) for name, rule in OPERATORS[operator].items() if rule.affinity
+    }
+
+
+def redistribute(values: Values, operator: str = "redistribute") -> dict[str, Any]:
     made, leading = values.affinity(), values.random.choice(LEADING)
     dtype = values.random.choice(LOGITS)
-    names = [name for name, rule in OPERATORS["redistribute"].items() if rule.affinity]
-    return {
+    arguments = {
         "draft_logits": values.logits((*leading, made.draft_size), dtype),
         "temperature": values.temperatures(leading),
-        **{name: getattr(made, name) for name in names},
-        **values.dynamic(leading, made.target_size, dtype),
     }
+    if operator == "draft":
+        arguments |= {"step_keys": values.integers(leading), "positions": values.integers(leading)}
+    dynamic = values.dynamic(leading, made.target_size, dtype)
+    return {**arguments, **of_affinity(operator, made), **dynamic}
 
 
 def draft(values: Values) -> dict[str, Any]:
-    made, leading = values.affinity(), values.random.choice(LEADING)
-    dtype = values.random.choice(LOGITS)
-    names = [name for name, rule in OPERATORS["draft"].items() if rule.affinity]
-    return {
-        "draft_logits": values.logits((*leading, made.draft_size), dtype),
-        "temperature": values.temperatures(leading),
-        "step_keys": values.integers(leading),
-        "positions": values.integers(leading),
-        **{name: getattr(made, name) for name in names},
-        **values.dynamic(leading, made.target_size, dtype),
-    }
+    return redistribute(values, "draft")
 
 
 def verify(values: Values) -> dict[str, Any]:
@@ -195,7 +192,6 @@ def verify(values: Values) -> dict[str, Any]:
     if values.chance(0.15):
         worst = [-1, drafts, drafts + 1, drafts - 1, *LIMITS_32]
         offsets[random.randrange(sequences + 1)] = random.choice(worst)
-    names = [name for name, rule in OPERATORS["verify"].items() if rule.affinity]
     arguments = {
         "target_logits": target,
         "draft_logits": values.logits((available, made.draft_size), dtype),
@@ -207,7 +203,7 @@ def verify(values: Values) -> dict[str, Any]:
         "draft_temperature": values.temperatures((sequences,)),
         "step_keys": values.integers((sequences,)),
         "positions": values.integers((sequences,)),
-        **{name: getattr(made, name) for name in names},
+        **of_affinity("verify", made),
         "max_draft": max_draft(random, sequences),
         **values.dynamic((available,), made.target_size, dtype),
     }
