@@ -50,6 +50,7 @@ ON_EVERY_DEVICE = (
     "tests/statistics/test_one_position.py",
     "tests/statistics/test_decoding_loops.py",
     "tests/decoding/test_losslessness.py",
+    "tests/properties/test_properties.py",
 )
 
 
