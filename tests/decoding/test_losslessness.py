@@ -35,16 +35,17 @@ pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
 SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
 FALSE_ALARM, CAUGHT = 1e-4, 1e-6
+SLOW = pytest.mark.slow
 
 TARGET = TableModel(random_table(SIZE, seed=1), SIZE)
 DRAFTER = 0.6 * TARGET.table + random_table(SIZE, seed=2, spread=0.8)
 VOCABULARY = Vocabulary([5, 1], SIZE)
-PRIOR = torch.softmax(TARGET.table, -1).mean(0)
+MEAN_PROBS = torch.softmax(TARGET.table, -1).mean(0)
 
 
 def virtual_tokens(temperature: float = 1.0) -> Affinity:
     clusters = torch.tensor([0, -1, 0, 1, 1, -1])
-    return Affinity.virtual_tokens(VOCABULARY, clusters, PRIOR, temperature=temperature)
+    return Affinity.virtual_tokens(VOCABULARY, clusters, MEAN_PROBS, temperature=temperature)
 
 
 def p_value(decoder: SpeculativeDecoder, temperature: float = 1.0) -> float:
@@ -57,39 +58,34 @@ def p_value(decoder: SpeculativeDecoder, temperature: float = 1.0) -> float:
     return chi_square(continuations(generate, PROMPT, SAMPLES), exact)
 
 
-SLOW = pytest.mark.slow
+TO_TWO = Affinity.from_rows([{5: 0.5, 0: 0.5}, {1: 0.2, 3: 0.8}], target_size=SIZE)
 
 
 @pytest.mark.parametrize(
-    ("temperature", "draft_temperature"),
+    ("affinity", "temperature", "draft_temperature"),
     [
-        pytest.param(1.0, None, marks=SLOW),
-        (0.7, None),
-        (1.3, 0.4),
-        pytest.param(1.0, 0.0, marks=SLOW),
+        (virtual_tokens(), 0.7, None),
+        (virtual_tokens(), 1.3, 0.4),
+        (TO_TWO, 1.0, None),
+        pytest.param(virtual_tokens(), 1.0, None, marks=SLOW),
+        pytest.param(virtual_tokens(), 1.0, 0.0, marks=SLOW),
+        pytest.param(Affinity.intersection(VOCABULARY), 1.0, None, marks=SLOW),
+        pytest.param(Affinity.first_order(VOCABULARY, MEAN_PROBS, tau=0.05), 1.0, None, marks=SLOW),
     ],
 )
-def test_virtual_tokens_are_lossless(temperature: float, draft_temperature: float | None) -> None:
-    affinity = virtual_tokens()
-    drafter = TableModel(pruned(DRAFTER, affinity), SIZE)
+def test_any_affinity_is_lossless(
+    affinity: Affinity, temperature: float, draft_temperature: float | None
+) -> None:
+    virtual = affinity.draft_size > VOCABULARY.draft_size
+    table = pruned(DRAFTER, affinity) if virtual else DRAFTER[:, VOCABULARY.draft_ids]
     decoder = SpeculativeDecoder(
-        TARGET, drafter, affinity, draft_length=2, draft_temperature=draft_temperature
+        TARGET,
+        TableModel(table, SIZE),
+        affinity,
+        draft_length=2 if virtual else 3,
+        draft_temperature=draft_temperature,
     )
     assert p_value(decoder, temperature) > FALSE_ALARM
-
-
-@pytest.mark.parametrize(
-    "affinity",
-    [
-        pytest.param(Affinity.intersection(VOCABULARY), marks=SLOW),
-        pytest.param(Affinity.first_order(VOCABULARY, PRIOR, tau=0.05), marks=SLOW),
-        Affinity.from_rows([{5: 0.5, 0: 0.5}, {1: 0.2, 3: 0.8}], target_size=SIZE),
-    ],
-    ids=["intersection", "first_order", "from_rows"],
-)
-def test_any_affinity_is_lossless(affinity: Affinity) -> None:
-    drafter = TableModel(DRAFTER[:, VOCABULARY.draft_ids], SIZE)
-    assert p_value(SpeculativeDecoder(TARGET, drafter, affinity, draft_length=3)) > FALSE_ALARM
 
 
 def test_the_target_alone_is_sampled_exactly() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -281,6 +282,7 @@ def with_pickled_weights(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
+        (shutil.rmtree, "pruned is no directory; needs a saved"),
         (lambda d: (d / PRUNED).unlink(), f"pruned has no {PRUNED}; needs the whole"),
         (lambda d: (d / "calibration.json").unlink(), "has no calibration.json"),
         (lambda d: (d / "drafter").rename(d / "model"), "has no drafter"),
@@ -305,8 +307,3 @@ def test_a_broken_directory_is_refused_by_the_file(saved: Path, spoil: Any, mess
     with pytest.raises(SavedDrafterError, match=message) as refusal:
         load_drafter(saved)
     assert str(saved) in str(refusal.value)
-
-
-def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SavedDrafterError, match="missing is no directory; needs a saved"):
-        load_drafter(tmp_path / "missing")

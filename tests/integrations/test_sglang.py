@@ -88,6 +88,8 @@ def test_it_decides_what_verify_decides(dynamic: bool) -> None:
     running = Running(REQUESTS, dynamic=dynamic)
     verified = verified_of(running)
     assert tokens_of(verified) == running.expected()
+    others = verified_of(running, req_pool_indices=running.slots.roll(1))
+    assert tokens_of(others) != running.expected()  # the control
     accepted = [running.directly(b)[1] for b in range(len(REQUESTS))]
     assert verified.num_correct_drafts.tolist() == accepted
     assert 0 < sum(accepted) < 9

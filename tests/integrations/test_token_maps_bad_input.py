@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
 from rdk_cuda import Vocabulary
@@ -237,16 +235,10 @@ def test_a_checkpoint_that_does_not_fit_the_model(
     assert str(refused.value).startswith(str(path))
 
 
-def test_a_convention_that_the_mask_contradicts_is_refused_even_if_it_is_said(
-    tmp_path: Path,
-) -> None:
-    save_file(GOOD, tmp_path / "drafter")
-    with pytest.raises(TokenMapError, match="as absolute"):
-        read_token_map(tmp_path / "drafter", SIZE, "d2t-absolute")
-
-
 def test_a_checkpoint_is_no_list_and_arguments_are_never_dropped(tmp_path: Path) -> None:
     save_file(GOOD, tmp_path / "drafter")
+    with pytest.raises(TokenMapError, match="as absolute"):  # the mask contradicts it
+        read_token_map(tmp_path / "drafter", SIZE, "d2t-absolute")
     for arguments in ({"kind": "ids"}, {"mask_repeats": True}):
         with pytest.raises(TokenMapError, match="is read as d2t"):
             read_token_map(tmp_path / "drafter", SIZE, **arguments)  # type: ignore[arg-type]
@@ -292,26 +284,6 @@ WHOLE = [
 ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
-@given(st.sampled_from(WHOLE), st.data())
-def test_a_damaged_file_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject
-) -> None:
-    damaged = bytearray(content[: data.draw(st.integers(0, len(content)))])
-    for _ in range(data.draw(st.integers(0, 3))):
-        if damaged:
-            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    path = tmp_path_factory.mktemp("damaged") / "kept"
-    path.write_bytes(bytes(damaged))
-    refusal = ""
-    try:
-        ids = read_token_map(path, SIZE).draft_ids
-    except TokenMapError as error:
-        ids, refusal = torch.zeros(0), str(error)
-    assert bool(((ids >= 0) & (ids < SIZE)).all())
-    assert "\n" not in refusal
-
-
 def _damage(content: bytes, random: Random) -> bytes:
     """Some bytes changed, anywhere or near an end, where the directories are; or parts missing."""
     damaged = bytearray(content)
@@ -324,17 +296,19 @@ def _damage(content: bytes, random: Random) -> bytes:
     return bytes(damaged)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("count", [80, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", range(len(WHOLE)))
-def test_thousands_of_damaged_files_raise_nothing_else(tmp_path: Path, form: int) -> None:
-    others = set()
-    for seed in range(1500):
-        path = tmp_path / "kept"
+def test_a_damaged_file_is_read_or_refused_in_one_line(
+    tmp_path: Path, form: int, count: int
+) -> None:
+    path, refusals = tmp_path / "kept", []
+    for seed in range(count):
         path.write_bytes(_damage(WHOLE[form], Random(seed)))
         try:
-            read_token_map(path, SIZE)
-        except (TokenMapError, OSError):
-            pass
-        except Exception as error:
-            others.add(f"{type(error).__name__} of seed {seed}")
-    assert not others
+            ids = read_token_map(path, SIZE).draft_ids
+        except (TokenMapError, OSError) as error:
+            refusals.append(str(error))
+        else:
+            assert bool(((ids >= 0) & (ids < SIZE)).all()), seed
+    assert 0 < len(refusals)
+    assert not any("\n" in refusal for refusal in refusals)

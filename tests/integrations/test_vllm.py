@@ -135,6 +135,7 @@ def test_the_adapters_decide_what_verify_decides(dynamic: bool) -> None:
     assert 0 < sum(accepted) < sum(scheduled)
     assert expected != running.expected(distribution=False)
     assert without_placeholders(v1(running)) == expected
+    assert without_placeholders(v1(running, slots=running.slots.roll(1))) != expected  # control
     for padding in (0, 5):
         sampled, num_sampled = v2(running, padding)
         assert without_placeholders(sampled) == expected
