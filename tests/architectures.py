@@ -53,6 +53,24 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 EAGER = {"gpt-oss"}  # has no other attention that takes a mask
 SLIDING = ("mistral", "gemma3", "gpt-oss", "qwen2-sliding")
+CONFIGS["gemma3-images"] = (
+    "Gemma3Config",  # as the larger ones are, which read images too
+    {
+        "text_config": CONFIGS["gemma3"][1],
+        "vision_config": {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        "mm_tokens_per_image": 4,
+        "image_token_index": 60,
+        "boi_token_index": 59,
+        "eoi_token_index": 58,
+    },
+)
 
 
 def tiny(name: str = "llama", seed: int = 0, attention: str | None = None, **changes: Any) -> Any:
