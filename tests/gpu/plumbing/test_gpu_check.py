@@ -238,7 +238,7 @@ def test_ctrl_c_ends_the_running_part_and_still_sums_up(
     found = {"environment": "passed", "good": "passed"}
     child = int((tmp_path / "pid").read_text())
     if number == signal.SIGKILL:
-        os.kill(child, signal.SIGKILL)  # nobody was left to end it
+        os.killpg(os.getpgid(child), signal.SIGKILL)  # nobody was left to end the part
     else:
         found |= {"slow": "interrupted"}
         assert re.search(r"^slow +interrupted", printed, re.MULTILINE), printed
