@@ -13,7 +13,7 @@ from .calibrate import SCORES, Calibrated, Setting, calibrate, kept_tokens
 from .clusters import cluster_pruned_tokens
 from .drafter import PrunedDrafter, sampled_acceptance
 from .heads import FullHead, prune_head
-from .low_rank import low_rank_head
+from .low_rank import low_rank_factors, low_rank_head
 from .material import Material, Options, successor_counts
 from .methods import FULL, METHODS, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
 from .moments import second_moment
@@ -29,6 +29,7 @@ from .recording import (
     read_models,
     record,
 )
+from .screens import screens_within
 from .tuning import TauAndKeep, Tuned, tune, tuned_covariance, tuned_first_order
 from .virtual import refine_virtual, virtual_drafter
 
@@ -60,12 +61,14 @@ __all__ = [
     "cluster_pruned_tokens",
     "cut_windows",
     "kept_tokens",
+    "low_rank_factors",
     "low_rank_head",
     "prune_head",
     "read_models",
     "record",
     "refine_virtual",
     "sampled_acceptance",
+    "screens_within",
     "second_moment",
     "successor_counts",
     "tune",

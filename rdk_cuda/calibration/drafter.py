@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..affinity import Affinity
 from ..affinity.file import LARGEST_TARGET
 from ..affinity.validation import CANONICAL
-from ..dynamic_tokens import Contexts
+from ..dynamic_tokens import Contexts, DynamicTokens, offered, screens_of
 from ..dynamic_tokens.description import TENSORS, described, source_of
 from ..files import TensorFile
 from ..functional import gather_logits, redistribute
@@ -82,7 +82,7 @@ class PrunedDrafter:
     affinity: Affinity
     weight: Tensor
     bias: Tensor | None = None
-    dynamic_tokens: Callable[[Contexts], Tensor] | None = None
+    dynamic_tokens: DynamicTokens | None = None
 
     @classmethod
     def plain(cls, full_head: FullHead, vocabulary: Vocabulary) -> PrunedDrafter:
@@ -100,7 +100,7 @@ class PrunedDrafter:
 
         Raises:
             SavedDrafterError: parts that do not belong together, or `dynamic_tokens` that are not
-                `RecentTokens`, a `SuccessorTable` or `CombinedTokens` of these.
+                `RecentTokens`, a `SuccessorTable`, `ScreenedTokens` or `CombinedTokens` of these.
             OSError: it cannot be written.
         """
         self.check("PrunedDrafter.save")
@@ -120,7 +120,7 @@ class PrunedDrafter:
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> PrunedDrafter:
-        """Read what `save` wrote, check all of it, and move head and affinity to `device`.
+        """Read what `save` wrote, check all of it, and move it to `device`.
 
         Raises:
             SavedDrafterError: the file is truncated, altered, of another kind or a newer version.
@@ -138,7 +138,9 @@ class PrunedDrafter:
             vocabulary = Vocabulary(tensors["kept"], affinity.target_size)
             if text is not None and len(text) > _LONGEST_DESCRIPTION:
                 raise ValueError(f"dynamic_tokens takes {len(text)} characters, which is too many")
-            source = None if text is None else source_of(json.loads(text), vocabulary, tensors)
+            source = None
+            if text is not None:
+                source = source_of(json.loads(text), vocabulary, tensors, device)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise SavedDrafterError(f"PrunedDrafter.load: {path}: {error}") from error
         bias = tensors.get("bias")
@@ -156,6 +158,11 @@ class PrunedDrafter:
     @property
     def _sizes(self) -> dict[str, int]:
         return {"draft_size": self.affinity.draft_size, "target_size": self.affinity.target_size}
+
+    @property
+    def screen_bytes(self) -> int:
+        """What the screens among its dynamic tokens read, once for a batch."""
+        return sum(screen.bytes for screen in screens_of(self.dynamic_tokens))
 
     def check(self, name: str) -> None:
         """Refuse a head, an affinity and kept tokens of different drafters.
@@ -177,6 +184,12 @@ class PrunedDrafter:
             )
         if not all(bool(part.isfinite().all()) for part in (weight, bias) if part is not None):
             raise SavedDrafterError(f"{name}: the head is not finite; needs finite numbers")
+        for screen in screens_of(self.dynamic_tokens):
+            if screen.right.shape[1] != weight.shape[1]:
+                raise SavedDrafterError(
+                    f"{name}: a screen is of width {screen.right.shape[1]}; needs that of the "
+                    f"head, {weight.shape[1]}"
+                )
         kept, targets = self.vocabulary, self.affinity.target_size
         if kept.target_size != targets or kept.draft_size > rows:
             raise SavedDrafterError(
@@ -196,16 +209,24 @@ class PrunedDrafter:
         columns = {"draft_logits": torch.nn.functional.linear(hidden, self.weight, self.bias)}
         if self.dynamic_tokens is not None:
             weight, bias = full_head
-            tokens = self.dynamic_tokens(contexts).int()
+            tokens = offered(self.dynamic_tokens, contexts, hidden).int()
             columns["dynamic_tokens"] = tokens
             columns["dynamic_logits"] = gather_logits(hidden, weight, tokens, bias)
         return columns
 
     def mean_dynamic_columns(self, windows: Iterable[Window]) -> float:
-        """The mean number of dynamic tokens at a position of the windows."""
+        """The mean number of dynamic tokens at a position of the windows.
+
+        A screen fills its columns at any position, so it is asked without the hidden states.
+        """
         if self.dynamic_tokens is None:
             return 0.0
-        used = [self.dynamic_tokens(window.contexts) >= 0 for window in windows]
+        hidden = self.weight.new_zeros(1, self.weight.shape[1])
+        used = [
+            offered(self.dynamic_tokens, window.contexts, hidden.expand(len(window.contexts), -1))
+            >= 0
+            for window in windows
+        ]
         return float(torch.cat(used).sum(1).double().mean())
 
 

@@ -13,7 +13,7 @@ from ..affinity.entries import nonnegative
 from ..vocabulary import Vocabulary
 from .heads import FullHead, check_head
 
-__all__ = ["low_rank_head"]
+__all__ = ["low_rank_factors", "low_rank_head"]
 
 _BLOCK_ROWS = 1 << 13  # of the head, in float64
 _LEAST = 1e-9  # of the largest eigenvalue: below, a direction of hidden states is rounding
@@ -28,25 +28,13 @@ def low_rank_head(
     *,
     mean_probs: Tensor | None = None,
 ) -> FullHead:
-    """The head with its pruned rows replaced by the closest ones of rank r.
-
-    Of all matrices of rank r they have the least mean squared error of the logits,
-    `sum_c mu_c E[((h_c - l_c) . x)^2]`: they come from the truncated SVD (Eckart and Young, 1936)
-    of `diag(mu)^(1/2) H M^(1/2)` with `M = E[x x^T]`, computed from a `[d, d]` Gram matrix that is
-    summed in float64. This is the matrix that the two factors make, for measuring.
+    """The head with its pruned rows replaced by what `low_rank_factors` make, for measuring.
 
     Args:
-        full_head: weight `[V_t, d]` and bias `[V_t]` or None; the bias stays exact.
-        second_moment: `[d, d]`, M, positive semi-definite.
-        rank: 1 to d.
-        mean_probs: `[V_t]`, mu, how much the logits of each token matter. None: all alike.
+        full_head, second_moment, rank, mean_probs: as for `low_rank_factors`. The bias stays exact.
 
     Returns:
         Weight `[V_t, d]` and bias, in their dtypes.
-
-    Raises:
-        ValueError: shapes that disagree, no pruned token, a rank out of range, or mean_probs
-            that are 0 for all pruned tokens.
 
     Example:
         >>> weight = torch.tensor([[1.0, 2.0], [1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
@@ -56,6 +44,45 @@ def low_rank_head(
                 [1., 0.],
                 [2., 0.],
                 [3., 0.]])
+    """
+    weight, bias = full_head
+    left, right = low_rank_factors(
+        full_head, vocabulary, second_moment, rank, mean_probs=mean_probs
+    )
+    low_rank = weight.detach().clone()
+    low_rank[vocabulary.pruned] = (left @ right).to(weight.dtype)
+    return low_rank, bias
+
+
+@torch.no_grad()
+def low_rank_factors(
+    full_head: FullHead,
+    vocabulary: Vocabulary,
+    second_moment: Tensor,
+    rank: int,
+    *,
+    mean_probs: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The factors of the matrix of rank r that is closest to a head's pruned rows.
+
+    Of all matrices of rank r theirs has the least mean squared error of the logits,
+    `sum_c mu_c E[((h_c - l_c) . x)^2]`: it comes from the truncated SVD (Eckart and Young, 1936)
+    of `diag(mu)^(1/2) H M^(1/2)` with `M = E[x x^T]`, computed from a `[d, d]` Gram matrix that is
+    summed in float64. The first directions explain most: the first s columns and rows are the
+    factors of rank s.
+
+    Args:
+        full_head: weight `[V_t, d]` and bias `[V_t]` or None; the bias is not part of it.
+        second_moment: `[d, d]`, M, positive semi-definite.
+        rank: 1 to d.
+        mean_probs: `[V_t]`, mu, how much the logits of each token matter. None: all alike.
+
+    Returns:
+        left `[P, r]`, by ascending pruned id, and right `[r, d]`, float32.
+
+    Raises:
+        ValueError: shapes that disagree, no pruned token, a rank out of range, or mean_probs
+            that are 0 for all pruned tokens.
     """
     weight, bias = full_head
     check_head("low_rank_head", weight, bias, vocabulary)
@@ -77,10 +104,8 @@ def low_rank_head(
         gram += part.T @ (part * share[:, None])
     main = torch.linalg.eigh(metric.T @ gram @ metric)[1][:, -rank:].flip(1)
     project, right = metric @ main, main.T @ inverse
-    low_rank = weight.detach().clone()
-    for rows in pruned.split(_BLOCK_ROWS):
-        low_rank[rows] = (weight[rows].float() @ project.float() @ right.float()).to(weight.dtype)
-    return low_rank, bias
+    left = [weight[rows].float() @ project.float() for rows in pruned.split(_BLOCK_ROWS)]
+    return torch.cat(left), right.float()
 
 
 def _metric(moment: Tensor, width: int) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,9 @@ class Options:
         window: how many of the last tokens of the context these are taken from.
         entries: the most entries in a row of similarities.
         samples: how many samples candidates are compared on.
+        screen: the share of the bytes of the pruned rows that a screen may read, the rows of the
+            tokens that it offers included; 0 for no screen (`screens_within`).
+        batch: for how many positions at once it is read.
         seed: of the clusters.
 
     Raises:
@@ -37,12 +40,16 @@ class Options:
     window: int = 256
     entries: int = 128
     samples: int = 2048
+    screen: float = 0.0
+    batch: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("virtual", "dynamic", "recent", "window", "entries", "samples"):
+        for name in ("virtual", "dynamic", "recent", "window", "entries", "samples", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Options: {name} is {getattr(self, name)}; needs at least 1")
+        if not 0 <= self.screen <= 1:
+            raise ValueError(f"Options: screen is {self.screen}; needs a share from 0 to 1")
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..dynamic_tokens import CombinedTokens, SuccessorTable, recent_and_successors
+from ..dynamic_tokens import (
+    CombinedTokens,
+    DynamicTokens,
+    SuccessorTable,
+    recent_and_successors,
+    screens_of,
+)
 from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
 from .drafter import FullHead, PrunedDrafter
@@ -20,6 +26,7 @@ from .material import Material, Options
 from .moments import second_moment
 from .offsets import calibrate_offsets, with_offsets
 from .recording.samples import Samples
+from .screens import screens_within
 from .tuning import hurts, tune, tuned_covariance, tuned_first_order
 from .virtual import refine_virtual, virtual_drafter
 
@@ -99,6 +106,7 @@ class Pruning:
         self.material, self.vocabulary = material, vocabulary
         self.options = Options() if options is None else options
         self.full_head = material.full_head
+        self._sources: dict[float, DynamicTokens] = {}
 
     @property
     def keep(self) -> float:
@@ -184,6 +192,34 @@ class Pruning:
             window=options.window,
         )
 
+    def source(self, temperature: float) -> DynamicTokens:
+        """`dynamic_tokens`, and of the screens within `Options.screen` the best, if one helps."""
+        if temperature not in self._sources:
+            self._sources[temperature] = self._best_source(temperature)
+        return self._sources[temperature]
+
+    def _best_source(self, temperature: float) -> DynamicTokens:
+        share, named = self.options.screen, self.dynamic_tokens
+        if not share > 0 or not self.pruned_mass(temperature) > 0:
+            return named
+        screens = screens_within(
+            share,
+            self.full_head,
+            self.vocabulary,
+            self.material.recording.hidden_second_moment,
+            self.mean_probs(temperature),
+            batch=self.options.batch,
+        )
+
+        def candidates() -> Iterator[tuple[DynamicTokens, PrunedDrafter]]:
+            yield named, replace(self.plain, dynamic_tokens=named)
+            for screen in screens:
+                width = min(named.width + screen.width, self.vocabulary.target_size)
+                both = CombinedTokens([named, screen], self.vocabulary, width)
+                yield both, replace(self.plain, dynamic_tokens=both)
+
+        return tune(candidates(), self.samples, self.full_head, temperature).label
+
     @cached_property
     def successors(self) -> SuccessorTable | None:
         """The likeliest pruned successors of each token, if any were counted."""
@@ -210,7 +246,7 @@ class Pruning:
             self.vocabulary,
             self.clusters,
             self.mean_probs(temperature),
-            dynamic_tokens=self.dynamic_tokens if dynamic else None,
+            dynamic_tokens=self.source(temperature) if dynamic else None,
         )
         offsets = calibrate_offsets(
             self.material.recording.samples, drafter, self.full_head, temperature
@@ -227,7 +263,8 @@ def _pruned(pruning: Pruning, temperature: float) -> Built:
 
 
 def _dynamic(pruning: Pruning, temperature: float) -> Built:
-    return replace(pruning.plain, dynamic_tokens=pruning.dynamic_tokens), ""
+    source = pruning.source(temperature)
+    return replace(pruning.plain, dynamic_tokens=source), screened(source)
 
 
 def _virtual(pruning: Pruning, temperature: float) -> Built:
@@ -246,7 +283,9 @@ def _recommended(pruning: Pruning, temperature: float) -> Built:
     recorded, full_head = pruning.material.recording.samples, pruning.full_head
     with_dynamic = _dynamic(pruning, temperature)[0]
     dynamic = not hurts(with_dynamic, pruning.plain, pruning.samples, full_head, temperature)
-    alone = ("virtual tokens off", with_dynamic) if dynamic else ("off", pruning.plain)
+    screen = screened(with_dynamic.dynamic_tokens) if dynamic else ""
+    suffix = f", {screen}" if screen else ""
+    alone = (f"virtual tokens off{suffix}", with_dynamic) if dynamic else ("off", pruning.plain)
     prefix = "" if dynamic else "dynamic tokens off, "
 
     def candidates() -> Iterator[tuple[str, PrunedDrafter]]:
@@ -254,10 +293,10 @@ def _recommended(pruning: Pruning, temperature: float) -> Built:
         virtual = pruning.virtual(temperature, dynamic=dynamic)
         if virtual is pruning.plain:
             return
-        yield prefix + described(virtual), virtual
+        yield prefix + described(virtual) + suffix, virtual
         refined = refine_virtual(recorded, virtual, full_head, temperature)
         if refined is not virtual:
-            yield f"{prefix}{described(refined)}, refined", refined
+            yield f"{prefix}{described(refined)}, refined{suffix}", refined
 
     best = tune(candidates(), pruning.samples, full_head, temperature)
     return best.drafter, best.label
@@ -308,6 +347,13 @@ def described(drafter: PrunedDrafter) -> str:
     bias = drafter.affinity.bias[drafter.vocabulary.draft_size :]
     on = int((bias > -math.inf).sum())
     return f"{on} of {bias.numel()} virtual tokens"
+
+
+def screened(source: object) -> str:
+    """The screens of a source in words, for example `1024 screened tokens at rank 48`."""
+    return ", ".join(
+        f"{screen.width} screened tokens at rank {screen.rank}" for screen in screens_of(source)
+    )
 
 
 METHODS: dict[str, Build] = {

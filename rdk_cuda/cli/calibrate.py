@@ -19,6 +19,7 @@ from .request import Request
 
 REQUIRED = ("transformers", "tokenizers", "sklearn", "rich")
 
+budget = number(float, lambda value: 0 <= value <= 1, "a share from 0 to 1, as 0.05")
 gibibytes = number(float, lambda value: 0 < value <= 2**20, "GiB, above 0")
 
 DESCRIPTION = """\
@@ -75,6 +76,13 @@ def add_command(commands: Any) -> None:
         ("virtual", natural, "virtual tokens, at most"),
         ("dynamic", natural, "dynamic tokens of a row, at most"),
         ("window", natural, "how many of the last tokens of the context are recent"),
+        (
+            "screen-bytes",
+            budget,
+            "share of the pruned rows' bytes that a screen of them may read, "
+            "which then offers likely ones as further dynamic tokens; 0 for none",
+        ),
+        ("batch", natural, "sequences that share one reading of the screen"),
         ("draft-length", natural, "drafts for each target pass, for the predicted speed-up"),
         ("positions", natural, "of the text that the models read, spread over it"),
         ("memory", gibibytes, "GiB for what is recorded of it"),

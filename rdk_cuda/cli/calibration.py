@@ -105,6 +105,8 @@ def options_of(models: Models, request: Request) -> Options:
         dynamic=dynamic,
         recent=min(Options.recent, dynamic),
         window=request.window,
+        screen=request.screen_bytes,
+        batch=request.batch,
         seed=request.seed,
     )
 

@@ -18,6 +18,8 @@ class Request:
             of `keep`.
         recording: where to keep what the models said about the text. None: in a file next to the
             output, until that is written.
+        screen_bytes: the share of the pruned rows' bytes that a screen may read; 0 for none.
+        batch: for how many positions at once it is read.
         positions: how many the models read, spread over the text.
         memory: for what is recorded, in GiB.
     """
@@ -33,6 +35,8 @@ class Request:
     virtual: int = 64
     dynamic: int = 128
     window: int = 256
+    screen_bytes: float = 0.0
+    batch: int = 1
     temperature: tuple[float, ...] = (1.0,)
     draft_length: int = 4
     positions: int = 24576

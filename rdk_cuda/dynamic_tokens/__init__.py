@@ -1,6 +1,6 @@
 """Pruned tokens that a row of logits brings along (DESIGN section 2, "Dynamic tokens")."""
 
-from .screen import ScreenedTokens
+from .screen import ScreenedTokens, screens_of
 from .sources import (
     CombinedTokens,
     Contexts,
@@ -24,4 +24,5 @@ __all__ = [
     "offered",
     "reads_hidden",
     "recent_and_successors",
+    "screens_of",
 ]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..vocabulary import Vocabulary
+from .screen import ScreenedTokens
 from .sources import CombinedTokens, RecentTokens, is_pruned
 from .successors import SuccessorTable
 
@@ -16,7 +17,9 @@ __all__ = ["TENSORS", "described", "source_of"]
 
 _TABLE = {"successors.offsets": "offsets", "successors.tokens": "tokens"}
 
-TENSORS = tuple(_TABLE)
+_SCREEN = {f"screen.{name}": name for name in ("tokens", "left", "scale", "bias", "right")}
+
+TENSORS = (*_TABLE, *_SCREEN)
 """Names of all tensors that a description may come with."""
 
 
@@ -38,24 +41,43 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
     if isinstance(source, SuccessorTable):
         tensors = {name: getattr(source, field) for name, field in _TABLE.items()}
         return {"kind": "successors", "width": source.width}, tensors
+    if isinstance(source, ScreenedTokens):
+        if not torch.equal(source.tokens.cpu(), vocabulary.pruned.int()):
+            raise ValueError(
+                "dynamic_tokens has ScreenedTokens of another vocabulary; make them from the "
+                "drafter's own"
+            )
+        tensors = {name: getattr(source, field) for name, field in _SCREEN.items()}
+        return {"kind": "screened", "width": source.width}, tensors
     if isinstance(source, CombinedTokens):
         parts, tensors = [], {}
         for one in source.sources:
             part, own = described(one, vocabulary)
             if own.keys() & tensors.keys():
-                raise ValueError("dynamic_tokens has two tables of successors; a file holds one")
+                raise ValueError(
+                    "dynamic_tokens has two tables of successors or two screens; a file holds one "
+                    "of each"
+                )
             parts.append(part)
             tensors |= own
         return {"kind": "combined", "width": source.width, "sources": parts}, tensors
     raise ValueError(
         f"dynamic_tokens has a source {type(source).__name__}; a file can hold RecentTokens, a "
-        "SuccessorTable and CombinedTokens of these: save the drafter without dynamic_tokens "
-        "(dataclasses.replace), and add them after loading"
+        "SuccessorTable, ScreenedTokens and CombinedTokens of these: save the drafter without "
+        "dynamic_tokens (dataclasses.replace), and add them after loading"
     )
 
 
-def source_of(said: Any, vocabulary: Vocabulary, tensors: Mapping[str, Tensor]) -> Any:
+def source_of(
+    said: Any,
+    vocabulary: Vocabulary,
+    tensors: Mapping[str, Tensor],
+    device: torch.device | str = "cpu",
+) -> Any:
     """The source that `described` gave, checked: data and tensors may come from any file.
+
+    Args:
+        device: where it is made, and where its results are.
 
     Raises:
         ValueError, TypeError, KeyError: they do not describe a source for this vocabulary.
@@ -63,10 +85,16 @@ def source_of(said: Any, vocabulary: Vocabulary, tensors: Mapping[str, Tensor]) 
     kind, size = said["kind"], vocabulary.target_size
     width = _count(said, "width", size)  # it decides how much memory a lookup takes
     if kind == "recent":
-        return RecentTokens(vocabulary, width, _count(said, "window", 1 << 30))
+        window = _count(said, "window", 1 << 30)
+        return RecentTokens(vocabulary, width, window, device=device)
     if kind == "combined":
-        parts = [source_of(part, vocabulary, tensors) for part in said["sources"]]
-        return CombinedTokens(parts, vocabulary, width)
+        parts = [source_of(part, vocabulary, tensors, device) for part in said["sources"]]
+        return CombinedTokens(parts, vocabulary, width, device=device)
+    if kind == "screened":
+        if not torch.equal(tensors["screen.tokens"], vocabulary.pruned.int()):
+            raise ValueError("the screen is of other tokens than the drafter's pruned ones")
+        own = {field: tensors[name] for name, field in _SCREEN.items()}
+        return ScreenedTokens(**own, width=width).to(device)
     if kind != "successors":
         raise ValueError(f"dynamic_tokens has the kind {kind!r}, which this rdk_cuda does not know")
     own = {field: tensors[name] for name, field in _TABLE.items()}
@@ -76,7 +104,7 @@ def source_of(said: Any, vocabulary: Vocabulary, tensors: Mapping[str, Tensor]) 
             f"the table of successors is for {table.offsets.numel() - 1} tokens; needs the "
             f"drafter's {size} target tokens"
         )
-    return table
+    return table.to(device)
 
 
 def _count(said: Mapping[str, Any], name: str, most: int) -> int:

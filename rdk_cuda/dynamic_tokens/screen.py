@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from os import PathLike
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from ..files import TensorFile
 from ..functional import gather_logits
 from ..vocabulary import Vocabulary
 from .sources import Contexts
 
-__all__ = ["ScreenedTokens"]
+__all__ = ["ScreenedTokens", "screens_of"]
 
 _HIGHEST = 127  # of int8, symmetric
 _SHIFT = 128  # between the two bytes of a projected hidden state
@@ -179,41 +177,13 @@ class ScreenedTokens:
         padded = torch.nn.functional.pad(halves, (0, self._aligned.shape[1] - self.rank, 0, few))
         return torch._int_mm(padded, self._aligned.T)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Writes a safetensors file, whole or not at all; `load` gives the same screen back."""
-        tensors = {name: getattr(self, name) for name in _FILE.names}
-        _FILE.write(Path(path), tensors, {**_sizes(tensors), "width": self.width})
 
-    @classmethod
-    def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> ScreenedTokens:
-        """Reads what `save` wrote, checks all of it, and moves it to `device`.
-
-        Raises:
-            ValueError: the file is truncated, altered, of another kind or of a newer version.
-            OSError: it cannot be opened.
-        """
-        tensors, metadata = _FILE.read(Path(path))
-        _FILE.check_sizes(Path(path), metadata, _sizes(tensors))
-        width = metadata.get("width")
-        try:
-            if width is None or not width.isdecimal():
-                raise ValueError(f"the file says width = {width}; needs a number")
-            return cls(**tensors, width=int(width)).to(device)
-        except ValueError as error:
-            raise ValueError(f"ScreenedTokens.load: {path}: {error}") from error
-
-
-_FILE = TensorFile(
-    "ScreenedTokens",
-    "rdk_cuda.screen",
-    1,
-    ("tokens", "left", "scale", "bias", "right"),
-    ValueError,
-)
-
-
-def _sizes(tensors: dict[str, Tensor]) -> dict[str, int]:
-    return {"tokens": tensors["tokens"].numel(), "rank": tensors["right"].shape[0]}
+def screens_of(source: object) -> Iterator[ScreenedTokens]:
+    """The screens among a source of dynamic tokens and, if it combines several, its parts."""
+    if isinstance(source, ScreenedTokens):
+        yield source
+    for part in getattr(source, "sources", ()):
+        yield from screens_of(part)
 
 
 def _check(

@@ -131,8 +131,8 @@ def head_cost(
 ) -> HeadCost:
     """For a position; a low-rank head counts as its factors, not as the matrix they make."""
     size, width = full_head[0].shape
-    rows = method.drafter.affinity.draft_size
+    rows, screen = method.drafter.affinity.draft_size, method.drafter.screen_bytes
     if method.rank is None:
-        return HeadCost(rows, width, dtype.itemsize, dynamic_columns)
+        return HeadCost(rows, width, dtype.itemsize, dynamic_columns, screen_bytes=screen)
     kept = round(method.keep * size)
     return HeadCost(kept, width, dtype.itemsize, dynamic_columns, size - kept, method.rank)

@@ -79,6 +79,7 @@ class HeadCost:
         hidden_size: d.
         bytes_each: of one weight, 2 for bfloat16.
         dynamic_columns: gathered rows, on average.
+        screen_bytes: of screens, one byte a weight, read once for a batch.
         factored_rows, rank: further rows of a low-rank head, `[factored_rows, rank] @ [rank, d]`.
 
     Example:
@@ -96,6 +97,7 @@ class HeadCost:
     dynamic_columns: float = 0.0
     factored_rows: int = 0
     rank: int = 0
+    screen_bytes: int = 0
 
     @property
     def static_weights(self) -> int:
@@ -109,12 +111,13 @@ class HeadCost:
 
     def bytes_read(self, batch: int = 1) -> float:
         """Bytes of weights for one position, where `batch` of them are computed at once."""
-        return self.bytes_each * (self.static_weights / batch + self.dynamic_weights)
+        once = self.bytes_each * self.static_weights + self.screen_bytes
+        return once / batch + self.bytes_each * self.dynamic_weights
 
     @property
     def flops(self) -> float:
         """Floating-point operations for one position, two for each weight."""
-        return 2 * (self.static_weights + self.dynamic_weights)
+        return 2 * (self.static_weights + self.dynamic_weights + self.screen_bytes)
 
 
 def speed_up(
@@ -183,7 +186,7 @@ class Times:
 
     def draft_time(self, head: HeadCost) -> float:
         """The time of one drafted token, with a head of this cost."""
-        weights = head.static_weights + head.dynamic_weights
+        weights = head.bytes_read() / head.bytes_each
         return self.drafter_body + self.head_weight * weights
 
     def speed_up(self, accepted_length: float, head: HeadCost) -> float:

@@ -14,11 +14,13 @@ from rdk_cuda import (
     Affinity,
     CombinedTokens,
     RecentTokens,
+    ScreenedTokens,
     SuccessorCounts,
     SuccessorTable,
     Vocabulary,
 )
 from rdk_cuda.calibration.drafter import PrunedDrafter, SavedDrafterError
+from rdk_cuda.dynamic_tokens import offered
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
@@ -31,6 +33,13 @@ def successors() -> SuccessorTable:
     counts = SuccessorCounts(SIZE)
     counts.add([0, 1, 0, 2, 3, 5, 3, 6, 2, 9, 2, 10])
     return SuccessorTable.from_counts(counts, VOCABULARY, width=2)
+
+
+def screen(vocabulary: Vocabulary = VOCABULARY, width: int = WIDTH) -> ScreenedTokens:
+    pruned = vocabulary.pruned.numel()
+    left = torch.linspace(-1, 2, 2 * pruned).sin().view(pruned, 2)
+    right = torch.linspace(0, 3, 2 * width).cos().view(2, width)
+    return ScreenedTokens.from_factors(vocabulary, left, right, left[:, 0], width=2)
 
 
 def drafter(**changes: Any) -> PrunedDrafter:
@@ -56,8 +65,18 @@ def drafter(**changes: Any) -> PrunedDrafter:
         {"dynamic_tokens": None},
         {"dynamic_tokens": RecentTokens(VOCABULARY, width=3, window=2)},
         {"dynamic_tokens": successors()},
+        {"dynamic_tokens": screen()},
+        {"dynamic_tokens": CombinedTokens([successors(), screen()], VOCABULARY, width=4)},
     ],
-    ids=["all", "bfloat16 without bias", "nothing dynamic", "recent tokens", "successors"],
+    ids=[
+        "all",
+        "bfloat16 without bias",
+        "nothing dynamic",
+        "recent tokens",
+        "successors",
+        "screened",
+        "successors and screened",
+    ],
 )
 def test_a_loaded_drafter_is_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
     saved = drafter(**changes)
@@ -72,7 +91,13 @@ def test_a_loaded_drafter_is_the_same(tmp_path: Path, changes: dict[str, Any]) -
     assert loaded.bias is None or torch.equal(loaded.bias, saved.bias)  # type: ignore[arg-type]
     assert (loaded.dynamic_tokens is None) == (saved.dynamic_tokens is None)
     if loaded.dynamic_tokens is not None and saved.dynamic_tokens is not None:
-        assert torch.equal(loaded.dynamic_tokens(CONTEXTS), saved.dynamic_tokens(CONTEXTS))
+        hidden = torch.linspace(-2, 3, 4 * WIDTH).view(4, WIDTH)
+        again, before = (
+            offered(source, CONTEXTS, hidden)
+            for source in (loaded.dynamic_tokens, saved.dynamic_tokens)
+        )
+        assert torch.equal(again, before)
+        assert loaded.screen_bytes == saved.screen_bytes
     loaded.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "file").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "file"]
@@ -92,6 +117,8 @@ DISAGREEING: list[tuple[dict[str, Any], str]] = [
         {"dynamic_tokens": CombinedTokens([successors(), successors()], VOCABULARY)},
         "two tables of successors",
     ),
+    ({"dynamic_tokens": screen(ELSEWHERE)}, "ScreenedTokens of another vocabulary"),
+    ({"dynamic_tokens": screen(width=4)}, "a screen is of width 4; needs that of the head, 3"),
 ]
 
 
@@ -124,6 +151,12 @@ def source(**changes: Any) -> dict[str, str]:
     return {"dynamic_tokens": json.dumps({"kind": "recent", "width": 2, "window": 3} | changes)}
 
 
+SCREEN = {
+    f"screen__{name}": getattr(screen(), name).contiguous()
+    for name in ("tokens", "left", "scale", "bias", "right")
+}
+SCREENED = {**SCREEN, "dynamic_tokens": json.dumps({"kind": "screened", "width": 2})}
+
 DAMAGES: list[tuple[dict[str, Any], str]] = [
     ({"format": "other"}, "of format 'other'; needs 'rdk_cuda.pruned_drafter'"),
     ({"format_version": "9"}, "has format version '9'; this rdk_cuda reads version 1"),
@@ -144,6 +177,12 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
         "table of successors is for 2 tokens",
     ),
     ({"drop": "successors.tokens"}, "successors.tokens"),
+    (SCREENED | {"screen__tokens": SCREEN["screen__tokens"] + 1}, "other tokens than the drafter"),
+    (SCREENED | {"screen__scale": SCREEN["screen__scale"] * torch.nan}, "scale is not finite"),
+    (SCREENED | {"screen__left": torch.zeros(9, 3).char()}, r"left has shape \[9, 3\]"),
+    (SCREENED | {"screen__right": torch.zeros(2, 5)}, "of width 5; needs that of the head, 3"),
+    (SCREENED | {"drop": "screen.bias"}, "screen.bias"),
+    (SCREENED | {"dynamic_tokens": json.dumps({"kind": "screened", "width": 10})}, "width is 10"),
     ({"dynamic_tokens": "{"}, "Expecting"),
     ({"dynamic_tokens": "[" * 999}, "recursion|Expecting"),
     ({"dynamic_tokens": " " * 2000}, "takes 2000 characters"),

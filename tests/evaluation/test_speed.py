@@ -116,6 +116,9 @@ def test_a_head_reads_static_rows_once_a_batch_and_dynamic_rows_for_each() -> No
     assert cost.bytes_read() == weight.nbytes + gathered.nbytes
     assert 8 * cost.bytes_read(batch=8) == weight.nbytes + 8 * gathered.nbytes
     assert cost.flops == 2 * (weight.numel() + gathered.numel())
+    screened = HeadCost(*weight.shape, bytes_each=2, dynamic_columns=7, screen_bytes=800)
+    assert 8 * screened.bytes_read(batch=8) == 8 * cost.bytes_read(batch=8) + 800
+    assert screened.flops == cost.flops + 2 * 800
     low = HeadCost(rows=250, hidden_size=64, factored_rows=750, rank=16)
     assert low.static_weights == 250 * 64 + 750 * 16 + 16 * 64
 

@@ -1,0 +1,153 @@
+"""Screens within a budget of bytes, and what calibration makes of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from rdk_cuda import CombinedTokens, ScreenedTokens, Vocabulary
+from rdk_cuda.calibration import low_rank_head, sampled_acceptance, screens_within
+from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.calibration.material import Options
+from rdk_cuda.calibration.methods import DYNAMIC, PRUNED, RECOMMENDED, VIRTUAL, Pruning
+from rdk_cuda.dynamic_tokens import screens_of
+from rdk_cuda.evaluation.drafters import head_cost
+
+from .markov_pair import TEMPERATURES, MarkovPair, material
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SIZE, D = 2000, 64
+VOCABULARY = Vocabulary(range(0, SIZE, 10), SIZE)
+HEAD = torch.randn(SIZE, D, generator=torch.Generator().manual_seed(0)), None
+ROW, PRUNED_ROWS = 4 * D, SIZE - 200
+
+
+def _screens(share: float, batch: int = 1) -> list[ScreenedTokens]:
+    mean_probs = torch.rand(SIZE, generator=torch.Generator().manual_seed(1))
+    return list(screens_within(share, HEAD, VOCABULARY, torch.eye(D), mean_probs, batch=batch))
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_screens_keep_the_budget_and_use_it(share: float, batch: int) -> None:
+    screens = _screens(share, batch)
+    budget = share * PRUNED_ROWS * ROW
+    assert screens
+    for screen in screens:
+        read = screen.bytes + batch * screen.width * ROW
+        another_rank = PRUNED_ROWS + 4 * D
+        assert read <= budget
+        assert read + another_rank > budget or screen.rank == D
+    assert [screen.width for screen in screens] == sorted(
+        {screen.width for screen in screens}, reverse=True
+    )
+
+
+def test_a_larger_batch_leaves_less_for_the_offer() -> None:
+    assert max(s.width for s in _screens(0.1, batch=8)) < max(s.width for s in _screens(0.1))
+    assert _screens(0.001) == []
+
+
+def test_a_screen_has_the_scores_of_the_low_rank_rows() -> None:
+    bias = torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
+    head, everything = (HEAD[0], bias), torch.ones(SIZE)
+    hidden = torch.randn(9, D, generator=torch.Generator().manual_seed(3))
+    for screen in screens_within(0.2, head, VOCABULARY, torch.eye(D), everything):
+        weight, _ = low_rank_head(head, VOCABULARY, torch.eye(D), screen.rank)
+        exact = torch.nn.functional.linear(hidden, weight, bias)[:, VOCABULARY.pruned]
+        # Eight bits are worth about 1 % of the logits' spread.
+        assert float((screen.scores(hidden) - exact).std()) < 0.01 * float(exact.std())
+
+
+# In calibration. 15 of 60 tokens are kept; the screen may read 90 % of the other rows' bytes.
+
+PAIR = MarkovPair.random()
+SMALL = Options(virtual=4, dynamic=2, recent=1, screen=0.9)
+
+
+@pytest.fixture(autouse=True)
+def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Widths that fit into 45 pruned tokens."""
+    monkeypatch.setattr("rdk_cuda.calibration.screens._WIDTHS", (2, 4, 8, 16))
+
+
+@cache
+def _pruning(options: Options = SMALL, pair: MarkovPair = PAIR) -> Pruning:
+    return Pruning(material(pair), PAIR.likeliest(), options)
+
+
+def _rate(pruning: Pruning, drafter: PrunedDrafter, temperature: float) -> float:
+    rates = sampled_acceptance(pruning.samples, drafter, pruning.full_head, temperature)
+    return float(rates.double().mean())
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_a_screen_joins_the_dynamic_tokens_where_it_helps(temperature: float) -> None:
+    screened, without = _pruning(), _pruning(replace(SMALL, screen=0.0))
+    rates = {
+        name: [
+            _rate(one, one.method(name, temperature).drafter, temperature)
+            for one in (without, screened)
+        ]
+        for name in (PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
+    }
+    assert rates[PRUNED][0] == rates[PRUNED][1]
+    assert rates[VIRTUAL][0] == rates[VIRTUAL][1]  # alone they have no screen
+    assert rates[DYNAMIC][1] > rates[DYNAMIC][0] + 0.02
+    assert rates[RECOMMENDED][1] >= rates[DYNAMIC][1]
+    # The screen is chosen without virtual tokens; next to those it is worth less.
+    assert rates[RECOMMENDED][1] > rates[RECOMMENDED][0] - 0.001
+    method = screened.method(RECOMMENDED, temperature)
+    assert re.search(r", \d+ screened tokens at rank [1-6]$", method.tuned), method.tuned
+    assert "screened" not in without.method(RECOMMENDED, temperature).tuned
+
+
+def test_offsets_are_calibrated_beside_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def offsets(samples, drafter, full_head, temperature):  # type: ignore[no-untyped-def]
+        seen.append(drafter.dynamic_tokens)
+        return torch.zeros(drafter.affinity.draft_size - drafter.vocabulary.draft_size)
+
+    monkeypatch.setattr("rdk_cuda.calibration.methods.calibrate_offsets", offsets)
+    pruning = Pruning(material(PAIR), PAIR.likeliest(), SMALL)
+    pruning.method(RECOMMENDED, 0.7)
+    assert list(screens_of(seen[0]))
+    assert seen[0] is pruning.source(0.7)
+    assert isinstance(seen[0], CombinedTokens)
+
+
+def test_where_the_screen_misleads_the_recommended_is_not_below_the_pruned() -> None:
+    """A drafter for which the least likely pruned tokens are the likeliest."""
+    weight, bias = PAIR.weight.clone(), PAIR.bias.clone()
+    pruned = PAIR.likeliest().pruned
+    weight[pruned] *= -1
+    bias[pruned] = 4 - bias[pruned]
+    pruning = _pruning(SMALL, replace(PAIR, weight=weight, bias=bias))
+    for temperature in (*TEMPERATURES, 0.0):
+        recommended = pruning.method(RECOMMENDED, temperature).drafter
+        assert not list(screens_of(recommended.dynamic_tokens))
+        assert _rate(pruning, recommended, temperature) >= _rate(
+            pruning, pruning.plain, temperature
+        )
+
+
+def test_what_the_screen_reads_is_counted_in_the_cost() -> None:
+    pruning = _pruning()
+    method = pruning.method(DYNAMIC, 1.0)
+    screen, *others = screens_of(method.drafter.dynamic_tokens)
+    assert not others
+    cost = head_cost(method, pruning.full_head, 5.0, torch.float32)
+    assert cost.screen_bytes == screen.bytes == method.drafter.screen_bytes > 0
+    assert pruning.plain.screen_bytes == 0
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_shares_outside_0_and_1_are_refused(share: float) -> None:
+    with pytest.raises(ValueError, match=f"Options: screen is {share}; needs a share from 0 to 1"):
+        Options(screen=share)
