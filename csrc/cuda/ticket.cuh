@@ -10,9 +10,9 @@ namespace rdk {
 // blocks, where all stores that they made before by global_store are visible to global_load.
 //
 // One thread's fence is enough for the stores of the whole block: the barrier orders them before
-// the fence, and fences are cumulative, so whoever sees the ticket sees what came before it. The
-// second fence keeps the loads of the last block, in all of its threads through the second barrier,
-// from moving before the ticket.
+// the fence, and fences are cumulative, so a block that sees the ticket sees what came before it.
+// The second fence keeps the loads of the last block, in all of its threads through the second
+// barrier, from moving before the ticket.
 __device__ __forceinline__ bool last_block(unsigned* ticket, int blocks) {
   __shared__ bool last;
   __syncthreads();

@@ -15,7 +15,7 @@ from pathlib import Path
 
 RESOURCES = Path(__file__).resolve().parents[1] / "packaging" / "kernel_resources.json"
 WITHOUT_LEAVE = 48 * 1024  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK
-RESERVED = 1024  # bytes of shared memory that each block costs besides its own
+RESERVED = 1024  # bytes of shared memory that each block costs in addition to its own
 REGISTERS = 64 * 1024  # of a multiprocessor
 
 

@@ -1,6 +1,6 @@
 // What blocks see of each other's global_store. A block writes to memory itself, so that it sees
 // its own values; what it has not released when it ends is taken back and written when the grid
-// ends. Released is a write with a fence behind it and an atomic behind the fence: that is what a
+// ends. A write is released if a fence follows it and an atomic follows the fence: that is what a
 // block which takes the last ticket may rely on.
 #pragma once
 
@@ -30,7 +30,7 @@ class GlobalMemory {
   void fence(const Moment& moment);
   void store_atomic(void* address, const void* value, size_t size, const Moment& moment);
 
-  // A fenced write without an atomic behind the fence may be seen by others or not.
+  // A fenced write that no atomic follows may be seen by others or not.
   void end_block(bool fenced_writes_are_seen);
   void end_grid();
   void forget();  // after an error: memory stays as it is

@@ -169,7 +169,7 @@ def compile_source(source: Path, include_dirs: Iterable[Path], flags: Sequence[s
 
 @contextmanager
 def missing(path: Path) -> Iterator[Path | None]:
-    """As `replacing`, or None where the file is there; whoever else wants it waits for this one."""
+    """As `replacing`, or None where the file is there; others that want it wait for this one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -158,7 +158,7 @@ def columns(size: int) -> generators.Batch:
 
 
 def test_a_thread_never_takes_shared_memory_from_another(emulated: ModuleType) -> None:
-    """Whoever sets the attribute waits for the other thread to do so too before it launches."""
+    """A thread that sets the attribute waits, before it launches, for the other to set it too."""
     most = 100_000 - static_bytes("redistribute_kernel<float>")
     emulated.set_machine(132, 100_000)
     both_have_set = threading.Barrier(2)

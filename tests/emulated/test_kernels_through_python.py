@@ -197,7 +197,7 @@ def test_shared_memory_is_asked_for_once_whatever_calls_need(through_python: Ins
 
 
 def test_a_thread_never_takes_shared_memory_from_another(through_python: Installed) -> None:
-    """Whoever sets the attribute waits for the other thread to do so too before it launches."""
+    """A thread that sets the attribute waits, before it launches, for the other to set it too."""
     both_have_set = threading.Barrier(2)
 
     class Interleaved(EmulatedCuda):

@@ -168,7 +168,7 @@ def check(options: argparse.Namespace, look: Look, make_parts: MakeParts) -> int
         if name not in names:
             print(f"there is no part {name!r}; there are {', '.join(names)}")
             return 1
-    # Single parts and resumed calls stand beside what other calls have found.
+    # Single parts and resumed calls add to what other calls have found.
     before = report.load(options.output, machine) if options.part or options.resume else {}
     found = {name: before.get(name) for name in [ENVIRONMENT, *names]}
     known = found | {ENVIRONMENT: environment}

@@ -1,4 +1,4 @@
-"""Ends with an error unless the package beside the tests has its operators for CUDA."""
+"""Ends with an error unless the package of this checkout has its operators for CUDA."""
 
 from __future__ import annotations
 

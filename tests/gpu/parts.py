@@ -64,7 +64,7 @@ def build(machine: dict[str, Any]) -> Part:
     """In place for this GPU; in a dry run elsewhere, so that what is built here stays."""
     python = sys.executable
     archs = os.environ.get("RDK_ARCHS") or architecture(machine["capability"])
-    # ninja may lie beside a Python whose folder is not on the PATH.
+    # ninja may be next to a Python whose folder is not on the PATH.
     path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
     dry_run = machine.get("dry_run", False)
     folder = ROOT / "build" / ("dry-run-operators" if dry_run else "gpu-operators")

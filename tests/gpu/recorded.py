@@ -59,6 +59,12 @@ class Recorder:
         return run
 
 
+def assert_equal(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    """To the bit, NaN included."""
+    for ours, same in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, same, rtol=0, atol=0, equal_nan=True)
+
+
 def recorded(workload: str) -> Call:
     """The last call of a workload, on the CPU."""
     operators = torch.ops.rdk

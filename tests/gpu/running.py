@@ -1,4 +1,4 @@
-"""Runs a part within its time, and leaves no process of it behind."""
+"""Runs a part within its time, and ends all of its processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Outcome:
 
 
 class Stopped(BaseException):
-    """Ctrl-C, or whoever started this wants it to end."""
+    """Ctrl-C, or SIGTERM from the caller."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")

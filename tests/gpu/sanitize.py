@@ -31,7 +31,7 @@ def command(tool: str, sanitizer: str, *sweep: str) -> list[str]:
 
 
 def main(tool: str, sanitizer: str) -> int:
-    # Each tensor an allocation of its own, so that nothing lies behind it or was written before.
+    # Each tensor is an allocation of its own: nothing follows it in memory, or was written before.
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     if tool in PLANTED:
         planted = subprocess.run(

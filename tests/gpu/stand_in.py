@@ -1,7 +1,7 @@
 """The operators on a device, for callers whose tensors are on the CPU.
 
 With an `OnDevice` in the place of `torch.ops.rdk`, the tests of the CPU operators are tests of the
-CUDA kernels, as they stand.
+CUDA kernels without a change.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from tests.emulated.workloads import WORKLOADS
-from tests.operators.test_invariance import assert_same_bits
 from tests.operators.test_pytorch import step
 from tests.operators.test_refusals import calls
 
-from .recorded import recorded
+from .recorded import assert_equal, recorded
 from .stand_in import moved
 
 # The driver's CUgraphNodeType.
@@ -49,11 +48,6 @@ def replayed(graph: torch.cuda.CUDAGraph, outputs: Outputs) -> Outputs:
         output.fill_(77)
     graph.replay()
     return tuple(output.clone() for output in outputs)
-
-
-def assert_equal(actual: Outputs, expected: Outputs) -> None:
-    for ours, same in zip(actual, expected, strict=True):
-        assert_same_bits(ours, same)
 
 
 def rewrite(inputs: tuple[Any, ...], values: tuple[Any, ...]) -> None:

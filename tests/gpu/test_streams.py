@@ -1,4 +1,4 @@
-"""Kernels run on the caller's stream and device, beside each other, and the host does not wait."""
+"""Kernels run on the caller's stream and device, several at once, and the host does not wait."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from torch import Tensor
 from tests.emulated.workloads import WORKLOADS
 from tests.operators.test_invariance import assert_same_bits
 
-from .recorded import Call, recorded
+from .recorded import Call, assert_equal, recorded
 
 ROUNDS = 20
 LONG = 100_000_000  # cycles: fifty milliseconds, far more than it takes to ask for a call
-
-
-def assert_equal(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-    for ours, same in zip(actual, expected, strict=True):
-        assert_same_bits(ours, same)
 
 
 def test_streams_side_by_side_give_what_one_after_the_other_gives(cuda: torch.device) -> None:
