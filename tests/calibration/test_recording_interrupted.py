@@ -105,7 +105,11 @@ recorded(model=slow, samples=20, state=state, save_every=0.0)
 
 @pytest.mark.parametrize(
     ("where", "number"),
-    [("reading", signal.SIGKILL), ("renaming", signal.SIGKILL), ("renaming", signal.SIGINT)],
+    [
+        ("renaming", signal.SIGKILL),
+        pytest.param("reading", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("renaming", signal.SIGINT, marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_recording_goes_on_to_the_same_bits(
     tmp_path: Path, where: str, number: signal.Signals

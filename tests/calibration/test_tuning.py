@@ -13,6 +13,8 @@ from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.calibration.recording.samples import Samples
 from rdk_cuda.calibration.tuning import hurts
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # The target always emits token 0. Of the drafter with the head `TRUSTING`, it accepts sigmoid(h)
 # where the hidden state is h; of the other half.
 VOCABULARY = Vocabulary.identity(2)

@@ -113,6 +113,7 @@ def test_named_tokens_at_several_temperatures_are_named_by_these(
     assert sorted(os.listdir(tmp_path / "out")) == ["temperature-0.7", "temperature-1"]
 
 
+@pytest.mark.slow
 def test_several_are_replaced_as_a_whole_if_asked_and_other_folders_are_not(
     several: Path,
     calibrated: Calibrated,
