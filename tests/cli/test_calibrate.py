@@ -7,6 +7,7 @@ import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ from transformers import AutoModelForCausalLM
 
 import rdk_cuda
 from rdk_cuda.__main__ import main
+from rdk_cuda.cli.calibration import options_of
 from rdk_cuda.cli.documents import WINDOW, Document, hold_out, window_length
 from rdk_cuda.cli.models import Models, stored_dtype
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.dynamic_tokens import screens_of
 from rdk_cuda.evaluation.rows import TIMED
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.saved_drafter import (
@@ -268,3 +271,31 @@ def test_more_of_everything_than_there_is_means_all_of_it(
     assert drafter.dynamic_tokens is not None
     assert drafter.dynamic_tokens([[5]]).shape == (1, 400)
     assert settings["keep_by"] == "variance"
+
+
+@pytest.mark.slow
+def test_a_screen_within_the_budget_is_written_with_the_drafter_and_evaluated(
+    calibrated: Calibrated, directories: Pair, tmp_path: Path
+) -> None:
+    """Few enough tokens are pruned here that only offers of 64 fit."""
+    out = tmp_path / "out"
+    argv = command(directories, calibrated.text, out, "--screen-bytes", 0.95, "--dynamic", 1)
+    assert main(argv) == 0
+    drafter, settings = load_pruned(out)
+    screen = next(screens_of(drafter.dynamic_tokens))
+    row = 4 * drafter.weight.shape[1]
+    assert screen.bytes + screen.width * row <= 0.95 * drafter.vocabulary.pruned.numel() * row
+    assert f"{screen.width} screened tokens at rank {screen.rank}" in settings["tuned"]
+    assert (settings["screen_bytes"], settings["batch"]) == (0.95, 1)
+    figures = settings["figures"][-1]
+    columns = figures["dynamic_columns"]
+    assert columns > screen.width
+    rows = drafter.weight.shape[0] + columns
+    assert figures["head_bytes"] == pytest.approx(rows * row + screen.bytes)
+
+
+def test_the_budget_of_a_screen_becomes_an_option() -> None:
+    models = SimpleNamespace(vocabulary_size=400)
+    request = SimpleNamespace(virtual=3, dynamic=5, window=7, seed=1, screen_bytes=0.25, batch=8)
+    options = options_of(models, request)  # type: ignore[arg-type]
+    assert (options.screen, options.batch) == (0.25, 8)
