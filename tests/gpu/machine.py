@@ -1,4 +1,4 @@
-"""What a result depends on, apart from the tests. `python3 -m tests.gpu.machine` prints it (JSON)."""
+"""What a result depends on, apart from the tests; `python3 -m tests.gpu.machine` prints it."""
 
 from __future__ import annotations
 
