@@ -32,7 +32,7 @@ the target's. Writes results.json and acceptance.png."""
 
 @dataclass(frozen=True)
 class Settings:
-    """What the figures depend on, besides the models.
+    """What the figures depend on, in addition to the models.
 
     Attributes:
         keep: shares of the vocabulary that pruned drafters keep, descending.

@@ -1,4 +1,4 @@
-"""What the drafters are calibrated on, and the methods that the demo compares."""
+"""Calibration of the drafters, and the methods that the demo compares."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Two promises, checked on real text: greedy output is the target's, and so are samples."""
+"""Two checks on real text: greedy output is the target's, and samples have its distribution."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ def check_greedy(
 def part_at_a_tie(
     models: Models, prompt: Prompt, output: Sequence[int], right: Sequence[int]
 ) -> bool:
-    """Whether the target itself can hardly tell the first two different tokens apart."""
+    """Whether the target's logits of the first two different tokens are nearly equal."""
     pairs = enumerate(zip(output, right, strict=False))
     place = next((place for place, (ours, theirs) in pairs if ours != theirs), None)
     if place is None:
@@ -103,8 +103,7 @@ def check_lossless(
 ) -> Check:
     """Test many outputs of draft and verify at one position against the target's distribution.
 
-    The control is the same test on the drafts themselves, which lack the rejection and the draw
-    from the residual: it has to reject them.
+    The control is the same test on the drafts before verification. It has to reject them.
 
     Args:
         target_logits: `[V_t]`. draft_logits: `[V_d]`.

@@ -24,12 +24,12 @@ WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True)
 class Decoded:
-    """What decoding a batch of prompts gave.
+    """The results of decoding a batch of prompts.
 
     Attributes:
         tokens, kinds: for each prompt.
-        rounds: what each round counted.
-        seconds: for each round, the prompts included.
+        rounds: the statistics of each round.
+        seconds: of each round, including the reading of prompts.
     """
 
     tokens: list[list[int]]
@@ -44,7 +44,7 @@ class Decoded:
 
     @property
     def statistics(self) -> Statistics:
-        """Of all rounds."""
+        """The sums over all rounds."""
         places = range(len(self.rounds[0].drafted))
         return Statistics(
             drafted=[sum(one.drafted[place] for one in self.rounds) for place in places],
@@ -57,7 +57,7 @@ class Decoded:
 
     @property
     def speeds(self) -> list[float]:
-        """Tokens a second, in each round."""
+        """Tokens per second in each round."""
         return [one.tokens / took for one, took in zip(self.rounds, self.seconds, strict=True)]
 
 
@@ -91,11 +91,11 @@ def decode_in_turn(
 ) -> tuple[list[Decoded], str | None]:
     """Continue all prompts with every method, None for the target alone, and watch the machine.
 
-    Each round has a share of the prompts, which all methods continue one after the other: a load
-    that comes or goes then meets all of them, and a ratio of two methods in one round is fair.
+    Each round has a share of the prompts, which all methods continue in turn. A load that comes or
+    goes then meets all of them, so that the ratio of two methods in one round is fair.
 
     Returns:
-        What each method gave, and a sentence if its times are not to be trusted.
+        The results of each method, and a sentence if the times cannot be trusted.
     """
     rounds = [range(first, len(prompts), ROUNDS) for first in range(min(ROUNDS, len(prompts)))]
     decoded = [Decoded.of(len(prompts)) for _ in methods]
@@ -114,7 +114,7 @@ def decode(
     settings: Settings,
     into: Decoded,
 ) -> None:
-    """One round: continue some prompts past end tokens, so that every method has equal work."""
+    """One round. Prompts continue past end tokens, so that every method has the same work."""
     ids = [prompts[place].ids for place in places]
     seeds = [(settings.seed << 16) + place for place in places]
 

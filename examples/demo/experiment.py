@@ -39,13 +39,13 @@ REPEATS = 14  # continuations of a prompt that the user gave
 
 @dataclass(frozen=True)
 class Measured:
-    """Everything that the report is made of.
+    """All that the report shows.
 
     Attributes:
         rates: `[methods, windows, positions]`, acceptance on the held-out windows.
-        alone: the target's own decoding.
-        decoded: every method's.
-        doubt: a sentence, if their times are not to be trusted.
+        alone: decoding with the target alone.
+        decoded: decoding with each method.
+        doubt: a sentence if the times cannot be trusted.
     """
 
     material: Material
@@ -120,7 +120,7 @@ def greedy_check(
     settings: Settings,
     stages: Stages,
 ) -> Check:
-    """Virtual and dynamic tokens at every pruning against the target's own `generate`."""
+    """Compare the recommended method at every pruning with the target's own `generate`."""
     once = [prompt for place, prompt in enumerate(prompts) if prompt not in prompts[:place]]
     chosen = [method for method in methods if method.name == RECOMMENDED]
     outputs = {}
@@ -143,7 +143,7 @@ def lossless_check(
     settings: Settings,
     stages: Stages,
 ) -> Check:
-    """A method's samples at the position where its drafts are accepted every other time."""
+    """Check samples at the position where the acceptance rate is closest to one half."""
     window, place = divmod(int((rates - 0.5).abs().argmin()), rates.shape[1])
     for _ in stages.each([window], "Checking sampled output"):
         ids = torch.tensor([windows[window].ids[: place + 1]], dtype=torch.int64, device="cpu")

@@ -1,4 +1,4 @@
-"""What the demo found, as plain data: the rows of its table, and a continuation to show."""
+"""The demo's results as plain data: the rows of its table, and a continuation to show."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -67,7 +67,7 @@ def plotted(results: dict[str, Any]) -> list[Row]:
 
 
 def decoding_figures(run: Decoded, alone: Decoded) -> dict[str, Any]:
-    """A row's figures from real decoding; its speed against the target alone, of each round."""
+    """A row's figures from decoding; its speed relative to the target alone is taken by round."""
     counts, seconds = run.statistics, sum(run.seconds)
     ratios = [ours / theirs for ours, theirs in zip(run.speeds, alone.speeds, strict=True)]
     speed = {"value": median(ratios), "low": min(ratios), "high": max(ratios)}
@@ -84,7 +84,7 @@ def decoding_figures(run: Decoded, alone: Decoded) -> dict[str, Any]:
 
 
 def plain(interval: Interval | None) -> dict[str, float] | None:
-    """An interval as it stands in the file."""
+    """An interval as plain data."""
     return None if interval is None else interval._asdict()
 
 
@@ -116,7 +116,7 @@ def continuation(tokenizer: Any, measured: Measured) -> dict[str, Any]:
 
 
 def pieces(tokenizer: Any, ids: Sequence[int], tokens: Sequence[int]) -> list[str]:
-    """What each token adds to the text of `ids`; the last token of a character has all of it."""
+    """The text that each token adds to `ids`; a character belongs to its last token."""
     added = []
     before = tokenizer.decode(ids)
     for count in range(1, len(tokens) + 1):
