@@ -93,6 +93,7 @@ def test_any_number_of_dynamic_columns(columns: int, temperature: float) -> None
     assert_drafts_as_the_reference(*given)
 
 
+@pytest.mark.slow
 def test_ten_thousand_draws() -> None:
     """Fewer than 5 in 10,000 tokens may differ, each at a boundary within 1e-5 (section 5)."""
     given = arguments(generators.affinity("mixed-2", 60), 10_000, dynamic=3)
