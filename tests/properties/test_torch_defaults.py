@@ -24,6 +24,7 @@ from rdk_cuda import (
     CombinedTokens,
     Draft,
     RecentTokens,
+    ScreenedTokens,
     SuccessorCounts,
     SuccessorTable,
     Vocabulary,
@@ -123,7 +124,15 @@ def sources() -> list[Any]:
     recent, table = RecentTokens(KEPT, width=2), successors()
     both = CombinedTokens([recent, table], KEPT, width=3)
     rows = CLUSTERS.clamp(min=0)[None].repeat(2, 1)
-    return [both([[1, 3, 8], [], [0, 5]]), both(rows), both(rows, SEEDS[:2])]
+    screen = ScreenedTokens.from_factors(KEPT, HEAD[KEPT.pruned], HEAD[:5], MEAN[:5], width=2)
+    screened = CombinedTokens([recent, screen], KEPT, width=3)
+    return [
+        both([[1, 3, 8], [], [0, 5]]),
+        both(rows),
+        both(rows, SEEDS[:2]),
+        screen.scores(HEAD),
+        screened(rows, hidden=HEAD[:2]),
+    ]
 
 
 def operators() -> list[Any]:
