@@ -113,8 +113,7 @@ def test_named_tokens_at_several_temperatures_are_named_by_these(
     assert sorted(os.listdir(tmp_path / "out")) == ["temperature-0.7", "temperature-1"]
 
 
-@pytest.mark.slow
-def test_several_are_replaced_as_a_whole_if_asked_and_other_folders_are_not(
+def test_several_are_not_replaced_with_a_folder_of_mine_among_them(
     several: Path,
     calibrated: Calibrated,
     directories: Pair,
@@ -122,11 +121,18 @@ def test_several_are_replaced_as_a_whole_if_asked_and_other_folders_are_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shutil.copytree(several / "out", tmp_path / "out")
-    argv = command(directories, calibrated.text, tmp_path / "out", "--overwrite")
     (tmp_path / "out" / "mine").touch()
+    argv = command(directories, calibrated.text, tmp_path / "out", "--overwrite")
     assert "is not overwritten" in refusal(capsys, argv)
-    (tmp_path / "out" / "mine").unlink()
-    assert main(argv) == 0
+    assert sorted(os.listdir(tmp_path / "out")) == sorted([*NAMES, "mine"])
+
+
+@pytest.mark.slow
+def test_several_are_replaced_as_a_whole_if_asked(
+    several: Path, calibrated: Calibrated, directories: Pair, tmp_path: Path
+) -> None:
+    shutil.copytree(several / "out", tmp_path / "out")
+    assert main(command(directories, calibrated.text, tmp_path / "out", "--overwrite")) == 0
     assert settings_of(tmp_path / "out")["keep"] == 0.75
 
 
