@@ -1,6 +1,7 @@
 """Methods are timed in turn, and give what they give all at once."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from examples.demo import decoding
 from examples.demo.arguments import Settings
 from examples.demo.decoding import decode_in_turn, decoder_of
+from examples.demo.reading import drafting_model, reader
 from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.drafter import PrunedDrafter
@@ -73,3 +75,18 @@ def test_a_load_that_comes_and_goes_changes_no_ratio(
     for one in others:
         ratios = [ours / theirs for ours, theirs in zip(one.speeds, target.speeds, strict=True)]
         assert ratios == pytest.approx([1.0] * 3)
+
+
+def test_a_drafter_with_a_short_context_reads_as_it_drafts(tiny: Models) -> None:
+    """Each position of a text as the decoder sees it; a context of all tokens is the drafter's."""
+    ids = torch.arange(60).view(2, 30)
+    plain = reader(tiny)(ids)
+    whole, short = (reader(replace(tiny, recent=recent))(ids) for recent in (30, 5))
+    torch.testing.assert_close(whole.hidden, plain.hidden)
+    assert torch.equal(short.target_logits, plain.target_logits)
+    assert not torch.isclose(short.hidden[:, 6:], plain.hidden[:, 6:]).all(-1).any()
+    drafter = drafting_model(replace(tiny, recent=5), head=torch.eye(8))
+    drafter.reset(2)
+    drafter.feed(ids[:, :20].tolist(), [1, 1])
+    logits = drafter.feed(ids[:, 20:21].tolist(), [1, 1]).logits
+    torch.testing.assert_close(logits[:, 0], short.hidden[:, 20])
