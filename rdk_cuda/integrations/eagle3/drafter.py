@@ -168,7 +168,7 @@ class Eagle3Drafter:
     def _forward(self, ids: Tensor, real: Tensor) -> Tensor:
         positions, mask = self._cache.append(real)
         assert isinstance(mask, Tensor)
-        known = torch.tensor(self.observed, device=self.device)[:, None]
+        known = torch.tensor(self.observed, dtype=torch.int64, device=self.device)[:, None]
         if self._states.shape[1]:
             place = positions.clamp(max=self._states.shape[1] - 1)[:, :, None]
             states = self._states.gather(1, place.expand(-1, -1, self._own.shape[1]))
