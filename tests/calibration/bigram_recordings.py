@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
-from rdk_cuda.calibration.recording import Recording, record
-from rdk_cuda.calibration.recording.reading import Reading
+from rdk_cuda.calibration.recording import Reading, Recording, Window, record
 
 V_T, D, W = 40, 3, 5
 TEMPERATURES = (1.0, 0.6)
 MEMORY = 1 << 20
 READS = 7  # of `windows_of()`, whose neighbours of one length are read together
-
-
-class Window(NamedTuple):
-    document: int
-    ids: list[int]
 
 
 def table(size: int) -> torch.Tensor:

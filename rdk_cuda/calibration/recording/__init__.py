@@ -2,7 +2,7 @@
 
 from .file import RecordingError
 from .reading import Read, Reading, read_models
-from .recording import Each, Recording, TextWindow, record
+from .recording import Each, Recording, record
 from .samples import Samples
 from .windows import Window, cut_windows
 
@@ -13,7 +13,6 @@ __all__ = [
     "Recording",
     "RecordingError",
     "Samples",
-    "TextWindow",
     "Window",
     "cut_windows",
     "read_models",

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from .file import SAMPLE_LAYOUT, RecordingError, RecordingFormat, check_values
 from .reading import Read, Reading
-from .running import RunningRecording, TextWindow, plan_memory
+from .running import RunningRecording, plan_memory
 from .samples import Samples
 from .state import RecordingState
+from .windows import Window
 
-__all__ = ["Each", "Recording", "RecordingError", "TextWindow", "record"]
+__all__ = ["Each", "Recording", "RecordingError", "record"]
 
 Each = Callable[[Sequence[Any], str], Iterable[Any]]
 """Yields the items one after the other and shows the progress: `each(items, description)`."""
@@ -138,7 +139,7 @@ class Recording:
 @torch.no_grad()
 def record(
     read: Read,
-    windows: Sequence[TextWindow],
+    windows: Sequence[Window],
     *,
     temperatures: Sequence[float] = (1.0,),
     memory: int = 2 << 30,
@@ -186,11 +187,6 @@ def record(
             states, too little memory.
 
     Example:
-        >>> from typing import NamedTuple
-        >>> from rdk_cuda.calibration.recording.reading import Reading
-        >>> class Window(NamedTuple):
-        ...     document: int
-        ...     ids: list[int]
         >>> table = torch.eye(5).log_softmax(-1)
         >>> def read(ids):
         ...     return Reading(table[ids], table[ids, :3])
@@ -225,7 +221,7 @@ def record(
     return _finished(running)
 
 
-def _add_batch(running: RunningRecording, read: Read, windows: Sequence[TextWindow]) -> None:
+def _add_batch(running: RunningRecording, read: Read, windows: Sequence[Window]) -> None:
     ids = torch.tensor([list(window.ids) for window in windows], dtype=torch.int64, device="cpu")
     first = running.windows
     where = f"windows {first} to {first + len(windows) - 1}"
@@ -264,7 +260,7 @@ def _batches(
     return batches
 
 
-def _digest(windows: Sequence[TextWindow]) -> str:
+def _digest(windows: Sequence[Window]) -> str:
     """What tells one text from another, and one division into windows from another."""
     digest = hashlib.sha256()
     for window in windows:
@@ -314,7 +310,7 @@ def _refuse_bad_arguments(
         raise ValueError(f"record: seed is {seed}; needs a signed 64-bit integer")
 
 
-def _refuse_empty_text(windows: Sequence[TextWindow]) -> None:
+def _refuse_empty_text(windows: Sequence[Window]) -> None:
     if not windows:
         raise ValueError("record: windows is empty; needs one at least, or longer text")
     for index, window in enumerate(windows):
@@ -324,7 +320,7 @@ def _refuse_empty_text(windows: Sequence[TextWindow]) -> None:
             )
 
 
-def _refuse_unknown_tokens(windows: Sequence[TextWindow], target_size: int) -> None:
+def _refuse_unknown_tokens(windows: Sequence[Window], target_size: int) -> None:
     for index, window in enumerate(windows):
         if not 0 <= min(window.ids) <= max(window.ids) < target_size:
             position, token = next(

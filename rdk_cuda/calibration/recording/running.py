@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .reservoir import Reservoir, likeliest_tokens, random_keys
+from .windows import Window
 
-__all__ = ["Plan", "RunningRecording", "TextWindow", "plan_memory"]
+__all__ = ["Plan", "RunningRecording", "plan_memory"]
 
 _MOST_LIKELIEST = 16384  # target tokens of a sample, unless more are asked for
 
@@ -23,18 +23,6 @@ _BLOCK_ENTRIES = 1 << 21
 # chosen rows, and who of them is among the likeliest; and for each of a row's likeliest tokens.
 _ENTRY_BYTES, _LIKELIEST_BYTES = 20, 48
 _FEWEST_SAMPLES = 256  # an acceptance measured on fewer says little
-
-
-class TextWindow(Protocol):
-    """Consecutive tokens of one document."""
-
-    @property
-    def document(self) -> int:
-        """Which document; several windows may be of one."""
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """The tokens, at least one."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +127,7 @@ class RunningRecording:
             plan.samples, plan.width, plan.likeliest, plan.context, plan.temperatures
         )
 
-    def add(self, window: TextWindow, logits: Tensor, hidden: Tensor) -> None:
+    def add(self, window: Window, logits: Tensor, hidden: Tensor) -> None:
         """Add a window, with its logits `[L, V_t]` and hidden states `[L, d]`.
 
         Raises:
