@@ -1,6 +1,4 @@
-"""The token affinity: how a drafter's tokens spread over the target's (DESIGN section 2).
-
-    A = S + U P          S sparse [V_d, V_t],  U [V_d, R] ("spread"),  P [R, V_t] ("prior")
+"""The token affinity `A = S + U P`: how drafter tokens spread over the target's (DESIGN section 2).
 
 Every row of `A` sums to 1, exactly: its masses are whole numbers of 2^-32.
 """
@@ -163,10 +161,9 @@ class Affinity:
             AffinityError: another shape.
 
         Example:
-            >>> affinity = Affinity.from_rows([{0: 1.0}, {1: 0.5, 2: 0.5}], target_size=3)
+            >>> affinity = Affinity.from_rows([{1: 0.5, 2: 0.5}], target_size=3)
             >>> affinity.expectation(torch.tensor([[1.0], [2.0], [4.0]]))
-            tensor([[1.],
-                    [3.]], dtype=torch.float64)
+            tensor([[3.]], dtype=torch.float64)
         """
         if values.dim() != 2 or values.shape[0] != self.target_size:
             raise AffinityError(
@@ -236,9 +233,6 @@ class Affinity:
             >>> Affinity.between(theirs, ours).dense()
             tensor([[0., 0., 1.],
                     [1., 0., 0.]], dtype=torch.float64)
-            >>> mean_probs = torch.tensor([0.5, 0.25, 0.25])
-            >>> Affinity.between(theirs, ours, mean_probs=mean_probs).dense()[1]
-            tensor([0.6667, 0.3333, 0.0000], dtype=torch.float64)
         """
         sizes = draft_size, target_size
         return cls(**samplers.between(drafter_tokenizer, target_tokenizer, mean_probs, *sizes))
@@ -265,8 +259,7 @@ class Affinity:
                 `[V_d]`. The rest is redistributed. A token that the target lacks keeps nothing.
 
         Example:
-            >>> vocabulary = Vocabulary([0, -1], target_size=2)
-            >>> Affinity.first_order(vocabulary, torch.ones(2), tau=0.5, keep=0.5).dense()
+            >>> Affinity.first_order(Vocabulary([0, -1], 2), torch.ones(2), tau=0.5, keep=0.5).dense()
             tensor([[0.7500, 0.2500],
                     [0.5000, 0.5000]], dtype=torch.float64)
         """
@@ -291,15 +284,13 @@ class Affinity:
                 moment of target distributions. Dense, with `V_d V_t` at most 2^22: all entries
                 count, and those above the least of their row become entries of `S`. Or sparse, of
                 any size: the positive entries count, and all others are 0.
-            tau: temperature of the affinity, positive. Small values favour similar tokens.
-            keep: as in `first_order`.
+            tau, keep: as in `first_order`. Small values of tau favour similar tokens.
 
         Example:
             >>> omega = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, -1.0], [0.0, -1.0, 3.0]])
-            >>> vocabulary = Vocabulary([1], target_size=3)
-            >>> Affinity.covariance(vocabulary, omega, tau=1.0).dense()
+            >>> Affinity.covariance(Vocabulary([1], 3), omega, tau=1.0).dense()
             tensor([[0.1142, 0.8438, 0.0420]], dtype=torch.float64)
-            >>> Affinity.covariance(vocabulary, omega.to_sparse(), tau=1.0).dense()
+            >>> Affinity.covariance(Vocabulary([1], 3), omega.to_sparse(), tau=1.0).dense()
             tensor([[0.1065, 0.7870, 0.1065]], dtype=torch.float64)
         """
         return cls(**samplers.covariance(vocabulary, omega, tau, keep))
@@ -318,8 +309,7 @@ class Affinity:
                 tokens; normalised there. A pruned token of probability 0 cannot be drafted.
 
         Example:
-            >>> vocabulary = Vocabulary([0], target_size=3)
-            >>> Affinity.cold_mass(vocabulary, torch.tensor([0.6, 0.3, 0.1])).dense()
+            >>> Affinity.cold_mass(Vocabulary([0], 3), torch.tensor([0.6, 0.3, 0.1])).dense()
             tensor([[1.0000, 0.0000, 0.0000],
                     [0.0000, 0.7500, 0.2500]], dtype=torch.float64)
         """
@@ -351,14 +341,12 @@ class Affinity:
             offset: one number or `[K]`, added to the bias; `-inf` masks a virtual token.
 
         Example:
-            >>> vocabulary = Vocabulary([0, 1], target_size=4)
-            >>> clusters = torch.tensor([-1, -1, 0, 0])
-            >>> mean_probs = torch.tensor([0.5, 0.3, 0.1, 0.1])
-            >>> affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs)
-            >>> affinity.dense()[2]
-            tensor([0.0000, 0.0000, 0.5000, 0.5000], dtype=torch.float64)
+            >>> vocabulary, clusters = Vocabulary([0], target_size=3), torch.tensor([-1, 0, 0])
+            >>> affinity = Affinity.virtual_tokens(vocabulary, clusters, torch.ones(3))
+            >>> affinity.dense()[1]
+            tensor([0.0000, 0.5000, 0.5000], dtype=torch.float64)
             >>> affinity.bias  # log 2, the entropy of two equally likely members
-            tensor([0.0000, 0.0000, 0.6931])
+            tensor([0.0000, 0.6931])
         """
         return cls(**samplers.virtual_tokens(vocabulary, clusters, mean_probs, temperature, offset))
 
@@ -407,7 +395,6 @@ class Affinity:
         """
         tensors = read_canonical(Path(path))
         try:
-            affinity = cls(**tensors)
+            return cls(**tensors).to(device)
         except AffinityError as error:
             raise AffinityError(f"Affinity.load: {path}: {error}") from error
-        return affinity.to(device)
