@@ -259,7 +259,7 @@ class Affinity:
                 `[V_d]`. The rest is redistributed. A token that the target lacks keeps nothing.
 
         Example:
-            >>> Affinity.first_order(Vocabulary([0, -1], 2), torch.ones(2), tau=0.5, keep=0.5).dense()
+            >>> Affinity.first_order(Vocabulary([0, -1], 2), torch.ones(2), 0.5, keep=0.5).dense()
             tensor([[0.7500, 0.2500],
                     [0.5000, 0.5000]], dtype=torch.float64)
         """
