@@ -91,16 +91,16 @@ def plain(interval: Interval | None) -> dict[str, float] | None:
 def continuation(tokenizer: Any, measured: Measured) -> dict[str, Any]:
     """An output of the last method, and how each of its tokens came about.
 
-    It is the one with the most accepted drafts, among those with a recovered one.
+    It is the one with the most accepted drafts, among those with one out of vocabulary.
     """
     decoded = measured.decoded[-1]
 
-    def worth(place: int) -> tuple[bool, int]:
+    def accepted(place: int) -> tuple[bool, int]:
         kinds = decoded.kinds[place]
         pruned = kinds.count("out_of_vocabulary")
         return pruned > 0, kinds.count("accepted") + pruned
 
-    best = max(range(len(decoded.kinds)), key=worth)
+    best = max(range(len(decoded.kinds)), key=accepted)
     prompt, tokens = measured.prompts[best], decoded.tokens[best]
     text = tokenizer.decode(prompt.ids[-SHOWN_PROMPT:])
     if len(prompt.ids) > SHOWN_PROMPT:

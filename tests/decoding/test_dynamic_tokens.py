@@ -168,8 +168,8 @@ def test_a_sequence_s_tokens_do_not_depend_on_its_neighbours(source: DynamicToke
 
 
 def test_masses_of_a_token_that_is_reached_in_several_ways_add_up() -> None:
-    clusters, prior = torch.tensor([-1, 0, -1, -1, 1, 0, 1, -1, 0]), torch.arange(1.0, 10.0)
-    affinity = Affinity.virtual_tokens(VOCABULARY, clusters, prior)
+    clusters, mean_probs = torch.tensor([-1, 0, -1, -1, 1, 0, 1, -1, 0]), torch.arange(1.0, 10.0)
+    affinity = Affinity.virtual_tokens(VOCABULARY, clusters, mean_probs)
     generator = torch.Generator().manual_seed(0)
     static, named = torch.randn(6, generator=generator), torch.randn(4, generator=generator)
     tokens = torch.tensor([1, 7, 1, -1], dtype=torch.int32)  # 1 is in a cluster, 7 is kept

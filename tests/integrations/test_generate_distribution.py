@@ -28,7 +28,7 @@ from rdk_cuda.integrations.huggingface.padded_batch import PaddedBatch
 
 from .pair import drafter, target
 
-SIZE, PAD, LENGTH, SAMPLES = 8, 0, 3, 8_000
+SIZE, PAD, LENGTH, SAMPLES = 8, 0, 3, 5_000
 FALSE_ALARM, CAUGHT = 1e-4, 1e-6
 OF = {"size": SIZE, "spread": 2.5}
 PROMPT = [5, 2, 2, 6]
