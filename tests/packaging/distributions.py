@@ -68,7 +68,9 @@ def source_distribution(repository: Path, folder: Path) -> Path:
 def unpacked(archive: Path, folder: Path) -> Path:
     """The one folder in it."""
     with tarfile.open(archive) as files:
-        files.extractall(folder, filter="data")
+        # Python 3.10 and 3.11 have the filter from a patch release on.
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        files.extractall(folder, **safe)
     (source,) = folder.iterdir()
     return source
 
