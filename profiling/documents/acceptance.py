@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..tables import table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
@@ -97,9 +99,8 @@ def recovered_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "**Acceptance that comes back**, in percent of what pruning the drafter's head",
-                "loses, with 95 % intervals, for the demo's models on held-out text. More methods",
-                f"are in {link('calibration', 'docs/calibration.md')}:",
+                "For the demo's models, which are small, on held-out text (more methods are in",
+                f"{link('calibration', 'docs/calibration.md')}):",
             ),
             share_table({**methods, "virtual+dynamic": "**both**"}),
         ]
@@ -120,6 +121,90 @@ def acceptance_table(link: Link) -> str:
             share_table({name: name for name in names}),
         ]
     )
+
+
+Way = tuple[str, int | None, float | None]
+"""A method, with the batch and the share of the bytes that a screen may read."""
+
+SCREENS = "gemma-screens/cpu.json"
+
+
+def real_shares() -> dict[tuple[str, float, float, Way], str]:
+    """By text, share kept, temperature and way: percent of the loss of Gemma 3 270M."""
+    return {
+        (
+            row["text"],
+            row["keep"],
+            row["temperature"],
+            (row["method"], row.get("batch"), row.get("budget")),
+        ): share_of(row["recovered"])
+        for row in content(SCREENS)["rows"]
+        if row["recovered"]
+    }
+
+
+def real_table(link: Link) -> str:
+    """README.md"""
+    shares = real_shares()
+    ways: dict[Way, str] = {
+        ("recent and successor tokens", None, None): "tokens of the context",
+        ("screened tokens", 1, 0.05): "screened tokens, reading 5 % of the pruned rows' bytes",
+        ("all", 1, 0.1): "**both**, reading 10 %",
+    }
+    columns = [(text, 0.0625, at) for text in ("code", "prose") for at in (1.0, 0.7)]
+    lines = [[name, *(shares.get((*at, way), "") for at in columns)] for way, name in ways.items()]
+    return "\n\n".join(
+        [
+            paragraph(
+                "**Acceptance that comes back**, in percent of what pruning the drafter's head",
+                "loses, with 95 % intervals. For a real model, Gemma 3 270M with 262,144 tokens,",
+                "6.25 % of them kept, drafted by itself with a context of 40 tokens, batch 1",
+                f"({link('more', 'docs/calibration.md')}):",
+            ),
+            table(["", *(f"{text}, T = {at:g}" for text, _, at in columns)], lines, "lr"),
+        ]
+    )
+
+
+def screens_table(link: Link) -> str:
+    """docs/calibration.md"""
+    shares, positions = real_shares(), content(SCREENS)["rows"][0]["positions"]
+    ways: list[Way] = [("recent and successor tokens", None, None)]
+    ways += [("screened tokens", 1, budget) for budget in (0.05, 0.1)]
+    ways += [("all", 1, 0.05), ("all", 1, 0.1), ("all", 8, 0.1)]
+    columns = [(text, keep) for text in ("code", "prose") for keep in (0.125, 0.0625, 0.03)]
+    blocks = [
+        paragraph(
+            "For a real model, Gemma 3 270M with its 262,144 tokens, drafted by itself with the",
+            "last 40 to 47 tokens as its only context",
+            f"({link('data', f'{RESULTS}/{SCREENS}')}, made by",
+            "`python -m profiling.studies.gemma_screens`), in percent of what pruning loses, with",
+            f"95 % intervals where there are losses enough, on {positions} positions of held-out",
+            "documents. Bytes are a share of those of the pruned rows in bfloat16. *All* is",
+            "screened, recent and successor tokens; there are no virtual ones.",
+        )
+    ]
+    for temperature in (1.0, 0.7):
+        lines = [
+            [name_of(*way), *(shares.get((*at, temperature, way), "") for at in columns)]
+            for way in ways
+        ]
+        titles = [f"{text}, {100 * keep:g} % kept" for text, keep in columns]
+        blocks.append(table([f"T = {temperature:g}", *titles], lines, "lr"))
+    return "\n\n".join(blocks)
+
+
+def share_of(interval: Sequence[float | None]) -> str:
+    """In percent, with its ends where there are any."""
+    value, low, high = (None if end is None else 100 * end for end in interval)
+    return f"{value:.0f}" + ("" if low is None or high is None else f" [{low:.0f}, {high:.0f}]")
+
+
+def name_of(method: str, batch: int | None, budget: float | None) -> str:
+    """A row's name."""
+    if budget is None:
+        return method
+    return f"{method}, {100 * budget:g} % of the bytes" + (f", batch {batch}" if batch != 1 else "")
 
 
 def cost_sentence(link: Link) -> str:

@@ -14,8 +14,10 @@ from .acceptance import (
     cost_sentence,
     demo_table,
     growth_sentence,
+    real_table,
     recovered,
     recovered_table,
+    screens_table,
 )
 from .chart import source_of
 from .results import ROOT, Link
@@ -31,6 +33,7 @@ def pages() -> list[Path]:
 
 TABLES: dict[str, Callable[[Link], str]] = {
     "gain": gain_table,
+    "recovered with a real model": real_table,
     "recovered": recovered_table,
     "operators": operators_table,
     "peers": peers_table,
@@ -39,6 +42,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "demo at 0.7": cool_demo_table,
     "acceptance report": acceptance_table,
     "calibration cost": cost_sentence,
+    "real model": screens_table,
     "first-order growth": growth_sentence,
 }
 
