@@ -12,8 +12,7 @@ def demo_share(row: Row) -> str:
     """Percent of the loss with its interval; empty if nothing was lost."""
     if row["recovered"] is None:
         return ""
-    value, low, high = (100 * row["recovered"][key] for key in ("value", "low", "high"))
-    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+    return share_of([row["recovered"][key] for key in ("value", "low", "high")])
 
 
 def demo_cells(row: Row) -> list[str]:

@@ -116,6 +116,7 @@ class SpeculativeDecoder:
                 "and at least 0, or None for each sequence's own"
             )
         self.target, self.drafter = target, drafter
+        self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
         self.affinity = affinity.to(target.device)
         self.draft_length, self.draft_temperature = draft_length, draft_temperature
         self.dynamic_tokens = dynamic_tokens
@@ -203,13 +204,13 @@ class SpeculativeDecoder:
             tokens, accepted = functional.verify(logits, draft, self.affinity, batch.temperature)
             rows, lengths = tokens.tolist(), accepted.tolist()
         mark("accepted", sum(lengths))
-        if isinstance(self.drafter, StateDrafter):
+        if self._state_drafter is not None:
             if output.states is None:
                 raise ValueError(
                     "SpeculativeDecoder: the drafter reads the target's hidden states, but its "
                     "feed() returned none (HuggingFaceModel: state_layers=drafter.state_layers)"
                 )
-            self.drafter.observe(output.states)
+            self._state_drafter.observe(output.states)
         return [row[: length + 1] for row, length in zip(rows, lengths, strict=True)]
 
     def _draft(self, batch: Batch) -> Draft:
@@ -223,8 +224,8 @@ class SpeculativeDecoder:
         places = [
             int(min(self.draft_length, s.room - 1, context - s.length + 1)) for s in sequences
         ]
-        if isinstance(self.drafter, StateDrafter):
-            known = zip(places, self.drafter.observed, sequences, strict=True)
+        if self._state_drafter is not None:
+            known = zip(places, self._state_drafter.observed, sequences, strict=True)
             places = [n if 0 < s.length - 1 <= observed else 0 for n, observed, s in known]
         drafts: list[Draft] = []
         memory: Tensor | None = None

@@ -15,7 +15,10 @@ from rdk_cuda.calibration import prune_head
 from rdk_cuda.decoding import SpeculativeDecoder
 
 transformers = pytest.importorskip("transformers", minversion="4.56")
-from rdk_cuda.integrations.huggingface import HuggingFaceModel  # noqa: E402
+from rdk_cuda.integrations.huggingface import (  # noqa: E402
+    HuggingFaceModel,
+    slot_cache,
+)
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
 from tests.architectures import (  # noqa: E402
     CONFIGS,
@@ -78,7 +81,7 @@ def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str, attention: 
 def test_pieces_of_a_prompt_and_hidden_states_change_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(huggingface, "_PREFILL_COLUMNS", 3)
+    monkeypatch.setattr(slot_cache, "_PREFILL_COLUMNS", 3)
     model = tiny()
     assert_session_is_exact(model, HuggingFaceModel(model, return_hidden=seed > 0), seed)
 
@@ -89,7 +92,7 @@ def test_a_rollback_moves_the_window_back_over_its_edge(
     name: str, pieces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sequence goes back by more than two windows, one to within its first, one not at all."""
-    monkeypatch.setattr(huggingface, "_PREFILL_COLUMNS", pieces)
+    monkeypatch.setattr(slot_cache, "_PREFILL_COLUMNS", pieces)
     model, rng = tiny(name), random.Random(4)
     wrapped = HuggingFaceModel(model)
     wrapped.reset(3)

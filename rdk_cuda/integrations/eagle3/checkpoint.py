@@ -17,11 +17,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...vocabulary import Vocabulary
 from ..token_maps import TokenMapError, from_d2t
+from ..token_maps.files import load_torch
 from .network import Eagle3Config, Eagle3Network
 
 __all__ = ["CheckpointError", "Eagle3Checkpoint", "read_checkpoint"]
@@ -281,7 +281,7 @@ def _tensors_of(file: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             return dict(load_file(file))
-        loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        loaded = load_torch(file)
     except OSError:
         raise
     except Exception as error:  # whatever damage, or a pickle that asks for code, leads to

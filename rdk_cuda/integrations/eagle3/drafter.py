@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from ...decoding import Output
 from ..huggingface.attention import Layers
-from ..huggingface.slot_cache import SlotCache, lay_out
+from ..huggingface.model import head_logits
+from ..huggingface.slot_cache import SlotCache, lay_out, pieces
 from .network import Eagle3Network
 
 __all__ = ["Eagle3Drafter"]
-
-# Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
-_PREFILL_COLUMNS = 512
 
 
 class Eagle3Drafter:
@@ -150,14 +147,11 @@ class Eagle3Drafter:
                 )
         ids, real = lay_out(paired, keep)
         kept = max(keep)
-        edges = [*range(0, max(ids.shape[1] - kept, 1), _PREFILL_COLUMNS), ids.shape[1]]
-        for start, end in pairwise(edges):
-            hidden = self._forward(ids[:, start:end], real[:, start:end])
-        self._hand_on(hidden, real[:, start:], ends)
+        for piece in pieces(ids.shape[1], kept):
+            hidden = self._forward(ids[:, piece], real[:, piece])
+        self._hand_on(hidden, real[:, piece], ends)
         last = self.network.norm(hidden[:, hidden.shape[1] - kept :])
-        # As rows: a slice with gaps is multiplied a hundred times slower in bfloat16 on a CPU.
-        logits = torch.nn.functional.linear(last.reshape(-1, last.shape[2]), *self._head)
-        return Output(logits.unflatten(0, last.shape[:2]), last)
+        return Output(head_logits(last, self._head), last)
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
@@ -169,12 +163,9 @@ class Eagle3Drafter:
         positions, mask = self._cache.append(real)
         assert isinstance(mask, Tensor)
         known = torch.tensor(self.observed, dtype=torch.int64, device=self.device)[:, None]
-        if self._states.shape[1]:
-            place = positions.clamp(max=self._states.shape[1] - 1)[:, :, None]
-            states = self._states.gather(1, place.expand(-1, -1, self._own.shape[1]))
-            states = states.where((positions < known)[:, :, None], self._own[:, None])
-        else:
-            states = self._own[:, None].expand(-1, positions.shape[1], -1)
+        place = positions.clamp(max=self._states.shape[1] - 1)[:, :, None]
+        states = self._states.gather(1, place.expand(-1, -1, self._own.shape[1]))
+        states = states.where((positions < known)[:, :, None], self._own[:, None])
         hidden: Tensor = self.network(
             ids.to(self.device), states, positions, mask, self._cache.past
         )

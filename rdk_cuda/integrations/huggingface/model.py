@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,10 +12,7 @@ from torch import Tensor
 from rdk_cuda.decoding import Output
 
 from .attention import context_length, layers_of
-from .slot_cache import SlotCache, lay_out
-
-# Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
-_PREFILL_COLUMNS = 512
+from .slot_cache import SlotCache, lay_out, pieces
 
 # A model whose windows are longer is checked within them alone.
 _CHECKED_WINDOW = 64
@@ -125,11 +121,9 @@ class HuggingFaceModel:
                 f"HuggingFaceModel.feed: token ids lie in [{int(ids.min())}, {int(ids.max())}]; "
                 f"the model reads ids in [0, {self._readable})"
             )
-        width, kept = ids.shape[1], max(keep)
-        edges = [*range(0, max(width - kept, 1), _PREFILL_COLUMNS), width]
         states: list[Tensor] = []
-        for start, end in pairwise(edges):
-            output, read = self._forward(ids[:, start:end], real[:, start:end], kept)
+        for piece in pieces(ids.shape[1], max(keep)):
+            output, read = self._forward(ids[:, piece], real[:, piece], max(keep))
             states += read
         if not states:
             return output
@@ -166,9 +160,7 @@ class HuggingFaceModel:
             result = self.model.base_model(**arguments)
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :]
-            # As rows: a slice with gaps is multiplied a hundred times slower in bfloat16 on a CPU.
-            rows = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[2]), *self._head)
-            output = Output(rows.unflatten(0, hidden.shape[:2]), hidden)
+            output = Output(head_logits(hidden, self._head), hidden)
         if not self.state_layers:
             return output, []
         return output, [torch.cat([result.hidden_states[at] for at in self.state_layers], dim=-1)]
@@ -228,6 +220,14 @@ class HuggingFaceModel:
                 "explicit position_ids and a 4D mask, or, if head or return_hidden is used, its "
                 "logits are not just its LM head applied to its last hidden state"
             )
+
+
+def head_logits(hidden: Tensor, head: tuple[Tensor, Tensor | None]) -> Tensor:
+    """`[B, n, V]` of hidden states `[B, n, d]` and a head."""
+    # As rows: a slice with gaps is multiplied a hundred times slower in bfloat16 on a CPU.
+    rows = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[2]), *head)
+    logits: Tensor = rows.unflatten(0, hidden.shape[:2])
+    return logits
 
 
 def _refuse_unsupported(model: Any) -> None:

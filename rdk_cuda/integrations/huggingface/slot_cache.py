@@ -13,7 +13,8 @@ reaches back to them again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,7 +22,10 @@ from torch import Tensor
 
 from .attention import Layers, first_seen, is_seen
 
-__all__ = ["SlotCache", "lay_out"]
+__all__ = ["SlotCache", "lay_out", "pieces"]
+
+# Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
+_PREFILL_COLUMNS = 512
 
 
 class SlotCache:
@@ -150,3 +154,9 @@ def lay_out(tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> tuple[Tenso
         own = slice(before - len(new) + kept, before + kept)
         ids[b, own], real[b, own] = torch.tensor(new, dtype=torch.int64, device="cpu"), True
     return ids, real
+
+
+def pieces(width: int, kept: int) -> Iterator[slice]:
+    """The columns of a pass, a piece at a time; the last piece has the last `kept` of them."""
+    edges = [*range(0, max(width - kept, 1), _PREFILL_COLUMNS), width]
+    return (slice(start, end) for start, end in pairwise(edges))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["D2T", "INTEGERS", "TokenMapError", "read_content"]
+__all__ = ["D2T", "INTEGERS", "TokenMapError", "load_torch", "read_content"]
 
 _LARGEST_LIST = 1 << 26  # bytes; a list of 2^18 ids takes a megabyte or two in any of the formats
 _CHECKPOINTS = (
@@ -64,7 +64,7 @@ def read_content(path: Path, target_size: int) -> Tensor | D2T:
     if start.startswith(b"\x93NUMPY"):
         return _from_numpy(path, target_size)
     if start.startswith(b"PK\x03\x04") or start[:1] == b"\x80":  # what a pickle begins with
-        return _of_torch(path, _load_torch(path), target_size)
+        return _of_torch(path, load_torch(path), target_size)
     header = int.from_bytes(start[:8], "little")
     if start[8:] == b"{" and header + 8 <= path.stat().st_size:
         return _d2t(path, _from_safetensors(path, target_size), target_size)
@@ -86,7 +86,7 @@ def _from_directory(folder: Path, target_size: int) -> D2T:
         if shard.suffix == ".safetensors":
             parts = _from_safetensors(shard, target_size)
         else:
-            parts = _roles(shard, _state_dict(shard, _load_torch(shard)), target_size)
+            parts = _roles(shard, _state_dict(shard, load_torch(shard)), target_size)
         _refuse_second(shard, found, parts)
         found |= parts
     return _d2t(path, found, target_size)
@@ -170,7 +170,7 @@ def _d2t(path: Path, found: dict[str, Any], target_size: int) -> D2T:
 # torch.save: a list, a tensor, or the weights of a checkpoint.
 
 
-def _load_torch(path: Path) -> Any:
+def load_torch(path: Path) -> Any:
     """Plain data and tensors; a checkpoint's are mapped, not read."""
     try:
         is_zip = zipfile.is_zipfile(path)  # it, too, raises BadZipFile at some archives

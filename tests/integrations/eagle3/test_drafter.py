@@ -89,7 +89,7 @@ class Checked(Eagle3Drafter):
 def test_every_draft_is_made_of_what_the_sequence_read_at_once_shows(
     variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdk_cuda.integrations.eagle3.drafter._PREFILL_COLUMNS", 3)
+    monkeypatch.setattr("rdk_cuda.integrations.huggingface.slot_cache._PREFILL_COLUMNS", 3)
     reading, drafter, affinity = pair(**variant)
     checked = Checked(drafter.network, LAYERS)
     checked.model = reading.model
