@@ -3,6 +3,7 @@
 It is on every machine that can run the demo, needs no download, and its licence allows it.
 """
 
+import ast
 import os
 import sysconfig
 from pathlib import Path
@@ -78,6 +79,17 @@ def calibration_files() -> list[Path]:
 def read_text(path: Path) -> str:
     """A source file's text, with newlines as `\\n`."""
     return path.read_text(encoding="utf-8", errors="replace")
+
+
+def docstrings(source: str) -> str:
+    """The longer docstrings of a source file: prose."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return ""
+    described = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    found = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, described)]
+    return "\n\n".join(text for text in found if len(text) > 200)
 
 
 def is_training_name(name: str) -> bool:

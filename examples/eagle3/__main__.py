@@ -17,9 +17,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import LlamaConfig
 
 from rdk_cuda import Vocabulary
+from rdk_cuda.cli.models import load_model, load_tokenizer
 from rdk_cuda.files import write_json, write_whole
 from rdk_cuda.integrations.eagle3 import Eagle3Config, Eagle3Network
 
@@ -32,10 +33,8 @@ def main(arguments: list[str] | None = None) -> None:
     """The command."""
     options = parser().parse_args(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
-    target = AutoModelForCausalLM.from_pretrained(
-        options.target, dtype=torch.float32, trust_remote_code=False
-    ).eval()
-    tokenizer = AutoTokenizer.from_pretrained(options.target, trust_remote_code=False)
+    tokenizer = load_tokenizer("--target", options.target)
+    target = load_model("--target", options.target).to(getattr(torch, options.dtype))
     text = tokens_of(tokenizer, options.text)
     chosen_on = tokens_of(tokenizer, options.vocabulary_text) if options.vocabulary_text else text
     counts = torch.bincount(chosen_on, minlength=target.get_output_embeddings().weight.shape[0])
@@ -45,7 +44,9 @@ def main(arguments: list[str] | None = None) -> None:
     recipe = Recipe(
         options.steps, options.context, options.batch, own_head=options.own_head, seed=options.seed
     )
-    training = Training(target, network, vocabulary, text, recipe, options.work / "checkpoint.pt")
+    checkpoint = options.work / "checkpoint.pt"
+    begin = text[0].item() if text[0] == tokenizer.bos_token_id else None
+    training = Training(target, network, vocabulary, text, recipe, checkpoint, begin)
     try:
         watch(training)
     except KeyboardInterrupt:
@@ -58,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(prog="python -m examples.eagle3", description=__doc__)
     add = partial(result.add_argument, type=int)
-    result.add_argument("--target", type=Path, required=True, help="directory of the target")
+    result.add_argument("--target", type=Path, required=True, help="directory or GGUF file")
     result.add_argument("--text", type=Path, nargs="+", required=True, help="files to train on")
     result.add_argument("--out", type=Path, required=True, help="directory of the drafter")
     result.add_argument("--work", type=Path, required=True, help="directory to go on from")
@@ -68,6 +69,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--state-layers", nargs=3, help="layers of the target that are read; absent: EAGLE's")
     result.add_argument("--own-head", action="store_true", help="train the head's rows, too")
+    dtypes = ("float32", "bfloat16")
+    result.add_argument("--dtype", choices=dtypes, default="float32", help="of the target")
     add("--steps", default=2000)
     add("--context", default=128)
     add("--batch", default=8)

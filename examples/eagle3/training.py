@@ -15,14 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.eagle3 import Eagle3Network
 
-# Logits of this many positions are held at a time.
-LOSS_ROWS = 256
+from .distillation import Distillation, sampled_columns
+
 WARMUP_STEPS, DECAY_FRACTION = 50, 0.4
 
 
@@ -37,6 +38,7 @@ class Recipe:
         depth: how many tokens of a draft are unrolled.
         decay: what a token further along a draft counts, relative to the one before.
         own_head: train the rows of the head, too. Else they are the target's.
+        columns: tokens of the head that the loss of a step counts; see `sampled_columns`.
         seed: of the order of the text and of the first weights.
     """
 
@@ -47,6 +49,7 @@ class Recipe:
     decay: float = 0.8
     learning_rate: float = 1e-3
     own_head: bool = False
+    columns: int = 16384
     seed: int = 1
 
 
@@ -59,6 +62,7 @@ class Training:
         vocabulary: the tokens of its head.
         text: `[n]` token ids.
         checkpoint: written now and then, and gone on from.
+        begin: the token that texts of this target begin with, if there is one.
     """
 
     def __init__(
@@ -69,10 +73,16 @@ class Training:
         text: Tensor,
         recipe: Recipe,
         checkpoint: Path,
+        begin: int | None = None,
     ) -> None:
         self.target, self.network, self.recipe = target, network, recipe
         self.text, self.checkpoint = text, checkpoint
-        self.head = target.get_output_embeddings().weight.detach()[vocabulary.draft_ids]
+        self.begin = torch.tensor([] if begin is None else [begin], dtype=torch.int64)
+        ids, head = vocabulary.draft_ids, target.get_output_embeddings().weight.detach()
+        self.head = head[ids].bfloat16()
+        self.column_of = torch.full((len(head),), -1).index_put((ids,), torch.arange(len(ids)))
+        frequency = torch.bincount(text, minlength=len(head))[ids]
+        self.order = frequency.argsort(descending=True, stable=True)
         network.embed_tokens.requires_grad_(False)
         network.lm_head.requires_grad_(recipe.own_head)
         self.layers = network.config.layers_read(target.config.get_text_config().num_hidden_layers)
@@ -81,7 +91,7 @@ class Training:
         self.step = 0
         digest = hashlib.sha256(text.numpy().tobytes())
         digest.update(repr({**asdict(recipe), "steps": 0}).encode())
-        digest.update(vocabulary.draft_ids.numpy().tobytes())
+        digest.update(ids.numpy().tobytes())
         self.belongs_to = digest.hexdigest()
 
     def run(self) -> Iterator[float]:
@@ -123,7 +133,9 @@ class Training:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate * factor
-        loss = self._loss(self._blocks())
+        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + self.step)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.target.dtype == torch.bfloat16):
+            loss = self._loss(self._blocks(generator), generator)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self.optimizer.step()
@@ -131,39 +143,47 @@ class Training:
         self.step += 1
         return float(loss.detach())
 
-    def _blocks(self) -> Tensor:
-        """`[batch, context]` tokens, from places that depend on the seed and the step alone."""
-        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + self.step)
-        last = len(self.text) - self.recipe.context
-        starts = torch.randint(last, (self.recipe.batch,), generator=generator)
-        return self.text[starts[:, None] + torch.arange(self.recipe.context)]
+    def _blocks(self, generator: torch.Generator) -> Tensor:
+        """`[batch, context]` tokens, each as if a text began there."""
+        width = self.recipe.context - len(self.begin)
+        starts = torch.randint(len(self.text) - width, (self.recipe.batch,), generator=generator)
+        read = self.text[starts[:, None] + torch.arange(width)]
+        return torch.cat([self.begin.expand(len(read), -1), read], dim=1)
 
-    def _loss(self, blocks: Tensor) -> Tensor:
+    def _loss(self, blocks: Tensor, generator: torch.Generator) -> Tensor:
         with torch.no_grad():
             output = self.target.base_model(blocks, output_hidden_states=True, use_cache=False)
             read = torch.cat([output.hidden_states[at] for at in self.layers], dim=-1).float()
             final = output.last_hidden_state[:, 1:]
         # Entry i is made of token i + 1 and state i, and predicts token i + 2.
         tokens, states = blocks[:, 1:], self.network.fuse(read[:, :-1])
-        width, cache = tokens.shape[1], DynamicCache()
-        places = torch.arange(width)
-        total, weights = states.new_zeros(()), 0.0
-        for depth in range(self.recipe.depth):
-            ahead = torch.nn.functional.pad(tokens[:, depth:], (0, depth))
+        width, cache, depths = tokens.shape[1], DynamicCache(), range(self.recipe.depth)
+        places, predictions = torch.arange(width), []
+        weights = torch.zeros(len(depths), len(blocks), width)
+        for depth in depths:
+            ahead = pad(tokens[:, depth:], (0, depth))
             hidden = self.network(
                 ahead, states, (places + depth)[None], unrolled_mask(width, depth), cache
             )
-            known = width - depth
-            loss = Distillation.apply(  # type: ignore[no-untyped-call]
-                self.network.norm(hidden[:, :known]).flatten(0, 1),
-                self.network.lm_head.weight,
-                final[:, depth:].flatten(0, 1),
-                self.head,
-            )
-            weight = self.recipe.decay**depth
-            total, weights = total + weight * loss, weights + weight
+            # What entry i predicts here is what entry i + depth predicts first.
+            known = self.network.norm(hidden[:, : width - depth])
+            predictions.append(pad(known, (0, 0, depth, 0)).flatten(0, 1))
+            weights[depth, :, depth:] = self.recipe.decay**depth / (width - depth)
             states = self.network.handed_on(hidden)
-        return total / weights
+        columns, log_counts = self._columns(blocks, generator)
+        return Distillation.apply(  # type: ignore[no-untyped-call, no-any-return]
+            torch.stack(predictions),
+            self.network.lm_head.weight[columns] if self.recipe.own_head else self.head[columns],
+            final.flatten(0, 1),
+            self.head[columns],
+            (weights / weights.sum()).flatten(1),
+            log_counts,
+        )
+
+    def _columns(self, blocks: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        present = self.column_of[blocks.unique()]
+        present = present[present >= 0]
+        return sampled_columns(self.order, present, self.recipe.columns, generator)
 
 
 def unrolled_mask(width: int, depth: int) -> Tensor:
@@ -171,37 +191,3 @@ def unrolled_mask(width: int, depth: int) -> Tensor:
     causal = torch.full((width, width), torch.finfo(torch.float32).min).triu(1)
     own = torch.full((width, width), torch.finfo(torch.float32).min).fill_diagonal_(0.0)
     return torch.cat([causal] + [own] * depth, dim=1)[None, None]
-
-
-class Distillation(torch.autograd.Function):
-    """Mean cross-entropy of `softmax(state head^T)` under `softmax(final target_head^T)`.
-
-    Row by row, so that the logits of a whole batch never exist.
-    """
-
-    @staticmethod
-    def forward(  # noqa: D102
-        ctx: Any, state: Tensor, head: Tensor, final: Tensor, target_head: Tensor
-    ) -> Tensor:
-        with torch.no_grad():
-            rows, columns = state.bfloat16(), head.bfloat16()
-            target_rows, target_columns = final.bfloat16(), target_head.bfloat16()
-            state_gradient = torch.empty_like(rows)
-            head_gradient = torch.zeros_like(head) if head.requires_grad else None
-            total = torch.zeros(())
-            for part in torch.arange(len(rows)).split(LOSS_ROWS):
-                expected = (target_rows[part] @ target_columns.T).float().softmax(-1)
-                log_q = (rows[part] @ columns.T).float().log_softmax(-1)
-                total -= (expected * log_q).sum()
-                error = ((log_q.exp() - expected) / len(rows)).bfloat16()
-                state_gradient[part] = error @ columns
-                if head_gradient is not None:
-                    head_gradient += error.T @ rows[part]
-            ctx.save_for_backward(state_gradient.to(state.dtype), head_gradient)
-            return total / len(rows)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        state_gradient, head_gradient = ctx.saved_tensors
-        scaled = None if head_gradient is None else head_gradient * gradients[0]
-        return state_gradient * gradients[0], scaled, None, None

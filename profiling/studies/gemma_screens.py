@@ -10,7 +10,6 @@ extra `[gemma]`.
 from __future__ import annotations
 
 import argparse
-import ast
 import hashlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,13 @@ import torch
 from torch import Tensor
 
 from examples.demo import gemma
-from examples.demo.corpus import held_out_files, read_text, standard_library, training_files
+from examples.demo.corpus import (
+    docstrings,
+    held_out_files,
+    read_text,
+    standard_library,
+    training_files,
+)
 from rdk_cuda import ScreenedTokens, SuccessorCounts, SuccessorTable, Vocabulary
 from rdk_cuda.calibration import screens_within
 from rdk_cuda.cli.arguments import natural
@@ -70,17 +75,6 @@ def documents(kind: str) -> Iterator[str]:
     for name in sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest()):
         text = read_text(root / name)
         yield docstrings(text) if kind == "prose" else text
-
-
-def docstrings(source: str) -> str:
-    """The longer ones of a file."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):
-        return ""
-    described = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    found = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, described)]
-    return "\n\n".join(text for text in found if len(text) > 200)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from examples.eagle3 import __main__ as command
-from examples.eagle3.training import Distillation
+from examples.eagle3.distillation import Distillation, sampled_columns
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 
 
@@ -91,13 +91,32 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
 
 def test_the_gradient_is_that_of_the_plain_expression() -> None:
     torch.manual_seed(3)
-    state, head, final, own = (torch.randn(n, 8) for n in (300, 20, 300, 20))
-    inputs = [state.bfloat16().float().requires_grad_(), head.bfloat16().float().requires_grad_()]
+    states, head, final, own = (torch.randn(*n, 8) for n in ((2, 150), (20,), (150,), (20,)))
+    weights, log_counts = torch.rand(2, 150), torch.rand(20)
+    inputs = [states.bfloat16().float().requires_grad_(), head.bfloat16().float().requires_grad_()]
     rest = final.bfloat16().float(), own.bfloat16().float()
-    loss = Distillation.apply(*inputs, *rest)  # type: ignore[no-untyped-call]
-    expected = (rest[0] @ rest[1].T).softmax(-1)
-    plain = -(expected * (inputs[0] @ inputs[1].T).log_softmax(-1)).sum(-1).mean()
+    loss = Distillation.apply(*inputs, *rest, weights, log_counts)  # type: ignore[no-untyped-call]
+    expected = (rest[0] @ rest[1].T + log_counts).softmax(-1)
+    log_q = (inputs[0] @ inputs[1].T + log_counts).log_softmax(-1)
+    plain = -(expected * log_q * weights[:, :, None]).sum()
     torch.testing.assert_close(loss, plain, rtol=0.01, atol=0.01)
     got, right = (torch.autograd.grad(value, inputs) for value in (loss, plain))
     for ours, theirs in zip(got, right, strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < 0.02
+
+
+def test_sampled_columns_stand_for_the_whole_head() -> None:
+    generator = torch.Generator().manual_seed(4)
+    order, values = torch.randperm(1000, generator=generator), torch.rand(1000).double()
+    present = torch.tensor([7, 500])
+    sums = []
+    for _ in range(2000):
+        columns, log_counts = sampled_columns(order, present, 100, generator)
+        assert len(columns.unique()) == len(columns) <= 102
+        assert bool(torch.isin(torch.cat([order[:75], present]), columns).all())
+        sums.append(float((values[columns] * log_counts.exp()).sum()))
+    spread = torch.tensor(sums).std() / 2000**0.5
+    assert abs(sum(sums) / 2000 - float(values.sum())) < 5 * spread
+    every, log_counts = sampled_columns(order, present, 1000, generator)
+    assert torch.equal(every, torch.arange(1000))
+    assert not bool(log_counts.any())
