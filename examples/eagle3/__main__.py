@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
         options.steps, options.context, options.batch, own_head=options.own_head, seed=options.seed
     )
     checkpoint = options.work / "checkpoint.pt"
-    begin = text[0].item() if text[0] == tokenizer.bos_token_id else None
+    begin = tokenizer.bos_token_id if text[0] == tokenizer.bos_token_id else None
     training = Training(target, network, vocabulary, text, recipe, checkpoint, begin)
     try:
         watch(training)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from examples.demo import gemma
@@ -37,8 +38,7 @@ def main() -> None:
     files = {"code": texts, "prose": map(docstrings, texts), "other": documentation()}
     paths = {name: given.work / f"{name}.txt" for name in files}
     for name, parts in files.items():
-        text = "\n\n".join(filter(None, parts))
-        write_whole(paths[name], lambda place, text=text: place.write_text(text, "utf-8"))
+        write_whole(paths[name], partial(write, "\n\n".join(filter(None, parts))))
     kept = [] if given.kept is None else ["--draft-size", str(given.kept)]
     kept += [] if given.kept is None else ["--vocabulary-text", str(paths["other"])]
     command.main(
@@ -57,6 +57,11 @@ def documentation() -> Iterator[str]:
     for root in roots:
         found = {file for pattern in DOCUMENTATION for file in root.rglob(pattern)}
         yield from map(read_text, sorted(found))
+
+
+def write(text: str, place: Path) -> None:
+    """Write UTF-8."""
+    place.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
