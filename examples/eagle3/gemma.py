@@ -27,7 +27,7 @@ def main() -> None:
     """The command."""
     options = argparse.ArgumentParser(prog="python -m examples.eagle3.gemma", description=__doc__)
     options.add_argument("--kept", type=int, help=f"tokens of the head, as {KEPT}; absent: all")
-    options.add_argument("--steps", type=int, default=400)
+    options.add_argument("--steps", type=int, default=500)
     options.add_argument("--work", type=Path, required=True, help="directory to go on from")
     options.add_argument("--out", type=Path, required=True, help="directory of the drafter")
     given = options.parse_args()

@@ -177,8 +177,12 @@ def measure_pruning(
     counts: SuccessorCounts,
     calibration: Recorded,
     held_out: Recorded,
+    against: Recorded | None = None,
 ) -> Iterator[Row]:
-    """Rows of one set of kept tokens: at each budget the screen that calibration chooses."""
+    """Rows of one set of kept tokens: at each budget the screen that calibration chooses.
+
+    The loss is that against the full drafter, or against another one's: `against`.
+    """
     successors = SuccessorTable.from_counts(counts, vocabulary, width=128)
     source = recent_and_successors(vocabulary, successors, width=128)
     named = source(held_out.contexts.flatten(0, 1))
@@ -197,11 +201,14 @@ def measure_pruning(
                 if screen.width >= _LEAST_WIDTH:
                     found[batch, budget, screen.width] = screen, offers(screen, few)
     for temperature, (near, far) in measured.items():
-        bootstrap = Bootstrap(list(range(HELD_OUT)), seed=0)
+        full = (
+            far.full if against is None else Measured(head, against, vocabulary, temperature).full
+        )
+        bootstrap = Bootstrap(list(range(len(full))), seed=0)
         base: Row = {
             "temperature": temperature,
-            "positions": far.full.numel(),
-            "full": bootstrap.mean(far.full),
+            "positions": full.numel(),
+            "full": bootstrap.mean(full),
             "pruned": bootstrap.mean(far.pruned),
         }
         tokens: list[tuple[Row, Tensor]] = [({"method": "recent and successor tokens"}, named)]
@@ -218,7 +225,7 @@ def measure_pruning(
                 tokens.append(({"method": "screened tokens", **about}, offered))
                 tokens.append(({"method": "all", **about}, all_of_them))
         for about, columns in tokens:
-            share = recovered_share(bootstrap, far.acceptance(columns), far.pruned, far.full)
+            share = recovered_share(bootstrap, far.acceptance(columns), far.pruned, full)
             yield {**base, **about, "recovered": share}
 
 

@@ -1,0 +1,158 @@
+"""What EAGLE-3 drafters of Gemma 3 270M lose to a small vocabulary, and what comes back.
+
+`python -m profiling.studies.gemma_heads --full DIR --published DIR` takes the two drafters that
+`python -m examples.eagle3.gemma` trains: with all 262,144 tokens, and with the 32,768 most likely
+ones of other text, as published drafters have. The first one is pruned to tokens chosen on like
+text. For the second one, whose loss is against the first, the target's rows take the place of the
+rows that it does not have. Every third position is the first, second or third token of a draft.
+
+Figures are of modules that neither drafter, calibration nor choice of tokens has seen. Acceptance
+is exact, `sum_x min(p, q)`, at positions of the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from examples.demo import gemma
+from examples.demo.corpus import docstrings, held_out_files, read_text, training_files
+from examples.eagle3.training import unrolled_mask
+from rdk_cuda import SuccessorCounts, Vocabulary
+from rdk_cuda.cli.arguments import natural
+from rdk_cuda.files import write_json
+from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Network, read_checkpoint
+
+from ..commands import Parser, run_command
+from ..machine import describe, now
+from .gemma_screens import KEEPS, WINDOW, Recorded, Row, line, measure_pruning
+
+CALIBRATED, DEPTHS, STRIDE, FIRST = 20, 3, 5, 64
+
+
+def tokens_of(files: Iterable[Path], kind: str, tokenizer: Any) -> Iterator[list[int]]:
+    """A kind of text, file by file."""
+    for file in files:
+        text = read_text(file)
+        yield tokenizer(docstrings(text) if kind == "prose" else text)["input_ids"]
+
+
+def windows_of(files: Iterable[Path], kind: str, tokenizer: Any, count: int) -> Tensor:
+    """`[n, WINDOW]` tokens: the beginnings of the first `count` files that are so long."""
+    long = (each for each in tokens_of(files, kind, tokenizer) if len(each) >= WINDOW)
+    return torch.tensor([tokens[:WINDOW] for tokens in islice(long, count)])
+
+
+@torch.no_grad()
+def record(model: Any, networks: Sequence[Eagle3Network], windows: Tensor) -> list[Recorded]:
+    """Final hidden states of the target and of each drafter, at the same positions.
+
+    Position j of a window predicts its token j + 1. A drafter has the target's states up to j - 1
+    less the place in the draft, and its own after that.
+    """
+    places = torch.arange(FIRST, WINDOW, STRIDE)
+    padded = torch.nn.functional.pad(windows, (255, 0), value=-1)
+    contexts = padded.unfold(1, 256, 1)[:, places]
+    targets: list[Tensor] = []
+    drafters: list[list[Tensor]] = [[] for _ in networks]
+    layers = networks[0].config.layers_read(model.config.get_text_config().num_hidden_layers)
+    for part in windows.split(4):
+        output = model.base_model(part, output_hidden_states=True, use_cache=False)
+        read = torch.cat([output.hidden_states[at] for at in layers], dim=-1)
+        targets.append(output.last_hidden_state[:, places])
+        for states, network in zip(drafters, networks, strict=True):
+            states.append(drafted(network, part, read)[:, places])
+    target = torch.cat(targets)
+    return [Recorded(target, torch.cat(states), contexts) for states in drafters]
+
+
+def drafted(network: Eagle3Network, windows: Tensor, read: Tensor) -> Tensor:
+    """`[n, WINDOW, d]` states that predict each next token, of each place in a draft by turns."""
+    tokens, states = windows[:, 1:], network.fuse(read[:, :-1])
+    width, cache = tokens.shape[1], DynamicCache()
+    every, result = torch.arange(width), torch.zeros(*windows.shape, states.shape[2])
+    for depth in range(DEPTHS):
+        ahead = torch.nn.functional.pad(tokens[:, depth:], (0, depth))
+        mask = unrolled_mask(width, depth)
+        hidden = network(ahead, states, (every + depth)[None], mask, cache)
+        # Entry i has read the tokens up to i + 1 + depth.
+        shifted = torch.nn.functional.pad(network.norm(hidden), (0, 0, 1 + depth, 0))
+        own = (torch.arange(WINDOW) - FIRST) // STRIDE % DEPTHS == depth
+        result[:, own] = shifted[:, :WINDOW][:, own]
+        states = network.handed_on(hidden)
+    return result
+
+
+def rows_of(
+    kind: str, model: Any, tokenizer: Any, full: Eagle3Checkpoint, published: Eagle3Checkpoint
+) -> Iterator[Row]:
+    """Rows of one kind of text."""
+    head = model.get_output_embeddings().weight.detach()
+    files, networks = training_files(), (full.network, published.network)
+    some = files[:: len(files) // (3 * CALIBRATED)]
+    near = record(model, networks, windows_of(some, kind, tokenizer, CALIBRATED))
+    held_out = held_out_files()
+    far = record(model, networks, windows_of(held_out, kind, tokenizer, len(held_out)))
+    counts = SuccessorCounts(len(head))
+    for tokens in tokens_of(files[::3], kind, tokenizer):
+        counts.add(tokens)
+    states = near[0].target.flatten(0, 1).split(64)
+    mean_probs = torch.stack([(part @ head.T).softmax(1).sum(0).double() for part in states]).sum(0)
+    mean_probs /= mean_probs.sum()
+    shared = mean_probs, counts
+    for keep in KEEPS:
+        vocabulary = Vocabulary.most_likely(mean_probs, round(keep * len(head)))
+        about = {"text": kind, "drafter": "full", "keep": keep}
+        rows = measure_pruning(head, vocabulary, metric(near[0]), *shared, near[0], far[0])
+        yield from ({**about, **row} for row in rows)
+    vocabulary = published.vocabulary
+    about = {"text": kind, "drafter": "published", "keep": len(vocabulary.draft_ids) / len(head)}
+    rows = measure_pruning(head, vocabulary, metric(near[1]), *shared, near[1], far[1], far[0])
+    yield from ({**about, **row} for row in rows)
+
+
+def metric(at: Recorded) -> Tensor:
+    """`E[x x^T]` of a drafter's states."""
+    states = at.drafter.flatten(0, 1).double()
+    return states.T @ states / len(states)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, print and, if asked to, write."""
+    gemma.refuse_missing()
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+    print(gemma.terms(), file=sys.stderr)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    models, rows = gemma.load_gemma(), []
+    drafters = [read_checkpoint(path, models.target) for path in (options.full, options.published)]
+    about = {"run": now(), "model": gemma.NAME, **describe(torch.device("cpu"))}
+    for kind in ("code", "prose"):
+        for row in rows_of(kind, models.target, models.tokenizer, *drafters):
+            rows.append(row)
+            print(row["drafter"], line(row), flush=True)
+            if options.output is not None:
+                write_json({**about, "rows": rows}, options.output)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = Parser(prog="python -m profiling.studies.gemma_heads", description=__doc__)
+    for name in ("full", "published"):
+        command.add_argument(f"--{name}", type=Path, required=True, metavar="DIR")
+    command.add_argument("--threads", type=natural, metavar="N", help="torch's own number")
+    command.add_argument("--output", type=Path, metavar="FILE", help="JSON file to write")
+    return run_command(command, run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
