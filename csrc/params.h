@@ -75,6 +75,20 @@ struct AffinityRows {
   int64_t target_size;
 };
 
+// Which tokens each row keeps (docs/design.md, "Truncation"); null: all of them.
+struct Truncation {
+  const int32_t* top_k;
+  const float* top_p;
+  const float* min_p;
+
+  RDK_HOST_DEVICE bool given() const {
+    return top_k != nullptr || top_p != nullptr || min_p != nullptr;
+  }
+};
+
+// Whose log-probabilities verify returns.
+enum class Logprobs : int32_t { kNone, kProcessed, kRaw };
+
 struct RedistributeParams {
   DraftColumns draft;
   AffinityColumns affinity;
@@ -115,6 +129,10 @@ struct VerifyParams {
   int64_t* tokens;
   int32_t* num_accepted;
   int64_t sequences;
+  Truncation truncation;
+  Rows allowed;  // of 32-bit words; no data: every token
+  Logprobs logprobs_of;
+  float* logprobs;
 };
 
 struct GatherLogitsParams {

@@ -30,8 +30,10 @@ RDK_LIBRARY(RDK_NAMESPACE, m) {
       "Tensor target_temperature, Tensor draft_temperature, Tensor step_keys, Tensor positions, "
       "Tensor bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
       "Tensor spread, Tensor prior, SymInt max_draft, "
-      "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None) "
-      "-> (Tensor tokens, Tensor num_accepted)");
+      "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
+      "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, "
+      "Tensor? allowed=None, int logprobs=0) "
+      "-> (Tensor tokens, Tensor num_accepted, Tensor logprobs)");
   m.def(
       "gather_logits(Tensor hidden, Tensor weight, Tensor tokens, Tensor? bias=None) "
       "-> Tensor logits");

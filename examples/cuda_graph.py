@@ -33,10 +33,10 @@ def step() -> None:
         drafts.append(rdk_cuda.draft(drafter[read[-1]], affinity, **link))
         read.append(drafts[-1].tokens[:, 0])
         link = {"after": drafts[-1]}
-    tokens, accepted = rdk_cuda.verify(target[torch.stack(read, 1)], drafts, affinity, temperature)
+    tokens, count, _ = rdk_cuda.verify(target[torch.stack(read, 1)], drafts, affinity, temperature)
     # Behind the new tokens stands -1, which the next step writes over.
     text.scatter_(1, position[:, None] + torch.arange(K + 1, device=device), tokens)
-    position.add_(accepted + 1)
+    position.add_(count + 1)
 
 
 def decode(one_step: Any) -> torch.Tensor:

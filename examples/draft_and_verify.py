@@ -42,7 +42,7 @@ def generate(prompts: list[int], seeds: list[int], steps: int, temperature: floa
             read.append(drafts[-1].tokens[:, 0])
             link = {"after": drafts[-1]}
         target_logits = states[torch.stack(read, 1)] @ head.T  # [B, K + 1, V]
-        tokens, accepted = rdk_cuda.verify(target_logits, drafts, affinity, temperature)
+        tokens, accepted, _ = rdk_cuda.verify(target_logits, drafts, affinity, temperature)
         for text, row, n in zip(texts, tokens.tolist(), accepted.tolist(), strict=True):
             text += row[: n + 1]
         count += int(accepted.sum())

@@ -42,7 +42,7 @@ def generate(target: HuggingFaceModel, tokens: list[int], temperature: float) ->
         logits = target.feed([unread + drafts], keep=[len(drafts) + 1]).logits
         drafted = torch.tensor([drafts], dtype=torch.int64)
         draft = Draft.without_distribution(drafted, seeds=[7], positions=len(tokens))
-        decided, accepted = rdk_cuda.verify(logits, draft, affinity, temperature)
+        decided, accepted, _ = rdk_cuda.verify(logits, draft, affinity, temperature)
         tokens = tokens + decided[0, : int(accepted) + 1].tolist()
         target.rollback([len(tokens) - 1])  # forget rejected drafts; the newest token is unread
         passes += 1

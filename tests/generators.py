@@ -144,6 +144,11 @@ class Batch:
     max_draft: int
     dynamic_tokens: Tensor | None = None
     dynamic_logits: Tensor | None = None
+    top_k: Tensor | None = None
+    top_p: Tensor | None = None
+    min_p: Tensor | None = None
+    allowed: Tensor | None = None
+    logprobs: int = 0
 
     @property
     def size(self) -> int:
@@ -152,7 +157,9 @@ class Batch:
     def arguments(self) -> tuple[object, ...]:
         """What `torch.ops.rdk.verify` and `reference.verify` are called with."""
         fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
-        return (*fields[:10], *self.affinity.by_target, *fields[11:])
+        given = (*fields[:10], *self.affinity.by_target, *fields[11:14])
+        last = fields[14:]
+        return (*given, *last) if any(x is not None for x in last[:4]) or last[4] else given
 
     def replace(self, **changes: object) -> Batch:
         return dataclasses.replace(self, **changes)

@@ -15,10 +15,18 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct ChunkColumns {
   Dtype dtype;
   const void* logits;
-  int64_t count;         // at most kChunk
-  float temperature;     // positive
-  const float* bias;     // null: none
-  bool bias_only_masks;  // a finite bias counts as 0
+  int64_t count;                      // at most kChunk
+  float temperature;                  // positive
+  const float* bias;                  // null: none
+  bool bias_only_masks;               // a finite bias counts as 0
+  const uint32_t* allowed = nullptr;  // a bit for each column, others get -inf; null: all
+};
+
+// The columns of a chunk that are at least a threshold: how many, and the sum of their masses in
+// units of 2^-40 (docs/design.md, "Truncation").
+struct Measure {
+  int64_t count = 0;
+  int64_t mass = 0;
 };
 
 // Rows that are redistributed, or dotted with a hidden state, together.
@@ -42,6 +50,13 @@ struct Arithmetic {
 
   // Replaces z, with its padding, by exp(z - shift), and returns the sum.
   float (*exponentiate)(float* z, int64_t count, float shift);
+
+  // Of the columns with z >= threshold. weights are exp(z - m), m the row's largest z, padded with
+  // 0; null: masses are not asked for.
+  Measure (*measure)(const float* z, const float* weights, int64_t count, float threshold);
+
+  // Replaces z < threshold by -inf.
+  void (*cut)(float* z, int64_t count, float threshold);
 
   // sums[r] = sum_i weights[i] * spread[i * rank + r]. weights are padded with 0.
   void (*spread_sums)(const float* weights, int64_t count, const float* spread, int64_t rank,

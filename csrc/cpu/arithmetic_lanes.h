@@ -19,6 +19,35 @@ float exponentiate(float* z, int64_t count, float shift) {
   return add_lanes(sums);
 }
 
+// floor(2^40 w) = 2^20 high + low. Both products are exact: they only change an exponent; and so is
+// the difference. 64 of either are below 2^31.
+Measure measure(const float* z, const float* weights, int64_t count, float threshold) {
+  const Floats unit = all(0x1p20f);
+  const Floats least = all(threshold);
+  Ints counts = {};
+  Ints high = {};
+  Ints low = {};
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Mask below = Float32::load(z + i) < least;
+    counts = counts + ones_of(~below);
+    if (weights == nullptr) continue;
+    const Floats scaled = Float32::load(weights + i) * unit;
+    const Ints whole = truncated(scaled);
+    high = high + (whole & ~below);
+    low = low + (truncated((scaled - as_floats(whole)) * unit) & ~below);
+  }
+  // Padding is -inf, below every finite threshold.
+  return {add_lanes(counts), (add_lanes(high) << 20) + add_lanes(low)};
+}
+
+void cut(float* z, int64_t count, float threshold) {
+  const Floats least = all(threshold);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Floats value = Float32::load(z + i);
+    store(z + i, select(value < least, all(-kInfinite), value));
+  }
+}
+
 template <int kRank>
 void spread_sums_of(const float* weights, int64_t count, const float* spread, float* sums) {
   Floats lanes[kRank];
@@ -246,6 +275,8 @@ void dots(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, f
   {name,                     \
    rdk::cpu::scale,          \
    rdk::cpu::exponentiate,   \
+   rdk::cpu::measure,        \
+   rdk::cpu::cut,            \
    rdk::cpu::spread_sums,    \
    rdk::cpu::column_masses,  \
    rdk::cpu::finish_columns, \

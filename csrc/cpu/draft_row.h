@@ -33,6 +33,8 @@ class DraftRow {
                                   : chunk_count(columns_.dynamic_size, chunk - static_chunks_);
   }
 
+  bool empty(int64_t) const { return false; }
+
   float scale(int64_t chunk, float* z) const {
     if (chunk >= static_chunks_) return scale_dynamic((chunk - static_chunks_) * kChunk, z);
     const int64_t begin = chunk * kChunk;

@@ -70,6 +70,19 @@ inline Mask operator~(Mask a) {
   return a;
 }
 
+// Lane l has bit l.
+inline Mask lanes_of_bits(uint32_t bits) {
+  int32_t lane[kLanes];
+  for (int i = 0; i < kLanes; ++i) lane[i] = 1 << i;
+  Mask result;
+  RDK_EACH_PART {
+    IntPart own;
+    __builtin_memcpy(&own, lane + i * kPartLanes, sizeof own);
+    result.part[i] = (own & (static_cast<int32_t>(bits) - IntPart{})) != 0;
+  }
+  return result;
+}
+
 inline Floats select(Mask mask, Floats yes, Floats no) {
   RDK_EACH_PART yes.part[i] = mask.part[i] ? yes.part[i] : no.part[i];
   return yes;
@@ -185,6 +198,50 @@ inline float largest_lane(Floats a) {
   store(lane, a);
   for (int i = 1; i < kLanes; ++i) lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
   return lane[0];
+}
+
+// Integers, in the same lanes.
+struct Ints {
+  IntPart part[kParts];
+};
+
+inline Ints truncated(Floats a) {
+  Ints result;
+  RDK_EACH_PART result.part[i] = __builtin_convertvector(a.part[i], IntPart);
+  return result;
+}
+
+inline Floats as_floats(Ints a) {
+  Floats result;
+  RDK_EACH_PART result.part[i] = __builtin_convertvector(a.part[i], FloatPart);
+  return result;
+}
+
+inline Ints operator+(Ints a, Ints b) {
+  RDK_EACH_PART a.part[i] += b.part[i];
+  return a;
+}
+
+// a where the mask is, 0 elsewhere.
+inline Ints operator&(Ints a, Mask mask) {
+  RDK_EACH_PART a.part[i] &= mask.part[i];
+  return a;
+}
+
+inline Ints ones_of(Mask mask) {
+  Ints result;
+  RDK_EACH_PART result.part[i] = mask.part[i] & 1;
+  return result;
+}
+
+inline int64_t add_lanes(Ints a) {
+  int64_t sum = 0;
+  RDK_EACH_PART {
+    int32_t lane[kPartLanes];
+    __builtin_memcpy(lane, &a.part[i], sizeof lane);
+    for (int32_t value : lane) sum += value;
+  }
+  return sum;
 }
 
 inline bool no_bit(IntPart part) {

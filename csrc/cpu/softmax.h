@@ -6,6 +6,7 @@
 //   int64_t chunks() const;
 //   int64_t count(int64_t chunk) const;                columns in it, kChunk but in the last
 //   float scale(int64_t chunk, float* z) const;        as Arithmetic::scale
+//   bool empty(int64_t chunk) const;                   known to have no z above -inf
 #pragma once
 
 #include <cmath>
@@ -54,7 +55,8 @@ struct Softmax {
   }
 };
 
-// One pass over a row. on_chunk(chunk, exponentials) is called for each chunk while it is in cache.
+// One pass over a row. on_chunk(chunk, exponentials) is called for each chunk that is not known to
+// be empty, while it is in cache.
 template <typename Row, typename OnChunk>
 void summarize(const Row& row, const Threads& threads, Softmax* softmax, const OnChunk& on_chunk) {
   constexpr int64_t kChunksPerUnit = 8;
@@ -65,6 +67,10 @@ void summarize(const Row& row, const Threads& threads, Softmax* softmax, const O
     for (int64_t unit; units.claim(&unit);) {
       const int64_t end = std::min((unit + 1) * kChunksPerUnit, chunks);
       for (int64_t chunk = unit * kChunksPerUnit; chunk < end; ++chunk) {
+        if (row.empty(chunk)) {
+          softmax->chunks[chunk] = {-kInfinity, 0.0f};
+          continue;
+        }
         const float max = row.scale(chunk, z);
         const float sum = arithmetic().exponentiate(z, row.count(chunk), chunk_shift(max));
         softmax->chunks[chunk] = {max, sum};

@@ -9,7 +9,7 @@
 namespace rdk::cpu {
 namespace {
 
-template <typename Type>
+template <typename Type, bool kMasked>
 float scale_as(const ChunkColumns& columns, float* z) {
   const auto* logits = static_cast<const typename Type::Element*>(columns.logits);
   const float* bias = columns.bias;
@@ -22,8 +22,12 @@ float scale_as(const ChunkColumns& columns, float* z) {
   for (int64_t i = 0; i < columns.count; i += kLanes) {
     const int64_t left = columns.count - i;
     const bool whole = left >= kLanes;
-    const Floats logit =
+    Floats logit =
         whole ? Type::load(logits + i) : load_some<Type>(logits + i, left, Type::kMinusInfinity);
+    if (kMasked) {
+      const uint32_t bits = columns.allowed[i / 32] >> (i % 32);
+      logit = select(lanes_of_bits(bits), logit, minus_infinite);
+    }
     Floats value = logit;
     if (divides) {
       value = value / temperature;
@@ -41,15 +45,20 @@ float scale_as(const ChunkColumns& columns, float* z) {
   return every_lane(usable) ? largest_lane(largest) : __builtin_nanf("");
 }
 
-float scale(const ChunkColumns& columns, float* z) {
+template <bool kMasked>
+float scale_of(const ChunkColumns& columns, float* z) {
   switch (columns.dtype) {
     case Dtype::kFloat16:
-      return scale_as<Float16Bits>(columns, z);
+      return scale_as<Float16Bits, kMasked>(columns, z);
     case Dtype::kBFloat16:
-      return scale_as<BFloat16Bits>(columns, z);
+      return scale_as<BFloat16Bits, kMasked>(columns, z);
     default:
-      return scale_as<Float32>(columns, z);
+      return scale_as<Float32, kMasked>(columns, z);
   }
+}
+
+float scale(const ChunkColumns& columns, float* z) {
+  return columns.allowed == nullptr ? scale_of<false>(columns, z) : scale_of<true>(columns, z);
 }
 
 }  // namespace

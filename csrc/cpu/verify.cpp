@@ -86,34 +86,58 @@ int64_t drafted_token(const VerifyParams& params, int64_t draft) {
 struct Scratch {
   Softmax target;
   Softmax draft;
+  Softmax raw;
+  Threshold threshold;
 };
+
+// Of the raw logits at temperature 1; NaN where they have no distribution.
+float raw_log_probability(const VerifyParams& params, int64_t row, int64_t token,
+                          const Threads& threads, Softmax* softmax) {
+  const TargetRow raw(params, row, 1.0f, false);
+  summarize(raw, threads, softmax);
+  return softmax->valid ? log_probability(raw.value(token), *softmax)
+                        : std::numeric_limits<float>::quiet_NaN();
+}
 
 void verify_sequence(const VerifyParams& params, int64_t sequence, const Threads& threads,
                      Scratch* scratch) {
-  int64_t* tokens = params.tokens + sequence * (params.max_draft + 1);
+  const int64_t width = params.max_draft + 1;
+  int64_t* tokens = params.tokens + sequence * width;
   int32_t* num_accepted = params.num_accepted + sequence;
-  std::fill(tokens, tokens + params.max_draft + 1, -1);
+  std::fill(tokens, tokens + width, -1);
   *num_accepted = 0;
+  const bool with_logprobs = params.logprobs_of != Logprobs::kNone;
+  if (with_logprobs) std::fill_n(params.logprobs + sequence * width, width, -kInfinity);
 
   const DraftRange range = draft_range(params, sequence);
   const int64_t step_key = params.step_keys[sequence];
+  const RowLimits limits(params.truncation, sequence);
   for (int64_t step = 0; step <= range.count; ++step) {
     const int64_t position = later(params.positions[sequence], step);
-    const TargetDistribution target(params, range.start + sequence + step,
-                                    params.target_temperature[sequence], threads, &scratch->target);
+    const int64_t row = range.start + sequence + step;
+    const TargetDistribution target(params, row, params.target_temperature[sequence], limits,
+                                    threads, &scratch->target, &scratch->threshold);
     if (!target.valid()) return;
+    const auto put = [&](int64_t token) {
+      tokens[step] = token;
+      if (!with_logprobs) return;
+      const bool processed = params.logprobs_of == Logprobs::kProcessed || target.raw();
+      params.logprobs[sequence * width + step] =
+          processed ? target.log_p(token)
+                    : raw_log_probability(params, row, token, threads, &scratch->raw);
+    };
     const int64_t token = step < range.count ? drafted_token(params, range.start + step) : -1;
     if (token == -1) {
-      tokens[step] = target.draw(random_words(step_key, position, Purpose::kBonus, 0));
+      put(target.draw(random_words(step_key, position, Purpose::kBonus, 0)));
       return;
     }
     const DraftDistribution draft(params, sequence, range.start + step, token, threads,
                                   &scratch->draft);
     if (!accepts(target, draft, token, step_key, position)) {
-      tokens[step] = draw_residual(target, draft, threads, step_key, position);
+      put(draw_residual(target, draft, threads, step_key, position));
       return;
     }
-    tokens[step] = token;
+    put(token);
     ++*num_accepted;
   }
 }

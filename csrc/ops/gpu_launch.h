@@ -7,6 +7,8 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "../cuda/plan.h"
@@ -15,10 +17,30 @@ namespace rdk::ops {
 
 using torch::stable::Tensor;
 
+// Refuses, by name, what an operator does on the CPU and its kernel does not yet.
+inline void refuse_without_kernel(const char* operator_name, const char* argument) {
+  throw std::runtime_error(std::string("rdk::") + operator_name + ": " + argument +
+                           " is given, but needs tensors on the CPU: the CUDA kernels do not have "
+                           "it yet; leave it out, and change the logits before the call");
+}
+
+template <typename Params>
+void require_kernel(const Params&) {}
+
+inline void require_kernel(const VerifyParams& params) {
+  const Truncation& limits = params.truncation;
+  if (limits.top_k != nullptr) refuse_without_kernel("verify", "top_k");
+  if (limits.top_p != nullptr) refuse_without_kernel("verify", "top_p");
+  if (limits.min_p != nullptr) refuse_without_kernel("verify", "min_p");
+  if (params.allowed.data != nullptr) refuse_without_kernel("verify", "allowed");
+  if (params.logprobs_of != Logprobs::kNone) refuse_without_kernel("verify", "logprobs");
+}
+
 // A Starter has machine(), and start(launch, workspace), which clears the first zeroed_bytes of the
 // workspace and then starts the kernel.
 template <typename Launch, typename Starter>
 void launch_on(Starter& starter, const typename Launch::Params& params, const Tensor& on) {
+  require_kernel(params);
   Launch launch{};
   launch.params = params;
   plan(starter.machine(), &launch);

@@ -26,14 +26,16 @@ std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& tempe
                                  const std::optional<Tensor>& dynamic_tokens,
                                  const std::optional<Tensor>& dynamic_logits);
 
-std::tuple<Tensor, Tensor> verify(
+std::tuple<Tensor, Tensor, Tensor> verify(
     const Tensor& target_logits, const Tensor& draft_logits,
     const std::optional<Tensor>& draft_stats, const std::optional<Tensor>& draft_rows,
     const Tensor& draft_token_ids, const Tensor& draft_offsets, const Tensor& target_temperature,
     const Tensor& draft_temperature, const Tensor& step_keys, const Tensor& positions,
     const Tensor& bias, const Tensor& col_offsets, const Tensor& col_drafts,
     const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
-    const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits);
+    const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits,
+    const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,
+    const std::optional<Tensor>& min_p, const std::optional<Tensor>& allowed, int64_t logprobs);
 
 Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& tokens,
                      const std::optional<Tensor>& bias);

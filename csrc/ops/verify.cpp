@@ -3,6 +3,7 @@
 #include "affinity_arguments.h"
 #include "backend.h"
 #include "operators.h"
+#include "truncation_arguments.h"
 
 namespace rdk::ops {
 namespace {
@@ -39,16 +40,38 @@ void check_target(const Checks& checks, const Tensor& target_logits, int64_t nee
   }
 }
 
+// One bit for each token, in rows parallel to those of the logits.
+Rows allowed_rows(const Checks& checks, const Tensor& allowed, int64_t needed_rows,
+                  int64_t target_size) {
+  checks.device("allowed", allowed);
+  checks.dtype("allowed", allowed, {ScalarType::Int});
+  checks.dimensions("allowed", allowed, 2, "[N + B, ceil(V_t / 32)], one bit for each token");
+  const int64_t words = (target_size + 31) / 32;
+  if (allowed.size(1) != words) {
+    checks.refuse("allowed", "has shape " + describe(shape_of(allowed)),
+                  std::to_string(words) + " columns, 32 of the " + std::to_string(target_size) +
+                      " tokens in each");
+  }
+  if (allowed.size(0) < needed_rows) {
+    checks.refuse(
+        "allowed", "has " + std::to_string(allowed.size(0)) + " rows",
+        "at least N + B = " + std::to_string(needed_rows) + ", parallel to those of target_logits");
+  }
+  return checks.rows("allowed", allowed);
+}
+
 }  // namespace
 
-std::tuple<Tensor, Tensor> verify(
+std::tuple<Tensor, Tensor, Tensor> verify(
     const Tensor& target_logits, const Tensor& draft_logits,
     const std::optional<Tensor>& draft_stats, const std::optional<Tensor>& draft_rows,
     const Tensor& draft_token_ids, const Tensor& draft_offsets, const Tensor& target_temperature,
     const Tensor& draft_temperature, const Tensor& step_keys, const Tensor& positions,
     const Tensor& bias, const Tensor& col_offsets, const Tensor& col_drafts,
     const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
-    const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits) {
+    const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits,
+    const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,
+    const std::optional<Tensor>& min_p, const std::optional<Tensor>& allowed, int64_t logprobs) {
   const Checks checks("verify", "target_logits", target_logits);
   VerifyParams params{};
   params.target_dtype = checks.logits("target_logits", target_logits);
@@ -89,10 +112,25 @@ std::tuple<Tensor, Tensor> verify(
                  "[N], one for each of draft_token_ids");
     params.draft_rows = draft_rows->const_data_ptr<int32_t>();
   }
+  params.truncation = truncation(checks, params.affinity.target_size, per_sequence, kPerSequence,
+                                 top_k, top_p, min_p);
+  if (allowed) {
+    params.allowed = allowed_rows(checks, *allowed, params.num_drafts + params.sequences,
+                                  params.affinity.target_size);
+  }
+  if (logprobs < 0 || logprobs > 2) {
+    checks.refuse("logprobs", "is " + std::to_string(logprobs),
+                  "0 for none, 1 for those of the processed distribution or 2 for those of the raw "
+                  "logits");
+  }
+  params.logprobs_of = static_cast<Logprobs>(logprobs);
   const Tensor tokens = torch::stable::new_empty(
       target_logits, Shape{params.sequences, max_draft + 1}, ScalarType::Long);
   const Tensor num_accepted =
       torch::stable::new_empty(target_logits, per_sequence, ScalarType::Int);
+  const Tensor token_logprobs = torch::stable::new_empty(
+      target_logits, logprobs == 0 ? Shape{0} : Shape{params.sequences, max_draft + 1},
+      ScalarType::Float);
 
   params.draft_token_ids = draft_token_ids.const_data_ptr();
   params.tokens_are_int64 = draft_token_ids.scalar_type() == ScalarType::Long;
@@ -103,8 +141,9 @@ std::tuple<Tensor, Tensor> verify(
   params.positions = positions.const_data_ptr<int64_t>();
   params.tokens = tokens.mutable_data_ptr<int64_t>();
   params.num_accepted = num_accepted.mutable_data_ptr<int32_t>();
+  params.logprobs = token_logprobs.mutable_data_ptr<float>();
   run(params, target_logits);
-  return {tokens, num_accepted};
+  return {tokens, num_accepted, token_logprobs};
 }
 
 }  // namespace rdk::ops

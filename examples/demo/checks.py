@@ -156,7 +156,7 @@ def draw_outputs(
     draft = rdk_cuda.draft(
         draft_logits.expand(DRAWS, -1), affinity, temperature, seeds=seeds, **each
     )
-    tokens, _ = torch.ops.rdk.verify(
+    tokens, _, _ = torch.ops.rdk.verify(
         target_logits.expand(2 * DRAWS, -1),
         draft_logits[None],
         None if draft.stats is None else draft.stats[0, :1],

@@ -96,7 +96,7 @@ def ours(affinity: Affinity) -> Sampler:
         tokens, stats, draft_logits, seeds, positions = kept
         batch, length = tokens.shape
         rows, offsets = verify_layout(batch, length, tokens.device)
-        decided: Decided = operators.verify(
+        decided, accepted, _ = operators.verify(
             step.target_logits.flatten(0, 1),
             draft_logits.flatten(0, 1),
             stats,
@@ -110,7 +110,7 @@ def ours(affinity: Affinity) -> Sampler:
             *affinity.by_target,
             length,
         )
-        return decided
+        return decided, accepted
 
     return Sampler(draft, verify)
 

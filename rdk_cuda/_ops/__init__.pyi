@@ -51,7 +51,12 @@ def verify(
     max_draft: int,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
-) -> tuple[Tensor, Tensor]: ...
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    allowed: Tensor | None = None,
+    logprobs: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def gather_logits(
     hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None
 ) -> Tensor: ...

@@ -24,6 +24,7 @@ def _fake(operator: str, *, refuses_grad: bool = False) -> Callable[[Fake], Fake
     """
     schema = getattr(torch.ops.rdk, operator).default._schema
     names = [argument.name for argument in schema.arguments]
+    defaults = {argument.name: argument.default_value for argument in schema.arguments}
 
     def register(kernel: Fake) -> Fake:
         def checked(*args: Any, **kwargs: Any) -> Any:
@@ -42,7 +43,7 @@ def _fake(operator: str, *, refuses_grad: bool = False) -> Callable[[Fake], Fake
                         "because the operator has no gradient; call it under torch.no_grad(), pass "
                         f".detach(), or use rdk_cuda.reference.{operator}, which has one"
                     )
-            return kernel(SimpleNamespace(**arguments))
+            return kernel(SimpleNamespace(**(defaults | arguments)))
 
         torch.library.register_fake(f"rdk::{operator}", checked)
         return kernel
@@ -69,11 +70,14 @@ def _draft(given: SimpleNamespace) -> tuple[Tensor, Tensor]:
 
 
 @_fake("verify")
-def _verify(given: SimpleNamespace) -> tuple[Tensor, Tensor]:
+def _verify(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    logits: Tensor = given.target_logits
     sequences = given.draft_offsets.shape[0] - 1
+    shape = (sequences, given.max_draft + 1)
     return (
-        given.target_logits.new_empty((sequences, given.max_draft + 1), dtype=torch.int64),
-        given.target_logits.new_empty((sequences,), dtype=torch.int32),
+        logits.new_empty(shape, dtype=torch.int64),
+        logits.new_empty((sequences,), dtype=torch.int32),
+        logits.new_empty(shape if given.logprobs else (0,), dtype=torch.float32),
     )
 
 

@@ -62,7 +62,11 @@ def on_host(values: Any) -> Tensor:
 
 
 def temperatures(
-    function: str, temperature: Numbers, leading: Sequence[int], device: torch.device
+    function: str,
+    temperature: Numbers,
+    leading: Sequence[int],
+    device: torch.device,
+    name: str = "temperature",
 ) -> Tensor:
     """Float32 of the leading shape, from one number, `[B]` or that shape."""
     needed = tuple(leading)
@@ -74,7 +78,7 @@ def temperatures(
     if tuple(given.shape) not in ((), needed, needed[:1]):
         choices = " or ".join(dict.fromkeys(str(list(s)) for s in (needed[:1], needed)))
         raise ValueError(
-            f"{function}: temperature has shape {list(given.shape)}; needs {choices}, or one number"
+            f"{function}: {name} has shape {list(given.shape)}; needs {choices}, or one number"
         )
     padded = given.reshape(given.shape + (1,) * (len(needed) - given.dim()))
     return padded.to(device, torch.float32).expand(needed).contiguous()
@@ -102,6 +106,18 @@ def per_sequence(
             f"shape [{batch}], one for each sequence, or one int"
         )
     return given.to(device, torch.int64).expand(batch).contiguous()
+
+
+def limits(
+    function: str, name: str, value: Numbers | None, batch: int, device: torch.device
+) -> Tensor | None:
+    """Top-k as int32, top-p or min-p as float32, `[B]`, from one number or `[B]`."""
+    if value is None:
+        return None
+    if name == "top_k":
+        given = per_sequence(function, name, cast(Integers, value), batch, device)
+        return given.clamp(-1, 2**31 - 1).int()
+    return temperatures(function, value, (batch,), device, name)
 
 
 def user_seeds(

@@ -201,7 +201,7 @@ class SpeculativeDecoder:
             output = _feed(self.target, batch.sequences, keep)
         logits = output.logits if process is None else process(batch.sequences, output.logits)
         with Range("verify", sum(drafted)):
-            tokens, accepted = functional.verify(logits, draft, self.affinity, batch.temperature)
+            tokens, accepted, _ = functional.verify(logits, draft, self.affinity, batch.temperature)
             rows, lengths = tokens.tolist(), accepted.tolist()
         mark("accepted", sum(lengths))
         if self._state_drafter is not None:

@@ -8,15 +8,26 @@ which are read where they are. Results are tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from .. import _ops as operators
-from .._ops.inputs import Integers, Numbers, per_sequence, takes_arrays, temperatures, user_seeds
+from .._ops.inputs import (
+    Integers,
+    Numbers,
+    limits,
+    per_sequence,
+    takes_arrays,
+    temperatures,
+    user_seeds,
+)
 from ..affinity import Affinity
 from .ranges import Range
 from .step import Draft, Verified
+
+_LOGPROBS = {None: 0, "processed": 1, "raw": 2}
 
 
 @takes_arrays
@@ -107,7 +118,7 @@ def draft(
         >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([4, 0, 2], target_size=5))
         >>> first = rdk_cuda.draft(torch.zeros(1, 3), affinity, seeds=0, positions=17)
         >>> second = rdk_cuda.draft(torch.zeros(1, 3), affinity, after=first)
-        >>> tokens, accepted = rdk_cuda.verify(torch.zeros(1, 3, 5), [first, second], affinity)
+        >>> tokens, accepted, _ = rdk_cuda.verify(torch.zeros(1, 3, 5), [first, second], affinity)
     """
     if draft_logits.dim() not in (2, 3):
         raise ValueError(
@@ -168,6 +179,12 @@ def verify(
     draft: Draft | Sequence[Draft],
     affinity: Affinity,
     temperature: Numbers = 1.0,
+    *,
+    top_k: Integers | None = None,
+    top_p: Numbers | None = None,
+    min_p: Numbers | None = None,
+    allowed: Tensor | None = None,
+    logprobs: Literal["processed", "raw"] | None = None,
 ) -> Verified:
     """Accept drafted tokens, or replace the first rejected one, so that the output is the target's.
 
@@ -180,9 +197,19 @@ def verify(
         draft: what `draft` returned for the step, all of it, as one object or in order.
         affinity: the one that was drafted with.
         temperature: the target's, one for all or `[B]`; at least 0, and 0 is greedy.
+        top_k: of the target, one for all or `[B]`: only the k largest logits, and those equal to
+            the smallest of them. 0 is off. This and the next three are on the CPU only, so far.
+        top_p: the same for the smallest set of the largest probabilities that sum to `top_p`, above
+            0 and at most 1, of what top-k leaves; 1 is off.
+        min_p: the same for probabilities of at least `min_p` times the largest, from 0, off, to 1.
+        allowed: `[B, K + 1, ceil(V_t / 32)]` int32, one bit for each token: a grammar's mask, in
+            the layout of xgrammar and llguidance. The output has the distribution of masking the
+            logits, then the temperature, min-p, top-k and top-p (DESIGN section 4, "Truncation").
+        logprobs: return log-probabilities of the tokens: of the "processed" distribution, or of the
+            "raw" logits at temperature 1. On the CPU only, so far.
 
     Returns:
-        `Verified(tokens [B, K + 1], num_accepted [B])`.
+        `Verified(tokens [B, K + 1], num_accepted [B], logprobs)`.
 
     Raises:
         ValueError, RuntimeError: naming the argument that does not fit.
@@ -212,14 +239,24 @@ def verify(
         rows = torch.full((batch * length,), -1, dtype=torch.int32, device=device)
     else:
         logits, rows = joined.logits.flatten(0, 1), None
-    tokens, num_accepted = operators.verify(
+    if logprobs not in _LOGPROBS:
+        raise ValueError(
+            f'rdk_cuda.verify: logprobs is {logprobs!r}; needs "processed", "raw" or None'
+        )
+    if allowed is not None and allowed.shape[:-1] != (batch, length + 1):
+        raise ValueError(
+            f"rdk_cuda.verify: allowed has shape {list(allowed.shape)}; needs [{batch}, "
+            f"{length + 1}, ceil(V_t / 32)], rows parallel to those of target_logits"
+        )
+    name = "rdk_cuda.verify"
+    verified = operators.verify(
         target_logits.flatten(0, 1),
         logits,
         packed(joined.stats),
         rows,
         joined.tokens.flatten().contiguous(),
         torch.arange(batch + 1, dtype=torch.int32, device=device) * length,
-        temperatures("rdk_cuda.verify", temperature, (batch,), device),
+        temperatures(name, temperature, (batch,), device),
         joined.temperature,
         joined.step_keys,
         joined.positions,
@@ -227,8 +264,13 @@ def verify(
         length,
         packed(joined.dynamic_tokens),
         packed(joined.dynamic_logits),
+        limits(name, "top_k", top_k, batch, device),
+        limits(name, "top_p", top_p, batch, device),
+        limits(name, "min_p", min_p, batch, device),
+        None if allowed is None else allowed.flatten(0, 1),
+        _LOGPROBS[logprobs],
     )
-    return Verified(tokens, num_accepted)
+    return Verified(*verified)
 
 
 @takes_arrays

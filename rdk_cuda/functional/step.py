@@ -19,10 +19,13 @@ class Verified(NamedTuple):
     Attributes:
         tokens: `[B, K + 1]` int64, the accepted drafts, then one drawn token, then -1.
         num_accepted: `[B]` int32.
+        logprobs: `[B, K + 1]` float32, the log-probability of each token, `-inf` where there is
+            none; of size 0 if they were not asked for.
     """
 
     tokens: Tensor
     num_accepted: Tensor
+    logprobs: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +75,7 @@ class Draft:
             >>> import torch, rdk_cuda
             >>> copied = rdk_cuda.Draft.without_distribution(torch.tensor([[3, 1]]), seeds=7)
             >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(5))
-            >>> tokens, accepted = rdk_cuda.verify(torch.zeros(1, 3, 5), copied, affinity)
+            >>> tokens, accepted, _ = rdk_cuda.verify(torch.zeros(1, 3, 5), copied, affinity)
         """
         if tokens.dim() != 2:
             raise ValueError(

@@ -46,7 +46,7 @@ class DraftArena:
         >>> key = {"seeds": torch.tensor([1]), "positions": torch.tensor([17])}
         >>> tokens = [arena.draft(torch.zeros(1, 3), k, **batch, **key) for k in range(2)]
         >>> offsets = torch.tensor([0, 2], dtype=torch.int32)
-        >>> decided, accepted = arena.verify(
+        >>> decided, accepted, _ = arena.verify(
         ...     torch.zeros(3, 5), torch.cat(tokens), offsets, **batch, **key)
     """
 
@@ -183,7 +183,7 @@ class DraftArena:
             max_draft: the width of the output less one; None: K.
 
         Returns:
-            `Verified(tokens [B, max_draft + 1], num_accepted [B])`.
+            `Verified(tokens [B, max_draft + 1], num_accepted [B], logprobs [0])`.
         """
         scale = temperature if draft_temperature is None else draft_temperature
         return Verified(

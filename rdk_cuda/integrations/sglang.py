@@ -124,7 +124,7 @@ num_correct_drafts=tensor([1], dtype=torch.int32))
         },
     )
     offsets = torch.arange(requests + 1, dtype=torch.int32, device=arena.device) * (nodes - 1)
-    tokens, accepted = arena.verify(
+    tokens, accepted, _ = arena.verify(
         next_token_logits,
         candidates[:, 1:].flatten(),
         offsets,

@@ -158,7 +158,7 @@ def rejection_sample(
     request = torch.searchsorted(offsets[1:].contiguous(), drafts, right=True)
     slots = _existing(idx_mapping, temperature.shape[0])
     scale = temperature[slots]
-    tokens, _ = arena.verify(
+    tokens, _, _ = arena.verify(
         target_logits,
         draft_sampled[_existing(drafts + request + 1, rows)],
         offsets,
@@ -232,7 +232,7 @@ def rejection_sample_v1(
     )
     offsets = torch.cat([cu_num_draft_tokens.new_zeros(1), cu_num_draft_tokens]).int()
     first_row = offsets[:-1] + torch.arange(batch, device=device)
-    tokens, _ = arena.verify(
+    tokens, _, _ = arena.verify(
         logits,
         draft_token_ids,
         offsets,

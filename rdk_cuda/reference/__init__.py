@@ -28,3 +28,4 @@ from .random import TRIES as TRIES
 from .random import Trace as Trace
 from .random import philox as philox
 from .random import uniform as uniform
+from .truncation import Limits as Limits

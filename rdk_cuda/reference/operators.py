@@ -30,6 +30,7 @@ from .random import (
     philox,
     uniform,
 )
+from .truncation import Limits, kept, without_forbidden
 
 _Record = Callable[[str, float], None]
 
@@ -138,11 +139,16 @@ def verify(
     max_draft: int,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    allowed: Tensor | None = None,
+    logprobs: int = 0,
     *,
     dtype: torch.dtype = torch.float32,
     trace: Trace | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Tokens ``[B, max_draft + 1]`` and the number of accepted drafts ``[B]``."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens ``[B, max_draft + 1]``, accepted drafts ``[B]``, log-probabilities in ``dtype``."""
     v_t, batch = target_logits.shape[1], step_keys.numel()
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
@@ -164,15 +170,20 @@ def verify(
 
     tokens = torch.full((batch, max_draft + 1), -1, dtype=torch.int64, device="cpu")
     num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")
+    token_logprobs = torch.full(tokens.shape, -math.inf, dtype=dtype, device="cpu")
     no_bias = torch.zeros(v_t, dtype=torch.float32, device="cpu")
     for b in range(batch):
         first, drafts = _owned(draft_offsets[b : b + 2].tolist(), draft_token_ids.numel())
         t = float(target_temperature[b])
+        limits, judged = Limits.of(top_k, top_p, min_p, b), []
         for j in range(min(drafts, max_draft) + 1):
-            z = _scaled(target_logits[first + b + j], t, no_bias, dtype)
+            raw = target_logits[first + b + j]
+            words_allowed = None if allowed is None else allowed[first + b + j]
+            z = _truncated(without_forbidden(raw, words_allowed), t, no_bias, limits, dtype)
             if z is None:
                 break
             p = _one_hot(int(z.argmax()), v_t, dtype) if t == 0 else torch.softmax(z, 0)
+            judged.append(p.log() if logprobs < 2 else _raw_log_probabilities(raw, dtype))
             words = partial(philox, int(step_keys[b]), int(positions[b]) + j)
             record = partial(trace.add, b)
             x = int(draft_token_ids[first + j]) if j < min(drafts, max_draft) else -1
@@ -187,7 +198,10 @@ def verify(
             q = torch.zeros_like(p) if q is None else q
             tokens[b, j] = int(p.argmax()) if t == 0 else _draw_residual(p, q, words, record)
             break
-    return tokens, num_accepted
+        if logprobs:
+            for j, row in enumerate(judged):
+                token_logprobs[b, j] = row[tokens[b, j]]
+    return tokens, num_accepted, token_logprobs if logprobs else token_logprobs.new_empty(0)
 
 
 def gather_logits(
@@ -259,6 +273,26 @@ def _scaled(logits: Tensor, t: float | Tensor, bias: Tensor, dtype: torch.dtype)
     excluded = logits == -math.inf
     z = logits.to(dtype).masked_fill(excluded, 0) / t
     return z.masked_fill(excluded, -math.inf) + bias.to(dtype)
+
+
+def _truncated(
+    logits: Tensor, t: float, bias: Tensor, limits: Limits, dtype: torch.dtype
+) -> Tensor | None:
+    """`_scaled` of one row, -inf for what its limits leave out; at temperature 0 nothing."""
+    z = _scaled(logits, t, bias, dtype)
+    if z is None or t == 0 or limits == Limits():
+        return z
+    # What is kept is decided in float32, in whatever dtype we compute.
+    deciding = _scaled(logits, t, bias, torch.float32)
+    keep = None if deciding is None else kept(deciding, limits)
+    return None if keep is None else z.masked_fill(~keep, -math.inf)
+
+
+def _raw_log_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of one row at temperature 1; NaN where it has no distribution."""
+    no_bias = torch.zeros(logits.shape[0], dtype=torch.float32, device="cpu")
+    z = _scaled(logits, 1.0, no_bias, dtype)
+    return torch.full_like(no_bias, math.nan).to(dtype) if z is None else torch.log_softmax(z, 0)
 
 
 def _stats(z: Tensor, spread: Tensor) -> Tensor:

@@ -184,7 +184,7 @@ def generate(tokens: list[int], steps: int, temperature: float) -> tuple[list[in
             last = drafter.encode(text, add_special_tokens=False).ids[-1:]
             drafts.append(rdk_cuda.draft(ours[last], affinity, **link))
             so_far, link = [*so_far, int(drafts[-1].tokens)], {"after": drafts[-1]}
-        decided, counts = rdk_cuda.verify(
+        decided, counts, _ = rdk_cuda.verify(
             theirs[so_far[len(tokens) - 1 :]][None], drafts, affinity, temperature
         )
         tokens = tokens + decided[0, : int(counts) + 1].tolist()

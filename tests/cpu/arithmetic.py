@@ -54,3 +54,19 @@ class Arithmetic:
             self.index, pointer(padded), ctypes.c_int64(z.numel()), ctypes.c_float(shift)
         )
         return float(total), padded[: z.numel()]
+
+    def measure(self, z: Tensor, weights: Tensor, threshold: float) -> tuple[int, int]:
+        """How many of at most 1024 z reach the threshold, and their masses in units of 2^-40."""
+        padded = torch.full((2, CHUNK), -torch.inf)
+        padded[1] = 0
+        padded[0, : z.numel()], padded[1, : z.numel()] = z, weights
+        found = (ctypes.c_int64 * 2)()
+        self.library.measure(
+            self.index,
+            pointer(padded[0]),
+            pointer(padded[1]),
+            ctypes.c_int64(z.numel()),
+            ctypes.c_float(threshold),
+            found,
+        )
+        return found[0], found[1]

@@ -27,4 +27,11 @@ float exponentiate(int index, float* z, int64_t count, float shift) {
   return arithmetic_of(index).exponentiate(z, count, shift);
 }
 
+void measure(int index, const float* z, const float* weights, int64_t count, float threshold,
+             int64_t* found) {
+  const Measure measure = arithmetic_of(index).measure(z, weights, count, threshold);
+  found[0] = measure.count;
+  found[1] = measure.mass;
+}
+
 }  // extern "C"

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rdk_cuda.reference import truncation
 from tests import generators
 
 from .arithmetic import CHUNK, DTYPES, Arithmetic
@@ -64,6 +65,22 @@ def every(step: int, low: float, high: float) -> Tensor:
     """Every step-th negative float between two negative ones, as they lie in the number line."""
     ends = torch.tensor([high, low]).view(torch.int32).tolist()
     return torch.arange(ends[0], ends[1], step, dtype=torch.int32).view(torch.float32)
+
+
+def test_exp_and_masses_are_those_of_the_reference_to_the_bit(
+    arithmetics: list[Arithmetic],
+) -> None:
+    """Membership in a truncated row depends on them (DESIGN section 4, "Truncation")."""
+    x = torch.cat([every(30011, -90.0, -1e-30), torch.tensor([0.0, -math.inf])])
+    expected = truncation.exponential(x)
+    masses = truncation.masses(x)
+    for arithmetic in arithmetics:
+        assert torch.equal(bits(exponentials(arithmetic, x)), bits(expected))
+        for some in torch.arange(x.numel()).split(CHUNK)[::7]:
+            for threshold in (-math.inf, -20.0, -0.5):
+                kept = some[(x[some] >= threshold) & (x[some] > -math.inf)]
+                found = arithmetic.measure(x[some], expected[some], max(threshold, -1e30))
+                assert found == (kept.numel(), int(masses[kept].sum()))
 
 
 @pytest.mark.slow

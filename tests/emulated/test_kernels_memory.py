@@ -131,7 +131,7 @@ def verify_one_rejected_draft(multiprocessors: int) -> None:
     target = unreadable_behind_the_first()
     target[0, batch.draft_token_ids[0]] = -math.inf
     batch = batch.replace(target_logits=target)
-    _, accepted = torch.ops.rdk_emulated.verify(*batch.arguments())
+    _, accepted, _ = torch.ops.rdk_emulated.verify(*batch.arguments())
     assert accepted.tolist() == [0]
 
 

@@ -99,16 +99,16 @@ def test_stats_passed_or_recomputed_on_any_machine(
 
 def test_the_workloads_lead_where_they_say(emulated: ModuleType) -> None:
     """Accepted, rejected, replaced after a direct pass, and stopped: all of it occurs."""
-    tokens, accepted = WORKLOADS["verify"]()
+    tokens, accepted, _ = WORKLOADS["verify"]()
     assert 0 < int(accepted.sum()) < 8
     assert int((tokens >= 0).sum()) == 4 + int(accepted.sum())
-    tokens, accepted = WORKLOADS["verify, greedy"]()
+    tokens, accepted, _ = WORKLOADS["verify, greedy"]()
     assert 0 < int(accepted.sum()) < 8
     assert not WORKLOADS["verify, direct pass"]()[1].any()
-    tokens, accepted = WORKLOADS["verify, no residual"]()
+    tokens, accepted, _ = WORKLOADS["verify, no residual"]()
     assert 0 < int(accepted.sum()) < no_residual().size
     assert (tokens[:, 0] >= 0).all()
-    tokens, accepted = WORKLOADS["verify, bad values"]()
+    tokens, accepted, _ = WORKLOADS["verify, bad values"]()
     assert accepted.tolist()[1] == 0
     assert tokens[1, 0] == -1
 
@@ -150,7 +150,7 @@ def test_sequences_whose_offsets_overlap_do_not_disturb_each_other(
         target_temperature=torch.tensor([1.0, 1.0, 0.3]),
         draft_temperature=torch.tensor([1.0, 1.0, 2.0]),
     )
-    expected, _ = cpu.verify(*batch.arguments())
+    expected, _, _ = cpu.verify(*batch.arguments())
     for seed in range(20):
         emulated.configure(seed=seed)
         assert torch.equal(torch.ops.rdk.verify(*batch.arguments())[0], expected)

@@ -209,7 +209,32 @@ def verify(values: Values) -> dict[str, Any]:
     }
     if values.chance(0.4):
         arguments["draft_stats"] = stats(values, available, made.rank)
-    return arguments
+    return arguments | truncation(values, sequences, target_rows, made.target_size)
+
+
+def truncation(values: Values, sequences: int, rows: int, size: int) -> dict[str, Any]:
+    """Top-k, top-p, min-p, masks and log-probabilities; in half of the calls none."""
+    none = {name: None for name in ("top_k", "top_p", "min_p", "allowed")}
+    if values.chance(0.5):
+        return none | {"logprobs": 0}
+    random = values.random
+
+    def numbers(usual: list[float], worst: list[float], dtype: torch.dtype) -> Tensor | None:
+        choices = [*usual, *worst] if values.chance(0.1) else usual
+        drawn = random.choices(choices, k=sequences)
+        return torch.tensor(drawn, dtype=dtype) if values.chance(0.6) else None
+
+    words = torch.empty(rows, -(-size // 32), dtype=torch.int32)
+    words.random_(-(2**31), 2**31, generator=values.generator)
+    if values.chance(0.3):
+        words.fill_(random.choice([0, -1, 1]))
+    return {
+        "top_k": numbers([0, 1, 2, size, size + 1, 2**31 - 1], [-1, -(2**31)], torch.int32),
+        "top_p": numbers([1.0, 0.5, 0.9, 1e-6, 1e-45], [0.0, -1.0, 2.0, math.nan], torch.float32),
+        "min_p": numbers([0.0, 0.1, 1.0, 1e-45], [-1.0, 2.0, math.nan], torch.float32),
+        "allowed": words if values.chance(0.6) else None,
+        "logprobs": random.choice([0, 1, 2, 3] if values.chance(0.1) else [0, 1, 2]),
+    }
 
 
 def accept(target: Tensor, tokens: Tensor, lengths: list[int]) -> None:

@@ -89,6 +89,10 @@ OPERATORS: dict[str, dict[str, Argument]] = {
         "positions": Argument(("B",), LONG),
         **COLUMNS,
         **dynamic("M"),
+        "top_k": Argument(("B",), INT, optional=True),
+        "top_p": Argument(("B",), FLOAT, optional=True),
+        "min_p": Argument(("B",), FLOAT, optional=True),
+        "allowed": Argument(("allowed rows", "words"), INT, "rows", optional=True),
     },
     "gather_logits": {
         "hidden": Argument(("...", "d"), LOGITS, "rows"),
@@ -191,3 +195,9 @@ def check_together(arguments: dict[str, Any], sizes: Sizes) -> None:
             raise RefusedError("target_logits has too few rows")
         if not 0 <= arguments["max_draft"] <= MAX_DRAFT:
             raise RefusedError(f"max_draft is {arguments['max_draft']}")
+        if sizes.get("words", -(-sizes["V_t"] // 32)) != -(-sizes["V_t"] // 32):
+            raise RefusedError(f"allowed has {sizes['words']} words")
+        if sizes.get("allowed rows", sizes["target rows"]) < sizes["N"] + sizes["B"]:
+            raise RefusedError("allowed has too few rows")
+        if not 0 <= arguments["logprobs"] <= 2:
+            raise RefusedError(f"logprobs is {arguments['logprobs']}")

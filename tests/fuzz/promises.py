@@ -100,10 +100,16 @@ def draft(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
 
 
 def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
-    tokens, num_accepted = outputs
+    tokens, num_accepted, logprobs = outputs
     sequences, width = sizes["B"], arguments["max_draft"] + 1
     require_form("tokens", tokens, torch.int64, (sequences, width))
     require_form("num_accepted", num_accepted, torch.int32, (sequences,))
+    asked = arguments["logprobs"] > 0
+    require_form("logprobs", logprobs, torch.float32, (sequences, width) if asked else (0,))
+    if asked:
+        require((logprobs[tokens == -1] == -math.inf).all(), "no token has a log-probability")
+        some = logprobs[tokens >= 0]
+        require((some.isnan() | (some < 1e-5)).all(), "a log-probability is above 0")
     drafted = arguments["draft_token_ids"].tolist()
     stats = arguments["draft_stats"]
     # With a negative mass of a prior q is negative, and anything is accepted.
@@ -115,8 +121,10 @@ def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
         row = tokens[b].tolist()
         require(row[:accepted] == drafted[start : start + accepted], "an accepted token is changed")
         require(all(t == -1 for t in row[accepted + 1 :]), "a token after the stop is not -1")
-        target = arguments["target_logits"][start + b : start + b + accepted + 1]
+        rows = slice(start + b, start + b + accepted + 1)
+        target = allowed_logits(arguments, rows)
         good = has_distribution(target, temperatures[b].expand(accepted + 1))
+        good &= (temperatures[b] == 0) | has_usable_limits(arguments, b)
         require(good[:accepted].all(), "a draft is accepted where p is no distribution")
         put = row[: accepted + bool(good[accepted])]
         if not good[accepted]:
@@ -127,6 +135,20 @@ def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
         if believable:
             possible = target[range(len(put)), put] > -math.inf
             require(possible.all(), "a token is put out that the target forbids")
+
+
+def allowed_logits(arguments: Arguments, rows: slice) -> Tensor:
+    """Rows of the target's logits, -inf where the mask has no bit."""
+    logits: Tensor = arguments["target_logits"][rows]
+    if arguments["allowed"] is None:
+        return logits
+    bits = arguments["allowed"][rows, :, None] >> torch.arange(32, dtype=torch.int32) & 1
+    return logits.masked_fill(bits.flatten(1)[:, : logits.shape[1]] == 0, -math.inf)
+
+
+def has_usable_limits(arguments: Arguments, b: int) -> bool:
+    limits = reference.Limits.of(arguments["top_k"], arguments["top_p"], arguments["min_p"], b)
+    return limits.usable
 
 
 def owned(begin: int, end: int, drafts: int) -> tuple[int, int]:

@@ -83,7 +83,10 @@ def main() -> None:
 
 
 def call_of(work: Work, index: int, without: frozenset[int] = frozenset()) -> Call:
-    return make_call(work.seed, index, tuple(work.operators), without)
+    call = make_call(work.seed, index, tuple(work.operators), without)
+    if work.implementation == "cuda" and call.operator == "verify":  # the kernels lack these
+        call.arguments |= dict.fromkeys(("top_k", "top_p", "min_p", "allowed")) | {"logprobs": 0}
+    return call
 
 
 def try_index(work: Work, index: int, operators: Any, without: frozenset[int] = frozenset()) -> str:
@@ -159,7 +162,7 @@ def outcome_of_refusal(call: Call, error: Exception, reason: str | None) -> str:
     if reason is None:
         raise FailureError(f"a valid call is refused: {text}") from None
     named = re.search(rf"\brdk\w*::{call.operator}\b", str(error))
-    names = [*OPERATORS[call.operator], "max_draft"]
+    names = [*OPERATORS[call.operator], "max_draft", "logprobs"]
     argument = next((name for name in names if re.search(rf"\b{name}\b", text)), None)
     if not named or argument is None:
         raise FailureError(f"the error names no operator or no argument: {text}") from None

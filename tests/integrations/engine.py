@@ -125,7 +125,7 @@ class Running:
             real = request.drafts - request.filled_up
             assert torch.equal(draft.tokens[:, :real], tokens[:, :real])
             draft = dataclasses.replace(draft, tokens=tokens)
-        decided, accepted = rdk_cuda.verify(rows, draft, self.affinity, request.temperature)
+        decided, accepted, _ = rdk_cuda.verify(rows, draft, self.affinity, request.temperature)
         return decided[0, : int(accepted) + 1].tolist(), int(accepted)
 
     def expected(self, *, distribution: bool = True) -> list[list[int]]:

@@ -49,7 +49,7 @@ def test_the_order_of_the_batch_does_not_matter() -> None:
 
     def verified(order: list[int]) -> list[list[int]]:
         counts = torch.tensor([0] + [running.requests[b].drafts for b in order])
-        tokens, _ = arena.verify(
+        tokens, _, _ = arena.verify(
             torch.cat([running.target_logits[b, : running.requests[b].drafts + 1] for b in order]),
             torch.cat([running.drafted[b, : running.requests[b].drafts] for b in order]),
             counts.cumsum(0).int(),

@@ -75,7 +75,7 @@ def step(verify: dict[str, Any], draft: dict[str, Any]) -> tuple[Tensor, Tensor]
     each = keys.repeat_interleave(2)
     tokens, stats = torch.ops.rdk.draft(**{**draft, "step_keys": each})
     target = verify["target_logits"] - verify["target_logits"].amax(-1, keepdim=True)
-    tokens, num_accepted = torch.ops.rdk.verify(
+    tokens, num_accepted, _ = torch.ops.rdk.verify(
         **{
             **verify,
             "target_logits": target,

@@ -38,6 +38,9 @@ def valid_calls() -> dict[str, dict[str, Any]]:
             "draft_stats": torch.ones(rows, 2 + affinity.rank),
             "draft_rows": torch.arange(rows, dtype=torch.int32),
             "max_draft": K,
+            # tests/operators/test_truncation.py, on the CPU.
+            **dict.fromkeys(("top_k", "top_p", "min_p", "allowed")),
+            "logprobs": 0,
         },
         "gather_logits": {
             "hidden": torch.ones(rows, D),

@@ -33,7 +33,7 @@ def registered(name: str) -> str:
     schema = getattr(torch.ops.rdk, name).default._schema
     arguments = [
         f"{argument.name}: {TYPES[str(argument.type)]}"
-        + ("=None" if argument.has_default_value() else "")
+        + (f"={argument.default_value}" if argument.has_default_value() else "")
         for argument in schema.arguments
     ]
     results = [TYPES[str(result.type)] for result in schema.returns]

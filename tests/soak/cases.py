@@ -116,7 +116,7 @@ class Case:
         """Drafts of all sequences share the drafter's rows: `draft_rows` is 0, 1, 0, 1 ..."""
         count = self.sequences
         scale = self.draft_temperature * (1.05 if self.wrong == "another temperature" else 1.0)
-        return torch.ops.rdk.verify(
+        tokens, accepted, _ = torch.ops.rdk.verify(
             self.targets,
             self.drafter,
             None,
@@ -131,6 +131,7 @@ class Case:
             DRAFTS,
             *self.dynamic_columns,
         )
+        return tokens, accepted
 
     def verify_each(
         self, drafted: Tensor, keys: Tensor, positions: Tensor
@@ -139,7 +140,7 @@ class Case:
         count = self.sequences
         outputs, accepted = [], []
         for j in range(DRAFTS):
-            tokens, taken = torch.ops.rdk.verify(
+            tokens, taken, _ = torch.ops.rdk.verify(
                 self.target[j].expand(2 * count, -1),
                 self.drafter,
                 None,

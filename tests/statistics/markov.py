@@ -148,7 +148,7 @@ class Loop:
         scale = models.draft_temperature
         if self.verify_temperature is not None:
             scale, draft_stats = self.verify_temperature, None
-        output, accepted = torch.ops.rdk.verify(
+        output, accepted, _ = torch.ops.rdk.verify(
             target.flatten(0, 1),
             torch.stack(logits, 1).flatten(0, 1),
             None if draft_stats is None else draft_stats.flatten(0, 1),

@@ -94,7 +94,7 @@ class Position:
     ) -> tuple[Tensor, Tensor]:
         """The token at this position and whether the draft was accepted."""
         count = self.sequences
-        output, accepted = torch.ops.rdk.verify(
+        output, accepted, _ = torch.ops.rdk.verify(
             self.target.expand(2 * count, -1),
             self.many(self.drafter),
             stats,

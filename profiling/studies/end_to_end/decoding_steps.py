@@ -97,7 +97,8 @@ class WithOperators:
 
     def verify(self, target_logits: Tensor) -> Decided:
         """Decide a step from target logits `[B, K + 1, V_t]`."""
-        return rdk_cuda.verify(target_logits, self.drafts, self.affinity)
+        verified = rdk_cuda.verify(target_logits, self.drafts, self.affinity)
+        return verified.tokens, verified.num_accepted
 
 
 class WithTorch:

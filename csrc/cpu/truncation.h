@@ -1,0 +1,97 @@
+// Which columns a row keeps under top-k, top-p and min-p: those whose z is at least a threshold
+// (docs/design.md, "Truncation"). Counts and masses are integers, so it is the same whatever the
+// order in which they are added.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "arithmetic.h"
+#include "threads.h"
+
+namespace rdk::cpu {
+
+struct RowLimits {
+  int32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+
+  RowLimits() = default;
+  RowLimits(const Truncation& given, int64_t row) {
+    if (given.top_k != nullptr) top_k = given.top_k[row];
+    if (given.top_p != nullptr) top_p = given.top_p[row];
+    if (given.min_p != nullptr) min_p = given.min_p[row];
+  }
+
+  bool any() const { return top_k != 0 || top_p != 1.0f || min_p != 0.0f; }
+  // False for NaN.
+  bool usable() const {
+    return top_k >= 0 && top_p > 0.0f && top_p <= 1.0f && min_p >= 0.0f && min_p <= 1.0f;
+  }
+};
+
+// The values of one row, and where they are cut. Memory is kept from one row to the next.
+class Threshold {
+ public:
+  // Reads the row, whose scale() does not cut it yet. False if it has no distribution.
+  template <typename Row>
+  bool find(const Row& row, const RowLimits& limits, const Threads& threads) {
+    if (!limits.usable()) return false;
+    counts_.resize(row.chunks());
+    maxima_.resize(row.chunks());
+    z_.resize(row.chunks() * kChunk);
+    for_chunks(threads, [&](int64_t chunk) {
+      counts_[chunk] = row.count(chunk);
+      maxima_[chunk] = row.scale(chunk, z_.data() + chunk * kChunk);
+    });
+    largest_ = -kInfinity;
+    for (const float max : maxima_) {
+      if (std::isnan(max)) return false;
+      largest_ = std::fmax(largest_, max);
+    }
+    if (largest_ == -kInfinity) return false;
+    value_ = of_limits(limits, threads);
+    return true;
+  }
+
+  float value() const { return value_; }
+  // Of the largest z in each chunk, before the cut.
+  const float* maxima() const { return maxima_.data(); }
+
+ private:
+  struct Need {
+    int64_t amount;
+    bool of_mass;  // or of columns
+
+    int64_t in(const Measure& measure) const { return of_mass ? measure.mass : measure.count; }
+  };
+
+  template <typename Work>
+  void for_chunks(const Threads& threads, const Work& work) const {
+    constexpr int64_t kChunksPerUnit = 8;
+    const int64_t chunks = static_cast<int64_t>(counts_.size());
+    share(threads, (chunks + kChunksPerUnit - 1) / kChunksPerUnit, [&](Units& units) {
+      for (int64_t unit; units.claim(&unit);) {
+        const int64_t end = std::min((unit + 1) * kChunksPerUnit, chunks);
+        for (int64_t chunk = unit * kChunksPerUnit; chunk < end; ++chunk) work(chunk);
+      }
+    });
+  }
+
+  float of_limits(const RowLimits& limits, const Threads& threads);
+  int64_t nucleus_mass(float top_p, float least, const Threads& threads);
+  Measure from(float threshold, bool of_mass) const;
+  float boundary(const Need& need, float least) const;
+  float among_few(const Need& need, float low, float high, int64_t above) const;
+
+  std::vector<int64_t> counts_;
+  std::vector<float> maxima_;
+  std::vector<float> z_;
+  std::vector<float> weights_;  // exp(z - largest), where they have a mass; only for top-p
+  float largest_ = 0.0f;
+  float value_ = 0.0f;
+};
+
+}  // namespace rdk::cpu

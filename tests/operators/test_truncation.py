@@ -1,0 +1,342 @@
+"""`rdk::verify` with a mask, top-k, top-p, min-p and log-probabilities, on the CPU."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda import reference
+from rdk_cuda.reference import truncation
+from tests import generators
+from tests.devices import MACHINES
+from tests.generators import Batch
+from tests.tolerances import BOUNDARY, assert_same_draws
+
+from .masked_first import masked_first
+
+SIZES = (1, 2, 31, 33, 100, 1023, 1025, 2500)
+TOP_P = (1.0, 0.5, 0.9, 1e-6, 1 - 1e-7)
+MIN_P = (0.0, 1.0, 0.1, 0.01, 1e-20)
+# Rounding may keep other tokens than float64 in fewer sequences than this.
+OTHERS = 0.002
+
+
+def chosen(random: Random, values: tuple[float, ...], count: int) -> Tensor:
+    return torch.tensor([random.choice(values) for _ in range(count)], dtype=torch.float32)
+
+
+def some_words(rows: int, size: int, random: Random) -> Tensor:
+    """Masks that allow half of the tokens, all of them, one or none."""
+    words = torch.randint(
+        -(2**31), 2**31 - 1, (rows, -(-size // 32)), dtype=torch.int32,
+        generator=generators.generator(random.getrandbits(30)),
+    )  # fmt: skip
+    for row in words:
+        row[random.randrange(row.numel()) :] = random.choice([0, -1, 1, 5])
+    return words
+
+
+def random_batch(seed: int) -> Batch:
+    random = Random(seed)
+    size, lengths = random.choice(SIZES), [random.randrange(4) for _ in range(random.randint(1, 4))]
+    batch = generators.batch(
+        generators.affinity(random.choice(("identity", "virtual", "mixed-2")), size),
+        lengths,
+        seed,
+        dtype=random.choice(generators.DTYPES),
+        target_temperature=random.choice((1.0, 0.7, 1.3, 0.0)),
+        dynamic=random.choice((0, 3)),
+        scale=random.choice((0.0, 1.0, 2.0, 5.0)),
+        forbidden=random.choice((0.0, 0.3, 0.95)),
+    )
+    target = batch.target_logits
+    if random.random() < 0.4:  # ties by the hundred, and flat rows
+        target = (target.float() * random.choice((0.0, 0.5, 2.0))).round().to(target.dtype)
+        target = target.masked_fill(batch.target_logits == -math.inf, -math.inf)
+    count = len(lengths)
+    top_k = [random.choice((0, 1, 2, 7, size // 2, size, size + 3)) for _ in range(count)]
+    given = {
+        "top_k": torch.tensor(top_k, dtype=torch.int32),
+        "top_p": chosen(random, TOP_P, count),
+        "min_p": chosen(random, MIN_P, count),
+        "allowed": some_words(target.shape[0], size, random),
+    }
+    kept = {name: tensor for name, tensor in given.items() if random.random() < 0.6}
+    return batch.replace(target_logits=target, logprobs=random.choice((0, 1, 2)), **kept)
+
+
+def first_rows(batch: Batch) -> Tensor:
+    return batch.draft_offsets[:-1] + torch.arange(batch.size)
+
+
+def limits_of(batch: Batch, b: int) -> truncation.Limits:
+    return truncation.Limits.of(batch.top_k, batch.top_p, batch.min_p, b)
+
+
+def masked(batch: Batch) -> tuple[Batch, Tensor]:
+    """The same with masked logits in place of arguments, and which sequences keep other tokens.
+
+    They may only where a membership is near its boundary.
+    """
+    logits, other = batch.target_logits.clone(), torch.zeros(batch.size, dtype=torch.bool)
+    rows = [*first_rows(batch).tolist(), batch.target_logits.shape[0]]
+    for b in range(batch.size):
+        limits, t = limits_of(batch, b), float(batch.target_temperature[b])
+        for row in range(rows[b], rows[b + 1]):
+            words = None if batch.allowed is None else batch.allowed[row]
+            found = masked_first(logits[row], t, limits.top_k, limits.top_p, limits.min_p, words)
+            z = truncation.without_forbidden(logits[row], words).float() / (t or 1.0)
+            logits[row] = -math.inf if found.logits is None else found.logits
+            if found.logits is not None and t > 0:
+                kept = truncation.kept(z, limits)
+                different = not torch.equal(kept & (z > -math.inf), found.logits > -math.inf)
+                assert found.near or not different
+                other[b] |= different
+    none = dict.fromkeys(("top_k", "top_p", "min_p", "allowed"))
+    return batch.replace(target_logits=logits, logprobs=0, **none), other
+
+
+def assert_verifies_as_if_masked_first(seeds: range) -> None:
+    sequences = other_tokens_kept = 0
+    for seed in seeds:
+        batch = random_batch(seed)
+        tokens, accepted, logprobs = torch.ops.rdk.verify(*batch.arguments())
+        trace = reference.Trace()
+        exact = reference.verify(*batch.arguments(), dtype=torch.float64, trace=trace)
+        margins = trace.margins(batch.size)
+        assert_same_draws(tokens, exact[0], margins)
+        assert_same_draws(accepted, exact[1], margins)
+        same = (tokens == exact[0]).all(1)
+        if batch.logprobs:
+            torch.testing.assert_close(
+                logprobs[same].double(), exact[2][same], rtol=1e-6, atol=1e-5, equal_nan=True
+            )
+        before, other = masked(batch)
+        trace = reference.Trace()
+        expected = reference.verify(*before.arguments(), dtype=torch.float64, trace=trace)
+        clear = ~other & (trace.margins(batch.size) > BOUNDARY)
+        different = (tokens != expected[0]).any(1) | (accepted != expected[1])
+        assert not (different & clear).any(), f"seed {seed}: {tokens} is not {expected[0]}"
+        sequences += batch.size
+        other_tokens_kept += int(other.sum())
+    assert other_tokens_kept <= OTHERS * sequences, (other_tokens_kept, sequences)
+
+
+def test_tokens_are_those_of_masking_first_in_float64() -> None:
+    """And those of the reference, whose log-probabilities are within 1e-5."""
+    assert_verifies_as_if_masked_first(range(120))
+
+
+@pytest.mark.slow
+def test_tokens_of_ten_thousand_cases_are_those_of_masking_first_in_float64() -> None:
+    assert_verifies_as_if_masked_first(range(1000, 6000))
+
+
+def test_a_mask_of_everything_and_limits_that_are_off_change_no_bit() -> None:
+    batch = generators.batch(generators.affinity("virtual", 2500), [3, 0, 2] * 5, dynamic=9)
+    count, size = batch.size, batch.target_logits.shape[1]
+    off = batch.replace(
+        top_k=torch.zeros(count, dtype=torch.int32), top_p=torch.ones(count),
+        min_p=torch.zeros(count), logprobs=1,
+    )  # fmt: skip
+    expected = torch.ops.rdk.verify(*batch.replace(logprobs=1).arguments())
+    every = torch.full((batch.target_logits.shape[0], -(-size // 32)), -1, dtype=torch.int32)
+    wide = torch.full((count,), size, dtype=torch.int32)
+    for same in (off, off.replace(allowed=every), off.replace(top_k=wide)):
+        for actual, one in zip(torch.ops.rdk.verify(*same.arguments()), expected, strict=True):
+            assert torch.equal(actual, one)
+
+
+def test_a_sequence_has_the_bits_that_it_has_alone() -> None:
+    for seed in range(40):
+        batch = random_batch(seed).replace(logprobs=1)
+        together = torch.ops.rdk.verify(*batch.arguments())
+        bounds = batch.draft_offsets.tolist()
+        for b in range(batch.size):
+            drafts = slice(bounds[b], bounds[b + 1])
+            rows = slice(bounds[b] + b, bounds[b + 1] + b + 1)
+            one = slice(b, b + 1)
+
+            def cut(name: str, part: slice, batch: Batch = batch) -> Tensor | None:
+                tensor = getattr(batch, name)
+                return None if tensor is None else tensor[part]
+
+            per_sequence = ("target_temperature", "draft_temperature", "step_keys", "positions")
+            own = batch.replace(
+                **{name: cut(name, one) for name in (*per_sequence, "top_k", "top_p", "min_p")},
+                **{name: cut(name, rows) for name in ("target_logits", "allowed")},
+                **{
+                    name: cut(name, drafts)
+                    for name in ("draft_logits", "draft_token_ids", "dynamic_tokens",
+                                 "dynamic_logits")
+                },
+                draft_offsets=torch.tensor([0, bounds[b + 1] - bounds[b]], dtype=torch.int32),
+            )  # fmt: skip
+            for alone, many in zip(torch.ops.rdk.verify(*own.arguments()), together, strict=True):
+                assert torch.equal(alone[0], many[b])
+
+
+def test_ties_at_a_threshold_all_stay() -> None:
+    """A thousand equal logits: top-k of 1 and a tiny top-p keep all of them."""
+    size, count = 4000, 2000
+    row = torch.full((size,), -1.0)
+    row[1500:2500] = 3.0
+    copied = rdk_cuda.Draft.without_distribution(
+        torch.full((count, 0), 0), seeds=torch.arange(count)
+    )
+    affinity = generators.affinity("identity", size)
+    target = row.expand(count, 1, size)
+    for limit in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}):
+        verified = rdk_cuda.verify(target, copied, affinity, logprobs="processed", **limit)
+        assert ((verified.tokens >= 1500) & (verified.tokens < 2500)).all()
+        assert verified.tokens.unique().numel() > 500
+        torch.testing.assert_close(verified.logprobs, torch.full((count, 1), -math.log(1000)))
+
+
+def test_a_row_with_one_finite_value_gives_it() -> None:
+    row = torch.full((1, 1, 3000), -math.inf)
+    row[..., 2222] = -70.0
+    copied = rdk_cuda.Draft.without_distribution(torch.empty(1, 0, dtype=torch.int64), seeds=1)
+    limits = {"top_k": 5, "top_p": 0.3, "min_p": 0.5}
+    affinity = generators.affinity("identity", 3000)
+    verified = rdk_cuda.verify(row, copied, affinity, 0.5, **limits, logprobs="raw")
+    assert verified.tokens.tolist() == [[2222]]
+    assert verified.logprobs.tolist() == [[0.0]]
+
+
+BAD = [
+    *({"top_k": k} for k in (-1, -(2**31))),
+    *({"top_p": p} for p in (0.0, -0.5, 1.5, math.nan, math.inf)),
+    *({"min_p": p} for p in (-1e-9, 1.5, math.nan)),
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_a_bad_limit_leaves_its_row_without_a_distribution(bad: dict[str, float]) -> None:
+    batch = generators.batch(generators.affinity("identity", 100), [2, 2, 2], seed=3)
+    ((name, value),) = bad.items()
+    off = 1.0 if name == "top_p" else 0
+    dtype = torch.int32 if name == "top_k" else torch.float32
+    limits = batch.replace(**{name: torch.tensor([off, value, off], dtype=dtype)})
+    tokens, accepted, _ = torch.ops.rdk.verify(*limits.arguments())
+    plain = torch.ops.rdk.verify(*batch.arguments())[0]
+    assert tokens[1].tolist() == [-1, -1, -1]
+    assert accepted[1] == 0
+    assert torch.equal(tokens[::2], plain[::2])
+    greedy = limits.replace(target_temperature=torch.zeros(3))
+    expected = batch.replace(target_temperature=torch.zeros(3))
+    assert torch.equal(
+        torch.ops.rdk.verify(*greedy.arguments())[0], torch.ops.rdk.verify(*expected.arguments())[0]
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_with_nothing_allowed_has_no_distribution(temperature: float) -> None:
+    batch = generators.batch(generators.affinity("identity", 70), [0, 0])
+    words = torch.tensor([[0, 0, 0], [0, 8, 0]], dtype=torch.int32)
+    batch = batch.replace(
+        allowed=words, target_temperature=torch.full((2,), temperature), logprobs=1
+    )
+    tokens, _, logprobs = torch.ops.rdk.verify(*batch.arguments())
+    assert tokens.tolist() == [[-1], [35]]
+    assert logprobs.tolist() == [[-math.inf], [0.0]]
+
+
+def test_what_is_not_allowed_is_not_seen() -> None:
+    """NaN there does no harm, but the raw log-probability is NaN."""
+    batch = generators.batch(generators.affinity("identity", 40), [0])
+    batch.target_logits[0, 7] = math.nan
+    words = torch.tensor([[~(1 << 7), -1]], dtype=torch.int32)
+    tokens, _, processed = torch.ops.rdk.verify(
+        *batch.replace(allowed=words, logprobs=1).arguments()
+    )
+    assert tokens[0, 0] >= 0
+    assert processed.isfinite().all()
+    assert (
+        torch.ops.rdk.verify(*batch.replace(allowed=words, logprobs=2).arguments())[2].isnan().all()
+    )
+    assert torch.ops.rdk.verify(*batch.arguments())[0].tolist() == [[-1]]
+
+
+def test_a_mask_may_be_a_slice_of_wider_rows() -> None:
+    batch = random_batch(5)
+    rows, size = batch.target_logits.shape
+    words = some_words(rows, size, Random(1))
+    expected = torch.ops.rdk.verify(*batch.replace(allowed=words).arguments())[0]
+    wide = torch.zeros(rows, words.shape[1] + 3, dtype=torch.int32)
+    wide[:, 2:-1] = words
+    sliced = batch.replace(allowed=wide[:, 2:-1])
+    assert torch.equal(torch.ops.rdk.verify(*sliced.arguments())[0], expected)
+
+
+REFUSED = [
+    ("top_k", torch.zeros(2), "dtype Float"),
+    ("top_k", torch.zeros(3, dtype=torch.int32), r"shape \[3\]"),
+    ("top_p", torch.ones(2, dtype=torch.float64), "dtype Double"),
+    ("min_p", torch.zeros(1, 2), r"shape \[1, 2\]"),
+    ("allowed", torch.zeros(4, 2), "dtype Float"),
+    ("allowed", torch.zeros(4, 3, dtype=torch.int32), r"shape \[4, 3\]"),
+    ("allowed", torch.zeros(3, 2, dtype=torch.int32), "3 rows"),
+    ("allowed", torch.zeros(2, 4, dtype=torch.int32).T[:, :2].T.T, "shape|stride"),
+    ("logprobs", 3, "is 3"),
+    ("logprobs", -1, "is -1"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "found"), REFUSED)
+def test_what_does_not_fit_is_refused_by_name(name: str, value: object, found: str) -> None:
+    batch = generators.batch(generators.affinity("identity", 40), [1, 1])
+    with pytest.raises(RuntimeError, match=rf"rdk::verify: {name} .*({found}).*, but needs "):
+        torch.ops.rdk.verify(*batch.replace(**{name: value}).arguments())
+
+
+@pytest.mark.parametrize("given", ["top_k", "top_p", "min_p", "allowed", "logprobs"])
+def test_the_kernels_refuse_by_name_what_they_lack(
+    given: str, request: pytest.FixtureRequest
+) -> None:
+    emulated = request.getfixturevalue("emulated")
+    emulated.set_machine(*MACHINES["small-batches"])
+    batch = generators.batch(generators.affinity("identity", 40), [1, 1])
+    values = {
+        "top_k": torch.ones(2, dtype=torch.int32), "top_p": torch.ones(2), "min_p": torch.ones(2),
+        "allowed": torch.zeros(4, 2, dtype=torch.int32), "logprobs": 1,
+    }  # fmt: skip
+    with pytest.raises(RuntimeError, match=f"rdk::verify: {given} is given, .*CUDA kernels"):
+        torch.ops.rdk.verify(*batch.replace(**{given: values[given]}).arguments())
+
+
+# --------------------------------------------------------------------------------- the Python layer
+
+
+def test_the_python_layer_spreads_one_number_over_the_batch() -> None:
+    affinity = generators.affinity("virtual", 300)
+    drafts = rdk_cuda.draft(
+        generators.logits(4, affinity.draft_size).unsqueeze(1), affinity, seeds=3
+    )
+    target = generators.logits(8, 300, 1).view(4, 2, 300)
+    one = rdk_cuda.verify(target, drafts, affinity, 0.8, top_k=9, top_p=0.9, min_p=0.01)
+    each = rdk_cuda.verify(
+        target, drafts, affinity, 0.8, top_k=[9] * 4, top_p=[0.9] * 4, min_p=torch.full((4,), 0.01)
+    )
+    assert torch.equal(one.tokens, each.tokens)
+    assert one.logprobs.shape == (0,)
+    kept = target.topk(9).indices
+    last = one.tokens.gather(1, one.num_accepted[:, None].long())
+    assert (kept[torch.arange(4), one.num_accepted.long()] == last).any(1).all()
+
+
+def test_the_python_layer_refuses_what_does_not_fit() -> None:
+    affinity = generators.affinity("identity", 40)
+    copied = rdk_cuda.Draft.without_distribution(torch.tensor([[1]]), seeds=1)
+    target = torch.zeros(1, 2, 40)
+    with pytest.raises(ValueError, match=r"allowed has shape \[2, 2\]; needs \[1, 2, ceil"):
+        rdk_cuda.verify(target, copied, affinity, allowed=torch.zeros(2, 2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="logprobs is 'all'; needs"):
+        rdk_cuda.verify(target, copied, affinity, logprobs="all")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"top_p has shape \[2\]; needs \[1\]"):
+        rdk_cuda.verify(target, copied, affinity, top_p=[0.5, 0.5])
