@@ -164,6 +164,11 @@ class PrunedDrafter:
         """What the screens among its dynamic tokens read, once for a batch."""
         return sum(screen.bytes for screen in screens_of(self.dynamic_tokens))
 
+    @property
+    def screen_bytes_each(self) -> int:
+        """What their second looks read, for each position."""
+        return sum(screen.bytes_each for screen in screens_of(self.dynamic_tokens))
+
     def check(self, name: str) -> None:
         """Refuse a head, an affinity and kept tokens of different drafters.
 

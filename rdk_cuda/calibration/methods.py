@@ -350,10 +350,16 @@ def described(drafter: PrunedDrafter) -> str:
 
 
 def screened(source: object) -> str:
-    """The screens of a source in words, for example `1024 screened tokens at rank 48`."""
-    return ", ".join(
-        f"{screen.width} screened tokens at rank {screen.rank}" for screen in screens_of(source)
-    )
+    """The screens of a source in words.
+
+    For example `512 screened tokens at rank 16, and at 128 for 8192 candidates`.
+    """
+    words = []
+    for screen in screens_of(source):
+        words.append(f"{screen.width} screened tokens at rank {screen.rank}")
+        if screen.candidates is not None:
+            words.append(f"and at {screen.second_rank} for {screen.candidates} candidates")
+    return ", ".join(words)
 
 
 METHODS: dict[str, Build] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -14,7 +16,10 @@ from .low_rank import low_rank_factors
 __all__ = ["screens_within"]
 
 _WIDTHS = tuple(1 << power for power in range(6, 14))
+_RATIOS = (8, 4)  # of candidates to offered tokens
+_MOST_CANDIDATES = 1 << 14
 _HIGHEST_RANK = 512
+_SECOND_SHARES = (0.4, 0.2)  # of all directions, at which a second look is
 
 
 def screens_within(
@@ -29,10 +34,11 @@ def screens_within(
     """Screens that read a given share of the bytes of the pruned rows, from many tokens to few.
 
     A screen is read once for a batch, and the head's rows of the tokens that it offers once for
-    each position. So a wider offer leaves less for the rank, and more so in larger batches. The
+    each position. So a wider offer leaves less for the rank, and more so in larger batches. With a
+    second look, at 20 or 40 % of all directions, few tokens can be offered of many candidates. The
     rank is the highest that fits:
 
-        screen.bytes + batch * width * row <= share * pruned tokens * row
+        screen.bytes + batch * (screen.bytes_each + width * row) <= share * pruned tokens * row
 
     with `row` the bytes of a row of the full head.
 
@@ -48,27 +54,54 @@ def screens_within(
         >>> head = torch.randn(1000, 64), None
         >>> vocabulary = Vocabulary(range(200), 1000)
         >>> screens = screens_within(0.25, head, vocabulary, torch.eye(64), torch.ones(1000))
-        >>> [(screen.width, screen.rank, screen.bytes) for screen in screens]
-        [(128, 11, 18016), (64, 26, 33856)]
+        >>> [(screen.width, screen.rank, screen.candidates) for screen in screens]
+        [(128, 14, None), (64, 29, None), (64, 14, 256)]
     """
     weight, pruned = full_head[0], vocabulary.pruned.numel()
-    width = weight.shape[1]
-    row = width * weight.element_size()
-    rank_bytes = pruned + 4 * width
-    fitting: list[tuple[int, int]] = []
-    for offered in _WIDTHS:
-        room = share * pruned * row - batch * offered * row - 8 * pruned
-        rank = min(int(room // rank_bytes), width, _HIGHEST_RANK)
-        if offered <= pruned and rank >= 1:
-            fitting.append((offered, rank))
-    if not fitting:
+    room = share * pruned * weight[0].nbytes - (4 if full_head[1] is None else 8) * pruned
+    sizes = list(_sizes(room, pruned, weight.shape[1], weight[0].nbytes, batch))
+    if not sizes:
         return
-    highest = max(rank for _, rank in fitting)
     left, right = low_rank_factors(
-        full_head, vocabulary, second_moment, highest, mean_probs=mean_probs
+        full_head,
+        vocabulary,
+        second_moment,
+        max(max(size.rank, size.second_rank) for size in sizes),
+        mean_probs=mean_probs,
     )
     bias = None if full_head[1] is None else full_head[1][vocabulary.pruned]
-    for offered, rank in reversed(fitting):
+    for size in sizes:
+        directions = max(size.rank, size.second_rank)
         yield ScreenedTokens.from_factors(
-            vocabulary, left[:, :rank], right[:rank], bias, width=offered
+            vocabulary,
+            left[:, :directions],
+            right[:directions],
+            bias,
+            width=size.width,
+            rank=size.rank,
+            candidates=size.candidates or None,
         )
+
+
+class _Size(NamedTuple):
+    """Of a screen; 0 candidates and a second rank of 0 without a second look."""
+
+    width: int
+    rank: int
+    candidates: int = 0
+    second_rank: int = 0
+
+
+def _sizes(room: float, pruned: int, hidden_size: int, row: int, batch: int) -> Iterator[_Size]:
+    """What fits into `room` bytes, from wide to narrow."""
+    looks = tuple(itertools.product(_RATIOS, _SECOND_SHARES))
+    for width in reversed(_WIDTHS):
+        rank = int((room - batch * width * row) // (pruned + 4 * hidden_size))
+        if width <= pruned and rank >= 1:
+            yield _Size(width, min(rank, hidden_size, _HIGHEST_RANK))
+        for ratio, part in looks:
+            candidates, second = ratio * width, min(round(part * hidden_size), _HIGHEST_RANK)
+            each = batch * (2 * candidates * second + width * row)
+            rank = int((room - each - 4 * hidden_size * second) // pruned)
+            if candidates <= min(pruned, _MOST_CANDIDATES) and 1 <= rank < second:
+                yield _Size(width, rank, candidates, second)

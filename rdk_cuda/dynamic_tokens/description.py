@@ -17,9 +17,10 @@ __all__ = ["TENSORS", "described", "source_of"]
 
 _TABLE = {"successors.offsets": "offsets", "successors.tokens": "tokens"}
 
-_SCREEN = {f"screen.{name}": name for name in ("tokens", "left", "scale", "bias", "right")}
+_SCREEN = {f"screen.{name}": name for name in ("tokens", "left", "scale", "right")}
+_SCREEN_MAY_HAVE = {f"screen.{name}": name for name in ("bias", "fine")}
 
-TENSORS = (*_TABLE, *_SCREEN)
+TENSORS = (*_TABLE, *_SCREEN, *_SCREEN_MAY_HAVE)
 """Names of all tensors that a description may come with."""
 
 
@@ -47,8 +48,13 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
                 "dynamic_tokens has ScreenedTokens of another vocabulary; make them from the "
                 "drafter's own"
             )
-        tensors = {name: getattr(source, field) for name, field in _SCREEN.items()}
-        return {"kind": "screened", "width": source.width}, tensors
+        every = (_SCREEN | _SCREEN_MAY_HAVE).items()
+        own = {name: getattr(source, field) for name, field in every}
+        tensors = {name: tensor for name, tensor in own.items() if tensor is not None}
+        data = {"kind": "screened", "width": source.width}
+        if source.candidates is not None:
+            data["candidates"] = source.candidates
+        return data, tensors
     if isinstance(source, CombinedTokens):
         parts, tensors = [], {}
         for one in source.sources:
@@ -93,12 +99,13 @@ def source_of(
     if kind == "screened":
         if not torch.equal(tensors["screen.tokens"], vocabulary.pruned.int()):
             raise ValueError("the screen is of other tokens than the drafter's pruned ones")
-        own = {field: tensors[name] for name, field in _SCREEN.items()}
-        return ScreenedTokens(**own, width=width).to(device)
+        own: dict[str, Any] = {field: tensors[name] for name, field in _SCREEN.items()}
+        own |= {field: tensors.get(name) for name, field in _SCREEN_MAY_HAVE.items()}
+        candidates = _count(said, "candidates", size) if "candidates" in said else None
+        return ScreenedTokens(**own, width=width, candidates=candidates).to(device)
     if kind != "successors":
         raise ValueError(f"dynamic_tokens has the kind {kind!r}, which this rdk_cuda does not know")
-    own = {field: tensors[name] for name, field in _TABLE.items()}
-    table = SuccessorTable(**own, width=width)
+    table = SuccessorTable(**{field: tensors[name] for name, field in _TABLE.items()}, width=width)
     if table.offsets.numel() != size + 1:
         raise ValueError(
             f"the table of successors is for {table.offsets.numel() - 1} tokens; needs the "

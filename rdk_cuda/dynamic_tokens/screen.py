@@ -18,6 +18,7 @@ _SHIFT = 128  # between the two bytes of a projected hidden state
 _MOST_RANK = 1024  # above, an int32 sum of products could overflow
 _ALIGNED = 8  # what the GPU's int8 product needs sizes to be multiples of
 _LEAST_ROWS = 32  # and how many rows it needs at least, rounded up
+_FOLD = 4  # halves to thirds of the time of one topk, for 128 to 4,096 of 245,760
 
 
 class ScreenedTokens:
@@ -27,9 +28,15 @@ class ScreenedTokens:
 
         score_c = bias_c + scale_c left_c . (right x)
 
-    with `left_c` in int8. The `width` tokens with the largest scores are offered. Their scores are
-    then forgotten: as all dynamic tokens they get the exact logits of the full head. One reading of
-    the screen serves a whole batch.
+    with `left_c` in int8. One reading of these serves a whole batch. If there are `candidates`,
+    they are the tokens with the largest scores, and a second look at a higher rank s ranks them
+    anew, by rows that each position reads for itself:
+
+        score_c = bias_c + fine_c . (right x),        fine_c [s] float16, s >= r
+
+    where the score above takes the first r entries of `right x`. The `width` tokens with the
+    largest scores are offered. Their scores are then forgotten: as all dynamic tokens they get the
+    exact logits of the full head.
 
     The result depends on nothing but the hidden state x, which is known before the token is drawn,
     so decoding stays lossless (DESIGN section 5). A row's tokens do not depend on its neighbours:
@@ -39,16 +46,19 @@ class ScreenedTokens:
     Args:
         tokens: `[P]` int32, the distinct target ids that can be offered.
         left: `[P, r]` int8, a row for each token, r up to 1024.
-        scale, bias: `[P]` float32, finite.
-        right: `[r, d]` float32, finite.
+        scale: `[P]` float32, finite.
+        bias: the same, or None.
+        right: `[r, d]` float32, finite; `[s, d]` with a second look.
         width: C, how many tokens each row offers, up to P.
+        fine: `[P, s]` float16 between -1 and 1, or None for no second look.
+        candidates: how many tokens it looks at, C to P; given together with `fine`.
 
     Attributes:
         reads_hidden: true: this is called with the keyword `hidden`.
 
     Raises:
-        ValueError: dtypes or shapes that do not fit, values that are not finite, a token that is
-            negative or there twice, or a width outside 1 to P.
+        ValueError: dtypes or shapes that do not fit, values that are not finite or out of range, a
+            token that is negative or there twice, or a width or candidates out of range.
 
     Example:
         >>> weight = torch.tensor([[1.0, 2.0], [1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
@@ -62,15 +72,25 @@ class ScreenedTokens:
     reads_hidden = True
 
     def __init__(
-        self, tokens: Tensor, left: Tensor, scale: Tensor, bias: Tensor, right: Tensor, width: int
+        self,
+        tokens: Tensor,
+        left: Tensor,
+        scale: Tensor,
+        bias: Tensor | None,
+        right: Tensor,
+        width: int,
+        fine: Tensor | None = None,
+        candidates: int | None = None,
     ) -> None:
         _check(tokens, left, scale, bias, right, width)
+        _check_second_look(left, right, width, fine, candidates)
         count, rank = left.shape
         further = (0, -rank % _ALIGNED, 0, -count % _ALIGNED)
         self._aligned = torch.nn.functional.pad(left, further) if any(further) else left
         self.tokens, self.left = tokens, self._aligned[:count, :rank]
         self.scale, self.bias, self.width = scale, bias, width
         self.right = right.contiguous()
+        self.fine, self.candidates = fine, candidates
 
     @classmethod
     def from_factors(
@@ -81,22 +101,33 @@ class ScreenedTokens:
         bias: Tensor | None = None,
         *,
         width: int = 128,
+        rank: int | None = None,
+        candidates: int | None = None,
     ) -> ScreenedTokens:
-        """Rounds `left @ right`, which stands for the head's pruned rows, to 8 bits a number.
+        """Rounds `left @ right`, which stands for the head's pruned rows.
 
         Args:
             vocabulary: the drafter's own tokens; only the others are offered.
-            left: `[P, r]` floats, a row for each pruned token, ascending by id.
-            right: `[r, d]` floats.
+            left: `[P, s]` floats, a row for each pruned token, ascending by id.
+            right: `[s, d]` floats.
             bias: `[P]` floats that are added to the scores; none if absent.
             width: as of `ScreenedTokens`.
+            rank: r, how many of the s directions, the first ones, are rounded to 8 bits and read
+                for all tokens; all if absent.
+            candidates: for a second look at all s directions; none if absent.
         """
-        rows = left.detach().float()
-        scale = (rows.abs().amax(1) / _HIGHEST).clamp_min(torch.finfo(torch.float32).tiny)
-        rounded = (rows / scale[:, None]).round().clamp(-_HIGHEST, _HIGHEST).to(torch.int8)
-        bias = torch.zeros_like(scale) if bias is None else bias.detach().float()
+        rows, right = left.detach().float(), right.detach().float()
         tokens = vocabulary.pruned.int().to(rows.device)
-        return cls(tokens, rounded, scale, bias, right.detach().float(), width)
+        bias = None if bias is None else bias.detach().float()
+        fine = None
+        if candidates is not None:
+            largest = rows.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+            rows, right = rows / largest, right * largest
+            fine = rows.half()
+        coarse = rows if rank is None else rows[:, :rank]
+        scale = (coarse.abs().amax(1) / _HIGHEST).clamp_min(torch.finfo(torch.float32).tiny)
+        rounded = (coarse / scale[:, None]).round().clamp(-_HIGHEST, _HIGHEST).to(torch.int8)
+        return cls(tokens, rounded, scale, bias, right, width, fine, candidates)
 
     @property
     def rank(self) -> int:
@@ -104,15 +135,28 @@ class ScreenedTokens:
         return self.left.shape[1]
 
     @property
+    def second_rank(self) -> int | None:
+        """s, or None without a second look."""
+        return None if self.fine is None else self.fine.shape[1]
+
+    @property
     def bytes(self) -> int:
-        """What one call reads, for a batch of any size: all of it but the tokens' ids."""
+        """What one call reads for a batch of any size: all but the tokens' ids and `fine`."""
         parts = (self.left, self.scale, self.bias, self.right)
-        return sum(part.numel() * part.element_size() for part in parts)
+        return sum(part.numel() * part.element_size() for part in parts if part is not None)
+
+    @property
+    def bytes_each(self) -> int:
+        """What a second look reads, for each position; 0 without one."""
+        if self.fine is None or self.candidates is None:
+            return 0
+        return self.candidates * self.fine.shape[1] * self.fine.element_size()
 
     def narrowed(self, width: int) -> ScreenedTokens:
-        """The same screen with another width, 1 to P."""
+        """The same screen with another width, 1 to the number of candidates."""
         return ScreenedTokens(
-            self.tokens, self.left, self.scale, self.bias, self.right, width=width
+            *(self.tokens, self.left, self.scale, self.bias, self.right, width),
+            *(self.fine, self.candidates),
         )
 
     def to(self, device: torch.device | str) -> ScreenedTokens:
@@ -121,9 +165,11 @@ class ScreenedTokens:
             self.tokens.to(device),
             self.left.to(device),
             self.scale.to(device),
-            self.bias.to(device),
+            None if self.bias is None else self.bias.to(device),
             self.right.to(device),
-            width=self.width,
+            self.width,
+            None if self.fine is None else self.fine.to(device),
+            self.candidates,
         )
 
     def __call__(
@@ -147,26 +193,45 @@ class ScreenedTokens:
                 f"ScreenedTokens: hidden has shape {list(hidden.shape)}; needs [B, d] with d = "
                 f"{self.right.shape[1]}"
             )
-        best = self.scores(hidden).topk(self.width, dim=1).indices
+        with torch.no_grad():
+            projected = self._projected(hidden)
+            scores = self._scores(projected)
+            best = largest(scores, self.candidates or self.width)
+            if self.fine is not None:
+                best = best.gather(1, largest(self._second_scores(projected, best), self.width))
         return self.tokens[best]
 
     @torch.no_grad()
     def scores(self, hidden: Tensor) -> Tensor:
-        """The low-rank logits of all tokens that can be offered: `[B, P]` float32."""
-        projected = self._projected(hidden.to(self.right.device, torch.float32))
+        """The scores of all tokens that can be offered, without a second look: `[B, P]` float32."""
+        return self._scores(self._projected(hidden))
+
+    def _scores(self, projected: Tensor) -> Tensor:
+        projected = projected[:, : self.rank]
         step = projected.abs().amax(1, keepdim=True) / (_SHIFT * _HIGHEST)
         units = (projected / step.clamp_min(torch.finfo(torch.float32).tiny)).round()
         high = (units / _SHIFT).round()
         halves = torch.cat([high, units - _SHIFT * high]).nan_to_num().to(torch.int8)
         products = self._products(halves)
-        batch = hidden.shape[0]
+        batch = len(projected)
         whole = products[:batch].mul_(_SHIFT).add_(products[batch : 2 * batch])
         # One rounding each: fused, it could depend on where a number stands in a vector register.
-        return (whole[:, : len(self.tokens)] * self.scale).mul_(step).add_(self.bias)
+        scores = (whole[:, : len(self.tokens)] * self.scale).mul_(step)
+        return scores if self.bias is None else scores.add_(self.bias)
+
+    def _second_scores(self, projected: Tensor, candidates: Tensor) -> Tensor:
+        """The scores `[B, n]` of candidates `[B, n]`, places among the tokens."""
+        assert self.fine is not None
+        unit = projected.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        # At most s in magnitude, which float16 holds.
+        dots = gather_logits((projected / unit).half(), self.fine, candidates)
+        scores = dots.float().mul_(unit)
+        return scores if self.bias is None else scores.add_(self.bias[candidates])
 
     def _projected(self, hidden: Tensor) -> Tensor:
         """`right x`, added in an order that no neighbour changes."""
-        rows = torch.arange(self.rank, device=hidden.device, dtype=torch.int32)
+        hidden = hidden.to(self.right.device, torch.float32)
+        rows = torch.arange(len(self.right), device=hidden.device, dtype=torch.int32)
         every = rows.expand(hidden.shape[0], -1).contiguous()
         return gather_logits(hidden.contiguous(), self.right, every)
 
@@ -179,6 +244,29 @@ class ScreenedTokens:
         return torch._int_mm(padded, self._aligned.T)
 
 
+def largest(values: Tensor, count: int) -> Tensor:
+    """As `values.topk(count, dim=1).indices`, of `[B, n]`, sooner where n is large.
+
+    The largest values are among the columns, of values folded into a few rows, that have the
+    largest maxima. These are found in the same way.
+
+    Example:
+        >>> largest(torch.arange(100.0)[None], count=3)
+        tensor([[99, 98, 97]])
+    """
+    size = values.shape[1]
+    if size < 2 * _FOLD * count:
+        return values.topk(count, dim=1).indices
+    columns = -(-size // _FOLD)
+    padded = torch.nn.functional.pad(values, (0, _FOLD * columns - size), value=-torch.inf)
+    folded = padded.view(len(values), _FOLD, columns)
+    best = largest(folded.amax(1), count)
+    inside = folded.gather(2, best[:, None].expand(-1, _FOLD, -1)).flatten(1)
+    place = inside.topk(count, dim=1).indices
+    # Only among values of -inf can the padding be one of the largest.
+    return (place // count * columns + best.gather(1, place % count)).clamp(max=size - 1)
+
+
 def screens_of(source: object) -> Iterator[ScreenedTokens]:
     """The screens among a source of dynamic tokens and, if it combines several, its parts."""
     if isinstance(source, ScreenedTokens):
@@ -188,28 +276,23 @@ def screens_of(source: object) -> Iterator[ScreenedTokens]:
 
 
 def _check(
-    tokens: Tensor, left: Tensor, scale: Tensor, bias: Tensor, right: Tensor, width: int
+    tokens: Tensor, left: Tensor, scale: Tensor, bias: Tensor | None, right: Tensor, width: int
 ) -> None:
-    count, rank = tokens.numel(), right.shape[0] if right.dim() == 2 else 0
+    count, rank = tokens.numel(), left.shape[-1] if left.dim() else 0
+    directions, hidden_size = right.shape if right.dim() == 2 else (0, 0)
     needs = {
-        "tokens": (tokens, torch.int32, (count,)),
-        "left": (left, torch.int8, (count, rank)),
-        "scale": (scale, torch.float32, (count,)),
-        "bias": (bias, torch.float32, (count,)),
-        "right": (right, torch.float32, (rank, right.shape[-1] if right.dim() else 0)),
+        "tokens": (tokens, torch.int32, [count]),
+        "left": (left, torch.int8, [count, rank]),
+        "scale": (scale, torch.float32, [count]),
+        "bias": (scale if bias is None else bias, torch.float32, [count]),
+        "right": (right, torch.float32, [directions, hidden_size]),
     }
     for name, (tensor, dtype, shape) in needs.items():
-        if tensor.dtype != dtype or tensor.shape != shape:
-            raise ValueError(
-                f"ScreenedTokens: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; "
-                f"needs {list(shape)} and {dtype}, for {count} tokens at rank {rank}"
-            )
-        if dtype == torch.float32 and not bool(tensor.isfinite().all()):
-            raise ValueError(f"ScreenedTokens: {name} is not finite; needs finite numbers")
-    if not 1 <= rank <= _MOST_RANK or right.shape[1] < 1:
+        _check_tensor(name, tensor, dtype, shape)
+    if not 1 <= rank <= directions <= _MOST_RANK or hidden_size < 1:
         raise ValueError(
-            f"ScreenedTokens: right has shape {list(right.shape)}; needs [r, d] with r of 1 to "
-            f"{_MOST_RANK}"
+            f"ScreenedTokens: left has shape {list(left.shape)} and right {list(right.shape)}; "
+            f"needs [P, r] and [r, d], or [s, d] for a second look, with ranks of 1 to {_MOST_RANK}"
         )
     if not 1 <= width <= count:
         raise ValueError(
@@ -218,3 +301,34 @@ def _check(
     ordered = tokens.sort().values
     if int(ordered[0]) < 0 or bool((ordered[1:] == ordered[:-1]).any()):
         raise ValueError("ScreenedTokens: tokens has a negative id or one twice; needs each once")
+
+
+def _check_second_look(
+    left: Tensor, right: Tensor, width: int, fine: Tensor | None, candidates: int | None
+) -> None:
+    (count, rank), directions = left.shape, len(right)
+    if fine is None or candidates is None:
+        if fine is not None or candidates is not None or rank != directions:
+            raise ValueError(
+                f"ScreenedTokens: left has rank {rank} and right {directions}; needs the same, or "
+                "both fine and candidates, for a second look"
+            )
+        return
+    _check_tensor("fine", fine, torch.float16, [count, directions])
+    if not bool((fine.abs() <= 1).all()):
+        raise ValueError("ScreenedTokens: fine has numbers beyond -1 and 1; needs smaller ones")
+    if not width <= candidates <= count:
+        raise ValueError(
+            f"ScreenedTokens: candidates is {candidates}; needs the width to the number of "
+            f"tokens, {width} to {count}"
+        )
+
+
+def _check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, shape: list[int]) -> None:
+    if tensor.dtype != dtype or list(tensor.shape) != shape:
+        raise ValueError(
+            f"ScreenedTokens: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; "
+            f"needs {shape} and {dtype}"
+        )
+    if dtype.is_floating_point and not bool(tensor.isfinite().all()):
+        raise ValueError(f"ScreenedTokens: {name} is not finite; needs finite numbers")

@@ -131,8 +131,12 @@ def head_cost(
 ) -> HeadCost:
     """For a position; a low-rank head counts as its factors, not as the matrix they make."""
     size, width = full_head[0].shape
-    rows, screen = method.drafter.affinity.draft_size, method.drafter.screen_bytes
+    drafter = method.drafter
     if method.rank is None:
-        return HeadCost(rows, width, dtype.itemsize, dynamic_columns, screen_bytes=screen)
+        return HeadCost(
+            *(drafter.affinity.draft_size, width, dtype.itemsize, dynamic_columns),
+            screen_bytes=drafter.screen_bytes,
+            screen_bytes_each=drafter.screen_bytes_each,
+        )
     kept = round(method.keep * size)
     return HeadCost(kept, width, dtype.itemsize, dynamic_columns, size - kept, method.rank)

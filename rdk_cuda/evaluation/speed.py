@@ -80,6 +80,7 @@ class HeadCost:
         bytes_each: of one weight, 2 for bfloat16.
         dynamic_columns: gathered rows, on average.
         screen_bytes: of screens, one byte a weight, read once for a batch.
+        screen_bytes_each: of their second looks, two bytes a weight, read for each position.
         factored_rows, rank: further rows of a low-rank head, `[factored_rows, rank] @ [rank, d]`.
 
     Example:
@@ -98,6 +99,7 @@ class HeadCost:
     factored_rows: int = 0
     rank: int = 0
     screen_bytes: int = 0
+    screen_bytes_each: int = 0
 
     @property
     def static_weights(self) -> int:
@@ -112,12 +114,14 @@ class HeadCost:
     def bytes_read(self, batch: int = 1) -> float:
         """Bytes of weights for one position, where `batch` of them are computed at once."""
         once = self.bytes_each * self.static_weights + self.screen_bytes
-        return once / batch + self.bytes_each * self.dynamic_weights
+        each = self.bytes_each * self.dynamic_weights + self.screen_bytes_each
+        return once / batch + each
 
     @property
     def flops(self) -> float:
         """Floating-point operations for one position, two for each weight."""
-        return 2 * (self.static_weights + self.dynamic_weights + self.screen_bytes)
+        screens = self.screen_bytes + self.screen_bytes_each / 2
+        return 2 * (self.static_weights + self.dynamic_weights + screens)
 
 
 def speed_up(

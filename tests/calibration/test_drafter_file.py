@@ -35,11 +35,13 @@ def successors() -> SuccessorTable:
     return SuccessorTable.from_counts(counts, VOCABULARY, width=2)
 
 
-def screen(vocabulary: Vocabulary = VOCABULARY, width: int = WIDTH) -> ScreenedTokens:
+def screen(vocabulary: Vocabulary = VOCABULARY, width: int = WIDTH, **more: Any) -> ScreenedTokens:
     pruned = vocabulary.pruned.numel()
     left = torch.linspace(-1, 2, 2 * pruned).sin().view(pruned, 2)
     right = torch.linspace(0, 3, 2 * width).cos().view(2, width)
-    return ScreenedTokens.from_factors(vocabulary, left, right, left[:, 0], width=2)
+    return ScreenedTokens.from_factors(
+        vocabulary, left, right, **{"bias": left[:, 0], "width": 2, **more}
+    )
 
 
 def drafter(**changes: Any) -> PrunedDrafter:
@@ -66,6 +68,8 @@ def drafter(**changes: Any) -> PrunedDrafter:
         {"dynamic_tokens": RecentTokens(VOCABULARY, width=3, window=2)},
         {"dynamic_tokens": successors()},
         {"dynamic_tokens": screen()},
+        {"dynamic_tokens": screen(bias=None)},
+        {"dynamic_tokens": screen(rank=1, candidates=4)},
         {"dynamic_tokens": CombinedTokens([successors(), screen()], VOCABULARY, width=4)},
     ],
     ids=[
@@ -75,6 +79,8 @@ def drafter(**changes: Any) -> PrunedDrafter:
         "recent tokens",
         "successors",
         "screened",
+        "screened without bias",
+        "screened with a second look",
         "successors and screened",
     ],
 )
@@ -98,6 +104,7 @@ def test_a_loaded_drafter_is_the_same(tmp_path: Path, changes: dict[str, Any]) -
         )
         assert torch.equal(again, before)
         assert loaded.screen_bytes == saved.screen_bytes
+        assert loaded.screen_bytes_each == saved.screen_bytes_each
     loaded.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "file").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "file"]
@@ -155,7 +162,13 @@ SCREEN = {
     f"screen__{name}": getattr(screen(), name).contiguous()
     for name in ("tokens", "left", "scale", "bias", "right")
 }
-SCREENED = {**SCREEN, "dynamic_tokens": json.dumps({"kind": "screened", "width": 2})}
+
+
+def said(**more: int) -> str:
+    return json.dumps({"kind": "screened", "width": 2, **more})
+
+
+SCREENED = {**SCREEN, "dynamic_tokens": said()}
 
 DAMAGES: list[tuple[dict[str, Any], str]] = [
     ({"format": "other"}, "of format 'other'; needs 'rdk_cuda.pruned_drafter'"),
@@ -181,8 +194,19 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
     (SCREENED | {"screen__scale": SCREEN["screen__scale"] * torch.nan}, "scale is not finite"),
     (SCREENED | {"screen__left": torch.zeros(9, 3).char()}, r"left has shape \[9, 3\]"),
     (SCREENED | {"screen__right": torch.zeros(2, 5)}, "of width 5; needs that of the head, 3"),
-    (SCREENED | {"drop": "screen.bias"}, "screen.bias"),
-    (SCREENED | {"dynamic_tokens": json.dumps({"kind": "screened", "width": 10})}, "width is 10"),
+    (SCREENED | {"drop": "screen.scale"}, "screen.scale"),
+    (SCREENED | {"screen__fine": torch.ones(9, 2).half()}, "needs the same, or both fine and"),
+    (
+        SCREENED
+        | {"screen__fine": torch.ones(9, 2).half()}
+        | {"dynamic_tokens": said(candidates=10)},
+        "candidates is 10; needs the width to the number of tokens, 2 to 9",
+    ),
+    (
+        SCREENED | {"dynamic_tokens": said(candidates=0)},
+        "candidates 0; needs a number from 1 to 12",
+    ),
+    (SCREENED | {"dynamic_tokens": said(width=10)}, "width is 10"),
     ({"dynamic_tokens": "{"}, "Expecting"),
     ({"dynamic_tokens": "[" * 999}, "recursion|Expecting"),
     ({"dynamic_tokens": " " * 2000}, "takes 2000 characters"),

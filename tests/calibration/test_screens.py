@@ -13,7 +13,15 @@ from rdk_cuda import CombinedTokens, ScreenedTokens, Vocabulary
 from rdk_cuda.calibration import low_rank_head, sampled_acceptance, screens_within
 from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.calibration.material import Options
-from rdk_cuda.calibration.methods import DYNAMIC, PRUNED, RECOMMENDED, VIRTUAL, Pruning
+from rdk_cuda.calibration.methods import (
+    DYNAMIC,
+    PRUNED,
+    RECOMMENDED,
+    VIRTUAL,
+    Method,
+    Pruning,
+    screened,
+)
 from rdk_cuda.dynamic_tokens import screens_of
 from rdk_cuda.evaluation.drafters import head_cost
 
@@ -33,23 +41,29 @@ def _screens(share: float, batch: int = 1) -> list[ScreenedTokens]:
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("share", [0.1, 0.3])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
 def test_screens_keep_the_budget_and_use_it(share: float, batch: int) -> None:
     screens = _screens(share, batch)
     budget = share * PRUNED_ROWS * ROW
     assert screens
     for screen in screens:
-        read = screen.bytes + batch * screen.width * ROW
-        another_rank = PRUNED_ROWS + 4 * D
+        read = screen.bytes + batch * (screen.bytes_each + screen.width * ROW)
+        another_rank = PRUNED_ROWS + (4 * D if screen.second_rank is None else 0)
+        most = (screen.second_rank or D + 1) - 1
         assert read <= budget
-        assert read + another_rank > budget or screen.rank == D
-    assert [screen.width for screen in screens] == sorted(
-        {screen.width for screen in screens}, reverse=True
-    )
+        assert read + another_rank > budget or screen.rank == most
+    sizes = [(screen.width, screen.candidates, screen.second_rank) for screen in screens]
+    assert len(set(sizes)) == len(sizes)
+    widths = [screen.width for screen in screens]
+    assert widths == sorted(widths, reverse=True)
+    # Where a single look reaches the rank of a second one, there is none.
+    looks = {screen.second_rank for screen in screens}
+    assert looks == ({None, 13, 26} if share == 0.05 else {None, 26} if share < 0.3 else {None})
+    assert all(s.candidates in (None, 4 * s.width, 8 * s.width) for s in screens)
 
 
 def test_a_larger_batch_leaves_less_for_the_offer() -> None:
-    assert max(s.width for s in _screens(0.1, batch=8)) < max(s.width for s in _screens(0.1))
+    assert max(s.width for s in _screens(0.09, batch=8)) < max(s.width for s in _screens(0.09))
     assert _screens(0.001) == []
 
 
@@ -57,7 +71,9 @@ def test_a_screen_has_the_scores_of_the_low_rank_rows() -> None:
     bias = torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
     head, everything = (HEAD[0], bias), torch.ones(SIZE)
     hidden = torch.randn(9, D, generator=torch.Generator().manual_seed(3))
-    for screen in screens_within(0.2, head, VOCABULARY, torch.eye(D), everything):
+    screens = list(screens_within(0.05, head, VOCABULARY, torch.eye(D), everything))
+    assert {screen.second_rank for screen in screens} == {None, 13}
+    for screen in screens:
         weight, _ = low_rank_head(head, VOCABULARY, torch.eye(D), screen.rank)
         exact = torch.nn.functional.linear(hidden, weight, bias)[:, VOCABULARY.pruned]
         # Eight bits are worth about 1 % of the logits' spread.
@@ -74,6 +90,7 @@ SMALL = Options(virtual=4, dynamic=2, recent=1, screen=0.9)
 def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Widths that fit into 45 pruned tokens."""
     monkeypatch.setattr("rdk_cuda.calibration.screens._WIDTHS", (2, 4, 8, 16))
+    monkeypatch.setattr("rdk_cuda.calibration.screens._MOST_CANDIDATES", 32)
 
 
 @cache
@@ -88,11 +105,11 @@ def _rate(pruning: Pruning, drafter: PrunedDrafter, temperature: float) -> float
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_a_screen_joins_the_dynamic_tokens_where_it_helps(temperature: float) -> None:
-    screened, without = _pruning(), _pruning(replace(SMALL, screen=0.0))
+    screening, without = _pruning(), _pruning(replace(SMALL, screen=0.0))
     rates = {
         name: [
             _rate(one, one.method(name, temperature).drafter, temperature)
-            for one in (without, screened)
+            for one in (without, screening)
         ]
         for name in (PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
     }
@@ -102,8 +119,10 @@ def test_a_screen_joins_the_dynamic_tokens_where_it_helps(temperature: float) ->
     assert rates[RECOMMENDED][1] >= rates[DYNAMIC][1]
     # The screen is chosen without virtual tokens; next to those it is worth less.
     assert rates[RECOMMENDED][1] > rates[RECOMMENDED][0] - 0.001
-    method = screened.method(RECOMMENDED, temperature)
-    assert re.search(r", \d+ screened tokens at rank [1-6]$", method.tuned), method.tuned
+    method = screening.method(RECOMMENDED, temperature)
+    assert re.search(
+        r", \d+ screened tokens at rank [1-6](, and at [1-6] for .*)?$", method.tuned
+    ), method.tuned
     assert "screened" not in without.method(RECOMMENDED, temperature).tuned
 
 
@@ -145,6 +164,21 @@ def test_what_the_screen_reads_is_counted_in_the_cost() -> None:
     cost = head_cost(method, pruning.full_head, 5.0, torch.float32)
     assert cost.screen_bytes == screen.bytes == method.drafter.screen_bytes > 0
     assert pruning.plain.screen_bytes == 0
+
+
+def test_so_is_what_a_second_look_reads() -> None:
+    screen = next(s for s in _screens(0.05) if s.candidates == 32)
+    plain = PrunedDrafter.plain(HEAD, VOCABULARY)
+    method = Method(DYNAMIC, 0.1, replace(plain, dynamic_tokens=screen))
+    cost = head_cost(method, HEAD, 5.0, torch.float32)
+    assert cost.screen_bytes_each == screen.bytes_each == 2 * 32 * 26
+    assert plain.screen_bytes_each == 0
+
+
+def test_screens_are_told_in_words() -> None:
+    one, two = (next(s for s in _screens(0.05) if s.candidates == n) for n in (None, 32))
+    assert screened(one) == f"16 screened tokens at rank {one.rank}"
+    assert screened(two) == f"8 screened tokens at rank {two.rank}, and at 26 for 32 candidates"
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])

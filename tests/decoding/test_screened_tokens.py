@@ -8,6 +8,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdk_cuda import CombinedTokens, RecentTokens, ScreenedTokens, Vocabulary
+from rdk_cuda.dynamic_tokens.screen import largest
 
 SIZE, D = 203, 13
 VOCABULARY = Vocabulary(list(range(0, SIZE, 4)), SIZE)
@@ -24,6 +25,19 @@ def screen(rank: int = D, width: int = 7) -> ScreenedTokens:
     """The identity's first rows: the first coordinates of the hidden states."""
     return ScreenedTokens.from_factors(
         VOCABULARY, ROWS[:, :rank], torch.eye(D)[:, :rank].T, BIAS, width=width
+    )
+
+
+def twice(rank: int, candidates: int, width: int = 7, second_rank: int = D) -> ScreenedTokens:
+    """With a second look at more of the first coordinates."""
+    return ScreenedTokens.from_factors(
+        VOCABULARY,
+        ROWS[:, :second_rank],
+        torch.eye(D)[:second_rank],
+        BIAS,
+        width=width,
+        rank=rank,
+        candidates=candidates,
     )
 
 
@@ -55,20 +69,67 @@ def test_at_full_rank_the_likeliest_pruned_tokens_are_offered() -> None:
     assert float((place == best).float().mean()) > 0.8
 
 
-def test_a_row_depends_on_no_other() -> None:
+@pytest.mark.parametrize("candidates", [7, 20, len(PRUNED)])
+def test_a_second_look_offers_the_likeliest_of_its_candidates(candidates: int) -> None:
+    hidden = states(60)
+    first = twice(4, candidates).scores(hidden).topk(candidates).indices
+    exact = (hidden @ ROWS.T + BIAS).gather(1, first)
+    values, best = exact.topk(7)
+    offered = twice(4, candidates)([[]] * 60, hidden=hidden)
+    place = torch.searchsorted(PRUNED, offered.long())
+    assert torch.equal(PRUNED[place], offered.long())
+    # Rounding to 11 bits moves a logit by about 0.01 here: only near ties change places.
+    found = (hidden @ ROWS.T + BIAS).gather(1, place)
+    assert float((found - values).abs().max()) < 0.05
+    assert float((place == first.gather(1, best)).float().mean()) > 0.95
+
+
+def test_a_second_look_at_everything_is_a_screen_of_its_own_rank() -> None:
+    hidden = states(60)
+    full, low = screen(rank=9, width=20), screen(rank=2, width=20)
+    looked = twice(2, len(PRUNED), width=20, second_rank=9)([[]] * 60, hidden=hidden)
+
+    def shared(one: ScreenedTokens) -> float:
+        rows = zip(looked.tolist(), one([[]] * 60, hidden=hidden).tolist(), strict=True)
+        return sum(len(set(a) & set(b)) for a, b in rows) / (60 * 20)
+
+    assert shared(full) > 0.95 > 0.7 > shared(low)
+
+
+@pytest.mark.parametrize("one", [screen(rank=8), twice(4, 20, second_rank=8)])
+def test_a_row_depends_on_no_other(one: ScreenedTokens) -> None:
     hidden = states(21)
-    together = screen(rank=8).scores(hidden)
+    scores, offered = one.scores(hidden), one([[]] * 21, hidden=hidden)
     for b in range(21):
-        assert torch.equal(screen(rank=8).scores(hidden[b : b + 1]), together[b : b + 1])
+        alone = hidden[b : b + 1]
+        assert torch.equal(one.scores(alone), scores[b : b + 1])
+        assert torch.equal(one([[]], hidden=alone), offered[b : b + 1])
 
 
-def test_hidden_states_without_numbers_offer_tokens_all_the_same() -> None:
+@pytest.mark.parametrize("size", [1, 7, 40, 333, 5000])
+@pytest.mark.parametrize("count", [1, 5, 64])
+def test_the_largest_are_those_of_topk(size: int, count: int) -> None:
+    values = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
+    count = min(count, size)
+    assert torch.equal(largest(values, count), values.topk(count, dim=1).indices)
+
+
+def test_the_largest_are_places_of_the_row_whatever_its_values() -> None:
+    values = torch.full((3, 83), -torch.inf)
+    values[1, 5], values[2] = 1, torch.nan
+    places = largest(values, 9)
+    assert places[1, 0] == 5
+    assert bool((places >= 0).all() & (places < 83).all())
+
+
+@pytest.mark.parametrize("one", [screen(), twice(4, 20)])
+def test_hidden_states_without_numbers_offer_tokens_all_the_same(one: ScreenedTokens) -> None:
     """A decoder's rows that nobody asked for may hold anything."""
     hidden = states(3)
     hidden[1], hidden[2, 0] = torch.nan, torch.inf
-    offered = screen()([[]] * 3, hidden=hidden)
+    offered = one([[]] * 3, hidden=hidden)
     assert bool(torch.isin(offered, PRUNED.int()).all())
-    assert torch.equal(offered[:1], screen()([[]], hidden=hidden[:1]))
+    assert torch.equal(offered[:1], one([[]], hidden=hidden[:1]))
 
 
 def test_any_floating_dtype_of_hidden_states_serves() -> None:
@@ -90,8 +151,8 @@ def test_combined_with_others_it_is_given_the_hidden_states() -> None:
         combined([[7], []])
 
 
-def test_nothing_is_read_on_the_host() -> None:
-    one = screen(rank=8)
+@pytest.mark.parametrize("one", [screen(rank=8), twice(4, 20)])
+def test_nothing_is_read_on_the_host(one: ScreenedTokens) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         hidden = mode.from_tensor(states(3))
         assert one([[]] * 3, hidden=hidden).shape == (3, 7)
@@ -100,6 +161,24 @@ def test_nothing_is_read_on_the_host() -> None:
 def test_its_bytes_are_those_of_the_copy() -> None:
     one = screen(rank=5)
     assert (one.rank, one.width, one.bytes) == (5, 7, len(PRUNED) * (5 + 8) + 4 * 5 * D)
+    assert (one.second_rank, one.bytes_each) == (None, 0)
+    both = twice(5, candidates=20, second_rank=9)
+    assert (both.rank, both.second_rank, both.bytes_each) == (5, 9, 20 * 2 * 9)
+    assert both.bytes == len(PRUNED) * (5 + 8) + 4 * 9 * D
+    unbiased = ScreenedTokens.from_factors(VOCABULARY, ROWS, torch.eye(D))
+    assert unbiased.bytes == len(PRUNED) * (D + 4) + 4 * D * D
+
+
+def test_without_a_bias_it_is_none() -> None:
+    hidden, zero = states(9), torch.zeros(len(PRUNED))
+    for more in ({}, {"rank": 4, "candidates": 20}):
+        with_it, without = (
+            ScreenedTokens.from_factors(VOCABULARY, ROWS, torch.eye(D), bias, width=7, **more)
+            for bias in (zero, None)
+        )
+        assert torch.equal(with_it.scores(hidden), without.scores(hidden))
+        offered = with_it([[]] * 9, hidden=hidden)
+        assert torch.equal(offered, without([[]] * 9, hidden=hidden))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +190,21 @@ def test_its_bytes_are_those_of_the_copy() -> None:
         ),
         ({"scale": torch.ones(2)}, r"scale has shape \[2\]"),
         ({"bias": torch.full((3,), torch.inf)}, "bias is not finite"),
-        ({"right": torch.ones(1, 4)}, r"left has shape \[3, 2\] .*needs \[3, 1\]"),
+        ({"right": torch.ones(1, 4)}, r"left has shape \[3, 2\] and right \[1, 4\]"),
+        ({"right": torch.ones(3, 4)}, "left has rank 2 and right 3; needs the same, or both"),
+        ({"fine": torch.ones(3, 2).half()}, "left has rank 2 and right 2; needs the same, or"),
+        (
+            {"fine": torch.ones(3, 2), "candidates": 2},
+            r"fine has shape \[3, 2\] and dtype torch.float32; needs \[3, 2\] and torch.float16",
+        ),
+        (
+            {"fine": torch.full((3, 2), 1.5).half(), "candidates": 2},
+            "fine has numbers beyond -1 and 1",
+        ),
+        (
+            {"fine": torch.ones(3, 2).half(), "candidates": 1},
+            "candidates is 1; needs the width to the number of tokens, 2 to 3",
+        ),
         (
             {"tokens": torch.tensor([1, 2, 1], dtype=torch.int32)},
             "tokens has a negative id or one",

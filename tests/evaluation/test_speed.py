@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -119,6 +120,9 @@ def test_a_head_reads_static_rows_once_a_batch_and_dynamic_rows_for_each() -> No
     screened = HeadCost(*weight.shape, bytes_each=2, dynamic_columns=7, screen_bytes=800)
     assert 8 * screened.bytes_read(batch=8) == 8 * cost.bytes_read(batch=8) + 800
     assert screened.flops == cost.flops + 2 * 800
+    looking_twice = replace(screened, screen_bytes_each=60)
+    assert 8 * looking_twice.bytes_read(batch=8) == 8 * screened.bytes_read(batch=8) + 8 * 60
+    assert looking_twice.flops == screened.flops + 2 * 30
     low = HeadCost(rows=250, hidden_size=64, factored_rows=750, rank=16)
     assert low.static_weights == 250 * 64 + 750 * 16 + 16 * 64
 
