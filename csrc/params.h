@@ -58,6 +58,7 @@ struct AffinityColumns {
   const float* weights;
   const float* spread;
   const float* prior;
+  int64_t entries;  // of S
   int64_t rank;
   int64_t target_size;
 };

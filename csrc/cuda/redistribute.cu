@@ -3,7 +3,9 @@
 // probabilities of each row written once, its V_d + C logits and the sparse structure read once. A
 // block takes a tile of target tokens for a group of rows. No block waits for another: each sums
 // the softmax of its rows itself, from logits in the L2 cache, and keeps exp(z - max) in shared
-// memory if that has room.
+// memory where that pays. A lane then takes four tokens at once, whose chains of loads (where a
+// column of S begins, its drafter tokens, their weights) are under way together; the first link of
+// the next four is loaded ahead.
 
 #include "redistribute.h"
 
@@ -17,6 +19,7 @@ constexpr int kThreads = RedistributeLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocks = RedistributeLaunch::kBlocks;
 constexpr int kMaxGroup = RedistributeLaunch::kMaxGroup;
+constexpr int kTokens = RedistributeLaunch::kTokens;
 
 enum class RowKind : int32_t { kNone, kGreedy, kSoftmax };
 
@@ -25,43 +28,307 @@ struct GroupRow {
   RowKind kind;
   int top;  // of a greedy row
   float stats[2 + kMaxRank];
+  float reciprocal;  // of the sum
 };
 static_assert(kMaxGroup * sizeof(GroupRow) == RedistributeLaunch::kStaticSharedBytes,
               "the plan leaves room for it");
 
-// The row's kind and stats, by the whole block; workspace is this block's own.
+// This block's part of the work.
+struct Tile {
+  int64_t first_row;
+  int rows;
+  int begin;  // target tokens
+  int end;
+  float* weights;         // [rows, launch.weights_stride()]: z, then exp(z - max)
+  unsigned char* marked;  // [rows, launch.tile]: tokens that have dynamic columns
+};
+
+// ---- the softmax of the group's rows ----
+
 template <typename T>
-__device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch,
-                                              const DraftRow<T>& row, float temperature,
-                                              GroupRow* summary) {
+__device__ __forceinline__ DraftRow<T> draft_row(const RedistributeLaunch& launch, int64_t row) {
+  return DraftRow<T>(launch.params.draft, row, launch.params.temperature[row]);
+}
+
+__device__ __forceinline__ ChunkSum* chunk_sums(const RedistributeLaunch& launch, int g,
+                                                int chunks) {
+  return launch.chunks + (static_cast<int64_t>(blockIdx.x) * launch.group + g) * chunks;
+}
+__device__ __forceinline__ float* spread_sums(const RedistributeLaunch& launch, int g, int chunks) {
+  return launch.spread_sums + (static_cast<int64_t>(blockIdx.x) * launch.group + g) *
+                                  launch.params.affinity.rank * chunks;
+}
+
+__device__ __forceinline__ void store_vector(float* address, const float* values) {
+  *reinterpret_cast<uint4*>(address) = {__float_as_uint(values[0]), __float_as_uint(values[1]),
+                                        __float_as_uint(values[2]), __float_as_uint(values[3])};
+}
+
+// A chunk's z, for all warps.
+__device__ __forceinline__ void keep_chunk(const float (&z)[kPerLane], int begin, int size,
+                                           float* kept) {
+#pragma unroll
+  for (int v = 0; v < kPerLane; v += 4) {
+    const int column = begin + column_of(lane_index(), v);
+    // What follows the last column is padding of the row, or belongs to no one.
+    if (column < size) store_vector(kept + column, z + v);
+  }
+}
+
+// One warp after another takes a chunk, from one row to the next.
+template <typename T>
+__device__ __forceinline__ void sum_rows(const RedistributeLaunch& launch, const Tile& tile) {
   const int rank = static_cast<int>(launch.params.affinity.rank);
+#pragma unroll 1
+  for (int g = 0; g < tile.rows; ++g) {
+    if (!usable_temperature(launch.params.temperature[tile.first_row + g])) continue;
+    const DraftRow<T> row = draft_row<T>(launch, tile.first_row + g);
+    const int chunks = row.chunks();
+#pragma unroll 1
+    for (int chunk = (warp_index() - g * chunks) & (kWarps - 1); chunk < chunks; chunk += kWarps) {
+      float z[kPerLane];
+      row.scaled_chunk(chunk, InMemory{}, z);
+      if (launch.shared_weights && chunk < row.static_chunks()) {
+        keep_chunk(z, chunk * kChunk, row.size, tile.weights + g * launch.weights_stride());
+      }
+      sum_draft_chunk(row, chunk, z, launch.params.affinity.spread, rank,
+                      chunk_sums(launch, g, chunks), spread_sums(launch, g, chunks));
+    }
+  }
+}
+
+// By one warp: the row's kind and stats.
+template <typename T>
+__device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch, int64_t index,
+                                              int g, GroupRow* summary) {
+  const float temperature = launch.params.temperature[index];
+  const DraftRow<T> row = draft_row<T>(launch, index);
   const int chunks = row.chunks();
-  ChunkSum* chunk_sums = launch.chunks + static_cast<int64_t>(blockIdx.x) * chunks;
-  float* spread_sums = launch.spread_sums + static_cast<int64_t>(blockIdx.x) * rank * chunks;
   const bool usable = usable_temperature(temperature);
-  for (int chunk = warp_index(); usable && chunk < chunks; chunk += kWarps) {
-    float z[kPerLane];
-    row.scaled_chunk(chunk, InMemory{}, z);
-    sum_draft_chunk(row, chunk, z, launch.params.affinity.spread, rank, chunk_sums, spread_sums);
+  const Softmax softmax = merge_chunks(chunk_sums(launch, g, chunks), usable ? chunks : 0);
+  RowKind kind = softmax.valid ? RowKind::kSoftmax : RowKind::kNone;
+  int top = -1;
+  if (softmax.valid && temperature == 0.0f) {
+    kind = RowKind::kGreedy;
+    const int column = argmax_column(row, softmax);
+    top = row.is_dynamic(column) ? row.dynamic_tokens[row.dynamic_index(column)]
+                                 : launch.params.row_top[column];
   }
-  __syncthreads();
-  if (warp_index() == 0) {
-    const Softmax softmax = merge_chunks(chunk_sums, usable ? chunks : 0);
-    RowKind kind = softmax.valid ? RowKind::kSoftmax : RowKind::kNone;
-    int top = -1;
-    if (softmax.valid && temperature == 0.0f) {
-      kind = RowKind::kGreedy;
-      const int column = argmax_column(row, softmax);
-      top = row.is_dynamic(column) ? row.dynamic_tokens[row.dynamic_index(column)]
-                                   : launch.params.row_top[column];
-    }
-    if (lane_index() == 0) {
-      summary->kind = kind;
-      summary->top = top;
-    }
-    write_draft_stats(softmax, spread_sums, rank, summary->stats);
+  if (lane_index() == 0) {
+    summary->kind = kind;
+    summary->top = top;
   }
-  __syncthreads();
+  write_draft_stats(softmax, spread_sums(launch, g, chunks),
+                    static_cast<int>(launch.params.affinity.rank), summary->stats);
+  if (lane_index() == 0) summary->reciprocal = 1.0f / softmax.total;
+}
+
+// ---- the tile's probabilities ----
+
+// The four tokens of a lane in a warp's kTokens * kWarp from base on: neighbours, which are read
+// and written as one vector, or each kWarp after the other, so that a warp's loads and stores are
+// coalesced wherever a row begins.
+template <bool kAdjacent>
+__device__ __forceinline__ int token_of(int base, int j) {
+  return kAdjacent ? base + lane_index() * kTokens + j : base + j * kWarp + lane_index();
+}
+
+// Of a tensor over target tokens: its bits. Zero from end on.
+template <bool kAdjacent>
+__device__ __forceinline__ void load_tokens(const void* values, int base, int end,
+                                            unsigned (&out)[kTokens]) {
+  const unsigned* bits = static_cast<const unsigned*>(values);
+  if (kAdjacent) {
+    const int first = token_of<kAdjacent>(base, 0);
+    const uint4 four =
+        first < end ? __ldg(reinterpret_cast<const uint4*>(bits + first)) : uint4{0, 0, 0, 0};
+    out[0] = four.x;
+    out[1] = four.y;
+    out[2] = four.z;
+    out[3] = four.w;
+  } else {
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) {
+      const int token = token_of<kAdjacent>(base, j);
+      out[j] = token < end ? __ldg(bits + token) : 0u;
+    }
+  }
+}
+
+template <bool kAdjacent>
+__device__ __forceinline__ void store_tokens(const float (&values)[kTokens], int base, int end,
+                                             float* row) {
+  if (kAdjacent) {
+    const int first = token_of<kAdjacent>(base, 0);
+    if (first < end) store_vector(row + first, values);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) {
+      const int token = token_of<kAdjacent>(base, j);
+      if (token < end) row[token] = values[j];
+    }
+  }
+}
+
+// The entries of the tokens' columns of S.
+struct Columns {
+  int begin[kTokens];
+  int end[kTokens];
+};
+
+template <bool kAdjacent>
+__device__ __forceinline__ Columns load_columns(const AffinityColumns& affinity, int base,
+                                                int end) {
+  Columns columns{};
+  if (affinity.entries == 0) return columns;
+  unsigned begins[kTokens];
+  load_tokens<kAdjacent>(affinity.offsets, base, end, begins);
+#pragma unroll
+  for (int j = 0; j < kTokens; ++j) {
+    const int token = token_of<kAdjacent>(base, j);
+    columns.begin[j] = static_cast<int>(begins[j]);
+    columns.end[j] = token < end ? __ldg(affinity.offsets + token + 1) : 0;
+  }
+  return columns;
+}
+
+// A column that has ended adds zeros, its weights read from an entry of another: they are finite.
+template <typename Weight>
+__device__ __forceinline__ void add_entries(const AffinityColumns& affinity, const Columns& columns,
+                                            Weight&& weight, float (&masses)[kTokens]) {
+  const int32_t* __restrict__ all_drafts = affinity.drafts;
+  const float* __restrict__ all_shares = affinity.weights;
+  const int last = static_cast<int>(affinity.entries) - 1;
+  int longest = 0;
+#pragma unroll
+  for (int j = 0; j < kTokens; ++j) longest = max(longest, columns.end[j] - columns.begin[j]);
+#pragma unroll 1
+  for (int k = 0; k < longest; ++k) {
+    int drafts[kTokens];
+    float shares[kTokens];
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) {
+      const int entry = min(columns.begin[j] + k, last);
+      drafts[j] = __ldg(all_drafts + entry);
+      shares[j] = __ldg(all_shares + entry);
+    }
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) {
+      const float share = columns.begin[j] + k < columns.end[j] ? shares[j] : 0.0f;
+      masses[j] += weight(drafts[j]) * share;
+    }
+  }
+}
+
+// mass / total for four masses and the rounded reciprocal of a total of at least 1: the same bits
+// as divisions, in half the operations. The first correction leaves an error below one unit in the
+// last place, and then the second rounds correctly (Markstein, "Computation of elementary functions
+// on the IBM RISC System/6000 processor", 1990). It needs remainders without underflow.
+__device__ __forceinline__ void divide(float (&masses)[kTokens], float total, float reciprocal) {
+  constexpr float kTwoToMinus90 = 8.0779357e-28f;
+  bool tiny = false;
+#pragma unroll
+  for (int j = 0; j < kTokens; ++j) {
+    tiny = tiny || (masses[j] != 0.0f && masses[j] < kTwoToMinus90);
+  }
+  if (tiny) {
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) masses[j] = masses[j] / total;
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kTokens; ++j) {
+    float quotient = masses[j] * reciprocal;
+    quotient = fmaf(fmaf(-total, quotient, masses[j]), reciprocal, quotient);
+    masses[j] = fmaf(fmaf(-total, quotient, masses[j]), reciprocal, quotient);
+  }
+}
+
+// Adds the dynamic columns of the tokens that are marked, one token of a lane after the other, each
+// by the whole warp, in the order of the columns.
+template <typename T, bool kAdjacent>
+__device__ __forceinline__ void add_marked(const DraftRow<T>& row, float max,
+                                           const unsigned char* marks, int base, const Tile& tile,
+                                           float (&masses)[kTokens]) {
+#pragma unroll
+  for (int j = 0; j < kTokens; ++j) {
+    const int own = token_of<kAdjacent>(base, j);
+    unsigned lanes = __ballot_sync(kAllLanes, own < tile.end && marks[own - tile.begin] != 0);
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const int lane = __ffs(static_cast<int>(lanes)) - 1;
+      const int token = __shfl_sync(kAllLanes, own, lane);
+      float sum = 0.0f;
+#pragma unroll 1
+      for (int begin = 0; begin < row.dynamic_size; begin += kWarp) {
+        const int c = begin + lane_index();
+        const bool same = c < row.dynamic_size && row.dynamic_tokens[c] == token;
+        const float weight = same ? expf(row.dynamic_value(c) - max) : 0.0f;
+        unsigned columns = __ballot_sync(kAllLanes, same);
+        for (; columns != 0; columns &= columns - 1) {
+          sum += __shfl_sync(kAllLanes, weight, __ffs(static_cast<int>(columns)) - 1);
+        }
+      }
+      if (lane_index() == lane) masses[j] += sum;
+    }
+  }
+}
+
+// q of the tile's tokens for every row of the group.
+template <typename T, bool kAdjacent>
+__device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, const Tile& tile,
+                                           const GroupRow* group) {
+  const RedistributeParams& params = launch.params;
+  const AffinityColumns& affinity = params.affinity;
+  const int rank = static_cast<int>(affinity.rank);
+  const int stride = static_cast<int>(launch.weights_stride());
+  const bool has_dynamic = params.draft.dynamic_size > 0;
+  // The weights of a row that are not shared; a group then has one row.
+  const DraftRow<T> only = draft_row<T>(launch, tile.first_row);
+  int base = tile.begin + warp_index() * kTokens * kWarp;
+  Columns next = load_columns<kAdjacent>(affinity, base, tile.end);
+#pragma unroll 1
+  for (; base < tile.end; base += kThreads * kTokens) {
+    const Columns columns = next;
+    next = load_columns<kAdjacent>(affinity, base + kThreads * kTokens, tile.end);
+    float* out = params.probs + tile.first_row * affinity.target_size;
+    const float* weights = tile.weights;
+#pragma unroll 1
+    for (int g = 0; g < tile.rows; ++g, out += affinity.target_size, weights += stride) {
+      const GroupRow& row = group[g];
+      float q[kTokens] = {};
+      if (row.kind != RowKind::kSoftmax) {
+#pragma unroll
+        for (int j = 0; j < kTokens; ++j) {
+          q[j] = row.kind == RowKind::kNone                ? not_a_number()
+                 : token_of<kAdjacent>(base, j) == row.top ? 1.0f
+                                                           : 0.0f;
+        }
+        store_tokens<kAdjacent>(q, base, tile.end, out);
+        continue;
+      }
+      const float max = row.stats[0];
+      if (launch.shared_weights) {
+        add_entries(affinity, columns, [&](int draft) { return weights[draft]; }, q);
+      } else {
+        const auto weight = [&](int draft) { return expf(only.static_value(draft) - max); };
+        add_entries(affinity, columns, weight, q);
+      }
+      if (has_dynamic) {
+        add_marked<T, kAdjacent>(draft_row<T>(launch, tile.first_row + g), max,
+                                 tile.marked + g * launch.tile, base, tile, q);
+      }
+      const float total = row.stats[1];
+      divide(q, total, row.reciprocal);
+#pragma unroll 1
+      for (int r = 0; r < rank; ++r) {
+        unsigned prior[kTokens];
+        load_tokens<kAdjacent>(affinity.prior + r * affinity.target_size, base, tile.end, prior);
+#pragma unroll
+        for (int j = 0; j < kTokens; ++j) q[j] += row.stats[2 + r] * __uint_as_float(prior[j]);
+      }
+      store_tokens<kAdjacent>(q, base, tile.end, out);
+    }
+  }
 }
 
 template <typename T>
@@ -70,62 +337,53 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   __shared__ GroupRow group[kMaxGroup];
   RDK_DYNAMIC_SHARED(shared);
   const RedistributeParams& params = launch.params;
-  const AffinityColumns& affinity = params.affinity;
-  const int draft_size = static_cast<int>(params.draft.draft_size);
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x / launch.tiles) * launch.group;
-  const int rows =
-      static_cast<int>(min(static_cast<int64_t>(launch.group), params.rows - first_row));
-  const int begin = blockIdx.x % launch.tiles * launch.tile;
-  const int end = min(begin + launch.tile, static_cast<int>(affinity.target_size));
-  float* weights = reinterpret_cast<float*>(shared);  // [group, V_d], or nothing
-  unsigned char* marked =
-      shared + (launch.shared_weights ? launch.group * draft_size * sizeof(float) : 0);
+  Tile tile;
+  tile.first_row = static_cast<int64_t>(blockIdx.x / launch.tiles) * launch.group;
+  tile.rows =
+      static_cast<int>(min(static_cast<int64_t>(launch.group), params.rows - tile.first_row));
+  tile.begin = blockIdx.x % launch.tiles * launch.tile;
+  tile.end = min(tile.begin + launch.tile, static_cast<int>(params.affinity.target_size));
+  tile.weights = reinterpret_cast<float*>(shared);
+  tile.marked =
+      shared + (launch.shared_weights ? launch.group * launch.weights_stride() * sizeof(float) : 0);
 
+  const int marks = params.draft.dynamic_size > 0 ? tile.rows * launch.tile : 0;
+  for (int i = threadIdx.x; i < marks / 4; i += kThreads) {
+    reinterpret_cast<unsigned*>(tile.marked)[i] = 0;
+  }
+  sum_rows<T>(launch, tile);
+  __syncthreads();
+  if (warp_index() < tile.rows) {
+    summarize_row<T>(launch, tile.first_row + warp_index(), warp_index(), &group[warp_index()]);
+  }
 #pragma unroll 1
-  for (int g = 0; g < rows; ++g) {
-    const float temperature = params.temperature[first_row + g];
-    const DraftRow<T> row(params.draft, first_row + g, temperature);
-    summarize_row(launch, row, temperature, &group[g]);
-    if (launch.shared_weights && group[g].kind == RowKind::kSoftmax) {
-      for (int i = threadIdx.x; i < draft_size; i += kThreads) {
-        weights[g * draft_size + i] = expf(row.static_value(i) - group[g].stats[0]);
-      }
-    }
-    if (row.dynamic_size > 0) {
-      unsigned char* marks = marked + g * launch.tile;
-      for (int i = threadIdx.x; i < launch.tile; i += kThreads) marks[i] = 0;
-      __syncthreads();
-      for (int c = threadIdx.x; c < row.dynamic_size; c += kThreads) {
-        const int token = row.dynamic_tokens[c];
-        if (token >= begin && token < end) marks[token - begin] = 1;
-      }
+  for (int g = 0; marks > 0 && g < tile.rows; ++g) {
+    const Rows& tokens = params.draft.dynamic_tokens;
+    const int32_t* dynamic =
+        static_cast<const int32_t*>(tokens.data) + tokens.offset(tile.first_row + g);
+    for (int c = threadIdx.x; c < params.draft.dynamic_size; c += kThreads) {
+      const int token = dynamic[c];
+      if (token < tile.begin || token >= tile.end) continue;
+      tile.marked[g * launch.tile + token - tile.begin] = 1;
     }
   }
   __syncthreads();
-
+  if (launch.shared_weights) {
+    const int stride = static_cast<int>(launch.weights_stride());
 #pragma unroll 1
-  for (int x = begin + threadIdx.x; x < end; x += kThreads) {
-    const Entries column = column_entries(affinity, x);
-#pragma unroll 1
-    for (int g = 0; g < rows; ++g) {
-      float* out = params.probs + (first_row + g) * affinity.target_size + x;
-      const float* stats = group[g].stats;
-      if (group[g].kind != RowKind::kSoftmax) {
-        *out = group[g].kind == RowKind::kNone ? not_a_number() : (x == group[g].top ? 1.0f : 0.0f);
-        continue;
+    for (int g = 0; g < tile.rows; ++g) {
+      float* weights = tile.weights + g * stride;
+#pragma unroll 4
+      for (int i = threadIdx.x; i < stride; i += kThreads) {
+        weights[i] = expf(weights[i] - group[g].stats[0]);
       }
-      const DraftRow<T> row(params.draft, first_row + g, params.temperature[first_row + g]);
-      *out = token_q<OneLane>(
-          affinity, column, stats, x,
-          [&](int draft) {
-            return launch.shared_weights ? weights[g * draft_size + draft]
-                                         : expf(row.static_value(draft) - stats[0]);
-          },
-          [&](float mass) {
-            const bool any = row.dynamic_size > 0 && marked[g * launch.tile + x - begin] != 0;
-            return any ? mass + add_dynamic<OneLane>(row, stats[0], x, 0.0f) : mass;
-          });
     }
+    __syncthreads();
+  }
+  if (launch.adjacent) {
+    write_tile<T, true>(launch, tile, group);
+  } else {
+    write_tile<T, false>(launch, tile, group);
   }
 }
 

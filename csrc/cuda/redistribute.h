@@ -12,20 +12,24 @@ namespace rdk {
 
 struct RedistributeLaunch {
   using Params = RedistributeParams;
-  static constexpr int kThreads = 256;  // of a block
-  static constexpr int kBlocks = 2;     // where shared memory has room for as many
-  static constexpr int kStaticSharedBytes = 128;
+  static constexpr int kThreads = 512;  // of a block
+  static constexpr int kBlocks = 1;
+  static constexpr int kStaticSharedBytes = 144;
   static constexpr int kMaxGroup = 4;  // rows
+  static constexpr int kTokens = 4;    // of a lane at once; tiles are multiples of it
   Params params;
   LaunchShape shape;
   int tiles;            // blocks that share a group of rows
   int tile;             // target tokens of each
   int group;            // rows that a block takes in one pass over the sparse structure
-  bool shared_weights;  // exp(z - max) of the group's rows fits into shared memory
-  ChunkSum* chunks;     // [blocks, chunks]
-  float* spread_sums;   // [blocks, R, chunks]
+  bool shared_weights;  // exp(z - max) of the group's rows is kept in shared memory
+  bool adjacent;        // a lane's tokens are neighbours, and rows of V_t are aligned to 16 bytes
+  ChunkSum* chunks;     // [blocks, group, chunks]
+  float* spread_sums;   // [blocks, group, R, chunks]
 
   RDK_HOST_DEVICE int kernel() const { return static_cast<int>(params.draft.dtype); }
+  // Of a row's shared weights: whole vectors.
+  RDK_HOST_DEVICE int64_t weights_stride() const { return (params.draft.draft_size + 3) / 4 * 4; }
 };
 
 }  // namespace rdk

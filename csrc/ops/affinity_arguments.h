@@ -81,7 +81,8 @@ inline AffinityColumns affinity_columns(const Checks& checks, int64_t draft_size
   }
   checks.columns("col_offsets", col_offsets);
   checks.dimensions("col_drafts", col_drafts, 1, "[nnz]");
-  const Shape entries = {col_drafts.size(0)};
+  columns.entries = col_drafts.size(0);
+  const Shape entries = {columns.entries};
   checks.plain("col_offsets", col_offsets, ScalarType::Int, {columns.target_size + 1}, "[V_t + 1]");
   checks.plain("col_drafts", col_drafts, ScalarType::Int, entries, "[nnz]");
   checks.plain("col_weights", col_weights, ScalarType::Float, entries,

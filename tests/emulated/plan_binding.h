@@ -1,6 +1,7 @@
 // Gives a pybind11 module the plans of launches, for problems of any size: nothing is allocated.
 //   plan_redistribute(machine, rows=1, draft_size=1, target_size=1, dynamic_size=0, rank=0)
-// and its like; machine is (multiprocessors, shared bytes), the result a dict.
+// and its like; machine is (multiprocessors, shared bytes), the result a dict. Entries of S are
+// those of one for each target token unless they are given.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -36,13 +37,15 @@ inline void bind_plans(pybind11::module_& module) {
   module.def(
       "plan_redistribute",
       [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t target_size,
-         int64_t dynamic_size, int64_t rank) {
+         int64_t dynamic_size, int64_t rank, int64_t entries) {
         rdk::RedistributeLaunch launch{};
         launch.params.rows = rows;
         launch.params.draft = draft_columns(draft_size, dynamic_size);
         launch.params.affinity.target_size = target_size;
         launch.params.affinity.rank = rank;
+        launch.params.affinity.entries = entries < 0 ? target_size : entries;
         pybind11::dict result = planned(machine, &launch);
+        result["adjacent"] = launch.adjacent;
         result["tiles"] = launch.tiles;
         result["tile"] = launch.tile;
         result["group"] = launch.group;
@@ -50,7 +53,7 @@ inline void bind_plans(pybind11::module_& module) {
         return result;
       },
       arg("machine"), arg("rows") = 1, arg("draft_size") = 1, arg("target_size") = 1,
-      arg("dynamic_size") = 0, arg("rank") = 0);
+      arg("dynamic_size") = 0, arg("rank") = 0, arg("entries") = -1);
   module.def(
       "plan_draft",
       [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t dynamic_size) {

@@ -113,6 +113,10 @@ def test_the_workloads_lead_where_they_say(emulated: ModuleType) -> None:
     assert tokens[1, 0] == -1
 
 
+def whole_vectors(count: int) -> int:
+    return -(-count // 4) * 4
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_redistribute_at_each_limit_of_shared_memory(emulated: ModuleType, dynamic: bool) -> None:
     """q' of 1, 2 or 4 rows and the marks of their tiles fit exactly, or lack 4 or more bytes.
@@ -124,8 +128,8 @@ def test_redistribute_at_each_limit_of_shared_memory(emulated: ModuleType, dynam
         given = given.replace(dynamic_tokens=None, dynamic_logits=None)
     emulated.set_machine(1, FULL)
     expected = redistribute(given)
-    row = 4 * given.affinity.draft_size
-    marks = given.affinity.target_size if dynamic else 0
+    row = 4 * whole_vectors(given.affinity.draft_size)
+    marks = whole_vectors(given.affinity.target_size) if dynamic else 0
     sizes = [group * (row + marks) - lacking for group in (1, 2, 4) for lacking in (0, 4, 12)]
     for size in [*sizes, 400]:
         emulated.set_machine(1, STATIC_BYTES + size)

@@ -98,6 +98,28 @@ def test_tiles_shrink_before_weights_leave_shared_memory(plans: ModuleType) -> N
     assert chosen(h100, 14_000, 128_256, rows=600) == (True, 1, 1)
 
 
+def test_weights_are_shared_where_a_tile_uses_them(plans: ModuleType) -> None:
+    """Computing V_d of them for each tile pays from an entry of S for every fourth column."""
+    machine = GPUS["sm_90a"].machine
+
+    def shared(rows: int, **more: int) -> bool:
+        plan = plans.plan_redistribute(
+            machine, rows=rows, draft_size=32_000, target_size=128_256, **more
+        )
+        return bool(plan["shared_weights"])
+
+    assert [shared(rows) for rows in (1, 4, 8, 64, 256)] == [False, False, True, True, True]
+    assert not shared(256, entries=0)
+    assert shared(8, entries=10 * 128_256)
+
+
+def test_lanes_take_neighbours_where_rows_are_aligned(plans: ModuleType) -> None:
+    for target_size, adjacent in ((128_256, True), (50_257, False), (32_001, False), (4, True)):
+        plan = plans.plan_redistribute((132, 227 * 1024), target_size=target_size)
+        assert plan["adjacent"] == adjacent
+        assert plan["tile"] % 4 == 0
+
+
 # --------------------------------------------------------------------------------- blocks at once
 
 

@@ -89,6 +89,32 @@ def test_a_dynamic_token_adds_to_what_the_static_columns_give() -> None:
     torch.testing.assert_close(q, torch.tensor([[1.0, 1.0, 3.0, 1.0]]) / 6)
 
 
+def test_quotients_are_those_of_a_division() -> None:
+    """To the bit, also of subnormal numbers: a sum of 1 gives the masses, a sum of 3 a third."""
+    size = 1003
+    affinity = generators.affinity("identity", size)
+    columns = (*affinity.by_target, affinity.row_top)
+    logits = torch.linspace(-30.0, -100.0, size)[None].repeat(2, 1)
+    logits[0, :3] = torch.tensor([0.0, -200.0, -200.0])
+    logits[1, :3] = 0.0
+    masses, thirds = torch.ops.rdk.redistribute(logits, torch.ones(2), *columns)
+    assert masses[0] == 1
+    assert torch.equal(thirds[3:], masses[3:] / 3)
+    assert ((masses > 0) & (masses < 2.0**-110)).any()
+
+
+def test_tensors_of_an_affinity_may_begin_anywhere() -> None:
+    """Contiguous, but not aligned to more than their elements."""
+    affinity = generators.affinity("mixed-2", 2048)
+    given = (generators.logits(3, affinity.draft_size), torch.ones(3))
+    columns = [*affinity.by_target, affinity.row_top]
+    expected = torch.ops.rdk.redistribute(*given, *columns)
+    for i, tensor in enumerate(columns):
+        flat = torch.cat([tensor.new_zeros(1), tensor.flatten()])
+        moved = [*columns[:i], flat[1:].view(tensor.shape), *columns[i + 1 :]]
+        assert torch.equal(torch.ops.rdk.redistribute(*given, *moved), expected)
+
+
 def test_temperature_zero_is_one_hot() -> None:
     zeros = torch.zeros(50)
     q = assert_exact(generators.affinity("mixed-2", 500), 50, zeros, 9, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Studies of growth and of calibration at scale, here at small sizes."""
+"""Studies of growth, of calibration at scale and of orders of work, here at small sizes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from profiling.studies import calibration_scale as scale
 from profiling.studies import first_order_growth as growth
+from profiling.studies import verify_orders as orders
+from profiling.studies.verify_orders import Constants, Shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -61,3 +63,36 @@ def test_every_stage_of_calibration_is_timed_and_written(
     assert peaks == sorted(peaks)
     printed = capsys.readouterr().out
     assert all(f"| {stage} |" in printed for stage in stages)
+
+
+def test_one_sequence_takes_its_bytes_at_a_blocks_rate_and_its_fixed_times() -> None:
+    """By hand: a row of 2,000,000 bytes takes a block 50, and 264 blocks next to nothing."""
+    constants, shape = Constants(), Shape((1,), drafts=3, columns=1_000_000)
+    assert orders.in_order(constants, shape) == pytest.approx(2.5 + 2 * (50 + 3.5) + 3)
+    shared = 8e6 / constants.bandwidth
+    assert orders.split(constants, shape) == pytest.approx(2.5 + shared + 3.5 + 3)
+
+
+def test_every_order_comes_to_the_floor_where_only_bytes_take_time() -> None:
+    free = Constants(decision=0, last_token=0, start=0, block_rate=1e9)
+    all_accepted = Shape((5,) * 264)
+    for name, order in orders.ORDERS.items():
+        assert order(free, all_accepted) == pytest.approx(orders.floor(free, all_accepted)), name
+    rejected = Shape((0,) * 264)
+    for name in ("in order", "queue"):
+        assert orders.ORDERS[name](free, rejected) < 2 * orders.floor(free, rejected)
+    # The control: the order that reads all rows whatever is rejected.
+    assert orders.split(free, rejected) == pytest.approx(6 * orders.floor(free, rejected))
+
+
+def test_the_committed_simulation_is_what_the_program_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert orders.main(["--batches", "64", "--output", str(tmp_path / "rows.json")]) == 0
+    assert "queue" in capsys.readouterr().out
+    written = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    committed = json.loads((growth.RESULTS.parent / "verify-orders/simulated.json").read_text())
+    expected = [row for row in committed["rows"] if row["batch"] == 64]
+    assert len(written) == len(expected) == 4
+    for ours, row in zip(written, expected, strict=True):
+        assert ours == pytest.approx(row)
