@@ -27,7 +27,7 @@ def main() -> None:
     """The command."""
     options = argparse.ArgumentParser(prog="python -m examples.eagle3.gemma", description=__doc__)
     options.add_argument("--kept", type=int, help=f"tokens of the head, as {KEPT}; absent: all")
-    options.add_argument("--steps", type=int, default=500)
+    options.add_argument("--steps", type=int, default=650)
     options.add_argument("--work", type=Path, required=True, help="directory to go on from")
     options.add_argument("--out", type=Path, required=True, help="directory of the drafter")
     given = options.parse_args()
@@ -45,7 +45,7 @@ def main() -> None:
         [
             *("--target", str(gemma.weights()), "--dtype", "bfloat16"),
             *("--text", str(paths["code"]), str(paths["prose"]), *kept),
-            *("--steps", str(given.steps), "--context", "256", "--batch", "4"),
+            *("--steps", str(given.steps), "--context", "256", "--batch", "2"),
             *("--work", str(given.work), "--out", str(given.out)),
         ]
     )

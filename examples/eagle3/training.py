@@ -87,6 +87,7 @@ class Training:
         network.lm_head.requires_grad_(recipe.own_head)
         self.layers = network.config.layers_read(target.config.get_text_config().num_hidden_layers)
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self.fixed = {k for k, v in network.named_parameters() if not v.requires_grad}
         self.optimizer = torch.optim.AdamW(trained, betas=(0.9, 0.95), weight_decay=0.01)
         self.step = 0
         digest = hashlib.sha256(text.numpy().tobytes())
@@ -107,7 +108,7 @@ class Training:
         state = {
             "step": self.step,
             "belongs_to": self.belongs_to,
-            "network": {k: v for k, v in self.network.state_dict().items() if "embed" not in k},
+            "network": {k: v for k, v in self.network.state_dict().items() if k not in self.fixed},
             "optimizer": self.optimizer.state_dict(),
         }
         write_whole(self.checkpoint, lambda unfinished: torch.save(state, unfinished))
