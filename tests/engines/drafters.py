@@ -1,0 +1,68 @@
+"""Drafters for the demo's target, in directories that `python -m rdk_cuda calibrate` writes.
+
+    python -m tests.engines.drafters DIRECTORY
+
+writes `model`, the drafter itself, and `KIND-SHARE` for each kind and share of its head that is
+kept. The command writes `virtual-dynamic`; the other kinds are that without some of its parts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from examples.demo.corpus import CALIBRATION_STRIDE, HELD_OUT, standard_library, training_files
+from rdk_cuda.__main__ import main
+from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.integrations.huggingface import load_drafter
+from rdk_cuda.integrations.huggingface.saved_drafter import MODEL, PRUNED, SETTINGS
+
+from .pair import TARGET, padded_drafter
+
+__all__ = ["KINDS", "SHARES", "calibrated_drafters"]
+
+SHARES = ("25", "6.25")
+KINDS = ("pruned", "virtual", "virtual-dynamic")
+
+
+def calibrated_drafters(directory: Path) -> Path:
+    """Make all of them where they are not there yet; returns the directory."""
+    model = directory / "model"
+    if not model.is_dir():
+        padded_drafter(model)
+    if not (directory / "calibrated").is_dir():
+        _calibrate(model, directory / "calibrated")
+    for share in SHARES:
+        source = directory / "calibrated" / f"keep-{float(share) / 100:g}-temperature-1"
+        full, calibrated, _ = load_drafter(source)
+        kinds = (
+            PrunedDrafter.plain((full.get_output_embeddings().weight, None), calibrated.vocabulary),
+            replace(calibrated, dynamic_tokens=None),
+            calibrated,
+        )
+        for kind, drafter in zip(KINDS, kinds, strict=True):
+            own = directory / f"{kind}-{share}"
+            if not own.is_dir():
+                own.mkdir()
+                drafter.save(own / PRUNED)
+                shutil.copy(source / SETTINGS, own / SETTINGS)
+                (own / MODEL).symlink_to(model.resolve())
+    return directory
+
+
+def _calibrate(model: Path, output: Path) -> None:
+    text = training_files()[::CALIBRATION_STRIDE]
+    held_out = [standard_library() / name for name in HELD_OUT[:3]]
+    options = ["--keep", *(f"{float(share) / 100:g}" for share in SHARES)]
+    options += ["--virtual", "64", "--dynamic", "32", "--positions", "8192", "--temperature", "1"]
+    files = ["--text", *map(str, text), "--held-out", *map(str, held_out)]
+    models = ["--target", str(TARGET), "--drafter", str(model), "--out", str(output)]
+    code = main(["calibrate", *models, *files, *options])
+    if code:
+        raise RuntimeError(f"calibrate returned {code}")
+
+
+if __name__ == "__main__":
+    print(calibrated_drafters(Path(sys.argv[1])))

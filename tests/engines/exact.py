@@ -1,0 +1,123 @@
+"""What the output should be distributed as: the target in float32, without any engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from examples.demo.corpus import HELD_OUT, read_text, standard_library
+
+from .pair import TARGET
+
+__all__ = ["Joint", "p_value", "prompts_of", "two_sample_p_value"]
+
+TOP = 6
+
+
+def prompts_of(count: int, length: int = 48) -> list[list[int]]:
+    """Spread over modules that no model was trained on."""
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+    ids = [
+        token
+        for name in HELD_OUT
+        for token in tokenizer(read_text(standard_library() / name))["input_ids"]
+    ]
+    stride = (len(ids) - length) // count
+    return [ids[start : start + length] for start in range(0, stride * count, stride)]
+
+
+def target_probs(logits: Tensor, temperature: float, top_p: float, min_p: float) -> Tensor:
+    """A row of logits as a request's parameters make a distribution of it, in float64."""
+    probs = (logits.double() / temperature).softmax(-1)
+    probs = torch.where(probs < min_p * probs.amax(), 0, probs)
+    probs /= probs.sum()
+    ordered, order = probs.sort(descending=True)
+    before = ordered.cumsum(-1) - ordered
+    ordered[before >= top_p] = 0
+    return torch.zeros_like(probs).scatter(0, order, ordered) / ordered.sum()
+
+
+class Joint:
+    """The distribution of the first tokens after a prompt, in bins.
+
+    A bin is a sequence of likely tokens, or such a sequence and then any other token.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        length: int,
+        temperature: float,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+    ) -> None:
+        model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
+        self.length, self.bins = length, {}
+        level: dict[tuple[int, ...], float] = {(): 1.0}
+        for _ in range(length):
+            prefixes = list(level)
+            ids = torch.tensor([[*prompt, *prefix] for prefix in prefixes])
+            with torch.no_grad():
+                logits = model(ids).logits[:, -1]
+            following: dict[tuple[int, ...], float] = {}
+            for prefix, row in zip(prefixes, logits, strict=True):
+                probs = target_probs(row, temperature, top_p, min_p)
+                likely = probs.topk(TOP)
+                for p, token in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
+                    if p > 0:
+                        following[(*prefix, token)] = level[prefix] * p
+                self.bins[(*prefix, -1)] = level[prefix] * max(0.0, 1 - float(likely.values.sum()))
+            level = following
+        self.bins |= level
+
+    def bin_of(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Where a sample belongs."""
+        for cut in range(self.length):
+            if (*tokens[:cut], -1) in self.bins and tuple(tokens[: cut + 1]) not in self._prefixes:
+                return (*tokens[:cut], -1)
+        return tuple(tokens[: self.length])
+
+    @property
+    def _prefixes(self) -> set[tuple[int, ...]]:
+        return {name[:cut] for name in self.bins for cut in range(1, len(name) + 1)}
+
+    def p_value(self, samples: Sequence[Sequence[int]]) -> float:
+        """Of Pearson's test, bins with fewer than 5 expected taken together."""
+        return p_value(self.bins, Counter(map(self.bin_of, samples)), len(samples))
+
+
+def p_value(bins: dict[tuple[int, ...], float], counts: Counter[tuple[int, ...]], n: int) -> float:
+    """That counts so far from the expected ones come by chance."""
+    expected = {name: p * n for name, p in bins.items()}
+    rest = {name for name, number in expected.items() if number < 5}
+    pairs = [(counts[name], number) for name, number in expected.items() if name not in rest]
+    together = sum(counts[name] for name in rest), sum(expected[name] for name in rest)
+    if together[1] < 1e-6 * n:  # what cannot happen
+        return _chance(pairs) if together[0] == 0 else 0.0
+    return _chance([*pairs, together])
+
+
+def two_sample_p_value(some: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> float:
+    """That two samples of one size are so different by chance; rare ones are taken together."""
+    first, second = Counter(map(tuple, some)), Counter(map(tuple, others))
+    pairs, rest = [], [0, 0]
+    for name in first | second:
+        if first[name] + second[name] < 10:
+            rest = [rest[0] + first[name], rest[1] + second[name]]
+        else:
+            pairs.append((first[name], second[name]))
+    statistic = sum((a - b) ** 2 / (a + b) for a, b in [*pairs, rest] if a + b)
+    return _tail(statistic, len(pairs) + (sum(rest) > 0) - 1)
+
+
+def _chance(pairs: Sequence[tuple[int, float]]) -> float:
+    return _tail(sum((count - e) ** 2 / e for count, e in pairs), len(pairs) - 1)
+
+
+def _tail(statistic: float, degrees: int) -> float:
+    halves = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(halves[0], halves[1]))
