@@ -7,22 +7,19 @@ It reads the text with the target, so nothing has to be generated first. What it
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import LlamaConfig
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.cli.models import load_model, load_tokenizer
-from rdk_cuda.files import write_json, write_whole
-from rdk_cuda.integrations.eagle3 import Eagle3Config, Eagle3Network
+from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Config, Eagle3Network
 
 from .training import Recipe, Training
 
@@ -134,29 +131,8 @@ def watch(training: Training) -> None:
 
 def write(folder: Path, network: Eagle3Network, vocabulary: Vocabulary, recipe: Recipe) -> None:
     """EAGLE's format, in float16. Embeddings, and a head that was not trained, are the target's."""
-    config = network.config
-    fields = {
-        **json.loads(config.layer.to_json_string()),
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "draft_vocab_size": config.draft_size,
-        "fc_norm": config.fc_norm,
-    }
-    if config.state_layers is not None:
-        fields["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": list(config.state_layers)}
-    shared = ("embed_tokens",) if recipe.own_head else ("embed_tokens", "lm_head")
-    tensors = {
-        name.replace("layers.0.", "midlayer."): tensor.half().contiguous()
-        for name, tensor in network.state_dict().items()
-        if not name.startswith((*shared, "rotary_emb"))
-    }
-    ids = vocabulary.draft_ids
-    if len(ids) < vocabulary.target_size:
-        tensors["d2t"] = ids - torch.arange(len(ids))
-        tensors["t2d"] = torch.zeros(vocabulary.target_size, dtype=torch.bool)
-        tensors["t2d"][ids] = True
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "model.safetensors", partial(save_file, tensors))
-    write_json(fields, folder / "config.json")
+    shared = ["embed_tokens.weight", *(() if recipe.own_head else ("lm_head.weight",))]
+    Eagle3Checkpoint(network, vocabulary, shared=frozenset(shared)).save_pretrained(folder)
 
 
 if __name__ == "__main__":

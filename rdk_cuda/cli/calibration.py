@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,11 @@ def run_calibration(request: Request) -> int:
         models.tokenizer, request.text, request.held_out, models.context, request.draft_length
     )
     always = indispensable_tokens(models.tokenizer)
-    kept = named_tokens(request, models.vocabulary_size, always)
+    kept = models.kept
+    if kept is None:
+        kept = named_tokens(request, models.vocabulary_size, always)
+    else:
+        request = keeping_own(request, kept)
     try:
         with Stages() as stages:
             windows = text.windows(request.positions)
@@ -95,6 +99,16 @@ def named_tokens(request: Request, size: int, always: torch.Tensor) -> Vocabular
     except TokenMapError as error:
         raise InputError(f"--kept {error}") from error
     return Vocabulary(torch.cat([ids, always[~torch.isin(always, ids)]]), size)
+
+
+def keeping_own(request: Request, kept: Vocabulary) -> Request:
+    """The request for a drafter that has a small head already, and keeps its tokens."""
+    if request.kept is not None or request.keep != Request.keep:
+        raise InputError(
+            f"--drafter {request.drafter}: has a head of {kept.draft_size} tokens, which are the "
+            "ones that are kept; leave out --keep and --kept"
+        )
+    return replace(request, keep=(kept.draft_size / kept.target_size,))
 
 
 def options_of(models: Models, request: Request) -> Options:
@@ -156,7 +170,7 @@ def save(
             for one, measured in zip(drafters, rows, strict=True):
                 save_drafter(
                     request.output if folder is None else folder / request.name(one.setting),
-                    models.drafter.to(dtype),
+                    models.saved_drafter,
                     models.tokenizer,
                     one.method.drafter.in_dtype(dtype),
                     {**settings_of(models, request, one, measured), **sources},

@@ -1,10 +1,9 @@
-"""Two causal language models and the tokenizer they share, from local files."""
+"""Models and the tokenizer they share, from local files."""
 
 import io
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,55 +13,23 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 
+from rdk_cuda.integrations.eagle3 import (
+    CheckpointError,
+    Eagle3Checkpoint,
+    is_checkpoint,
+    read_checkpoint,
+)
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from ..calibration.methods import Method
 from ..calibration.recording import Window
-from ..evaluation.drafters import evaluate_models
 from ..evaluation.rows import EvaluationError, Row
 from .errors import InputError
 from .model_files import ModelFiles, model_files
+from .pairs import Models as Models
+from .pairs import StateModels
 
 SAMPLED = 64  # weights that a model is recognised by
-
-
-@dataclass(frozen=True)
-class Models:
-    """A target, its drafter, and their tokenizer; both compute in float32.
-
-    Attributes:
-        target, drafter: Hugging Face causal language models.
-        eos: the target's end tokens.
-        names: of the two, for the report.
-        drafter_dtype: of the drafter's files, and of what is written of it.
-        recent: how many of the last tokens the drafter sees, besides the first; None: all.
-    """
-
-    target: Any
-    drafter: Any
-    tokenizer: Any
-    eos: frozenset[int]
-    names: tuple[str, str]
-    drafter_dtype: torch.dtype = torch.float32
-    recent: int | None = None
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The width of the logits of both."""
-        return head_size(self.target)
-
-    @property
-    def drafter_head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The drafter's full head: weight `[V, d]`, and bias `[V]` or None; on the CPU."""
-        head = self.drafter.get_output_embeddings()
-        bias = getattr(head, "bias", None)
-        return head.weight.detach().cpu(), None if bias is None else bias.detach().cpu()
-
-    @property
-    def context(self) -> int:
-        """How many tokens both can read; a million where neither says."""
-        configs = [model.config.get_text_config() for model in (self.target, self.drafter)]
-        return min(getattr(config, "max_position_embeddings", 1 << 20) for config in configs)
 
 
 def quiet() -> None:
@@ -83,21 +50,40 @@ def load_models(target: Path, drafter: Path, device: str = "cpu") -> Models:
     tokenizer = load_tokenizer("--target", target)
     refuse_device(device)
     first = load_model("--target", target).to(device)
-    pair = first, first if drafter == target else load_model("--drafter", drafter).to(device)
-    refuse_different_vocabularies(tokenizer, None if drafter == target else drafter, *pair)
-    end = pair[0].generation_config.eos_token_id
+    end = first.generation_config.eos_token_id
     eos = frozenset([] if end is None else [end] if isinstance(end, int) else end)
     # The target's own greedy choice is what the demo compares with: nothing may alter its logits.
     plain = GenerationConfig(eos_token_id=sorted(eos) or None, pad_token_id=0)
-    pair[0].generation_config = plain
     names = str(target), str(drafter)
-    return Models(
-        *pair,
-        tokenizer=tokenizer,
-        eos=eos,
-        names=names,
-        drafter_dtype=stored_dtype(drafter),
-    )
+    shared: dict[str, Any] = {"tokenizer": tokenizer, "eos": eos, "names": names}
+    if is_checkpoint(drafter):
+        checkpoint = load_checkpoint(drafter, first)
+        pair: Models = StateModels(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)
+    else:
+        second = first if drafter == target else load_model("--drafter", drafter).to(device)
+        refuse_different_sizes(first, second)
+        pair = Models(first, second, **shared, drafter_dtype=stored_dtype(drafter))
+    refuse_other_tokenizer(tokenizer, None if drafter == target else drafter, head_size(first))
+    first.generation_config = plain
+    return pair
+
+
+def load_checkpoint(directory: Path, target: Any) -> Eagle3Checkpoint:
+    """A drafter on the target's states."""
+    try:
+        checkpoint = read_checkpoint(directory, target)
+    except (CheckpointError, OSError) as error:
+        raise InputError(f"--drafter {first_line(error)}") from error
+    for name, weight in checkpoint.network.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise InputError(f"--drafter {directory}: {name} has NaN or inf; needs finite weights")
+    if checkpoint.full_head(target) is None:
+        raise InputError(
+            f"--drafter {directory}: its head has rows of its own for "
+            f"{checkpoint.vocabulary.draft_size} of {checkpoint.vocabulary.target_size} tokens and "
+            "none for the others; needs all of them, or a head that has the target's rows"
+        )
+    return checkpoint
 
 
 def load_model(option: str, directory: Path) -> Any:
@@ -177,20 +163,22 @@ def load_tokenizer(option: str, directory: Path) -> Any:
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
 
 
-def refuse_different_vocabularies(
-    tokenizer: Any, directory: Path | None, target: Any, drafter: Any
-) -> None:
-    """The same width of logits and, where the drafter has its own tokenizer, the same tokens."""
+def refuse_different_sizes(target: Any, drafter: Any) -> None:
+    """Models whose logits are of different widths."""
     sizes = head_size(target), head_size(drafter)
     if sizes[0] != sizes[1]:
         raise InputError(
             f"the target predicts {sizes[0]} tokens and the drafter {sizes[1]}; needs two models "
             "with one vocabulary"
         )
-    if max(tokenizer.get_vocab().values()) >= sizes[0]:
+
+
+def refuse_other_tokenizer(tokenizer: Any, directory: Path | None, size: int) -> None:
+    """The target's tokenizer, unless it fits the target and, where there is one, the drafter's."""
+    if max(tokenizer.get_vocab().values()) >= size:
         raise InputError(
             f"the target's tokenizer has {max(tokenizer.get_vocab().values()) + 1} tokens, its "
-            f"model predicts {sizes[0]}; needs a tokenizer that belongs to the model"
+            f"model predicts {size}; needs a tokenizer that belongs to the model"
         )
     if directory is None:
         return
@@ -273,16 +261,8 @@ def evaluate_pair(
     windows: Sequence[Window],
     **options: Any,
 ) -> list[Row]:
-    """`evaluate_models`; acceptance that is NaN is what the models made it."""
+    """`Models.evaluate`; acceptance that is NaN is what the models made it."""
     try:
-        return evaluate_models(
-            models.target,
-            models.drafter,
-            models.drafter_head,
-            methods,
-            windows,
-            head_dtype=models.drafter_dtype,
-            **options,
-        )
+        return models.evaluate(methods, windows, **options)
     except EvaluationError as error:
         raise InputError(str(error)) from error

@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from rdk_cuda.calibration.recording import Recording, RecordingError, record
-from rdk_cuda.calibration.recording.reading import read_models
 from rdk_cuda.calibration.recording.state import OtherRecordingError, recorded_temperatures
 from rdk_cuda.calibration.recording.windows import Window
 
@@ -104,7 +103,7 @@ class RecordingFile:
         stages.console.print(self.announcement(request.memory), soft_wrap=True, highlight=False)
         try:
             return record(
-                read_models(models.target, models.drafter),
+                models.read(request.draft_length),
                 windows,
                 temperatures=self.temperatures,
                 memory=int(request.memory * 2**30),

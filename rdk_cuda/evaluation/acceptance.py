@@ -46,17 +46,18 @@ def measure_acceptance(
         windows: all of one length.
 
     Returns:
-        For each temperature `[drafters, windows, positions]` float32.
+        For each temperature `[drafters, windows, n]` float32, n as of `Reading`.
     """
     rates: dict[float, list[Tensor]] = {temperature: [] for temperature in drafters}
     for window in windows:
         ids = torch.tensor([window.ids], dtype=torch.int64, device="cpu")
         logits, hidden = (rows[0].float().cpu() for rows in read(ids))
+        contexts = window.contexts[-len(hidden) :]
         for temperature, chosen in drafters.items():
             probs = target_probs(logits, temperature)
             each = []
             for drafter in chosen:
-                columns = drafter.columns(full_head, hidden, window.contexts)
+                columns = drafter.columns(full_head, hidden, contexts)
                 q = redistribute(affinity=drafter.affinity, temperature=temperature, **columns)
                 each.append(acceptance(probs, q))
             rates[temperature].append(torch.stack(each))

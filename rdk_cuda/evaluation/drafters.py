@@ -26,6 +26,7 @@ def evaluate(
     windows: Sequence[Window],
     *,
     draft_length: int,
+    drafts_every: int = 1,
     times: Times | None = None,
     head_dtype: torch.dtype | None = None,
     each: Each | None = None,
@@ -39,6 +40,8 @@ def evaluate(
             the loss that is recovered needs the pruned drafter with the same `keep`.
         windows: held-out text, all of one length, at least `draft_length`.
         draft_length: K, for the accepted length.
+        drafts_every: positions from one draft's begin to the next in what is read. 1: each position
+            is read as the first of a draft, which is as any other to an ordinary drafter.
         times: of the models, with the same K; without them no speed-up is predicted.
         head_dtype: of the heads when their bytes are counted; that of `full_head` if absent.
         each: shows the progress over windows.
@@ -68,7 +71,8 @@ def evaluate(
                 recovered = recovered_share(bootstrap, rate, pruned, measured[FULL, 1.0])
             columns = method.drafter.mean_dynamic_columns(windows)
             cost = head_cost(method, full_head, columns, head_dtype)
-            length = float(expected_accepted_length(rate, draft_length).double().mean())
+            lengths = expected_accepted_length(rate, draft_length)[..., ::drafts_every]
+            length = float(lengths.double().mean())
             affinity = method.drafter.affinity
             row = evaluation_row(
                 bootstrap.mean(rate),

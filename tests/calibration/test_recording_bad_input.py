@@ -66,7 +66,7 @@ def test_a_row_of_logits_without_a_finite_one_is_refused() -> None:
         (lambda ids: Reading(table(V_T)[ids], table(D)[ids, : D - (ids.numel() > 9)]),
          r"hidden torch.float32 \[3, 7, 2\] for windows 0 to 2; needs .*d = 3\]"),
         (lambda ids: Reading(table(V_T)[ids[0]], table(D)[ids]),
-         r"target_logits torch.float32 \[1, 40\] for a token 0 alone; needs .*\[1, 1, V_t\]"),
+         r"target_logits torch.float32 \[2, 40\] for two tokens 0; needs .*\[1, 2, V_t\]"),
         (lambda ids: Reading(table(V_T)[ids].long(), table(D)[ids]), "torch.int64"),
         (lambda ids: Reading(table(V_T)[ids[:, :5]], table(D)[ids]), r"\[3, 5, 40\]"),
     ],

@@ -13,7 +13,7 @@ import torch
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration import Read, Reading
-from rdk_cuda.cli import recorded_text
+from rdk_cuda.cli.pairs import Models
 
 Pair = tuple[Path, Path]
 
@@ -66,10 +66,10 @@ def sources(files: list[Path]) -> list[dict[str, str]]:
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many windows each reading of the calibration text has; the list grows."""
     counted: list[int] = []
-    read_models = recorded_text.read_models
+    of_models = Models.read
 
-    def counting(target: Any, drafter: Any) -> Read:
-        read = read_models(target, drafter)
+    def counting(models: Models, draft_length: int) -> Read:
+        read = of_models(models, draft_length)
 
         def count(ids: torch.Tensor) -> Reading:
             counted.append(len(ids))
@@ -77,7 +77,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return count
 
-    monkeypatch.setattr(recorded_text, "read_models", counting)
+    monkeypatch.setattr(Models, "read", counting)
     return counted
 
 

@@ -12,11 +12,14 @@ __all__ = ["Read", "Reading", "read_models"]
 
 
 class Reading(NamedTuple):
-    """The models' outputs after every token of B pieces of text.
+    """The models' outputs after the last n of the L tokens of B pieces of text.
+
+    n is L, or L - 1 of a drafter that has no state after a text's first token. It is the same
+    difference for every L.
 
     Attributes:
-        target_logits: `[B, L, V_t]`, any floating dtype.
-        hidden: `[B, L, d]`, the drafter's last hidden states, which its LM head is applied to.
+        target_logits: `[B, n, V_t]`, any floating dtype.
+        hidden: `[B, n, d]`, the drafter's last hidden states, which its LM head is applied to.
     """
 
     target_logits: Tensor

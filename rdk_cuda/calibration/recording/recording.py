@@ -160,8 +160,8 @@ def record(
     bits between batch sizes.
 
     Args:
-        read: both models, as from `read_models`. It is first called with a single token 0, to learn
-            the sizes of what it returns.
+        read: both models, as from `read_models`. It is first called with two tokens 0, to learn the
+            sizes of what it returns.
         windows: consecutive tokens of one document each. Neighbours of one length are read
             together.
         temperatures: of the target, positive and distinct.
@@ -196,13 +196,15 @@ def record(
     """
     temperatures = tuple(map(float, temperatures))
     _refuse_bad_arguments(temperatures, context, batch_size, seed, samples)
-    _refuse_empty_text(windows)
-    sizes = _checked(
-        read(torch.zeros(1, 1, dtype=torch.int64, device="cpu")), (1, 1), "a token 0 alone"
-    )
+    if not windows:
+        raise ValueError("record: windows is empty; needs one at least, or longer text")
+    sizes = read(torch.zeros(1, 2, dtype=torch.int64, device="cpu"))
+    unread = int(sizes.target_logits.shape[1:2] == (1,))  # the first token of every text
+    _checked(sizes, (1, 2 - unread), "two tokens 0")
     target_size, width = sizes.target_logits.shape[2], sizes.hidden.shape[2]
+    _refuse_short_text(windows, unread)
     _refuse_unknown_tokens(windows, target_size)
-    lengths = [len(window.ids) for window in windows]
+    lengths = [len(window.ids) - unread for window in windows]
     plan = plan_memory(
         memory, lengths, temperatures, target_size, width, samples, likeliest, context
     )
@@ -215,18 +217,21 @@ def record(
 
     batches = _batches(lengths, running.windows, batch_size, plan.batch_limit)
     for batch in batches if each is None else each(batches, "Calibrating: reading text"):
-        _add_batch(running, read, [windows[i] for i in batch])
+        _add_batch(running, read, [windows[i] for i in batch], unread)
         if kept is not None:
             kept.batch_was_added(last=running.windows == len(windows))
     return _finished(running)
 
 
-def _add_batch(running: RunningRecording, read: Read, windows: Sequence[Window]) -> None:
+def _add_batch(
+    running: RunningRecording, read: Read, windows: Sequence[Window], unread: int
+) -> None:
     ids = torch.tensor([list(window.ids) for window in windows], dtype=torch.int64, device="cpu")
     first = running.windows
     where = f"windows {first} to {first + len(windows) - 1}"
     plan = running.plan
-    reading = _checked(read(ids), tuple(ids.shape), where, plan.target_size, plan.width)
+    shape = ids.shape[0], ids.shape[1] - unread
+    reading = _checked(read(ids), shape, where, plan.target_size, plan.width)
     for window, logits, hidden in zip(windows, *reading, strict=True):
         running.add(window, logits, hidden)
 
@@ -310,13 +315,12 @@ def _refuse_bad_arguments(
         raise ValueError(f"record: seed is {seed}; needs a signed 64-bit integer")
 
 
-def _refuse_empty_text(windows: Sequence[Window]) -> None:
-    if not windows:
-        raise ValueError("record: windows is empty; needs one at least, or longer text")
+def _refuse_short_text(windows: Sequence[Window], unread: int) -> None:
     for index, window in enumerate(windows):
-        if not window.ids:
+        if len(window.ids) <= unread:
             raise ValueError(
-                f"record: window {index} (document {window.document}) has no tokens; leave it out"
+                f"record: window {index} (document {window.document}) has "
+                f"{len(window.ids) or 'no'} tokens; needs at least {unread + 1}: leave it out"
             )
 
 

@@ -128,7 +128,7 @@ class RunningRecording:
         )
 
     def add(self, window: Window, logits: Tensor, hidden: Tensor) -> None:
-        """Add a window, with its logits `[L, V_t]` and hidden states `[L, d]`.
+        """Add a window, with logits `[n, V_t]` and hidden states `[n, d]` after its last n tokens.
 
         Raises:
             ValueError: values that do not make a distribution or a sum, and where they are.
@@ -138,7 +138,8 @@ class RunningRecording:
         padded = torch.cat(
             [torch.full((self.plan.context - 1,), -1, dtype=torch.int32, device="cpu"), ids]
         )
-        contexts = padded.unfold(0, self.plan.context, 1)
+        ids = ids[len(ids) - len(logits) :]
+        contexts = padded.unfold(0, self.plan.context, 1)[-len(ids) :]
         places = torch.arange(self.positions, self.positions + len(ids), device="cpu")
         size = block_rows(self.plan.target_size)
         for start in range(0, len(ids), size):

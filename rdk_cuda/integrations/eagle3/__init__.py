@@ -1,8 +1,10 @@
 """EAGLE-3 drafters: heads on the target's own hidden states, as they are published."""
 
-from .checkpoint import CheckpointError, Eagle3Checkpoint, read_checkpoint
+from .checkpoint import CheckpointError, Eagle3Checkpoint, is_checkpoint, read_checkpoint
 from .drafter import Eagle3Drafter
 from .network import Eagle3Config, Eagle3Network
+from .reading import read_drafts
+from .saved import load_state_drafter
 
 __all__ = [
     "CheckpointError",
@@ -10,5 +12,8 @@ __all__ = [
     "Eagle3Config",
     "Eagle3Drafter",
     "Eagle3Network",
+    "is_checkpoint",
+    "load_state_drafter",
     "read_checkpoint",
+    "read_drafts",
 ]

@@ -13,20 +13,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ...files import write_json, write_whole
 from ...vocabulary import Vocabulary
 from ..token_maps import TokenMapError, from_d2t
 from ..token_maps.files import load_torch
 from .network import Eagle3Config, Eagle3Network
 
-__all__ = ["CheckpointError", "Eagle3Checkpoint", "read_checkpoint"]
+__all__ = ["CheckpointError", "Eagle3Checkpoint", "is_checkpoint", "read_checkpoint"]
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
+_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 # Tensors of training, and tables that are computed: not the drafter's weights.
 _NOT_WEIGHTS = (
     "d2t",
@@ -48,10 +53,72 @@ class Eagle3Checkpoint:
     Attributes:
         network: in evaluation mode, in the target's dtype and on its device.
         vocabulary: which target token each row of its head stands for.
+        dtype: of the weights in the files.
+        shared: names of the weights that are the target's own, whether or not the files have them.
     """
 
     network: Eagle3Network
     vocabulary: Vocabulary
+    dtype: torch.dtype = torch.float16
+    shared: frozenset[str] = frozenset([_EMBEDDING])
+
+    @property
+    def head_shape(self) -> tuple[int, int]:
+        """V_t and d, of a head with all of the target's tokens."""
+        return self.vocabulary.target_size, self.network.config.layer.hidden_size
+
+    def full_head(self, target: Any) -> Tensor | None:
+        """`[V_t, d]`, a row for every target token in their order; None if there are not so many.
+
+        There are where the head has all tokens, and where its rows are the target's own.
+        """
+        if _HEAD in self.shared:
+            rows: Tensor = target.get_output_embeddings().weight.detach()
+            return rows
+        own = self.network.lm_head.weight.detach()
+        ids = self.vocabulary.draft_ids.to(own.device)
+        if len(self.vocabulary.kept) < self.vocabulary.target_size:
+            return None
+        return torch.empty_like(own).index_copy_(0, ids, own)
+
+    def save_pretrained(self, folder: str | PathLike[str]) -> None:
+        """Write the checkpoint in EAGLE's format, without the weights that are the target's."""
+        folder, config = Path(folder), self.network.config
+        fields = {
+            **json.loads(config.layer.to_json_string()),
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "draft_vocab_size": config.draft_size,
+            "target_hidden_size": config.target_hidden_size,
+            **{flag: True for flag in _FLAGS if getattr(config, flag)},
+        }
+        if config.state_layers is not None:
+            fields["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": list(config.state_layers)}
+        tensors = {
+            name.replace("layers.0.", "midlayer."): tensor.cpu().to(self.dtype).contiguous()
+            for name, tensor in self.network.state_dict().items()
+            if name not in self.shared and not name.endswith(_NOT_WEIGHTS)
+        }
+        ids, size = self.vocabulary.draft_ids, self.vocabulary.target_size
+        if not torch.equal(ids, torch.arange(size)):
+            tensors["d2t"] = ids - torch.arange(len(ids))
+            tensors["t2d"] = torch.zeros(size, dtype=torch.bool)
+            tensors["t2d"][ids] = True
+        folder.mkdir(parents=True, exist_ok=True)
+        from safetensors.torch import save_file
+
+        write_whole(folder / _WHOLE[0], partial(save_file, tensors))
+        write_json(fields, folder / "config.json")
+
+
+def is_checkpoint(path: str | PathLike[str]) -> bool:
+    """Whether a directory's `config.json` is of a drafter on a target's states."""
+    try:
+        fields = _read_config(Path(path))
+    except (CheckpointError, OSError):
+        return False
+    named = str(fields.get("architectures"))
+    own = {"speculators_model_type", "draft_vocab_size"} & fields.keys()
+    return bool(own) or "Eagle3" in named
 
 
 def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
@@ -75,9 +142,15 @@ def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
     tensors = _read_tensors(folder)
     vocabulary = _vocabulary(folder, tensors, config)
     network = Eagle3Network(config)
-    _fill(network, folder, tensors, vocabulary, target)
+    dtypes = {each.dtype for name, each in tensors.items() if not name.endswith(_NOT_WEIGHTS)}
+    shared = _fill(network, folder, tensors, vocabulary, target)
     embedding = target.get_input_embeddings().weight
-    return Eagle3Checkpoint(network.to(embedding.device, embedding.dtype).eval(), vocabulary)
+    return Eagle3Checkpoint(
+        network.to(embedding.device, embedding.dtype).eval(),
+        vocabulary,
+        dtypes.pop() if len(dtypes) == 1 else torch.float32,
+        shared,
+    )
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -106,10 +179,7 @@ def _config(folder: Path, fields: Mapping[str, Any], target: Any) -> Eagle3Confi
         draft_size=_positive(name, found, "draft_vocab_size", layer["vocab_size"]),
         target_hidden_size=_positive(name, found, "target_hidden_size", text.hidden_size),
         state_layers=_layer_ids(name, found.get("eagle_aux_hidden_state_layer_ids")),
-        **{
-            flag: bool(found.get(flag))
-            for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-        },
+        **{flag: bool(found.get(flag)) for flag in _FLAGS},
     )
     if config.target_hidden_size != text.hidden_size:
         raise CheckpointError(
@@ -218,11 +288,15 @@ def _fill(
     tensors: Mapping[str, Tensor],
     vocabulary: Vocabulary,
     target: Any,
-) -> None:
+) -> frozenset[str]:
+    """Give the network its weights; the names of those that are the target's own."""
     head = target.get_output_embeddings().weight.detach()
+    own = {
+        _EMBEDDING: target.get_input_embeddings().weight.detach(),
+        _HEAD: head[vocabulary.draft_ids.to(head.device)],
+    }
     weights = {
-        "embed_tokens.weight": target.get_input_embeddings().weight.detach(),
-        "lm_head.weight": head[vocabulary.draft_ids],
+        **own,
         **{name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)},
     }
     wanted = network.state_dict()
@@ -239,6 +313,9 @@ def _fill(
     if missing := sorted(wanted.keys() - weights.keys()):
         raise CheckpointError(f"{folder}: has no {' and no '.join(missing[:3])}")
     network.load_state_dict(weights)
+    return frozenset(
+        name for name, row in own.items() if torch.equal(row.to(weights[name]), weights[name])
+    )
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...calibration.heads import FullHead
 from ...decoding import Output
 from ..huggingface.attention import Layers
 from ..huggingface.model import head_logits
@@ -31,9 +32,11 @@ class Eagle3Drafter:
         target_layers: how many the target has, to know which ones the network reads.
         head: `[V_d, d]`, a head in place of the network's own, for example with virtual tokens.
         head_bias: `[V_d]`, its bias if it has one.
+        full_head: rows for all target tokens, `[V_t, d]` and `[V_t]` or None, for dynamic tokens.
 
     Attributes:
         vocabulary_size: V_d.
+        full_head: as given; None if it was not.
         state_layers: the target's layers whose inputs it reads; `HuggingFaceModel` takes them.
         observed: how many tokens of each sequence it has the target's states of.
         context: no limit. Drafters are published with the context that they were trained with, and
@@ -67,6 +70,7 @@ class Eagle3Drafter:
         *,
         head: Tensor | None = None,
         head_bias: Tensor | None = None,
+        full_head: FullHead | None = None,
     ) -> None:
         layer, own = network.config.layer, network.lm_head.weight.detach()
         head = own if head is None else head.to(own)
@@ -78,6 +82,7 @@ class Eagle3Drafter:
             raise ValueError(
                 f"Eagle3Drafter: head_bias has shape {list(head_bias.shape)}; needs [{len(head)}]"
             )
+        self.full_head = full_head
         self._head = head, None if head_bias is None else head_bias.to(own)
         self.network, self.vocabulary_size = network, len(head)
         self.state_layers = network.config.layers_read(target_layers)

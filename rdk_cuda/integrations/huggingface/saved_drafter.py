@@ -61,7 +61,8 @@ def save_drafter(
 
     Args:
         directory: must not exist, unless it is to be overwritten.
-        model: the drafter with its full head, from `AutoModelForCausalLM`.
+        model: the drafter with its full head, from `AutoModelForCausalLM`; or an
+            `rdk_cuda.integrations.eagle3.Eagle3Checkpoint`, which `load_state_drafter` reads.
         tokenizer: the drafter's, which is also the target's.
         drafter: what it was pruned to.
         settings: anything that JSON can hold.
@@ -178,11 +179,11 @@ def written_whole(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
 def refuse_other_model(name: str, model: Any, drafter: PrunedDrafter) -> None:
     """A model of another width or vocabulary than the head and the affinity."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    if head is None:
+    if head is None and not hasattr(model, "head_shape"):
         raise SavedDrafterError(
             f"{name}: {type(model).__name__} has no LM head; needs a causal language model"
         )
-    got = list(head.weight.shape)
+    got = list(model.head_shape if head is None else head.weight.shape)
     needs = [drafter.affinity.target_size, drafter.weight.shape[1]]
     if got != needs:
         raise SavedDrafterError(
@@ -237,6 +238,11 @@ def _load_model(directory: Path) -> Any:
     if not (directory / "config.json").is_file():
         raise SavedDrafterError(
             f"load_drafter: {directory} has no config.json; needs the model that was saved there"
+        )
+    if b'"draft_vocab_size"' in (directory / "config.json").read_bytes():
+        raise SavedDrafterError(
+            f"load_drafter: {directory} has a drafter that reads its target's states; needs "
+            "rdk_cuda.integrations.eagle3.load_state_drafter, and the target"
         )
     try:
         model, report = AutoModelForCausalLM.from_pretrained(

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from rdk_cuda.integrations.eagle3 import Eagle3Network, read_checkpoint
+from rdk_cuda.integrations.eagle3 import Eagle3Network, is_checkpoint, read_checkpoint
 
 PUBLISHED = Path(__file__).parent / "published"
 FORMATS = ("eagle", "speculators_llama", "speculators_qwen3")
@@ -50,6 +50,27 @@ def test_logits_are_those_of_the_projects_own_code(
     checkpoint = read_checkpoint(folder, target(expected.get("embedding")))
     assert torch.equal(checkpoint.vocabulary.draft_ids, expected["kept"])
     logits = logits_along_a_draft(checkpoint.network, expected)
+    torch.testing.assert_close(logits, expected["logits"], rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_read_is_written_again_without_the_target_s_weights(
+    published: tuple[Path, dict[str, Tensor]], tmp_path: Path
+) -> None:
+    folder, expected = published
+    model = target(expected.get("embedding"))
+    checkpoint = read_checkpoint(folder, model)
+    checkpoint.save_pretrained(tmp_path)
+    assert is_checkpoint(folder)
+    assert is_checkpoint(tmp_path)
+    written = load_file(tmp_path / "model.safetensors")
+    assert ("embed_tokens.weight" in written) == ("embed_tokens.weight" not in checkpoint.shared)
+    assert {tensor.dtype for name, tensor in written.items() if "2" not in name} == {
+        checkpoint.dtype
+    }
+    again = read_checkpoint(tmp_path, model)
+    assert torch.equal(again.vocabulary.draft_ids, expected["kept"])
+    assert again.shared == checkpoint.shared
+    logits = logits_along_a_draft(again.network, expected)
     torch.testing.assert_close(logits, expected["logits"], rtol=1e-5, atol=1e-5)
 
 

@@ -1,0 +1,197 @@
+"""A target, its drafter and their tokenizer: two models, or one and a drafter on its states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter, read_drafts
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+
+from ..calibration.drafter import FullHead
+from ..calibration.methods import Method
+from ..calibration.recording import Read, Window, read_models
+from ..evaluation import drafters, evaluate_models
+from ..evaluation.rows import Row
+from ..evaluation.speed import Times, cached_pass, finish, measure_times
+from ..vocabulary import Vocabulary
+
+__all__ = ["Models", "StateModels"]
+
+
+@dataclass(frozen=True)
+class Models:
+    """A target, its drafter, and their tokenizer; both compute in float32.
+
+    Attributes:
+        target, drafter: Hugging Face causal language models.
+        eos: the target's end tokens.
+        names: of the two, for the report.
+        drafter_dtype: of the drafter's files, and of what is written of it.
+        recent: how many of the last tokens the drafter sees, besides the first; None: all.
+    """
+
+    target: Any
+    drafter: Any
+    tokenizer: Any
+    eos: frozenset[int]
+    names: tuple[str, str]
+    drafter_dtype: torch.dtype = torch.float32
+    recent: int | None = None
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The width of the logits of both."""
+        return int(self.target.get_output_embeddings().weight.shape[0])
+
+    @property
+    def drafter_head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The drafter's full head: weight `[V, d]`, and bias `[V]` or None; on the CPU, float32."""
+        head = self.drafter.get_output_embeddings()
+        bias = getattr(head, "bias", None)
+        weight = head.weight.detach().float().cpu()
+        return weight, None if bias is None else bias.detach().float().cpu()
+
+    @property
+    def context(self) -> int:
+        """How many tokens both can read; a million where neither says."""
+        configs = [model.config.get_text_config() for model in (self.target, self.drafter)]
+        return min(getattr(config, "max_position_embeddings", 1 << 20) for config in configs)
+
+    @property
+    def kept(self) -> Vocabulary | None:
+        """The tokens that the drafter's head was trained for; None: all."""
+        return None
+
+    @property
+    def saved_drafter(self) -> Any:
+        """What `save_drafter` writes of the drafter itself."""
+        return self.drafter.to(self.drafter_dtype)
+
+    def read(self, draft_length: int) -> Read:
+        """What both say of a text; `draft_length` matters to drafters on the target's states."""
+        return read_models(self.target, self.drafter)
+
+    def evaluate(
+        self,
+        methods: Mapping[float, Sequence[Method]],
+        windows: Sequence[Window],
+        *,
+        draft_length: int,
+        **options: Any,
+    ) -> list[Row]:
+        """`rdk_cuda.evaluation.evaluate_models` of the two."""
+        pair, head = (self.target, self.drafter), self.drafter_head
+        return evaluate_models(
+            *pair,
+            head,
+            methods,
+            windows,
+            draft_length=draft_length,
+            head_dtype=self.drafter_dtype,
+            **options,
+        )
+
+
+@dataclass(frozen=True)
+class StateModels(Models):
+    """As `Models`, where the drafter is an `Eagle3Checkpoint`."""
+
+    drafter: Eagle3Checkpoint
+
+    @cached_property
+    def drafter_head(self) -> FullHead:
+        """As of `Models`."""
+        rows = self.drafter.full_head(self.target)
+        assert rows is not None
+        return rows.float().cpu(), None
+
+    @property
+    def kept(self) -> Vocabulary | None:
+        """As of `Models`."""
+        own = self.drafter.vocabulary
+        return None if own.draft_size == own.target_size else own
+
+    @property
+    def saved_drafter(self) -> Eagle3Checkpoint:
+        """As of `Models`."""
+        return self.drafter
+
+    @property
+    def context(self) -> int:
+        """How many tokens the target can read; a drafter drafts beyond what it was trained with."""
+        text = self.target.config.get_text_config()
+        return int(getattr(text, "max_position_embeddings", 1 << 20))
+
+    def drafting(self, head: torch.Tensor | None = None) -> Eagle3Drafter:
+        """The drafter as the decoder runs it, with its own head if none is given."""
+        layers = self.target.config.get_text_config().num_hidden_layers
+        return Eagle3Drafter(self.drafter.network, layers, head=head)
+
+    def read(self, draft_length: int) -> Read:
+        """As of `Models`, at the places of drafts."""
+        # With a head of one row: here nobody asks for logits.
+        drafter = self.drafting(self.drafter.network.lm_head.weight.detach()[:1])
+        target = HuggingFaceModel(self.target, state_layers=drafter.state_layers)
+        return read_drafts(target, drafter, draft_length)
+
+    def evaluate(
+        self,
+        methods: Mapping[float, Sequence[Method]],
+        windows: Sequence[Window],
+        *,
+        draft_length: int,
+        **options: Any,
+    ) -> list[Row]:
+        """As of `Models`."""
+        return drafters.evaluate(
+            self.read(draft_length),
+            self.drafter_head,
+            methods,
+            windows,
+            draft_length=draft_length,
+            drafts_every=draft_length,
+            times=self._times(windows[0].ids[: -draft_length - 1], draft_length),
+            head_dtype=self.drafter_dtype,
+            **options,
+        )
+
+    def _times(self, context: list[int], draft_length: int) -> Times:
+        target, body, head = self.target, self._body(context), self.drafter.network.lm_head.weight
+        hidden = torch.zeros(1, head.shape[1], dtype=head.dtype, device=head.device)
+
+        def own_head() -> None:
+            torch.nn.functional.linear(hidden, head)
+            finish(target)
+
+        with torch.no_grad():
+            return measure_times(
+                draft_length,
+                target=cached_pass(target, torch.tensor(context, dtype=torch.int64, device="cpu")),
+                drafter_body=body,
+                head=own_head,
+                head_weights=head.numel(),
+                seconds=drafters.TIMING_SECONDS,
+            )
+
+    def _body(self, context: list[int]) -> Callable[[], None]:
+        """The drafter's pass over one token, almost without a head; the same one each time."""
+        drafter = self.drafting(self.drafter.network.lm_head.weight.detach()[:1])
+        target = HuggingFaceModel(self.target, state_layers=drafter.state_layers)
+        target.reset(1)
+        states = target.feed([context], [1]).states
+        assert states is not None  # it was told which layers
+        drafter.reset(1)
+        drafter.observe([states[0][:-1]])
+
+        def run() -> None:
+            read = drafter.lengths[0]
+            drafter.feed([context[read:]], [1])
+            drafter.rollback([len(context) - 1])
+            finish(self.target)
+
+        return run

@@ -1,0 +1,51 @@
+"""A calibrated drafter on the target's states, from the directory that `calibrate` writes."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ...calibration.drafter import PrunedDrafter, SavedDrafterError
+from ..huggingface.saved_drafter import MODEL, load_pruned, refuse_other_model
+from .checkpoint import CheckpointError, read_checkpoint
+from .drafter import Eagle3Drafter
+
+__all__ = ["load_state_drafter"]
+
+
+def load_state_drafter(
+    directory: str | PathLike[str], target: Any
+) -> tuple[Eagle3Drafter, PrunedDrafter, dict[str, Any]]:
+    """Read what `calibrate` wrote of an EAGLE-3 drafter, from local files alone; check all of it.
+
+    Args:
+        directory: with the checkpoint, what it was pruned to, and the settings.
+        target: the model that it drafts for, from `AutoModelForCausalLM`.
+
+    Returns:
+        The drafter with its head of kept and virtual tokens, for `SpeculativeDecoder` and
+        `Generate`; its affinity, kept and dynamic tokens; the settings of the calibration.
+
+    Raises:
+        SavedDrafterError: a file that is missing, altered, or does not belong to the others or to
+            the target.
+        OSError: one that cannot be opened.
+    """
+    folder = Path(directory) / MODEL
+    device = target.get_output_embeddings().weight.device
+    pruned, settings = load_pruned(directory, device=device)
+    try:
+        checkpoint = read_checkpoint(folder, target)
+    except CheckpointError as error:
+        raise SavedDrafterError(f"load_state_drafter: {error}") from error
+    refuse_other_model(f"load_state_drafter: {folder}", checkpoint, pruned)
+    rows = checkpoint.full_head(target)
+    drafter = Eagle3Drafter(
+        checkpoint.network,
+        target.config.get_text_config().num_hidden_layers,
+        head=pruned.weight,
+        head_bias=pruned.bias,
+        full_head=None if rows is None else (rows, None),
+    )
+    return drafter, pruned, settings

@@ -1,0 +1,163 @@
+"""`calibrate` and `evaluate` with drafters that read the target's hidden states."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from rdk_cuda import Vocabulary
+from rdk_cuda.__main__ import main
+from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.integrations.eagle3 import (
+    Eagle3Checkpoint,
+    Eagle3Config,
+    Eagle3Network,
+    load_state_drafter,
+)
+from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
+from rdk_cuda.integrations.huggingface.saved_drafter import SavedDrafterError, load_drafter
+from tests.tiny_models import VOCABULARY
+
+from .calibrating import Pair, command, refusal, settings_of
+
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+
+
+def save_checkpoint(
+    folder: Path, target: Any, kept: int = VOCABULARY, *, shared: bool = False
+) -> Path:
+    """Random weights, but the target's embeddings, and for `shared` its head."""
+    torch.manual_seed(3)
+    size = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 16}
+    layer = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
+    vocabulary = Vocabulary(range(0, kept), VOCABULARY)
+    network = Eagle3Network(Eagle3Config(layer, kept, 16, state_layers=(0,)))
+    torch.nn.init.normal_(network.lm_head.weight, std=0.5)
+    names = frozenset([EMBEDDING, HEAD] if shared else [EMBEDDING])
+    Eagle3Checkpoint(network, vocabulary, shared=names).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def target(directories: Pair) -> Any:
+    return AutoModelForCausalLM.from_pretrained(directories[0]).eval()
+
+
+def calibrate(directories: Pair, checkpoint: Path, texts: list[Path], *options: object) -> Path:
+    out = checkpoint.with_name(f"{checkpoint.name}-out")
+    argv = command((directories[0], checkpoint), texts, out, *options)
+    if not options:  # a drafter that keeps its own tokens
+        place = argv.index("--keep")
+        del argv[place : place + 2]
+    assert main(argv) == 0
+    return out
+
+
+def decoder_of(saved: Path, target: Any) -> SpeculativeDecoder:
+    drafter, pruned, _ = load_state_drafter(saved, target)
+    return SpeculativeDecoder(
+        HuggingFaceModel(target, state_layers=drafter.state_layers),
+        drafter,
+        pruned.affinity,
+        vocabulary=pruned.vocabulary,
+        dynamic_tokens=pruned.dynamic_tokens,
+    )
+
+
+@pytest.fixture(scope="module")
+def shared(
+    directories: Pair, target: Any, texts: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A calibrated drafter of 100 tokens whose rows are the target's own; not to be changed."""
+    folder = tmp_path_factory.mktemp("shared")
+    return calibrate(directories, save_checkpoint(folder / "ck", target, 100, shared=True), texts)
+
+
+def test_a_full_head_is_pruned_as_asked(
+    directories: Pair, target: Any, texts: list[Path], tmp_path: Path
+) -> None:
+    saved = calibrate(directories, save_checkpoint(tmp_path / "ck", target), texts, "--seed", 1)
+    settings = settings_of(saved)
+    assert settings["keep"] == 0.75
+    assert [row["method"] for row in settings["figures"]] == [
+        *("full drafter", "pruned drafter", "virtual+dynamic")
+    ]
+    drafter, pruned, _ = load_state_drafter(saved, target)
+    assert pruned.vocabulary.draft_size == 300
+    assert drafter.full_head is not None
+    assert torch.equal(drafter.full_head[0], drafter.network.lm_head.weight)
+
+
+def test_a_reduced_one_keeps_its_tokens_and_takes_the_target_s_rows_for_others(
+    shared: Path, target: Any
+) -> None:
+    drafter, pruned, settings = load_state_drafter(shared, target)
+    assert pruned.vocabulary == Vocabulary(range(100), VOCABULARY)
+    assert settings["keep"] == 0.25
+    full, plain, _ = settings["figures"]
+    assert full["acceptance"] > plain["acceptance"]
+    assert drafter.full_head is not None
+    rows = target.get_output_embeddings().weight
+    assert torch.equal(drafter.full_head[0], rows)
+    assert torch.equal(pruned.weight[:100].half(), rows[:100].half())
+    names = json.dumps(sorted(path.name for path in (shared / "drafter").iterdir()))
+    assert "model.safetensors" in names
+    assert "tokenizer.json" in names
+
+
+def test_the_decoder_and_generate_load_it_and_greedy_output_is_the_target_s(
+    shared: Path, target: Any
+) -> None:
+    prompts, settings = [[5, 3, 9, 200], [7, 7]], {"max_new_tokens": 12, "temperature": 0}
+    alone = SpeculativeDecoder(HuggingFaceModel(target), draft_length=0)
+    expected = alone.generate(prompts, **settings).tokens
+    assert decoder_of(shared, target).generate(prompts, **settings).tokens == expected
+    drafter, pruned, _ = load_state_drafter(shared, target)
+    generate = Generate(drafter, pruned.affinity, dynamic_tokens=pruned.dynamic_tokens)
+    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    ids = torch.tensor([[5, 3, 9, 200]])
+    drafted = target.generate(ids, custom_generate=generate, **options)
+    assert torch.equal(drafted, target.generate(ids, **options))
+
+
+def test_evaluate_measures_what_was_calibrated(
+    shared: Path, directories: Pair, texts: list[Path], tmp_path: Path
+) -> None:
+    files = list(map(str, texts))
+    given = ["evaluate", str(shared), "--target", str(directories[0]), "--text", *files]
+    assert main([*given, "--output", str(tmp_path), "--temperature", "1", "0"]) == 0
+    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
+    assert len(rows) == 6
+    for row in rows:
+        assert 0 < row["acceptance"] < 1
+        assert row["accepted_length"] < 4
+
+
+def test_other_choices_of_tokens_and_other_loaders_are_refused(
+    shared: Path,
+    target: Any,
+    directories: Pair,
+    texts: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    drafter = shared / "drafter"
+    argv = command((directories[0], drafter), texts, tmp_path / "out")
+    assert "has a head of 100 tokens, which are the ones that are kept; leave out --keep" in (
+        refusal(capsys, argv)
+    )
+    own = save_checkpoint(tmp_path / "own", target, 100)
+    argv = command((directories[0], own), texts, tmp_path / "out")
+    assert "has rows of its own for 100 of 400 tokens and none for the others" in (
+        refusal(capsys, argv)
+    )
+    with pytest.raises(SavedDrafterError, match=r"needs .*load_state_drafter, and the target"):
+        load_drafter(shared)
+    other = AutoModelForCausalLM.from_pretrained(directories[1]).eval()
+    with pytest.raises(SavedDrafterError, match=r"load_state_drafter: .*target"):
+        load_state_drafter(shared, other)

@@ -1,0 +1,77 @@
+"""A text is read as it is drafted: what is recorded is what the decoder's drafter computes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from rdk_cuda import Vocabulary
+from rdk_cuda.calibration import PrunedDrafter, Window, record
+from rdk_cuda.evaluation import measure_acceptance
+from rdk_cuda.integrations.eagle3 import Eagle3Drafter, read_drafts
+
+from .test_drafter import LAYERS, from_scratch, pair
+
+IDS = torch.tensor([[5, 3, 1, 0, 2, 4, 4, 1], [4, 2, 2, 9, 11, 5, 3, 0]])
+
+
+@pytest.mark.parametrize("draft_length", [1, 3])
+@pytest.mark.parametrize("variant", [{}, {"norm_output": True, "norm_before_residual": True}])
+def test_each_position_is_of_its_place_in_a_draft(
+    draft_length: int, variant: dict[str, Any]
+) -> None:
+    target, drafter, _ = pair(**variant)
+    reading = read_drafts(target, drafter, draft_length)(IDS)
+    plain = target.model(IDS).logits
+    torch.testing.assert_close(reading.target_logits, plain[:, 1:], rtol=1e-4, atol=1e-4)
+    for b, text in enumerate(IDS.tolist()):
+        for at, hidden in enumerate(reading.hidden[b]):
+            place = at % draft_length
+            known, drafted = text[: at + 2 - place], text[at + 2 - place : at + 2]
+            expected = from_scratch(target.model, drafter, known, drafted)
+            found = hidden @ drafter.network.lm_head.weight.T
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_only_the_first_place_is_from_the_target_s_states() -> None:
+    target, drafter, _ = pair()
+    alone, three = (read_drafts(target, drafter, k)(IDS).hidden for k in (1, 3))
+    same = (alone - three).abs().amax(-1) < 1e-5
+    assert same[:, ::3].all()
+    assert not same[:, 1::3].any()
+
+
+def test_it_is_recorded_from_the_second_token_on() -> None:
+    target, drafter, _ = pair()
+    windows = [Window(0, IDS[0].tolist()), Window(1, IDS[1, :5].tolist())]
+    read = read_drafts(target, drafter, 3)
+    recording = record(read, windows, temperatures=[1.0, 0.5], context=4)
+    assert recording.positions == len(recording.samples) == 7 + 4
+    expected = torch.cat([IDS[0, 1:], IDS[1, 1:5]]).bincount(minlength=20)
+    assert torch.equal(recording.counts, expected)
+    torch.testing.assert_close(recording.samples.hidden[:7], read(IDS[:1]).hidden[0])
+    assert recording.samples.contexts[0].tolist() == [-1, -1, 5, 3]
+    assert recording.samples.contexts[7].tolist() == [-1, -1, 4, 2]
+    with pytest.raises(ValueError, match=r"window 0 .* has 1 tokens; needs at least 2"):
+        record(read, [Window(0, [3])])
+
+
+def test_a_full_head_is_accepted_as_its_distribution_says() -> None:
+    target, drafter, _ = pair(draft_size=20)
+    read = read_drafts(target, drafter, 2)
+    head = drafter.network.lm_head.weight.detach()
+    full = PrunedDrafter.plain((head, None), Vocabulary.identity(20))
+    window = Window(0, IDS[0].tolist())
+    rates = measure_acceptance(read, (head, None), {0.7: [full]}, [window])[0.7]
+    reading = read(IDS[:1])
+    probs = [(z[0] / 0.7).softmax(-1) for z in (reading.target_logits, reading.hidden @ head.T)]
+    torch.testing.assert_close(rates[0, 0], torch.minimum(*probs).sum(-1))
+
+
+def test_what_returns_no_states_is_refused() -> None:
+    target, drafter, _ = pair()
+    with pytest.raises(ValueError, match="draft_length is 0; needs at least 1"):
+        read_drafts(target, drafter, 0)
+    target.state_layers = ()
+    with pytest.raises(ValueError, match=r"state_layers=drafter\.state_layers"):
+        read_drafts(target, Eagle3Drafter(drafter.network, LAYERS), 2)(IDS)
