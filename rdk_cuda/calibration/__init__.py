@@ -13,6 +13,7 @@ from .calibrate import SCORES, Calibrated, Setting, calibrate, kept_tokens
 from .clusters import cluster_pruned_tokens
 from .drafter import PrunedDrafter, sampled_acceptance
 from .heads import FullHead, prune_head
+from .lifted import LiftedHead, LiftedRows, lift_rows
 from .low_rank import low_rank_factors, low_rank_head
 from .material import Material, Options, successor_counts
 from .methods import FULL, METHODS, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
@@ -42,6 +43,8 @@ __all__ = [
     "VIRTUAL",
     "Calibrated",
     "FullHead",
+    "LiftedHead",
+    "LiftedRows",
     "Material",
     "Method",
     "Options",
@@ -61,6 +64,7 @@ __all__ = [
     "cluster_pruned_tokens",
     "cut_windows",
     "kept_tokens",
+    "lift_rows",
     "low_rank_factors",
     "low_rank_head",
     "prune_head",

@@ -21,6 +21,7 @@ from ..files import TensorFile
 from ..functional import gather_logits, redistribute
 from ..vocabulary import Vocabulary
 from .heads import FullHead, prune_head
+from .lifted import LiftedRows
 from .recording.samples import Samples
 from .recording.windows import Window
 
@@ -46,13 +47,14 @@ class SavedDrafterError(ValueError):
 
 
 _AFFINITY = {f"affinity.{name}": name for name in CANONICAL}
+_LIFTED = {"lifted.map": "map", "lifted.log_prior": "log_prior"}
 _FILE = TensorFile(
     "PrunedDrafter",
     "rdk_cuda.pruned_drafter",
     1,
     ("weight", "kept", *_AFFINITY),
     SavedDrafterError,
-    optional=("bias", *TENSORS),
+    optional=("bias", *_LIFTED, *TENSORS),
 )
 
 
@@ -65,6 +67,7 @@ class PrunedDrafter:
         affinity: from its V_d rows, virtual ones included, to the target's tokens.
         weight, bias: the head, `[V_d, d]`, and `[V_d]` or None.
         dynamic_tokens: a source such as `rdk_cuda.RecentTokens`, or None.
+        lifted: what gives pruned tokens logits where the drafter never had rows for them, or None.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -83,6 +86,7 @@ class PrunedDrafter:
     weight: Tensor
     bias: Tensor | None = None
     dynamic_tokens: DynamicTokens | None = None
+    lifted: LiftedRows | None = None
 
     @classmethod
     def plain(cls, full_head: FullHead, vocabulary: Vocabulary) -> PrunedDrafter:
@@ -108,6 +112,8 @@ class PrunedDrafter:
         tensors |= {name: getattr(self.affinity, own) for name, own in _AFFINITY.items()}
         if self.bias is not None:
             tensors["bias"] = self.bias.detach()
+        if self.lifted is not None:
+            tensors |= {name: getattr(self.lifted, own) for name, own in _LIFTED.items()}
         said: dict[str, object] = {**self._sizes}
         if self.dynamic_tokens is not None:
             try:
@@ -143,13 +149,17 @@ class PrunedDrafter:
                 source = source_of(json.loads(text), vocabulary, tensors, device)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise SavedDrafterError(f"PrunedDrafter.load: {path}: {error}") from error
-        bias = tensors.get("bias")
+        bias, lifted = tensors.get("bias"), None
+        if "lifted.map" in tensors:
+            prior = tensors.get("lifted.log_prior", torch.zeros(0))
+            lifted = LiftedRows(tensors["lifted.map"].to(device), prior.to(device))
         drafter = cls(
             vocabulary,
             affinity.to(device),
             tensors["weight"].to(device),
             None if bias is None else bias.to(device),
             source,
+            lifted,
         )
         _FILE.check_sizes(path, metadata, drafter._sizes)
         drafter.check(f"PrunedDrafter.load: {path}")
@@ -189,6 +199,8 @@ class PrunedDrafter:
             )
         if not all(bool(part.isfinite().all()) for part in (weight, bias) if part is not None):
             raise SavedDrafterError(f"{name}: the head is not finite; needs finite numbers")
+        if self.lifted is not None:
+            self._check_lifted(name, self.lifted)
         for screen in screens_of(self.dynamic_tokens):
             if screen.right.shape[1] != weight.shape[1]:
                 raise SavedDrafterError(
@@ -202,6 +214,19 @@ class PrunedDrafter:
                 f"affinity maps {rows} drafter tokens to {targets}; needs kept tokens of the same "
                 "target, and a row for each"
             )
+
+    def _check_lifted(self, name: str, lifted: LiftedRows) -> None:
+        for part, dims, place, size in (
+            (lifted.map, 2, 1, self.weight.shape[1]),
+            (lifted.log_prior, 1, 0, self.affinity.target_size),
+        ):
+            sound = part.dim() == dims and part.dtype == torch.float32 and part.shape[place] == size
+            if not sound or not bool(part.isfinite().all()):
+                raise SavedDrafterError(
+                    f"{name}: lifted rows are {part.dtype} {list(part.shape)}; needs finite "
+                    f"float32 map [d_t + 2, d = {self.weight.shape[1]}] and log_prior "
+                    f"[V_t = {self.affinity.target_size}]"
+                )
 
     def columns(self, full_head: FullHead, hidden: Tensor, contexts: Contexts) -> dict[str, Tensor]:
         """Arguments of `draft` and `redistribute`: `draft_logits`, and dynamic columns if any.

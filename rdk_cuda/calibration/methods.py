@@ -35,6 +35,7 @@ __all__ = [
     "DYNAMIC",
     "FIRST_ORDER",
     "FULL",
+    "LIFTED",
     "LOW_RANK",
     "METHODS",
     "PRUNED",
@@ -45,7 +46,7 @@ __all__ = [
     "Pruning",
 ]
 
-FULL, PRUNED = "full drafter", "pruned drafter"
+FULL, LIFTED, PRUNED = "full drafter", "lifted head", "pruned drafter"
 FIRST_ORDER, SECOND_MOMENT, COVARIANCE = "first-order RDK", "RDK, E[p pᵀ]", "RDK, covariance"
 LOW_RANK = "low-rank head"
 DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
@@ -57,7 +58,7 @@ class Method:
     """A drafter and how it was made.
 
     Attributes:
-        name: one of `METHODS`, or FULL.
+        name: one of `METHODS`, or FULL, or LIFTED: with lifted rows in place of those pruned.
         keep: the share of the vocabulary that its head keeps.
         tuned: what was chosen on the calibration text, in words; empty if nothing was.
         rank: of a low-rank head. The `drafter` then has the full matrix that the factors make.

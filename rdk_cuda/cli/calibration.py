@@ -56,6 +56,7 @@ def run_calibration(request: Request) -> int:
         with Stages() as stages:
             windows = text.windows(request.positions)
             recording = file.record(models, request, windows, stages)
+            models = models.with_rows(recording)
             drafters = calibrate(
                 recording,
                 models.drafter_head,
@@ -73,7 +74,7 @@ def run_calibration(request: Request) -> int:
     except KeyboardInterrupt:
         file.interrupted()
         raise
-    show(request, drafters, rows, text, held_out)
+    show(models, request, drafters, rows, text, held_out)
     say(file.close())
     return 0
 
@@ -135,7 +136,7 @@ def measure(
     """The rows of each drafter: the full, the pruned and the calibrated one on held-out text."""
     methods: dict[float, list[Method]] = {}
     for one in drafters:
-        chosen = methods.setdefault(one.setting.temperature, [Method.full(models.drafter_head)])
+        chosen = methods.setdefault(one.setting.temperature, [models.whole])
         chosen += [one.plain, one.method]
     rows = evaluate_pair(
         models,
@@ -172,7 +173,7 @@ def save(
                     request.output if folder is None else folder / request.name(one.setting),
                     models.saved_drafter,
                     models.tokenizer,
-                    one.method.drafter.in_dtype(dtype),
+                    replace(one.method.drafter.in_dtype(dtype), lifted=models.lifted),
                     {**settings_of(models, request, one, measured), **sources},
                     overwrite=request.overwrite,
                 )
@@ -201,6 +202,7 @@ def settings_of(
 
 
 def show(
+    models: Models,
     request: Request,
     drafters: Sequence[Calibrated],
     rows: Sequence[Sequence[Row]],
@@ -217,6 +219,8 @@ def show(
             f"{one.coverage:.1%} of the target's mean probability. Chosen: {one.method.tuned}."
         )
     say("")
+    if models.rows:
+        say(models.rows)
     show_notes(console, [row for measured in rows for row in measured])
     if left_out := len(text.too_short) + len(held_out.too_short):
         say(

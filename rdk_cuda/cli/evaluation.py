@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from ..evaluation.table import counted, show_notes, show_rows
 from ..files import write_figure
 from .documents import Text, first_token, read_documents, window_length
 from .errors import InputError
-from .models import Models, evaluate_pair, load_models, quiet, same_weights
+from .models import evaluate_pair, load_models, quiet, same_weights
+from .pairs import Models, StateModels
 from .progress import Stages
 from .versions import versions
 
@@ -82,6 +84,8 @@ def load_saved(arguments: argparse.Namespace) -> tuple[Models, PrunedDrafter, di
         refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error
+    if isinstance(models, StateModels):
+        models = replace(models, lifted=drafter.lifted)
     return models, drafter, settings
 
 
@@ -101,7 +105,7 @@ def methods_of(models: Models, drafter: PrunedDrafter, tuned: str) -> list[Metho
     full_head, vocabulary = models.drafter_head, drafter.vocabulary
     keep = vocabulary.draft_size / vocabulary.target_size
     return [
-        Method.full(full_head),
+        models.whole,
         Method(PRUNED, keep, PrunedDrafter.plain(full_head, vocabulary)),
         Method(RECOMMENDED, keep, drafter.in_dtype(full_head[0].dtype), tuned),
     ]

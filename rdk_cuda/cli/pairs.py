@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,9 @@ from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter, read_d
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from ..calibration.drafter import FullHead
-from ..calibration.methods import Method
-from ..calibration.recording import Read, Window, read_models
+from ..calibration.lifted import LiftedRows, lift_rows
+from ..calibration.methods import LIFTED, Method
+from ..calibration.recording import Read, Recording, Window, read_models
 from ..evaluation import drafters, evaluate_models
 from ..evaluation.rows import Row
 from ..evaluation.speed import Times, cached_pass, finish, measure_times
@@ -42,6 +43,11 @@ class Models:
     names: tuple[str, str]
     drafter_dtype: torch.dtype = torch.float32
     recent: int | None = None
+
+    @property
+    def lifted(self) -> LiftedRows | None:
+        """What stands for rows that the drafter lacks: a language model has all."""
+        return None
 
     @property
     def vocabulary_size(self) -> int:
@@ -72,6 +78,20 @@ class Models:
         """What `save_drafter` writes of the drafter itself."""
         return self.drafter.to(self.drafter_dtype)
 
+    def with_rows(self, recording: Recording) -> Models:
+        """The models, with rows for the tokens that the drafter's head lacks."""
+        return self
+
+    @property
+    def whole(self) -> Method:
+        """The drafter with all of its `drafter_head`."""
+        return Method.full(self.drafter_head)
+
+    @property
+    def rows(self) -> str:
+        """Where the rows of pruned tokens are from, if they are not the drafter's own."""
+        return ""
+
     def read(self, draft_length: int) -> Read:
         """What both say of a text; `draft_length` matters to drafters on the target's states."""
         return read_models(self.target, self.drafter)
@@ -99,16 +119,59 @@ class Models:
 
 @dataclass(frozen=True)
 class StateModels(Models):
-    """As `Models`, where the drafter is an `Eagle3Checkpoint`."""
+    """As `Models`, where the drafter is an `Eagle3Checkpoint`.
+
+    Attributes:
+        lifted: what stands for the rows that the drafter lacks, once there is a recording.
+    """
 
     drafter: Eagle3Checkpoint
+    lifted: LiftedRows | None = None
 
     @cached_property
     def drafter_head(self) -> FullHead:
-        """As of `Models`."""
+        """As of `Models`; with lifted rows where the drafter has none."""
         rows = self.drafter.full_head(self.target)
-        assert rows is not None
+        if rows is None:
+            if self.lifted is None:
+                raise ValueError("StateModels: pruned tokens have no rows; needs `lifted`")
+            own, ids = self.drafter.network.lm_head.weight.detach(), self.drafter.vocabulary.kept
+            rows = self.lifted.rows(self._target_head)
+            rows[ids.to(rows.device)] = own.to(rows)
         return rows.float().cpu(), None
+
+    @property
+    def _target_head(self) -> torch.Tensor:
+        head: torch.Tensor = self.target.get_output_embeddings().weight.detach()
+        return head
+
+    def with_rows(self, recording: Recording) -> StateModels:
+        """As of `Models`: they are lifted from the target's, if there are none."""
+        if self.drafter.full_head(self.target) is not None:
+            return self
+        own, vocabulary = self.drafter.network.lm_head.weight.detach(), self.drafter.vocabulary
+        return replace(
+            self,
+            lifted=lift_rows(self._target_head, own, vocabulary, recording.mean_probs[0]),
+        )
+
+    @property
+    def whole(self) -> Method:
+        """As of `Models`."""
+        full = Method.full(self.drafter_head)
+        return full if self.lifted is None else replace(full, name=LIFTED)
+
+    @property
+    def rows(self) -> str:
+        """As of `Models`."""
+        if self.lifted is not None:
+            return (
+                "The drafter has no rows for the pruned tokens; they are lifted from the target's "
+                f"(share of a row's square that the map misses: {self.lifted.unexplained:.0%})."
+            )
+        if "lm_head.weight" in self.drafter.shared:
+            return "The rows of pruned tokens are the target's own, as are the drafter's."
+        return ""
 
     @property
     def kept(self) -> Vocabulary | None:

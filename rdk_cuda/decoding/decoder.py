@@ -35,7 +35,7 @@ from .generation import (
     Statistics,
     Stop,
 )
-from .models import CausalModel, Output, StateDrafter
+from .models import CausalModel, FullHead, Output, StateDrafter
 
 Process = Callable[[Sequence[Continuation], Tensor], Tensor]
 """A hook that changes the target's logits before they judge drafts. It is called with the sequences
@@ -60,8 +60,10 @@ class SpeculativeDecoder:
             (DESIGN section 2). The sequences are the decoder's own lists: a source must not change
             or keep them. The drafter has to return its hidden state, which a source with
             `reads_hidden`, such as `rdk_cuda.ScreenedTokens`, gets as `hidden`, `[B, d]`.
-        full_head: weight `[V_t, d]` and bias `[V_t]` (or None) for the logits of dynamic tokens.
-            None: the drafter's own, which a `HuggingFaceModel` has.
+        full_head: weight `[V_t, d]` and bias `[V_t]` (or None) for the logits of dynamic tokens; or
+            what gives these, as `rdk_cuda.calibration.LiftedHead`: called with hidden states
+            `[B, d]` and tokens `[B, C]`, with `size` V_t. None: the drafter's own, which a
+            `HuggingFaceModel` has.
 
     Raises:
         ValueError: sizes that do not agree.
@@ -88,7 +90,7 @@ class SpeculativeDecoder:
         draft_temperature: float | None = None,
         vocabulary: Vocabulary | None = None,
         dynamic_tokens: DynamicTokens | None = None,
-        full_head: tuple[Tensor, Tensor | None] | None = None,
+        full_head: FullHead | None = None,
     ) -> None:
         if affinity is None:
             affinity = Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
@@ -268,17 +270,18 @@ class SpeculativeDecoder:
                 "SpeculativeDecoder: dynamic_tokens need a drafter that gives hidden states, but "
                 "its feed() returned none (HuggingFaceModel: return_hidden=True)"
             )
-        weight, bias = self.full_head
         hidden = hidden[:, 0]
         tokens = offered(self.dynamic_tokens, [s.context for s in sequences], hidden)
-        tokens = tokens.int().to(weight.device)
+        tokens = tokens.int().to(hidden.device)
         with Range("gather logits", tokens.shape[1]):
-            gathered = functional.gather_logits(hidden, weight, tokens, bias)
+            if isinstance(self.full_head, tuple):
+                weight, bias = self.full_head
+                gathered = functional.gather_logits(hidden, weight, tokens, bias)
+            else:
+                gathered = self.full_head(hidden, tokens)
         return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
 
-    def _checked_full_head(
-        self, full_head: tuple[Tensor, Tensor | None] | None
-    ) -> tuple[Tensor, Tensor | None] | None:
+    def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:
         if self.dynamic_tokens is None:
             if full_head is not None:
                 raise ValueError(
@@ -293,7 +296,7 @@ class SpeculativeDecoder:
                 "SpeculativeDecoder: dynamic_tokens need the full head for their logits, and the "
                 "drafter has none of its own; pass full_head=(weight [V_t, d], bias or None)"
             )
-        rows = full_head[0].shape[0]
+        rows = full_head[0].shape[0] if isinstance(full_head, tuple) else full_head.size
         if rows != self.affinity.target_size:
             raise ValueError(
                 f"SpeculativeDecoder: full_head has {rows} rows; needs one for each of the "

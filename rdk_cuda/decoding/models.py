@@ -24,6 +24,25 @@ class Output(NamedTuple):
     states: Sequence[Tensor] | None = None
 
 
+class DynamicHead(Protocol):
+    """Logits of single tokens, from a drafter's hidden states.
+
+    Attributes:
+        size: V_t.
+    """
+
+    @property
+    def size(self) -> int: ...  # noqa: D102
+
+    def __call__(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """`[B, C]` floats, of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
+        ...
+
+
+FullHead = tuple[Tensor, Tensor | None] | DynamicHead
+"""What gives dynamic tokens their logits: weight `[V_t, d]` and bias `[V_t]` or None, or a head."""
+
+
 class CausalModel(Protocol):
     """A target or a drafter: token sequences that grow at their ends and can be cut back.
 

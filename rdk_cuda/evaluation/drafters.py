@@ -36,8 +36,8 @@ def evaluate(
     """A row for each method at each temperature, all at the same positions.
 
     Args:
-        methods: for each temperature (0 is greedy) the full drafter and any others. The share of
-            the loss that is recovered needs the pruned drafter with the same `keep`.
+        methods: for each temperature (0 is greedy) any. The share of the loss that is recovered
+            needs the full drafter, and the pruned one with the same `keep`.
         windows: held-out text, all of one length, at least `draft_length`.
         draft_length: K, for the accepted length.
         drafts_every: positions from one draft's begin to the next in what is read. 1: each position
@@ -66,7 +66,7 @@ def evaluate(
         measured = dict(zip(((m.name, m.keep) for m in chosen), rates[temperature], strict=True))
         for method, rate in zip(chosen, rates[temperature], strict=True):
             recovered = None
-            if method.name not in (FULL, PRUNED):
+            if method.name not in (FULL, PRUNED) and (FULL, 1.0) in measured:
                 pruned = measured[PRUNED, method.keep]
                 recovered = recovered_share(bootstrap, rate, pruned, measured[FULL, 1.0])
             columns = method.drafter.mean_dynamic_columns(windows)

@@ -44,6 +44,7 @@ STYLES = {
     names.RECOMMENDED: Style(GREEN, "*"),
 }
 MAIN = (names.DYNAMIC, names.VIRTUAL, names.RECOMMENDED, names.PRUNED)
+WHOLE = (names.FULL, names.LIFTED)
 WITH_INTERVALS = (names.PRUNED, names.RECOMMENDED)
 
 
@@ -73,17 +74,17 @@ def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:
 
 def draw_panel(axes: Axes, rows: Sequence[Row]) -> None:
     """The full drafter as a line across, the others by pruning; methods far below in words."""
-    full = [row for row in rows if row["method"] == names.FULL]
-    pruned = [row for row in rows if row["method"] != names.FULL]
+    full = [row for row in rows if row["method"] in WHOLE]
+    pruned = [row for row in rows if row["method"] not in WHOLE]
     for row in full:
-        axes.axhline(row["acceptance"], color=GREY, ls="--", lw=1.2, label=names.FULL)
+        axes.axhline(row["acceptance"], color=GREY, ls="--", lw=1.2, label=row["method"])
         if has_interval(row):
             around = row["acceptance_low"], row["acceptance_high"]
             axes.axhspan(*around, color=GREY, alpha=0.12, lw=0)
     shown = [
         row[f"acceptance{end}"]
         for row in rows
-        if row["method"] in (names.FULL, *WITH_INTERVALS)
+        if row["method"] in (*WHOLE, *WITH_INTERVALS)
         for end in (("", "_low", "_high") if has_interval(row) else ("",))
     ] or [row["acceptance"] for row in pruned]
     margin = 0.15 * (max(shown) - min(shown)) + 0.005

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration.recording import reading
 from rdk_cuda.calibration.recording.reading import Read
-from rdk_cuda.cli import calibration, recorded_text
+from rdk_cuda.cli import calibration, pairs, recorded_text
 from rdk_cuda.evaluation import drafters as evaluation
 
 from .calibrating import Pair, command, digests, refusal, write_texts
@@ -173,7 +173,7 @@ def test_weights_that_are_not_finite_are_named(
 def test_activations_that_overflow_are_refused(
     refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorded_text, "read_models", reading_nan("hidden"))
+    monkeypatch.setattr(pairs, "read_models", reading_nan("hidden"))
     assert "hidden has NaN or inf; needs finite numbers" in refused()
 
 

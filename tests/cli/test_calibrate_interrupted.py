@@ -27,7 +27,7 @@ from functools import partial
 import torch
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration import Pruning
-from rdk_cuda.cli import recorded_text
+from rdk_cuda.cli import pairs, recorded_text
 
 def slowly(function):
     def run(*arguments):
@@ -35,8 +35,8 @@ def slowly(function):
         return function(*arguments)
     return run
 
-read_models = recorded_text.read_models
-recorded_text.read_models = lambda *models: slowly(read_models(*models))
+read_models = pairs.read_models
+pairs.read_models = lambda *models: slowly(read_models(*models))
 recorded_text.record = partial(recorded_text.record, save_every=0.0)
 Pruning.method = slowly(Pruning.method)
 torch.set_num_threads(1)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...calibration.heads import FullHead
 from ...decoding import Output
+from ...decoding.models import FullHead
 from ..huggingface.attention import Layers
 from ..huggingface.model import head_logits
 from ..huggingface.slot_cache import SlotCache, lay_out, pieces
@@ -32,7 +32,7 @@ class Eagle3Drafter:
         target_layers: how many the target has, to know which ones the network reads.
         head: `[V_d, d]`, a head in place of the network's own, for example with virtual tokens.
         head_bias: `[V_d]`, its bias if it has one.
-        full_head: rows for all target tokens, `[V_t, d]` and `[V_t]` or None, for dynamic tokens.
+        full_head: of all target tokens, for dynamic ones, as of `SpeculativeDecoder`.
 
     Attributes:
         vocabulary_size: V_d.

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...calibration.drafter import PrunedDrafter, SavedDrafterError
+from ...calibration.lifted import LiftedHead
+from ...decoding.models import FullHead
 from ..huggingface.saved_drafter import MODEL, load_pruned, refuse_other_model
 from .checkpoint import CheckpointError, read_checkpoint
 from .drafter import Eagle3Drafter
@@ -41,11 +43,17 @@ def load_state_drafter(
         raise SavedDrafterError(f"load_state_drafter: {error}") from error
     refuse_other_model(f"load_state_drafter: {folder}", checkpoint, pruned)
     rows = checkpoint.full_head(target)
+    full_head: FullHead | None = None if rows is None else (rows, None)
+    if pruned.lifted is not None:
+        try:
+            full_head = LiftedHead(pruned.lifted, target.get_output_embeddings().weight.detach())
+        except ValueError as error:
+            raise SavedDrafterError(f"load_state_drafter: {folder}: {error}") from error
     drafter = Eagle3Drafter(
         checkpoint.network,
         target.config.get_text_config().num_hidden_layers,
         head=pruned.weight,
         head_bias=pruned.bias,
-        full_head=None if rows is None else (rows, None),
+        full_head=full_head,
     )
     return drafter, pruned, settings

@@ -1,0 +1,91 @@
+"""Rows that a drafter never had, from the target's."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.calibration import LiftedHead, LiftedRows, PrunedDrafter, lift_rows
+from rdk_cuda.calibration.drafter import SavedDrafterError
+
+V_T, D_T, D = 300, 12, 8
+
+
+def example(noise: float = 0.0) -> tuple[torch.Tensor, torch.Tensor, Vocabulary, torch.Tensor]:
+    """A target's head, the rows of a drafter, the tokens it kept, and a prior."""
+    random = torch.Generator().manual_seed(1)
+    target_head = torch.randn(V_T, D_T, generator=random)
+    prior = torch.rand(V_T, generator=random).double().clamp_min(0.05).pow(4)
+    rows = target_head @ torch.randn(D_T, D, generator=random) + 3
+    rows += prior.log().float()[:, None] * torch.linspace(-0.2, 0.2, D)
+    rows += noise * torch.randn(rows.shape, generator=random)
+    ids = torch.randperm(V_T, generator=random)[:120]
+    return target_head, rows, Vocabulary(ids, V_T), prior
+
+
+def test_a_map_with_constant_and_log_prior_is_found() -> None:
+    target_head, rows, vocabulary, prior = example()
+    own = rows[vocabulary.draft_ids]
+    lifted = lift_rows(target_head, own, vocabulary, prior)
+    torch.testing.assert_close(lifted.rows(target_head), rows, rtol=0.01, atol=0.01)
+    assert lifted.unexplained < 1e-4
+    half = lift_rows(target_head.bfloat16(), own.bfloat16(), vocabulary, prior)
+    error = (half.rows(target_head.bfloat16()) - rows).norm() / rows.norm()
+    assert float(error) < 0.02
+
+
+def test_what_is_unexplained_is_that_of_tokens_that_were_not_fitted() -> None:
+    target_head, _, vocabulary, prior = example()
+    noise = torch.randn(120, D, generator=torch.Generator().manual_seed(2))
+    alone = lift_rows(target_head, noise, vocabulary, prior).unexplained
+    assert 0.8 < alone < 2.0
+    target_head, rows, vocabulary, prior = example(noise=1.0)
+    some = lift_rows(target_head, rows[vocabulary.draft_ids], vocabulary, prior).unexplained
+    assert 0.01 < some < 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_are_those_of_the_rows_without_the_rows(dtype: torch.dtype) -> None:
+    target_head, rows, vocabulary, prior = example(noise=0.3)
+    lifted = lift_rows(target_head, rows[vocabulary.draft_ids], vocabulary, prior)
+    head = LiftedHead(lifted, target_head.to(dtype))
+    hidden = torch.randn(5, D, generator=torch.Generator().manual_seed(3)).to(dtype)
+    tokens = vocabulary.pruned[torch.arange(35).view(5, 7)].int()
+    expected = (hidden.float() @ lifted.rows(target_head).T).gather(1, tokens.long())
+    allowed = 1e-4 if dtype == torch.float32 else 0.02
+    error = (head(hidden, tokens).float() - expected).norm() / expected.norm()
+    assert float(error) < allowed
+    tokens[:, 3] = -1
+    again = head(hidden, tokens)[:, :3]
+    torch.testing.assert_close(again.float(), expected[:, :3], rtol=0.1, atol=allowed * 50)
+
+
+def test_it_is_saved_with_a_drafter_and_checked(tmp_path: Path) -> None:
+    target_head, rows, vocabulary, prior = example()
+    own = rows[vocabulary.draft_ids]
+    lifted = lift_rows(target_head, own, vocabulary, prior)
+    affinity = Affinity.intersection(vocabulary)
+    PrunedDrafter(vocabulary, affinity, own, lifted=lifted).save(tmp_path / "drafter")
+    loaded = PrunedDrafter.load(tmp_path / "drafter").lifted
+    assert loaded is not None
+    assert torch.equal(loaded.map, lifted.map)
+    assert torch.equal(loaded.log_prior, lifted.log_prior)
+    for bad in (
+        LiftedRows(lifted.map[:, 1:], lifted.log_prior),
+        LiftedRows(lifted.map, lifted.log_prior[1:]),
+        LiftedRows(lifted.map * torch.nan, lifted.log_prior),
+        LiftedRows(lifted.map.double(), lifted.log_prior),
+    ):
+        with pytest.raises(SavedDrafterError, match="lifted rows are"):
+            PrunedDrafter(vocabulary, affinity, own, lifted=bad).save(tmp_path / "bad")
+
+
+def test_another_target_s_head_is_refused() -> None:
+    target_head, rows, vocabulary, prior = example()
+    lifted = lift_rows(target_head, rows[vocabulary.draft_ids], vocabulary, prior)
+    for other in (target_head[1:], target_head[:, 1:]):
+        with pytest.raises(ValueError, match=r"needs \[300, 12\], as the map was made for"):
+            LiftedHead(lifted, other)
+    with pytest.raises(ValueError, match="1 tokens are kept; needs at least 2"):
+        lift_rows(target_head, rows[:1], Vocabulary([0], V_T), prior)
