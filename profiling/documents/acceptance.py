@@ -183,13 +183,14 @@ def screens_table(link: Link) -> str:
             "screened, recent and successor tokens; there are no virtual ones.",
         )
     ]
-    for temperature in (1.0, 0.7):
+    for temperature in sorted({at[2] for at in shares}, reverse=True):
         lines = [
             [name_of(*way), *(shares.get((*at, temperature, way), "") for at in columns)]
             for way in ways
         ]
         titles = [f"{text}, {100 * keep:g} % kept" for text, keep in columns]
-        blocks.append(table([f"T = {temperature:g}", *titles], lines, "lr"))
+        named = f"T = {temperature:g}" if temperature else "greedy"
+        blocks.append(table([named, *titles], lines, "lr"))
     return "\n\n".join(blocks)
 
 

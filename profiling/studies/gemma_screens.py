@@ -3,14 +3,15 @@
 `python -m profiling.studies.gemma_screens` drafts with the model itself, which then sees the last
 40 to 47 tokens alone. Its text is the source code, and the docstrings, of Python's standard
 library. Kept tokens, the metric of the screen and its rank and width come from some documents,
-all figures from others. Acceptance is exact, `sum_x min(p, q)`, and nothing is trained. Needs the
-extra `[gemma]`.
+all figures from others. Acceptance is exact, `sum_x min(p, q)`, or for greedy decoding whether the
+drafted token is the target's argmax, and nothing is trained. Needs the extra `[gemma]`.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from examples.demo.corpus import (
     training_files,
 )
 from rdk_cuda import ScreenedTokens, SuccessorCounts, SuccessorTable, Vocabulary
-from rdk_cuda.calibration import screens_within
+from rdk_cuda.calibration import low_rank_factors, screens_within
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.dynamic_tokens import distinct_tokens, recent_and_successors
 from rdk_cuda.evaluation import Bootstrap, recovered_share
@@ -41,7 +42,7 @@ from ..machine import describe, now
 
 WINDOW, CONTEXT, RUN = 384, 40, 8
 CALIBRATED, HELD_OUT, COUNTED = 20, 14, 250
-KEEPS, TEMPERATURES, BUDGETS = (0.125, 0.0625, 0.03), (1.0, 0.7), (0.05, 0.1)
+KEEPS, TEMPERATURES, BUDGETS = (0.125, 0.0625, 0.03), (1.0, 0.7, 0.0), (0.05, 0.1)
 BATCHES = (1, 8)
 _LEAST_WIDTH = 512
 _BLOCK = 64  # positions whose logits are held at a time
@@ -109,7 +110,7 @@ class Measured:
         kept, pruned = vocabulary.kept, vocabulary.pruned
         self.place = torch.full((vocabulary.target_size + 1,), -1)
         self.place[pruned] = torch.arange(len(pruned))
-        self.shape, self.blocks = at.target.shape[:2], []
+        self.shape, self.blocks, self.tops = at.target.shape[:2], [], []
         full, plain = [], []
         states = (each.flatten(0, 1).split(_BLOCK) for each in (at.target, at.drafter))
         for target, drafter in zip(*states, strict=True):
@@ -120,6 +121,7 @@ class Measured:
             own = p[:, kept], e[:, kept]
             plain.append(torch.minimum(own[0], own[1] / own[1].sum(1, keepdim=True)).sum(1))
             self.blocks.append((*own, p[:, pruned], e[:, pruned]))
+            self.tops.append((p.argmax(1), e.argmax(1), kept[own[1].argmax(1)]))
         self.full, self.pruned = (torch.cat(x).view(self.shape) for x in (full, plain))
 
     def acceptance(self, tokens: Tensor) -> Tensor:
@@ -134,6 +136,39 @@ class Measured:
             more = torch.minimum(wanted, offered / total).sum(1)
             rates.append(torch.minimum(p, e / total).sum(1) + more)
         return torch.cat(rates).view(self.shape)
+
+
+class Greedy:
+    """The same at temperature 0, from what is measured at another."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.measured = measured
+        target, full, own = (torch.cat(tops) for tops in zip(*measured.tops, strict=True))
+        self.target, self.own = target, own
+        self.full, self.pruned = (
+            (tops == target).double().view(measured.shape) for tops in (full, own)
+        )
+
+    def acceptance(self, tokens: Tensor) -> Tensor:
+        """As `Measured.acceptance`: 1 where the drafted token is the target's argmax, else 0."""
+        measured, drafted = self.measured, []
+        columns = measured.place[tokens.long().where(tokens >= 0, len(measured.place) - 1)]
+        parts = (x.split(_BLOCK) for x in (columns, tokens.long(), self.own))
+        for (_, e, _, e_pruned), at, names, own in zip(measured.blocks, *parts, strict=True):
+            offered = e_pruned.gather(1, at.clamp_min(0)).masked_fill(at < 0, -1)
+            best = offered.max(1)
+            likeliest = names.gather(1, best.indices[:, None])[:, 0]
+            drafted.append(likeliest.where(best.values > e.amax(1), own))
+        return (torch.cat(drafted) == self.target).double().view(measured.shape)
+
+
+def measured(
+    head: Tensor, at: Recorded, vocabulary: Vocabulary, temperature: float
+) -> Measured | Greedy:
+    """Acceptance at a temperature, 0 for greedy decoding."""
+    if temperature == 0:
+        return Greedy(Measured(head, at, vocabulary, 1.0))
+    return Measured(head, at, vocabulary, temperature)
 
 
 def offers(screen: ScreenedTokens, at: Recorded) -> Tensor:
@@ -186,24 +221,16 @@ def measure_pruning(
     successors = SuccessorTable.from_counts(counts, vocabulary, width=128)
     source = recent_and_successors(vocabulary, successors, width=128)
     named = source(held_out.contexts.flatten(0, 1))
-    few, found = calibration.every(4), {}
+    few = calibration.every(4)
     allowed = torch.zeros(len(head), dtype=torch.bool).index_fill(0, vocabulary.pruned, True)
-    measured = {
-        t: (Measured(head, few, vocabulary, t), Measured(head, held_out, vocabulary, t))
-        for t in TEMPERATURES
-    }
-    for batch in BATCHES:
-        for budget in BUDGETS:
-            weight = (head.bfloat16(), None)
-            for screen in screens_within(
-                budget, weight, vocabulary, metric, mean_probs, batch=batch
-            ):
-                if screen.width >= _LEAST_WIDTH:
-                    found[batch, budget, screen.width] = screen, offers(screen, few)
-    for temperature, (near, far) in measured.items():
-        full = (
-            far.full if against is None else Measured(head, against, vocabulary, temperature).full
-        )
+    near = {t: measured(head, few, vocabulary, t) for t in TEMPERATURES}
+    chosen = best_screens(head, vocabulary, metric, mean_probs, few, near)
+    del near
+    for temperature in TEMPERATURES:
+        far = measured(head, held_out, vocabulary, temperature)
+        full = far.full
+        if against is not None:
+            full = measured(head, against, vocabulary, temperature).full
         bootstrap = Bootstrap(list(range(len(full))), seed=0)
         base: Row = {
             "temperature": temperature,
@@ -214,11 +241,11 @@ def measure_pruning(
         tokens: list[tuple[Row, Tensor]] = [({"method": "recent and successor tokens"}, named)]
         for batch in BATCHES:
             for budget in BUDGETS:
-                choice = [key for key in found if key[:2] == (batch, budget)]
-                best = max(choice, key=lambda key: float(near.acceptance(found[key][1]).mean()))
-                screen = found[best][0]
-                about = {"batch": batch, "budget": budget}
+                screen = chosen[batch, budget, temperature]
+                about: Row = {"batch": batch, "budget": budget}
                 about |= {"rank": screen.rank, "width": screen.width}
+                if screen.candidates:
+                    about |= {"candidates": screen.candidates, "second_rank": screen.second_rank}
                 offered = offers(screen, held_out)
                 both = torch.cat([named, offered], dim=1)
                 all_of_them = distinct_tokens(both, allowed, both.shape[1])
@@ -227,6 +254,34 @@ def measure_pruning(
         for about, columns in tokens:
             share = recovered_share(bootstrap, far.acceptance(columns), far.pruned, full)
             yield {**base, **about, "recovered": share}
+
+
+def best_screens(
+    head: Tensor,
+    vocabulary: Vocabulary,
+    metric: Tensor,
+    mean_probs: Tensor,
+    at: Recorded,
+    measured: dict[float, Measured | Greedy],
+) -> dict[tuple[int, float, float], ScreenedTokens]:
+    """By batch, budget and temperature the screen that is accepted most at some positions."""
+    weight = head.bfloat16(), None
+    rank = min(512, head.shape[1])
+    factors = low_rank_factors(weight, vocabulary, metric, rank, mean_probs=mean_probs)
+    best: dict[tuple[int, float, float], tuple[float, ScreenedTokens]] = {}
+    for batch, budget in itertools.product(BATCHES, BUDGETS):
+        for screen in screens_within(
+            budget, weight, vocabulary, metric, mean_probs, batch=batch, factors=factors
+        ):
+            if screen.width < _LEAST_WIDTH:
+                continue
+            tokens = offers(screen, at)
+            for temperature, known in measured.items():
+                rate = float(known.acceptance(tokens).mean())
+                key = batch, budget, temperature
+                if key not in best or rate > best[key][0]:
+                    best[key] = rate, screen
+    return {key: screen for key, (_, screen) in best.items()}
 
 
 def run(options: argparse.Namespace) -> None:

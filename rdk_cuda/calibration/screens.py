@@ -30,6 +30,7 @@ def screens_within(
     mean_probs: Tensor,
     *,
     batch: int = 1,
+    factors: tuple[Tensor, Tensor] | None = None,
 ) -> Iterator[ScreenedTokens]:
     """Screens that read a given share of the bytes of the pruned rows, from many tokens to few.
 
@@ -48,6 +49,8 @@ def screens_within(
         second_moment: `[d, d]`, `E[x x^T]` of the hidden states.
         mean_probs: `[V_t]`, how much the logits of each token matter.
         batch: how many positions are drafted at once.
+        factors: as `low_rank_factors` gives them at rank 512, or d if that is less, to share
+            between budgets. Made from the other arguments if absent.
 
     Example:
         >>> import torch
@@ -62,7 +65,7 @@ def screens_within(
     sizes = list(_sizes(room, pruned, weight.shape[1], weight[0].nbytes, batch))
     if not sizes:
         return
-    left, right = low_rank_factors(
+    left, right = factors or low_rank_factors(
         full_head,
         vocabulary,
         second_moment,

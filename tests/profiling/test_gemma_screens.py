@@ -28,7 +28,7 @@ def test_acceptance_is_that_of_the_operator() -> None:
     chosen = logits.gather(1, offered.clamp_min(0).long())
     for temperature in (1.0, 0.7):
         p = (target / temperature).softmax(1)
-        measured = study.Measured(head, recorded, vocabulary, temperature)
+        measured = study.measured(head, recorded, vocabulary, temperature)
         for got, q in (
             (measured.pruned, redistribute(own, affinity, temperature)),
             (measured.full, redistribute(logits, everything, temperature)),
@@ -40,6 +40,33 @@ def test_acceptance_is_that_of_the_operator() -> None:
             ),
         ):
             torch.testing.assert_close(got, acceptance(p, q).view(2, 70), rtol=1e-4, atol=1e-5)
+
+
+def test_greedy_acceptance_is_that_of_greedy_drafts() -> None:
+    random = torch.Generator().manual_seed(4)
+    head = torch.randn(SIZE, WIDTH, generator=random)
+    states = torch.randn(2, 2, 70, WIDTH, generator=random)
+    states[1] = states[0] + 0.5 * states[1]
+    vocabulary = Vocabulary(list(range(10)), SIZE)
+    offered = torch.randint(10, SIZE, (140, 8), generator=random).int()
+    offered[::3, 1:] = -1
+    recorded = study.Recorded(states[0], states[1], torch.zeros(2, 70, 256))
+    greedy = study.measured(head, recorded, vocabulary, 0.0)
+    target, logits = states.flatten(1, 2) @ head.T
+    own = logits[:, :10]
+    chosen = logits.gather(1, offered.clamp_min(0).long())
+    affinity, everything = (
+        Affinity.intersection(each) for each in (vocabulary, Vocabulary.identity(SIZE))
+    )
+    offers = {"dynamic_tokens": offered, "dynamic_logits": chosen}
+    for got, q in (
+        (greedy.pruned, redistribute(own, affinity, 0.0)),
+        (greedy.full, redistribute(logits, everything, 0.0)),
+        (greedy.acceptance(offered), redistribute(own, affinity, 0.0, **offers)),
+    ):
+        expected = q.argmax(1) == target.argmax(1)
+        assert torch.equal(got.flatten().bool(), expected)
+        assert 0 < int(expected.sum()) < len(expected)
 
 
 def test_the_drafter_sees_the_last_tokens_alone_at_the_target_s_positions() -> None:
