@@ -172,6 +172,8 @@ def screens_table(link: Link) -> str:
     ways += [("screened tokens", 1, budget) for budget in (0.05, 0.1)]
     ways += [("all", 1, 0.05), ("all", 1, 0.1), ("all", 8, 0.1)]
     columns = [(text, keep) for text in ("code", "prose") for keep in (0.125, 0.0625, 0.03)]
+    twice = any("candidates" in row for row in content(SCREENS)["rows"])
+    looks = "" if twice else ", and no second looks"
     blocks = [
         paragraph(
             "For a real model, Gemma 3 270M with its 262,144 tokens, drafted by itself with the",
@@ -180,7 +182,7 @@ def screens_table(link: Link) -> str:
             "`python -m profiling.studies.gemma_screens`), in percent of what pruning loses, with",
             f"95 % intervals where there are losses enough, on {positions} positions of held-out",
             "documents. Bytes are a share of those of the pruned rows in bfloat16. *All* is",
-            "screened, recent and successor tokens; there are no virtual ones.",
+            f"screened, recent and successor tokens; there are no virtual ones{looks}.",
         )
     ]
     for temperature in sorted({at[2] for at in shares}, reverse=True):
