@@ -60,6 +60,16 @@ def add_keep(add: Callable[..., Any], default: tuple[float, ...]) -> None:
     )
 
 
+def add_dtype(add: Callable[..., Any]) -> None:
+    """Add `--dtype`, which is the same for every command."""
+    add(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="that the models compute in (%(default)s); calibration itself is in float32",
+    )
+
+
 share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")
 natural = number(int, lambda value: value >= 1, "a whole number, at least 1")
 positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..calibration import SCORES
 from .arguments import (
+    add_dtype,
     add_keep,
     natural,
     number,
@@ -107,6 +108,7 @@ def add_command(commands: Any) -> None:
         "until that is written)",
     )
     add("--device", default=defaults.device, help="of the models: cpu or cuda (%(default)s)")
+    add_dtype(add)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -42,7 +42,8 @@ def run_calibration(request: Request) -> int:
     except SavedDrafterError as error:
         raise InputError(f"--out {error.reason}") from error
     file = RecordingFile.of(request)
-    models = load_models(request.target, request.drafter, request.device)
+    dtype = getattr(torch, request.dtype)
+    models = load_models(request.target, request.drafter, request.device, dtype)
     text, held_out = calibration_and_held_out(
         models.tokenizer, request.text, request.held_out, models.context, request.draft_length
     )

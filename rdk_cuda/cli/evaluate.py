@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import (
+    add_dtype,
     natural,
     number,
     prepare_output,
@@ -60,6 +61,7 @@ def add_command(commands: Any) -> None:
         help="where the results go (%(default)s)",
     )
     add("--device", default="cpu", help="of the models: cpu or cuda (%(default)s)")
+    add_dtype(add)
     add("--seed", type=seed, default=0, metavar="N", help="of the intervals (%(default)s)")
 
 

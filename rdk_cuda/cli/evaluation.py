@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from rdk_cuda.calibration import PRUNED, RECOMMENDED, Method, PrunedDrafter, Window
@@ -80,7 +81,8 @@ def load_saved(arguments: argparse.Namespace) -> tuple[Models, PrunedDrafter, di
     directory: Path = arguments.drafter
     try:
         drafter, settings = load_pruned(directory)
-        models = load_models(arguments.target, directory / MODEL, arguments.device)
+        dtype = getattr(torch, arguments.dtype)
+        models = load_models(arguments.target, directory / MODEL, arguments.device, dtype)
         refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error

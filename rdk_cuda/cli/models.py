@@ -40,8 +40,16 @@ def quiet() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def load_models(target: Path, drafter: Path, device: str = "cpu") -> Models:
+def load_models(
+    target: Path, drafter: Path, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Models:
     """Load two models, each from a directory or a GGUF file, and move them to a device.
+
+    Args:
+        target, drafter: two models, or one and a drafter on its states.
+        device: for both.
+        dtype: that both compute in. A drafter is saved in the dtype of its files, unless that
+            is a wider one.
 
     Raises:
         InputError: a directory is missing, holds no model or no tokenizer, or the two models do
@@ -49,7 +57,7 @@ def load_models(target: Path, drafter: Path, device: str = "cpu") -> Models:
     """
     tokenizer = load_tokenizer("--target", target)
     refuse_device(device)
-    first = load_model("--target", target).to(device)
+    first = load_model("--target", target, dtype).to(device)
     end = first.generation_config.eos_token_id
     eos = frozenset([] if end is None else [end] if isinstance(end, int) else end)
     # The target's own greedy choice is what the demo compares with: nothing may alter its logits.
@@ -60,9 +68,11 @@ def load_models(target: Path, drafter: Path, device: str = "cpu") -> Models:
         checkpoint = load_checkpoint(drafter, first)
         pair: Models = StateModels(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)
     else:
-        second = first if drafter == target else load_model("--drafter", drafter).to(device)
+        second = first if drafter == target else load_model("--drafter", drafter, dtype).to(device)
         refuse_different_sizes(first, second)
-        pair = Models(first, second, **shared, drafter_dtype=stored_dtype(drafter))
+        stored = stored_dtype(drafter)
+        stored = dtype if stored.itemsize > dtype.itemsize else stored
+        pair = Models(first, second, **shared, drafter_dtype=stored)
     refuse_other_tokenizer(tokenizer, None if drafter == target else drafter, head_size(first))
     first.generation_config = plain
     return pair
@@ -80,8 +90,8 @@ def load_checkpoint(directory: Path, target: Any) -> Eagle3Checkpoint:
     return checkpoint
 
 
-def load_model(option: str, directory: Path) -> Any:
-    """The causal language model in a directory or a GGUF file, in float32.
+def load_model(option: str, directory: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """The causal language model in a directory or a GGUF file, in a dtype.
 
     No network, no pickle, no code of its own.
     """
@@ -90,7 +100,7 @@ def load_model(option: str, directory: Path) -> Any:
         reason = "no config.json there" if directory.is_dir() else "no such directory"
         raise InputError(f"{option} {directory}: {reason}; needs a local Hugging Face model")
     try:
-        model, report = loaded(files)
+        model, report = loaded(files, dtype)
     except Exception as error:  # whatever a library of hundreds of architectures may raise
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
     if report["missing_keys"]:
@@ -106,12 +116,12 @@ def load_model(option: str, directory: Path) -> Any:
     return model
 
 
-def loaded(files: ModelFiles) -> tuple[Any, dict[str, Any]]:
+def loaded(files: ModelFiles, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     """The model, and which weights were missing."""
     options: dict[str, Any] = {
         "local_files_only": True,
         "use_safetensors": True,
-        "dtype": torch.float32,
+        "dtype": dtype,
         "output_loading_info": True,
     }
     progress = redirect_stderr(io.StringIO())  # a bar that quiet() does not reach

@@ -96,6 +96,10 @@ class Models:
         """What both say of a text; `draft_length` matters to drafters on the target's states."""
         return read_models(self.target, self.drafter)
 
+    def how_read(self, draft_length: int) -> str:
+        """What `read` depends on besides the models, in words."""
+        return ""
+
     def evaluate(
         self,
         methods: Mapping[float, Sequence[Method]],
@@ -201,6 +205,10 @@ class StateModels(Models):
         drafter = self.drafting(self.drafter.network.lm_head.weight.detach()[:1])
         target = HuggingFaceModel(self.target, state_layers=drafter.state_layers)
         return read_drafts(target, drafter, draft_length)
+
+    def how_read(self, draft_length: int) -> str:
+        """As of `Models`."""
+        return f", {draft_length} tokens a draft"
 
     def evaluate(
         self,

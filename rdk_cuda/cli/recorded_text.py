@@ -22,7 +22,7 @@ from .request import Request
 
 OPTIONS = {
     "text": "the text (--text, --held-out, --positions)",
-    "models": "the pair (--target, --drafter)",
+    "models": "the pair, or how it reads (--target, --drafter, --dtype, --draft-length)",
     "context": "--window",
     "samples": "the number of samples (--memory)",
     "seed": "--seed",
@@ -110,7 +110,7 @@ class RecordingFile:
                 context=request.window,
                 seed=request.seed,
                 state=self.path,
-                models=" and ".join(map(weights_of, (request.target, request.drafter))),
+                models=models_of(models, request),
                 each=stages.each,
             )
         except OtherRecordingError as error:
@@ -154,6 +154,14 @@ class RecordingFile:
 def in_words(temperatures: Iterable[float]) -> str:
     """As on the command line."""
     return " ".join(f"{temperature:g}" for temperature in temperatures)
+
+
+def models_of(models: Models, request: Request) -> str:
+    """Which models they are, and how they read."""
+    said = " and ".join(map(weights_of, (request.target, request.drafter)))
+    if request.dtype != Request.dtype:
+        said += f" in {request.dtype}"
+    return said + models.how_read(request.draft_length)
 
 
 def weights_of(directory: Path) -> str:

@@ -22,6 +22,7 @@ class Request:
         batch: for how many positions at once it is read.
         positions: how many the models read, spread over the text.
         memory: for what is recorded, in GiB.
+        dtype: that the models compute in.
     """
 
     target: Path
@@ -43,6 +44,7 @@ class Request:
     memory: float = 2.0
     recording: Path | None = None
     device: str = "cpu"
+    dtype: str = "float32"
     seed: int = 0
     overwrite: bool = False
 

@@ -145,9 +145,11 @@ def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_argument
     answer = refused([*argv, "--seed", "3"])
     assert "is of another run: --seed was 0 and is 3. Give the same to go on, or" in answer
     copy = shutil.copytree(pair[1], tmp_path / "copy")
-    assert "the pair (--target, --drafter) was" in refused(command((pair[0], copy), files, output))
+    assert "the pair, or how it reads (--target, --drafter, " in refused(
+        command((pair[0], copy), files, output)
+    )
     os.utime(pair[1] / "model.safetensors")  # as if it had been trained on
-    assert "the pair (--target, --drafter) was" in refused(argv)
+    assert "the pair, or how it reads (--target, --drafter, " in refused(argv)
 
 
 def test_a_damaged_state_is_refused_with_what_to_delete(

@@ -167,6 +167,41 @@ def test_the_decoder_and_generate_load_it_and_greedy_output_is_the_target_s(
     assert torch.equal(drafted, target.generate(ids, **options))
 
 
+def test_models_in_bfloat16_say_about_the_same(
+    shared: Path, directories: Pair, target: Any, texts: list[Path], tmp_path: Path
+) -> None:
+    checkpoint = save_checkpoint(tmp_path / "ck", target, 100, shared=True)
+    out, recording = tmp_path / "out", ("--recording", tmp_path / "recording")
+    argv = command((directories[0], checkpoint), texts, out, "--dtype", "bfloat16", *recording)
+    place = argv.index("--keep")
+    del argv[place : place + 2]
+    assert main(argv) == 0
+    rows = zip(settings_of(out)["figures"], settings_of(shared)["figures"], strict=True)
+    for half, whole in rows:
+        assert abs(half["acceptance"] - whole["acceptance"]) < 0.02
+    assert settings_of(out)["dtype"] == "bfloat16"
+    drafter, pruned, _ = load_state_drafter(out, target.to(torch.bfloat16))
+    assert drafter.dtype == torch.bfloat16
+    target.to(torch.float32)
+    assert pruned.weight.dtype == torch.float16
+
+
+def test_a_recording_of_other_draft_lengths_is_not_used(
+    directories: Pair,
+    target: Any,
+    texts: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checkpoint = save_checkpoint(tmp_path / "ck", target)
+    kept = ("--recording", tmp_path / "recording", "--positions", 64)
+    pair = directories[0], checkpoint
+    assert main(command(pair, texts, tmp_path / "out", *kept, "--draft-length", 3)) == 0
+    capsys.readouterr()
+    other = command(pair, texts, tmp_path / "other", *kept, "--draft-length", 2)
+    assert "--draft-length) was" in refusal(capsys, other)
+
+
 def test_evaluate_measures_what_was_calibrated(
     shared: Path, directories: Pair, texts: list[Path], tmp_path: Path
 ) -> None:
