@@ -40,6 +40,13 @@ struct HeadRows {
   const void* ahead[kGroup];  // rows to prefetch meanwhile; null: none
 };
 
+// Of columns that were collected.
+struct Range {
+  int64_t count;
+  float least;
+  float largest;
+};
+
 struct Arithmetic {
   const char* name;
 
@@ -55,8 +62,16 @@ struct Arithmetic {
   // 0; null: masses are not asked for.
   Measure (*measure)(const float* z, const float* weights, int64_t count, float threshold);
 
-  // Replaces z < threshold by -inf.
-  void (*cut)(float* z, int64_t count, float threshold);
+  // Copies the columns with low <= z < high, and their weights if there are any, to the front of
+  // the two outputs, which may be the inputs and have room for 16 more.
+  Range (*collect)(const float* z, const float* weights, int64_t count, float low, float high,
+                   float* z_out, float* weights_out);
+
+  // The same bits as exponentiate, sooner where most z are -inf.
+  float (*exponentiate_few)(float* z, int64_t count, float shift);
+
+  // Copies z, with -inf in place of what is below the threshold; z may be the output.
+  void (*cut)(const float* z, int64_t count, float threshold, float* out);
 
   // sums[r] = sum_i weights[i] * spread[i * rank + r]. weights are padded with 0.
   void (*spread_sums)(const float* weights, int64_t count, const float* spread, int64_t rank,

@@ -8,15 +8,29 @@
 namespace rdk::cpu {
 namespace {
 
-float exponentiate(float* z, int64_t count, float shift) {
+template <bool kFew>
+float exponentiate_as(float* z, int64_t count, float shift) {
   const Floats shifts = all(shift);
   Floats sums = all(0.0f);
   for (int64_t i = 0; i < count; i += kLanes) {
-    const Floats value = exponential(Float32::load(z + i) - shifts);
+    const Floats logarithm = Float32::load(z + i);
+    if (kFew && no_lane(all(-kInfinite) < logarithm)) {
+      store(z + i, all(0.0f));
+      continue;
+    }
+    const Floats value = exponential(logarithm - shifts);
     store(z + i, value);
     sums = sums + value;
   }
   return add_lanes(sums);
+}
+
+float exponentiate(float* z, int64_t count, float shift) {
+  return exponentiate_as<false>(z, count, shift);
+}
+
+float exponentiate_few(float* z, int64_t count, float shift) {
+  return exponentiate_as<true>(z, count, shift);
 }
 
 // floor(2^40 w) = 2^20 high + low. Both products are exact: they only change an exponent; and so is
@@ -40,11 +54,30 @@ Measure measure(const float* z, const float* weights, int64_t count, float thres
   return {add_lanes(counts), (add_lanes(high) << 20) + add_lanes(low)};
 }
 
-void cut(float* z, int64_t count, float threshold) {
+Range collect(const float* z, const float* weights, int64_t count, float low, float high,
+              float* z_out, float* weights_out) {
+  const Floats lows = all(low);
+  const Floats highs = all(high);
+  Floats least = all(kInfinite);
+  Floats largest = all(-kInfinite);
+  int64_t found = 0;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Floats value = Float32::load(z + i);
+    const Mask inside = ~(value < lows) & (value < highs);
+    if (no_lane(inside)) continue;
+    least = smaller(least, select(inside, value, least));
+    largest = larger(largest, select(inside, value, largest));
+    if (weights != nullptr) put_together(Float32::load(weights + i), inside, weights_out + found);
+    found += put_together(value, inside, z_out + found);
+  }
+  return {found, smallest_lane(least), largest_lane(largest)};
+}
+
+void cut(const float* z, int64_t count, float threshold, float* out) {
   const Floats least = all(threshold);
   for (int64_t i = 0; i < count; i += kLanes) {
     const Floats value = Float32::load(z + i);
-    store(z + i, select(value < least, all(-kInfinite), value));
+    store(out + i, select(value < least, all(-kInfinite), value));
   }
 }
 
@@ -271,14 +304,16 @@ void dots(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, f
 }  // namespace
 }  // namespace rdk::cpu
 
-#define RDK_ARITHMETIC(name) \
-  {name,                     \
-   rdk::cpu::scale,          \
-   rdk::cpu::exponentiate,   \
-   rdk::cpu::measure,        \
-   rdk::cpu::cut,            \
-   rdk::cpu::spread_sums,    \
-   rdk::cpu::column_masses,  \
-   rdk::cpu::finish_columns, \
-   rdk::cpu::residual,       \
+#define RDK_ARITHMETIC(name)   \
+  {name,                       \
+   rdk::cpu::scale,            \
+   rdk::cpu::exponentiate,     \
+   rdk::cpu::measure,          \
+   rdk::cpu::collect,          \
+   rdk::cpu::exponentiate_few, \
+   rdk::cpu::cut,              \
+   rdk::cpu::spread_sums,      \
+   rdk::cpu::column_masses,    \
+   rdk::cpu::finish_columns,   \
+   rdk::cpu::residual,         \
    rdk::cpu::dots}

@@ -34,6 +34,7 @@ class DraftRow {
   }
 
   bool empty(int64_t) const { return false; }
+  bool few() const { return false; }
 
   float scale(int64_t chunk, float* z) const {
     if (chunk >= static_chunks_) return scale_dynamic((chunk - static_chunks_) * kChunk, z);

@@ -200,6 +200,27 @@ inline float largest_lane(Floats a) {
   return lane[0];
 }
 
+// Writes the lanes of the mask one after the other, and anything behind them, 16 in all. Returns
+// how many there are.
+inline int put_together(Floats a, Mask mask, float* out) {
+#if RDK_PART_LANES == 16
+  const __mmask16 lanes = _mm512_movepi32_mask((__m512i)mask.part[0]);
+  _mm512_storeu_ps(out, _mm512_maskz_compress_ps(lanes, (__m512)a.part[0]));
+  return __builtin_popcount(lanes);
+#else
+  float lane[kLanes];
+  int32_t kept[kLanes];
+  store(lane, a);
+  RDK_EACH_PART __builtin_memcpy(kept + i * kPartLanes, &mask.part[i], sizeof mask.part[i]);
+  int count = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    out[count] = lane[i];
+    count -= kept[i];
+  }
+  return count;
+#endif
+}
+
 // Integers, in the same lanes.
 struct Ints {
   IntPart part[kParts];
@@ -244,6 +265,13 @@ inline int64_t add_lanes(Ints a) {
   return sum;
 }
 
+inline float smallest_lane(Floats a) {
+  float lane[kLanes];
+  store(lane, a);
+  for (int i = 1; i < kLanes; ++i) lane[0] = lane[i] < lane[0] ? lane[i] : lane[0];
+  return lane[0];
+}
+
 inline bool no_bit(IntPart part) {
   uint64_t words[sizeof part / 8];
   __builtin_memcpy(words, &part, sizeof words);
@@ -256,6 +284,12 @@ inline bool every_lane(Mask mask) {
   IntPart missing = {};
   RDK_EACH_PART missing |= ~mask.part[i];
   return no_bit(missing);
+}
+
+inline bool no_lane(Mask mask) {
+  IntPart any = {};
+  RDK_EACH_PART any |= mask.part[i];
+  return no_bit(any);
 }
 
 // in[1] - in[0] to in[16] - in[15], of ascending numbers.

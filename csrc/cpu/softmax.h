@@ -7,6 +7,7 @@
 //   int64_t count(int64_t chunk) const;                columns in it, kChunk but in the last
 //   float scale(int64_t chunk, float* z) const;        as Arithmetic::scale
 //   bool empty(int64_t chunk) const;                   known to have no z above -inf
+//   bool few() const;                                  most z may be -inf
 #pragma once
 
 #include <cmath>
@@ -55,6 +56,12 @@ struct Softmax {
   }
 };
 
+template <typename Row>
+float exponentiate(const Row& row, float* z, int64_t count, float shift) {
+  return row.few() ? arithmetic().exponentiate_few(z, count, shift)
+                   : arithmetic().exponentiate(z, count, shift);
+}
+
 // One pass over a row. on_chunk(chunk, exponentials) is called for each chunk that is not known to
 // be empty, while it is in cache.
 template <typename Row, typename OnChunk>
@@ -72,7 +79,7 @@ void summarize(const Row& row, const Threads& threads, Softmax* softmax, const O
           continue;
         }
         const float max = row.scale(chunk, z);
-        const float sum = arithmetic().exponentiate(z, row.count(chunk), chunk_shift(max));
+        const float sum = exponentiate(row, z, row.count(chunk), chunk_shift(max));
         softmax->chunks[chunk] = {max, sum};
         on_chunk(chunk, z);
       }
@@ -122,7 +129,7 @@ int64_t draw_column(const Row& row, const Softmax& softmax, float u_chunk, float
   const int64_t count = row.count(chunk);
   alignas(64) float z[kChunk];
   const float max = row.scale(chunk, z);
-  arithmetic().exponentiate(z, count, chunk_shift(max));
+  exponentiate(row, z, count, chunk_shift(max));
   return chunk * kChunk + draw_index(count, u_column, [&z](int64_t i) { return z[i]; });
 }
 

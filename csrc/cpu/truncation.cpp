@@ -11,6 +11,9 @@ constexpr float kMassless = 28.0f;
 
 constexpr float kLeastFinite = std::numeric_limits<float>::lowest();
 
+// The arithmetic reads and writes 16 columns at a time.
+constexpr int64_t kLanesOfArithmetic = 16;
+
 int64_t mass_of(float weight) { return static_cast<int64_t>(std::ldexp(double{weight}, 40)); }
 
 float above(float value) { return std::nextafterf(value, kInfinity); }
@@ -34,12 +37,11 @@ float halfway(float low, float high) {
   return of_ordered(static_cast<int32_t>(sum >> 1));
 }
 
-// Where a straight line between the two ends of a range reaches `amount`; strictly inside of it.
+// Where a straight line between the two ends of a range reaches `amount`.
 float on_the_line(float low, float high, int64_t at_low, int64_t at_high, int64_t amount) {
   const double share =
       static_cast<double>(amount - at_high) / static_cast<double>(at_low - at_high);
-  const double point = high - share * (static_cast<double>(high) - low);
-  return std::clamp(static_cast<float>(point), above(low), std::nextafterf(high, -kInfinity));
+  return static_cast<float>(high - share * (static_cast<double>(high) - low));
 }
 
 }  // namespace
@@ -91,10 +93,9 @@ Measure Threshold::from(float threshold, bool of_mass) const {
 }
 
 // The largest value of which the columns that are at least as large have what is needed; `least` if
-// it is larger. The value lies in [low, high), which first grows downwards from the largest column,
-// so that most chunks are not looked at, and then shrinks to a few columns.
-float Threshold::boundary(const Need& need, float least) const {
-  constexpr int64_t kFew = 256;
+// it is larger. It lies in [low, high), which first grows downwards from the largest column, so
+// that most chunks are not looked at.
+float Threshold::boundary(const Need& need, float least) {
   const float bottom = std::fmax(least, kLeastFinite);
   float high = above(largest_);
   float low = high;
@@ -107,40 +108,88 @@ float Threshold::boundary(const Need& need, float least) const {
     low = std::fmax(bottom, largest_ - step);
     at_low = from(low, need.of_mass);
   }
-  for (bool halves = false; above(low) < high; halves = !halves) {
-    if (at_low.count - at_high.count <= kFew) {
-      return among_few(need, low, high, need.in(at_high));
-    }
-    const float pivot = halves || high == kInfinity ? halfway(low, high)
-                                                    : on_the_line(low, high, need.in(at_low),
-                                                                  need.in(at_high), need.amount);
-    const Measure at_pivot = from(pivot, need.of_mass);
-    const bool enough = need.in(at_pivot) >= need.amount;
-    (enough ? low : high) = pivot;
-    (enough ? at_low : at_high) = at_pivot;
-  }
-  return low;
+  Range range = collect(low, high, at_low.count - at_high.count, need.of_mass);
+  return among(need, range, need.in(at_high), need.in(at_low));
 }
 
-// The same by looking at each column in [low, high); those from `high` on have `above_high`.
-float Threshold::among_few(const Need& need, float low, float high, int64_t above_high) const {
-  std::vector<std::pair<float, int64_t>> columns;  // z, and what it adds
+// The columns in [low, high), of which there are `count`.
+Range Threshold::collect(float low, float high, int64_t count, bool of_mass) {
+  few_z_.resize(count + 2 * kLanesOfArithmetic);
+  if (of_mass) few_weights_.resize(few_z_.size());
+  Range all{0, kInfinity, -kInfinity};
   for (size_t chunk = 0; chunk < maxima_.size(); ++chunk) {
     if (!(maxima_[chunk] >= low)) continue;
-    const int64_t end = chunk * kChunk + counts_[chunk];
-    for (int64_t i = chunk * kChunk; i < end; ++i) {
-      if (low <= z_[i] && z_[i] < high) {
-        columns.emplace_back(z_[i], need.of_mass ? mass_of(weights_[i]) : 1);
-      }
+    const float* z = z_.data() + chunk * kChunk;
+    const Range part = arithmetic().collect(z, of_mass ? weights_.data() + chunk * kChunk : nullptr,
+                                            counts_[chunk], low, high, few_z_.data() + all.count,
+                                            few_weights_.data() + all.count);
+    all.count += part.count;
+    all.least = std::fmin(all.least, part.least);
+    all.largest = std::fmax(all.largest, part.largest);
+  }
+  return all;
+}
+
+// The same among the collected columns, which become fewer: those from the largest on have less
+// than is needed, `before` of it without them, and all of them enough, `with_all`.
+float Threshold::among(const Need& need, Range range, int64_t before, int64_t with_all) {
+  constexpr int64_t kFew = 64;
+  for (int turn = 0; range.least < range.largest; ++turn) {
+    if (range.count <= kFew) return among_few(need, range.count, before);
+    const float end = above(range.largest);
+    float pivot = halfway(range.least, end);
+    if (turn % 3 == 0) {
+      pivot = on_the_line(range.least, end, with_all, before, need.amount);
+    } else if (turn % 3 == 1) {
+      pivot = range.least + (range.largest - range.least) * 0.5f;
     }
+    // From the second value on, so that both parts have a column.
+    pivot = std::fmin(std::fmax(pivot, above(range.least)), range.largest);
+    const Measure at_pivot = of_few(range.count, pivot, need.of_mass);
+    const bool enough = before + need.in(at_pivot) >= need.amount;
+    if (enough) {
+      with_all = before + need.in(at_pivot);
+    } else {
+      before += need.in(at_pivot);
+    }
+    float* weights = need.of_mass ? few_weights_.data() : nullptr;
+    range = arithmetic().collect(few_z_.data(), weights, range.count, enough ? pivot : range.least,
+                                 enough ? end : pivot, few_z_.data(), weights);
+  }
+  return range.least;
+}
+
+// Columns behind the last one are not there.
+void Threshold::pad(int64_t count, bool of_mass) {
+  std::fill_n(few_z_.data() + count, kLanesOfArithmetic, -kInfinity);
+  if (of_mass) std::fill_n(few_weights_.data() + count, kLanesOfArithmetic, 0.0f);
+}
+
+Measure Threshold::of_few(int64_t count, float threshold, bool of_mass) {
+  pad(count, of_mass);
+  Measure sum;
+  for (int64_t begin = 0; begin < count; begin += kChunk) {
+    const Measure part =
+        arithmetic().measure(few_z_.data() + begin, of_mass ? few_weights_.data() + begin : nullptr,
+                             std::min<int64_t>(kChunk, count - begin), threshold);
+    sum.count += part.count;
+    sum.mass += part.mass;
+  }
+  return sum;
+}
+
+// The same by looking at each of them.
+float Threshold::among_few(const Need& need, int64_t count, int64_t before) const {
+  std::vector<std::pair<float, int64_t>> columns(count);  // z, and what it adds
+  for (int64_t i = 0; i < count; ++i) {
+    columns[i] = {few_z_[i], need.of_mass ? mass_of(few_weights_[i]) : 1};
   }
   std::sort(columns.begin(), columns.end(), [](auto a, auto b) { return a.first > b.first; });
-  int64_t reached = above_high;
   for (const auto& [z, amount] : columns) {
-    reached += amount;
-    if (reached >= need.amount) return z;
+    before += amount;
+    if (before >= need.amount) return z;
   }
-  return low;
+  return columns.back().first;
 }
 
 }  // namespace rdk::cpu

@@ -57,8 +57,13 @@ class Threshold {
   }
 
   float value() const { return value_; }
-  // Of the largest z in each chunk, before the cut.
+  // The largest z of each chunk, before the cut.
   const float* maxima() const { return maxima_.data(); }
+  // A chunk after the cut, padded as Arithmetic::scale does. Returns the largest z.
+  float read(int64_t chunk, float* z) const {
+    arithmetic().cut(z_.data() + chunk * kChunk, counts_[chunk], value_, z);
+    return maxima_[chunk] < value_ ? -kInfinity : maxima_[chunk];
+  }
 
  private:
   struct Need {
@@ -83,13 +88,19 @@ class Threshold {
   float of_limits(const RowLimits& limits, const Threads& threads);
   int64_t nucleus_mass(float top_p, float least, const Threads& threads);
   Measure from(float threshold, bool of_mass) const;
-  float boundary(const Need& need, float least) const;
-  float among_few(const Need& need, float low, float high, int64_t above) const;
+  float boundary(const Need& need, float least);
+  Range collect(float low, float high, int64_t count, bool of_mass);
+  float among(const Need& need, Range range, int64_t before, int64_t with_all);
+  float among_few(const Need& need, int64_t count, int64_t before) const;
+  Measure of_few(int64_t count, float threshold, bool of_mass);
+  void pad(int64_t count, bool of_mass);
 
   std::vector<int64_t> counts_;
   std::vector<float> maxima_;
   std::vector<float> z_;
   std::vector<float> weights_;  // exp(z - largest), where they have a mass; only for top-p
+  std::vector<float> few_z_;    // columns that are left to be looked at, and their weights
+  std::vector<float> few_weights_;
   float largest_ = 0.0f;
   float value_ = 0.0f;
 };

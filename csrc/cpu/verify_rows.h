@@ -25,29 +25,27 @@ class TargetRow {
         temperature_(temperature == 0.0f ? 1.0f : temperature) {}
 
   // From here on, what is below the threshold has z = -inf.
-  void cut(const Threshold& threshold) {
-    threshold_ = threshold.value();
-    maxima_ = threshold.maxima();
-  }
+  void cut(const Threshold& threshold) { threshold_ = &threshold; }
 
   int64_t chunks() const { return chunks_of(size_); }
   int64_t count(int64_t chunk) const { return chunk_count(size_, chunk); }
-  bool empty(int64_t chunk) const { return maxima_ != nullptr && maxima_[chunk] < threshold_; }
+  bool empty(int64_t chunk) const {
+    return threshold_ != nullptr && threshold_->maxima()[chunk] < threshold_->value();
+  }
+  bool few() const { return threshold_ != nullptr; }
 
   float scale(int64_t chunk, float* z) const {
+    if (threshold_ != nullptr) return threshold_->read(chunk, z);
     const uint32_t* allowed = allowed_ == nullptr ? nullptr : allowed_ + chunk * (kChunk / 32);
-    const float max = arithmetic().scale({logits_.dtype(), logits_.at(chunk * kChunk), count(chunk),
-                                          temperature_, nullptr, false, allowed},
-                                         z);
-    if (threshold_ == -kInfinity) return max;
-    arithmetic().cut(z, count(chunk), threshold_);
-    return max < threshold_ ? -kInfinity : max;
+    return arithmetic().scale({logits_.dtype(), logits_.at(chunk * kChunk), count(chunk),
+                               temperature_, nullptr, false, allowed},
+                              z);
   }
 
   float value(int64_t token) const {
     if (allowed_ != nullptr && !(allowed_[token / 32] >> (token % 32) & 1)) return -kInfinity;
     const float z = logits_[token] / temperature_;
-    return z < threshold_ ? -kInfinity : z;
+    return threshold_ != nullptr && z < threshold_->value() ? -kInfinity : z;
   }
 
  private:
@@ -55,8 +53,7 @@ class TargetRow {
   const uint32_t* allowed_;
   int64_t size_;
   float temperature_;
-  float threshold_ = -kInfinity;
-  const float* maxima_ = nullptr;
+  const Threshold* threshold_ = nullptr;
 };
 
 // ln of a token's probability, from its z and the sums of its row.

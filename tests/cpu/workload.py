@@ -50,12 +50,28 @@ def batches(small: bool) -> dict[str, Batch]:
             draft_logits=generators.in_wider_rows(batch.draft_logits),
             dynamic_logits=generators.in_wider_rows(batch.dynamic_logits),
         )
+        found[f"{kind} {size}, truncated"] = truncated(batch)
         if size < SMALL:
             found[f"{kind} {size}, greedy"] = batch.replace(
                 target_temperature=torch.zeros(batch.size),
                 draft_temperature=torch.zeros(batch.size),
             )
     return found if small else found | {"direct": direct_pass()}
+
+
+def truncated(batch: Batch) -> Batch:
+    """Some sequences by each limit, all with a mask, and log-probabilities."""
+    turn = torch.arange(batch.size) % 3
+    rows, size = batch.target_logits.shape
+    words = torch.empty(rows, -(-size // 32), dtype=torch.int32)
+    words.random_(-(2**31), 2**31, generator=generators.generator(size))
+    return batch.replace(
+        top_k=torch.where(turn == 0, size // 9, 0).int(),
+        top_p=torch.where(turn == 1, 0.9, 1.0),
+        min_p=torch.where(turn == 2, 0.01, 0.0),
+        allowed=words,
+        logprobs=1,
+    )
 
 
 def direct_pass(sequences: int = 3, size: int = 75_001) -> Batch:
