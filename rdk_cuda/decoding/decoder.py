@@ -42,6 +42,11 @@ Process = Callable[[Sequence[Continuation], Tensor], Tensor]
 and logits `[B, n, V_t]`, and returns logits of that shape. Row `[b, j]` predicts what follows the
 tokens of sequence b and its first j drafts. Other rows, and sequences without room, are ignored."""
 
+Allowed = Callable[[Sequence[Continuation], int], Tensor]
+"""A hook for grammars. It is called with the sequences and n, and returns which tokens are allowed
+in the rows that a `Process` gets: int32 `[B, n, ceil(V_t / 32)]`, one bit for each token, as
+`rdk_cuda.verify` takes it."""
+
 
 class SpeculativeDecoder:
     """Continues a batch of prompts as `target` would, with `drafter` proposing.
@@ -131,10 +136,14 @@ class SpeculativeDecoder:
         *,
         max_new_tokens: Integers,
         temperature: Numbers = 1.0,
+        top_k: Integers | None = None,
+        top_p: Numbers | None = None,
+        min_p: Numbers | None = None,
         seeds: Integers | None = None,
         eos: int | Collection[int] | Sequence[Collection[int]] | None = None,
         on_tokens: Callable[[int, list[int], list[Kind]], None] | None = None,
         process: Process | None = None,
+        allowed: Allowed | None = None,
         stop: Stop | None = None,
     ) -> Generation:
         """Continue every prompt up to one of its end tokens or to `max_new_tokens`.
@@ -142,6 +151,8 @@ class SpeculativeDecoder:
         Args:
             prompts: B lists of target ids, none empty.
             max_new_tokens, temperature: one for all or one each; temperature 0 is exactly greedy.
+            top_k, top_p, min_p: of the target, one for all or one each, as of `rdk_cuda.verify`, on
+                the CPU only, so far. They act on what `process` returns.
             seeds: one each, so that a sequence's output depends on no other; or one int, from
                 which each sequence gets its own. None: from torch's default generator.
             eos: an end token, a set of them, or a list with one set for each sequence.
@@ -149,6 +160,7 @@ class SpeculativeDecoder:
             process: changes the target's logits, for example by truncation or a penalty. The
                 output then has the distribution of what it returns. Each row that it returns has
                 to be a function of that row and the tokens before it alone.
+            allowed: says which tokens a grammar allows. On the CPU only, so far.
             stop: called after every decided token with the sequence's number and all its tokens,
                 prompt included. If it returns True, the sequence ends there.
 
@@ -164,6 +176,9 @@ class SpeculativeDecoder:
             seeds,
             eos,
             self.affinity.device,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
         )
         # The last token is decided but never read.
         longest = max((s.full_length - 1 for s in batch.sequences), default=0)
@@ -178,7 +193,7 @@ class SpeculativeDecoder:
             model.reset(len(prompts))
         while going_on := sum(s.room > 0 for s in batch.sequences):
             with Range("step", going_on):
-                decided = self._step(batch, process)
+                decided = self._step(batch, process, allowed)
                 for b, (s, new) in enumerate(zip(batch.sequences, decided, strict=True)):
                     if s.room:
                         ends = None if stop is None else partial(stop, b)
@@ -194,7 +209,9 @@ class SpeculativeDecoder:
                         model.rollback(read)
         return Generation([s.new for s in batch.sequences], statistics)
 
-    def _step(self, batch: Batch, process: Process | None) -> list[list[int]]:
+    def _step(
+        self, batch: Batch, process: Process | None, allowed: Allowed | None
+    ) -> list[list[int]]:
         """What every sequence gains: its accepted drafts and the token that the target adds."""
         draft = self._draft(batch)
         drafted = [len(s.context) - s.length for s in batch.sequences]
@@ -202,8 +219,14 @@ class SpeculativeDecoder:
         with Range("target forward", sum(keep)):
             output = _feed(self.target, batch.sequences, keep)
         logits = output.logits if process is None else process(batch.sequences, output.logits)
+        truncation: dict[str, Any] = dict(batch.limits)
+        if allowed is not None:
+            words = allowed(batch.sequences, logits.shape[1])
+            truncation["allowed"] = words.to(logits.device)
         with Range("verify", sum(drafted)):
-            tokens, accepted, _ = functional.verify(logits, draft, self.affinity, batch.temperature)
+            tokens, accepted, _ = functional.verify(
+                logits, draft, self.affinity, batch.temperature, **truncation
+            )
             rows, lengths = tokens.tolist(), accepted.tolist()
         mark("accepted", sum(lengths))
         if self._state_drafter is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from .._ops.inputs import (
     Integers,
     Numbers,
+    limits,
     per_sequence,
     temperatures,
     user_seeds,
@@ -164,6 +165,7 @@ class Batch:
     temperature: Tensor
     draft_temperature: Tensor
     seeds: Tensor
+    limits: dict[str, Tensor]
     _memory: Tensor | None = None
 
     @classmethod
@@ -176,6 +178,7 @@ class Batch:
         seeds: Integers | None,
         eos: int | Collection[int] | Sequence[Collection[int]] | None,
         device: torch.device,
+        **truncation: Numbers | None,
     ) -> Batch:
         """Spread the arguments of `SpeculativeDecoder.generate` over its sequences."""
         name, count = "SpeculativeDecoder.generate", len(prompts)
@@ -195,7 +198,17 @@ class Batch:
         ]
         target = target.to(device)
         draft = target if draft_temperature is None else torch.full_like(target, draft_temperature)
-        return cls(sequences, target, draft, user_seeds(name, seeds, None, count, device))
+        return cls(
+            sequences,
+            target,
+            draft,
+            user_seeds(name, seeds, None, count, device),
+            {
+                each: _checked_limit(name, each, value, count, device)
+                for each, value in truncation.items()
+                if value is not None
+            },
+        )
 
     def draft_logits(self, like: Tensor, places: int) -> Tensor:
         """Uninitialised `[B, places, V_d]` for a step; the same memory in every step."""
@@ -203,6 +216,20 @@ class Batch:
         if self._memory is None or self._memory.numel() < count:
             self._memory = torch.empty(count, dtype=like.dtype, device=self.temperature.device)
         return self._memory[:count].view(len(self.sequences), places, like.shape[-1])
+
+
+def _checked_limit(
+    function: str, name: str, value: Numbers, count: int, device: torch.device
+) -> Tensor:
+    given = cast(Tensor, limits(function, name, value, count, torch.device("cpu")))
+    needs = {
+        "top_k": ("0 or more", given >= 0),
+        "top_p": ("above 0 and at most 1", (given > 0) & (given <= 1)),
+        "min_p": ("from 0 to 1", (given >= 0) & (given <= 1)),
+    }[name]
+    if not bool(needs[1].all()):
+        raise ValueError(f"{function}: {name} is {value}; needs to be {needs[0]}")
+    return given.to(device)
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -35,6 +35,7 @@ PROMPT = [5, 2, 2, 6]
 
 PLAIN: dict[str, Any] = {"top_k": 0}
 TRUNCATED: dict[str, Any] = {"temperature": 0.7, "top_k": 6, "top_p": 0.85}
+IN_THE_OPERATOR: dict[str, Any] = {"temperature": 0.7, "top_k": 5, "min_p": 0.05}
 PENALISED: dict[str, Any] = {"temperature": 0.8, "top_k": 0, "repetition_penalty": 5.0}
 
 
@@ -111,9 +112,10 @@ def p_value(observed: Counter[tuple[int, ...]], options: dict[str, Any]) -> floa
     [
         pytest.param(PLAIN, PENALISED, marks=pytest.mark.slow),
         (TRUNCATED, PLAIN),
+        (IN_THE_OPERATOR, PLAIN),
         pytest.param(PENALISED, TRUNCATED, marks=pytest.mark.slow),
     ],
-    ids=["plain", "truncated", "penalised"],
+    ids=["plain", "truncated", "in the operator", "penalised"],
 )
 def test_samples_have_the_library_s_distribution(
     options: dict[str, Any], others: dict[str, Any]
@@ -122,6 +124,44 @@ def test_samples_have_the_library_s_distribution(
     observed = samples(options)
     assert p_value(observed, options) > FALSE_ALARM
     assert p_value(observed, others) < CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("options", "processors", "verify"),
+    [
+        ({"temperature": 0.7, "top_k": 5, "min_p": 0.05}, [], (0.7, 5, 0.05)),
+        ({"top_k": 5}, [], (1.0, 5, None)),
+        ({"temperature": 0.7, "top_k": 0}, [], (0.7, None, None)),
+        (TRUNCATED, ["Temperature", "TopK", "TopP"], (1.0, None, None)),
+        ({**TRUNCATED, "min_p": 0.1}, ["Temperature", "TopK", "TopP"], (1.0, None, 0.1)),
+        ({"top_k": 5, "typical_p": 0.9}, ["TopK", "Typical"], (1.0, None, None)),
+        (PENALISED, ["RepetitionPenalty"], (0.8, None, None)),
+    ],
+    ids=str,
+)
+def test_what_comes_last_is_left_to_verify(
+    options: dict[str, Any], processors: list[str], verify: tuple[Any, ...]
+) -> None:
+    """Top-p stays the library's: of equal tokens at its threshold it keeps only some."""
+    found: list[Any] = []
+
+    def keep(model: Any, input_ids: Tensor, logits_processor: Any, **_: Any) -> Tensor:
+        for flags in ((False, True), (True, True), (False, False)):
+            names = dict(zip(("keep", "truncates"), flags, strict=True))
+            found.append(integration._sampling(logits_processor, True, **names))
+        found.append(len(logits_processor))
+        return input_ids
+
+    target(**OF).generate(
+        torch.tensor([PROMPT]), do_sample=True, custom_generate=keep, pad_token_id=PAD, **options
+    )
+    ours, kept, on_cuda, count = found
+    names = [type(each).__name__ for each in ours.processors or ()]
+    assert [name.split("Logits")[0] for name in names] == processors
+    assert (ours.temperature, ours.top_k, ours.min_p) == verify
+    assert (kept.temperature, kept.top_k, kept.min_p) == (1.0, None, None)
+    assert len(kept.processors) == count
+    assert (on_cuda.top_k, on_cuda.min_p) == (None, None)
 
 
 @pytest.mark.slow
@@ -139,10 +179,10 @@ def test_control_a_temperature_behind_the_warpers_is_caught(
     """As it would be if `verify` always had it: top-p would keep the tokens of another one."""
     sampling = integration._sampling
 
-    def reordered(prepared: Sequence[Any], do_sample: bool, *, keep: bool) -> Any:
+    def reordered(prepared: Sequence[Any], do_sample: bool, **options: bool) -> Any:
         first, *rest = prepared
         assert type(first).__name__ == "TemperatureLogitsWarper"
-        return sampling([*rest, first], do_sample, keep=keep)
+        return sampling([*rest, first], do_sample, **options)
 
     monkeypatch.setattr(integration, "_sampling", reordered)
     assert p_value(samples(TRUNCATED), TRUNCATED) < CAUGHT

@@ -15,9 +15,11 @@ from transformers.generation import (
     EosTokenCriteria,
     GenerateDecoderOnlyOutput,
     MaxLengthCriteria,
+    MinPLogitsWarper,
     StoppingCriteria,
     StopStringCriteria,
     TemperatureLogitsWarper,
+    TopKLogitsWarper,
 )
 
 from ..._ops.inputs import Integers
@@ -51,8 +53,10 @@ class Generate:
     scores.
 
     Warpers such as top-p need scores that were divided by the temperature. So everything that the
-    library has prepared is applied to the target's logits, in its order. Only a temperature at the
-    end of the list is left to `rdk_cuda.verify`, which divides by it at the same point.
+    library has prepared is applied to the target's logits, in its order. Only what comes last is
+    left to `rdk_cuda.verify`, which does the same at the same point: a temperature and, on the CPU,
+    top-k and min-p. Top-p is not among them, because of tokens that are equal at its threshold the
+    library keeps some, as they happen to be sorted, and `verify` all.
 
     Args:
         drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,
@@ -179,7 +183,12 @@ class Generate:
             name: bool(config.return_dict_in_generate and getattr(config, f"output_{name}"))
             for name in ("scores", "logits")
         }
-        sampling = _sampling(logits_processor, config.do_sample, keep=returned["scores"])
+        sampling = _sampling(
+            logits_processor,
+            config.do_sample,
+            keep=returned["scores"],
+            truncates=input_ids.device.type == "cpu",
+        )
         decoder = self._decoder(model, sampling.draft_temperature)
         batch = PaddedBatch(
             input_ids,
@@ -198,6 +207,8 @@ class Generate:
                 prompts,
                 max_new_tokens=batch.limit,
                 temperature=sampling.temperature,
+                top_k=sampling.top_k,
+                min_p=sampling.min_p,
                 seeds=self.seed,
                 on_tokens=batch.on_tokens,
                 process=batch.process if sampling.processors or batch.record else None,
@@ -242,25 +253,52 @@ class Generate:
 
 
 class _Sampling(NamedTuple):
-    """What changes the target's logits, and the temperatures at which tokens are drawn."""
+    """What changes the target's logits, and what `verify` does to them afterwards."""
 
     processors: LogitsProcessorList | None
     temperature: float
     draft_temperature: float | None
+    top_k: int | None = None
+    min_p: float | None = None
 
 
-def _sampling(prepared: Sequence[Any], do_sample: bool, *, keep: bool) -> _Sampling:
-    """Leave a temperature at the end to `verify`, unless the returned scores have to have it."""
+def _sampling(
+    prepared: Sequence[Any], do_sample: bool, *, keep: bool, truncates: bool
+) -> _Sampling:
+    """Leave what comes last to `verify`, unless the returned scores have to have it.
+
+    That is a temperature and, if it `truncates`, top-k and min-p, in the library's order.
+    """
     processors = LogitsProcessorList(prepared)
     if not do_sample:
         return _Sampling(processors or None, 0.0, None)
-    warpers = [each for each in processors if isinstance(each, TemperatureLogitsWarper)]
-    scale = float(math.prod(each.temperature for each in warpers))
-    if keep or not warpers or processors[-1] is not warpers[-1]:
-        return _Sampling(processors or None, 1.0, scale)
-    return _Sampling(
-        LogitsProcessorList(processors[:-1]) or None, float(warpers[-1].temperature), scale
+    temperatures = [each for each in processors if isinstance(each, TemperatureLogitsWarper)]
+    scale = float(math.prod(each.temperature for each in temperatures))
+    left: dict[type, Any] = {}
+    for kind in (MinPLogitsWarper, TopKLogitsWarper, TemperatureLogitsWarper):
+        last = processors[-1] if processors and not keep else None
+        if kind is TemperatureLogitsWarper:
+            taken = isinstance(last, kind)
+        else:
+            taken = truncates and type(last) is kind and _is_plain(last)
+        if taken:
+            left[kind] = processors.pop()
+    temperature, top_k, min_p = (
+        left.get(kind) for kind in (TemperatureLogitsWarper, TopKLogitsWarper, MinPLogitsWarper)
     )
+    return _Sampling(
+        processors or None,
+        float(temperature.temperature) if temperature else 1.0,
+        scale,
+        top_k.top_k if top_k else None,
+        min_p.min_p if min_p else None,
+    )
+
+
+def _is_plain(warper: Any) -> bool:
+    """Whether it leaves out what it leaves out, and keeps no token on other grounds."""
+    plain = not isinstance(warper, MinPLogitsWarper) or warper.min_tokens_to_keep == 1
+    return bool(plain and warper.filter_value == -math.inf)
 
 
 @contextmanager

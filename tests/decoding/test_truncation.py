@@ -1,0 +1,172 @@
+"""Truncated decoding has the truncated target's joint distribution, and nothing else.
+
+Counts of all continuations of three tokens against their exact probabilities (chi-square). Each
+assertion fails falsely once in 10,000 seeds; the controls have to be caught at 1e-6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
+from table_model import TableModel, chi_square, continuations, joint, pruned, random_table
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.decoding.generation import Continuation
+
+SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
+FALSE_ALARM, CAUGHT = 1e-4, 1e-6
+
+TARGET = TableModel(random_table(SIZE, seed=1), SIZE)
+DRAFTER = 0.6 * TARGET.table + random_table(SIZE, seed=2, spread=0.8)
+AFFINITY = Affinity.virtual_tokens(
+    Vocabulary([5, 1], SIZE),
+    torch.tensor([0, -1, 0, 1, 1, -1]),
+    torch.softmax(TARGET.table, -1).mean(0),
+)
+# What the last token allows next: five of six tokens.
+ALLOWED = ~torch.eye(SIZE, dtype=torch.bool).roll(2, 1)
+
+LIMITS: dict[str, dict[str, float]] = {
+    "top-k": {"top_k": 3},
+    "top-p": {"top_p": 0.8},
+    "min-p": {"min_p": 0.1},
+    "all": {"top_k": 4, "top_p": 0.9, "min_p": 0.02},
+}
+
+
+def allowed(sequences: Sequence[Continuation], rows: int) -> Tensor:
+    """Bits of what may follow each row's last token."""
+    words = torch.zeros(len(sequences), rows, 1, dtype=torch.int32)
+    bits = (ALLOWED.int() << torch.arange(SIZE)).sum(1)
+    for b, sequence in enumerate(sequences):
+        for j in range(rows):
+            end = sequence.length + j
+            if end <= len(sequence.context):
+                words[b, j, 0] = bits[sequence.context[end - 1]]
+    return words
+
+
+def processed(temperature: float, masks: bool, top_k: int = 0, top_p: float = 1.0,
+              min_p: float = 0.0) -> TableModel:  # fmt: skip
+    """The target as a table of truncated log-probabilities, by definition."""
+    table = TARGET.table.double() / temperature
+    if masks:
+        table = table.masked_fill(~ALLOWED.repeat(SIZE, 1), -math.inf)
+    probs = table.softmax(1)
+    table = table.masked_fill(probs < min_p * probs.amax(1, keepdim=True), -math.inf)
+    if top_k:
+        table = table.masked_fill(table < table.topk(top_k, 1).values[:, -1:], -math.inf)
+    values, order = table.softmax(1).sort(1, descending=True)
+    late = values.cumsum(1) - values >= top_p
+    table = table.masked_fill(torch.zeros_like(late).scatter(1, order, late), -math.inf)
+    return TableModel(table, SIZE)
+
+
+def p_value(
+    limits: dict[str, Any],
+    masks: bool,
+    temperature: float,
+    dynamic: bool,
+    expected_limits: dict[str, Any] | None = None,
+) -> float:
+    drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
+    decoder = SpeculativeDecoder(
+        TARGET,
+        drafter,
+        AFFINITY,
+        draft_length=2,
+        dynamic_tokens=RecentTokens(Vocabulary([5, 1], SIZE), 2) if dynamic else None,
+        full_head=(DRAFTER.T.contiguous(), None) if dynamic else None,
+    )
+
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        return decoder.generate(
+            prompts,
+            max_new_tokens=LENGTH,
+            temperature=temperature,
+            seeds=seeds,
+            allowed=allowed if masks else None,
+            **limits,
+        ).tokens
+
+    expected_limits = limits if expected_limits is None else expected_limits
+    expected = joint(processed(temperature, masks, **expected_limits), PROMPT, LENGTH)
+    observed = continuations(generate, PROMPT, SAMPLES)
+    possible = {key: p for key, p in expected.items() if p > 0}
+    return chi_square(observed, possible) if observed.keys() <= possible.keys() else 0.0
+
+
+@pytest.mark.parametrize("masks", [False, True], ids=["free", "masked"])
+@pytest.mark.parametrize("limits", LIMITS)
+def test_truncated_decoding_is_lossless(limits: str, masks: bool) -> None:
+    assert p_value(LIMITS[limits], masks, 0.8, dynamic=masks) > FALSE_ALARM
+
+
+def test_a_mask_alone_is_lossless() -> None:
+    assert p_value({}, True, 1.2, dynamic=True) > FALSE_ALARM
+
+
+def test_control_truncating_p_for_acceptance_but_not_for_the_residual_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verify = rdk_cuda.verify
+
+    def wrong(logits: Tensor, draft: Any, affinity: Affinity, temperature: Tensor,
+              **limits: Any) -> Any:  # fmt: skip
+        truncated = verify(logits, draft, affinity, temperature, **limits)
+        plain = verify(logits, draft, affinity, temperature)
+        return truncated._replace(
+            tokens=torch.where(
+                (truncated.num_accepted == plain.num_accepted)[:, None],
+                plain.tokens,
+                truncated.tokens,
+            )
+        )
+
+    monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
+    assert p_value(LIMITS["all"], False, 0.8, dynamic=False) < CAUGHT
+
+
+def test_control_other_limits_are_caught() -> None:
+    """Top-p over all tokens is not top-p over what top-k leaves."""
+    limits = {"top_k": 4, "top_p": 0.9}
+    assert p_value(limits, False, 1.5, dynamic=False) > FALSE_ALARM
+    assert p_value(limits, False, 1.5, dynamic=False, expected_limits={"top_p": 0.9}) < CAUGHT
+
+
+def test_greedy_decoding_knows_only_the_mask() -> None:
+    decoder = SpeculativeDecoder(TARGET, TableModel(pruned(DRAFTER, AFFINITY), SIZE), AFFINITY)
+    limits: dict[str, Any] = {"top_k": 1, "top_p": 0.1, "min_p": 0.5}
+    tokens = decoder.generate(
+        [PROMPT], max_new_tokens=9, temperature=0, allowed=allowed, **limits
+    ).tokens[0]
+    text = list(PROMPT)
+    for token in tokens:
+        logits = TARGET.logits(text).masked_fill(~ALLOWED[text[-1]], -math.inf)
+        assert token == int(logits.argmax())
+        text.append(token)
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        ({"top_k": -1}, "top_k is -1; needs to be 0 or more"),
+        ({"top_p": 0.0}, "top_p is 0.0; needs to be above 0 and at most 1"),
+        ({"min_p": math.nan}, "min_p is nan; needs to be from 0 to 1"),
+        ({"top_p": [0.5, 0.5]}, r"top_p has shape \[2\]; needs \[1\]"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_by_name(limits: Any, found: str) -> None:
+    decoder = SpeculativeDecoder(TARGET, draft_length=0)
+    with pytest.raises(ValueError, match=f"SpeculativeDecoder.generate: {found}"):
+        decoder.generate([PROMPT], max_new_tokens=2, **limits)
