@@ -81,10 +81,7 @@ struct Truncation {
   const int32_t* top_k;
   const float* top_p;
   const float* min_p;
-
-  RDK_HOST_DEVICE bool given() const {
-    return top_k != nullptr || top_p != nullptr || min_p != nullptr;
-  }
+  bool given;  // whether there is any of them, also where no row is
 };
 
 // Whose log-probabilities verify returns.
@@ -95,6 +92,7 @@ struct RedistributeParams {
   AffinityColumns affinity;
   const int32_t* row_top;
   const float* temperature;
+  Truncation truncation;
   float* probs;
   int64_t rows;
 };
@@ -105,8 +103,10 @@ struct DraftParams {
   const float* temperature;
   const int64_t* step_keys;
   const int64_t* positions;
+  Truncation truncation;
   int64_t* tokens;
   float* stats;
+  int64_t stats_width;  // 2 + R, and one more for the threshold if rows are truncated
   int64_t rows;
 };
 
@@ -116,6 +116,7 @@ struct VerifyParams {
   DraftColumns draft;
   int64_t draft_rows_available;  // M
   const float* draft_stats;      // null: computed here
+  int64_t draft_stats_width;     // 2 + R, and one more if the drafts were truncated
   const int32_t* draft_rows;     // null: draft n owns row n
   const void* draft_token_ids;
   bool tokens_are_int64;

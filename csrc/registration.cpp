@@ -17,12 +17,14 @@ RDK_LIBRARY(RDK_NAMESPACE, m) {
       "redistribute(Tensor draft_logits, Tensor temperature, "
       "Tensor bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
       "Tensor spread, Tensor prior, Tensor row_top, "
-      "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None) -> Tensor probs");
+      "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
+      "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None) -> Tensor probs");
   m.def(
       "draft(Tensor draft_logits, Tensor temperature, Tensor step_keys, Tensor positions, "
       "Tensor bias, Tensor row_offsets, Tensor row_targets, Tensor row_cdf, Tensor row_top, "
       "Tensor spread, Tensor spread_cdf, Tensor prior_cdf, "
-      "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None) "
+      "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
+      "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None) "
       "-> (Tensor tokens, Tensor stats)");
   m.def(
       "verify(Tensor target_logits, Tensor draft_logits, Tensor? draft_stats, "

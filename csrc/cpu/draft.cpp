@@ -34,10 +34,10 @@ int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threa
                   Softmax* softmax) {
   const int64_t rank = params.affinity.rank;
   const float temperature = params.temperature[index];
-  float* stats = params.stats + index * (2 + rank);
-  const DraftRow row(params.draft, index, temperature);
+  float* stats = params.stats + index * params.stats_width;
+  DraftRow row(params.draft, index, temperature);
 
-  std::fill(stats, stats + 2 + rank, std::numeric_limits<float>::quiet_NaN());
+  std::fill_n(stats, params.stats_width, std::numeric_limits<float>::quiet_NaN());
   if (!usable_temperature(temperature)) return -1;
 
   int64_t column;
@@ -47,9 +47,11 @@ int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threa
   if (temperature == 0.0f) {
     column = argmax_column(row);
     if (column < 0) return -1;
-    std::fill(stats, stats + 2 + rank, 0.0f);
+    std::fill_n(stats, params.stats_width, 0.0f);
   } else {
+    if (!truncate(RowLimits(params.truncation, index), threads, &row)) return -1;
     if (!draft_stats(row, params.affinity.spread, rank, threads, softmax, stats)) return -1;
+    if (params.truncation.given) stats[2 + rank] = row.threshold();
     step_key = params.step_keys[index];
     position = params.positions[index];
     words = random_words(step_key, position, Purpose::kDraft, 0);

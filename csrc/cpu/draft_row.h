@@ -7,6 +7,7 @@
 
 #include "logits.h"
 #include "softmax.h"
+#include "truncation.h"
 
 namespace rdk::cpu {
 
@@ -34,20 +35,24 @@ class DraftRow {
   }
 
   bool empty(int64_t) const { return false; }
-  bool few() const { return false; }
+  bool few() const { return threshold_ > -kInfinity; }
+
+  // From here on, columns below the threshold have z = -inf (docs/design.md, "Truncation").
+  void cut(float threshold) { threshold_ = threshold; }
 
   float scale(int64_t chunk, float* z) const {
-    if (chunk >= static_chunks_) return scale_dynamic((chunk - static_chunks_) * kChunk, z);
-    const int64_t begin = chunk * kChunk;
-    return arithmetic().scale({logits_.dtype(), logits_.at(begin), count(chunk), temperature_,
-                               columns_.bias + begin, greedy_},
-                              z);
+    const float max = chunk >= static_chunks_ ? scale_dynamic((chunk - static_chunks_) * kChunk, z)
+                                              : scale_static(chunk * kChunk, z);
+    if (threshold_ == -kInfinity) return max;
+    arithmetic().cut(z, count(chunk), threshold_, z);
+    return max < threshold_ ? -kInfinity : max;
   }
 
   // Columns are numbered as the chunks are: dynamic ones begin at a multiple of 1024.
   bool is_dynamic(int64_t column) const { return column >= static_chunks_ * kChunk; }
   int64_t dynamic_index(int64_t column) const { return column - static_chunks_ * kChunk; }
 
+  float threshold() const { return threshold_; }
   int64_t draft_size() const { return columns_.draft_size; }
   int64_t dynamic_size() const { return columns_.dynamic_size; }
   int32_t dynamic_token(int64_t index) const { return dynamic_tokens_[index]; }
@@ -56,11 +61,20 @@ class DraftRow {
   }
 
   float static_value(int64_t column) const {
-    return logits_[column] / temperature_ + columns_.bias[column];
+    return kept(logits_[column] / temperature_ + columns_.bias[column]);
   }
-  float dynamic_value(int64_t index) const { return dynamic_logits_[index] / temperature_; }
+  float dynamic_value(int64_t index) const { return kept(dynamic_logits_[index] / temperature_); }
 
  private:
+  float kept(float z) const { return z < threshold_ ? -kInfinity : z; }
+
+  float scale_static(int64_t begin, float* z) const {
+    const int64_t count = std::min<int64_t>(kChunk, columns_.draft_size - begin);
+    return arithmetic().scale(
+        {logits_.dtype(), logits_.at(begin), count, temperature_, columns_.bias + begin, greedy_},
+        z);
+  }
+
   // The logits of unused columns are not read.
   float scale_dynamic(int64_t begin, float* z) const {
     const int64_t count = std::min<int64_t>(kChunk, columns_.dynamic_size - begin);
@@ -77,7 +91,17 @@ class DraftRow {
   bool greedy_;
   float temperature_;
   int64_t static_chunks_;
+  float threshold_ = -kInfinity;
 };
+
+// Cuts the row where its limits say. False if it has no distribution.
+inline bool truncate(const RowLimits& limits, const Threads& threads, DraftRow* row) {
+  if (!limits.any()) return true;
+  Threshold& threshold = threshold_of_thread();
+  if (!threshold.find(*row, limits, threads)) return false;
+  row->cut(threshold.value());
+  return true;
+}
 
 // The stats of a drafted row that verification needs: (max, sum, s_r...), s_r = sum_i q'_i U[i, r].
 // Fills softmax too, for drawing. Returns false, with NaN stats, if the row has no distribution.

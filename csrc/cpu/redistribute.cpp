@@ -36,10 +36,11 @@ bool begin_row(const RedistributeParams& params, int64_t index, const Threads& t
   const AffinityColumns& affinity = params.affinity;
   const float temperature = params.temperature[index];
   if (!usable_temperature(temperature)) return false;
-  const DraftRow row(params.draft, index, temperature);
+  DraftRow row(params.draft, index, temperature);
   if (temperature == 0.0f) {
     return redistribute_greedy(row, params.row_top, affinity.target_size, probs);
   }
+  if (!truncate(RowLimits(params.truncation, index), threads, &row)) return false;
   float stats[2 + kMaxRank];
   if (!draft_stats(row, affinity.spread, affinity.rank, threads, &group->softmax, stats)) {
     return false;

@@ -51,7 +51,9 @@ float Threshold::of_limits(const RowLimits& limits, const Threads& threads) {
   if (limits.min_p > 0.0f) {
     least = largest_ + static_cast<float>(std::log(static_cast<double>(limits.min_p)));
   }
-  if (limits.top_k > 0) least = boundary({limits.top_k, false}, least);
+  int64_t columns = 0;
+  for (const int64_t count : counts_) columns += count;
+  if (limits.top_k > 0 && limits.top_k < columns) least = boundary({limits.top_k, false}, least);
   if (limits.top_p < 1.0f) {
     const float positive = std::fmax(least, std::fmax(largest_ - kMassless, kLeastFinite));
     const int64_t mass = nucleus_mass(limits.top_p, positive, threads);
@@ -190,6 +192,11 @@ float Threshold::among_few(const Need& need, int64_t count, int64_t before) cons
     if (before >= need.amount) return z;
   }
   return columns.back().first;
+}
+
+Threshold& threshold_of_thread() {
+  thread_local Threshold threshold;
+  return threshold;
 }
 
 }  // namespace rdk::cpu

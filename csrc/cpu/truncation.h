@@ -105,4 +105,8 @@ class Threshold {
   float value_ = 0.0f;
 };
 
+// Kept from one call to the next: its memory, at most 20 bytes for each column, would be cleared
+// anew by the system for every call.
+Threshold& threshold_of_thread();
+
 }  // namespace rdk::cpu

@@ -89,13 +89,6 @@ struct Scratch {
   Softmax raw;
 };
 
-// Kept from one call to the next: 12 bytes for each token, which the system would clear anew for
-// every call.
-Threshold& threshold_of_thread() {
-  thread_local Threshold threshold;
-  return threshold;
-}
-
 // Of the raw logits at temperature 1; NaN where they have no distribution.
 float raw_log_probability(const VerifyParams& params, int64_t row, int64_t token,
                           const Threads& threads, Softmax* softmax) {

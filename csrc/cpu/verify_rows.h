@@ -176,7 +176,12 @@ class DraftDistribution {
     row_.emplace(params_.draft, index_, temperature_);
     const int64_t width = 2 + params_.affinity.rank;
     if (params_.draft_stats != nullptr) {
-      std::copy_n(params_.draft_stats + index_ * width, width, stats_);
+      const float* stats = params_.draft_stats + index_ * params_.draft_stats_width;
+      std::copy_n(stats, width, stats_);
+      if (params_.draft_stats_width > width) {
+        if (!(stats[width] < kInfinity)) return Kind::kUnusable;
+        row_->cut(stats[width]);
+      }
     } else {
       draft_stats(*row_, params_.affinity.spread, params_.affinity.rank, threads, softmax, stats_);
     }

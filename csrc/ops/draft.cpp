@@ -1,17 +1,17 @@
 #include "affinity_arguments.h"
 #include "backend.h"
 #include "operators.h"
+#include "truncation_arguments.h"
 
 namespace rdk::ops {
 
-std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& temperature,
-                                 const Tensor& step_keys, const Tensor& positions,
-                                 const Tensor& bias, const Tensor& row_offsets,
-                                 const Tensor& row_targets, const Tensor& row_cdf,
-                                 const Tensor& row_top, const Tensor& spread,
-                                 const Tensor& spread_cdf, const Tensor& prior_cdf,
-                                 const std::optional<Tensor>& dynamic_tokens,
-                                 const std::optional<Tensor>& dynamic_logits) {
+std::tuple<Tensor, Tensor> draft(
+    const Tensor& draft_logits, const Tensor& temperature, const Tensor& step_keys,
+    const Tensor& positions, const Tensor& bias, const Tensor& row_offsets,
+    const Tensor& row_targets, const Tensor& row_cdf, const Tensor& row_top, const Tensor& spread,
+    const Tensor& spread_cdf, const Tensor& prior_cdf, const std::optional<Tensor>& dynamic_tokens,
+    const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,
+    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p) {
   const Checks checks("draft", "draft_logits", draft_logits);
   const Dtype dtype = checks.logits("draft_logits", draft_logits);
   const Shape leading = leading_shape(draft_logits);
@@ -26,9 +26,12 @@ std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& tempe
   checks.plain("temperature", temperature, ScalarType::Float, leading, kLeading);
   checks.plain("step_keys", step_keys, ScalarType::Long, leading, kLeading);
   checks.plain("positions", positions, ScalarType::Long, leading, kLeading);
+  params.truncation = truncation(checks, draft_size + params.draft.dynamic_size, leading, kLeading,
+                                 top_k, top_p, min_p);
+  params.stats_width = 2 + params.affinity.rank + (params.truncation.given ? 1 : 0);
   const Tensor tokens = torch::stable::new_empty(draft_logits, leading, ScalarType::Long);
   const Tensor stats = torch::stable::new_empty(
-      draft_logits, with_last(leading, 2 + params.affinity.rank), ScalarType::Float);
+      draft_logits, with_last(leading, params.stats_width), ScalarType::Float);
 
   params.temperature = temperature.const_data_ptr<float>();
   params.step_keys = step_keys.const_data_ptr<int64_t>();

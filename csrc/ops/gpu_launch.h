@@ -27,11 +27,25 @@ inline void refuse_without_kernel(const char* operator_name, const char* argumen
 template <typename Params>
 void require_kernel(const Params&) {}
 
+inline void require_kernel(const char* operator_name, const Truncation& limits) {
+  if (limits.top_k != nullptr) refuse_without_kernel(operator_name, "top_k");
+  if (limits.top_p != nullptr) refuse_without_kernel(operator_name, "top_p");
+  if (limits.min_p != nullptr) refuse_without_kernel(operator_name, "min_p");
+}
+
+inline void require_kernel(const RedistributeParams& params) {
+  require_kernel("redistribute", params.truncation);
+}
+
+inline void require_kernel(const DraftParams& params) {
+  require_kernel("draft", params.truncation);
+}
+
 inline void require_kernel(const VerifyParams& params) {
-  const Truncation& limits = params.truncation;
-  if (limits.top_k != nullptr) refuse_without_kernel("verify", "top_k");
-  if (limits.top_p != nullptr) refuse_without_kernel("verify", "top_p");
-  if (limits.min_p != nullptr) refuse_without_kernel("verify", "min_p");
+  require_kernel("verify", params.truncation);
+  if (params.draft_stats != nullptr && params.draft_stats_width > 2 + params.affinity.rank) {
+    refuse_without_kernel("verify", "draft_stats with a threshold");
+  }
   if (params.allowed.data != nullptr) refuse_without_kernel("verify", "allowed");
   if (params.logprobs_of != Logprobs::kNone) refuse_without_kernel("verify", "logprobs");
 }

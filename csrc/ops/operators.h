@@ -15,16 +15,16 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const
                     const Tensor& col_offsets, const Tensor& col_drafts, const Tensor& col_weights,
                     const Tensor& spread, const Tensor& prior, const Tensor& row_top,
                     const std::optional<Tensor>& dynamic_tokens,
-                    const std::optional<Tensor>& dynamic_logits);
+                    const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,
+                    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p);
 
-std::tuple<Tensor, Tensor> draft(const Tensor& draft_logits, const Tensor& temperature,
-                                 const Tensor& step_keys, const Tensor& positions,
-                                 const Tensor& bias, const Tensor& row_offsets,
-                                 const Tensor& row_targets, const Tensor& row_cdf,
-                                 const Tensor& row_top, const Tensor& spread,
-                                 const Tensor& spread_cdf, const Tensor& prior_cdf,
-                                 const std::optional<Tensor>& dynamic_tokens,
-                                 const std::optional<Tensor>& dynamic_logits);
+std::tuple<Tensor, Tensor> draft(
+    const Tensor& draft_logits, const Tensor& temperature, const Tensor& step_keys,
+    const Tensor& positions, const Tensor& bias, const Tensor& row_offsets,
+    const Tensor& row_targets, const Tensor& row_cdf, const Tensor& row_top, const Tensor& spread,
+    const Tensor& spread_cdf, const Tensor& prior_cdf, const std::optional<Tensor>& dynamic_tokens,
+    const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,
+    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p);
 
 std::tuple<Tensor, Tensor, Tensor> verify(
     const Tensor& target_logits, const Tensor& draft_logits,

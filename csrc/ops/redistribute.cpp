@@ -1,6 +1,7 @@
 #include "affinity_arguments.h"
 #include "backend.h"
 #include "operators.h"
+#include "truncation_arguments.h"
 
 namespace rdk::ops {
 
@@ -8,7 +9,8 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const
                     const Tensor& col_offsets, const Tensor& col_drafts, const Tensor& col_weights,
                     const Tensor& spread, const Tensor& prior, const Tensor& row_top,
                     const std::optional<Tensor>& dynamic_tokens,
-                    const std::optional<Tensor>& dynamic_logits) {
+                    const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,
+                    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p) {
   const Checks checks("redistribute", "draft_logits", draft_logits);
   const Dtype dtype = checks.logits("draft_logits", draft_logits);
   const Shape leading = leading_shape(draft_logits);
@@ -23,6 +25,8 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const
                "[V_d], one for each column of draft_logits");
   checks.plain("temperature", temperature, ScalarType::Float, leading,
                "the leading shape of draft_logits");
+  params.truncation = truncation(checks, draft_size + params.draft.dynamic_size, leading,
+                                 "the leading shape of draft_logits", top_k, top_p, min_p);
   checks.no_gradient("draft_logits", draft_logits);
   checks.no_gradient("temperature", temperature);
   checks.no_gradient("bias", bias);

@@ -13,6 +13,7 @@ inline Truncation truncation(const Checks& checks, int64_t columns, const Shape&
                              const std::optional<Tensor>& top_p,
                              const std::optional<Tensor>& min_p) {
   Truncation limits{};
+  limits.given = top_k.has_value() || top_p.has_value() || min_p.has_value();
   if (top_k) {
     checks.plain("top_k", *top_k, ScalarType::Int, needed, meaning);
     limits.top_k = top_k->const_data_ptr<int32_t>();

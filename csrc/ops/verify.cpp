@@ -102,9 +102,13 @@ std::tuple<Tensor, Tensor, Tensor> verify(
   checks.plain("step_keys", step_keys, ScalarType::Long, per_sequence, kPerSequence);
   checks.plain("positions", positions, ScalarType::Long, per_sequence, kPerSequence);
   if (draft_stats) {
+    const int64_t width = 2 + params.affinity.rank;
+    const bool truncated = draft_stats->dim() == 2 && draft_stats->size(1) == width + 1;
+    params.draft_stats_width = truncated ? width + 1 : width;
     checks.plain("draft_stats", *draft_stats, ScalarType::Float,
-                 {params.draft_rows_available, 2 + params.affinity.rank},
-                 "[M, 2 + R], as draft returns it for the rows of draft_logits");
+                 {params.draft_rows_available, params.draft_stats_width},
+                 "[M, 2 + R], or [M, 3 + R] of truncated drafts, as draft returns it for the rows "
+                 "of draft_logits");
     params.draft_stats = draft_stats->const_data_ptr<float>();
   }
   if (draft_rows) {

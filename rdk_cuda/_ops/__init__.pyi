@@ -14,6 +14,9 @@ def redistribute(
     row_top: Tensor,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
 ) -> Tensor: ...
 def draft(
     draft_logits: Tensor,
@@ -30,6 +33,9 @@ def draft(
     prior_cdf: Tensor,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 def verify(
     target_logits: Tensor,

@@ -63,9 +63,10 @@ def _redistribute(given: SimpleNamespace) -> Tensor:
 def _draft(given: SimpleNamespace) -> tuple[Tensor, Tensor]:
     logits: Tensor = given.draft_logits
     leading, rank = logits.shape[:-1], given.spread.shape[1]
+    truncates = any(limit is not None for limit in (given.top_k, given.top_p, given.min_p))
     return (
         logits.new_empty(leading, dtype=torch.int64),
-        logits.new_empty((*leading, 2 + rank), dtype=torch.float32),
+        logits.new_empty((*leading, 2 + rank + truncates), dtype=torch.float32),
     )
 
 

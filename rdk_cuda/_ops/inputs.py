@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -109,15 +110,21 @@ def per_sequence(
 
 
 def limits(
-    function: str, name: str, value: Numbers | None, batch: int, device: torch.device
+    function: str, name: str, value: Numbers | None, leading: Sequence[int], device: torch.device
 ) -> Tensor | None:
-    """Top-k as int32, top-p or min-p as float32, `[B]`, from one number or `[B]`."""
+    """Top-k as int32, top-p or min-p as float32, of the leading shape, from one number, `[B]` or
+    that shape."""
     if value is None:
         return None
-    if name == "top_k":
-        given = per_sequence(function, name, cast(Integers, value), batch, device)
-        return given.clamp(-1, 2**31 - 1).int()
-    return temperatures(function, value, (batch,), device, name)
+    if name != "top_k":
+        return temperatures(function, value, leading, device, name)
+    needed = tuple(leading)
+    if not isinstance(value, Tensor) or tuple(value.shape) != needed:
+        given = per_sequence(function, name, cast(Integers, value), math.prod(needed[:1]), device)
+        value = given.reshape(needed[:1] + (1,) * (len(needed) - 1))
+    elif value.is_floating_point():
+        raise ValueError(f"{function}: top_k is {value.dtype}; needs integers")
+    return value.to(device).clamp(-1, 2**31 - 1).int().expand(needed).contiguous()
 
 
 def user_seeds(

@@ -221,7 +221,7 @@ class Batch:
 def _checked_limit(
     function: str, name: str, value: Numbers, count: int, device: torch.device
 ) -> Tensor:
-    given = cast(Tensor, limits(function, name, value, count, torch.device("cpu")))
+    given = cast(Tensor, limits(function, name, value, (count,), torch.device("cpu")))
     needs = {
         "top_k": ("0 or more", given >= 0),
         "top_p": ("above 0 and at most 1", (given > 0) & (given <= 1)),

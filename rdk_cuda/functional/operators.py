@@ -38,6 +38,9 @@ def redistribute(
     *,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
+    top_k: Integers | None = None,
+    top_p: Numbers | None = None,
+    min_p: Numbers | None = None,
 ) -> Tensor:
     """The draft distribution over the whole target vocabulary, `q = A^T softmax(l / T + bias)`.
 
@@ -51,6 +54,8 @@ def redistribute(
             is greedy: one-hot on the likeliest target token of the drafter's likeliest row.
         dynamic_tokens: `[..., C]` int32, extra target ids of each row, -1 for an unused column.
         dynamic_logits: `[..., C]`, their logits, in the dtype of `draft_logits`.
+        top_k, top_p, min_p: of the drafter's columns, as in `draft`, in the shapes of
+            `temperature`.
 
     Returns:
         `[..., V_t]` float32, rows sum to 1; NaN where a row has no distribution.
@@ -66,10 +71,19 @@ def redistribute(
         tensor([0.3333, 0.0000, 0.3333, 0.0000, 0.3333])
     """
     leading = draft_logits.shape[:-1]
-    at = temperatures("rdk_cuda.redistribute", temperature, leading, draft_logits.device)
+    name, device = "rdk_cuda.redistribute", draft_logits.device
+    at = temperatures(name, temperature, leading, device)
     with Range("redistribute", leading.numel()):
         return operators.redistribute(
-            draft_logits, at, *affinity.by_target, affinity.row_top, dynamic_tokens, dynamic_logits
+            draft_logits,
+            at,
+            *affinity.by_target,
+            affinity.row_top,
+            dynamic_tokens,
+            dynamic_logits,
+            limits(name, "top_k", top_k, leading, device),
+            limits(name, "top_p", top_p, leading, device),
+            limits(name, "min_p", min_p, leading, device),
         )
 
 
@@ -85,6 +99,9 @@ def draft(
     after: Draft | None = None,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
+    top_k: Integers | None = None,
+    top_p: Numbers | None = None,
+    min_p: Numbers | None = None,
 ) -> Draft:
     """Draw target tokens from the redistributed drafter, without building its distribution.
 
@@ -102,10 +119,14 @@ def draft(
             given.
         generator: where seeds come from if none are given; torch's default one if not given. Not
             for compiled code: torch.compile takes no generator.
-        after: the previous draft of the same step. Seeds, positions and temperature are its own.
+        after: the previous draft of the same step. Seeds, positions, temperature and limits are
+            its own.
         dynamic_tokens: `[B, C]` or `[B, K, C]` int32, extra target ids, -1 for an unused column.
             They may not depend on the token drafted here.
         dynamic_logits: their logits, in the dtype of `draft_logits`.
+        top_k, top_p, min_p: one for all or `[B]`: draw only from the drafter's columns (kept,
+            virtual and dynamic ones) that these leave, as in `verify`. `verify` knows. On the CPU
+            only, so far.
 
     Returns:
         A `Draft`, all that `verify` needs. Its tokens are -1 where a row has no distribution.
@@ -138,33 +159,48 @@ def draft(
         scale = temperatures(name, 1.0 if temperature is None else temperature, (batch,), device)
         keys = step_keys(user_seeds(name, seeds, generator, batch, device), first)
         offset = 0
+        given = (("top_k", top_k), ("top_p", top_p), ("min_p", min_p))
+        truncation = tuple(limits(name, each, value, (batch,), device) for each, value in given)
     else:
-        _check_continues(after, batch, (temperature, seeds, positions, generator))
+        _check_continues(
+            after, batch, (temperature, seeds, positions, generator, top_k, top_p, min_p)
+        )
+        truncation = after.limits
         first, scale, keys = after.positions, after.temperature, after.step_keys
         offset = after.offset + after.tokens.shape[1]
 
-    def each(tensor: Tensor) -> Tensor:
+    def spread(tensor: Tensor) -> Tensor:
         return tensor[:, None].expand(batch, length).contiguous()
 
     tokens, stats = operators.draft(
         draft_logits,
-        each(scale),
-        each(keys),
+        spread(scale),
+        spread(keys),
         first[:, None] + torch.arange(offset, offset + length, device=draft_logits.device),
         *affinity.by_draft,
         dynamic_tokens,
         dynamic_logits,
+        *(None if limit is None else spread(limit) for limit in truncation),
     )
     return Draft(
-        tokens, draft_logits, stats, scale, keys, first, offset, dynamic_tokens, dynamic_logits
+        tokens,
+        draft_logits,
+        stats,
+        scale,
+        keys,
+        first,
+        offset,
+        dynamic_tokens,
+        dynamic_logits,
+        truncation,
     )
 
 
 def _check_continues(after: Draft, batch: int, given: tuple[object, ...]) -> None:
     if any(value is not None for value in given):
         raise ValueError(
-            "rdk_cuda.draft: temperature, seeds, positions and generator belong to the first "
-            "draft of a step; leave them out together with after="
+            "rdk_cuda.draft: temperature, seeds, positions, generator and limits belong "
+            "to the first draft of a step; leave them out together with after="
         )
     if after.tokens.shape[0] != batch:
         raise ValueError(
@@ -264,9 +300,9 @@ def verify(
         length,
         packed(joined.dynamic_tokens),
         packed(joined.dynamic_logits),
-        limits(name, "top_k", top_k, batch, device),
-        limits(name, "top_p", top_p, batch, device),
-        limits(name, "min_p", min_p, batch, device),
+        limits(name, "top_k", top_k, (batch,), device),
+        limits(name, "top_p", top_p, (batch,), device),
+        limits(name, "min_p", min_p, (batch,), device),
         None if allowed is None else allowed.flatten(0, 1),
         _LOGPROBS[logprobs],
     )

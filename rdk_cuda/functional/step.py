@@ -37,12 +37,14 @@ class Draft:
         logits: `[B, K, V_d]`, or None for drafts without a distribution. The caller's own tensor:
             what it holds may not change before `verify`.
         stats: `[B, K, 2 + R]` float32, (max, sum, spread mass...) of the drafter's softmax, or
-            None.
+            None; `[B, K, 3 + R]` of truncated drafts.
         temperature: `[B]` float32, the drafter's.
         step_keys: `[B]` int64, the keys of this step (`step_keys` of the user's seeds).
         positions: `[B]` int64, the absolute position of the step's first token.
         offset: how many tokens of the step were drafted before these.
         dynamic_tokens, dynamic_logits: `[B, K, C]`, or None.
+        limits: top-k, top-p and min-p of the drafter, `[B]` each, or None. If any is there, the
+            last of `stats` is where the row was cut.
     """
 
     tokens: Tensor
@@ -54,6 +56,7 @@ class Draft:
     offset: int = 0
     dynamic_tokens: Tensor | None = None
     dynamic_logits: Tensor | None = None
+    limits: tuple[Tensor | None, ...] = (None, None, None)
 
     @classmethod
     @takes_arrays
@@ -131,4 +134,5 @@ class Draft:
             offset=first.offset,
             dynamic_tokens=joined("dynamic_tokens"),
             dynamic_logits=joined("dynamic_logits"),
+            limits=first.limits,
         )

@@ -30,7 +30,7 @@ from .random import (
     philox,
     uniform,
 )
-from .truncation import Limits, kept, without_forbidden
+from .truncation import Limits, threshold, without_forbidden
 
 _Record = Callable[[str, float], None]
 
@@ -49,6 +49,9 @@ def redistribute(
     row_top: Tensor,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
@@ -58,7 +61,7 @@ def redistribute(
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
     probs = torch.full((logits.shape[0], v_t), math.nan, dtype=dtype, device="cpu")
     for n, t in enumerate(temperature.reshape(-1).cpu()):
-        z = _scaled(logits[n], t, bias, dtype)
+        z, _ = _truncated(logits[n], t, bias, Limits.of(top_k, top_p, min_p, n), dtype)
         if z is None:
             continue
         if t == 0:
@@ -84,25 +87,30 @@ def draft(
     prior_cdf: Tensor,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
     *,
     dtype: torch.dtype = torch.float32,
     trace: Trace | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Drafted tokens ``[...]`` and their stats ``[..., 2 + R]`` in ``dtype``."""
+    """Drafted tokens ``[...]`` and stats ``[..., 2 + R]``, ``3 + R`` if truncated, in ``dtype``."""
     lead, v_d = draft_logits.shape[:-1], draft_logits.shape[-1]
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, prior_cdf.shape[1])
     trace = Trace() if trace is None else trace
     tokens = torch.full((logits.shape[0],), -1, dtype=torch.int64, device="cpu")
-    stats = torch.full((logits.shape[0], 2 + spread.shape[1]), math.nan, dtype=dtype, device="cpu")
+    truncates = any(limit is not None for limit in (top_k, top_p, min_p))
+    shape = (logits.shape[0], 2 + spread.shape[1] + truncates)
+    stats = torch.full(shape, math.nan, dtype=dtype, device="cpu")
     for n, t in enumerate(temperature.reshape(-1).tolist()):
-        z = _scaled(logits[n], t, bias, dtype)
+        z, least = _truncated(logits[n], t, bias, Limits.of(top_k, top_p, min_p, n), dtype)
         if z is None:
             continue
         words = partial(philox, int(step_keys.reshape(-1)[n]), int(positions.reshape(-1)[n]), DRAFT)
         if t == 0:
             i, stats[n] = int(z.argmax()), 0
         else:
-            stats[n] = _stats(z, spread)
+            stats[n] = torch.cat([_stats(z, spread), torch.tensor([least] * truncates).to(z)])
             i = draw(torch.exp(z - z.max()), words(0), partial(trace.add, n, "draft"), static=v_d)
         if i >= v_d:
             tokens[n] = used[n, i - v_d]
@@ -165,6 +173,11 @@ def verify(
         if z is None:
             return None
         stats = _stats(z, spread) if draft_stats is None else draft_stats[m].to(dtype)
+        if stats.shape[0] > 2 + spread.shape[1]:
+            *_, least = stats.tolist()
+            if not least < math.inf:
+                return None
+            z, stats = _cut(z, logits[m], t, bias, least), stats[:-1]
         usable = bool(stats.isfinite().all()) and stats[1] > 0
         return _redistributed(z, stats, used[m], columns) if usable else None
 
@@ -179,7 +192,7 @@ def verify(
         for j in range(min(drafts, max_draft) + 1):
             raw = target_logits[first + b + j]
             words_allowed = None if allowed is None else allowed[first + b + j]
-            z = _truncated(without_forbidden(raw, words_allowed), t, no_bias, limits, dtype)
+            z, _ = _truncated(without_forbidden(raw, words_allowed), t, no_bias, limits, dtype)
             if z is None:
                 break
             p = _one_hot(int(z.argmax()), v_t, dtype) if t == 0 else torch.softmax(z, 0)
@@ -276,16 +289,23 @@ def _scaled(logits: Tensor, t: float | Tensor, bias: Tensor, dtype: torch.dtype)
 
 
 def _truncated(
-    logits: Tensor, t: float, bias: Tensor, limits: Limits, dtype: torch.dtype
-) -> Tensor | None:
-    """`_scaled` of one row, -inf for what its limits leave out; at temperature 0 nothing."""
+    logits: Tensor, t: float | Tensor, bias: Tensor, limits: Limits, dtype: torch.dtype
+) -> tuple[Tensor | None, float]:
+    """`_scaled` of one row, -inf below its threshold, and that; at temperature 0 nothing is."""
     z = _scaled(logits, t, bias, dtype)
     if z is None or t == 0 or limits == Limits():
-        return z
-    # What is kept is decided in float32, in whatever dtype we compute.
+        return z, -math.inf
     deciding = _scaled(logits, t, bias, torch.float32)
-    keep = None if deciding is None else kept(deciding, limits)
-    return None if keep is None else z.masked_fill(~keep, -math.inf)
+    if deciding is None or not limits.usable:
+        return None, math.nan
+    least = threshold(deciding, limits)
+    return _cut(z, logits, t, bias, least), least
+
+
+def _cut(z: Tensor, logits: Tensor, t: float | Tensor, bias: Tensor, least: float) -> Tensor:
+    """-inf where a column is below the threshold in float32, in whatever dtype we compute."""
+    deciding = _scaled(logits, t, bias, torch.float32)
+    return z if deciding is None else z.masked_fill(deciding < least, -math.inf)
 
 
 def _raw_log_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,9 @@ assertion fails falsely once in 10,000 seeds; the controls have to be caught at 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,6 +137,40 @@ def test_control_truncating_p_for_acceptance_but_not_for_the_residual_is_caught(
 
     monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
     assert p_value(LIMITS["all"], False, 0.8, dynamic=False) < CAUGHT
+
+
+DRAFTS: dict[str, float] = {"top_k": 2, "top_p": 0.7}
+
+
+@pytest.mark.parametrize("kind", ["right", "verified without the threshold"])
+def test_truncated_drafts_are_lossless_over_one_position(kind: str) -> None:
+    """Virtual and dynamic columns are truncated, too. The control forgets where they were cut."""
+    count = 60_000
+    row = DRAFTER[7] @ AFFINITY.dense().T.to(DRAFTER.dtype)
+    logits = row.expand(count, 1, -1)
+    dynamic = {
+        "dynamic_tokens": torch.tensor([[[3, 0]]], dtype=torch.int32).expand(count, 1, 2),
+        "dynamic_logits": DRAFTER[7][[3, 0]].expand(count, 1, 2),
+    }
+    draft = rdk_cuda.draft(logits, AFFINITY, seeds=torch.arange(count), **DRAFTS, **dynamic)
+    assert draft.stats is not None
+    q = rdk_cuda.redistribute(
+        logits[0, 0], AFFINITY, **DRAFTS,
+        **{name: tensor[0, 0].contiguous() for name, tensor in dynamic.items()},
+    )  # fmt: skip
+    drafted = dict(enumerate((q.double() / q.double().sum()).tolist()))
+    assert min(drafted.values()) == 0 < max(drafted.values())
+    if kind != "right":
+        draft = replace(draft, stats=draft.stats[..., :-1].contiguous())
+    verified = rdk_cuda.verify(TARGET.table[7].expand(count, 2, -1), draft, AFFINITY)
+    outputs = Counter((int(token),) for token in verified.tokens[:, 0])
+    exact = {(x,): float(p) for x, p in enumerate(TARGET.table[7].double().softmax(0))}
+    p = chi_square(outputs, exact)
+    assert (p > FALSE_ALARM) if kind == "right" else (p < CAUGHT)
+    possible = {(x,): p for x, p in drafted.items() if p > 0}
+    found = Counter((int(token),) for token in draft.tokens[:, 0])
+    assert found.keys() <= possible.keys()
+    assert chi_square(found, possible) > FALSE_ALARM
 
 
 def test_control_other_limits_are_caught() -> None:

@@ -166,7 +166,8 @@ def redistribute(values: Values, operator: str = "redistribute") -> dict[str, An
     if operator == "draft":
         arguments |= {"step_keys": values.integers(leading), "positions": values.integers(leading)}
     dynamic = values.dynamic(leading, made.target_size, dtype)
-    return {**arguments, **of_affinity(operator, made), **dynamic}
+    given = limits(values, leading, made.draft_size)
+    return {**arguments, **of_affinity(operator, made), **dynamic, **given}
 
 
 def draft(values: Values) -> dict[str, Any]:
@@ -212,28 +213,35 @@ def verify(values: Values) -> dict[str, Any]:
     return arguments | truncation(values, sequences, target_rows, made.target_size)
 
 
-def truncation(values: Values, sequences: int, rows: int, size: int) -> dict[str, Any]:
-    """Top-k, top-p, min-p, masks and log-probabilities; in half of the calls none."""
-    none = {name: None for name in ("top_k", "top_p", "min_p", "allowed")}
+def limits(values: Values, leading: tuple[int, ...], size: int) -> dict[str, Tensor | None]:
+    """Top-k, top-p and min-p; in half of the calls none."""
     if values.chance(0.5):
-        return none | {"logprobs": 0}
-    random = values.random
+        return dict.fromkeys(("top_k", "top_p", "min_p"))
 
     def numbers(usual: list[float], worst: list[float], dtype: torch.dtype) -> Tensor | None:
         choices = [*usual, *worst] if values.chance(0.1) else usual
-        drawn = random.choices(choices, k=sequences)
-        return torch.tensor(drawn, dtype=dtype) if values.chance(0.6) else None
+        drawn = values.random.choices(choices, k=math.prod(leading))
+        return torch.tensor(drawn, dtype=dtype).reshape(leading) if values.chance(0.6) else None
 
-    words = torch.empty(rows, -(-size // 32), dtype=torch.int32)
-    words.random_(-(2**31), 2**31, generator=values.generator)
-    if values.chance(0.3):
-        words.fill_(random.choice([0, -1, 1]))
     return {
         "top_k": numbers([0, 1, 2, size, size + 1, 2**31 - 1], [-1, -(2**31)], torch.int32),
         "top_p": numbers([1.0, 0.5, 0.9, 1e-6, 1e-45], [0.0, -1.0, 2.0, math.nan], torch.float32),
         "min_p": numbers([0.0, 0.1, 1.0, 1e-45], [-1.0, 2.0, math.nan], torch.float32),
+    }
+
+
+def truncation(values: Values, sequences: int, rows: int, size: int) -> dict[str, Any]:
+    """Limits, masks and log-probabilities."""
+    given = limits(values, (sequences,), size)
+    if values.chance(0.5):
+        return given | {"allowed": None, "logprobs": 0}
+    words = torch.empty(rows, -(-size // 32), dtype=torch.int32)
+    words.random_(-(2**31), 2**31, generator=values.generator)
+    if values.chance(0.3):
+        words.fill_(values.random.choice([0, -1, 1]))
+    return given | {
         "allowed": words if values.chance(0.6) else None,
-        "logprobs": random.choice([0, 1, 2, 3] if values.chance(0.1) else [0, 1, 2]),
+        "logprobs": values.random.choice([0, 1, 2, 3] if values.chance(0.1) else [0, 1, 2]),
     }
 
 
@@ -256,11 +264,11 @@ def max_draft(random: Random, sequences: int) -> int:
 
 def stats(values: Values, rows: int, rank: int) -> Tensor:
     """Like those that `draft` returns, and sometimes like nothing that it would."""
-    made = torch.rand(rows, 2 + rank, generator=values.generator)
+    made = torch.rand(rows, 2 + rank + values.chance(0.3), generator=values.generator)
     made[:, 1] += 1.0
     if rows and values.chance(0.3):
         worst = [math.nan, math.inf, -math.inf, 0.0, -1.0, 3e38, -3e38, 1e-45]
-        made[values.random.randrange(rows), values.random.randrange(2 + rank)] = (
+        made[values.random.randrange(rows), values.random.randrange(made.shape[1])] = (
             values.random.choice(worst)
         )
     return made

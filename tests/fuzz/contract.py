@@ -42,6 +42,14 @@ def dynamic(rows: str) -> dict[str, Argument]:
     }
 
 
+def limits(rows: str) -> dict[str, Argument]:
+    return {
+        "top_k": Argument((rows,), INT, optional=True),
+        "top_p": Argument((rows,), FLOAT, optional=True),
+        "min_p": Argument((rows,), FLOAT, optional=True),
+    }
+
+
 COLUMNS = {
     "bias": affinity("V_d"),
     "col_offsets": affinity("V_t + 1", dtypes=INT),
@@ -67,6 +75,7 @@ OPERATORS: dict[str, dict[str, Argument]] = {
         **COLUMNS,
         "row_top": affinity("V_d", dtypes=INT),
         **dynamic("..."),
+        **limits("..."),
     },
     "draft": {
         "draft_logits": Argument(("...", "V_d"), LOGITS, "rows"),
@@ -75,11 +84,12 @@ OPERATORS: dict[str, dict[str, Argument]] = {
         "positions": Argument(("...",), LONG),
         **ROWS,
         **dynamic("..."),
+        **limits("..."),
     },
     "verify": {
         "target_logits": Argument(("target rows", "V_t"), LOGITS, "rows"),
         "draft_logits": Argument(("M", "V_d"), LOGITS, "rows"),
-        "draft_stats": Argument(("M", "2 + R"), FLOAT, optional=True),
+        "draft_stats": Argument(("M", "stats"), FLOAT, optional=True),
         "draft_rows": Argument(("N",), INT, optional=True),
         "draft_token_ids": Argument(("N",), (*LONG, *INT)),
         "draft_offsets": Argument(("B + 1",), INT),
@@ -89,9 +99,7 @@ OPERATORS: dict[str, dict[str, Argument]] = {
         "positions": Argument(("B",), LONG),
         **COLUMNS,
         **dynamic("M"),
-        "top_k": Argument(("B",), INT, optional=True),
-        "top_p": Argument(("B",), FLOAT, optional=True),
-        "min_p": Argument(("B",), FLOAT, optional=True),
+        **limits("B"),
         "allowed": Argument(("allowed rows", "words"), INT, "rows", optional=True),
     },
     "gather_logits": {
@@ -191,6 +199,9 @@ def check_together(arguments: dict[str, Any], sizes: Sizes) -> None:
     if sizes.get("R", 0) > MAX_PRIORS:
         raise RefusedError(f"R is {sizes['R']}")
     if "max_draft" in arguments:
+        wide = sizes.get("stats", 2 + sizes["R"])  # one more for a threshold
+        if wide not in (2 + sizes["R"], 3 + sizes["R"]):
+            raise RefusedError(f"draft_stats has {wide} columns")
         if sizes["target rows"] < sizes["N"] + sizes["B"]:
             raise RefusedError("target_logits has too few rows")
         if not 0 <= arguments["max_draft"] <= MAX_DRAFT:

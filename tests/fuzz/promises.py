@@ -68,7 +68,7 @@ def redistribute(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     (probs,) = outputs
     require_form("probs", probs, torch.float32, (*sizes["..."], sizes["V_t"]))
     rows, temperature, bias = draft_rows(arguments, sizes)
-    good = has_distribution(rows, temperature, bias)
+    good = has_distribution(rows, temperature, bias) & usable_limits(arguments, temperature)
     probs = probs.reshape(rows.shape[0], sizes["V_t"])
     require(probs[~good].isnan().all(), "a row without distribution has a probability")
     probs = probs[good]
@@ -82,10 +82,12 @@ def redistribute(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
 def draft(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     tokens, stats = outputs
     require_form("tokens", tokens, torch.int64, sizes["..."])
-    require_form("stats", stats, torch.float32, (*sizes["..."], 2 + sizes["R"]))
+    truncates = any(arguments[name] is not None for name in ("top_k", "top_p", "min_p"))
+    width = 2 + sizes["R"] + truncates
+    require_form("stats", stats, torch.float32, (*sizes["..."], width))
     rows, temperature, bias = draft_rows(arguments, sizes)
-    good = has_distribution(rows, temperature, bias)
-    tokens, stats = tokens.reshape(-1), stats.reshape(rows.shape[0], 2 + sizes["R"])
+    good = has_distribution(rows, temperature, bias) & usable_limits(arguments, temperature)
+    tokens, stats = tokens.reshape(-1), stats.reshape(rows.shape[0], width)
     require((tokens[~good] == -1).all(), "a row without distribution has a token")
     require(stats[~good].isnan().all(), "a row without distribution has stats")
     inside = (tokens[good] >= 0) & (tokens[good] < sizes["V_t"])
@@ -93,6 +95,9 @@ def draft(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     greedy = temperature == 0
     require((stats[good & greedy] == 0).all(), "stats at temperature 0 are not zeros")
     stats = stats[good & ~greedy]
+    if truncates:
+        require((stats[:, -1] <= stats[:, 0]).all(), "a threshold is above the largest value")
+        stats = stats[:, :-1]
     require(stats.isfinite().all(), "stats are not finite")
     require((stats[:, 1] > 0.999).all(), "the sum of exponentials is less than the largest")
     spread = stats[:, 2:]
@@ -113,7 +118,7 @@ def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     drafted = arguments["draft_token_ids"].tolist()
     stats = arguments["draft_stats"]
     # With a negative mass of a prior q is negative, and anything is accepted.
-    believable = stats is None or bool((stats[:, 2:] >= 0).all())
+    believable = stats is None or bool((stats[:, 2 : 2 + sizes["R"]] >= 0).all())
     offsets, temperatures = arguments["draft_offsets"].tolist(), arguments["target_temperature"]
     for b, accepted in enumerate(num_accepted.tolist()):
         start, count = owned(offsets[b], offsets[b + 1], len(drafted))
@@ -144,6 +149,12 @@ def allowed_logits(arguments: Arguments, rows: slice) -> Tensor:
         return logits
     bits = arguments["allowed"][rows, :, None] >> torch.arange(32, dtype=torch.int32) & 1
     return logits.masked_fill(bits.flatten(1)[:, : logits.shape[1]] == 0, -math.inf)
+
+
+def usable_limits(arguments: Arguments, temperature: Tensor) -> Tensor:
+    """Bools, true at temperature 0."""
+    usable = [has_usable_limits(arguments, row) for row in range(temperature.numel())]
+    return torch.tensor(usable, dtype=torch.bool) | (temperature == 0)
 
 
 def has_usable_limits(arguments: Arguments, b: int) -> bool:

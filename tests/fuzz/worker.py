@@ -84,9 +84,20 @@ def main() -> None:
 
 def call_of(work: Work, index: int, without: frozenset[int] = frozenset()) -> Call:
     call = make_call(work.seed, index, tuple(work.operators), without)
-    if work.implementation == "cuda" and call.operator == "verify":  # the kernels lack these
-        call.arguments |= dict.fromkeys(("top_k", "top_p", "min_p", "allowed")) | {"logprobs": 0}
+    if work.implementation == "cuda":
+        without_truncation(call)
     return call
+
+
+def without_truncation(call: Call) -> None:
+    """The kernels lack it."""
+    lacking = {"top_k": None, "top_p": None, "min_p": None, "allowed": None, "logprobs": 0}
+    call.arguments |= {name: x for name, x in lacking.items() if name in call.arguments}
+    stats, spread = call.arguments.get("draft_stats"), call.arguments.get("spread")
+    if stats is None or spread is None or stats.dim() != 2 or spread.dim() != 2:
+        return
+    if stats.shape[1] == 3 + spread.shape[1]:
+        call.arguments["draft_stats"] = stats[:, :-1].contiguous()
 
 
 def try_index(work: Work, index: int, operators: Any, without: frozenset[int] = frozenset()) -> str:

@@ -27,9 +27,12 @@ def valid_calls() -> dict[str, dict[str, Any]]:
     affinity = generators.affinity("mixed-2", V_T)
     batch = generators.batch(affinity, [K] * B, dynamic=C)
     rows = B * K
+    # Given in tests/operators/test_truncation.py, on the CPU.
+    limits = dict.fromkeys(("top_k", "top_p", "min_p"))
     given: dict[str, dict[str, Any]] = {
-        "redistribute": {"temperature": torch.ones(rows)},
+        "redistribute": {"temperature": torch.ones(rows), **limits},
         "draft": {
+            **limits,
             "temperature": torch.ones(rows),
             "step_keys": torch.arange(rows),
             "positions": torch.arange(rows),
@@ -38,8 +41,8 @@ def valid_calls() -> dict[str, dict[str, Any]]:
             "draft_stats": torch.ones(rows, 2 + affinity.rank),
             "draft_rows": torch.arange(rows, dtype=torch.int32),
             "max_draft": K,
-            # tests/operators/test_truncation.py, on the CPU.
-            **dict.fromkeys(("top_k", "top_p", "min_p", "allowed")),
+            **limits,
+            "allowed": None,
             "logprobs": 0,
         },
         "gather_logits": {
