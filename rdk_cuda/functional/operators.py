@@ -199,7 +199,7 @@ def draft(
 def _check_continues(after: Draft, batch: int, given: tuple[object, ...]) -> None:
     if any(value is not None for value in given):
         raise ValueError(
-            "rdk_cuda.draft: temperature, seeds, positions, generator and limits belong "
+            "rdk_cuda.draft: temperature, seeds, limits, positions and generator belong "
             "to the first draft of a step; leave them out together with after="
         )
     if after.tokens.shape[0] != batch:

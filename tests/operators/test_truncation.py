@@ -283,6 +283,8 @@ REFUSED = [
     ("allowed", torch.zeros(4, 3, dtype=torch.int32), r"shape \[4, 3\]"),
     ("allowed", torch.zeros(3, 2, dtype=torch.int32), "3 rows"),
     ("allowed", torch.zeros(2, 4, dtype=torch.int32).T[:, :2].T.T, "shape|stride"),
+    ("draft_stats", torch.ones(2, 4), r"shape \[2, 4\]"),
+    ("draft_stats", torch.ones(2, 1), r"shape \[2, 1\]"),
     ("logprobs", 3, "is 3"),
     ("logprobs", -1, "is -1"),
 ]
