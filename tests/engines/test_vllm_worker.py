@@ -84,6 +84,19 @@ def test_a_seed_gives_the_same_text_alone_and_among_others(engine: Engine, draft
     assert changed != [alone]
 
 
+def test_a_seed_gives_the_same_text_where_prefills_are_chunked(
+    engine: Engine, drafters: Path
+) -> None:
+    """More prompts at once than fit a step. Seeds there end a vLLM 0.32.0 of its own on a CPU."""
+    engine.use(drafters / "virtual-25")
+    seeded = SamplingParams(temperature=1.0, max_tokens=12, seed=11)
+    long = [
+        [*one, *other, *another] for one, other, another in zip(*[iter(PROMPTS)] * 3, strict=False)
+    ]
+    alone = [engine.tokens([prompt], seeded)[0] for prompt in long]
+    assert engine.tokens(long * 8, seeded) == alone * 8
+
+
 def test_completions_of_one_request_have_seeds_of_their_own(engine: Engine, drafters: Path) -> None:
     engine.use(drafters / "virtual-25")
     params = SamplingParams(temperature=1.0, max_tokens=24, seed=5, n=3)

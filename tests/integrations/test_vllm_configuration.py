@@ -30,6 +30,7 @@ def configuration(**changes: Any) -> SimpleNamespace:
             "data_parallel_size": 1,
         },
         "model_config": {"uses_mrope": False},
+        "scheduler_config": {"async_scheduling": False},
     }
     for name, value in changes.items():
         section, _, key = name.partition("__")
@@ -59,6 +60,7 @@ def test_what_is_supported_is_not_refused() -> None:
         ("parallel_config__pipeline_parallel_size", 2, "pipeline_parallel_size is 2"),
         ("parallel_config__data_parallel_size", 2, "data_parallel_size is 2"),
         ("model_config__uses_mrope", True, "M-RoPE"),
+        ("scheduler_config__async_scheduling", True, "--no-async-scheduling"),
         ("reasoning_config", object(), "reasoning configuration"),
     ],
 )

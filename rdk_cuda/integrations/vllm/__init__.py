@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from .model_runner_v2 import PLACEHOLDER_TOKEN_ID, rejection_sample, sample_draft
 
 if TYPE_CHECKING:
-    from .worker import CPUWorker
+    from .worker import CPUWorker, GPUWorker
 
-__all__ = ["PLACEHOLDER_TOKEN_ID", "CPUWorker", "rejection_sample", "sample_draft"]
+__all__ = ["PLACEHOLDER_TOKEN_ID", "CPUWorker", "GPUWorker", "rejection_sample", "sample_draft"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "CPUWorker":
-        from .worker import CPUWorker
+    if name in ("CPUWorker", "GPUWorker"):
+        from . import worker
 
-        return CPUWorker
+        return getattr(worker, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -69,6 +69,11 @@ def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
             f"rejection_sample_method is {speculative.rejection_sample_method!r}, which "
             "rdk::verify does not do; leave it out"
         )
+    if vllm_config.scheduler_config.async_scheduling:
+        yield (
+            "async scheduling drafts before a step's tokens are known on the host; add "
+            "--no-async-scheduling"
+        )
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if getattr(parallel, name) != 1:
             yield f"{name} is {getattr(parallel, name)}, which has never been tried; needs 1"

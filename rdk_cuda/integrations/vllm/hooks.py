@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CPU", "KNOWN", "Hook", "UnknownEngineError", "differences", "refuse_unknown"]
+__all__ = ["CPU", "GPU", "KNOWN", "Hook", "UnknownEngineError", "differences", "refuse_unknown"]
 
 KNOWN = ("0.32.0",)
-"""The versions of vLLM whose hooks are those below, and in which a worker has run."""
+"""The versions of vLLM whose hooks are those below, and in which `CPUWorker` has run."""
 
 
 class UnknownEngineError(RuntimeError):
@@ -63,7 +63,7 @@ _V1 = (
     _class(
         "v1.worker.gpu_input_batch",
         "InputBatch",
-        "logitsprocs num_tokens_no_spec req_ids sampling_metadata token_ids_cpu",
+        "generators logitsprocs num_tokens_no_spec req_ids sampling_metadata token_ids_cpu",
     ),
     _class("v1.worker.gpu_input_batch", "CachedRequestState", "sampling_params"),
     _class(
@@ -162,13 +162,14 @@ _V1 = (
     _function("sampling_params", "SamplingParams._validate_spec_decode", "self speculative_config"),
 )
 
-CPU = (
+GPU = (
     *_V1,
     _class("v1.worker.gpu_worker", "Worker", "model_runner use_v2_model_runner"),
     _function("v1.worker.gpu_worker", "Worker.execute_model", "self scheduler_output"),
-    _function("v1.worker.cpu_worker", "CPUWorker.init_device", "self"),
+    _function("v1.worker.gpu_worker", "Worker.init_device", "self"),
     _class("v1.core.sched.output", "SchedulerOutput", "num_scheduled_tokens"),
 )
+CPU = (*GPU, _function("v1.worker.cpu_worker", "CPUWorker.init_device", "self"))
 
 
 def refuse_unknown(hooks: tuple[Hook, ...]) -> None:

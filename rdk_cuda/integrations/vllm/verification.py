@@ -75,6 +75,9 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         positions = self.requests.runner.positions[inputs[first]].long() + 1
         tokens = self._verified(target, num_drafts, drafts, temperature[:batch], positions)
         self.requests.decided = tokens
+        # Nothing here draws from vLLM's generators, and on a CPU (0.32.0) it fails to rewind those
+        # of requests whose prefill goes on.
+        self.requests.runner.input_batch.generators.clear()
         return SamplerOutput(tokens.int(), self._logprobs(logits, target, sampling, rows, tokens))
 
     def _verified(

@@ -1,23 +1,50 @@
-"""Workers for `vllm serve --worker-cls`: vLLM's own, with our proposer and samplers."""
+"""Workers for vLLM's `--worker-cls`: its own, with our proposer and samplers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
+from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 
 from ..huggingface.saved_drafter import load_pruned
 from .configuration import drafter_directory, refuse_unsupported
 from .drafting import PROPOSERS
-from .hooks import CPU, refuse_unknown
+from .hooks import CPU, GPU, Hook, refuse_unknown
 from .requests import Requests
 from .target_logits import add_processors
 from .verification import TokenSampler, Verifier
 
-__all__ = ["CPUWorker"]
+__all__ = ["CPUWorker", "GPUWorker"]
 
 
-class CPUWorker(EngineCPUWorker):  # type: ignore[misc]
+class _Serving:
+    """What both workers add to vLLM's."""
+
+    hooks: tuple[Hook, ...]
+    _requests: Requests
+
+    def init_device(self) -> None:
+        """Refuse what is not known or not supported, then build vLLM's runner and change it."""
+        config: Any = self.vllm_config  # type: ignore[attr-defined]
+        refuse_unknown(self.hooks)
+        refuse_unsupported(config, self.use_v2_model_runner)  # type: ignore[attr-defined]
+        directory = drafter_directory(config)
+        # Read before vLLM loads anything: a directory that is not right costs no time.
+        calibrated = None if directory is None else load_pruned(directory)[0]
+        super().init_device()  # type: ignore[misc]
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        if directory is not None and runner.device.type != "cpu":
+            calibrated = load_pruned(directory, device=runner.device)[0]
+        self._requests = _serve(runner, config, calibrated)
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        """Also notes what is scheduled."""
+        self._requests.scheduled = scheduler_output.num_scheduled_tokens
+        return super().execute_model(scheduler_output)  # type: ignore[misc]
+
+
+class CPUWorker(_Serving, EngineCPUWorker):  # type: ignore[misc]
     """vLLM's worker on a CPU, drafting with `rdk::draft` and deciding with `rdk::verify`.
 
     Raises:
@@ -26,19 +53,20 @@ class CPUWorker(EngineCPUWorker):  # type: ignore[misc]
         SavedDrafterError: a directory that `python -m rdk_cuda calibrate` has not written.
     """
 
-    def init_device(self) -> None:
-        """Refuse what is not known or not supported, then build vLLM's runner and change it."""
-        refuse_unknown(CPU)
-        refuse_unsupported(self.vllm_config, self.use_v2_model_runner)
-        directory = drafter_directory(self.vllm_config)
-        calibrated = None if directory is None else load_pruned(directory)[0]
-        super().init_device()
-        self._requests = _serve(self.model_runner, self.vllm_config, calibrated)
+    hooks = CPU
 
-    def execute_model(self, scheduler_output: Any) -> Any:
-        """Also notes what is scheduled."""
-        self._requests.scheduled = scheduler_output.num_scheduled_tokens
-        return super().execute_model(scheduler_output)
+
+class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
+    """The same for vLLM's worker on a GPU, with its model runner V1.
+
+    It has never run: no GPU was there. What it uses of vLLM is checked in vLLM's sources. It needs
+    `VLLM_USE_V2_MODEL_RUNNER=0` and `--no-async-scheduling`.
+
+    Raises:
+        UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: as of `CPUWorker`.
+    """
+
+    hooks = GPU
 
 
 def _serve(runner: Any, vllm_config: Any, calibrated: Any) -> Requests:

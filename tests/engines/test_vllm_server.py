@@ -1,0 +1,88 @@
+"""The OpenAI server over HTTP, with its engine in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .jobs import PROMPTS
+from .server import Server, serving
+
+
+@pytest.fixture(scope="module")
+def server(drafters: Path) -> Iterator[Server]:
+    with serving(drafters / "model", drafters / "virtual-dynamic-25") as started:
+        yield started
+
+
+def texts(answers: list[Any]) -> list[str]:
+    return [answer["choices"][0]["text"] for answer in answers]
+
+
+def test_a_seed_gives_the_same_text_alone_and_among_sixteen_others(server: Server) -> None:
+    seeded = {"prompt": PROMPTS[0], "max_tokens": 40, "temperature": 0.8, "top_p": 0.9, "seed": 7}
+    others = [
+        {
+            "prompt": PROMPTS[1 + i],
+            "max_tokens": 20 + i,
+            "temperature": 1.0,
+            "min_p": 0.05 * (i % 3),
+        }
+        for i in range(16)
+    ]
+    (alone,) = texts(server.ask([seeded]))
+    assert texts(server.ask([*others[:8], seeded, *others[8:]]))[8] == alone
+    assert texts(server.ask([seeded | {"seed": 8}])) != [alone]
+
+
+def test_logprobs_are_those_of_plain_vllm(server: Server, plain: dict[str, Any]) -> None:
+    body = {"max_tokens": 16, "temperature": 0, "logprobs": 5, "return_token_ids": True}
+    answers = server.ask([body | {"prompt": prompt} for prompt in PROMPTS[:5]])
+    for answer, expected in zip(answers, plain["logprobs"], strict=True):
+        (choice,), wanted = answer["choices"], expected.outputs[0]
+        assert choice["token_ids"] == list(wanted.token_ids)
+        given = choice["logprobs"]["token_logprobs"]
+        for token, own, each in zip(wanted.token_ids, given, wanted.logprobs, strict=True):
+            assert abs(own - each[token].logprob) < 1e-4
+
+
+def test_min_p_and_logit_bias_are_served(server: Server, plain: dict[str, Any]) -> None:
+    body = {"prompt": PROMPTS[0], "max_tokens": 24, "return_token_ids": True}
+    likeliest, biased = server.ask(
+        [
+            body | {"temperature": 1.0, "min_p": 1.0},  # only the likeliest token is left
+            body | {"temperature": 0, "logit_bias": {"5000": 100}},
+        ]
+    )
+    assert likeliest["choices"][0]["token_ids"] == plain["greedy"][0][:24]
+    assert biased["choices"][0]["token_ids"] == [5000] * 24
+
+
+def test_two_hundred_requests_with_aborts_lose_and_hang_none(server: Server) -> None:
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0},
+        {"temperature": 1.0, "top_p": 0.9},
+        {"temperature": 0.7, "min_p": 0.1, "seed": 3},
+        {"temperature": 1.0, "repetition_penalty": 1.2, "logit_bias": {"12": -3}},
+        {"temperature": 1.0, "top_k": 20, "logprobs": 3},
+    ]
+    bodies = [
+        kinds[i % len(kinds)]
+        | {"prompt": PROMPTS[i % len(PROMPTS)], "max_tokens": 8 + i % 30, "ignore_eos": True}
+        for i in range(200)
+    ]
+    aborted = range(3, 200, 4)
+    answers = server.ask(bodies, abort=aborted)
+    for i, (body, answer) in enumerate(zip(bodies, answers, strict=True)):
+        if i in aborted:
+            assert answer is None
+        else:
+            assert answer["usage"]["completion_tokens"] == body["max_tokens"]
+    (after,) = server.ask([bodies[0]])
+    assert texts([after]) == texts(answers[:1])
+    assert server.metric("vllm:num_requests_running") == 0
+    assert server.metric("vllm:num_requests_waiting") == 0
+    assert server.metric("vllm:spec_decode_num_accepted_tokens_total") > 0
