@@ -22,6 +22,7 @@ struct OneWarp {
 template <typename Lanes, typename T>
 __device__ __forceinline__ float add_dynamic(const DraftRow<T>& row, float max, int token,
                                              float mass) {
+#pragma unroll 1
   for (int c = Lanes::first(); c < row.dynamic_size; c += Lanes::kStride) {
     if (row.dynamic_tokens[c] == token) mass += expf(row.dynamic_value(c) - max);
   }
@@ -46,10 +47,12 @@ __device__ __forceinline__ float token_q(const AffinityColumns& affinity, const 
                                          const float* stats, int token, Weight&& weight,
                                          WithDynamic&& with_dynamic) {
   float mass = 0.0f;
+#pragma unroll 1
   for (int entry = column.begin + Lanes::first(); entry < column.end; entry += Lanes::kStride) {
     mass += weight(affinity.drafts[entry]) * affinity.weights[entry];
   }
   float q = Lanes::total(with_dynamic(mass)) / stats[1];
+#pragma unroll 1
   for (int r = 0; r < affinity.rank; ++r) {
     q += stats[2 + r] * affinity.prior[r * affinity.target_size + token];
   }

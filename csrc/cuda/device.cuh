@@ -85,7 +85,11 @@ inline float half_to_float(uint16_t bits) {
 #endif
 
 __device__ __forceinline__ int lane_index() { return threadIdx.x % kWarp; }
-__device__ __forceinline__ int warp_index() { return threadIdx.x / kWarp; }
+// By all lanes of a warp: the shuffle tells the compiler that they have the same, so that branches
+// on it are uniform and collectives behind them need no code for lanes that went another way.
+__device__ __forceinline__ int warp_index() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarp), 0);
+}
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fffffffu); }

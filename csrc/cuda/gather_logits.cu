@@ -13,8 +13,7 @@
 namespace rdk {
 namespace {
 
-constexpr int kThreads = GatherLogitsLaunch::kThreads;
-constexpr int kWarps = kThreads / kWarp;
+constexpr int kMaxThreads = GatherLogitsLaunch::kMaxThreads;
 // Without this bound the compiler saves registers, and waits for each pair of loads.
 constexpr int kBlocks = GatherLogitsLaunch::kBlocks;
 
@@ -76,14 +75,15 @@ __device__ __forceinline__ float warp_dot(const Logits<T>& row, const Logits<T>&
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kMaxThreads, kBlocks)
     gather_logits_kernel(const GatherLogitsLaunch launch) {
   const GatherLogitsParams& params = launch.params;
   const int row = blockIdx.x / launch.splits;
   const int split = blockIdx.x % launch.splits;
   const int tokens_per_row = static_cast<int>(params.tokens_per_row);
   const Logits<T> hidden(params.dtype, params.hidden.data, params.hidden.offset(row));
-  for (int c = split * kWarps + warp_index(); c < tokens_per_row; c += launch.splits * kWarps) {
+  const int warps = blockDim.x / kWarp;
+  for (int c = split * warps + warp_index(); c < tokens_per_row; c += launch.splits * warps) {
     const int64_t index = row * params.tokens_per_row + c;
     const int64_t token = params.tokens_are_int64
                               ? static_cast<const int64_t*>(params.tokens)[index]

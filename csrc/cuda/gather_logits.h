@@ -12,7 +12,7 @@ namespace rdk {
 
 struct GatherLogitsLaunch {
   using Params = GatherLogitsParams;
-  static constexpr int kThreads = 256;  // of a block
+  static constexpr int kMaxThreads = 256;  // of a block; fewer where that makes too few blocks
   static constexpr int kBlocks = 2;
   static constexpr int kStaticSharedBytes = 0;
   Params params;

@@ -78,8 +78,8 @@ struct Logits {
   }
 };
 
-// Takes the place of T where target and drafter differ in dtype: one kernel, which reads element by
-// element, for all of these cases.
+// Takes the place of a drafter's T that is not the target's: one kernel for each target's dtype
+// reads any such drafter element by element.
 struct AnyDtype {};
 
 template <>

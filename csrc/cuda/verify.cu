@@ -156,6 +156,7 @@ __device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequ
   const TargetColumns<T> columns = target_row<T>(launch.params, sequence, step);
   const int64_t place = sequence.position + step;
   Purpose purpose = position.verdict == Verdict::kBonus ? Purpose::kBonus : Purpose::kResidual;
+  const int warp = warp_index();
 #pragma unroll 1
   for (int first = 0;; first += kWarps) {
     if (purpose == Purpose::kResidual && first == kResidualTries) {
@@ -166,17 +167,18 @@ __device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequ
     }
     const bool proposes = purpose == Purpose::kResidual;
     const PhiloxWords words =
-        random_words(sequence.step_key, place, purpose, proposes ? first + warp_index() : 0);
+        random_words(sequence.step_key, place, purpose, proposes ? first + warp : 0);
     const int token = draw_column(columns, position.target, words);
     if (!proposes) return token;
     const float p = target_p(position, columns.value(token));
     const float q = draft_q<D>(launch.params, sequence, position, token);
     if (lane_index() == 0) {
-      kept[warp_index()] = uniform(words.word[2]) * p < p - q ? token : -1;
+      kept[warp] = uniform(words.word[2]) * p < p - q ? token : -1;
     }
     __syncthreads();
-    for (int warp = 0; warp < kWarps; ++warp) {
-      if (kept[warp] >= 0) return kept[warp];
+#pragma unroll 1
+    for (int other = 0; other < kWarps; ++other) {
+      if (kept[other] >= 0) return kept[other];
     }
     __syncthreads();
   }

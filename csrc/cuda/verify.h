@@ -5,11 +5,13 @@
 
 namespace rdk {
 
-// The kernel's instantiations: by Dtype where target and drafter have the same, then the one for
-// logits of two dtypes.
-#define RDK_VERIFY_KERNELS(kernel)                                                      \
-  kernel(verify_kernel<float, float>), kernel(verify_kernel<Float16Bits, Float16Bits>), \
-      kernel(verify_kernel<BFloat16Bits, BFloat16Bits>), kernel(verify_kernel<AnyDtype, AnyDtype>)
+// The kernel's instantiations: by Dtype where target and drafter have the same, then by the
+// target's where the drafter has another. The target's logits are most of the bytes, so they are
+// always read by vectors.
+#define RDK_VERIFY_KERNELS(kernel)                                                               \
+  kernel(verify_kernel<float, float>), kernel(verify_kernel<Float16Bits, Float16Bits>),          \
+      kernel(verify_kernel<BFloat16Bits, BFloat16Bits>), kernel(verify_kernel<float, AnyDtype>), \
+      kernel(verify_kernel<Float16Bits, AnyDtype>), kernel(verify_kernel<BFloat16Bits, AnyDtype>)
 
 struct VerifyLaunch {
   using Params = VerifyParams;
@@ -29,9 +31,9 @@ struct VerifyLaunch {
   float* residual_sums;     // [B, chunks of V_t]
 
   RDK_HOST_DEVICE int kernel() const {
-    constexpr int kTwoDtypes = 3;
-    const Dtype dtype = params.target_dtype;
-    return params.draft.dtype == dtype ? static_cast<int>(dtype) : kTwoDtypes;
+    constexpr int kDtypes = 3;
+    const int target = static_cast<int>(params.target_dtype);
+    return params.draft.dtype == params.target_dtype ? target : kDtypes + target;
   }
 };
 

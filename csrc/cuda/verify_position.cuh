@@ -118,6 +118,7 @@ __device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int
   }
   __syncwarp(kAllLanes);
   bool finite = true;
+#pragma unroll 1
   for (int i = 0; i < 2 + rank; ++i) {
     finite = finite && fabsf(position->stats[i]) < infinity();
   }

@@ -231,8 +231,10 @@ def test_every_kernel_is_started_by_the_name_that_it_is_compiled_by(
     cuda = through_python()
     for dtype in generators.DTYPES:
         in_dtype(dtype)
-    mixed = generators.batch(generators.affinity("mixed-1", 60), [2, 1])
-    verify(mixed.replace(target_logits=mixed.target_logits.to(torch.float16)))
+    pairs = ((torch.float16, torch.float32), (torch.bfloat16, torch.float32))
+    for target, drafter in (*pairs, (torch.float32, torch.bfloat16)):
+        mixed = generators.batch(generators.affinity("mixed-1", 60), [2, 1], dtype=drafter)
+        verify(mixed.replace(target_logits=mixed.target_logits.to(target)))
     any_call()
     started = {kernel for kernel, *_ in cuda.launched}
     assert started == {name for entry in nvrtc.kernels().values() for name in entry["kernels"]}

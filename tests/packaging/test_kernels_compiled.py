@@ -44,12 +44,14 @@ VECTOR_LOADS = {
     "verify_kernel<float, float>": ("LDGSTS", 8),
     "verify_kernel<BFloat16Bits, BFloat16Bits>": ("LDGSTS", 4),
     "verify_kernel<Float16Bits, Float16Bits>": ("LDGSTS", 4),
+    "verify_kernel<float, AnyDtype>": ("LDGSTS", 8),
+    "verify_kernel<BFloat16Bits, AnyDtype>": ("LDGSTS", 4),
+    "verify_kernel<Float16Bits, AnyDtype>": ("LDGSTS", 4),
     "gather_logits_kernel<float>": ("LDG", 16),
     "gather_logits_kernel<BFloat16Bits>": ("LDG", 8),
     "gather_logits_kernel<Float16Bits>": ("LDG", 8),
 }
 ELEMENT_BY_ELEMENT = {
-    "verify_kernel<AnyDtype, AnyDtype>": "stands for the rare mixtures of two dtypes",
     "step_keys_kernel": "reads two numbers a thread",
 }
 
