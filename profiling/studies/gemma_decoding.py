@@ -33,8 +33,16 @@ from transformers import GenerationConfig
 
 from examples.demo import gemma
 from examples.demo.corpus import held_out_files, read_text, training_files
-from rdk_cuda import Affinity, CombinedTokens, SuccessorCounts, SuccessorTable
+from rdk_cuda import (
+    Affinity,
+    CombinedTokens,
+    ScreenedTokens,
+    SuccessorCounts,
+    SuccessorTable,
+    Vocabulary,
+)
 from rdk_cuda.calibration import screens_within
+from rdk_cuda.calibration.heads import FullHead
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind
@@ -55,7 +63,8 @@ from ..commands import (
 from ..machine import now
 from ..results import Row
 from ..tables import figure, table
-from .gemma_heads import metric, record, tokens_of, windows_of
+from .gemma_heads import metric, record, tokens_of, windows_of, with_constant, with_offset
+from .gemma_screens import Measured, Recorded, offers
 
 PROMPT, CALIBRATED, BUDGET, PROFILED = 256, 12, 0.05, 12
 ALONE, LIBRARY = "target alone", "Transformers' generate, without speculation"
@@ -63,7 +72,7 @@ PARTS = ("target head", "target body", "drafter head", "drafter body", "sampling
 
 
 @dataclass
-class Measured:
+class Speed:
     """One generation: what it yielded after the prompts were read."""
 
     tokens_per_second: float
@@ -74,17 +83,18 @@ def decoders(
     model: Any, tokenizer: Any, full: Eagle3Checkpoint, published: Eagle3Checkpoint
 ) -> dict[str, dict[str, Any]]:
     """Of each decoder, what `SpeculativeDecoder` takes besides the target and the draft length."""
-    layers = model.config.num_hidden_layers
-    head, vocabulary = (model.get_output_embeddings().weight.detach(), None), published.vocabulary
+    layers, vocabulary = model.config.num_hidden_layers, published.vocabulary
+    weight = model.get_output_embeddings().weight.detach()
     files = training_files()
     windows = windows_of(files[:: len(files) // (3 * CALIBRATED)], "code", tokenizer, CALIBRATED)
-    recorded = record(model, [published.network], windows)[0]
-    parts = recorded.target.flatten(0, 1).split(64)
-    mean_probs = torch.stack([(p @ head[0].T).float().softmax(1).sum(0) for p in parts]).sum(0)
-    mean_probs = mean_probs.double() / mean_probs.sum()
-    # Of the screens within the budget, the widest whose rank is still that of a good one.
-    screens = list(screens_within(BUDGET, head, vocabulary, metric(recorded), mean_probs))
-    screen = next(each for each in screens if each.width <= 1024)
+    near = in_float32(record(model, [published.network], windows)[0])
+    longer = with_constant(near, 1)
+    lifted, offset = with_offset(weight.float(), vocabulary, longer)
+    bias = weight.new_zeros(len(weight)).index_fill_(0, vocabulary.pruned, -offset)
+    head = weight, bias
+    screen = best_screen(
+        head, vocabulary, near, Measured(lifted, with_constant(near, 1), vocabulary, 1.0)
+    )
     counts = SuccessorCounts(vocabulary.target_size)
     for tokens in tokens_of(files[::3], "code", tokenizer):
         counts.add(tokens)
@@ -108,6 +118,23 @@ def decoders(
             **{"dynamic_tokens": everything, "full_head": head},
         },
     }
+
+
+def in_float32(at: Recorded) -> Recorded:
+    """What models of any dtype have recorded."""
+    return Recorded(at.target.float(), at.drafter.float(), at.contexts)
+
+
+def best_screen(
+    head: FullHead, vocabulary: Vocabulary, near: Recorded, measured: Measured
+) -> ScreenedTokens:
+    """Of the screens within the budget, the one with the most acceptance."""
+    states, weight = near.target.flatten(0, 1).split(64), head[0].float()
+    mean_probs = torch.stack([(part @ weight.T).softmax(1).sum(0).double() for part in states])
+    return max(
+        screens_within(BUDGET, head, vocabulary, metric(near), mean_probs.mean(0)),
+        key=lambda screen: float(measured.acceptance(offers(screen, near)).mean()),
+    )
 
 
 class Watch:
@@ -142,7 +169,7 @@ class Case:
     temperature: float
     tokens: int
 
-    def decode(self, decoder: SpeculativeDecoder, seed: int) -> Measured:
+    def decode(self, decoder: SpeculativeDecoder, seed: int) -> Speed:
         """Once with our decoder."""
         watch = Watch()
         generation = decoder.generate(
@@ -153,9 +180,9 @@ class Case:
             on_tokens=watch,
         )
         speed = watch.tokens_per_second(len(self.prompts))
-        return Measured(speed, generation.statistics.mean_accepted_length)
+        return Speed(speed, generation.statistics.mean_accepted_length)
 
-    def generate(self, model: Any, seed: int) -> Measured:
+    def generate(self, model: Any, seed: int) -> Speed:
         """Once with the library's `generate`, without speculation."""
         options: dict[str, Any] = {"do_sample": self.temperature > 0, "top_k": 0}
         options |= {"temperature": self.temperature} if self.temperature else {}
@@ -165,7 +192,7 @@ class Case:
         model.generate(
             ids, attention_mask=torch.ones_like(ids), generation_config=config, streamer=watch
         )
-        return Measured(watch.tokens_per_second(len(ids)), 0.0)
+        return Speed(watch.tokens_per_second(len(ids)), 0.0)
 
 
 def shares(decoder: SpeculativeDecoder, prompts: Sequence[list[int]]) -> dict[str, float]:
@@ -239,7 +266,7 @@ def compared(
     built: Mapping[tuple[str, int], Any], case: Case, rounds: int, common: Row
 ) -> Iterator[Row]:
     """Rows of one case."""
-    taken: dict[tuple[str, int], list[Measured]] = defaultdict(list)
+    taken: dict[tuple[str, int], list[Speed]] = defaultdict(list)
     for turn in range(rounds + 1):  # the first does not count
         for key, decoder in built.items():
             run = case.generate if key[0] == LIBRARY else case.decode

@@ -4,7 +4,8 @@
 `python -m examples.eagle3.gemma` trains: with all 262,144 tokens, and with the 32,768 most likely
 ones of other text, as published drafters have. The first one is pruned to tokens chosen on like
 text. For the second one, whose loss is against the first, the target's rows take the place of the
-rows that it does not have. Every third position is the first, second or third token of a draft.
+rows that it does not have, less an offset. Every third position is the first, second or third token
+of a draft.
 
 Figures are of modules that neither drafter, calibration nor choice of tokens has seen. Acceptance
 is exact, `sum_x min(p, q)`, at positions of the text.
@@ -33,9 +34,10 @@ from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Network, read_c
 
 from ..commands import Parser, run_command
 from ..machine import describe, now
-from .gemma_screens import KEEPS, WINDOW, Recorded, Row, line, measure_pruning
+from .gemma_screens import KEEPS, WINDOW, Measured, Recorded, Row, line, measure_pruning
 
 CALIBRATED, DEPTHS, STRIDE, FIRST = 20, 3, 5, 64
+OFFSETS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 
 
 def tokens_of(files: Iterable[Path], kind: str, tokenizer: Any) -> Iterator[list[int]]:
@@ -115,8 +117,35 @@ def rows_of(
         yield from ({**about, **row} for row in rows)
     vocabulary = published.vocabulary
     about = {"text": kind, "drafter": "published", "keep": len(vocabulary.draft_ids) / len(head)}
-    rows = measure_pruning(head, vocabulary, metric(near[1]), *shared, near[1], far[1], far[0])
-    yield from ({**about, **row} for row in rows)
+    ours, theirs, base = (
+        with_constant(at, one) for at, one in ((near[1], 1), (far[1], 1), (far[0], 0))
+    )
+    lifted, offset = with_offset(head, vocabulary, ours)
+    rows = measure_pruning(lifted, vocabulary, metric(ours), *shared, ours, theirs, base)
+    yield from ({**about, "offset": offset, **row} for row in rows)
+
+
+def with_constant(at: Recorded, constant: float) -> Recorded:
+    """Drafter's states with one more dimension, which the target's do not use."""
+    target = torch.nn.functional.pad(at.target, (0, 1))
+    return Recorded(
+        target, torch.nn.functional.pad(at.drafter, (0, 1), value=constant), at.contexts
+    )
+
+
+def with_offset(head: Tensor, vocabulary: Vocabulary, near: Recorded) -> tuple[Tensor, float]:
+    """Rows for tokens that a drafter was trained without: the target's, less one offset for all.
+
+    In its training nothing kept their logits low. The offset is the best on calibration positions.
+    """
+    rates = {}
+    for offset in OFFSETS:
+        lifted = torch.nn.functional.pad(head, (0, 1))
+        lifted[vocabulary.pruned, -1] = -offset
+        rates[offset] = float(Measured(lifted, near, vocabulary, 1.0).full.mean())
+    best = max(rates, key=lambda offset: rates[offset])
+    lifted[vocabulary.pruned, -1] = -best
+    return lifted, best
 
 
 def metric(at: Recorded) -> Tensor:
