@@ -80,7 +80,7 @@ def drafted(network: Eagle3Network, windows: Tensor, read: Tensor) -> Tensor:
     """`[n, WINDOW, d]` states that predict each next token, of each place in a draft by turns."""
     tokens, states = windows[:, 1:], network.fuse(read[:, :-1])
     width, cache = tokens.shape[1], DynamicCache()
-    every, result = torch.arange(width), torch.zeros(*windows.shape, states.shape[2])
+    every, result = torch.arange(width), states.new_zeros(*windows.shape, states.shape[2])
     for depth in range(DEPTHS):
         ahead = torch.nn.functional.pad(tokens[:, depth:], (0, depth))
         mask = unrolled_mask(width, depth)

@@ -82,7 +82,7 @@ def test_decoders_take_turns_and_their_parts_are_whole(
     few = training_files()[:40]
     monkeypatch.setattr(gemma_decoding, "training_files", lambda: few)
     options = [word for name, path in drafters.items() for word in (f"--{name}", str(path))]
-    options += ["--batch", "2", "--draft-length", "2", "--temperature", "1", "--dtype", "float32"]
+    options += ["--batch", "2", "--draft-length", "2", "--temperature", "1", "--dtype", "bfloat16"]
     options += ["--tokens", "12", "--rounds", "2", "--output", str(tmp_path / "out.json")]
     assert gemma_decoding.main(["--device", "cpu", *options]) == 0
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
