@@ -130,21 +130,22 @@ def run_columns(command: Parser, arguments: argparse.Namespace) -> Row:
 
 
 def command_line(command: Parser, arguments: argparse.Namespace) -> str:
-    """The program with its options: no paths, and none at their defaults.
+    """The program with its options, but those at their defaults; places of files are not told.
 
     Example:
         >>> command = Parser(prog="python -m profiling.peers")
-        >>> for name in ("--device", "--output", "--peers"):
-        ...     _ = command.add_argument(name)
-        >>> given = command.parse_args(["--device", "cpu", "--output", "x", "--peers", "eager"])
+        >>> for name, kind in (("--device", str), ("--output", Path), ("--models", Path)):
+        ...     _ = command.add_argument(name, type=kind)
+        >>> given = command.parse_args(["--device", "cpu", "--output", "x", "--models", "y"])
         >>> command_line(command, given)
-        'python -m profiling.peers --device cpu --peers eager'
+        'python -m profiling.peers --device cpu --models PATH'
     """
     words = command.prog.split()
     for name, value in vars(arguments).items():
         if name != "output" and value != command.get_default(name):
             words.append("--" + name.replace("_", "-"))
-            words += [str(each) for each in (value if isinstance(value, list) else [value])]
+            every = value if isinstance(value, list) else [value]
+            words += ["PATH" if isinstance(each, Path) else str(each) for each in every]
     return shlex.join(words)
 
 
