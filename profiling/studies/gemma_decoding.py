@@ -89,9 +89,8 @@ def decoders(
     windows = windows_of(files[:: len(files) // (3 * CALIBRATED)], "code", tokenizer, CALIBRATED)
     near = in_float32(record(model, [published.network], windows)[0])
     longer = with_constant(near, 1)
-    lifted, offset = with_offset(weight.float(), vocabulary, longer)
-    bias = weight.new_zeros(len(weight)).index_fill_(0, vocabulary.pruned, -offset)
-    head = weight, bias
+    lifted = with_offset(weight.float(), vocabulary, longer)
+    head = weight, lifted[:, -1].to(weight)
     screen = best_screen(
         head, vocabulary, near, Measured(lifted, with_constant(near, 1), vocabulary, 1.0)
     )

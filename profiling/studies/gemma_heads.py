@@ -28,13 +28,25 @@ from examples.demo import gemma
 from examples.demo.corpus import docstrings, held_out_files, read_text, training_files
 from examples.eagle3.training import unrolled_mask
 from rdk_cuda import SuccessorCounts, Vocabulary
+from rdk_cuda.calibration.methods import PRUNED
 from rdk_cuda.cli.arguments import natural
+from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Network, read_checkpoint
 
 from ..commands import Parser, run_command
 from ..machine import describe, now
-from .gemma_screens import KEEPS, WINDOW, Measured, Recorded, Row, line, measure_pruning
+from .gemma_screens import (
+    KEEPS,
+    TEMPERATURES,
+    WINDOW,
+    Measured,
+    Recorded,
+    Row,
+    line,
+    measure_pruning,
+    measured,
+)
 
 CALIBRATED, DEPTHS, STRIDE, FIRST = 20, 3, 5, 64
 OFFSETS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
@@ -94,9 +106,14 @@ def drafted(network: Eagle3Network, windows: Tensor, read: Tensor) -> Tensor:
 
 
 def rows_of(
-    kind: str, model: Any, tokenizer: Any, full: Eagle3Checkpoint, published: Eagle3Checkpoint
+    kind: str,
+    model: Any,
+    tokenizer: Any,
+    full: Eagle3Checkpoint,
+    published: Eagle3Checkpoint,
+    losses: bool,
 ) -> Iterator[Row]:
-    """Rows of one kind of text."""
+    """Rows of one kind of text: what pruning loses and, where it loses some, what comes back."""
     head = model.get_output_embeddings().weight.detach()
     files, networks = training_files(), (full.network, published.network)
     some = files[:: len(files) // (3 * CALIBRATED)]
@@ -109,20 +126,53 @@ def rows_of(
     states = near[0].target.flatten(0, 1).split(64)
     mean_probs = torch.stack([(part @ head.T).softmax(1).sum(0).double() for part in states]).sum(0)
     mean_probs /= mean_probs.sum()
-    shared = mean_probs, counts
-    for keep in KEEPS:
-        vocabulary = Vocabulary.most_likely(mean_probs, round(keep * len(head)))
-        about = {"text": kind, "drafter": "full", "keep": keep}
-        rows = measure_pruning(head, vocabulary, metric(near[0]), *shared, near[0], far[0])
-        yield from ({**about, **row} for row in rows)
-    vocabulary = published.vocabulary
-    about = {"text": kind, "drafter": "published", "keep": len(vocabulary.draft_ids) / len(head)}
-    ours, theirs, base = (
-        with_constant(at, one) for at, one in ((near[1], 1), (far[1], 1), (far[0], 0))
-    )
-    lifted, offset = with_offset(head, vocabulary, ours)
-    rows = measure_pruning(lifted, vocabulary, metric(ours), *shared, ours, theirs, base)
-    yield from ({**about, "offset": offset, **row} for row in rows)
+    kept = [Vocabulary.most_likely(mean_probs, round(keep * len(head))) for keep in KEEPS]
+    for vocabulary in (*kept, published.vocabulary):
+        own = int(vocabulary is published.vocabulary)
+        about: Row = {"text": kind, "drafter": "published" if own else "full"}
+        about["keep"] = round(len(vocabulary.draft_ids) / len(head), 6)
+        lost = list(loss_rows(head, vocabulary, far[own], far[0]))
+        yield from ({**about, **row} for row in lost)
+        if losses or not any(row["lost"][1] > 0 for row in lost):
+            continue
+        ours, theirs = with_constant(near[own], own), with_constant(far[own], own)
+        rows_with = with_offset(head, vocabulary, ours) if own else with_constant_rows(head)
+        yield from (
+            {**about, **row}
+            for row in measure_pruning(
+                rows_with,
+                vocabulary,
+                metric(ours),
+                mean_probs,
+                counts,
+                ours,
+                theirs,
+                with_constant(far[0], 0),
+            )
+        )
+
+
+def loss_rows(
+    head: Tensor, vocabulary: Vocabulary, held_out: Recorded, full: Recorded
+) -> Iterator[Row]:
+    """At each temperature acceptance of a drafter with all tokens, a pruned one, and the loss."""
+    for temperature in TEMPERATURES:
+        whole = measured(head, full, vocabulary, temperature)
+        own = whole if held_out is full else measured(head, held_out, vocabulary, temperature)
+        bootstrap = Bootstrap(list(range(len(whole.full))), seed=0)
+        yield {
+            "temperature": temperature,
+            "method": PRUNED,
+            "positions": whole.full.numel(),
+            "full": bootstrap.mean(whole.full),
+            "pruned": bootstrap.mean(own.pruned),
+            "lost": bootstrap.mean(whole.full - own.pruned),
+        }
+
+
+def with_constant_rows(head: Tensor) -> Tensor:
+    """The rows with one more dimension that adds nothing."""
+    return torch.nn.functional.pad(head, (0, 1))
 
 
 def with_constant(at: Recorded, constant: float) -> Recorded:
@@ -133,7 +183,7 @@ def with_constant(at: Recorded, constant: float) -> Recorded:
     )
 
 
-def with_offset(head: Tensor, vocabulary: Vocabulary, near: Recorded) -> tuple[Tensor, float]:
+def with_offset(head: Tensor, vocabulary: Vocabulary, near: Recorded) -> Tensor:
     """Rows for tokens that a drafter was trained without: the target's, less one offset for all.
 
     In its training nothing kept their logits low. The offset is the best on calibration positions.
@@ -145,7 +195,7 @@ def with_offset(head: Tensor, vocabulary: Vocabulary, near: Recorded) -> tuple[T
         rates[offset] = float(Measured(lifted, near, vocabulary, 1.0).full.mean())
     best = max(rates, key=lambda offset: rates[offset])
     lifted[vocabulary.pruned, -1] = -best
-    return lifted, best
+    return lifted
 
 
 def metric(at: Recorded) -> Tensor:
@@ -166,11 +216,19 @@ def run(options: argparse.Namespace) -> None:
     drafters = [read_checkpoint(path, models.target) for path in (options.full, options.published)]
     about = {"run": now(), "model": gemma.NAME, **describe(torch.device("cpu"))}
     for kind in ("code", "prose"):
-        for row in rows_of(kind, models.target, models.tokenizer, *drafters):
+        pair = models.target, models.tokenizer
+        for row in rows_of(kind, *pair, drafters[0], drafters[1], options.losses):
             rows.append(row)
-            print(row["drafter"], line(row), flush=True)
+            print(row["drafter"], loss_line(row) if "lost" in row else line(row), flush=True)
             if options.output is not None:
                 write_json({**about, "rows": rows}, options.output)
+
+
+def loss_line(row: Row) -> str:
+    """A row of `loss_rows` on a terminal."""
+    where = f"{row['text']}, {row['keep']:.1%} kept, T = {row['temperature']}"
+    figures = " ".join(f"{100 * end:.1f}" for end in row["lost"])
+    return f"{where}: {row['full'][0]:.3f} to {row['pruned'][0]:.3f}, lost {figures} %"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,6 +236,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Parser(prog="python -m profiling.studies.gemma_heads", description=__doc__)
     for name in ("full", "published"):
         command.add_argument(f"--{name}", type=Path, required=True, metavar="DIR")
+    command.add_argument(
+        "--losses", action="store_true", help="only what is lost, in minutes instead of an hour"
+    )
     command.add_argument("--threads", type=natural, metavar="N", help="torch's own number")
     command.add_argument("--output", type=Path, metavar="FILE", help="JSON file to write")
     return run_command(command, run, arguments)
