@@ -151,7 +151,9 @@ class PrunedDrafter:
             raise SavedDrafterError(f"PrunedDrafter.load: {path}: {error}") from error
         bias, lifted = tensors.get("bias"), None
         if "lifted.map" in tensors:
-            prior = tensors.get("lifted.log_prior", torch.zeros(0))
+            prior = tensors.get(
+                "lifted.log_prior", torch.zeros(0, dtype=torch.float32, device="cpu")
+            )
             lifted = LiftedRows(tensors["lifted.map"].to(device), prior.to(device))
         drafter = cls(
             vocabulary,

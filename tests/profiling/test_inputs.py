@@ -43,7 +43,7 @@ def test_a_step_decides_what_its_verification_alone_decides(sampler: str) -> Non
         for change in ({}, {"operator": PAIR}, {"stats": False})
     )
     for index in range(verify.sets):
-        tokens, accepted = verify.ours(index)  # type: ignore[misc]
+        tokens, accepted, _ = verify.ours(index)  # type: ignore[misc]
         assert tuple(accepted.tolist()) == verify.accepted[index]
         for other in (step, without):
             assert torch.equal(other.ours(index)[0], tokens)  # type: ignore[index]

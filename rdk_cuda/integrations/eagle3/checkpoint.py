@@ -99,9 +99,10 @@ class Eagle3Checkpoint:
             if name not in self.shared and not name.endswith(_NOT_WEIGHTS)
         }
         ids, size = self.vocabulary.draft_ids, self.vocabulary.target_size
-        if not torch.equal(ids, torch.arange(size)):
-            tensors["d2t"] = ids - torch.arange(len(ids))
-            tensors["t2d"] = torch.zeros(size, dtype=torch.bool)
+        every = torch.arange(size, device=ids.device)
+        if not torch.equal(ids, every):
+            tensors["d2t"] = ids - every[: len(ids)]
+            tensors["t2d"] = torch.zeros_like(every, dtype=torch.bool)
             tensors["t2d"][ids] = True
         folder.mkdir(parents=True, exist_ok=True)
         from safetensors.torch import save_file

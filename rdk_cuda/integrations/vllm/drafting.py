@@ -134,10 +134,10 @@ class _Drafting:
         target_size = config.get_vocab_size()
         mapping = getattr(model, "draft_id_to_target_id", None)  # EAGLE-3's own vocabulary
         if self._calibrated is None:
-            ids = torch.arange(target_size)
+            ids = torch.arange(target_size, device="cpu")
             if mapping is not None:
                 offsets = mapping.detach().cpu()
-                ids = torch.arange(len(offsets)) + offsets
+                ids = torch.arange(len(offsets), device=offsets.device) + offsets
             vocabulary = Vocabulary(ids, target_size)
             rows = weight[: len(ids)].detach()
             plain = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), rows)
@@ -184,7 +184,7 @@ class _Drafting:
             )
         temperature = sampling_metadata.temperature
         if temperature is None:
-            temperature = torch.zeros(len(hidden), device=hidden.device)
+            temperature = torch.zeros(len(hidden), dtype=torch.float32, device=hidden.device)
         drawn, stats = operators.draft(
             logits,
             temperature,

@@ -48,9 +48,11 @@ class Requests:
         for name in self.ids:
             if name not in self._seeds:
                 given = running[name].sampling_params.seed
-                drawn = torch.randint(2**63 - 1, (), generator=self._generator)
+                drawn = torch.randint(2**63 - 1, (), generator=self._generator, device="cpu")
                 self._seeds[name] = int(drawn) if given is None else int(given)
-        return torch.tensor([self._seeds[name] for name in self.ids], device=device)
+        return torch.tensor(
+            [self._seeds[name] for name in self.ids], dtype=torch.int64, device=device
+        )
 
     def contexts(self, drafted: Sequence[Tensor]) -> Tensor:
         """`[B, w]` int64, the last tokens of each request, newest last, -1 before the first.
@@ -67,7 +69,11 @@ class Requests:
             own = [token for token in decided[b] if token >= 0]
             sequences.append([*known, *own, *newest[b]])
         longest = max(map(len, sequences))
-        return torch.tensor([[-1] * (longest - len(one)) + one for one in sequences])
+        return torch.tensor(
+            [[-1] * (longest - len(one)) + one for one in sequences],
+            dtype=torch.int64,
+            device="cpu",
+        )
 
     def draft_rows(self, num_drafts: Sequence[int]) -> tuple[Tensor | None, list[int]]:
         """What the drafts of the last step were drawn from, and where each request's begins.

@@ -42,7 +42,9 @@ class Rows(NamedTuple):
     def of(cls, num_drafts: Sequence[int], device: torch.device) -> Rows:
         """Those of requests with these numbers of drafts."""
         counts = [drafts + 1 for drafts in num_drafts]
-        request = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        request = torch.arange(len(counts), device="cpu").repeat_interleave(
+            torch.tensor(counts, dtype=torch.int64, device="cpu")
+        )
         return cls(counts, request.to(device))
 
     def places(self) -> list[tuple[int, int]]:
@@ -165,8 +167,11 @@ def _biased(logits: Tensor, processor: Any, rows: Rows) -> Tensor:
     ]
     if places:
         row, token, bias = zip(*places, strict=True)
-        at = torch.tensor(row), torch.tensor(token)
-        logits[at] += torch.tensor(bias, device=logits.device)
+        at = (
+            torch.tensor(row, dtype=torch.int64, device=logits.device),
+            torch.tensor(token, dtype=torch.int64, device=logits.device),
+        )
+        logits[at] += torch.tensor(bias, dtype=torch.float32, device=logits.device)
     return logits
 
 

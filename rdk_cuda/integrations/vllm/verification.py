@@ -69,9 +69,9 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         rows = Rows.of(num_drafts, device)
         temperature = sampling.temperature
         if temperature is None:
-            temperature = torch.zeros(batch, device=device)
+            temperature = torch.zeros(batch, dtype=torch.float32, device=device)
         target = processed(logits, sampling, temperature[:batch], rows)
-        first = torch.tensor([0, *rows.counts[:-1]], device=device).cumsum(0)
+        first = torch.tensor([0, *rows.counts[:-1]], dtype=torch.int64, device=device).cumsum(0)
         positions = self.requests.runner.positions[inputs[first]].long() + 1
         tokens = self._verified(target, num_drafts, drafts, temperature[:batch], positions)
         self.requests.decided = tokens
@@ -139,7 +139,12 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         kept = self.requests.runner._draft_probs
         if kept is None:
             return judged
-        room = self.max_model_len - 1 - positions - torch.tensor(judged.counts)
+        room = (
+            self.max_model_len
+            - 1
+            - positions
+            - torch.tensor(judged.counts, dtype=torch.int64, device=positions.device)
+        )
         dropped = self.requests.cut_by_grammar(judged.counts, kept.shape[1], room)
         return judged.with_dropped(
             [
@@ -156,7 +161,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         if asked is None and not named:
             return None
         width = tokens.shape[1]
-        counts = torch.tensor(rows.counts, device=tokens.device)
+        counts = torch.tensor(rows.counts, dtype=torch.int64, device=tokens.device)
         first = counts.cumsum(0) - counts
         places = (first[:, None] + torch.arange(width, device=tokens.device)).flatten()
         values = target.logits if self.logprobs_mode.startswith("processed") else logits
@@ -213,7 +218,7 @@ class _Judged(NamedTuple):
         if counts == self.counts:
             return self
         return self._replace(
-            logits=self.logits[torch.tensor(rows, device=self.logits.device)],
+            logits=self.logits[torch.tensor(rows, dtype=torch.int64, device=self.logits.device)],
             counts=counts,
             drafts=torch.tensor(drafts, dtype=torch.int32, device=self.logits.device),
         )
