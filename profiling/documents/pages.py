@@ -20,7 +20,7 @@ from .acceptance import (
     screens_table,
 )
 from .chart import source_of
-from .eagle3 import decoding_table
+from .eagle3 import decoding_table, losses_table
 from .results import ROOT, Link
 from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
 
@@ -45,6 +45,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "calibration cost": cost_sentence,
     "real model": screens_table,
     "first-order growth": growth_sentence,
+    "EAGLE-3 drafters": losses_table,
     "decoding with a real model": decoding_table,
 }
 
