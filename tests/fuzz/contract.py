@@ -178,7 +178,7 @@ def check_layout(name: str, rule: Argument, value: Tensor) -> None:
         return
     if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
         raise RefusedError(f"{name} has stride {value.stride(-1)} in its last dimension")
-    if value.shape[:-1].numel() and row_strides(value) > 2:
+    if value.numel() and row_strides(value) > 2:
         raise RefusedError(f"{name} has rows with {row_strides(value)} strides")
 
 
