@@ -38,6 +38,14 @@ struct Rows {
   }
 };
 
+// The target's rows of logits, and which tokens each of them allows.
+struct TargetRows {
+  Dtype dtype;
+  Rows logits;
+  Rows allowed;  // of 32-bit words; no data: every token
+  int64_t size;  // V_t
+};
+
 // The columns of the drafter's softmax: V_d static ones with a bias, C dynamic ones of the row's
 // own.
 struct DraftColumns {

@@ -49,6 +49,11 @@ RDK_HOST_DEVICE float uniform(uint32_t word) {
   return static_cast<float>(word >> 8) * 5.9604644775390625e-8f;
 }
 
+// Wraps around, as the counter does; a signed sum would be undefined.
+RDK_HOST_DEVICE int64_t later(int64_t position, int64_t steps) {
+  return static_cast<int64_t>(static_cast<uint64_t>(position) + static_cast<uint64_t>(steps));
+}
+
 // The key of the decoding step that begins at this position.
 RDK_HOST_DEVICE int64_t step_key(int64_t seed, int64_t position) {
   const PhiloxWords words = random_words(seed, position, Purpose::kStep, 0);

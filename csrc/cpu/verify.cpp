@@ -58,25 +58,6 @@ bool accepts(const TargetDistribution& target, const DraftDistribution& draft, i
   return coin * draft.q(token) < target.p(token);
 }
 
-// Wraps around, as the counter of the random stream does; a signed sum would be undefined.
-int64_t later(int64_t position, int64_t steps) {
-  return static_cast<int64_t>(static_cast<uint64_t>(position) + static_cast<uint64_t>(steps));
-}
-
-struct DraftRange {
-  int64_t start;
-  int64_t count;
-};
-
-// Offsets out of order or outside [0, N] leave the sequence without drafts.
-DraftRange draft_range(const VerifyParams& params, int64_t sequence) {
-  const int64_t begin = params.draft_offsets[sequence];
-  const int64_t end = params.draft_offsets[sequence + 1];
-  const bool sound = 0 <= begin && begin <= end && end <= params.num_drafts;
-  return {std::clamp<int64_t>(begin, 0, params.num_drafts),
-          sound ? std::min(end - begin, params.max_draft) : 0};
-}
-
 int64_t drafted_token(const VerifyParams& params, int64_t draft) {
   return params.tokens_are_int64 ? static_cast<const int64_t*>(params.draft_token_ids)[draft]
                                  : static_cast<const int32_t*>(params.draft_token_ids)[draft];
@@ -92,7 +73,7 @@ struct Scratch {
 // Of the raw logits at temperature 1; NaN where they have no distribution.
 float raw_log_probability(const VerifyParams& params, int64_t row, int64_t token,
                           const Threads& threads, Softmax* softmax) {
-  const TargetRow raw(params, row, 1.0f, false);
+  const TargetRow raw(target_rows(params), row, 1.0f, false);
   summarize(raw, threads, softmax);
   return softmax->valid ? log_probability(raw.value(token), *softmax)
                         : std::numeric_limits<float>::quiet_NaN();
@@ -108,14 +89,16 @@ void verify_sequence(const VerifyParams& params, int64_t sequence, const Threads
   const bool with_logprobs = params.logprobs_of != Logprobs::kNone;
   if (with_logprobs) std::fill_n(params.logprobs + sequence * width, width, -kInfinity);
 
-  const DraftRange range = draft_range(params, sequence);
+  const Owned drafts = owned(params.draft_offsets, sequence, params.num_drafts);
+  const int64_t count = std::min(drafts.count, params.max_draft);
   const int64_t step_key = params.step_keys[sequence];
   const RowLimits limits(params.truncation, sequence);
-  for (int64_t step = 0; step <= range.count; ++step) {
+  const TargetRows rows = target_rows(params);
+  for (int64_t step = 0; step <= count; ++step) {
     const int64_t position = later(params.positions[sequence], step);
-    const int64_t row = range.start + sequence + step;
-    const TargetDistribution target(params, row, params.target_temperature[sequence], limits,
-                                    threads, &scratch->target, &threshold_of_thread());
+    const int64_t row = drafts.start + sequence + step;
+    const TargetDistribution target(rows, row, params.target_temperature[sequence], limits, threads,
+                                    &scratch->target, &threshold_of_thread());
     if (!target.valid()) return;
     const auto put = [&](int64_t token) {
       tokens[step] = token;
@@ -125,12 +108,12 @@ void verify_sequence(const VerifyParams& params, int64_t sequence, const Threads
           processed ? target.log_p(token)
                     : raw_log_probability(params, row, token, threads, &scratch->raw);
     };
-    const int64_t token = step < range.count ? drafted_token(params, range.start + step) : -1;
+    const int64_t token = step < count ? drafted_token(params, drafts.start + step) : -1;
     if (token == -1) {
       put(target.draw(random_words(step_key, position, Purpose::kBonus, 0)));
       return;
     }
-    const DraftDistribution draft(params, sequence, range.start + step, token, threads,
+    const DraftDistribution draft(params, sequence, drafts.start + step, token, threads,
                                   &scratch->draft);
     if (!accepts(target, draft, token, step_key, position)) {
       put(draw_residual(target, draft, threads, step_key, position));

@@ -37,14 +37,11 @@ __device__ __forceinline__ int64_t drafted_token(const VerifyParams& params, int
                                  : static_cast<const int32_t*>(params.draft_token_ids)[draft];
 }
 
-// Offsets out of order or outside [0, N] leave the sequence without drafts.
 __device__ __forceinline__ Sequence load_sequence(const VerifyParams& params, int64_t index) {
-  const int64_t begin = params.draft_offsets[index];
-  const int64_t end = params.draft_offsets[index + 1];
-  const bool sound = 0 <= begin && begin <= end && end <= params.num_drafts;
+  const Owned drafts = owned(params.draft_offsets, index, params.num_drafts);
   Sequence sequence{index,
-                    begin < 0 ? 0 : min(begin, params.num_drafts),
-                    sound ? static_cast<int>(min(end - begin, params.max_draft)) : 0,
+                    drafts.start,
+                    static_cast<int>(min(drafts.count, params.max_draft)),
                     params.step_keys[index],
                     params.positions[index],
                     params.target_temperature[index],
