@@ -156,21 +156,13 @@ class Training:
             output = self.target.base_model(blocks, output_hidden_states=True, use_cache=False)
             read = torch.cat([output.hidden_states[at] for at in self.layers], dim=-1).float()
             final = output.last_hidden_state[:, 1:]
-        # Entry i is made of token i + 1 and state i, and predicts token i + 2.
-        tokens, states = blocks[:, 1:], self.network.fuse(read[:, :-1])
-        width, cache, depths = tokens.shape[1], DynamicCache(), range(self.recipe.depth)
-        places, predictions = torch.arange(width), []
-        weights = torch.zeros(len(depths), len(blocks), width)
-        for depth in depths:
-            ahead = pad(tokens[:, depth:], (0, depth))
-            hidden = self.network(
-                ahead, states, (places + depth)[None], unrolled_mask(width, depth), cache
-            )
+        width, predictions = blocks.shape[1] - 1, []
+        weights = torch.zeros(self.recipe.depth, len(blocks), width)
+        for depth, hidden in enumerate(unrolled(self.network, blocks, read, self.recipe.depth)):
             # What entry i predicts here is what entry i + depth predicts first.
             known = self.network.norm(hidden[:, : width - depth])
             predictions.append(pad(known, (0, 0, depth, 0)).flatten(0, 1))
             weights[depth, :, depth:] = self.recipe.decay**depth / (width - depth)
-            states = self.network.handed_on(hidden)
         columns, log_counts = self._columns(blocks, generator)
         return Distillation.apply(  # type: ignore[no-untyped-call, no-any-return]
             torch.stack(predictions),
@@ -185,6 +177,26 @@ class Training:
         present = self.column_of[blocks.unique()]
         present = present[present >= 0]
         return sampled_columns(self.order, present, self.recipe.columns, generator)
+
+
+def unrolled(network: Eagle3Network, tokens: Tensor, read: Tensor, depths: int) -> Iterator[Tensor]:
+    """The states `[B, width, d]` of each place in drafts that begin everywhere in `[B, width + 1]`.
+
+    Entry i of the first place is made of token i + 1 and the target's state i, and predicts token
+    i + 2. The entries of later places take the network's own states, and know one token more each.
+
+    Args:
+        read: `[B, width + 1, 3 d]`, the target's states.
+    """
+    ahead, states = tokens[:, 1:], network.fuse(read[:, :-1])
+    width, cache = ahead.shape[1], DynamicCache()
+    every = torch.arange(width)
+    for depth in range(depths):
+        mask = unrolled_mask(width, depth)
+        own = pad(ahead[:, depth:], (0, depth))
+        hidden = network(own, states, (every + depth)[None], mask, cache)
+        yield hidden
+        states = network.handed_on(hidden)
 
 
 def unrolled_mask(width: int, depth: int) -> Tensor:

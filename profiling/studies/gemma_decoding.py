@@ -37,7 +37,6 @@ from rdk_cuda import (
     Affinity,
     CombinedTokens,
     ScreenedTokens,
-    SuccessorCounts,
     SuccessorTable,
     Vocabulary,
 )
@@ -63,8 +62,15 @@ from ..commands import (
 from ..machine import now
 from ..results import Row
 from ..tables import figure, table
-from .gemma_heads import metric, record, tokens_of, windows_of, with_constant, with_offset
-from .gemma_screens import Measured, Recorded, offers
+from .gemma_acceptance import (
+    Measured,
+    Recorded,
+    mean_probs_at,
+    metric,
+    offers,
+    successor_counts,
+)
+from .gemma_heads import record, tokens_of, windows_of, with_constant, with_offset
 
 PROMPT, CALIBRATED, BUDGET, PROFILED = 256, 12, 0.05, 12
 ALONE, LIBRARY = "target alone", "Transformers' generate, without speculation"
@@ -91,12 +97,8 @@ def decoders(
     longer = with_constant(near, 1)
     lifted = with_offset(weight.float(), vocabulary, longer)
     head = weight, lifted[:, -1].to(weight)
-    screen = best_screen(
-        head, vocabulary, near, Measured(lifted, with_constant(near, 1), vocabulary, 1.0)
-    )
-    counts = SuccessorCounts(vocabulary.target_size)
-    for tokens in tokens_of(files[::3], "code", tokenizer):
-        counts.add(tokens)
+    screen = best_screen(head, vocabulary, near, Measured(lifted, longer, vocabulary, 1.0))
+    counts = successor_counts(vocabulary.target_size, tokens_of(files[::3], "code", tokenizer))
     successors = SuccessorTable.from_counts(counts, vocabulary, width=128)
     named = recent_and_successors(vocabulary, successors, width=128)
     kept = {"affinity": Affinity.intersection(vocabulary), "vocabulary": vocabulary}
@@ -128,10 +130,9 @@ def best_screen(
     head: FullHead, vocabulary: Vocabulary, near: Recorded, measured: Measured
 ) -> ScreenedTokens:
     """Of the screens within the budget, the one with the most acceptance."""
-    states, weight = near.target.flatten(0, 1).split(64), head[0].float()
-    mean_probs = torch.stack([(part @ weight.T).softmax(1).sum(0).double() for part in states])
+    mean_probs = mean_probs_at(near.target, head[0].float())[1.0]
     return max(
-        screens_within(BUDGET, head, vocabulary, metric(near), mean_probs.mean(0)),
+        screens_within(BUDGET, head, vocabulary, metric(near), mean_probs),
         key=lambda screen: float(measured.acceptance(offers(screen, near)).mean()),
     )
 
@@ -294,7 +295,7 @@ def preamble(row: Row) -> str:
         f"{row['tokens']} more of each. Medians of {row['rounds']} rounds with the middle 80 %, "
         "all decoders in turn. The drafters are of one layer on the target's states; the pruned "
         f"one has 32,768 rows, chosen on other text. The screen reads {BUDGET:.0%} of the bytes "
-        "of the other rows. Shares are of a profiled run."
+        "of the other rows. Shares are of a run at T = 1, profiled."
     )
 
 

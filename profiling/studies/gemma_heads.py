@@ -22,31 +22,30 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
-from examples.demo import gemma
 from examples.demo.corpus import docstrings, held_out_files, read_text, training_files
-from examples.eagle3.training import unrolled_mask
-from rdk_cuda import SuccessorCounts, Vocabulary
+from examples.eagle3.training import unrolled
+from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.methods import PRUNED
-from rdk_cuda.cli.arguments import natural
+from rdk_cuda.cli.models import Models
 from rdk_cuda.evaluation import Bootstrap
-from rdk_cuda.files import write_json
-from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Network, read_checkpoint
+from rdk_cuda.integrations.eagle3 import Eagle3Network, read_checkpoint
 
 from ..commands import Parser, run_command
-from ..machine import describe, now
-from .gemma_screens import (
+from .gemma_acceptance import (
     KEEPS,
     TEMPERATURES,
-    WINDOW,
     Measured,
     Recorded,
     Row,
-    line,
-    measure_pruning,
+    add_options,
+    mean_probs_at,
+    measure_kinds,
     measured,
+    span,
+    successor_counts,
 )
+from .gemma_screens import WINDOW, Pair, line, measure_pruning
 
 CALIBRATED, DEPTHS, STRIDE, FIRST = 20, 3, 5, 64
 OFFSETS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
@@ -90,66 +89,42 @@ def record(model: Any, networks: Sequence[Eagle3Network], windows: Tensor) -> li
 
 def drafted(network: Eagle3Network, windows: Tensor, read: Tensor) -> Tensor:
     """`[n, WINDOW, d]` states that predict each next token, of each place in a draft by turns."""
-    tokens, states = windows[:, 1:], network.fuse(read[:, :-1])
-    width, cache = tokens.shape[1], DynamicCache()
-    every, result = torch.arange(width), states.new_zeros(*windows.shape, states.shape[2])
-    for depth in range(DEPTHS):
-        ahead = torch.nn.functional.pad(tokens[:, depth:], (0, depth))
-        mask = unrolled_mask(width, depth)
-        hidden = network(ahead, states, (every + depth)[None], mask, cache)
+    result = read.new_zeros(*windows.shape, network.config.layer.hidden_size)
+    for depth, hidden in enumerate(unrolled(network, windows, read, DEPTHS)):
         # Entry i has read the tokens up to i + 1 + depth.
         shifted = torch.nn.functional.pad(network.norm(hidden), (0, 0, 1 + depth, 0))
         own = (torch.arange(WINDOW) - FIRST) // STRIDE % DEPTHS == depth
         result[:, own] = shifted[:, :WINDOW][:, own]
-        states = network.handed_on(hidden)
     return result
 
 
-def rows_of(
-    kind: str,
-    model: Any,
-    tokenizer: Any,
-    full: Eagle3Checkpoint,
-    published: Eagle3Checkpoint,
-    losses: bool,
-) -> Iterator[Row]:
+def rows_of(kind: str, models: Models, full: Path, published: Path, losses: bool) -> Iterator[Row]:
     """Rows of one kind of text: what pruning loses and, where it loses some, what comes back."""
+    model, tokenizer = models.target, models.tokenizer
+    checkpoints = [read_checkpoint(path, model) for path in (full, published)]
+    networks, other = [each.network for each in checkpoints], checkpoints[1].vocabulary
     head = model.get_output_embeddings().weight.detach()
-    files, networks = training_files(), (full.network, published.network)
+    files, held_out = training_files(), held_out_files()
     some = files[:: len(files) // (3 * CALIBRATED)]
     near = record(model, networks, windows_of(some, kind, tokenizer, CALIBRATED))
-    held_out = held_out_files()
     far = record(model, networks, windows_of(held_out, kind, tokenizer, len(held_out)))
-    counts = SuccessorCounts(len(head))
-    for tokens in tokens_of(files[::3], kind, tokenizer):
-        counts.add(tokens)
-    states = near[0].target.flatten(0, 1).split(64)
-    mean_probs = torch.stack([(part @ head.T).softmax(1).sum(0).double() for part in states]).sum(0)
-    mean_probs /= mean_probs.sum()
-    kept = [Vocabulary.most_likely(mean_probs, round(keep * len(head))) for keep in KEEPS]
-    for vocabulary in (*kept, published.vocabulary):
-        own = int(vocabulary is published.vocabulary)
+    counts = successor_counts(len(head), tokens_of(files[::3], kind, tokenizer))
+    mean_probs = mean_probs_at(near[0].target, head)
+    kept = [Vocabulary.most_likely(mean_probs[1.0], round(keep * len(head))) for keep in KEEPS]
+    for vocabulary in (*kept, other):
+        own = int(vocabulary is other)
         about: Row = {"text": kind, "drafter": "published" if own else "full"}
         about["keep"] = round(len(vocabulary.draft_ids) / len(head), 6)
         lost = list(loss_rows(head, vocabulary, far[own], far[0]))
         yield from ({**about, **row} for row in lost)
         if losses or not any(row["lost"][1] > 0 for row in lost):
             continue
-        ours, theirs = with_constant(near[own], own), with_constant(far[own], own)
-        rows_with = with_offset(head, vocabulary, ours) if own else with_constant_rows(head)
-        yield from (
-            {**about, **row}
-            for row in measure_pruning(
-                rows_with,
-                vocabulary,
-                metric(ours),
-                mean_probs,
-                counts,
-                ours,
-                theirs,
-                with_constant(far[0], 0),
-            )
-        )
+        rows, drafts, against = head, (near[own], far[own]), far[0]
+        if own:
+            drafts = with_constant(near[own], 1), with_constant(far[own], 1)
+            rows, against = with_offset(head, vocabulary, drafts[0]), with_constant(far[0], 0)
+        pair = Pair(rows, vocabulary, mean_probs, counts, *drafts, against)
+        yield from ({**about, **row} for row in measure_pruning(pair))
 
 
 def loss_rows(
@@ -170,11 +145,6 @@ def loss_rows(
         }
 
 
-def with_constant_rows(head: Tensor) -> Tensor:
-    """The rows with one more dimension that adds nothing."""
-    return torch.nn.functional.pad(head, (0, 1))
-
-
 def with_constant(at: Recorded, constant: float) -> Recorded:
     """Drafter's states with one more dimension, which the target's do not use."""
     target = torch.nn.functional.pad(at.target, (0, 1))
@@ -188,47 +158,23 @@ def with_offset(head: Tensor, vocabulary: Vocabulary, near: Recorded) -> Tensor:
 
     In its training nothing kept their logits low. The offset is the best on calibration positions.
     """
-    rates = {}
+    rates, lifted = {}, torch.nn.functional.pad(head, (0, 1))
     for offset in OFFSETS:
-        lifted = torch.nn.functional.pad(head, (0, 1))
         lifted[vocabulary.pruned, -1] = -offset
         rates[offset] = float(Measured(lifted, near, vocabulary, 1.0).full.mean())
-    best = max(rates, key=lambda offset: rates[offset])
-    lifted[vocabulary.pruned, -1] = -best
+    lifted[vocabulary.pruned, -1] = -max(rates, key=lambda offset: rates[offset])
     return lifted
 
 
-def metric(at: Recorded) -> Tensor:
-    """`E[x x^T]` of a drafter's states."""
-    states = at.drafter.flatten(0, 1).double()
-    return states.T @ states / len(states)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Measure, print and, if asked to, write."""
-    gemma.refuse_missing()
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-    print(gemma.terms(), file=sys.stderr)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    models, rows = gemma.load_gemma(), []
-    drafters = [read_checkpoint(path, models.target) for path in (options.full, options.published)]
-    about = {"run": now(), "model": gemma.NAME, **describe(torch.device("cpu"))}
-    for kind in ("code", "prose"):
-        pair = models.target, models.tokenizer
-        for row in rows_of(kind, *pair, drafters[0], drafters[1], options.losses):
-            rows.append(row)
-            print(row["drafter"], loss_line(row) if "lost" in row else line(row), flush=True)
-            if options.output is not None:
-                write_json({**about, "rows": rows}, options.output)
+def row_line(row: Row) -> str:
+    """A row on a terminal."""
+    return f"{row['drafter']} {loss_line(row) if 'lost' in row else line(row)}"
 
 
 def loss_line(row: Row) -> str:
     """A row of `loss_rows` on a terminal."""
     where = f"{row['text']}, {row['keep']:.1%} kept, T = {row['temperature']}"
-    figures = " ".join(f"{100 * end:.1f}" for end in row["lost"])
-    return f"{where}: {row['full'][0]:.3f} to {row['pruned'][0]:.3f}, lost {figures} %"
+    return f"{where}: {row['full'][0]:.3f} to {row['pruned'][0]:.3f}, lost {span(row['lost'])} %"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -239,8 +185,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument(
         "--losses", action="store_true", help="only what is lost, in minutes instead of an hour"
     )
-    command.add_argument("--threads", type=natural, metavar="N", help="torch's own number")
-    command.add_argument("--output", type=Path, metavar="FILE", help="JSON file to write")
+    add_options(command)
+
+    def run(options: argparse.Namespace) -> None:
+        def rows(kind: str, models: Models) -> Iterator[Row]:
+            return rows_of(kind, models, options.full, options.published, options.losses)
+
+        measure_kinds(options, rows, row_line)
+
     return run_command(command, run, arguments)
 
 
