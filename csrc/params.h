@@ -95,6 +95,9 @@ struct Truncation {
 // Whose log-probabilities verify returns.
 enum class Logprobs : int32_t { kNone, kProcessed, kRaw };
 
+// How verify judges a step's drafts (docs/design.md, "Verification", "Block verification").
+enum class Method : int32_t { kToken, kBlock };
+
 struct RedistributeParams {
   DraftColumns draft;
   AffinityColumns affinity;
@@ -143,6 +146,7 @@ struct VerifyParams {
   Rows allowed;  // of 32-bit words; no data: every token
   Logprobs logprobs_of;
   float* logprobs;
+  Method method;
 };
 
 struct GatherLogitsParams {

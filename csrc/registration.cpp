@@ -34,7 +34,7 @@ RDK_LIBRARY(RDK_NAMESPACE, m) {
       "Tensor spread, Tensor prior, SymInt max_draft, "
       "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
       "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, "
-      "Tensor? allowed=None, int logprobs=0) "
+      "Tensor? allowed=None, int logprobs=0, int method=0) "
       "-> (Tensor tokens, Tensor num_accepted, Tensor logprobs)");
   m.def(
       "gather_logits(Tensor hidden, Tensor weight, Tensor tokens, Tensor? bias=None) "

@@ -149,6 +149,7 @@ class Batch:
     min_p: Tensor | None = None
     allowed: Tensor | None = None
     logprobs: int = 0
+    method: int = 0
 
     @property
     def size(self) -> int:
@@ -159,7 +160,8 @@ class Batch:
         fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
         given = (*fields[:10], *self.affinity.by_target, *fields[11:14])
         last = fields[14:]
-        return (*given, *last) if any(x is not None for x in last[:4]) or last[4] else given
+        extended = any(x is not None for x in last[:4]) or any(last[4:])
+        return (*given, *last) if extended else given
 
     def replace(self, **changes: object) -> Batch:
         return dataclasses.replace(self, **changes)

@@ -15,6 +15,7 @@ enum class Purpose : uint32_t {
   kResidual = 3,
   kDirect = 4,
   kBonus = 5,
+  kBlock = 6,
 };
 
 struct PhiloxWords {

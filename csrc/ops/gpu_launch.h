@@ -48,6 +48,11 @@ inline void require_kernel(const VerifyParams& params) {
   }
   if (params.allowed.data != nullptr) refuse_without_kernel("verify", "allowed");
   if (params.logprobs_of != Logprobs::kNone) refuse_without_kernel("verify", "logprobs");
+  if (params.method != Method::kToken) {
+    throw std::runtime_error(
+        "rdk::verify: method is 1, but needs tensors on the CPU: the CUDA kernels do not have it "
+        "yet; pass 0, by token, whose output has the same distribution");
+  }
 }
 
 // A Starter has machine(), and start(launch, workspace), which clears the first zeroed_bytes of the

@@ -35,7 +35,8 @@ std::tuple<Tensor, Tensor, Tensor> verify(
     const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
     const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits,
     const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,
-    const std::optional<Tensor>& min_p, const std::optional<Tensor>& allowed, int64_t logprobs);
+    const std::optional<Tensor>& min_p, const std::optional<Tensor>& allowed, int64_t logprobs,
+    int64_t method);
 
 Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& tokens,
                      const std::optional<Tensor>& bias);

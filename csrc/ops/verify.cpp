@@ -71,7 +71,8 @@ std::tuple<Tensor, Tensor, Tensor> verify(
     const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
     const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits,
     const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,
-    const std::optional<Tensor>& min_p, const std::optional<Tensor>& allowed, int64_t logprobs) {
+    const std::optional<Tensor>& min_p, const std::optional<Tensor>& allowed, int64_t logprobs,
+    int64_t method) {
   const Checks checks("verify", "target_logits", target_logits);
   VerifyParams params{};
   params.target_dtype = checks.logits("target_logits", target_logits);
@@ -128,6 +129,10 @@ std::tuple<Tensor, Tensor, Tensor> verify(
                   "logits");
   }
   params.logprobs_of = static_cast<Logprobs>(logprobs);
+  if (method < 0 || method > 1) {
+    checks.refuse("method", "is " + std::to_string(method), "0, by token, or 1, by block");
+  }
+  params.method = static_cast<Method>(method);
   const Tensor tokens = torch::stable::new_empty(
       target_logits, Shape{params.sequences, max_draft + 1}, ScalarType::Long);
   const Tensor num_accepted =

@@ -62,6 +62,7 @@ def verify(
     min_p: Tensor | None = None,
     allowed: Tensor | None = None,
     logprobs: int = 0,
+    method: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 def gather_logits(
     hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from .. import functional
 from .._ops.inputs import Integers, Numbers
 from ..affinity import Affinity
 from ..dynamic_tokens import DynamicTokens, offered
-from ..functional import Draft
+from ..functional import Draft, Method
 from ..functional.ranges import Range, mark
 from ..vocabulary import Vocabulary
 from .generation import (
@@ -57,6 +57,8 @@ class SpeculativeDecoder:
         affinity: V_d to V_t; None if both have the same vocabulary.
         draft_length: K, the most tokens drafted in a step. A sequence near its end drafts fewer.
         draft_temperature: the drafter's; None: each sequence's own.
+        method: of `rdk_cuda.verify`: "token", or "block", which accepts at least as many drafts on
+            average.
         vocabulary: the drafter's own tokens. Accepted tokens outside it count as out of
             vocabulary.
         dynamic_tokens: a source such as `rdk_cuda.RecentTokens`. It is called before each drafted
@@ -93,6 +95,7 @@ class SpeculativeDecoder:
         *,
         draft_length: int = 4,
         draft_temperature: float | None = None,
+        method: Method = "token",
         vocabulary: Vocabulary | None = None,
         dynamic_tokens: DynamicTokens | None = None,
         full_head: FullHead | None = None,
@@ -125,7 +128,12 @@ class SpeculativeDecoder:
         self.target, self.drafter = target, drafter
         self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
         self.affinity = affinity.to(target.device)
+        if method not in get_args(Method):
+            raise ValueError(
+                f'SpeculativeDecoder: method is {method!r}; needs to be "token" or "block"'
+            )
         self.draft_length, self.draft_temperature = draft_length, draft_temperature
+        self.method: Method = method
         self.dynamic_tokens = dynamic_tokens
         self.full_head = self._checked_full_head(full_head)
         self._pruned = set() if vocabulary is None else set(vocabulary.pruned.tolist())
@@ -225,7 +233,12 @@ class SpeculativeDecoder:
             truncation["allowed"] = words.to(logits.device)
         with Range("verify", sum(drafted)):
             tokens, accepted, _ = functional.verify(
-                logits, draft, self.affinity, batch.temperature, **truncation
+                logits,
+                draft,
+                self.affinity,
+                batch.temperature,
+                **truncation,
+                method=self.method,
             )
             rows, lengths = tokens.tolist(), accepted.tolist()
         mark("accepted", sum(lengths))

@@ -1,6 +1,15 @@
 """The operators on an `Affinity` and a batch, in place of its tensors and a packed list."""
 
 from .operators import draft, gather_logits, redistribute, step_keys, verify
-from .step import Draft, Verified
+from .step import Draft, Method, Verified
 
-__all__ = ["Draft", "Verified", "draft", "gather_logits", "redistribute", "step_keys", "verify"]
+__all__ = [
+    "Draft",
+    "Method",
+    "Verified",
+    "draft",
+    "gather_logits",
+    "redistribute",
+    "step_keys",
+    "verify",
+]

@@ -25,9 +25,10 @@ from .._ops.inputs import (
 )
 from ..affinity import Affinity
 from .ranges import Range
-from .step import Draft, Verified
+from .step import Draft, Method, Verified
 
 _LOGPROBS = {None: 0, "processed": 1, "raw": 2}
+_METHODS = {"token": 0, "block": 1}
 
 
 @takes_arrays
@@ -221,6 +222,7 @@ def verify(
     min_p: Numbers | None = None,
     allowed: Tensor | None = None,
     logprobs: Literal["processed", "raw"] | None = None,
+    method: Method = "token",
 ) -> Verified:
     """Accept drafted tokens, or replace the first rejected one, so that the output is the target's.
 
@@ -243,6 +245,11 @@ def verify(
             logits, then the temperature, min-p, top-k and top-p (DESIGN section 4, "Truncation").
         logprobs: return log-probabilities of the tokens: of the "processed" distribution, or of the
             "raw" logits at temperature 1. On the CPU only, so far.
+        method: judge the drafts one by one, or the "block" as a whole (DESIGN section 2, "Block
+            verification"; Sun et al., arXiv:2403.10444). Either way the output has the target's
+            distribution. By block at least as many drafts are accepted on average, but every row
+            of the target is read, not only those up to the first rejection. At temperature 0 both
+            are the same. On the CPU only, so far.
 
     Returns:
         `Verified(tokens [B, K + 1], num_accepted [B], logprobs)`.
@@ -279,6 +286,8 @@ def verify(
         raise ValueError(
             f'rdk_cuda.verify: logprobs is {logprobs!r}; needs "processed", "raw" or None'
         )
+    if method not in _METHODS:
+        raise ValueError(f'rdk_cuda.verify: method is {method!r}; needs "token" or "block"')
     if allowed is not None and allowed.shape[:-1] != (batch, length + 1):
         raise ValueError(
             f"rdk_cuda.verify: allowed has shape {list(allowed.shape)}; needs [{batch}, "
@@ -305,6 +314,7 @@ def verify(
         limits(name, "min_p", min_p, (batch,), device),
         None if allowed is None else allowed.flatten(0, 1),
         _LOGPROBS[logprobs],
+        _METHODS[method],
     )
     return Verified(*verified)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from .. import _ops as operators
 from .._ops.inputs import Integers, per_sequence, takes_arrays, user_seeds
+
+Method = Literal["token", "block"]
+"""How `verify` judges a step's drafts: one by one, or together."""
 
 
 class Verified(NamedTuple):

@@ -18,6 +18,7 @@ from .operators import redistribute as redistribute
 from .operators import step_keys as step_keys
 from .operators import verify as verify
 from .random import ACCEPT as ACCEPT
+from .random import BLOCK as BLOCK
 from .random import BONUS as BONUS
 from .random import CHUNK as CHUNK
 from .random import DIRECT as DIRECT

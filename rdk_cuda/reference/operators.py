@@ -9,30 +9,15 @@ return another token.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from .random import (
-    ACCEPT,
-    BONUS,
-    DIRECT,
-    DRAFT,
-    RESIDUAL,
-    STEP,
-    TRIES,
-    Trace,
-    Words,
-    draw,
-    philox,
-    uniform,
-)
+from .random import DRAFT, STEP, Trace, draw, philox
 from .truncation import Limits, threshold, without_forbidden
-
-_Record = Callable[[str, float], None]
+from .verification import Step, by_block, by_token
 
 # --------------------------------------------------------------------------------- the operators
 
@@ -157,6 +142,7 @@ def verify(
     min_p: Tensor | None = None,
     allowed: Tensor | None = None,
     logprobs: int = 0,
+    method: int = 0,
     *,
     dtype: torch.dtype = torch.float32,
     trace: Trace | None = None,
@@ -167,8 +153,19 @@ def verify(
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
     trace = Trace() if trace is None else trace
 
-    def distribution(n: int, x: int, t: float) -> Tensor | None:
-        """q at draft n, or None: the draft is rejected by rule."""
+    no_bias = torch.zeros(v_t, dtype=torch.float32, device="cpu")
+
+    def p_at(first: int, t: float, limits: Limits, j: int) -> Tensor | None:
+        n = first + j
+        words_allowed = None if allowed is None else allowed[n]
+        row = without_forbidden(target_logits[n], words_allowed)
+        z, _ = _truncated(row, t, no_bias, limits, dtype)
+        if z is None:
+            return None
+        return _one_hot(int(z.argmax()), v_t, dtype) if t == 0 else torch.softmax(z, 0)
+
+    def q_at(first: int, t: float, j: int, x: int) -> Tensor | None:
+        n = first + j
         m = n if draft_rows is None else int(draft_rows[n])
         if not 0 <= x < v_t or not -1 <= m < logits.shape[0]:
             return None
@@ -189,36 +186,28 @@ def verify(
     tokens = torch.full((batch, max_draft + 1), -1, dtype=torch.int64, device="cpu")
     num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")
     token_logprobs = torch.full(tokens.shape, -math.inf, dtype=dtype, device="cpu")
-    no_bias = torch.zeros(v_t, dtype=torch.float32, device="cpu")
     for b in range(batch):
         first, drafts = _owned(draft_offsets[b : b + 2].tolist(), draft_token_ids.numel())
-        t = float(target_temperature[b])
-        limits, judged = Limits.of(top_k, top_p, min_p, b), []
-        for j in range(min(drafts, max_draft) + 1):
-            raw = target_logits[first + b + j]
-            words_allowed = None if allowed is None else allowed[first + b + j]
-            z, _ = _truncated(without_forbidden(raw, words_allowed), t, no_bias, limits, dtype)
-            if z is None:
-                break
-            p = _one_hot(int(z.argmax()), v_t, dtype) if t == 0 else torch.softmax(z, 0)
-            judged.append(p.log() if logprobs < 2 else _raw_log_probabilities(raw, dtype))
-            words = partial(philox, int(step_keys[b]), int(positions[b]) + j)
-            record = partial(trace.add, b)
-            x = int(draft_token_ids[first + j]) if j < min(drafts, max_draft) else -1
-            if x == -1:
-                tokens[b, j] = draw(p, words(BONUS, 0), partial(record, "bonus"))
-                break
-            q = distribution(first + j, x, float(draft_temperature[b]))
-            if q is not None and _accepts(p, q, x, t == 0, words, record):
-                tokens[b, j] = x
-                num_accepted[b] += 1
-                continue
-            q = torch.zeros_like(p) if q is None else q
-            tokens[b, j] = int(p.argmax()) if t == 0 else _draw_residual(p, q, words, record)
-            break
-        if logprobs:
-            for j, row in enumerate(judged):
-                token_logprobs[b, j] = row[tokens[b, j]]
+        drafts = min(drafts, max_draft)
+        t, draft_t = float(target_temperature[b]), float(draft_temperature[b])
+        step = Step(
+            [int(x) for x in draft_token_ids[first : first + drafts]],
+            cache(partial(p_at, first + b, t, Limits.of(top_k, top_p, min_p, b))),
+            partial(q_at, first, draft_t),
+            int(step_keys[b]),
+            int(positions[b]),
+            partial(trace.add, b),
+        )
+        blocks = method == 1 and t != 0
+        decided = by_block(step) if blocks else by_token(step, greedy=t == 0)
+        num_accepted[b] = len(decided) - 1
+        tokens[b, : len(decided)] = torch.tensor(decided, dtype=torch.int64, device="cpu")
+        for j, x in enumerate(decided) if logprobs else ():
+            p = step.target(j)
+            if x != -1 and p is not None:
+                raw = target_logits[first + b + j]
+                log_p = p.log() if logprobs == 1 else _raw_log_probabilities(raw, dtype)
+                token_logprobs[b, j] = log_p[x]
     return tokens, num_accepted, token_logprobs if logprobs else token_logprobs.new_empty(0)
 
 
@@ -343,33 +332,6 @@ def _redistributed(
 
 def _one_hot(x: int, size: int, dtype: torch.dtype) -> Tensor:
     return one_hot(torch.tensor(x, dtype=torch.int64, device="cpu"), size).to(dtype)
-
-
-def _accepts(
-    p: Tensor, q: Tensor, x: int, greedy: bool, words: Callable[..., Words], record: _Record
-) -> bool:
-    if greedy:
-        return bool(p[x] == 1)
-    return _below("accept", uniform(words(ACCEPT, 0)[0]), q[x], p[x], record)
-
-
-def _draw_residual(p: Tensor, q: Tensor, words: Callable[..., Words], record: _Record) -> int:
-    """A token from ``max(p - q, 0)``, which is built only when every try has failed."""
-    for attempt in range(TRIES):
-        y = draw(p, words(RESIDUAL, attempt), partial(record, "residual"))
-        keep = uniform(words(RESIDUAL, attempt)[2])
-        if _below("keep", keep, p[y], p[y] - q[y], record):
-            return y
-    excess = (p - q).clamp(min=0)
-    # Rounding errors of p - q are in proportion to p, however little mass is left: hence the scale.
-    weights = excess if excess.any() else p
-    return draw(weights, words(DIRECT, 0), partial(record, "direct"), scale=p)
-
-
-def _below(decision: str, u: float, left: Tensor, right: Tensor, record: _Record) -> bool:
-    """Whether ``u * left < right``; the outcome turns where u is ``right / left``."""
-    record(decision, abs(u - float(right / left)) if left > 0 else math.inf)
-    return bool(u * left < right)
 
 
 def _owned(offsets: list[int], drafts: int) -> tuple[int, int]:

@@ -13,7 +13,8 @@ from torch.nn.functional import pad
 
 CHUNK = 1024
 TRIES = 32
-STEP, DRAFT, ACCEPT, RESIDUAL, DIRECT, BONUS = range(6)  # Purposes of random numbers, section 5.
+# Purposes of random numbers, section 5.
+STEP, DRAFT, ACCEPT, RESIDUAL, DIRECT, BONUS, BLOCK = range(7)
 
 _MASK = 0xFFFFFFFF
 _Integer = TypeVar("_Integer", int, Tensor)
@@ -50,6 +51,14 @@ def philox(
 def uniform(word: int) -> float:
     """A multiple of 2^-24 in [0, 1): exact in float32 and never 1."""
     return (word >> 8) * 2.0**-24
+
+
+def below(
+    decision: str, u: float, left: Tensor, right: Tensor, record: Callable[[str, float], None]
+) -> bool:
+    """Whether ``u * left < right``; the outcome turns where u is ``right / left``."""
+    record(decision, abs(u - float(right / left)) if left > 0 else math.inf)
+    return bool(u * left < right)
 
 
 @dataclass

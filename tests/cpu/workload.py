@@ -51,12 +51,22 @@ def batches(small: bool) -> dict[str, Batch]:
             dynamic_logits=generators.in_wider_rows(batch.dynamic_logits),
         )
         found[f"{kind} {size}, truncated"] = truncated(batch)
+        found[f"{kind} {size}, by block"] = batch.replace(method=1)
+        found[f"{kind} {size}, truncated, by block"] = truncated(batch).replace(method=1)
         if size < SMALL:
             found[f"{kind} {size}, greedy"] = batch.replace(
                 target_temperature=torch.zeros(batch.size),
                 draft_temperature=torch.zeros(batch.size),
             )
-    return found if small else found | {"direct": direct_pass()}
+    return (
+        found
+        if small
+        else found
+        | {
+            "direct": direct_pass(),
+            "direct by block": direct_pass().replace(method=1),
+        }
+    )
 
 
 def truncated(batch: Batch) -> Batch:

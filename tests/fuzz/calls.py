@@ -231,10 +231,11 @@ def limits(values: Values, leading: tuple[int, ...], size: int) -> dict[str, Ten
 
 
 def truncation(values: Values, sequences: int, rows: int, size: int) -> dict[str, Any]:
-    """Limits, masks and log-probabilities."""
+    """Limits, masks, log-probabilities and a method."""
     given = limits(values, (sequences,), size)
+    method = values.random.choice([-1, 2, 2**40] if values.chance(0.05) else [0, 1])
     if values.chance(0.5):
-        return given | {"allowed": None, "logprobs": 0}
+        return given | {"allowed": None, "logprobs": 0, "method": method}
     words = torch.empty(rows, -(-size // 32), dtype=torch.int32)
     words.random_(-(2**31), 2**31, generator=values.generator)
     if values.chance(0.3):
@@ -242,6 +243,7 @@ def truncation(values: Values, sequences: int, rows: int, size: int) -> dict[str
     return given | {
         "allowed": words if values.chance(0.6) else None,
         "logprobs": values.random.choice([0, 1, 2, 3] if values.chance(0.1) else [0, 1, 2]),
+        "method": method,
     }
 
 

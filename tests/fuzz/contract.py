@@ -212,3 +212,5 @@ def check_together(arguments: dict[str, Any], sizes: Sizes) -> None:
             raise RefusedError("allowed has too few rows")
         if not 0 <= arguments["logprobs"] <= 2:
             raise RefusedError(f"logprobs is {arguments['logprobs']}")
+        if not 0 <= arguments["method"] <= 1:
+            raise RefusedError(f"method is {arguments['method']}")

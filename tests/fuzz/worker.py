@@ -92,6 +92,8 @@ def call_of(work: Work, index: int, without: frozenset[int] = frozenset()) -> Ca
 def without_truncation(call: Call) -> None:
     """The kernels lack it."""
     lacking = {"top_k": None, "top_p": None, "min_p": None, "allowed": None, "logprobs": 0}
+    if call.arguments.get("method") == 1:
+        call.arguments["method"] = 0
     call.arguments |= {name: x for name, x in lacking.items() if name in call.arguments}
     stats, spread = call.arguments.get("draft_stats"), call.arguments.get("spread")
     if stats is None or spread is None or stats.dim() != 2 or spread.dim() != 2:
@@ -173,7 +175,7 @@ def outcome_of_refusal(call: Call, error: Exception, reason: str | None) -> str:
     if reason is None:
         raise FailureError(f"a valid call is refused: {text}") from None
     named = re.search(rf"\brdk\w*::{call.operator}\b", str(error))
-    names = [*OPERATORS[call.operator], "max_draft", "logprobs"]
+    names = [*OPERATORS[call.operator], "max_draft", "logprobs", "method"]
     argument = next((name for name in names if re.search(rf"\b{name}\b", text)), None)
     if not named or argument is None:
         raise FailureError(f"the error names no operator or no argument: {text}") from None

@@ -44,6 +44,7 @@ def valid_calls() -> dict[str, dict[str, Any]]:
             **limits,
             "allowed": None,
             "logprobs": 0,
+            "method": 0,
         },
         "gather_logits": {
             "hidden": torch.ones(rows, D),

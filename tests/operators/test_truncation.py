@@ -26,6 +26,9 @@ MIN_P = (0.0, 1.0, 0.1, 0.01, 1e-20)
 OTHERS = 0.002
 
 
+METHODS = [0, 1]  # by token, by block
+
+
 def chosen(random: Random, values: tuple[float, ...], count: int) -> Tensor:
     return torch.tensor([random.choice(values) for _ in range(count)], dtype=torch.float32)
 
@@ -101,10 +104,10 @@ def masked(batch: Batch) -> tuple[Batch, Tensor]:
     return batch.replace(target_logits=logits, logprobs=0, **none), other
 
 
-def assert_verifies_as_if_masked_first(seeds: range) -> None:
+def assert_verifies_as_if_masked_first(seeds: range, method: int) -> None:
     sequences = other_tokens_kept = 0
     for seed in seeds:
-        batch = random_batch(seed)
+        batch = random_batch(seed).replace(method=method)
         tokens, accepted, logprobs = torch.ops.rdk.verify(*batch.arguments())
         trace = reference.Trace()
         exact = reference.verify(*batch.arguments(), dtype=torch.float64, trace=trace)
@@ -127,14 +130,16 @@ def assert_verifies_as_if_masked_first(seeds: range) -> None:
     assert other_tokens_kept <= OTHERS * sequences, (other_tokens_kept, sequences)
 
 
-def test_tokens_are_those_of_masking_first_in_float64() -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_tokens_are_those_of_masking_first_in_float64(method: int) -> None:
     """And those of the reference, whose log-probabilities are within 1e-5."""
-    assert_verifies_as_if_masked_first(range(120))
+    assert_verifies_as_if_masked_first(range(120), method)
 
 
 @pytest.mark.slow
-def test_tokens_of_ten_thousand_cases_are_those_of_masking_first_in_float64() -> None:
-    assert_verifies_as_if_masked_first(range(1000, 6000))
+@pytest.mark.parametrize("method", METHODS)
+def test_tokens_of_ten_thousand_cases_are_those_of_masking_first_in_float64(method: int) -> None:
+    assert_verifies_as_if_masked_first(range(1000, 6000), method)
 
 
 def test_a_mask_of_everything_and_limits_that_are_off_change_no_bit() -> None:
@@ -152,9 +157,10 @@ def test_a_mask_of_everything_and_limits_that_are_off_change_no_bit() -> None:
             assert torch.equal(actual, one)
 
 
-def test_a_sequence_has_the_bits_that_it_has_alone() -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
     for seed in range(40):
-        batch = random_batch(seed).replace(logprobs=1)
+        batch = random_batch(seed).replace(logprobs=1, method=method)
         together = torch.ops.rdk.verify(*batch.arguments())
         bounds = batch.draft_offsets.tolist()
         for b in range(batch.size):

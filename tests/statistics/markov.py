@@ -89,6 +89,8 @@ class Loop:
     keep: Keep | None = None
     verify_temperature: float | None = None
     offer_logit: float = 2.0
+    method: int = 0  # of verify
+    top_k: int = 0  # of the target
 
     def texts(self, sequences: int, length: int) -> Tensor:
         """How often each text was decoded, in the order of `Models.exact`."""
@@ -163,5 +165,7 @@ class Loop:
             width,
             None if dynamic is None else dynamic.repeat_interleave(width, 0),
             None if values is None else values.repeat_interleave(width, 0),
+            *((torch.full((batch,), self.top_k, dtype=torch.int32),) if self.top_k else (None,)),
+            method=self.method,
         )
         return output, accepted.long(), torch.stack(drafted, 1)

@@ -50,6 +50,7 @@ AFFINITIES = {
 }
 
 
+METHODS = [0, 1]  # by token, by block
 CASES = [(name, (1.0, 1.0)) for name in AFFINITIES]
 CASES += [("virtual", temperatures) for temperatures in ((0.6, 1.5), (1.3, 0.5), (1.0, 0.0))]
 
@@ -73,10 +74,11 @@ def test_greedy_decoding_has_one_outcome() -> None:
     assert int(counts[text]) == 200
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("drafts", [1, 3])
-def test_rejected_drafts_may_be_offered_again(drafts: int) -> None:
+def test_rejected_drafts_may_be_offered_again(drafts: int, method: int) -> None:
     models = Models.random(pruned())
-    loop = Loop(models, drafts, feed_back_rejected=True)
+    loop = Loop(models, drafts, feed_back_rejected=True, method=method)
     assert_fits(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
 
 
@@ -94,9 +96,10 @@ def confident_token(tokens: Tensor, stats: Tensor) -> Tensor:
     return tokens != 2
 
 
-def test_a_draft_may_end_where_the_drafter_is_unsure() -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_a_draft_may_end_where_the_drafter_is_unsure(method: int) -> None:
     models = Models.random(pruned())
-    loop = Loop(models, 3, feed_back_rejected=True, keep=confident_drafter)
+    loop = Loop(models, 3, feed_back_rejected=True, keep=confident_drafter, method=method)
     assert_fits(loop.texts(SEQUENCES, LENGTH), models.exact(LENGTH))
 
 

@@ -1,0 +1,59 @@
+// The residual max(c p - q, 0) of one position, summed over all tokens: the direct pass, after
+// proposals from p have failed.
+#pragma once
+
+#include <vector>
+
+#include "verify_rows.h"
+
+namespace rdk::cpu {
+
+class Residual {
+ public:
+  Residual(const TargetDistribution& target, const DraftDistribution& draft, float factor,
+           const Threads& threads)
+      : target_(target), draft_(draft), factor_(factor), sums_(target.chunks()) {
+    draft.prepare(threads, &redistributed_);
+    share(threads, target.chunks(), [&](Units& units) {
+      alignas(64) float residual[kChunk];
+      for (int64_t chunk; units.claim(&chunk);) sums_[chunk] = evaluate(chunk, residual);
+    });
+  }
+
+  double mass() const {
+    double sum = 0.0;
+    for (const float chunk : sums_) sum += chunk;
+    return sum;
+  }
+
+  // Or from p if nothing is left (p = q up to rounding).
+  int64_t draw(const PhiloxWords& words) const {
+    const int64_t chunk =
+        draw_index(target_.chunks(), uniform(words.word[0]), [&](int64_t c) { return sums_[c]; });
+    if (chunk < 0) return target_.draw(words);
+    alignas(64) float residual[kChunk];
+    evaluate(chunk, residual);
+    return chunk * kChunk + draw_index(target_.count(chunk), uniform(words.word[1]),
+                                       [&](int64_t i) { return residual[i]; });
+  }
+
+ private:
+  // Over one chunk; returns its sum.
+  float evaluate(int64_t chunk, float* residual) const {
+    const int64_t begin = chunk * kChunk;
+    const int64_t count = target_.count(chunk);
+    alignas(64) float q[kChunk] = {};
+    target_.evaluate(chunk, residual);
+    for (int64_t i = 0; i < count; ++i) residual[i] *= factor_;
+    draft_.evaluate(redistributed_, begin, begin + count, q);
+    return arithmetic().residual(residual, q, count);
+  }
+
+  const TargetDistribution& target_;
+  const DraftDistribution& draft_;
+  float factor_;
+  RedistributedRow redistributed_;
+  std::vector<float> sums_;
+};
+
+}  // namespace rdk::cpu

@@ -1,0 +1,121 @@
+// One sequence's decoding step, as both methods of verification read it, and what they put out.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "verify_rows.h"
+
+namespace rdk::cpu {
+
+// Reused from one sequence to the next, for its memory.
+struct VerifyScratch {
+  Softmax target;
+  Softmax draft;
+  Softmax raw;
+  std::vector<Softmax> targets;  // of every row, by block
+};
+
+// The drafts of one sequence that are considered, j = 0, 1, ...
+class VerifyStep {
+ public:
+  VerifyStep(const VerifyParams& params, int64_t sequence)
+      : params_(params),
+        rows_(target_rows(params)),
+        sequence_(sequence),
+        limits_(params.truncation, sequence),
+        drafts_(owned(params.draft_offsets, sequence, params.num_drafts)) {}
+
+  const VerifyParams& params() const { return params_; }
+  int64_t drafts() const { return std::min(drafts_.count, params_.max_draft); }
+  bool greedy() const { return params_.target_temperature[sequence_] == 0.0f; }
+  bool truncated() const { return limits_.any(); }
+
+  // -1: the draft ends before j.
+  int64_t token(int64_t j) const {
+    if (j >= drafts()) return -1;
+    const int64_t draft = drafts_.start + j;
+    return params_.tokens_are_int64 ? static_cast<const int64_t*>(params_.draft_token_ids)[draft]
+                                    : static_cast<const int32_t*>(params_.draft_token_ids)[draft];
+  }
+
+  PhiloxWords words(int64_t j, Purpose purpose, uint32_t attempt) const {
+    return random_words(params_.step_keys[sequence_], later(params_.positions[sequence_], j),
+                        purpose, attempt);
+  }
+
+  int64_t row(int64_t j) const { return drafts_.start + sequence_ + j; }
+  TargetDistribution target(int64_t j, const Threads& threads, Softmax* softmax) const {
+    return {rows_,
+            row(j),
+            params_.target_temperature[sequence_],
+            limits_,
+            threads,
+            softmax,
+            &threshold_of_thread()};
+  }
+  DraftDistribution draft(int64_t j, const Threads& threads, Softmax* softmax) const {
+    return {params_, sequence_, drafts_.start + j, token(j), threads, softmax};
+  }
+
+ private:
+  const VerifyParams& params_;
+  TargetRows rows_;
+  int64_t sequence_;
+  RowLimits limits_;
+  Owned drafts_;
+};
+
+// The results of one sequence, empty at first.
+class VerifyOutput {
+ public:
+  VerifyOutput(const VerifyParams& params, int64_t sequence, const Threads& threads, Softmax* raw)
+      : params_(params),
+        threads_(threads),
+        raw_(raw),
+        tokens_(params.tokens + sequence * (params.max_draft + 1)),
+        num_accepted_(params.num_accepted + sequence) {
+    if (params.logprobs_of != Logprobs::kNone) {
+      logprobs_ = params.logprobs + sequence * (params.max_draft + 1);
+    }
+    cut(0);
+    accept(0);
+  }
+
+  // Leaves only the first `count` tokens.
+  void cut(int64_t count) {
+    const int64_t width = params_.max_draft + 1;
+    std::fill(tokens_ + count, tokens_ + width, -1);
+    if (logprobs_ != nullptr) std::fill(logprobs_ + count, logprobs_ + width, -kInfinity);
+  }
+
+  // The token at place j, which `row` of the target gives.
+  void put(int64_t j, int64_t token, const TargetDistribution& target, int64_t row) {
+    tokens_[j] = token;
+    if (logprobs_ == nullptr) return;
+    const bool processed = params_.logprobs_of == Logprobs::kProcessed || target.raw();
+    logprobs_[j] = processed ? target.log_p(token) : raw_log_probability(row, token);
+  }
+
+  // The tokens before place `count` are drafts.
+  void accept(int64_t count) { *num_accepted_ = static_cast<int32_t>(count); }
+
+ private:
+  // At temperature 1; NaN where the raw logits have no distribution.
+  float raw_log_probability(int64_t row, int64_t token) const {
+    const TargetRow raw(target_rows(params_), row, 1.0f, false);
+    summarize(raw, threads_, raw_);
+    return raw_->valid ? log_probability(raw.value(token), *raw_)
+                       : std::numeric_limits<float>::quiet_NaN();
+  }
+
+  const VerifyParams& params_;
+  const Threads& threads_;
+  Softmax* raw_;
+  int64_t* tokens_;
+  int32_t* num_accepted_;
+  float* logprobs_ = nullptr;
+};
+
+}  // namespace rdk::cpu
