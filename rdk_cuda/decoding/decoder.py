@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from .. import functional
 from .._ops.inputs import Integers, Numbers
 from ..affinity import Affinity
 from ..dynamic_tokens import DynamicTokens, offered
-from ..functional import Draft, Method
+from ..functional import METHODS, Draft, Method
 from ..functional.ranges import Range, mark
 from ..vocabulary import Vocabulary
 from .generation import (
@@ -128,7 +128,7 @@ class SpeculativeDecoder:
         self.target, self.drafter = target, drafter
         self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
         self.affinity = affinity.to(target.device)
-        if method not in get_args(Method):
+        if method not in METHODS:
             raise ValueError(
                 f'SpeculativeDecoder: method is {method!r}; needs to be "token" or "block"'
             )

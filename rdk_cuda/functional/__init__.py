@@ -1,9 +1,10 @@
 """The operators on an `Affinity` and a batch, in place of its tensors and a packed list."""
 
 from .operators import draft, gather_logits, redistribute, step_keys, verify
-from .step import Draft, Method, Verified
+from .step import METHODS, Draft, Method, Verified
 
 __all__ = [
+    "METHODS",
     "Draft",
     "Method",
     "Verified",

@@ -25,10 +25,9 @@ from .._ops.inputs import (
 )
 from ..affinity import Affinity
 from .ranges import Range
-from .step import Draft, Method, Verified
+from .step import METHODS, Draft, Method, Verified
 
 _LOGPROBS = {None: 0, "processed": 1, "raw": 2}
-_METHODS = {"token": 0, "block": 1}
 
 
 @takes_arrays
@@ -286,7 +285,7 @@ def verify(
         raise ValueError(
             f'rdk_cuda.verify: logprobs is {logprobs!r}; needs "processed", "raw" or None'
         )
-    if method not in _METHODS:
+    if method not in METHODS:
         raise ValueError(f'rdk_cuda.verify: method is {method!r}; needs "token" or "block"')
     if allowed is not None and allowed.shape[:-1] != (batch, length + 1):
         raise ValueError(
@@ -314,7 +313,7 @@ def verify(
         limits(name, "min_p", min_p, (batch,), device),
         None if allowed is None else allowed.flatten(0, 1),
         _LOGPROBS[logprobs],
-        _METHODS[method],
+        METHODS[method],
     )
     return Verified(*verified)
 

@@ -15,6 +15,9 @@ from .._ops.inputs import Integers, per_sequence, takes_arrays, user_seeds
 Method = Literal["token", "block"]
 """How `verify` judges a step's drafts: one by one, or together."""
 
+METHODS: dict[Method, int] = {"token": 0, "block": 1}
+"""As `torch.ops.rdk.verify` counts them."""
+
 
 class Verified(NamedTuple):
     """What `verify` decided.

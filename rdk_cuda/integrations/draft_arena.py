@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rdk_cuda import _ops as operators
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.functional import Verified
+from rdk_cuda.functional import METHODS, Method, Verified
 
 __all__ = ["DraftArena", "check_layout"]
 
@@ -168,6 +168,7 @@ class DraftArena:
         positions: Tensor,
         draft_temperature: Tensor | None = None,
         max_draft: int | None = None,
+        method: Method = "token",
     ) -> Verified:
         """`rdk::verify` for a packed batch whose drafts lie in slots (DESIGN section 4).
 
@@ -181,6 +182,7 @@ class DraftArena:
             seeds, positions: `[B]`, as in `draft`.
             draft_temperature: `[B]`, what was drafted with; None: the target's.
             max_draft: the width of the output less one; None: K.
+            method: of `rdk_cuda.verify`.
 
         Returns:
             `Verified(tokens [B, max_draft + 1], num_accepted [B], logprobs [0])`.
@@ -202,6 +204,7 @@ class DraftArena:
                 self.draft_length if max_draft is None else max_draft,
                 None if self.dynamic_tokens is None else self.dynamic_tokens.flatten(0, 1),
                 None if self.dynamic_logits is None else self.dynamic_logits.flatten(0, 1),
+                method=METHODS[method],
             )
         )
 

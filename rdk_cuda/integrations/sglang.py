@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..functional import Method
 from .draft_arena import DraftArena, check_layout
 
 __all__ = ["ChainVerified", "temperatures_of", "verify_chain"]
@@ -65,6 +66,7 @@ def verify_chain(
     *,
     req_pool_indices: Tensor | None,
     draft_temperature: Tensor | None = None,
+    method: Method = "token",
 ) -> ChainVerified:
     """The sampling branch of `eagle_sample`, from its logits to `predict` and `accept_index`.
 
@@ -84,6 +86,7 @@ def verify_chain(
         arena: what was drafted from.
         req_pool_indices: `[bs]`, each request's slot there; None: no draft has a distribution.
         draft_temperature: `[bs]`, what was drafted with; None: `temperatures_of`.
+        method: of `rdk_cuda.verify`.
 
     Raises:
         ValueError, RuntimeError: naming the argument that does not fit.
@@ -134,6 +137,7 @@ num_correct_drafts=tensor([1], dtype=torch.int32))
         positions=seq_lens.long() + 1,
         draft_temperature=draft_temperature,
         max_draft=nodes - 1,
+        method=method,
     )
     end = requests * nodes
     decided = (tokens >= 0) & (retrieve_index >= 0) & (retrieve_index < end)

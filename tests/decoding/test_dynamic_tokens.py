@@ -120,11 +120,11 @@ def test_contexts_and_drafter_logits_are_not_copied_for_each_token(
         lists.add(tuple(map(id, contexts)))
         return every_pruned_token(contexts)
 
-    def watched(logits: Tensor, draft: rdk_cuda.Draft, *rest: Any) -> Any:
+    def watched(logits: Tensor, draft: rdk_cuda.Draft, *rest: Any, **options: Any) -> Any:
         if draft.logits is not None:
             assert draft.logits.is_contiguous()
             memory.add(draft.logits.data_ptr())
-        return verify(logits, draft, *rest)
+        return verify(logits, draft, *rest, **options)
 
     speculative.dynamic_tokens = hook
     monkeypatch.setattr(rdk_cuda.functional, "verify", watched)

@@ -30,6 +30,7 @@ from rdk_cuda import (
 )
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.dynamic_tokens import DynamicTokens
+from rdk_cuda.functional import Method
 
 pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
@@ -73,8 +74,9 @@ TO_TWO = Affinity.from_rows([{5: 0.5, 0: 0.5}, {1: 0.2, 3: 0.8}], target_size=SI
         pytest.param(Affinity.first_order(VOCABULARY, MEAN_PROBS, tau=0.05), 1.0, None, marks=SLOW),
     ],
 )
+@pytest.mark.parametrize("method", ["token", "block"])
 def test_any_affinity_is_lossless(
-    affinity: Affinity, temperature: float, draft_temperature: float | None
+    affinity: Affinity, temperature: float, draft_temperature: float | None, method: Method
 ) -> None:
     virtual = affinity.draft_size > VOCABULARY.draft_size
     table = pruned(DRAFTER, affinity) if virtual else DRAFTER[:, VOCABULARY.draft_ids]
@@ -84,6 +86,7 @@ def test_any_affinity_is_lossless(
         affinity,
         draft_length=2 if virtual else 3,
         draft_temperature=draft_temperature,
+        method=method,
     )
     assert p_value(decoder, temperature) > FALSE_ALARM
 
@@ -95,10 +98,10 @@ def test_the_target_alone_is_sampled_exactly() -> None:
 def test_control_q_at_another_temperature_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     verify = rdk_cuda.verify
 
-    def wrong(logits: Tensor, draft: Any, *rest: Any) -> Any:
+    def wrong(logits: Tensor, draft: Any, *rest: Any, **options: Any) -> Any:
         if draft.logits is not None:
             draft = replace(draft, stats=None, temperature=draft.temperature * 1.5)
-        return verify(logits, draft, *rest)
+        return verify(logits, draft, *rest, **options)
 
     monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
     affinity = virtual_tokens()
@@ -114,7 +117,9 @@ def test_control_verifying_with_another_affinity_is_caught(
     monkeypatch.setattr(
         rdk_cuda.functional,
         "verify",
-        lambda logits, draft, affinity, temperature: verify(logits, draft, other, temperature),
+        lambda logits, draft, affinity, *rest, **options: verify(
+            logits, draft, other, *rest, **options
+        ),
     )
     affinity = virtual_tokens()
     drafter = TableModel(pruned(DRAFTER, affinity), SIZE)
@@ -254,8 +259,9 @@ def test_control_forgetting_the_dynamic_tokens_in_verify_is_caught(
 ) -> None:
     verify = rdk_cuda.verify
 
-    def forgetful(logits: Tensor, draft: Any, *rest: Any) -> Any:
-        return verify(logits, replace(draft, dynamic_tokens=None, dynamic_logits=None), *rest)
+    def forgetful(logits: Tensor, draft: Any, *rest: Any, **options: Any) -> Any:
+        without = replace(draft, dynamic_tokens=None, dynamic_logits=None)
+        return verify(logits, without, *rest, **options)
 
     monkeypatch.setattr(rdk_cuda.functional, "verify", forgetful)
     assert p_value_of_dynamic_tokens(source, temperature=1.0) < CAUGHT

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from rdk_cuda.functional import METHODS, Method
+
 from .pair import TARGET
 
 __all__ = ["WORKER", "Engine", "speculation"]
@@ -70,8 +72,13 @@ class Engine:
         from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 
         proposer = self.worker.model_runner.drafter
+        self.verify_by("token")
         proposer._calibrated = None if drafter is None else load_pruned(drafter)[0]
         proposer.fit_head()
+
+    def verify_by(self, method: Method) -> None:
+        """The method of `rdk_cuda.verify`; it was started with "token"."""
+        self.worker.model_runner.sampler.method = METHODS[method]
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Any) -> list[Any]:
         """vLLM's outputs, in the order of the prompts; `params` for all or one for each."""

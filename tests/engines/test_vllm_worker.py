@@ -13,6 +13,7 @@ from vllm import SamplingParams
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda import _ops as operators
+from rdk_cuda.functional import Method
 from rdk_cuda.integrations.vllm.drafting import DraftState, DraftStateLayout
 from rdk_cuda.integrations.vllm.requests import Requests
 from rdk_cuda.integrations.vllm.target_logits import Processed
@@ -116,11 +117,13 @@ SETTINGS = {
 }
 
 
+@pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_first_tokens_have_the_joint_distribution_of_the_target(
-    setting: str, engine: Engine, drafters: Path
+    setting: str, method: Method, engine: Engine, drafters: Path
 ) -> None:
     engine.use(drafters / "virtual-dynamic-6.25")
+    engine.verify_by(method)
     joint = Joint(PROMPTS[3], 3, **SETTINGS[setting])
     params = SamplingParams(max_tokens=3, **SETTINGS[setting])
     drawn = engine.tokens([PROMPTS[3]] * SAMPLES, params)
@@ -193,7 +196,7 @@ def test_a_draft_that_a_grammar_cut_is_rejected_and_not_forgotten(
         nothing = lambda self, counts, longest, room: [False] * len(counts)  # noqa: E731
         monkeypatch.setattr(Requests, "cut_by_grammar", nothing)
     proposer = SimpleNamespace(drafter=SimpleNamespace(affinity=affinity), layout=layout)
-    sampler = TokenSampler("raw_logprobs").serve(requests, proposer)
+    sampler = TokenSampler("raw_logprobs").serve(requests, proposer, "token")
     num_drafts = (~cut).int().tolist()
     rows = masked.expand(sum(num_drafts) + samples, 8).contiguous()
     tokens = sampler._verified(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import rdk_cuda
+from rdk_cuda.functional import Method
 from rdk_cuda.integrations.draft_arena import DraftArena
 from tests import generators
 
@@ -105,7 +106,9 @@ class Running:
             [row[: r.drafts + more] for row, r in zip(per_position, self.requests, strict=True)]
         )
 
-    def directly(self, b: int, *, distribution: bool = True) -> tuple[list[int], int]:
+    def directly(
+        self, b: int, *, distribution: bool = True, method: Method = "token"
+    ) -> tuple[list[int], int]:
         """What `rdk_cuda.draft` and `rdk_cuda.verify` decide for one request by itself."""
         request = self.requests[b]
         rows = self.target_logits[b : b + 1, : request.drafts + 1]
@@ -125,11 +128,16 @@ class Running:
             real = request.drafts - request.filled_up
             assert torch.equal(draft.tokens[:, :real], tokens[:, :real])
             draft = dataclasses.replace(draft, tokens=tokens)
-        decided, accepted, _ = rdk_cuda.verify(rows, draft, self.affinity, request.temperature)
+        decided, accepted, _ = rdk_cuda.verify(
+            rows, draft, self.affinity, request.temperature, method=method
+        )
         return decided[0, : int(accepted) + 1].tolist(), int(accepted)
 
-    def expected(self, *, distribution: bool = True) -> list[list[int]]:
-        return [self.directly(b, distribution=distribution)[0] for b in range(len(self.requests))]
+    def expected(self, *, distribution: bool = True, method: Method = "token") -> list[list[int]]:
+        return [
+            self.directly(b, distribution=distribution, method=method)[0]
+            for b in range(len(self.requests))
+        ]
 
 
 def without_placeholders(rows: Tensor) -> list[list[int]]:

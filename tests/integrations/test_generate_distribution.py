@@ -21,6 +21,7 @@ pytest.importorskip("transformers", minversion="5.17")
 from transformers import LogitsProcessorList
 
 from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.functional import Method
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface import generate as integration
 from rdk_cuda.integrations.huggingface.generate import Generate
@@ -39,7 +40,7 @@ IN_THE_OPERATOR: dict[str, Any] = {"temperature": 0.7, "top_k": 5, "min_p": 0.05
 PENALISED: dict[str, Any] = {"temperature": 0.8, "top_k": 0, "repetition_penalty": 5.0}
 
 
-def generate(seed: int, draft_length: int = 2) -> Generate:
+def generate(seed: int, draft_length: int = 2, method: Method = "token") -> Generate:
     """A drafter that knows five of eight tokens and spreads one of them over two more."""
     vocabulary = Vocabulary([1, 2, 4, 5, 7], SIZE)
     rows: list[dict[int, float]] = [{1: 1}, {2: 0.5, 3: 0.3, 0: 0.2}, {4: 1}, {5: 1}, {7: 1}]
@@ -48,11 +49,14 @@ def generate(seed: int, draft_length: int = 2) -> Generate:
         HuggingFaceModel(drafter(0.4, **OF), head=head),
         Affinity.from_rows(rows, target_size=SIZE),
         draft_length=draft_length,
+        method=method,
         seed=seed,
     )
 
 
-def samples(options: dict[str, Any], count: int = SAMPLES) -> Counter[tuple[int, ...]]:
+def samples(
+    options: dict[str, Any], count: int = SAMPLES, method: Method = "token"
+) -> Counter[tuple[int, ...]]:
     """The prompt in every other row; between them others, that end and are padded."""
     counts: Counter[tuple[int, ...]] = Counter()
     other, batch = [[3] * len(PROMPT), [0, 0, 0, 1]], 1000
@@ -65,7 +69,7 @@ def samples(options: dict[str, Any], count: int = SAMPLES) -> Counter[tuple[int,
             do_sample=True,
             max_new_tokens=LENGTH + 1,
             pad_token_id=PAD,
-            custom_generate=generate(seed),
+            custom_generate=generate(seed, method=method),
             **options,
         )[::2, len(PROMPT) :]
         counts.update(map(tuple, new[:, :LENGTH].tolist()))
@@ -124,6 +128,14 @@ def test_samples_have_the_library_s_distribution(
     observed = samples(options)
     assert p_value(observed, options) > FALSE_ALARM
     assert p_value(observed, others) < CAUGHT
+
+
+def test_samples_by_block_have_it_too() -> None:
+    observed = samples(IN_THE_OPERATOR, method="block")
+    assert p_value(observed, IN_THE_OPERATOR) > FALSE_ALARM
+    assert observed != samples(IN_THE_OPERATOR)
+    with pytest.raises(ValueError, match="Generate: method is 'blocks'; needs to be"):
+        generate(0, method="blocks")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ def test_it_decides_what_verify_decides(dynamic: bool) -> None:
     assert tokens_of(verified) == running.expected()
     others = verified_of(running, req_pool_indices=running.slots.roll(1))
     assert tokens_of(others) != running.expected()  # the control
+    by_block = verified_of(running, method="block")
+    assert tokens_of(by_block) == running.expected(method="block") != running.expected()
     accepted = [running.directly(b)[1] for b in range(len(REQUESTS))]
     assert verified.num_correct_drafts.tolist() == accepted
     assert 0 < sum(accepted) < 9

@@ -99,6 +99,8 @@ def test_the_adapters_decide_what_verify_decides(dynamic: bool) -> None:
     assert expected != running.expected(distribution=False)
     rolled = running.slots.roll(1)  # a control: other requests' slots
     assert without_placeholders(v2(running, slots=rolled)[0]) != expected
+    by_block = without_placeholders(v2(running, method="block")[0])
+    assert by_block == running.expected(method="block") != expected
     for padding in (0, 5):
         sampled, num_sampled = v2(running, padding)
         assert without_placeholders(sampled) == expected

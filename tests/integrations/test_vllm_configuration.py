@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from rdk_cuda.integrations.vllm.configuration import (
+    Options,
     UnsupportedConfigurationError,
-    drafter_directory,
+    options,
     refuse_unsupported,
 )
 
@@ -75,14 +76,25 @@ def test_another_model_runner_is_refused() -> None:
         refuse_unsupported(configuration(), uses_v2_model_runner=True)
 
 
-def test_the_directory_is_that_of_additional_config() -> None:
-    assert drafter_directory(configuration()) is None
-    assert drafter_directory(configuration(additional_config={"other": 1})) is None
+def test_the_options_are_those_of_additional_config() -> None:
+    assert options(configuration()) == Options(None, "token")
+    assert options(configuration(additional_config={"other": 1})) == Options(None, "token")
     own = {"rdk_cuda": {"drafter": "somewhere"}}
-    assert drafter_directory(configuration(additional_config=own)) == "somewhere"
+    assert options(configuration(additional_config=own)) == Options("somewhere", "token")
+    own = {"rdk_cuda": {"verification": "block"}}
+    assert options(configuration(additional_config=own)) == Options(None, "block")
 
 
-@pytest.mark.parametrize("own", ["somewhere", {"drafer": "somewhere"}, {"drafter": 3}])
+@pytest.mark.parametrize(
+    "own",
+    [
+        "somewhere",
+        {"drafer": "somewhere"},
+        {"drafter": 3},
+        {"verification": "blocks"},
+        {"verification": ["block"]},
+    ],
+)
 def test_anything_else_under_its_key_is_refused(own: Any) -> None:
     with pytest.raises(UnsupportedConfigurationError, match=r"needs .*drafter.*DIR"):
-        drafter_directory(configuration(additional_config={"rdk_cuda": own}))
+        options(configuration(additional_config={"rdk_cuda": own}))

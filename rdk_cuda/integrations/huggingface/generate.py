@@ -27,6 +27,7 @@ from ...affinity import Affinity
 from ...decoding import CausalModel, SpeculativeDecoder
 from ...decoding.generation import Statistics
 from ...dynamic_tokens import DynamicTokens
+from ...functional import METHODS, Method
 from ...vocabulary import Vocabulary
 from .generation_options import (
     is_static,
@@ -64,6 +65,8 @@ class Generate:
         affinity: from the drafter's tokens to the target's; None if they have one vocabulary.
         draft_length: K, the most tokens drafted for each pass of the target.
         draft_temperature: the drafter's; None: the one that `generate` samples at.
+        method: of `rdk_cuda.verify`: "token", or "block", which accepts at least as many drafts on
+            average.
         dynamic_tokens: a source, as of `SpeculativeDecoder`.
         vocabulary: the drafter's own tokens, for `statistics.out_of_vocabulary`.
         streamer: gets the tokens of a place as soon as all rows have one, as from `generate`.
@@ -101,6 +104,7 @@ class Generate:
         *,
         draft_length: int = 4,
         draft_temperature: float | None = None,
+        method: Method = "token",
         dynamic_tokens: DynamicTokens | None = None,
         vocabulary: Vocabulary | None = None,
         streamer: Any = None,
@@ -126,7 +130,10 @@ class Generate:
             )
         if draft_length < 1:
             raise ValueError(f"Generate: draft_length is {draft_length}; needs at least 1")
+        if method not in METHODS:
+            raise ValueError(f'Generate: method is {method!r}; needs to be "token" or "block"')
         self.affinity, self.draft_length = affinity, draft_length
+        self.method: Method = method
         self.draft_temperature, self.dynamic_tokens = draft_temperature, dynamic_tokens
         self.vocabulary, self.streamer, self.seed = vocabulary, streamer, seed
         self.stopping_criteria = _stop_strings(stop_strings, tokenizer)
@@ -247,6 +254,7 @@ class Generate:
             draft_temperature=(
                 draft_temperature if self.draft_temperature is None else self.draft_temperature
             ),
+            method=self.method,
             vocabulary=self.vocabulary,
             dynamic_tokens=self.dynamic_tokens,
         )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["METHODS", "UnsupportedConfigurationError", "drafter_directory", "refuse_unsupported"]
+from ...functional import METHODS as VERIFICATIONS
+from ...functional import Method
+
+__all__ = ["METHODS", "Options", "UnsupportedConfigurationError", "options", "refuse_unsupported"]
 
 METHODS = ("draft_model", "eagle3")
 
@@ -16,21 +19,36 @@ class UnsupportedConfigurationError(ValueError):
     """A configuration of vLLM with which a worker of rdk_cuda would not be right."""
 
 
-def drafter_directory(vllm_config: Any) -> str | None:
-    """`DIR` of `--additional-config '{"rdk_cuda": {"drafter": DIR}}'`, or None.
+class Options(NamedTuple):
+    """What `--additional-config '{"rdk_cuda": {...}}'` says.
+
+    Attributes:
+        drafter: a directory that `python -m rdk_cuda calibrate` has written, or None for the draft
+            model's own head.
+        verification: the method of `rdk_cuda.verify`.
+    """
+
+    drafter: str | None = None
+    verification: Method = "token"
+
+
+def options(vllm_config: Any) -> Options:
+    """Those of the configuration.
 
     Raises:
         UnsupportedConfigurationError: anything else under that key.
     """
     own = (vllm_config.additional_config or {}).get(_KEY, {})
-    known = isinstance(own, dict) and set(own) <= {"drafter"}
-    directory = own.get("drafter") if known else None
-    if not known or not (directory is None or isinstance(directory, str)):
-        raise UnsupportedConfigurationError(
-            f'--additional-config has {_KEY} {own!r}; needs {{"drafter": DIR}}, a directory that '
-            "python -m rdk_cuda calibrate has written, or nothing for the draft model's own head"
-        )
-    return directory
+    if isinstance(own, dict) and set(own) <= set(Options._fields):
+        found = Options(**own)
+        named = found.drafter is None or isinstance(found.drafter, str)
+        if named and found.verification in list(VERIFICATIONS):
+            return found
+    raise UnsupportedConfigurationError(
+        f'--additional-config has {_KEY} {own!r}; needs {{"drafter": DIR}}, a directory that '
+        "python -m rdk_cuda calibrate has written, or nothing for the draft model's own head, and "
+        'may have "verification": "token" or "block"'
+    )
 
 
 def refuse_unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...functional import Method
 from ..draft_arena import DraftArena, check_layout
 
 __all__ = ["PLACEHOLDER_TOKEN_ID", "rejection_sample", "sample_draft"]
@@ -85,6 +86,7 @@ def rejection_sample(
     *,
     has_distribution: bool = True,
     draft_temperature: Tensor | None = None,
+    method: Method = "token",
 ) -> tuple[Tensor, Tensor]:
     """`rejection_sample` of the model runner V2, whose argument names these are.
 
@@ -104,6 +106,7 @@ def rejection_sample(
         arena: what was drafted from, in the slots of `idx_mapping`, in place of `draft_logits`.
         has_distribution: False for drafts of an n-gram or suffix drafter.
         draft_temperature: `[max_num_reqs]`, by slot, what was drafted with; None: `temperature`.
+        method: of `rdk_cuda.verify`.
 
     Returns:
         `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 after the last token, and
@@ -164,6 +167,7 @@ def rejection_sample(
         positions=pos[_existing(cu_num_logits[:-1], rows)].long() + 1,
         draft_temperature=scale if draft_temperature is None else draft_temperature[slots],
         max_draft=num_speculative_steps,
+        method=method,
     )
     return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
 

@@ -18,6 +18,7 @@ from vllm.v1.sample.sampler import Sampler
 
 from ... import _ops as operators
 from ...affinity import Affinity
+from ...functional import METHODS, Method
 from .drafting import DraftState
 from .requests import Requests
 from .target_logits import Processed, Rows, processed
@@ -28,9 +29,9 @@ __all__ = ["TokenSampler", "Verifier"]
 class TokenSampler(Sampler):  # type: ignore[misc]
     """`Sampler` of a step without drafts; and what both samplers share, `decide`."""
 
-    def serve(self, requests: Requests, proposer: Any) -> TokenSampler:
-        """Whose requests to decide, and whose drafts."""
-        self.requests, self.proposer = requests, proposer
+    def serve(self, requests: Requests, proposer: Any, method: Method) -> TokenSampler:
+        """Whose requests to decide, whose drafts, and by which method of `rdk_cuda.verify`."""
+        self.requests, self.proposer, self.method = requests, proposer, METHODS[method]
         self.max_model_len = int(requests.runner.max_model_len)
         return self
 
@@ -123,6 +124,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             max(counts),
             state.dynamic_tokens,
             state.dynamic_logits,
+            method=self.method,
         )
         tokens = tokens[:, : max(num_drafts) + 1]
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
@@ -133,8 +135,8 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         """The drafts that the scheduler dropped because a grammar forbids them, put back.
 
         The row that was to give a bonus token is that of the dropped draft, and the grammar has
-        masked it there. So it is rejected, and what replaces it comes from the residual. The row
-        after it is never read.
+        masked it there. So it is rejected by either method, and what replaces it comes from the
+        residual. The row after it is never read.
         """
         kept = self.requests.runner._draft_probs
         if kept is None:

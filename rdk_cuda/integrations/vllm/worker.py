@@ -8,7 +8,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 
 from ..huggingface.saved_drafter import load_pruned
-from .configuration import drafter_directory, refuse_unsupported
+from .configuration import Options, options, refuse_unsupported
 from .drafting import PROPOSERS
 from .hooks import CPU, GPU, Hook, refuse_unknown
 from .requests import Requests
@@ -29,14 +29,15 @@ class _Serving:
         config: Any = self.vllm_config  # type: ignore[attr-defined]
         refuse_unknown(self.hooks)
         refuse_unsupported(config, self.use_v2_model_runner)  # type: ignore[attr-defined]
-        directory = drafter_directory(config)
+        own = options(config)
+        directory = own.drafter
         # Read before vLLM loads anything: a directory that is not right costs no time.
         calibrated = None if directory is None else load_pruned(directory)[0]
         super().init_device()  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         if directory is not None and runner.device.type != "cpu":
             calibrated = load_pruned(directory, device=runner.device)[0]
-        self._requests = _serve(runner, config, calibrated)
+        self._requests = _serve(runner, config, calibrated, own)
 
     def execute_model(self, scheduler_output: Any) -> Any:
         """Also notes what is scheduled."""
@@ -69,7 +70,7 @@ class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
     hooks = GPU
 
 
-def _serve(runner: Any, vllm_config: Any, calibrated: Any) -> Requests:
+def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: Options) -> Requests:
     """Replace the runner's proposer and samplers."""
     scheduler, speculative = vllm_config.scheduler_config, vllm_config.speculative_config
     most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
@@ -77,7 +78,8 @@ def _serve(runner: Any, vllm_config: Any, calibrated: Any) -> Requests:
     proposer = PROPOSERS[speculative.method](vllm_config, runner.device, runner)
     runner.drafter = proposer.serve(requests, calibrated)
     own = runner.sampler
-    sampler = TokenSampler(own.logprobs_mode, own.use_fp64_gumbel).serve(requests, proposer)
+    sampler = TokenSampler(own.logprobs_mode, own.use_fp64_gumbel)
+    sampler.serve(requests, proposer, own_options.verification)
     runner.sampler = sampler
     runner.rejection_sampler = Verifier(sampler, speculative, runner.device)
     add_processors(runner.input_batch.logitsprocs, vllm_config, runner.device)

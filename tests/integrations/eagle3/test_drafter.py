@@ -159,10 +159,10 @@ def test_samples_have_the_target_s_distribution() -> None:
 def test_control_drafts_judged_by_another_q_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     verify: Callable[..., Any] = rdk_cuda.verify
 
-    def wrong(logits: Any, draft: Any, *rest: Any) -> Any:
+    def wrong(logits: Any, draft: Any, *rest: Any, **options: Any) -> Any:
         if draft.logits is not None:
             draft = replace(draft, stats=None, logits=draft.logits * 0.2)
-        return verify(logits, draft, *rest)
+        return verify(logits, draft, *rest, **options)
 
     monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
     assert p_value() < 1e-6
