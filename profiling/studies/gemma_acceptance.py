@@ -26,6 +26,7 @@ from ..machine import describe, now
 
 __all__ = [
     "KEEPS",
+    "KINDS",
     "TEMPERATURES",
     "Greedy",
     "Measured",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 KEEPS, TEMPERATURES = (0.125, 0.0625, 0.03), (1.0, 0.7, 0.0)
+KINDS = ("code", "prose")
 _BLOCK = 64  # positions whose logits are held at a time
 _DIRECTIONS = 32  # of the pruned rows, the first ones, that clusters are made in
 
@@ -302,7 +304,7 @@ def measure_kinds(
         torch.set_num_threads(options.threads)
     models, rows = gemma.load_gemma(), []
     about = {"run": now(), "model": gemma.NAME, **describe(torch.device("cpu"))}
-    for kind in ("code", "prose"):
+    for kind in KINDS:
         for row in rows_of(kind, models):
             rows.append(row)
             print(line(row), flush=True)

@@ -3,9 +3,9 @@
 `python -m profiling.studies.gemma_heads --full DIR --published DIR` takes the two drafters that
 `python -m examples.eagle3.gemma` trains: with all 262,144 tokens, and with the 32,768 most likely
 ones of other text, as published drafters have. The first one is pruned to tokens chosen on like
-text. For the second one, whose loss is against the first, the target's rows take the place of the
-rows that it does not have, less an offset. Every third position is the first, second or third token
-of a draft.
+text, and to tokens chosen on the other kind of text. For the second one, whose loss is against the
+first, the target's rows take the place of the rows that it does not have, less an offset. Every
+third position is the first, second or third token of a draft.
 
 Figures are of modules that neither drafter, calibration nor choice of tokens has seen. Acceptance
 is exact, `sum_x min(p, q)`, at positions of the text.
@@ -34,6 +34,7 @@ from rdk_cuda.integrations.eagle3 import Eagle3Network, read_checkpoint
 from ..commands import Parser, run_command
 from .gemma_acceptance import (
     KEEPS,
+    KINDS,
     TEMPERATURES,
     Measured,
     Recorded,
@@ -102,7 +103,7 @@ def rows_of(kind: str, models: Models, full: Path, published: Path, losses: bool
     """Rows of one kind of text: what pruning loses and, where it loses some, what comes back."""
     model, tokenizer = models.target, models.tokenizer
     checkpoints = [read_checkpoint(path, model) for path in (full, published)]
-    networks, other = [each.network for each in checkpoints], checkpoints[1].vocabulary
+    networks = [each.network for each in checkpoints]
     head = model.get_output_embeddings().weight.detach()
     files, held_out = training_files(), held_out_files()
     some = files[:: len(files) // (3 * CALIBRATED)]
@@ -110,10 +111,15 @@ def rows_of(kind: str, models: Models, full: Path, published: Path, losses: bool
     far = record(model, networks, windows_of(held_out, kind, tokenizer, len(held_out)))
     counts = successor_counts(len(head), tokens_of(files[::3], kind, tokenizer))
     mean_probs = mean_probs_at(near[0].target, head)
-    kept = [Vocabulary.most_likely(mean_probs[1.0], round(keep * len(head))) for keep in KEEPS]
-    for vocabulary in (*kept, other):
-        own = int(vocabulary is other)
-        about: Row = {"text": kind, "drafter": "published" if own else "full"}
+    unlike = windows_of(some, KINDS[1 - KINDS.index(kind)], tokenizer, CALIBRATED)
+    other = mean_probs_at(record(model, networks[:1], unlike)[0].target, head)
+    cases = [
+        (0, text, Vocabulary.most_likely(probs[1.0], round(keep * len(head))))
+        for text, probs in (("like", mean_probs), ("other", other))
+        for keep in KEEPS
+    ]
+    for own, text, vocabulary in (*cases, (1, "other", checkpoints[1].vocabulary)):
+        about: Row = {"text": kind, "drafter": ("full", "published")[own], "chosen_on": text}
         about["keep"] = round(len(vocabulary.draft_ids) / len(head), 6)
         lost = list(loss_rows(head, vocabulary, far[own], far[0]))
         yield from ({**about, **row} for row in lost)
@@ -173,7 +179,8 @@ def row_line(row: Row) -> str:
 
 def loss_line(row: Row) -> str:
     """A row of `loss_rows` on a terminal."""
-    where = f"{row['text']}, {row['keep']:.1%} kept, T = {row['temperature']}"
+    kept = f"{row['keep']:.1%} kept, chosen on {row['chosen_on']} text"
+    where = f"{row['text']}, {kept}, T = {row['temperature']}"
     return f"{where}: {row['full'][0]:.3f} to {row['pruned'][0]:.3f}, lost {span(row['lost'])} %"
 
 
