@@ -47,7 +47,7 @@ class SavedDrafterError(ValueError):
 
 
 _AFFINITY = {f"affinity.{name}": name for name in CANONICAL}
-_LIFTED = {"lifted.map": "map", "lifted.log_prior": "log_prior"}
+_LIFTED = {f"lifted.{own}": own for own in ("map", "log_prior", "shift")}
 _FILE = TensorFile(
     "PrunedDrafter",
     "rdk_cuda.pruned_drafter",
@@ -151,10 +151,9 @@ class PrunedDrafter:
             raise SavedDrafterError(f"PrunedDrafter.load: {path}: {error}") from error
         bias, lifted = tensors.get("bias"), None
         if "lifted.map" in tensors:
-            prior = tensors.get(
-                "lifted.log_prior", torch.zeros(0, dtype=torch.float32, device="cpu")
-            )
-            lifted = LiftedRows(tensors["lifted.map"].to(device), prior.to(device))
+            missing = torch.zeros(0, dtype=torch.float32, device="cpu")
+            parts = {own: tensors.get(name, missing).to(device) for name, own in _LIFTED.items()}
+            lifted = LiftedRows(parts["map"], parts["log_prior"], parts["shift"])
         drafter = cls(
             vocabulary,
             affinity.to(device),
@@ -221,13 +220,14 @@ class PrunedDrafter:
         for part, dims, place, size in (
             (lifted.map, 2, 1, self.weight.shape[1]),
             (lifted.log_prior, 1, 0, self.affinity.target_size),
+            (lifted.shift, 1, 0, 2),
         ):
             sound = part.dim() == dims and part.dtype == torch.float32 and part.shape[place] == size
             if not sound or not bool(part.isfinite().all()):
                 raise SavedDrafterError(
                     f"{name}: lifted rows are {part.dtype} {list(part.shape)}; needs finite "
-                    f"float32 map [d_t + 2, d = {self.weight.shape[1]}] and log_prior "
-                    f"[V_t = {self.affinity.target_size}]"
+                    f"float32 map [d_t + 2, d = {self.weight.shape[1]}], log_prior "
+                    f"[V_t = {self.affinity.target_size}] and shift [2]"
                 )
 
     def columns(self, full_head: FullHead, hidden: Tensor, contexts: Contexts) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter, read_d
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from ..calibration.drafter import FullHead
-from ..calibration.lifted import LiftedRows, lift_rows
+from ..calibration.lifted import LiftedRows, lift_rows, shifted_rows
 from ..calibration.methods import LIFTED, Method
 from ..calibration.recording import Read, Recording, Window, read_models
 from ..evaluation import drafters, evaluate_models
@@ -135,14 +135,21 @@ class StateModels(Models):
     @cached_property
     def drafter_head(self) -> FullHead:
         """As of `Models`; with lifted rows where the drafter has none."""
-        rows = self.drafter.full_head(self.target)
-        if rows is None:
-            if self.lifted is None:
+        if self.lifted is None:
+            rows = self.drafter.full_head(self.target)
+            if rows is None:
                 raise ValueError("StateModels: pruned tokens have no rows; needs `lifted`")
-            own, ids = self.drafter.network.lm_head.weight.detach(), self.drafter.vocabulary.kept
-            rows = self.lifted.rows(self._target_head)
-            rows[ids.to(rows.device)] = own.to(rows)
-        return rows.float().cpu(), None
+            return rows.float().cpu(), None
+        ids, rows = self.drafter.vocabulary.draft_ids, self.lifted.rows(self._target_head)
+        rows[ids.to(rows.device)] = self._own_rows.to(rows)
+        bias = self.lifted.bias.index_fill(0, ids, 0.0)
+        return rows.float().cpu(), bias
+
+    @property
+    def _own_rows(self) -> torch.Tensor:
+        """`[V_d, d]`, of its own head, or of the target's in the order of its vocabulary."""
+        own: torch.Tensor = self.drafter.network.lm_head.weight.detach()
+        return own
 
     @property
     def _target_head(self) -> torch.Tensor:
@@ -150,14 +157,15 @@ class StateModels(Models):
         return head
 
     def with_rows(self, recording: Recording) -> StateModels:
-        """As of `Models`: they are lifted from the target's, if there are none."""
-        if self.drafter.full_head(self.target) is not None:
+        """As of `Models`: they are lifted from the target's, where it was trained without them."""
+        if self.kept is None:
             return self
-        own, vocabulary = self.drafter.network.lm_head.weight.detach(), self.drafter.vocabulary
-        return replace(
-            self,
-            lifted=lift_rows(self._target_head, own, vocabulary, recording.mean_probs[0]),
-        )
+        known = self._target_head, self._own_rows, self.kept
+        if self.drafter.full_head(self.target) is None:
+            lifted = lift_rows(*known, recording.mean_probs[0])
+        else:
+            lifted = LiftedRows.of_the_target(known[0].shape[1], recording.mean_probs[0])
+        return replace(self, lifted=shifted_rows(lifted, *known, recording.samples))
 
     @property
     def whole(self) -> Method:
@@ -168,14 +176,17 @@ class StateModels(Models):
     @property
     def rows(self) -> str:
         """As of `Models`."""
-        if self.lifted is not None:
-            return (
-                "The drafter has no rows for the pruned tokens; they are lifted from the target's "
-                f"(share of a row's square that the map misses: {self.lifted.unexplained:.0%})."
-            )
+        if self.lifted is None:
+            return ""
+        constant, slope = self.lifted.shift.tolist()
+        added = f"{constant:g} + {slope:g} times their log prior is added to their logits."
         if "lm_head.weight" in self.drafter.shared:
-            return "The rows of pruned tokens are the target's own, as are the drafter's."
-        return ""
+            return f"The rows of pruned tokens are the target's own, as are the drafter's; {added}"
+        return (
+            "The drafter has no rows for the pruned tokens; they are lifted from the target's "
+            f"(share of a row's square that the map misses: {self.lifted.unexplained:.0%}), and "
+            f"{added}"
+        )
 
     @property
     def kept(self) -> Vocabulary | None:

@@ -1,13 +1,15 @@
 """Rows that a drafter never had, from the target's."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.calibration import LiftedHead, LiftedRows, PrunedDrafter, lift_rows
+from rdk_cuda.calibration import LiftedHead, LiftedRows, PrunedDrafter, lift_rows, shifted_rows
 from rdk_cuda.calibration.drafter import SavedDrafterError
+from rdk_cuda.calibration.recording.samples import Samples
 
 V_T, D_T, D = 300, 12, 8
 
@@ -61,21 +63,55 @@ def test_logits_are_those_of_the_rows_without_the_rows(dtype: torch.dtype) -> No
     torch.testing.assert_close(again.float(), expected[:, :3], rtol=0.1, atol=allowed * 50)
 
 
+@pytest.mark.parametrize(("constant", "slope"), [(3.0, 0.0), (-2.0, 0.5), (0.0, 0.0)])
+def test_a_shift_that_training_never_saw_is_found(constant: float, slope: float) -> None:
+    """Rows that are right but for constant and slope, of a drafter that is the target."""
+    random = torch.Generator().manual_seed(4)
+    target_head = 0.5 * torch.randn(V_T, D, generator=random)
+    prior = torch.rand(V_T, generator=random).double().clamp_min(0.05).pow(2)
+    vocabulary = Vocabulary(torch.randperm(V_T, generator=random)[:120], V_T)
+    given = LiftedRows.of_the_target(D, prior)
+    torch.testing.assert_close(given.rows(target_head), target_head)
+    shift = -replace(given, shift=torch.tensor([constant, slope])).bias
+    hidden = torch.randn(600, D, generator=random)
+    logits = hidden @ target_head.T
+    logits[:, vocabulary.pruned] -= shift[vocabulary.pruned]
+    sorted_logits, targets = logits.sort(1, descending=True)
+    samples = Samples(
+        hidden,
+        targets.int(),
+        sorted_logits,
+        (1.0, 0.7),
+        torch.stack([(logits / at).logsumexp(1) for at in (1.0, 0.7)], 1),
+        torch.full((600, 4), -1),
+        torch.arange(600),
+    )
+    own = target_head[vocabulary.draft_ids]
+    found = shifted_rows(given, target_head, own, vocabulary, samples)
+    assert found.shift.tolist() == [constant, slope]
+    head = LiftedHead(found, target_head)
+    tokens = vocabulary.pruned[:6].int().expand(600, 6).contiguous()
+    torch.testing.assert_close(head(hidden, tokens), logits[:, vocabulary.pruned[:6]])
+
+
 def test_it_is_saved_with_a_drafter_and_checked(tmp_path: Path) -> None:
     target_head, rows, vocabulary, prior = example()
     own = rows[vocabulary.draft_ids]
     lifted = lift_rows(target_head, own, vocabulary, prior)
+    lifted = replace(lifted, shift=torch.tensor([-2.0, 0.5]))
     affinity = Affinity.intersection(vocabulary)
     PrunedDrafter(vocabulary, affinity, own, lifted=lifted).save(tmp_path / "drafter")
     loaded = PrunedDrafter.load(tmp_path / "drafter").lifted
     assert loaded is not None
     assert torch.equal(loaded.map, lifted.map)
     assert torch.equal(loaded.log_prior, lifted.log_prior)
+    assert torch.equal(loaded.shift, lifted.shift)
     for bad in (
         LiftedRows(lifted.map[:, 1:], lifted.log_prior),
         LiftedRows(lifted.map, lifted.log_prior[1:]),
         LiftedRows(lifted.map * torch.nan, lifted.log_prior),
         LiftedRows(lifted.map.double(), lifted.log_prior),
+        LiftedRows(lifted.map, lifted.log_prior, torch.zeros(3)),
     ):
         with pytest.raises(SavedDrafterError, match="lifted rows are"):
             PrunedDrafter(vocabulary, affinity, own, lifted=bad).save(tmp_path / "bad")
