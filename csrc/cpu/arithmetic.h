@@ -29,6 +29,22 @@ struct Measure {
   int64_t mass = 0;
 };
 
+// Where columns are split: counted, or with `of_mass` weighed, and those of a band collected.
+struct Split {
+  float low;  // the band, from low on and below high
+  float high;
+  bool of_mass;    // then also:
+  float least;     // columns below have no mass
+  float massless;  // nor have those below this one, by their exponential
+  float largest;   // of the row, which masses are relative to
+};
+
+struct SplitColumns {
+  int64_t all = 0;     // the mass of all columns; not counted
+  int64_t above = 0;   // the mass or the number of those from `high` on
+  int64_t inside = 0;  // how many are in the band
+};
+
 // Rows that are redistributed, or dotted with a hidden state, together.
 constexpr int64_t kGroup = 4;
 
@@ -62,13 +78,17 @@ struct Arithmetic {
   // 0; null: masses are not asked for.
   Measure (*measure)(const float* z, const float* weights, int64_t count, float threshold);
 
+  // Copies the columns of the band to the front of `out`, which has as much room as z.
+  SplitColumns (*split)(const float* z, int64_t count, const Split& split, float* out);
+
   // Copies the columns with low <= z < high, and their weights if there are any, to the front of
   // the two outputs, which may be the inputs and have room for 16 more.
   Range (*collect)(const float* z, const float* weights, int64_t count, float low, float high,
                    float* z_out, float* weights_out);
 
-  // The same bits as exponentiate, sooner where most z are -inf.
-  float (*exponentiate_few)(float* z, int64_t count, float shift);
+  // The same bits as cut and exponentiate, sooner where most z are below the threshold.
+  float (*exponentiate_kept)(const float* z, int64_t count, float threshold, float shift,
+                             float* out);
 
   // Copies z, with -inf in place of what is below the threshold; z may be the output.
   void (*cut)(const float* z, int64_t count, float threshold, float* out);

@@ -8,50 +8,89 @@
 namespace rdk::cpu {
 namespace {
 
-template <bool kFew>
-float exponentiate_as(float* z, int64_t count, float shift) {
+float exponentiate(float* z, int64_t count, float shift) {
   const Floats shifts = all(shift);
   Floats sums = all(0.0f);
   for (int64_t i = 0; i < count; i += kLanes) {
-    const Floats logarithm = Float32::load(z + i);
-    if (kFew && no_lane(all(-kInfinite) < logarithm)) {
-      store(z + i, all(0.0f));
-      continue;
-    }
-    const Floats value = exponential(logarithm - shifts);
+    const Floats value = exponential(Float32::load(z + i) - shifts);
     store(z + i, value);
     sums = sums + value;
   }
   return add_lanes(sums);
 }
 
-float exponentiate(float* z, int64_t count, float shift) {
-  return exponentiate_as<false>(z, count, shift);
+float exponentiate_kept(const float* z, int64_t count, float threshold, float shift, float* out) {
+  const Floats least = all(threshold);
+  const Floats shifts = all(shift);
+  Floats sums = all(0.0f);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Floats logarithm = Float32::load(z + i);
+    const Mask below = logarithm < least;
+    if (every_lane(below)) {
+      store(out + i, all(0.0f));
+      continue;
+    }
+    const Floats value = exponential(select(below, all(-kInfinite), logarithm) - shifts);
+    store(out + i, value);
+    sums = sums + value;
+  }
+  return add_lanes(sums);
 }
 
-float exponentiate_few(float* z, int64_t count, float shift) {
-  return exponentiate_as<true>(z, count, shift);
-}
-
-// floor(2^40 w) = 2^20 high + low. Both products are exact: they only change an exponent; and so is
-// the difference. 64 of either are below 2^31.
 Measure measure(const float* z, const float* weights, int64_t count, float threshold) {
-  const Floats unit = all(0x1p20f);
   const Floats least = all(threshold);
   Ints counts = {};
-  Ints high = {};
-  Ints low = {};
+  Masses masses;
   for (int64_t i = 0; i < count; i += kLanes) {
     const Mask below = Float32::load(z + i) < least;
     counts = counts + ones_of(~below);
     if (weights == nullptr) continue;
-    const Floats scaled = Float32::load(weights + i) * unit;
-    const Ints whole = truncated(scaled);
-    high = high + (whole & ~below);
-    low = low + (truncated((scaled - as_floats(whole)) * unit) & ~below);
+    masses.add(select(below, all(0.0f), Float32::load(weights + i)));
   }
   // Padding is -inf, below every finite threshold.
-  return {add_lanes(counts), (add_lanes(high) << 20) + add_lanes(low)};
+  return {add_lanes(counts), masses.sum()};
+}
+
+template <bool kOfMass, bool kAbove>
+SplitColumns split_as(const float* z, int64_t count, const Split& split, float* out) {
+  const bool from_least = split.least > split.massless;
+  const Floats leasts = all(split.least);
+  const Floats lows = all(split.low);
+  const Floats highs = all(split.high);
+  const Floats largest = all(split.largest);
+  Ints counts = {};
+  Masses masses;
+  Masses masses_above;
+  int64_t inside = 0;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Floats value = Float32::load(z + i);
+    if (kOfMass) {
+      const Mask below = value < leasts;
+      if (from_least && every_lane(below)) continue;
+      Floats weight = exponential(value - largest);
+      if (from_least) weight = select(below, all(0.0f), weight);
+      masses.add(weight);
+      if (kAbove) masses_above.add(select(value < highs, all(0.0f), weight));
+    }
+    Mask in_band = ~(value < lows);
+    if (kAbove) {
+      const Mask under = value < highs;
+      if (!kOfMass) counts = counts + ones_of(~under);
+      in_band = in_band & under;
+    }
+    if (!no_lane(in_band)) inside += put_together(value, in_band, out + inside);
+  }
+  return {masses.sum(), kOfMass ? masses_above.sum() : add_lanes(counts), inside};
+}
+
+SplitColumns split(const float* z, int64_t count, const Split& split, float* out) {
+  const bool above = split.high < kInfinite;
+  if (split.of_mass) {
+    return above ? split_as<true, true>(z, count, split, out)
+                 : split_as<true, false>(z, count, split, out);
+  }
+  return above ? split_as<false, true>(z, count, split, out)
+               : split_as<false, false>(z, count, split, out);
 }
 
 Range collect(const float* z, const float* weights, int64_t count, float low, float high,
@@ -304,16 +343,17 @@ void dots(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, f
 }  // namespace
 }  // namespace rdk::cpu
 
-#define RDK_ARITHMETIC(name)   \
-  {name,                       \
-   rdk::cpu::scale,            \
-   rdk::cpu::exponentiate,     \
-   rdk::cpu::measure,          \
-   rdk::cpu::collect,          \
-   rdk::cpu::exponentiate_few, \
-   rdk::cpu::cut,              \
-   rdk::cpu::spread_sums,      \
-   rdk::cpu::column_masses,    \
-   rdk::cpu::finish_columns,   \
-   rdk::cpu::residual,         \
+#define RDK_ARITHMETIC(name)    \
+  {name,                        \
+   rdk::cpu::scale,             \
+   rdk::cpu::exponentiate,      \
+   rdk::cpu::measure,           \
+   rdk::cpu::split,             \
+   rdk::cpu::collect,           \
+   rdk::cpu::exponentiate_kept, \
+   rdk::cpu::cut,               \
+   rdk::cpu::spread_sums,       \
+   rdk::cpu::column_masses,     \
+   rdk::cpu::finish_columns,    \
+   rdk::cpu::residual,          \
    rdk::cpu::dots}

@@ -35,17 +35,23 @@ class DraftRow {
   }
 
   bool empty(int64_t) const { return false; }
-  bool few() const { return threshold_ > -kInfinity; }
 
   // From here on, columns below the threshold have z = -inf (docs/design.md, "Truncation").
   void cut(float threshold) { threshold_ = threshold; }
 
   float scale(int64_t chunk, float* z) const {
-    const float max = chunk >= static_chunks_ ? scale_dynamic((chunk - static_chunks_) * kChunk, z)
-                                              : scale_static(chunk * kChunk, z);
+    const float max = scale_uncut(chunk, z);
     if (threshold_ == -kInfinity) return max;
     arithmetic().cut(z, count(chunk), threshold_, z);
     return max < threshold_ ? -kInfinity : max;
+  }
+
+  ChunkSum exponentiate(int64_t chunk, float* weights) const {
+    const float max = scale_uncut(chunk, weights);
+    if (threshold_ > -kInfinity) {
+      return exponentiate_kept(weights, count(chunk), max, threshold_, weights);
+    }
+    return {max, arithmetic().exponentiate(weights, count(chunk), chunk_shift(max))};
   }
 
   // Columns are numbered as the chunks are: dynamic ones begin at a multiple of 1024.
@@ -67,6 +73,11 @@ class DraftRow {
 
  private:
   float kept(float z) const { return z < threshold_ ? -kInfinity : z; }
+
+  float scale_uncut(int64_t chunk, float* z) const {
+    return chunk >= static_chunks_ ? scale_dynamic((chunk - static_chunks_) * kChunk, z)
+                                   : scale_static(chunk * kChunk, z);
+  }
 
   float scale_static(int64_t begin, float* z) const {
     const int64_t count = std::min<int64_t>(kChunk, columns_.draft_size - begin);

@@ -89,13 +89,34 @@ inline Floats select(Mask mask, Floats yes, Floats no) {
 }
 
 // Where b is NaN, b.
+// The machine's own instructions are these comparisons to the bit, but GCC does not find them.
+inline FloatPart larger(FloatPart a, FloatPart b) {
+#if RDK_PART_LANES == 16
+  return (FloatPart)_mm512_maskz_max_ps(0xFFFF, (__m512)a, (__m512)b);
+#elif RDK_PART_LANES == 8
+  return (FloatPart)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+inline FloatPart smaller(FloatPart a, FloatPart b) {
+#if RDK_PART_LANES == 16
+  return (FloatPart)_mm512_maskz_min_ps(0xFFFF, (__m512)a, (__m512)b);
+#elif RDK_PART_LANES == 8
+  return (FloatPart)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
 inline Floats larger(Floats a, Floats b) {
-  RDK_EACH_PART a.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
+  RDK_EACH_PART a.part[i] = larger(a.part[i], b.part[i]);
   return a;
 }
 
 inline Floats smaller(Floats a, Floats b) {
-  RDK_EACH_PART a.part[i] = a.part[i] < b.part[i] ? a.part[i] : b.part[i];
+  RDK_EACH_PART a.part[i] = smaller(a.part[i], b.part[i]);
   return a;
 }
 
@@ -243,12 +264,6 @@ inline Ints operator+(Ints a, Ints b) {
   return a;
 }
 
-// a where the mask is, 0 elsewhere.
-inline Ints operator&(Ints a, Mask mask) {
-  RDK_EACH_PART a.part[i] &= mask.part[i];
-  return a;
-}
-
 inline Ints ones_of(Mask mask) {
   Ints result;
   RDK_EACH_PART result.part[i] = mask.part[i] & 1;
@@ -265,6 +280,45 @@ inline int64_t add_lanes(Ints a) {
   return sum;
 }
 
+// Sums of floor(2^40 w), of 0 <= w <= 1, for 64 of each lane.
+#if RDK_PART_LANES == 16
+struct Masses {
+  __m512i sums[2] = {};
+
+  void add(Floats weights) {
+    const __m512 scaled = _mm512_mul_ps((__m512)weights.part[0], _mm512_set1_ps(0x1p40f));
+    sums[0] = _mm512_add_epi64(
+        sums[0], _mm512_maskz_cvttps_epi64(0xFF, _mm512_maskz_extractf32x8_ps(0xFF, scaled, 0)));
+    sums[1] = _mm512_add_epi64(
+        sums[1], _mm512_maskz_cvttps_epi64(0xFF, _mm512_maskz_extractf32x8_ps(0xFF, scaled, 1)));
+  }
+  int64_t sum() const {
+    int64_t lane[8];
+    __builtin_memcpy(lane, &sums[0], sizeof lane);
+    int64_t total = 0;
+    for (int64_t value : lane) total += value;
+    __builtin_memcpy(lane, &sums[1], sizeof lane);
+    for (int64_t value : lane) total += value;
+    return total;
+  }
+};
+#else
+// floor(2^40 w) = 2^20 high + low. Both products are exact: they only change an exponent; and so is
+// the difference. 64 of either are below 2^31.
+struct Masses {
+  Ints high = {};
+  Ints low = {};
+
+  void add(Floats weights) {
+    const Floats scaled = weights * all(0x1p20f);
+    const Ints whole = truncated(scaled);
+    high = high + whole;
+    low = low + truncated((scaled - as_floats(whole)) * all(0x1p20f));
+  }
+  int64_t sum() const { return (add_lanes(high) << 20) + add_lanes(low); }
+};
+#endif
+
 inline float smallest_lane(Floats a) {
   float lane[kLanes];
   store(lane, a);
@@ -280,16 +334,27 @@ inline bool no_bit(IntPart part) {
   return bits == 0;
 }
 
+// GCC takes no_bit through memory.
+inline bool no_lane_of(IntPart part) {
+#if RDK_PART_LANES == 16
+  return _mm512_movepi32_mask((__m512i)part) == 0;
+#elif RDK_PART_LANES == 8
+  return _mm256_movemask_ps((__m256)part) == 0;
+#else
+  return no_bit(part);
+#endif
+}
+
 inline bool every_lane(Mask mask) {
   IntPart missing = {};
   RDK_EACH_PART missing |= ~mask.part[i];
-  return no_bit(missing);
+  return no_lane_of(missing);
 }
 
 inline bool no_lane(Mask mask) {
   IntPart any = {};
   RDK_EACH_PART any |= mask.part[i];
-  return no_bit(any);
+  return no_lane_of(any);
 }
 
 // in[1] - in[0] to in[16] - in[15], of ascending numbers.

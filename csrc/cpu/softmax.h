@@ -6,8 +6,8 @@
 //   int64_t chunks() const;
 //   int64_t count(int64_t chunk) const;                columns in it, kChunk but in the last
 //   float scale(int64_t chunk, float* z) const;        as Arithmetic::scale
+//   ChunkSum exponentiate(int64_t chunk, float* weights) const;   exp(z - max of the chunk)
 //   bool empty(int64_t chunk) const;                   known to have no z above -inf
-//   bool few() const;                                  most z may be -inf
 #pragma once
 
 #include <cmath>
@@ -27,6 +27,13 @@ struct ChunkSum {
   float max;  // NaN: the row has no distribution
   float sum;  // of exp(z - max)
 };
+
+// Writes exp(z - max) of what a chunk keeps, max the largest z in it.
+inline ChunkSum exponentiate_kept(const float* z, int64_t count, float max, float threshold,
+                                  float* weights) {
+  if (max < threshold) max = -kInfinity;
+  return {max, arithmetic().exponentiate_kept(z, count, threshold, chunk_shift(max), weights)};
+}
 
 struct Softmax {
   std::vector<ChunkSum> chunks;
@@ -56,12 +63,6 @@ struct Softmax {
   }
 };
 
-template <typename Row>
-float exponentiate(const Row& row, float* z, int64_t count, float shift) {
-  return row.few() ? arithmetic().exponentiate_few(z, count, shift)
-                   : arithmetic().exponentiate(z, count, shift);
-}
-
 // One pass over a row. on_chunk(chunk, exponentials) is called for each chunk that is not known to
 // be empty, while it is in cache.
 template <typename Row, typename OnChunk>
@@ -70,7 +71,7 @@ void summarize(const Row& row, const Threads& threads, Softmax* softmax, const O
   const int64_t chunks = row.chunks();
   softmax->chunks.resize(chunks);
   share(threads, (chunks + kChunksPerUnit - 1) / kChunksPerUnit, [&](Units& units) {
-    alignas(64) float z[kChunk];
+    alignas(64) float weights[kChunk];
     for (int64_t unit; units.claim(&unit);) {
       const int64_t end = std::min((unit + 1) * kChunksPerUnit, chunks);
       for (int64_t chunk = unit * kChunksPerUnit; chunk < end; ++chunk) {
@@ -78,10 +79,8 @@ void summarize(const Row& row, const Threads& threads, Softmax* softmax, const O
           softmax->chunks[chunk] = {-kInfinity, 0.0f};
           continue;
         }
-        const float max = row.scale(chunk, z);
-        const float sum = exponentiate(row, z, row.count(chunk), chunk_shift(max));
-        softmax->chunks[chunk] = {max, sum};
-        on_chunk(chunk, z);
+        softmax->chunks[chunk] = row.exponentiate(chunk, weights);
+        on_chunk(chunk, weights);
       }
     }
   });
@@ -127,10 +126,9 @@ int64_t draw_column(const Row& row, const Softmax& softmax, float u_chunk, float
   const int64_t chunk =
       draw_index(row.chunks(), u_chunk, [&](int64_t c) { return softmax.chunk_weight(c); });
   const int64_t count = row.count(chunk);
-  alignas(64) float z[kChunk];
-  const float max = row.scale(chunk, z);
-  exponentiate(row, z, count, chunk_shift(max));
-  return chunk * kChunk + draw_index(count, u_column, [&z](int64_t i) { return z[i]; });
+  alignas(64) float weights[kChunk];
+  row.exponentiate(chunk, weights);
+  return chunk * kChunk + draw_index(count, u_column, [&](int64_t i) { return weights[i]; });
 }
 
 // The first column of the largest finite value; -1 where the row has no distribution.

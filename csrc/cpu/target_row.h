@@ -33,7 +33,6 @@ class TargetRow {
   bool empty(int64_t chunk) const {
     return threshold_ != nullptr && threshold_->maxima()[chunk] < threshold_->value();
   }
-  bool few() const { return threshold_ != nullptr; }
 
   float scale(int64_t chunk, float* z) const {
     if (threshold_ != nullptr) return threshold_->read(chunk, z);
@@ -41,6 +40,12 @@ class TargetRow {
     return arithmetic().scale({logits_.dtype(), logits_.at(chunk * kChunk), count(chunk),
                                temperature_, nullptr, false, allowed},
                               z);
+  }
+
+  ChunkSum exponentiate(int64_t chunk, float* weights) const {
+    if (threshold_ != nullptr) return threshold_->exponentiate(chunk, weights);
+    const float max = scale(chunk, weights);
+    return {max, arithmetic().exponentiate(weights, count(chunk), chunk_shift(max))};
   }
 
   float value(int64_t token) const {

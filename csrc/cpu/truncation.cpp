@@ -14,6 +14,10 @@ constexpr float kLeastFinite = std::numeric_limits<float>::lowest();
 // The arithmetic reads and writes 16 columns at a time.
 constexpr int64_t kLanesOfArithmetic = 16;
 
+// Below this many columns a sample does not pay.
+constexpr int64_t kFewToSample = 4 * kChunk;
+constexpr double kManyInSample = 64.0;
+
 int64_t mass_of(float weight) { return static_cast<int64_t>(std::ldexp(double{weight}, 40)); }
 
 float above(float value) { return std::nextafterf(value, kInfinity); }
@@ -44,6 +48,29 @@ float on_the_line(float low, float high, int64_t at_low, int64_t at_high, int64_
   return static_cast<float>(high - share * (static_cast<double>(high) - low));
 }
 
+// The largest value from `low` to `high` from which on there is `least` of something, and if
+// possible no more than `most`; `low` has that much. Halves both the difference and the number of
+// floats in between.
+template <typename Amount>
+float last_with(float low, float high, int64_t least, int64_t most, const Amount& amount_from) {
+  for (int turn = 0; above(low) < high; ++turn) {
+    float middle = turn % 2 == 0 ? low + (high - low) * 0.5f : halfway(low, high);
+    middle = std::fmin(std::fmax(middle, above(low)), high);
+    const int64_t amount = amount_from(middle);
+    if (amount < least) {
+      high = middle;
+    } else if (low = middle; amount <= most) {
+      break;
+    }
+  }
+  return low;
+}
+
+int64_t share_of(int64_t mass, float share) {
+  const double wanted = static_cast<double>(share) * static_cast<double>(mass);
+  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(wanted)));
+}
+
 }  // namespace
 
 float Threshold::of_limits(const RowLimits& limits, const Threads& threads) {
@@ -51,85 +78,130 @@ float Threshold::of_limits(const RowLimits& limits, const Threads& threads) {
   if (limits.min_p > 0.0f) {
     least = largest_ + static_cast<float>(std::log(static_cast<double>(limits.min_p)));
   }
-  int64_t columns = 0;
-  for (const int64_t count : counts_) columns += count;
-  if (limits.top_k > 0 && limits.top_k < columns) least = boundary({limits.top_k, false}, least);
+  columns_ = 0;
+  for (const int64_t count : counts_) columns_ += count;
+  if (limits.top_k > 0 && limits.top_k < columns_) {
+    least = boundary({limits.top_k, 0.0f}, least, threads);
+  }
   if (limits.top_p < 1.0f) {
     const float positive = std::fmax(least, std::fmax(largest_ - kMassless, kLeastFinite));
-    const int64_t mass = nucleus_mass(limits.top_p, positive, threads);
-    least = std::fmax(least, boundary({mass, true}, positive));
+    least = std::fmax(least, boundary({0, limits.top_p}, positive, threads));
   }
   return least;
 }
 
-// The mass that top-p asks for, of the columns that are at least `least`.
-int64_t Threshold::nucleus_mass(float top_p, float least, const Threads& threads) {
-  weights_.resize(z_.size());
-  std::vector<int64_t> masses(counts_.size());
-  for_chunks(threads, [&](int64_t chunk) {
-    if (!(maxima_[chunk] >= least)) return;
-    const float* z = z_.data() + chunk * kChunk;
-    float* weights = weights_.data() + chunk * kChunk;
-    std::copy_n(z, (counts_[chunk] + 15) / 16 * 16, weights);
-    arithmetic().exponentiate(weights, counts_[chunk], largest_);
-    masses[chunk] = arithmetic().measure(z, weights, counts_[chunk], least).mass;
-  });
-  int64_t total = 0;
-  for (const int64_t mass : masses) total += mass;
-  const double wanted = static_cast<double>(top_p) * static_cast<double>(total);
-  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(wanted)));
+// The largest value of which the columns that are at least as large have what is needed; `least` if
+// it is larger. It is looked for in a band where a sample has it, and if that was wrong, above or
+// further and further below.
+float Threshold::boundary(Need need, float least, const Threads& threads) {
+  const float bottom = std::fmax(least, kLeastFinite);
+  Split band = guess(need, bottom);
+  const SplitColumns found = split(band, threads);
+  if (need.of_mass()) need.amount = share_of(found.all, need.share);
+  int64_t count = found.inside;
+  int64_t above_band = found.above;
+  band.of_mass = false;
+  if (above_band >= need.amount) {
+    band.low = band.high;
+    band.high = kInfinity;
+    above_band = 0;
+    count = split(band, threads).inside;
+  }
+  for (float step = 2.0f;; step *= 2.0f) {
+    const int64_t with_band = above_band + need.in(few(count, band.low, need.of_mass()));
+    if (with_band >= need.amount) {
+      return among(need, keep_few(count, band.low, band.high, need.of_mass()), above_band,
+                   with_band);
+    }
+    if (band.low <= bottom) return least;
+    above_band = with_band;
+    band.high = band.low;
+    band.low = std::fmax(bottom, band.low - step);
+    count = split(band, threads).inside;
+  }
 }
 
-// Of all columns that are at least `threshold`, which is finite.
-Measure Threshold::from(float threshold, bool of_mass) const {
-  Measure sum;
-  for (size_t chunk = 0; chunk < maxima_.size(); ++chunk) {
-    if (!(maxima_[chunk] >= threshold)) continue;
-    const Measure part = arithmetic().measure(z_.data() + chunk * kChunk,
-                                              of_mass ? weights_.data() + chunk * kChunk : nullptr,
-                                              counts_[chunk], threshold);
-    sum.count += part.count;
-    sum.mass += part.mass;
+// Where the boundary probably is, by a sample of the row. The band is as wide as three standard
+// deviations of what the sample has above it.
+Split Threshold::guess(const Need& need, float bottom) const {
+  Split band{bottom, kInfinity, need.of_mass(), bottom, largest_ - kMassless, largest_};
+  if (columns_ <= kFewToSample) return band;
+  alignas(64) float z[kChunk];
+  alignas(64) float weights[kChunk];
+  const int64_t size = sample(z);
+  const auto count_from = [&](float value) {
+    return arithmetic().measure(z, nullptr, size, value).count;
+  };
+  double rank = static_cast<double>(need.amount) * size / columns_;
+  if (need.of_mass()) {
+    std::copy_n(z, size, weights);
+    arithmetic().exponentiate(weights, size, largest_);
+    const auto mass_from = [&](float value) {
+      return arithmetic().measure(z, weights, size, value).mass;
+    };
+    const int64_t mass = share_of(mass_from(bottom), need.share);
+    rank = count_from(last_with(bottom, largest_, mass, mass + mass / 256, mass_from));
+  }
+  const double margin = 3.0 * std::sqrt(rank * (1.0 - rank / size)) + 3.0;
+  const auto ranked = [&](double from, float low) {
+    const auto wanted = static_cast<int64_t>(from);
+    return last_with(low, largest_, wanted, wanted + static_cast<int64_t>(margin / 4), count_from);
+  };
+  if (count_from(bottom) > rank + margin) band.low = ranked(rank + margin, bottom);
+  // What a sample of a mass has above it may be a few large ones, of which it says little.
+  if (rank - margin >= (need.of_mass() ? kManyInSample : 1)) {
+    band.high = above(ranked(rank - margin, band.low));
+  }
+  return band;
+}
+
+// Pieces of 16 columns from all over the row. Returns how many columns.
+int64_t Threshold::sample(float* z) const {
+  constexpr int64_t kPieces = kChunk / kLanesOfArithmetic;
+  int64_t size = 0;
+  for (int64_t piece = 0; piece < kPieces; ++piece) {
+    const int64_t chunk = piece * static_cast<int64_t>(counts_.size()) / kPieces;
+    const int64_t column = piece * 37 % kPieces * kLanesOfArithmetic;
+    if (column >= counts_[chunk]) continue;
+    std::copy_n(z_.data() + chunk * kChunk + column, kLanesOfArithmetic, z + size);
+    size += kLanesOfArithmetic;
+  }
+  return size;
+}
+
+// Splits all chunks, and puts what they have in the band together.
+SplitColumns Threshold::split(const Split& split, const Threads& threads) {
+  parts_.resize(counts_.size());
+  few_z_.resize(z_.size() + kLanesOfArithmetic);
+  const float least = split.of_mass ? split.least : split.low;
+  for_chunks(threads, [&](int64_t chunk) {
+    const int64_t begin = chunk * kChunk;
+    parts_[chunk] = maxima_[chunk] < least ? SplitColumns{}
+                                           : arithmetic().split(z_.data() + begin, counts_[chunk],
+                                                                split, few_z_.data() + begin);
+  });
+  SplitColumns sum;
+  for (size_t chunk = 0; chunk < parts_.size(); ++chunk) {
+    const SplitColumns& part = parts_[chunk];
+    const float* from = few_z_.data() + chunk * kChunk;
+    std::copy(from, from + part.inside, few_z_.data() + sum.inside);
+    sum.all += part.all;
+    sum.above += part.above;
+    sum.inside += part.inside;
   }
   return sum;
 }
 
-// The largest value of which the columns that are at least as large have what is needed; `least` if
-// it is larger. It lies in [low, high), which first grows downwards from the largest column, so
-// that most chunks are not looked at.
-float Threshold::boundary(const Need& need, float least) {
-  const float bottom = std::fmax(least, kLeastFinite);
-  float high = above(largest_);
-  float low = high;
-  Measure at_high;
-  Measure at_low;
-  for (float step = 2.0f; need.in(at_low) < need.amount; step *= 2.0f) {
-    if (low <= bottom) return least;
-    high = low;
-    at_high = at_low;
-    low = std::fmax(bottom, largest_ - step);
-    at_low = from(low, need.of_mass);
+// Weighs the collected columns, if masses are asked for, and measures them; they are at least
+// `low`.
+Measure Threshold::few(int64_t count, float low, bool of_mass) {
+  if (of_mass) {
+    few_weights_.resize(few_z_.size());
+    std::fill_n(few_z_.data() + count, kLanesOfArithmetic, -kInfinity);
+    std::copy_n(few_z_.data(), count + kLanesOfArithmetic, few_weights_.data());
+    arithmetic().exponentiate(few_weights_.data(), count, largest_);
   }
-  Range range = collect(low, high, at_low.count - at_high.count, need.of_mass);
-  return among(need, range, need.in(at_high), need.in(at_low));
-}
-
-// The columns in [low, high), of which there are `count`.
-Range Threshold::collect(float low, float high, int64_t count, bool of_mass) {
-  few_z_.resize(count + 2 * kLanesOfArithmetic);
-  if (of_mass) few_weights_.resize(few_z_.size());
-  Range all{0, kInfinity, -kInfinity};
-  for (size_t chunk = 0; chunk < maxima_.size(); ++chunk) {
-    if (!(maxima_[chunk] >= low)) continue;
-    const float* z = z_.data() + chunk * kChunk;
-    const Range part = arithmetic().collect(z, of_mass ? weights_.data() + chunk * kChunk : nullptr,
-                                            counts_[chunk], low, high, few_z_.data() + all.count,
-                                            few_weights_.data() + all.count);
-    all.count += part.count;
-    all.least = std::fmin(all.least, part.least);
-    all.largest = std::fmax(all.largest, part.largest);
-  }
-  return all;
+  return of_few(count, low, of_mass);
 }
 
 // The same among the collected columns, which become fewer: those from the largest on have less
@@ -147,18 +219,23 @@ float Threshold::among(const Need& need, Range range, int64_t before, int64_t wi
     }
     // From the second value on, so that both parts have a column.
     pivot = std::fmin(std::fmax(pivot, above(range.least)), range.largest);
-    const Measure at_pivot = of_few(range.count, pivot, need.of_mass);
+    const Measure at_pivot = of_few(range.count, pivot, need.of_mass());
     const bool enough = before + need.in(at_pivot) >= need.amount;
     if (enough) {
       with_all = before + need.in(at_pivot);
     } else {
       before += need.in(at_pivot);
     }
-    float* weights = need.of_mass ? few_weights_.data() : nullptr;
-    range = arithmetic().collect(few_z_.data(), weights, range.count, enough ? pivot : range.least,
-                                 enough ? end : pivot, few_z_.data(), weights);
+    range =
+        keep_few(range.count, enough ? pivot : range.least, enough ? end : pivot, need.of_mass());
   }
   return range.least;
+}
+
+// Of the collected columns those with low <= z < high.
+Range Threshold::keep_few(int64_t count, float low, float high, bool of_mass) {
+  float* weights = of_mass ? few_weights_.data() : nullptr;
+  return arithmetic().collect(few_z_.data(), weights, count, low, high, few_z_.data(), weights);
 }
 
 // Columns behind the last one are not there.
@@ -184,7 +261,7 @@ Measure Threshold::of_few(int64_t count, float threshold, bool of_mass) {
 float Threshold::among_few(const Need& need, int64_t count, int64_t before) const {
   std::vector<std::pair<float, int64_t>> columns(count);  // z, and what it adds
   for (int64_t i = 0; i < count; ++i) {
-    columns[i] = {few_z_[i], need.of_mass ? mass_of(few_weights_[i]) : 1};
+    columns[i] = {few_z_[i], need.of_mass() ? mass_of(few_weights_[i]) : 1};
   }
   std::sort(columns.begin(), columns.end(), [](auto a, auto b) { return a.first > b.first; });
   for (const auto& [z, amount] : columns) {

@@ -8,8 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "arithmetic.h"
-#include "threads.h"
+#include "softmax.h"
 
 namespace rdk::cpu {
 
@@ -64,13 +63,19 @@ class Threshold {
     arithmetic().cut(z_.data() + chunk * kChunk, counts_[chunk], value_, z);
     return maxima_[chunk] < value_ ? -kInfinity : maxima_[chunk];
   }
+  ChunkSum exponentiate(int64_t chunk, float* weights) const {
+    return exponentiate_kept(z_.data() + chunk * kChunk, counts_[chunk], maxima_[chunk], value_,
+                             weights);
+  }
 
  private:
+  // How much the columns from the boundary on have to have: columns, or a share of all masses.
   struct Need {
-    int64_t amount;
-    bool of_mass;  // or of columns
+    int64_t amount;  // of masses known only when all have been added
+    float share;     // 0: columns are counted
 
-    int64_t in(const Measure& measure) const { return of_mass ? measure.mass : measure.count; }
+    bool of_mass() const { return share > 0.0f; }
+    int64_t in(const Measure& measure) const { return of_mass() ? measure.mass : measure.count; }
   };
 
   template <typename Work>
@@ -86,21 +91,24 @@ class Threshold {
   }
 
   float of_limits(const RowLimits& limits, const Threads& threads);
-  int64_t nucleus_mass(float top_p, float least, const Threads& threads);
-  Measure from(float threshold, bool of_mass) const;
-  float boundary(const Need& need, float least);
-  Range collect(float low, float high, int64_t count, bool of_mass);
+  float boundary(Need need, float least, const Threads& threads);
+  Split guess(const Need& need, float least) const;
+  int64_t sample(float* z) const;
+  SplitColumns split(const Split& split, const Threads& threads);
+  Range keep_few(int64_t count, float low, float high, bool of_mass);
   float among(const Need& need, Range range, int64_t before, int64_t with_all);
   float among_few(const Need& need, int64_t count, int64_t before) const;
+  Measure few(int64_t count, float low, bool of_mass);
   Measure of_few(int64_t count, float threshold, bool of_mass);
   void pad(int64_t count, bool of_mass);
 
   std::vector<int64_t> counts_;
   std::vector<float> maxima_;
+  std::vector<SplitColumns> parts_;
+  int64_t columns_ = 0;
   std::vector<float> z_;
-  std::vector<float> weights_;  // exp(z - largest), where they have a mass; only for top-p
-  std::vector<float> few_z_;    // columns that are left to be looked at, and their weights
-  std::vector<float> few_weights_;
+  std::vector<float> few_z_;        // columns that are left to be looked at
+  std::vector<float> few_weights_;  // exp(z - largest) of them; only for top-p
   float largest_ = 0.0f;
   float value_ = 0.0f;
 };
