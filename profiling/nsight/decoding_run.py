@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> None:
     """Decode once, captured."""
     prepared = prepare(options)
     with captured(options.device):
-        tokens, statistics = prepared.decode()
+        tokens, statistics, _ = prepared.decode()
     print(
         f"{sum(map(len, tokens))} tokens in {statistics.target_passes} passes of the target, "
         f"{statistics.mean_accepted_length:.2f} drafts accepted of each"

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ class SpeculativeDecoder:
         >>> config = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
         >>> model = LlamaForCausalLM(config).eval()
         >>> decoder = SpeculativeDecoder(HuggingFaceModel(model), HuggingFaceModel(model))
-        >>> tokens, statistics = decoder.generate([[5, 3], [7]], max_new_tokens=9, seeds=[1, 2])
+        >>> tokens, statistics, _ = decoder.generate([[5, 3], [7]], max_new_tokens=9, seeds=[1, 2])
         >>> statistics.tokens
         18
     """
@@ -152,6 +152,7 @@ class SpeculativeDecoder:
         on_tokens: Callable[[int, list[int], list[Kind]], None] | None = None,
         process: Process | None = None,
         allowed: Allowed | None = None,
+        logprobs: Literal["processed", "raw"] | None = None,
         stop: Stop | None = None,
     ) -> Generation:
         """Continue every prompt up to one of its end tokens or to `max_new_tokens`.
@@ -169,6 +170,9 @@ class SpeculativeDecoder:
                 output then has the distribution of what it returns. Each row that it returns has
                 to be a function of that row and the tokens before it alone.
             allowed: says which tokens a grammar allows. On the CPU only, so far.
+            logprobs: return the log-probability of each token: of the "processed" distribution that
+                it was drawn from (0 at temperature 0), or of the "raw" logits at temperature 1
+                without limits and mask, as `process` returns them. On the CPU only, so far.
             stop: called after every decided token with the sequence's number and all its tokens,
                 prompt included. If it returns True, the sequence ends there.
 
@@ -196,18 +200,20 @@ class SpeculativeDecoder:
                 f"the target's context of {self.target.context:.0f}; shorten one of them"
             )
         statistics = Statistics.empty(self.draft_length)
+        all_logprobs: list[list[float]] = [[] for _ in prompts]
         models = [model for model in (self.target, self.drafter) if model is not None]
         for model in models:
             model.reset(len(prompts))
         while going_on := sum(s.room > 0 for s in batch.sequences):
             with Range("step", going_on):
-                decided = self._step(batch, process, allowed)
+                decided, own_logprobs = self._step(batch, process, allowed, logprobs)
                 for b, (s, new) in enumerate(zip(batch.sequences, decided, strict=True)):
                     if s.room:
                         ends = None if stop is None else partial(stop, b)
                         drafted = len(s.context) - s.length
                         kinds = self._kinds(new, drafted)[: s.extend(new, ends)]
                         statistics.count(kinds, drafted)
+                        all_logprobs[b] += own_logprobs[b][: len(kinds)]
                         if on_tokens is not None:
                             on_tokens(b, new[: len(kinds)], kinds)
                 # The newest token is decided but not read: the next pass begins with it.
@@ -215,12 +221,19 @@ class SpeculativeDecoder:
                 with Range("cache update", len(read)):
                     for model in models:
                         model.rollback(read)
-        return Generation([s.new for s in batch.sequences], statistics)
+        return Generation([s.new for s in batch.sequences], statistics, all_logprobs)
 
     def _step(
-        self, batch: Batch, process: Process | None, allowed: Allowed | None
-    ) -> list[list[int]]:
-        """What every sequence gains: its accepted drafts and the token that the target adds."""
+        self,
+        batch: Batch,
+        process: Process | None,
+        allowed: Allowed | None,
+        logprobs: Literal["processed", "raw"] | None,
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """What every sequence gains: its accepted drafts and the token that the target adds.
+
+        With their log-probabilities, if asked for; otherwise these are empty.
+        """
         draft = self._draft(batch)
         drafted = [len(s.context) - s.length for s in batch.sequences]
         keep = [n + 1 if s.room else 0 for s, n in zip(batch.sequences, drafted, strict=True)]
@@ -232,15 +245,16 @@ class SpeculativeDecoder:
             words = allowed(batch.sequences, logits.shape[1])
             truncation["allowed"] = words.to(logits.device)
         with Range("verify", sum(drafted)):
-            tokens, accepted, _ = functional.verify(
+            verified = functional.verify(
                 logits,
                 draft,
                 self.affinity,
                 batch.temperature,
+                logprobs=logprobs,
                 **truncation,
                 method=self.method,
             )
-            rows, lengths = tokens.tolist(), accepted.tolist()
+            rows, lengths = verified.tokens.tolist(), verified.num_accepted.tolist()
         mark("accepted", sum(lengths))
         if self._state_drafter is not None:
             if output.states is None:
@@ -249,7 +263,8 @@ class SpeculativeDecoder:
                     "feed() returned none (HuggingFaceModel: state_layers=drafter.state_layers)"
                 )
             self._state_drafter.observe(output.states)
-        return [row[: length + 1] for row, length in zip(rows, lengths, strict=True)]
+        tokens = [row[: length + 1] for row, length in zip(rows, lengths, strict=True)]
+        return tokens, verified.logprobs.tolist() if logprobs else [[] for _ in tokens]
 
     def _draft(self, batch: Batch) -> Draft:
         """Up to K drafts for each sequence that has room for them and for the target's token."""

@@ -88,10 +88,16 @@ class Statistics:
 
 
 class Generation(NamedTuple):
-    """The new tokens of every sequence, an end token included, and how they came about."""
+    """The new tokens of every sequence, an end token included, and how they came about.
+
+    Attributes:
+        logprobs: the natural logarithm of each token's probability, parallel to `tokens`; empty
+            lists if not asked for.
+    """
 
     tokens: list[list[int]]
     statistics: Statistics
+    logprobs: list[list[float]]
 
 
 @dataclass

@@ -81,9 +81,7 @@ def redistribute(
             affinity.row_top,
             dynamic_tokens,
             dynamic_logits,
-            limits(name, "top_k", top_k, leading, device),
-            limits(name, "top_p", top_p, leading, device),
-            limits(name, "min_p", min_p, leading, device),
+            *_limits(name, top_k, top_p, min_p, leading, device),
         )
 
 
@@ -159,8 +157,7 @@ def draft(
         scale = temperatures(name, 1.0 if temperature is None else temperature, (batch,), device)
         keys = step_keys(user_seeds(name, seeds, generator, batch, device), first)
         offset = 0
-        given = (("top_k", top_k), ("top_p", top_p), ("min_p", min_p))
-        truncation = tuple(limits(name, each, value, (batch,), device) for each, value in given)
+        truncation: tuple[Tensor | None, ...] = _limits(name, top_k, top_p, min_p, (batch,), device)
     else:
         _check_continues(
             after, batch, (temperature, seeds, positions, generator, top_k, top_p, min_p)
@@ -308,14 +305,28 @@ def verify(
         length,
         packed(joined.dynamic_tokens),
         packed(joined.dynamic_logits),
-        limits(name, "top_k", top_k, (batch,), device),
-        limits(name, "top_p", top_p, (batch,), device),
-        limits(name, "min_p", min_p, (batch,), device),
+        *_limits(name, top_k, top_p, min_p, (batch,), device),
         None if allowed is None else allowed.flatten(0, 1),
         _LOGPROBS[logprobs],
         METHODS[method],
     )
     return Verified(*verified)
+
+
+def _limits(
+    function: str,
+    top_k: Integers | None,
+    top_p: Numbers | None,
+    min_p: Numbers | None,
+    shape: Sequence[int],
+    device: torch.device,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Top-k, top-p and min-p as the operators take them."""
+    return (
+        limits(function, "top_k", top_k, shape, device),
+        limits(function, "top_p", top_p, shape, device),
+        limits(function, "min_p", min_p, shape, device),
+    )
 
 
 @takes_arrays

@@ -57,13 +57,6 @@ def without_forbidden(logits: Tensor, words: Tensor | None) -> Tensor:
     return logits.masked_fill(bits & 1 == 0, -math.inf)
 
 
-def kept(z: Tensor, limits: Limits) -> Tensor | None:
-    """Which columns of ``z``, float32, are kept, as bools; None: the row has no distribution."""
-    if not limits.usable:
-        return None
-    return z >= threshold(z, limits)
-
-
 def threshold(z: Tensor, limits: Limits) -> float:
     """The least ``z`` that is kept: the largest of the three rules'."""
     largest = z.max()

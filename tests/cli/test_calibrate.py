@@ -60,7 +60,7 @@ def assert_greedy_decoding_is_the_targets_own(saved: Path, tiny: Models, text: P
         dynamic_tokens=drafter.dynamic_tokens,
     )
     prompt = tiny.tokenizer(text.read_text())["input_ids"][:20]
-    tokens, statistics = decoder.generate([prompt], max_new_tokens=40, temperature=0)
+    tokens, statistics, _ = decoder.generate([prompt], max_new_tokens=40, temperature=0)
     alone = list(prompt)
     with torch.no_grad():
         for _ in range(40):

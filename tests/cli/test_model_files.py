@@ -86,7 +86,7 @@ def test_commands_take_it_and_its_drafter_decodes(
         dynamic_tokens=pruned.dynamic_tokens,
     )
     prompts = [load_tokenizer("--t", file)(files[4].read_text())["input_ids"][:n] for n in (5, 40)]
-    tokens, _ = decoder.generate(prompts, max_new_tokens=3 * WINDOW, temperature=0)
+    tokens, *_ = decoder.generate(prompts, max_new_tokens=3 * WINDOW, temperature=0)
     for prompt, ours in zip(prompts, tokens, strict=True):
         theirs = target.generate(
             torch.tensor([prompt]), do_sample=False, max_new_tokens=3 * WINDOW, eos_token_id=None

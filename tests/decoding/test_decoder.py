@@ -274,7 +274,7 @@ def test_a_drafter_with_a_shorter_context_drafts_while_it_can() -> None:
     drafter = TableModel(random_table(SIZE, 0), SIZE)
     drafter.context = 6
     decoder = SpeculativeDecoder(TableModel(random_table(SIZE, 0), SIZE), drafter, draft_length=3)
-    tokens, statistics = decoder.generate([[1, 2]], max_new_tokens=20, temperature=0.0, seeds=1)
+    tokens, statistics, _ = decoder.generate([[1, 2]], max_new_tokens=20, temperature=0.0, seeds=1)
     alone = SpeculativeDecoder(TableModel(random_table(SIZE, 0), SIZE), draft_length=0)
     assert tokens == alone.generate([[1, 2]], max_new_tokens=20, temperature=0.0).tokens
     assert sum(statistics.drafted) > 0

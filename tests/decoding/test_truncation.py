@@ -206,3 +206,38 @@ def test_limits_that_make_no_sense_are_refused_by_name(limits: Any, found: str) 
     decoder = SpeculativeDecoder(TARGET, draft_length=0)
     with pytest.raises(ValueError, match=f"SpeculativeDecoder.generate: {found}"):
         decoder.generate([PROMPT], max_new_tokens=2, **limits)
+
+
+@pytest.mark.parametrize("temperature", [0.8, 1.0, 0.0])
+@pytest.mark.parametrize("of", ["processed", "raw"])
+def test_log_probabilities_are_those_of_each_token_when_it_was_decided(
+    of: Any, temperature: float
+) -> None:
+    """Of sequences of different lengths, parallel to their tokens, an end token included."""
+    drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
+    decoder = SpeculativeDecoder(TARGET, drafter, AFFINITY)
+    prompts = [PROMPT, [1], [3, 3, 0]]
+    tokens, _, logprobs = decoder.generate(
+        prompts, max_new_tokens=[40, 7, 0], temperature=temperature, seeds=5, eos=[[1], [], []],
+        allowed=allowed, logprobs=of, **LIMITS["all"],
+    )  # fmt: skip
+    assert [len(own) for own in logprobs] == [len(own) for own in tokens]
+    assert len(tokens[1]) == 7
+    truncated = processed(temperature or 1.0, True, **LIMITS["all"])
+    for prompt, new, own in zip(prompts, tokens, logprobs, strict=True):
+        text = list(prompt)
+        for token, logprob in zip(new, own, strict=True):
+            model = TARGET if of == "raw" else truncated
+            exact = model.logits(text).double().log_softmax(0)[token]
+            if of == "processed" and temperature == 0:
+                exact = torch.tensor(0.0)
+            assert abs(logprob - float(exact)) < 1e-5
+            text.append(token)
+
+
+def test_without_being_asked_for_there_are_no_log_probabilities() -> None:
+    decoder = SpeculativeDecoder(TARGET, draft_length=0)
+    generation = decoder.generate([PROMPT, PROMPT], max_new_tokens=4, seeds=1)
+    assert generation.logprobs == [[], []]
+    with pytest.raises(ValueError, match='logprobs is 5; needs "processed", "raw" or None'):
+        decoder.generate([PROMPT], max_new_tokens=4, logprobs=5)  # type: ignore[arg-type]

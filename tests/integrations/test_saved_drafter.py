@@ -85,7 +85,7 @@ def saved(tmp_path: Path) -> Path:
 def generate(model: Any, drafter: PrunedDrafter) -> list[list[int]]:
     target = HuggingFaceModel(tiny(tied=False, seed=2))
     decoder = SpeculativeDecoder(target, drafting_model(model, drafter), drafter.affinity)
-    tokens, statistics = decoder.generate([[1, 2], [47]], max_new_tokens=30, seeds=[5, 6])
+    tokens, statistics, _ = decoder.generate([[1, 2], [47]], max_new_tokens=30, seeds=[5, 6])
     assert statistics.tokens == 60
     return tokens
 

@@ -93,7 +93,7 @@ def processed(logits: Tensor, sampling: Any, temperature: Tensor, rows: Rows) ->
     )
     if not steps and not truncated:
         return Processed(logits, temperature)
-    own = logits.float().clone() if logits.dtype == torch.float32 else logits.float()
+    own = logits.to(torch.float32, copy=True)
     for step in steps:
         own = step(own)
     if not truncated:
