@@ -15,41 +15,58 @@ NEAR = 1e-6
 
 @dataclass(frozen=True)
 class Masked:
-    """One row.
-
+    """
     Attributes:
-        logits: the row with -inf for what is left out; None: no distribution.
-        near: whether float64 shows a membership within `NEAR` of its boundary.
+        logits: `[R, V]`, with -inf for what is left out; all of it where nothing is allowed.
+        near: `[R]`, whether float64 shows a membership within `NEAR` of its boundary.
     """
 
-    logits: Tensor | None
-    near: bool
+    logits: Tensor
+    near: Tensor
 
 
 def masked_first(
-    logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, words: Tensor | None
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    words: Tensor | None,
 ) -> Masked:
-    """Mask, temperature, min-p, top-k, top-p, as vLLM orders them; all equal values stay."""
+    """Mask, temperature, min-p, top-k, top-p, as vLLM orders them; all equal values stay.
+
+    Args:
+        logits: `[R, V]`. words: `[R, ceil(V / 32)]`, or None. The others: `[R]`.
+    """
+    size = logits.shape[1]
     if words is not None:
-        bits = words.long().unsqueeze(1) >> torch.arange(32) & 1
-        logits = logits.masked_fill(bits.flatten()[: logits.numel()] == 0, -math.inf)
-    if not bool((logits > -math.inf).any()) or temperature == 0:
-        return Masked(logits if bool((logits > -math.inf).any()) else None, False)
-    z = logits.double() / temperature
-    near = False
-    ratios = torch.exp(z - z.max())
-    if min_p > 0:
-        near |= bool(((ratios - min_p).abs() < NEAR * min_p)[ratios < 1].any())
-        z = z.masked_fill(ratios < min_p, -math.inf)
-    if 0 < top_k < z.numel():
-        least = z.topk(top_k).values[-1]
-        below = z[z < least]
-        near |= below.numel() > 0 and bool(least - below.max() < NEAR)
-        z = z.masked_fill(z < least, -math.inf)
-    if top_p < 1:
-        values, inverse = z.unique(return_inverse=True)  # ascending, equal ones together
-        probs = torch.zeros_like(values).index_add_(0, inverse, z.softmax(0))
-        before = probs.flip(0).cumsum(0).flip(0) - probs  # of all that are larger
-        near |= bool(((before - top_p).abs() < NEAR)[values > -math.inf].any())
-        z = z.masked_fill((before >= top_p)[inverse], -math.inf)
-    return Masked(logits.masked_fill(z == -math.inf, -math.inf), near)
+        bits = words.long().unsqueeze(2) >> torch.arange(32) & 1
+        logits = logits.masked_fill(bits.flatten(1)[:, :size] == 0, -math.inf)
+    scale = torch.where(temperature == 0, 1.0, temperature).double()[:, None]
+    z, order = (logits.double() / scale).sort(1, descending=True)
+    near = torch.zeros_like(z, dtype=torch.bool)
+
+    least = min_p.double()[:, None]
+    ratios = torch.exp(z - z[:, :1])
+    near |= (least > 0) & (ratios < 1) & ((ratios - least).abs() < NEAR * least)
+    kept = (ratios >= least) | (least == 0)
+
+    z = z.masked_fill(~kept, -math.inf)
+    on = (top_k > 0) & (top_k < size)
+    last = z.gather(1, torch.where(on, top_k, size)[:, None].long() - 1)
+    kept = (z >= last) | ~on[:, None]
+    near |= ~kept & (last - z < NEAR)
+
+    z = z.masked_fill(~kept, -math.inf)
+    probs = z.softmax(1)
+    first = torch.cat([torch.ones_like(on)[:, None], z[:, 1:] < z[:, :-1]], 1)
+    first_equal = torch.where(first, torch.arange(size), 0).cummax(1).values
+    before = (probs.cumsum(1) - probs).gather(1, first_equal)  # of all that are larger
+    share = top_p.double()[:, None]
+    judged = (share < 1) & (z > -math.inf) & (before > 0)  # the largest stay whatever the share
+    near |= judged & ((before - share).abs() < NEAR)
+    z = z.masked_fill((share < 1) & (before >= share), -math.inf)
+
+    greedy = temperature == 0
+    left_out = torch.zeros_like(near).scatter(1, order, z == -math.inf) & ~greedy[:, None]
+    return Masked(logits.masked_fill(left_out, -math.inf), near.any(1) & ~greedy)
