@@ -66,7 +66,7 @@ def drafted(size: int, seed: int) -> Batch:
     return Batch(
         target, logits, stats, None, tokens, offsets.int(),
         one_of((1.0, 0.7, 1.3, 0.0), random), torch.ones(SEQUENCES), keys,
-        torch.zeros(SEQUENCES, dtype=torch.int64), affinity, 3,
+        torch.zeros(SEQUENCES, dtype=torch.int64), affinity, 3, method=choice.randrange(2),
     )  # fmt: skip
 
 
