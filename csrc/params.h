@@ -149,6 +149,24 @@ struct VerifyParams {
   Method method;
 };
 
+struct VerifyTreeParams {
+  TargetRows target;
+  const void* token_ids;
+  bool tokens_are_int64;
+  const int32_t* parents;
+  int64_t num_nodes;  // N
+  const int32_t* offsets;
+  const float* temperature;
+  const int64_t* step_keys;
+  const int64_t* positions;
+  int64_t max_depth;
+  int64_t* tokens;
+  int32_t* num_accepted;
+  int32_t* path;
+  int64_t sequences;
+  Truncation truncation;
+};
+
 struct GatherLogitsParams {
   Dtype dtype;
   Rows hidden;

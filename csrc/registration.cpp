@@ -37,6 +37,12 @@ RDK_LIBRARY(RDK_NAMESPACE, m) {
       "Tensor? allowed=None, int logprobs=0, int method=0) "
       "-> (Tensor tokens, Tensor num_accepted, Tensor logprobs)");
   m.def(
+      "verify_tree(Tensor target_logits, Tensor tree_token_ids, Tensor parents, "
+      "Tensor tree_offsets, Tensor temperature, Tensor step_keys, Tensor positions, "
+      "SymInt max_depth, "
+      "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, Tensor? allowed=None) "
+      "-> (Tensor tokens, Tensor num_accepted, Tensor path)");
+  m.def(
       "gather_logits(Tensor hidden, Tensor weight, Tensor tokens, Tensor? bias=None) "
       "-> Tensor logits");
   m.def("step_keys(Tensor seeds, Tensor positions) -> Tensor step_keys");
@@ -47,6 +53,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("redistribute", TORCH_BOX(&rdk::ops::redistribute));
   m.impl("draft", TORCH_BOX(&rdk::ops::draft));
   m.impl("verify", TORCH_BOX(&rdk::ops::verify));
+  m.impl("verify_tree", TORCH_BOX(&rdk::ops::verify_tree));
   m.impl("gather_logits", TORCH_BOX(&rdk::ops::gather_logits));
   m.impl("step_keys", TORCH_BOX(&rdk::ops::step_keys));
 }

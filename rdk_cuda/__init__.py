@@ -47,11 +47,13 @@ from .dynamic_tokens import (  # noqa: E402  # noqa: E402
 from .functional import (  # noqa: E402
     Draft,
     Verified,
+    VerifiedTree,
     draft,
     gather_logits,
     redistribute,
     step_keys,
     verify,
+    verify_tree,
 )
 from .vocabulary import Vocabulary  # noqa: E402
 
@@ -65,6 +67,7 @@ __all__ = [
     "SuccessorCounts",
     "SuccessorTable",
     "Verified",
+    "VerifiedTree",
     "Vocabulary",
     "__version__",
     "build_info",
@@ -74,6 +77,7 @@ __all__ = [
     "redistribute",
     "step_keys",
     "verify",
+    "verify_tree",
 ]
 
 

@@ -236,3 +236,86 @@ def batch(
         tokens,
         values,
     )
+
+
+@dataclass
+class Trees:
+    """The arguments of `rdk::verify_tree`, in its order."""
+
+    target_logits: Tensor
+    tree_token_ids: Tensor
+    parents: Tensor
+    tree_offsets: Tensor
+    temperature: Tensor
+    step_keys: Tensor
+    positions: Tensor
+    max_depth: int
+    top_k: Tensor | None = None
+    top_p: Tensor | None = None
+    min_p: Tensor | None = None
+    allowed: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        return self.step_keys.numel()
+
+    def arguments(self) -> tuple[object, ...]:
+        """What `torch.ops.rdk.verify_tree` and `reference.verify_tree` are called with."""
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def replace(self, **changes: object) -> Trees:
+        return dataclasses.replace(self, **changes)
+
+    def alone(self, b: int) -> Trees:
+        """Sequence b in a batch of its own; the limits are left out."""
+        begin, end = self.tree_offsets[b : b + 2].tolist()
+        return Trees(
+            self.target_logits[begin + b : end + b + 1],
+            self.tree_token_ids[begin:end],
+            self.parents[begin:end],
+            torch.tensor([0, end - begin], dtype=torch.int32),
+            *(part[b : b + 1] for part in (self.temperature, self.step_keys, self.positions)),
+            self.max_depth,
+        )
+
+
+def trees(
+    sizes: list[int],
+    target_size: int,
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    temperature: float = 1.0,
+    forbidden: float = 0.0,
+) -> Trees:
+    """A packed batch of random trees, whose tokens are mostly the likeliest ones at their parents.
+
+    So the walk goes down a few nodes. Some nodes have no children, some siblings the same token.
+    """
+    random = generator(seed)
+    nodes, batch = sum(sizes), len(sizes)
+    target = logits(
+        nodes + batch, target_size, seed + 1, dtype=dtype, scale=3.0, forbidden=forbidden
+    )
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+    parents = torch.empty(nodes, dtype=torch.int32)
+    tokens = torch.empty(nodes, dtype=torch.int64)
+    likeliest = target.float().topk(min(target_size, 2)).indices
+    target.scatter_add_(1, likeliest, torch.full_like(likeliest, 3).to(dtype))
+    for b, size in enumerate(sizes):
+        for node in range(size):
+            parent = max(-1, (node - 1) // 2 - int(torch.randint(0, 2, (), generator=random)))
+            row = likeliest[int(offsets[b]) + b + 1 + parent]
+            place = int(offsets[b]) + node
+            parents[place] = parent
+            tokens[place] = row[torch.randint(0, row.numel(), (), generator=random)]
+    return Trees(
+        target,
+        tokens,
+        parents,
+        offsets.to(torch.int32),
+        torch.full((batch,), temperature),
+        torch.randint(-(2**63), 2**63 - 1, (batch,), generator=random),
+        torch.randint(0, 2**33, (batch,), generator=random),
+        max(sizes, default=0),
+    )

@@ -9,6 +9,7 @@
 #include "redistribute.h"
 #include "step_keys.h"
 #include "verify.h"
+#include "verify_tree.h"
 
 namespace rdk {
 
@@ -25,6 +26,7 @@ void plan(const Machine& machine, GatherLogitsLaunch* launch);
 void plan(const Machine& machine, RedistributeLaunch* launch);
 void plan(const Machine& machine, StepKeysLaunch* launch);
 void plan(const Machine& machine, VerifyLaunch* launch);
+void plan(const Machine& machine, VerifyTreeLaunch* launch);
 
 // Hands out the parts of the workspace; the caller clears its first zeroed_bytes. With a null
 // pointer it only counts the bytes.
@@ -33,6 +35,7 @@ void place(void* workspace, GatherLogitsLaunch* launch);
 void place(void* workspace, RedistributeLaunch* launch);
 void place(void* workspace, StepKeysLaunch* launch);
 void place(void* workspace, VerifyLaunch* launch);
+void place(void* workspace, VerifyTreeLaunch* launch);
 
 // The kernel that is launched, as in "draft_kernel<float>": for those who compile and start it by
 // name.
@@ -41,6 +44,7 @@ const char* kernel_name(const GatherLogitsLaunch& launch);
 const char* kernel_name(const RedistributeLaunch& launch);
 const char* kernel_name(const StepKeysLaunch& launch);
 const char* kernel_name(const VerifyLaunch& launch);
+const char* kernel_name(const VerifyTreeLaunch& launch);
 
 // All of them, as JSON: by operator, which is the stem of the kernel's file, the struct that it is
 // launched with, that struct's bytes, the static shared memory of a block, and the names.

@@ -37,11 +37,14 @@ __device__ __forceinline__ void store_chunk_sum(const ChunkSum& sum, ChunkSum* c
 template <typename T>
 struct TargetColumns {
   using Element = T;
+  using Place = int;  // the chunk
   Logits<T> logits;
   int size;
   Scale scale;
 
   __device__ __forceinline__ int chunks() const { return (size + kChunk - 1) / kChunk; }
+  __device__ __forceinline__ int place(int chunk) const { return chunk; }
+  __device__ __forceinline__ void advance(int chunks, int* chunk) const { *chunk += chunks; }
 
   __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
     copy_chunk(logits, chunk * kChunk, size, landing);

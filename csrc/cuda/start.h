@@ -12,6 +12,7 @@
 #include "redistribute.h"
 #include "step_keys.h"
 #include "verify.h"
+#include "verify_tree.h"
 
 namespace rdk {
 
@@ -20,5 +21,6 @@ cudaError_t start(const GatherLogitsLaunch& launch, cudaStream_t stream);
 cudaError_t start(const RedistributeLaunch& launch, cudaStream_t stream);
 cudaError_t start(const StepKeysLaunch& launch, cudaStream_t stream);
 cudaError_t start(const VerifyLaunch& launch, cudaStream_t stream);
+cudaError_t start(const VerifyTreeLaunch& launch, cudaStream_t stream);
 
 }  // namespace rdk

@@ -52,6 +52,10 @@ void run(const VerifyParams& params, const Tensor& on) {
   run_on<VerifyLaunch>("verify", params, on, cpu::verify);
 }
 
+void run(const VerifyTreeParams& params, const Tensor& on) {
+  run_on<VerifyTreeLaunch>("verify_tree", params, on, cpu::verify_tree);
+}
+
 void run(const GatherLogitsParams& params, const Tensor& on) {
   run_on<GatherLogitsLaunch>("gather_logits", params, on, cpu::gather_logits);
 }

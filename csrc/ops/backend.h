@@ -14,6 +14,7 @@ using torch::stable::Tensor;
 void run(const RedistributeParams& params, const Tensor& on);
 void run(const DraftParams& params, const Tensor& on);
 void run(const VerifyParams& params, const Tensor& on);
+void run(const VerifyTreeParams& params, const Tensor& on);
 void run(const GatherLogitsParams& params, const Tensor& on);
 void run(const StepKeysParams& params, const Tensor& on);
 

@@ -55,6 +55,11 @@ inline void require_kernel(const VerifyParams& params) {
   }
 }
 
+inline void require_kernel(const VerifyTreeParams& params) {
+  require_kernel("verify_tree", params.truncation);
+  if (params.target.allowed.data != nullptr) refuse_without_kernel("verify_tree", "allowed");
+}
+
 // A Starter has machine(), and start(launch, workspace), which clears the first zeroed_bytes of the
 // workspace and then starts the kernel.
 template <typename Launch, typename Starter>

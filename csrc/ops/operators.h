@@ -38,6 +38,13 @@ std::tuple<Tensor, Tensor, Tensor> verify(
     const std::optional<Tensor>& min_p, const std::optional<Tensor>& allowed, int64_t logprobs,
     int64_t method);
 
+std::tuple<Tensor, Tensor, Tensor> verify_tree(
+    const Tensor& target_logits, const Tensor& tree_token_ids, const Tensor& parents,
+    const Tensor& tree_offsets, const Tensor& temperature, const Tensor& step_keys,
+    const Tensor& positions, int64_t max_depth, const std::optional<Tensor>& top_k,
+    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p,
+    const std::optional<Tensor>& allowed);
+
 Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& tokens,
                      const std::optional<Tensor>& bias);
 

@@ -3,64 +3,10 @@
 #include "affinity_arguments.h"
 #include "backend.h"
 #include "operators.h"
+#include "target_arguments.h"
 #include "truncation_arguments.h"
 
 namespace rdk::ops {
-namespace {
-
-// B, from draft_offsets.
-int64_t count_sequences(const Checks& checks, const Tensor& draft_offsets) {
-  checks.dimensions("draft_offsets", draft_offsets, 1, "[B + 1]");
-  if (draft_offsets.size(0) < 1) {
-    checks.refuse("draft_offsets", "has shape [0]", "[B + 1], so at least one entry");
-  }
-  const int64_t sequences = draft_offsets.size(0) - 1;
-  checks.plain("draft_offsets", draft_offsets, ScalarType::Int, {sequences + 1}, "[B + 1]");
-  return sequences;
-}
-
-void check_drafted(const Checks& checks, const Tensor& draft_token_ids) {
-  checks.device("draft_token_ids", draft_token_ids);
-  checks.dtype("draft_token_ids", draft_token_ids, {ScalarType::Long, ScalarType::Int});
-  checks.dimensions("draft_token_ids", draft_token_ids, 1, "[N], packed");
-  checks.contiguous("draft_token_ids", draft_token_ids);
-}
-
-void check_target(const Checks& checks, const Tensor& target_logits, int64_t needed_rows,
-                  int64_t target_size) {
-  checks.dimensions("target_logits", target_logits, 2, "[N + B, V_t], packed");
-  if (target_logits.size(1) != target_size) {
-    checks.refuse("target_logits", "has shape " + describe(shape_of(target_logits)),
-                  std::to_string(target_size) + " columns, the V_t of col_offsets");
-  }
-  if (target_logits.size(0) < needed_rows) {
-    checks.refuse("target_logits", "has " + std::to_string(target_logits.size(0)) + " rows",
-                  "at least N + B = " + std::to_string(needed_rows) +
-                      ": one for each drafted position and a bonus row for each sequence");
-  }
-}
-
-// One bit for each token, in rows parallel to those of the logits.
-Rows allowed_rows(const Checks& checks, const Tensor& allowed, int64_t needed_rows,
-                  int64_t target_size) {
-  checks.device("allowed", allowed);
-  checks.dtype("allowed", allowed, {ScalarType::Int});
-  checks.dimensions("allowed", allowed, 2, "[N + B, ceil(V_t / 32)], one bit for each token");
-  const int64_t words = (target_size + 31) / 32;
-  if (allowed.size(1) != words) {
-    checks.refuse("allowed", "has shape " + describe(shape_of(allowed)),
-                  std::to_string(words) + " columns, 32 of the " + std::to_string(target_size) +
-                      " tokens in each");
-  }
-  if (allowed.size(0) < needed_rows) {
-    checks.refuse(
-        "allowed", "has " + std::to_string(allowed.size(0)) + " rows",
-        "at least N + B = " + std::to_string(needed_rows) + ", parallel to those of target_logits");
-  }
-  return checks.rows("allowed", allowed);
-}
-
-}  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> verify(
     const Tensor& target_logits, const Tensor& draft_logits,
@@ -87,8 +33,8 @@ std::tuple<Tensor, Tensor, Tensor> verify(
     checks.refuse("max_draft", "is " + std::to_string(max_draft), "0 or more, below 2^31 - 1");
   }
   params.max_draft = max_draft;
-  params.sequences = count_sequences(checks, draft_offsets);
-  check_drafted(checks, draft_token_ids);
+  params.sequences = count_sequences(checks, "draft_offsets", draft_offsets);
+  check_drafted(checks, "draft_token_ids", draft_token_ids);
   params.num_drafts = draft_token_ids.size(0);
   check_target(checks, target_logits, params.num_drafts + params.sequences,
                params.affinity.target_size);

@@ -13,11 +13,12 @@ from .. import _C  # noqa: F401  registers them
 redistribute = torch.ops.rdk.redistribute
 draft = torch.ops.rdk.draft
 verify = torch.ops.rdk.verify
+verify_tree = torch.ops.rdk.verify_tree
 gather_logits = torch.ops.rdk.gather_logits
 step_keys = torch.ops.rdk.step_keys
 
 _library = torch.library.Library("rdk", "IMPL")
-for _operator in (redistribute, draft, verify, gather_logits, step_keys):
+for _operator in (redistribute, draft, verify, verify_tree, gather_logits, step_keys):
     _name = _operator.__name__
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
     _operator.__doc__ = f"""The operator itself, on tensors.

@@ -64,6 +64,20 @@ def verify(
     logprobs: int = 0,
     method: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
+def verify_tree(
+    target_logits: Tensor,
+    tree_token_ids: Tensor,
+    parents: Tensor,
+    tree_offsets: Tensor,
+    temperature: Tensor,
+    step_keys: Tensor,
+    positions: Tensor,
+    max_depth: int,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    allowed: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def gather_logits(
     hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None
 ) -> Tensor: ...

@@ -82,6 +82,17 @@ def _verify(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
+@_fake("verify_tree")
+def _verify_tree(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    logits: Tensor = given.target_logits
+    sequences = given.tree_offsets.shape[0] - 1
+    return (
+        logits.new_empty((sequences, given.max_depth + 1), dtype=torch.int64),
+        logits.new_empty((sequences,), dtype=torch.int32),
+        logits.new_empty((sequences, given.max_depth), dtype=torch.int32),
+    )
+
+
 @_fake("gather_logits", refuses_grad=True)
 def _gather_logits(given: SimpleNamespace) -> Tensor:
     hidden: Tensor = given.hidden

@@ -2,15 +2,18 @@
 
 from .operators import draft, gather_logits, redistribute, step_keys, verify
 from .step import METHODS, Draft, Method, Verified
+from .trees import VerifiedTree, verify_tree
 
 __all__ = [
     "METHODS",
     "Draft",
     "Method",
     "Verified",
+    "VerifiedTree",
     "draft",
     "gather_logits",
     "redistribute",
     "step_keys",
     "verify",
+    "verify_tree",
 ]

@@ -153,16 +153,10 @@ def verify(
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
     trace = Trace() if trace is None else trace
 
-    no_bias = torch.zeros(v_t, dtype=torch.float32, device="cpu")
-
     def p_at(first: int, t: float, limits: Limits, j: int) -> Tensor | None:
         n = first + j
         words_allowed = None if allowed is None else allowed[n]
-        row = without_forbidden(target_logits[n], words_allowed)
-        z, _ = _truncated(row, t, no_bias, limits, dtype)
-        if z is None:
-            return None
-        return _one_hot(int(z.argmax()), v_t, dtype) if t == 0 else torch.softmax(z, 0)
+        return target_distribution(target_logits[n], t, limits, words_allowed, dtype)
 
     def q_at(first: int, t: float, j: int, x: int) -> Tensor | None:
         n = first + j
@@ -187,7 +181,7 @@ def verify(
     num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")
     token_logprobs = torch.full(tokens.shape, -math.inf, dtype=dtype, device="cpu")
     for b in range(batch):
-        first, drafts = _owned(draft_offsets[b : b + 2].tolist(), draft_token_ids.numel())
+        first, drafts = owned(draft_offsets[b : b + 2].tolist(), draft_token_ids.numel())
         drafts = min(drafts, max_draft)
         t, draft_t = float(target_temperature[b]), float(draft_temperature[b])
         step = Step(
@@ -302,6 +296,17 @@ def _cut(z: Tensor, logits: Tensor, t: float | Tensor, bias: Tensor, least: floa
     return z if deciding is None else z.masked_fill(deciding < least, -math.inf)
 
 
+def target_distribution(
+    logits: Tensor, t: float, limits: Limits, allowed: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
+    """p of one row, one-hot at temperature 0; None: it has no distribution."""
+    no_bias = torch.zeros(logits.shape[0], dtype=torch.float32, device="cpu")
+    z, _ = _truncated(without_forbidden(logits, allowed), t, no_bias, limits, dtype)
+    if z is None:
+        return None
+    return _one_hot(int(z.argmax()), logits.shape[0], dtype) if t == 0 else torch.softmax(z, 0)
+
+
 def _raw_log_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
     """Of one row at temperature 1; NaN where it has no distribution."""
     no_bias = torch.zeros(logits.shape[0], dtype=torch.float32, device="cpu")
@@ -334,7 +339,7 @@ def _one_hot(x: int, size: int, dtype: torch.dtype) -> Tensor:
     return one_hot(torch.tensor(x, dtype=torch.int64, device="cpu"), size).to(dtype)
 
 
-def _owned(offsets: list[int], drafts: int) -> tuple[int, int]:
+def owned(offsets: list[int], drafts: int) -> tuple[int, int]:
     """First draft and number of drafts of one sequence; none where its offsets make no sense."""
     begin, end = offsets
     if 0 <= begin <= end <= drafts:

@@ -77,7 +77,7 @@ def test_the_readme_leads_to_every_page() -> None:
     assert set(PAGES) - {README} <= linked
 
 
-OPERATORS = ("draft", "gather_logits", "redistribute", "step_keys", "verify")
+OPERATORS = ("draft", "gather_logits", "redistribute", "step_keys", "verify", "verify_tree")
 
 
 def missing_files(text: str) -> list[str]:

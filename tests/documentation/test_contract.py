@@ -16,7 +16,7 @@ from .markdown import (
     headings,
 )
 
-OPERATORS = ("redistribute", "draft", "verify", "gather_logits", "step_keys")
+OPERATORS = ("redistribute", "draft", "verify", "verify_tree", "gather_logits", "step_keys")
 
 
 def schema(name: str) -> str:

@@ -67,6 +67,7 @@ void start_named(const std::string& kernel, int64_t blocks, int64_t threads, int
                         : operator_name == "gather_logits" ? start_bytes<GatherLogitsLaunch>
                         : operator_name == "redistribute"  ? start_bytes<RedistributeLaunch>
                         : operator_name == "step_keys"     ? start_bytes<StepKeysLaunch>
+                        : operator_name == "verify_tree"   ? start_bytes<VerifyTreeLaunch>
                                                            : start_bytes<VerifyLaunch>;
   start_it(kernel, blocks, threads, shared_bytes, launch);
 }
@@ -81,6 +82,10 @@ void run(const DraftParams& params, const Tensor& on) { run_on<DraftLaunch>("dra
 
 void run(const VerifyParams& params, const Tensor& on) {
   run_on<VerifyLaunch>("verify", params, on);
+}
+
+void run(const VerifyTreeParams& params, const Tensor& on) {
+  run_on<VerifyTreeLaunch>("verify_tree", params, on);
 }
 
 void run(const GatherLogitsParams& params, const Tensor& on) {

@@ -221,6 +221,7 @@ def in_dtype(dtype: torch.dtype) -> None:
     draft(drafts)
     redistribute(drafts)
     verify(drafts)
+    torch.ops.rdk.verify_tree(*generators.trees([3, 1], 60, dtype=dtype).arguments())
     hidden, weight = generators.logits(2, 9, dtype=dtype), generators.logits(5, 9, dtype=dtype)
     torch.ops.rdk.gather_logits(hidden, weight, torch.tensor([[1], [2]]))
 

@@ -138,6 +138,14 @@ def without_distributions() -> Batch:
     )
 
 
+def verify_tree(dtype: torch.dtype, temperature: float = 1.1) -> tuple[Tensor, ...]:
+    """Walks of several nodes, one that stops at a bad row, and offsets out of order."""
+    made = generators.trees([20, 0, 9, 31, 3], SIZE, dtype=dtype, temperature=temperature)
+    made.target_logits[22, 17] = math.nan  # the root of the third
+    made.tree_offsets[-1] = 62
+    return tuple(torch.ops.rdk.verify_tree(*made.arguments()))
+
+
 @functools.cache
 def head() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Hidden states, the head's weight and bias, and tokens, some of them outside."""
@@ -171,6 +179,9 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "verify, direct pass": lambda: verify(nearly_equal()),
     "verify, no residual": lambda: verify(no_residual()),
     "verify, bad values": lambda: verify(without_distributions()),
+    "verify_tree": lambda: verify_tree(torch.float32),
+    "verify_tree, 16 bits": lambda: verify_tree(torch.bfloat16),
+    "verify_tree, greedy": lambda: verify_tree(torch.float16, 0.0),
     "gather_logits": gather_logits,
     "step_keys": step_keys,
 }

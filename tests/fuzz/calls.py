@@ -213,6 +213,36 @@ def verify(values: Values) -> dict[str, Any]:
     return arguments | truncation(values, sequences, target_rows, made.target_size)
 
 
+def verify_tree(values: Values) -> dict[str, Any]:
+    random = values.random
+    size = LARGE if values.chance(0.01) else random.choice(TARGET_SIZES)
+    lengths = [random.choice([0, 1, 2, 5, 12]) for _ in range(random.randint(0, 4))]
+    sequences, nodes = len(lengths), sum(lengths) + random.choice([0, 0, 0, 1, 3])
+    target_rows = nodes + sequences + random.choice([0, 0, 2])
+    parents = [random.randint(-1, node - 1) for length in lengths for node in range(length)]
+    parents += [random.choice(LIMITS_32) for _ in range(nodes - len(parents))]
+    for _ in range(random.randint(0, 3) if nodes and values.chance(0.3) else 0):
+        parents[random.randrange(nodes)] = random.choice([*LIMITS_32, random.randrange(nodes)])
+    offsets = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    if values.chance(0.15):
+        worst = [-1, nodes, nodes + 1, nodes - 1, *LIMITS_32]
+        offsets[random.randrange(sequences + 1)] = random.choice(worst)
+    token_type = random.choice([torch.int64, torch.int32])
+    given = truncation(values, sequences, target_rows, size)
+    del given["logprobs"], given["method"]
+    return {
+        "target_logits": values.logits((target_rows, size), random.choice(LOGITS)),
+        "tree_token_ids": values.tokens(nodes, size, token_type, 0.1),
+        "parents": torch.tensor(parents, dtype=torch.int32),
+        "tree_offsets": offsets,
+        "temperature": values.temperatures((sequences,)),
+        "step_keys": values.integers((sequences,)),
+        "positions": values.integers((sequences,)),
+        "max_depth": max_draft(random, sequences),
+        **given,
+    }
+
+
 def limits(values: Values, leading: tuple[int, ...], size: int) -> dict[str, Tensor | None]:
     """Top-k, top-p and min-p; in half of the calls none."""
     if values.chance(0.5):
@@ -300,6 +330,7 @@ MAKERS = {
     "redistribute": redistribute,
     "draft": draft,
     "verify": verify,
+    "verify_tree": verify_tree,
     "gather_logits": gather_logits,
     "step_keys": step_keys,
 }

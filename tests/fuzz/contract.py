@@ -102,6 +102,17 @@ OPERATORS: dict[str, dict[str, Argument]] = {
         **limits("B"),
         "allowed": Argument(("allowed rows", "words"), INT, "rows", optional=True),
     },
+    "verify_tree": {
+        "target_logits": Argument(("target rows", "V_t"), LOGITS, "rows"),
+        "tree_token_ids": Argument(("N",), (*LONG, *INT)),
+        "parents": Argument(("N",), INT),
+        "tree_offsets": Argument(("B + 1",), INT),
+        "temperature": Argument(("B",), FLOAT),
+        "step_keys": Argument(("B",), LONG),
+        "positions": Argument(("B",), LONG),
+        **limits("B"),
+        "allowed": Argument(("allowed rows", "words"), INT, "rows", optional=True),
+    },
     "gather_logits": {
         "hidden": Argument(("...", "d"), LOGITS, "rows"),
         "weight": Argument(("V", "d"), LOGITS, "rows", dtype_of="hidden"),
@@ -202,15 +213,17 @@ def check_together(arguments: dict[str, Any], sizes: Sizes) -> None:
         wide = sizes.get("stats", 2 + sizes["R"])  # one more for a threshold
         if wide not in (2 + sizes["R"], 3 + sizes["R"]):
             raise RefusedError(f"draft_stats has {wide} columns")
-        if sizes["target rows"] < sizes["N"] + sizes["B"]:
-            raise RefusedError("target_logits has too few rows")
-        if not 0 <= arguments["max_draft"] <= MAX_DRAFT:
-            raise RefusedError(f"max_draft is {arguments['max_draft']}")
-        if sizes.get("words", -(-sizes["V_t"] // 32)) != -(-sizes["V_t"] // 32):
-            raise RefusedError(f"allowed has {sizes['words']} words")
-        if sizes.get("allowed rows", sizes["target rows"]) < sizes["N"] + sizes["B"]:
-            raise RefusedError("allowed has too few rows")
         if not 0 <= arguments["logprobs"] <= 2:
             raise RefusedError(f"logprobs is {arguments['logprobs']}")
         if not 0 <= arguments["method"] <= 1:
             raise RefusedError(f"method is {arguments['method']}")
+    if "target rows" in sizes:
+        if sizes["target rows"] < sizes["N"] + sizes["B"]:
+            raise RefusedError("target_logits has too few rows")
+        for name in {"max_draft", "max_depth"} & set(arguments):
+            if not 0 <= arguments[name] <= MAX_DRAFT:
+                raise RefusedError(f"{name} is {arguments[name]}")
+        if sizes.get("words", -(-sizes["V_t"] // 32)) != -(-sizes["V_t"] // 32):
+            raise RefusedError(f"allowed has {sizes['words']} words")
+        if sizes.get("allowed rows", sizes["target rows"]) < sizes["N"] + sizes["B"]:
+            raise RefusedError("allowed has too few rows")

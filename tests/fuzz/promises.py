@@ -142,6 +142,42 @@ def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
             require(possible.all(), "a token is put out that the target forbids")
 
 
+def verify_tree(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    tokens, num_accepted, path = outputs
+    sequences, depth = sizes["B"], arguments["max_depth"]
+    require_form("tokens", tokens, torch.int64, (sequences, depth + 1))
+    require_form("num_accepted", num_accepted, torch.int32, (sequences,))
+    require_form("path", path, torch.int32, (sequences, depth))
+    proposed, parents = arguments["tree_token_ids"].tolist(), arguments["parents"].tolist()
+    offsets, temperatures = arguments["tree_offsets"].tolist(), arguments["temperature"]
+    for b, accepted in enumerate(num_accepted.tolist()):
+        start, count = owned(offsets[b], offsets[b + 1], len(proposed))
+        require(0 <= accepted <= depth, "more nodes are accepted than asked for")
+        row, nodes = tokens[b].tolist(), [-1, *path[b].tolist()]
+        require(all(t == -1 for t in row[accepted + 1 :]), "a token after the stop is not -1")
+        require(all(n == -1 for n in nodes[accepted + 1 :]), "a node after the stop is not -1")
+        for place, node in enumerate(nodes[: accepted + 1]):
+            target = allowed_logits(arguments, slice(start + b + 1 + node, start + b + 2 + node))
+            good = bool(has_distribution(target, temperatures[b : b + 1]))
+            good &= bool(temperatures[b] == 0) or has_usable_limits(arguments, b)
+            token = row[place]
+            require(good == (token >= 0), "a token is drawn where p is none, or none where it is")
+            if not good:
+                require(place == accepted, "the walk goes on where p is no distribution")
+                continue
+            require(target[0, token] > -math.inf, "a token is put out that the target forbids")
+            if temperatures[b] == 0:
+                require(token == int(target.argmax()), "a greedy token is no argmax")
+            children = [
+                child
+                for child in range(node + 1, count)
+                if parents[start + child] == node and proposed[start + child] == token
+            ]
+            following = nodes[place + 1] if place < depth else -1
+            expected = children[0] if children and place < depth else -1
+            require(following == expected, "the walk does not go on at the first child")
+
+
 def allowed_logits(arguments: Arguments, rows: slice) -> Tensor:
     """Rows of the target's logits, -inf where the mask has no bit."""
     logits: Tensor = arguments["target_logits"][rows]
@@ -198,6 +234,7 @@ PROMISES: dict[str, Callable[[Arguments, Sizes, Outputs], None]] = {
     "redistribute": redistribute,
     "draft": draft,
     "verify": verify,
+    "verify_tree": verify_tree,
     "gather_logits": gather_logits,
     "step_keys": step_keys,
 }
@@ -208,7 +245,7 @@ PROMISES: dict[str, Callable[[Arguments, Sizes, Outputs], None]] = {
 
 def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
     """Whether float64 computes nearly the same logits, so that it has to draw the same tokens."""
-    if operator not in ("redistribute", "draft", "verify"):
+    if operator not in ("redistribute", "draft", "verify", "verify_tree"):
         return False  # compared in every call
     pairs = {
         "redistribute": [("draft_logits", "temperature"), ("dynamic_logits", "temperature")],
@@ -217,6 +254,7 @@ def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
             ("draft_logits", "draft_temperature"),
             ("dynamic_logits", "draft_temperature"),
         ],
+        "verify_tree": [("target_logits", "temperature")],
     }
     pairs["draft"] = pairs["redistribute"]
     for name, scale in pairs[operator]:
@@ -244,9 +282,13 @@ def agrees_with_the_reference(operator: str, arguments: Arguments, outputs: Outp
         require(close, "q is not that of the reference")
         return
     trace = reference.Trace()
-    operators = {"draft": reference.draft, "verify": reference.verify}
+    operators = {
+        "draft": reference.draft,
+        "verify": reference.verify,
+        "verify_tree": reference.verify_tree,
+    }
     expected = operators[operator](**arguments, dtype=torch.float64, trace=trace)[0]
     different = outputs[0] != expected
-    different = different.any(1) if operator == "verify" else different.reshape(-1)
+    different = different.reshape(-1) if operator == "draft" else different.any(1)
     clear = trace.margins(different.numel()) > BOUNDARY
     require(not (different & clear).any(), "a token is not that of the reference")

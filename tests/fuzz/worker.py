@@ -175,7 +175,7 @@ def outcome_of_refusal(call: Call, error: Exception, reason: str | None) -> str:
     if reason is None:
         raise FailureError(f"a valid call is refused: {text}") from None
     named = re.search(rf"\brdk\w*::{call.operator}\b", str(error))
-    names = [*OPERATORS[call.operator], "max_draft", "logprobs", "method"]
+    names = [*OPERATORS[call.operator], "max_draft", "max_depth", "logprobs", "method"]
     argument = next((name for name in names if re.search(rf"\b{name}\b", text)), None)
     if not named or argument is None:
         raise FailureError(f"the error names no operator or no argument: {text}") from None

@@ -19,6 +19,8 @@ from tests.devices import PLACE
 # Autouse.
 from tests.operators.conftest import _one_thread  # noqa: F401
 
+from .stand_in import OPERATORS
+
 FOLDER = Path(__file__).parent
 
 
@@ -67,6 +69,6 @@ def cuda() -> torch.device:
 def natively(native: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operators themselves, not what stands for them."""
     monkeypatch.setattr(torch.ops, "rdk", native)
-    for name in ("redistribute", "draft", "verify", "gather_logits", "step_keys"):
+    for name in OPERATORS:
         monkeypatch.setattr(rdk_cuda._ops, name, getattr(native, name))
     torch.use_deterministic_algorithms(False)

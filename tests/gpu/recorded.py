@@ -18,6 +18,7 @@ FREE = {
     "redistribute": (0, 1, -2, -1),
     "draft": (0, 1, 2, 3, -2, -1),
     "verify": (0, 1, 2, 3, 4, 6, 7, 8, 9, -2, -1),
+    "verify_tree": (0, 1, 2, 4, 5, 6),
     "gather_logits": (0, 1, 2, 3),
     "step_keys": (0, 1),
 }

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rdk_cuda.affinity import Affinity
 
-OPERATORS = ("redistribute", "draft", "verify", "gather_logits", "step_keys")
+OPERATORS = ("redistribute", "draft", "verify", "verify_tree", "gather_logits", "step_keys")
 
 
 def laid_out_alike(tensor: Tensor, device: torch.device) -> Tensor:

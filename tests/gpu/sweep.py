@@ -54,6 +54,11 @@ def sweep() -> int:
             for call in (draft, redistribute, verify, lambda _, mixed=mixed: verify(mixed)):
                 call(given)
                 calls += 1
+        walked = generators.trees([9, 0, 20] * TIMES, 3000, dtype=dtype)
+        wider = walked.replace(target_logits=generators.in_wider_rows(walked.target_logits))
+        for trees in (walked, wider):
+            torch.ops.rdk.verify_tree(*trees.arguments())
+            calls += 1
         hidden = generators.logits(5, 777, dtype=dtype)
         weight = generators.logits(50, 777, seed=1, dtype=dtype)
         for rows in (hidden, generators.in_wider_rows(hidden)):

@@ -35,6 +35,10 @@ FAST_IN_THE_EMULATOR: dict[str, dict[str, tuple[object, ...]]] = {
     "test_an_unused_dynamic_column_is_not_read": {"token": (-1,)},
     "test_a_drafted_id_out_of_range_is_rejected": {"token": (2500,)},
     "test_stats_passed_or_recomputed": {},
+    "test_every_dtype_and_vocabulary": {"size": (2500,)},
+    "test_temperature_zero_walks_along_the_argmax": {},
+    "test_of_siblings_with_one_token_the_first_wins": {},
+    "test_a_parent_that_is_not_an_earlier_node_has_no_such_child": {},
 }
 
 

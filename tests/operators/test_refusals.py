@@ -26,6 +26,7 @@ B, K, V_T, C, D = 3, 2, 40, 4, 16  # Sequences, drafts each, target ids, dynamic
 def valid_calls() -> dict[str, dict[str, Any]]:
     affinity = generators.affinity("mixed-2", V_T)
     batch = generators.batch(affinity, [K] * B, dynamic=C)
+    trees = generators.trees([K] * B, V_T)
     rows = B * K
     # Given in tests/operators/test_truncation.py, on the CPU.
     limits = dict.fromkeys(("top_k", "top_p", "min_p"))
@@ -45,6 +46,16 @@ def valid_calls() -> dict[str, dict[str, Any]]:
             "allowed": None,
             "logprobs": 0,
             "method": 0,
+        },
+        "verify_tree": {
+            **{
+                name: getattr(trees, name)
+                for name in ("tree_token_ids", "parents", "tree_offsets", "temperature")
+            },
+            "target_logits": trees.target_logits,
+            "max_depth": K,
+            **limits,
+            "allowed": None,
         },
         "gather_logits": {
             "hidden": torch.ones(rows, D),
@@ -159,7 +170,7 @@ def test_one_dimension_more(operator: str, name: str) -> None:
     arguments[name] = arguments[name][None]
     refused, _ = refusal(operator, arguments)
     # The leading shape is free where an operator is elementwise over rows: the others then differ.
-    free = name == FIRST[operator] and operator != "verify"
+    free = name == FIRST[operator] and not operator.startswith("verify")
     assert (refused != name) if free else (refused == name)
 
 
@@ -175,12 +186,19 @@ DEFINED_TOGETHER = {
     "draft_logits": {"draft_logits", "bias", "spread", "row_offsets"},
     "draft_offsets": {"draft_offsets", "target_logits", "target_temperature"},
     "draft_token_ids": {"draft_token_ids", "target_logits", "draft_rows"},
+    "tree_offsets": {"tree_offsets", "target_logits", "temperature"},
+    "tree_token_ids": {"tree_token_ids", "target_logits", "parents"},
     "step_keys": {"step_keys", "positions"},
     "seeds": {"seeds", "positions"},
 }
-# What alone defines a size: C in gather_logits, V_t in draft. Stats of truncated drafts have one
-# column more (tests/operators/test_truncation.py).
-FREE = {("gather_logits", "tokens"), ("draft", "prior_cdf"), ("verify", "draft_stats")}
+# What alone defines a size: C in gather_logits, V_t in draft and verify_tree. Stats of truncated
+# drafts have one column more (tests/operators/test_truncation.py).
+FREE = {
+    ("gather_logits", "tokens"),
+    ("draft", "prior_cdf"),
+    ("verify", "draft_stats"),
+    ("verify_tree", "target_logits"),
+}
 
 
 @pytest.mark.parametrize(("operator", "name"), [tensor for tensor in TENSORS if tensor not in FREE])
@@ -195,7 +213,7 @@ def test_one_more_in_the_last_dimension(operator: str, name: str) -> None:
 ROW_COUNTS = [
     (operator, name)
     for operator, name in TENSORS
-    if calls()[operator][name].dim() == 2 and (operator, name) != ("verify", "target_logits")
+    if calls()[operator][name].dim() == 2 and name != "target_logits"
 ]
 
 
@@ -211,10 +229,11 @@ def test_one_row_less(operator: str, name: str) -> None:
         assert refused in {name, *DEFINED_TOGETHER.get(name, ())}
 
 
-def test_too_few_target_rows() -> None:
-    arguments = calls()["verify"]
+@pytest.mark.parametrize("operator", ["verify", "verify_tree"])
+def test_too_few_target_rows(operator: str) -> None:
+    arguments = calls()[operator]
     arguments["target_logits"] = arguments["target_logits"][:-1]
-    refused, message = refusal("verify", arguments)
+    refused, message = refusal(operator, arguments)
     assert refused == "target_logits"
     assert str(B * K + B) in message
 
@@ -228,12 +247,16 @@ def test_more_target_rows_are_padding() -> None:
         assert torch.equal(actual, same)
 
 
-def test_a_negative_max_draft() -> None:
-    arguments = calls()["verify"]
-    arguments["max_draft"] = -1
-    refused, message = refusal("verify", arguments)
-    assert refused == "max_draft"
-    assert "-1" in message
+@pytest.mark.parametrize(
+    ("operator", "name"), [("verify", "max_draft"), ("verify_tree", "max_depth")]
+)
+@pytest.mark.parametrize("most", [-1, 2**31 - 1])
+def test_a_negative_or_huge_number_of_drafts(operator: str, name: str, most: int) -> None:
+    arguments = calls()[operator]
+    arguments[name] = most
+    refused, message = refusal(operator, arguments)
+    assert refused == name
+    assert str(most) in message
 
 
 @pytest.mark.parametrize("operator", ["redistribute", "draft", "verify"])

@@ -47,6 +47,9 @@ VECTOR_LOADS = {
     "verify_kernel<float, AnyDtype>": ("LDGSTS", 8),
     "verify_kernel<BFloat16Bits, AnyDtype>": ("LDGSTS", 4),
     "verify_kernel<Float16Bits, AnyDtype>": ("LDGSTS", 4),
+    "verify_tree_kernel<float>": ("LDGSTS", 8),
+    "verify_tree_kernel<BFloat16Bits>": ("LDGSTS", 4),
+    "verify_tree_kernel<Float16Bits>": ("LDGSTS", 4),
     "gather_logits_kernel<float>": ("LDG", 16),
     "gather_logits_kernel<BFloat16Bits>": ("LDG", 8),
     "gather_logits_kernel<Float16Bits>": ("LDG", 8),
@@ -132,7 +135,7 @@ def test_no_instruction_touches_local_memory(
 def test_every_load_of_a_chunk_is_under_way_before_the_first_is_used(
     codes: dict[tuple[str, str], list[Instruction]], kernel: str
 ) -> None:
-    """16 bytes a lane. draft and verify copy chunks ahead, past the L1 cache."""
+    """16 bytes a lane. draft, verify and verify_tree copy chunks ahead, past the L1 cache."""
     name, expected = VECTOR_LOADS[kernel]
     runs = {arch: loads_before_use(codes[kernel, arch], name) for arch in ARCHS}
     assert {arch: found for arch, found in runs.items() if expected not in found} == {}

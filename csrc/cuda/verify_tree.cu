@@ -1,0 +1,118 @@
+// verify_tree: a block walks a sequence's tree from the root. At each node its warps sum the
+// target's row, the first warp draws a token from it, and the child that has the token is where the
+// walk goes on (DESIGN section 2, "Trees with fixed children"). Memory floor: the target logits of
+// the nodes on the path, once.
+
+#include "verify_tree.h"
+
+#include "launch_kernel.cuh"
+#include "softmax.cuh"
+
+namespace rdk {
+namespace {
+
+constexpr int kThreads = VerifyTreeLaunch::kThreads;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kBlocks = VerifyTreeLaunch::kBlocks;
+
+__device__ __forceinline__ int64_t token_of(const VerifyTreeParams& params, int64_t node) {
+  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.token_ids)[node]
+                                 : static_cast<const int32_t*>(params.token_ids)[node];
+}
+
+// The first child with this token, by one warp; -1 if there is none. Nodes count from the
+// sequence's first, the root is -1, and no child comes before its parent.
+__device__ __forceinline__ int child_of(const VerifyTreeParams& params, const Owned& tree, int node,
+                                        int64_t token) {
+  const int count = static_cast<int>(tree.count);
+#pragma unroll 1
+  for (int first = node + 1; first < count; first += kWarp) {
+    const int child = first + lane_index();
+    const int64_t place = tree.start + child;
+    const bool is_it =
+        child < count && params.parents[place] == node && token_of(params, place) == token;
+    const unsigned found = __ballot_sync(kAllLanes, is_it);
+    if (found != 0) return first + __ffs(found) - 1;
+  }
+  return -1;
+}
+
+// What is drawn at a node, by one warp; -1 if its row has no distribution.
+template <typename T>
+__device__ __forceinline__ int drawn_token(const VerifyTreeLaunch& launch, int64_t sequence,
+                                           int depth, const TargetColumns<T>& columns,
+                                           const ChunkSum* sums) {
+  const VerifyTreeParams& params = launch.params;
+  const Softmax softmax = merge_chunks(sums, columns.chunks());
+  if (!softmax.valid) return -1;
+  if (params.temperature[sequence] == 0.0f) return argmax_column(columns, softmax);
+  const int64_t position = later(params.positions[sequence], depth);
+  return draw_column(columns, softmax,
+                     random_words(params.step_keys[sequence], position, Purpose::kBonus, 0));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    verify_tree_kernel(const VerifyTreeLaunch launch) {
+  __shared__ int next;
+  RDK_DYNAMIC_SHARED(shared);
+  const VerifyTreeParams& params = launch.params;
+  const int64_t sequence = blockIdx.x;
+  const int max_depth = static_cast<int>(params.max_depth);
+  int64_t* tokens = params.tokens + sequence * (params.max_depth + 1);
+  int32_t* path = params.path + sequence * params.max_depth;
+#pragma unroll 1
+  for (int64_t i = threadIdx.x; i <= max_depth; i += kThreads) {
+    tokens[i] = -1;
+    if (i < max_depth) path[i] = -1;
+  }
+  if (threadIdx.x == 0) params.num_accepted[sequence] = 0;
+  const float temperature = params.temperature[sequence];
+  if (!usable_temperature(temperature)) return;
+  __syncthreads();
+
+  const Owned tree = owned(params.offsets, sequence, params.num_nodes);
+  const Rows& rows = params.target.logits;  // of two dimensions, so of one stride
+  const int chunks = (static_cast<int>(params.target.size) + kChunk - 1) / kChunk;
+  ChunkSum* sums = launch.chunks + sequence * chunks;
+  int node = -1;  // the root
+#pragma unroll 1
+  for (int depth = 0;; ++depth) {
+    const int64_t row = tree.start + sequence + 1 + node;
+    const TargetColumns<T> columns{
+        Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
+        static_cast<int>(params.target.size), Scale(temperature)};
+    stream_chunks(
+        columns, ring_of_warp(shared), warp_index(), kWarps, chunks,
+        [&](int chunk, float (&z)[kPerLane]) { store_chunk_sum(exponentiate(z), &sums[chunk]); });
+    __syncthreads();
+    if (warp_index() == 0) {
+      const int token = drawn_token(launch, sequence, depth, columns, sums);
+      const bool goes_on = token >= 0 && depth < max_depth;
+      const int child = goes_on ? child_of(params, tree, node, token) : -1;
+      if (lane_index() == 0) {
+        tokens[depth] = token;
+        if (child >= 0) {
+          path[depth] = child;
+          params.num_accepted[sequence] = depth + 1;
+        }
+        next = child;
+      }
+    }
+    __syncthreads();
+    node = next;
+    if (node < 0) return;
+  }
+}
+
+}  // namespace
+
+#if !defined(__CUDACC_RTC__)
+
+cudaError_t start(const VerifyTreeLaunch& launch, cudaStream_t stream) {
+  return launch_one_of<VerifyTreeLaunch>({RDK_VERIFY_TREE_KERNELS(RDK_FUNCTION)}, launch, stream);
+}
+
+#endif
+
+}  // namespace rdk

@@ -1,0 +1,65 @@
+#include <limits>
+
+#include "backend.h"
+#include "operators.h"
+#include "target_arguments.h"
+#include "truncation_arguments.h"
+
+namespace rdk::ops {
+
+std::tuple<Tensor, Tensor, Tensor> verify_tree(
+    const Tensor& target_logits, const Tensor& tree_token_ids, const Tensor& parents,
+    const Tensor& tree_offsets, const Tensor& temperature, const Tensor& step_keys,
+    const Tensor& positions, int64_t max_depth, const std::optional<Tensor>& top_k,
+    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p,
+    const std::optional<Tensor>& allowed) {
+  const Checks checks("verify_tree", "target_logits", target_logits);
+  VerifyTreeParams params{};
+  params.target.dtype = checks.logits("target_logits", target_logits);
+  checks.dimensions("target_logits", target_logits, 2, "[N + B, V_t], packed");
+  params.target.size = target_logits.size(1);
+  params.sequences = count_sequences(checks, "tree_offsets", tree_offsets);
+  check_drafted(checks, "tree_token_ids", tree_token_ids);
+  params.num_nodes = tree_token_ids.size(0);
+  const int64_t needed_rows = params.num_nodes + params.sequences;
+  check_target(checks, target_logits, needed_rows, params.target.size);
+  params.target.logits = checks.rows("target_logits", target_logits);
+  checks.plain("parents", parents, ScalarType::Int, {params.num_nodes},
+               "[N], one for each of tree_token_ids");
+  if (max_depth < 0 || max_depth >= std::numeric_limits<int32_t>::max()) {
+    checks.refuse("max_depth", "is " + std::to_string(max_depth), "0 or more, below 2^31 - 1");
+  }
+  params.max_depth = max_depth;
+
+  const Shape per_sequence = {params.sequences};
+  constexpr const char* kPerSequence = "[B], one for each sequence of tree_offsets";
+  checks.plain("temperature", temperature, ScalarType::Float, per_sequence, kPerSequence);
+  checks.plain("step_keys", step_keys, ScalarType::Long, per_sequence, kPerSequence);
+  checks.plain("positions", positions, ScalarType::Long, per_sequence, kPerSequence);
+  params.truncation =
+      truncation(checks, params.target.size, per_sequence, kPerSequence, top_k, top_p, min_p);
+  if (allowed) {
+    params.target.allowed = allowed_rows(checks, *allowed, needed_rows, params.target.size);
+  }
+  const Tensor tokens = torch::stable::new_empty(
+      target_logits, Shape{params.sequences, max_depth + 1}, ScalarType::Long);
+  const Tensor num_accepted =
+      torch::stable::new_empty(target_logits, per_sequence, ScalarType::Int);
+  const Tensor path =
+      torch::stable::new_empty(target_logits, Shape{params.sequences, max_depth}, ScalarType::Int);
+
+  params.token_ids = tree_token_ids.const_data_ptr();
+  params.tokens_are_int64 = tree_token_ids.scalar_type() == ScalarType::Long;
+  params.parents = parents.const_data_ptr<int32_t>();
+  params.offsets = tree_offsets.const_data_ptr<int32_t>();
+  params.temperature = temperature.const_data_ptr<float>();
+  params.step_keys = step_keys.const_data_ptr<int64_t>();
+  params.positions = positions.const_data_ptr<int64_t>();
+  params.tokens = tokens.mutable_data_ptr<int64_t>();
+  params.num_accepted = num_accepted.mutable_data_ptr<int32_t>();
+  params.path = path.mutable_data_ptr<int32_t>();
+  run(params, target_logits);
+  return {tokens, num_accepted, path};
+}
+
+}  // namespace rdk::ops

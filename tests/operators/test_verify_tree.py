@@ -1,0 +1,360 @@
+"""`rdk::verify_tree` walks where the reference walks, and puts out what the target would."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda import reference
+from tests import generators
+from tests.generators import Trees
+from tests.tolerances import assert_same_draws
+
+SIZES = [9, 0, 1, 30, 5, 17] * 3
+pytestmark = pytest.mark.usefixtures("device")
+
+
+def assert_walks_as_the_reference(trees: Trees) -> Tensor:
+    """Returns how many nodes are accepted."""
+    actual = torch.ops.rdk.verify_tree(*trees.arguments())
+    trace = reference.Trace()
+    expected = reference.verify_tree(*trees.arguments(), dtype=torch.float64, trace=trace)
+    for one, other, dtype in zip(
+        actual, expected, (torch.int64, torch.int32, torch.int32), strict=True
+    ):
+        assert one.dtype == dtype
+        assert_same_draws(one, other, trace.margins(trees.size))
+    tokens, accepted, path = actual
+    for b, count in enumerate(accepted.tolist()):
+        assert (tokens[b, count + 1 :] == -1).all()
+        assert (path[b, count:] == -1).all()
+        # The path leads from child to child, along the tokens that are put out.
+        nodes = [-1, *path[b, :count].tolist()]
+        start = int(trees.tree_offsets[b])
+        for depth, (parent, node) in enumerate(itertools.pairwise(nodes)):
+            assert trees.parents[start + node] == parent
+            assert trees.tree_token_ids[start + node] == tokens[b, depth]
+    return accepted
+
+
+@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 7, 1024, 2500])
+def test_every_dtype_and_vocabulary(size: int, dtype: torch.dtype) -> None:
+    for temperature, forbidden in ((1.0, 0.0), (0.7, 0.3)):
+        trees = generators.trees(
+            SIZES, size, dtype=dtype, temperature=temperature, forbidden=forbidden
+        )
+        accepted = assert_walks_as_the_reference(trees)
+        assert accepted.sum() > 10
+
+
+def test_temperature_zero_walks_along_the_argmax() -> None:
+    trees = generators.trees(SIZES, 2500, temperature=0.0)
+    tokens, accepted, path = torch.ops.rdk.verify_tree(*trees.arguments())
+    assert assert_walks_as_the_reference(trees).sum() > 10
+    best = trees.target_logits.argmax(1)
+    for b, count in enumerate(accepted.tolist()):
+        start = int(trees.tree_offsets[b]) + b + 1
+        rows = [start - 1, *(start + path[b, :count]).tolist()]
+        assert tokens[b, : count + 1].tolist() == best[rows].tolist()
+
+
+def test_the_words_of_a_position_do_not_depend_on_the_tree() -> None:
+    """A chain, the same chain among other branches, and no tree: the same tokens as far as they go.
+
+    Without a tree the step is `verify`'s without drafts.
+    """
+    count, size, depth = 60, 40, 3
+    chain = generators.trees([depth] * count, size)
+    chain.parents = torch.tensor([-1, 0, 1] * count, dtype=torch.int32)
+    rows = chain.target_logits.view(count, depth + 1, size)
+    chain.tree_token_ids = rows[:, :-1].argmax(2).flatten()
+    tokens, accepted, _ = torch.ops.rdk.verify_tree(*chain.arguments())
+    # Node 2n + 1 is the chain's n-th; another child comes before each.
+    others = torch.full((count, depth), size)
+    branching = chain.replace(
+        target_logits=rows[:, [0, 0, 1, 0, 2, 0, 3]].flatten(0, 1),
+        tree_token_ids=torch.stack([others, chain.tree_token_ids.view(count, depth)], 2).flatten(),
+        parents=torch.tensor([-1, -1, 1, 1, 3, 3] * count, dtype=torch.int32),
+        tree_offsets=chain.tree_offsets * 2,
+    )
+    same = torch.ops.rdk.verify_tree(*branching.replace(max_depth=depth).arguments())
+    assert torch.equal(same[0], tokens)
+    assert torch.equal(same[1], accepted)
+    assert set(accepted.tolist()) == {0, 1, 2, 3}
+
+    none = chain.replace(
+        target_logits=rows[:, 0],
+        tree_token_ids=torch.empty(0, dtype=torch.int64),
+        parents=torch.empty(0, dtype=torch.int32),
+        tree_offsets=torch.zeros(count + 1, dtype=torch.int32),
+        max_depth=0,
+    )
+    first = torch.ops.rdk.verify_tree(*none.arguments())[0]
+    assert torch.equal(first[:, 0], tokens[:, 0])
+    plain = generators.batch(generators.affinity("identity", size), [0] * count).replace(
+        target_logits=rows[:, 0].contiguous(), step_keys=chain.step_keys, positions=chain.positions
+    )
+    assert torch.equal(torch.ops.rdk.verify(*plain.arguments())[0], first)
+
+
+def test_of_siblings_with_one_token_the_first_wins() -> None:
+    target = torch.full((5, 9), -60.0)
+    target[range(5), [4, 1, 2, 3, 5]] = 60.0
+    tree = generators.trees([4], 9).replace(
+        target_logits=target,
+        tree_token_ids=torch.tensor([4, 4, 1, 1]),
+        parents=torch.tensor([-1, -1, 1, 0], dtype=torch.int32),
+    )
+    tokens, accepted, path = torch.ops.rdk.verify_tree(*tree.arguments())
+    # The child of the second 4, node 2, is out of reach; that of the first is node 3.
+    assert tokens.tolist() == [[4, 1, 5, -1, -1]]
+    assert accepted.tolist() == [2]
+    assert path.tolist() == [[0, 3, -1, -1]]
+
+
+NOBODYS = [0, 1, 2, 7, -2, 2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize("parent", NOBODYS)
+def test_a_parent_that_is_not_an_earlier_node_has_no_such_child(parent: int) -> None:
+    """Itself, a later one, one of another sequence: no cycle, no forward reference."""
+    target = torch.full((12, 9), -60.0)
+    target[:, 4] = 60.0
+    tree = generators.trees([3, 3, 3], 9).replace(
+        target_logits=target,
+        tree_token_ids=torch.full((9,), 4),
+        parents=torch.tensor([-1, 0, 1] * 3, dtype=torch.int32),
+    )
+    assert torch.ops.rdk.verify_tree(*tree.arguments())[1].tolist() == [3, 3, 3]
+    tree.parents[3] = parent
+    assert assert_walks_as_the_reference(tree).tolist() == [3, 0, 3]
+    tree.parents[3:] = torch.tensor([-1, parent, 1] * 2)
+    accepted = 3 if parent == 0 else 1
+    assert assert_walks_as_the_reference(tree).tolist() == [3, accepted, accepted]
+
+
+NARROW, WIDE = [-1, 9, -2, 2**31 - 1, -(2**31)], [2**62, 2**32 + 4, -(2**32) + 4]
+
+
+@pytest.mark.parametrize(
+    ("token", "dtype"),
+    [(token, torch.int32) for token in NARROW] + [(token, torch.int64) for token in NARROW + WIDE],
+)
+def test_a_token_outside_of_the_vocabulary_is_never_reached(token: int, dtype: torch.dtype) -> None:
+    """And a wide one is not cut to 32 bits."""
+    target = torch.full((3, 9), -60.0)
+    target[:, 4] = 60.0
+    tree = generators.trees([2], 9).replace(
+        target_logits=target,
+        tree_token_ids=torch.tensor([4, token], dtype=dtype),
+        parents=torch.tensor([-1, 0], dtype=torch.int32),
+    )
+    tokens, accepted, _ = torch.ops.rdk.verify_tree(*tree.arguments())
+    assert tokens.tolist() == [[4, 4, -1]]
+    assert accepted.tolist() == [1]
+
+
+LARGEST, LEAST = 2**31 - 1, -(2**31)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        [0, 4, 2, 6],
+        [0, -1, 4, 6],
+        [-5, 2, 4, 6],
+        [0, 2, 4, 7],
+        [9, 9, 9, 9],
+        [LARGEST, LEAST, LARGEST, 0],
+        [5, 3, 1, 0],
+    ],
+)
+def test_offsets_that_make_no_sense_mean_no_tree(offsets: list[int]) -> None:
+    trees = generators.trees([2, 2, 2], 60)
+    trees.tree_offsets = torch.tensor(offsets, dtype=torch.int32)
+    accepted = assert_walks_as_the_reference(trees)
+    for b, (begin, end) in enumerate(itertools.pairwise(offsets)):
+        if not 0 <= begin <= end <= 6:
+            assert accepted[b] == 0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, None])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_the_walk_stops_at_a_row_without_distribution(
+    depth: int, bad: float | None, temperature: float
+) -> None:
+    """And rows that are not on the path are never looked at."""
+    target = torch.full((8, 2500), -60.0)
+    target[:, 4] = 60.0
+    trees = generators.trees([3, 3], 2500, temperature=temperature).replace(
+        target_logits=target,
+        tree_token_ids=torch.full((6,), 4),
+        parents=torch.tensor([-1, 0, 0, -1, 0, 1], dtype=torch.int32),
+    )
+    trees.target_logits[3] = math.nan  # node 2, whose token its sibling has
+    assert assert_walks_as_the_reference(trees).tolist() == [2, 3]
+    row = trees.target_logits[4 + depth]
+    row[2400 if bad is not None else slice(None)] = -math.inf if bad is None else bad
+    tokens, accepted, _ = torch.ops.rdk.verify_tree(*trees.arguments())
+    assert accepted.tolist() == [2, depth]
+    assert tokens[1].tolist() == [4] * depth + [-1] * (4 - depth)
+    assert_walks_as_the_reference(trees)
+
+
+@pytest.mark.parametrize("temperature", [math.nan, -1.0, math.inf, 1e-30])
+def test_a_temperature_without_distribution_gives_nothing(temperature: float) -> None:
+    trees = generators.trees([3, 3, 3], 60)
+    before = torch.ops.rdk.verify_tree(*trees.arguments())
+    trees.temperature[1] = temperature
+    trees.target_logits[4, 5] = 1e30  # which overflows at 1e-30
+    tokens, accepted, path = torch.ops.rdk.verify_tree(*trees.arguments())
+    assert (tokens[1] == -1).all()
+    assert (path[1] == -1).all()
+    assert accepted[1] == 0
+    assert torch.equal(tokens[::2], before[0][::2])
+
+
+@pytest.mark.parametrize("max_depth", [0, 1, 2, 40])
+def test_at_most_max_depth_nodes_are_accepted(max_depth: int) -> None:
+    trees = generators.trees(SIZES, 12)
+    whole = torch.ops.rdk.verify_tree(*trees.arguments())
+    tokens, accepted, path = torch.ops.rdk.verify_tree(
+        *trees.replace(max_depth=max_depth).arguments()
+    )
+    assert tokens.shape == (trees.size, max_depth + 1)
+    assert path.shape == (trees.size, max_depth)
+    assert torch.equal(accepted, whole[1].clamp(max=max_depth))
+    width = min(max_depth, trees.max_depth)
+    assert torch.equal(tokens[:, : width + 1], whole[0][:, : width + 1])
+    assert torch.equal(path[:, :width], whole[2][:, :width])
+    assert (tokens[:, width + 1 :] == -1).all()
+    assert (path[:, width:] == -1).all()
+
+
+@pytest.mark.parametrize("shape", ["a chain", "a star", "a comb"])
+def test_a_thousand_nodes_of_any_shape(shape: str) -> None:
+    nodes, size = 1024, 1500
+    index = torch.arange(nodes, dtype=torch.int32)
+    parents = {
+        "a chain": index - 1,
+        "a star": torch.full_like(index, -1),
+        "a comb": torch.where(index % 2 == 0, index - 2, index - 1).clamp(min=-1),
+    }[shape]
+    target = torch.full((nodes + 1, size), -60.0)
+    tokens = torch.arange(nodes) if shape == "a star" else torch.full((nodes,), 3)
+    if shape == "a comb":
+        tokens[1::2] = 4  # its teeth
+    target[:, 3] = 60.0
+    if shape == "a star":
+        target[0, 3], target[0, 1000] = -60.0, 60.0
+    tree = generators.trees([1], size).replace(
+        target_logits=target,
+        tree_token_ids=tokens,
+        parents=parents,
+        tree_offsets=torch.tensor([0, nodes], dtype=torch.int32),
+        max_depth=nodes,
+    )
+    accepted = assert_walks_as_the_reference(tree)
+    assert accepted.item() == {"a chain": 1024, "a star": 1, "a comb": 512}[shape]
+
+
+# ---------------------------------------------------------------------------------- to the bit
+
+
+@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
+def test_a_sequence_alone_in_a_batch_in_wider_rows_or_before_padding(dtype: torch.dtype) -> None:
+    trees = generators.trees(SIZES[:6], 2600, dtype=dtype, temperature=1.1, forbidden=0.05)
+    expected = torch.ops.rdk.verify_tree(*trees.arguments())
+    for b in range(trees.size):
+        alone = torch.ops.rdk.verify_tree(*trees.alone(b).arguments())
+        for one, many in zip(alone, expected, strict=True):
+            assert torch.equal(one[0], many[b])
+    padding = trees.target_logits.new_full((4, 2600), math.nan)
+    others = (
+        trees.replace(target_logits=generators.in_wider_rows(trees.target_logits)),
+        trees.replace(
+            target_logits=torch.cat([trees.target_logits, padding]),
+            tree_token_ids=torch.cat([trees.tree_token_ids, torch.full((4,), 2**40)]),
+            parents=torch.cat([trees.parents, torch.full((4,), 2**30, dtype=torch.int32)]),
+        ),
+        trees.replace(tree_token_ids=trees.tree_token_ids.int()),
+    )
+    for other in others:
+        assert all(map(torch.equal, torch.ops.rdk.verify_tree(*other.arguments()), expected))
+    for name in ("step_keys", "positions"):  # the control
+        changed = trees.replace(**{name: getattr(trees, name) + 1})
+        assert not torch.equal(torch.ops.rdk.verify_tree(*changed.arguments())[0], expected[0])
+
+
+@pytest.mark.parametrize("sizes", [[40], [9] * 60])
+def test_the_number_of_threads_changes_nothing(sizes: list[int]) -> None:
+    trees = generators.trees(sizes, 70_000 if len(sizes) == 1 else 3000)
+    one = torch.ops.rdk.verify_tree(*trees.arguments())
+    torch.set_num_threads(2)
+    try:
+        two = torch.ops.rdk.verify_tree(*trees.arguments())
+    finally:
+        torch.set_num_threads(1)
+    assert all(map(torch.equal, two, one))
+
+
+# ----------------------------------------------------------------------------- the Python layer
+
+
+def test_the_python_layer_is_the_operator_on_a_batch() -> None:
+    batch, nodes, size = 6, 7, 50
+    trees = generators.trees([nodes] * batch, size, temperature=0.8)
+    seeds, positions = torch.arange(batch), torch.arange(batch) + 90
+    trees = trees.replace(step_keys=rdk_cuda.step_keys(seeds, positions), positions=positions)
+    parents = trees.parents.view(batch, nodes)
+    verified = rdk_cuda.verify_tree(
+        trees.target_logits.view(batch, nodes + 1, size),
+        trees.tree_token_ids.view(batch, nodes),
+        parents.long(),
+        0.8,
+        seeds=seeds,
+        positions=positions,
+    )
+    assert all(map(torch.equal, verified, torch.ops.rdk.verify_tree(*trees.arguments())))
+    # One shape for all; and what does not fit into 32 bits is no parent.
+    one = rdk_cuda.verify_tree(
+        trees.target_logits.view(batch, nodes + 1, size),
+        trees.tree_token_ids.view(batch, nodes),
+        torch.cat([parents[0, :-1].long(), torch.tensor([2**32 - 1])]),
+        0.8,
+        seeds=seeds,
+        positions=positions,
+        max_depth=2,
+    )
+    expected = trees.replace(
+        parents=torch.cat([parents[0, :-1], torch.tensor([-2], dtype=torch.int32)]).repeat(batch),
+        max_depth=2,
+    )
+    assert all(map(torch.equal, one, torch.ops.rdk.verify_tree(*expected.arguments())))
+
+
+REFUSED = [
+    ({"tokens": torch.zeros(3, dtype=torch.int64)}, r"tokens has shape \[3\]"),
+    ({"target_logits": torch.zeros(2, 3, 9)}, r"target_logits has shape .*needs \[2, 4, V_t\]"),
+    ({"parents": torch.zeros(3)}, "parents is torch.float32"),
+    ({"parents": torch.zeros(2, 2).int()}, r"parents is torch.int32 of shape \[2, 2\]"),
+    ({"allowed": torch.zeros(8, 1).int()}, r"allowed has shape \[8, 1\]"),
+]
+
+
+@pytest.mark.parametrize(("changed", "found"), REFUSED)
+def test_the_python_layer_refuses_what_does_not_fit(changed: dict[str, Tensor], found: str) -> None:
+    given = {
+        "target_logits": torch.zeros(2, 4, 9),
+        "tokens": torch.zeros(2, 3, dtype=torch.int64),
+        "parents": torch.tensor([-1, 0, 1]),
+    }
+    with pytest.raises(ValueError, match=f"rdk_cuda.verify_tree: {found}"):
+        rdk_cuda.verify_tree(**{**given, **changed}, seeds=1)
