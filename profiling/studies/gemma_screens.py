@@ -2,8 +2,8 @@
 
 `python -m profiling.studies.gemma_screens` drafts with the model itself, which then sees the last
 40 to 47 tokens alone. Its text is the source code, and the docstrings, of Python's standard
-library. Kept tokens, the metric of the screen and its rank and width come from some documents,
-all figures from others. Acceptance is exact, `sum_x min(p, q)`, or for greedy decoding whether the
+library. Kept tokens, the metric of the screen and its sizes come from some documents, all figures
+from others. Acceptance is exact, `sum_x min(p, q)`, or for greedy decoding whether the
 drafted token is the target's argmax, and nothing is trained. Needs the extra `[gemma]`.
 """
 
@@ -106,7 +106,7 @@ class Pair:
         against: of the drafter whose acceptance is what the small vocabulary loses.
         near: by temperature, acceptance at some of the calibration positions, `few`.
         factors: of the pruned rows, at rank 512 at most.
-        screens: by batch, budget and temperature, the best.
+        screens: by batch and budget, the best.
     """
 
     head: Tensor
@@ -204,7 +204,7 @@ def rates_of(
         alone = with_best_offset(virtual, near, nothing(pair.few))
         yield {"method": "virtual tokens"}, far.acceptance(nothing(pair.held_out), alone)
     for batch, budget in itertools.product(BATCHES, BUDGETS):
-        screen = pair.screens[batch, budget, temperature]
+        screen = pair.screens[batch, budget]
         about: Row = {"batch": batch, "budget": budget}
         about |= {"rank": screen.rank, "width": screen.width}
         if screen.candidates:
@@ -224,7 +224,7 @@ def dissected_rates(
     pair: Pair, temperature: float, near: Measured, far: Measured
 ) -> Iterator[tuple[Row, Tensor]]:
     """Virtual tokens, and what bounds them: alone, and beside a screen."""
-    screen = pair.screens[1, BUDGETS[0], temperature]
+    screen = pair.screens[1, BUDGETS[0]]
     beside = offers(screen, pair.few), offers(screen, pair.held_out)
     for count in (VIRTUAL, MANY):
         virtual = pair.virtual_tokens(count, temperature)
@@ -248,21 +248,23 @@ def nothing(at: Recorded) -> Tensor:
     return torch.empty(at.target.shape[:2].numel(), 0, dtype=torch.int32)
 
 
-def best_screens(pair: Pair) -> dict[tuple[int, float, float], ScreenedTokens]:
-    """By batch, budget and temperature the screen that is accepted most at some positions."""
+def best_screens(pair: Pair) -> dict[tuple[int, float], ScreenedTokens]:
+    """By batch and budget the screen that is accepted most, the mean over positive temperatures.
+
+    What is lost at a low temperature is lost at few positions: too few to choose by it alone.
+    """
     weight = pair.head.bfloat16(), None
     known = pair.vocabulary, pair.metric, pair.mean_probs[1.0]
-    best: dict[tuple[int, float, float], tuple[float, ScreenedTokens]] = {}
+    best: dict[tuple[int, float], tuple[float, ScreenedTokens]] = {}
     for batch, budget in itertools.product(BATCHES, BUDGETS):
         for screen in screens_within(budget, weight, *known, batch=batch, factors=pair.factors):
             if screen.width < _LEAST_WIDTH:
                 continue
             tokens = offers(screen, pair.few)
-            for temperature, near in pair.near.items():
-                rate = float(near.acceptance(tokens).mean())
-                key = batch, budget, temperature
-                if key not in best or rate > best[key][0]:
-                    best[key] = rate, screen
+            rates = [pair.near[at].acceptance(tokens).mean() for at in TEMPERATURES if at]
+            rate, key = float(sum(rates)), (batch, budget)
+            if key not in best or rate > best[key][0]:
+                best[key] = rate, screen
     return {key: screen for key, (_, screen) in best.items()}
 
 
