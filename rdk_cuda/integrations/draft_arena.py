@@ -169,6 +169,9 @@ class DraftArena:
         draft_temperature: Tensor | None = None,
         max_draft: int | None = None,
         method: Method = "token",
+        top_k: Tensor | None = None,
+        top_p: Tensor | None = None,
+        min_p: Tensor | None = None,
     ) -> Verified:
         """`rdk::verify` for a packed batch whose drafts lie in slots (DESIGN section 4).
 
@@ -183,6 +186,7 @@ class DraftArena:
             draft_temperature: `[B]`, what was drafted with; None: the target's.
             max_draft: the width of the output less one; None: K.
             method: of `rdk_cuda.verify`.
+            top_k, top_p, min_p: `[B]`, what the target's rows are cut off by; None: nothing.
 
         Returns:
             `Verified(tokens [B, max_draft + 1], num_accepted [B], logprobs [0])`.
@@ -205,6 +209,9 @@ class DraftArena:
                 None if self.dynamic_tokens is None else self.dynamic_tokens.flatten(0, 1),
                 None if self.dynamic_logits is None else self.dynamic_logits.flatten(0, 1),
                 method=METHODS[method],
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
             )
         )
 

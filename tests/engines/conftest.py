@@ -1,4 +1,4 @@
-"""These tests run where vLLM is installed, as `make test-vllm` does it in its own environment.
+"""Tests of vLLM run where it is installed, as `make test-vllm` does it in its own environment.
 
 An engine takes seconds to start, so there is one of each. What plain vLLM says is recorded first.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if find_spec("vllm") is None:
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["test_vllm_*.py"]
 
 if TYPE_CHECKING:
     from .engine import Engine

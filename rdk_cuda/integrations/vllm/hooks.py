@@ -1,42 +1,16 @@
-"""What the workers use of vLLM, by name and signature, and the check that it is still so.
-
-It reads vLLM's sources and imports nothing, so the same check runs on an installed vLLM when a
-worker starts, and on a published wheel in a test.
-"""
+"""What the workers use of vLLM, by name and signature, and the check that it is still so."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
-from typing import NamedTuple
+
+from ..engine_sources import Hook, UnknownEngineError, differences
+from ..engine_sources import installed_source as _installed_source
 
 __all__ = ["CPU", "GPU", "KNOWN", "Hook", "UnknownEngineError", "differences", "refuse_unknown"]
 
 KNOWN = ("0.32.0",)
 """The versions of vLLM whose hooks are those below, and in which `CPUWorker` has run."""
-
-
-class UnknownEngineError(RuntimeError):
-    """The installed vLLM is not one that the workers know."""
-
-
-class Hook(NamedTuple):
-    """A function with its parameters, or a class with attributes that are read or replaced.
-
-    Attributes:
-        module: where it is defined.
-        name: `function`, `Class` or `Class.method`.
-        parameters: of a function, in order, with `self`; None for a class.
-        attributes: of a class: annotated in its body, defined in it, or assigned to `self`.
-    """
-
-    module: str
-    name: str
-    parameters: tuple[str, ...] | None = None
-    attributes: tuple[str, ...] = ()
 
 
 def _function(module: str, name: str, parameters: str) -> Hook:
@@ -185,86 +159,6 @@ def refuse_unknown(hooks: tuple[Hook, ...]) -> None:
             f"{_installed_version()}, {'; '.join(found)}: install a version that is known, or an "
             "rdk_cuda that knows this one"
         )
-
-
-def differences(hooks: tuple[Hook, ...], source: Callable[[str], str | None]) -> list[str]:
-    """What of `hooks` is not in the sources, one sentence each.
-
-    Args:
-        hooks: `CPU` or `GPU`.
-        source: the text of a module by its dotted name; None where there is none.
-    """
-    modules: dict[str, ast.Module | None] = {}
-    for module in {hook.module for hook in hooks}:
-        text = source(module)
-        modules[module] = None if text is None else ast.parse(text)
-    return [said for hook in hooks for said in _differences(hook, modules[hook.module])]
-
-
-def _differences(hook: Hook, module: ast.Module | None) -> Iterator[str]:
-    if module is None:
-        yield f"there is no {hook.module}"
-        return
-    node = _find(module, hook.name)
-    if node is None:
-        yield f"{hook.module} has no {hook.name}"
-    elif isinstance(node, ast.ClassDef):
-        for name in set(hook.attributes) - _declared(node):
-            yield f"{hook.module}.{hook.name} has no {name}"
-    elif (parameters := _parameters(node)) != hook.parameters:
-        yield (
-            f"{hook.module}.{hook.name} takes ({', '.join(parameters)}) and not "
-            f"({', '.join(hook.parameters or ())})"
-        )
-
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def _find(module: ast.Module, name: str) -> ast.ClassDef | _Function | None:
-    found: ast.Module | ast.ClassDef | _Function = module
-    for part in name.split("."):
-        named = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        inside = [n for n in found.body if isinstance(n, named) and n.name == part]
-        if not inside:
-            return None
-        found = inside[-1]
-    return None if isinstance(found, ast.Module) else found
-
-
-def _parameters(function: _Function) -> tuple[str, ...]:
-    given = function.args
-    return tuple(p.arg for p in [*given.posonlyargs, *given.args, *given.kwonlyargs])
-
-
-def _declared(node: ast.ClassDef) -> set[str]:
-    """Names in the class's body, and those that its methods assign to `self`."""
-    names = set()
-    for inside in ast.walk(node):
-        if isinstance(inside, ast.FunctionDef):
-            names.add(inside.name)
-        for target in _targets(inside):
-            if isinstance(target, ast.Name):
-                names.add(target.id)
-            elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                names.add(target.attr if target.value.id == "self" else "")
-    return names
-
-
-def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return [t for target in node.targets for t in getattr(target, "elts", [target])]
-    return [node.target] if isinstance(node, ast.AnnAssign) else []
-
-
-def _installed_source(module: str) -> str | None:
-    try:
-        spec = find_spec(module)
-    except ModuleNotFoundError:  # of a package above it
-        return None
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).read_text(encoding="utf-8")
 
 
 def _installed_version() -> str:

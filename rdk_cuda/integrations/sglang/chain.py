@@ -25,8 +25,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..functional import Method
-from .draft_arena import DraftArena, check_layout
+from ...functional import Method
+from ..draft_arena import DraftArena, check_layout
 
 __all__ = ["ChainVerified", "parents_of", "temperatures_of", "verify_chain"]
 
@@ -124,13 +124,15 @@ def verify_chain(
     req_pool_indices: Tensor | None,
     draft_temperature: Tensor | None = None,
     method: Method = "token",
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
 ) -> ChainVerified:
     """The sampling branch of `eagle_sample`, from its logits to `predict` and `accept_index`.
 
     Args:
         next_token_logits: `[bs * draft_token_num, V_t]`, not divided by the temperature, `-inf`
-            where top-k, top-p, min-p or a grammar forbids a token. (SGLang renormalises
-            probabilities instead; mask logits.)
+            where a grammar forbids a token.
         candidates: `[bs, draft_token_num]`, the newest token of each request, then its drafts as
             target ids; -1 where none was drafted.
         retrieve_index: `[bs, draft_token_num]`, the place of each node in `predict`.
@@ -144,6 +146,9 @@ def verify_chain(
         req_pool_indices: `[bs]`, each request's slot there; None: no draft has a distribution.
         draft_temperature: `[bs]`, what was drafted with; None: `temperatures_of`.
         method: of `rdk_cuda.verify`.
+        top_k, top_p, min_p: `[bs]` int32, float32 and float32, what the target's rows are cut off
+            by (DESIGN section 4, "Truncation"); None: by nothing. SGLang renormalises
+            probabilities by the first two, and ignores min-p where it speculates.
 
     Raises:
         ValueError, RuntimeError: naming the argument that does not fit.
@@ -195,6 +200,9 @@ num_correct_drafts=tensor([1], dtype=torch.int32))
         draft_temperature=draft_temperature,
         max_draft=nodes - 1,
         method=method,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
     )
     end = requests * nodes
     decided = (tokens >= 0) & (retrieve_index >= 0) & (retrieve_index < end)

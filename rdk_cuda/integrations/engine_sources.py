@@ -1,0 +1,133 @@
+"""What an adapter uses of a serving engine, by name and signature, and the check that it is there.
+
+It reads the engine's sources and imports none of its modules, so the same check runs on an
+installed engine when it starts, and on a published wheel in a test.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Hook", "UnknownEngineError", "differences", "installed_source"]
+
+
+class UnknownEngineError(RuntimeError):
+    """The installed engine is not one that the adapter knows."""
+
+
+class Hook(NamedTuple):
+    """A function with its parameters, or a class with attributes that are read or replaced.
+
+    Attributes:
+        module: where it is defined.
+        name: `function`, `Class` or `Class.method`.
+        parameters: of a function, in order, with `self`; None for a class, or for any.
+        attributes: of a class: annotated in its body, defined in it, or assigned to `self`.
+        calls: of a function: what it has to call, by the last part of the name.
+    """
+
+    module: str
+    name: str
+    parameters: tuple[str, ...] | None = None
+    attributes: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+
+
+def differences(hooks: tuple[Hook, ...], source: Callable[[str], str | None]) -> list[str]:
+    """What of `hooks` is not in the sources, one sentence each.
+
+    Args:
+        hooks: of the engine.
+        source: the text of a module by its dotted name; None where there is none.
+    """
+    modules: dict[str, ast.Module | None] = {}
+    for module in {hook.module for hook in hooks}:
+        text = source(module)
+        modules[module] = None if text is None else ast.parse(text)
+    return [said for hook in hooks for said in _differences(hook, modules[hook.module])]
+
+
+def _differences(hook: Hook, module: ast.Module | None) -> Iterator[str]:
+    if module is None:
+        yield f"there is no {hook.module}"
+        return
+    node = _find(module, hook.name)
+    if node is None:
+        yield f"{hook.module} has no {hook.name}"
+        return
+    if isinstance(node, ast.ClassDef) != bool(hook.attributes):
+        is_what = "a class" if isinstance(node, ast.ClassDef) else "a function"
+        yield f"{hook.module}.{hook.name} is {is_what}"
+        return
+    if isinstance(node, ast.ClassDef):
+        for name in sorted(set(hook.attributes) - _declared(node)):
+            yield f"{hook.module}.{hook.name} has no {name}"
+        return
+    parameters = _parameters(node)
+    if hook.parameters is not None and parameters != hook.parameters:
+        yield (
+            f"{hook.module}.{hook.name} takes ({', '.join(parameters)}) and not "
+            f"({', '.join(hook.parameters)})"
+        )
+    for name in sorted(set(hook.calls) - _called(node)):
+        yield f"{hook.module}.{hook.name} does not call {name}"
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _find(module: ast.Module, name: str) -> ast.ClassDef | _Function | None:
+    found: ast.Module | ast.ClassDef | _Function = module
+    for part in name.split("."):
+        named = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        inside = [n for n in found.body if isinstance(n, named) and n.name == part]
+        if not inside:
+            return None
+        found = inside[-1]
+    return None if isinstance(found, ast.Module) else found
+
+
+def _parameters(function: _Function) -> tuple[str, ...]:
+    given = function.args
+    return tuple(p.arg for p in [*given.posonlyargs, *given.args, *given.kwonlyargs])
+
+
+def _declared(node: ast.ClassDef) -> set[str]:
+    """Names in the class's body, and those that its methods assign to `self`."""
+    names = set()
+    for inside in ast.walk(node):
+        if isinstance(inside, ast.FunctionDef):
+            names.add(inside.name)
+        for target in _targets(inside):
+            if isinstance(target, ast.Name):
+                names.add(target.id)
+            elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                names.add(target.attr if target.value.id == "self" else "")
+    return names
+
+
+def _called(function: _Function) -> set[str]:
+    called = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+    names = {node.id for node in called if isinstance(node, ast.Name)}
+    return names | {node.attr for node in called if isinstance(node, ast.Attribute)}
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return [t for target in node.targets for t in getattr(target, "elts", [target])]
+    return [node.target] if isinstance(node, ast.AnnAssign) else []
+
+
+def installed_source(module: str) -> str | None:
+    """The text of a module of what is installed; None where there is none."""
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:  # of a package above it
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).read_text(encoding="utf-8")

@@ -1,0 +1,103 @@
+"""What the plugin is configured with, by SGLang's own options, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = [
+    "ALGORITHMS",
+    "Asked",
+    "UnsupportedConfigurationError",
+    "asked_for",
+    "refuse_unsupported",
+]
+
+ALGORITHMS = ("STANDALONE", "EAGLE3")
+
+
+class UnsupportedConfigurationError(ValueError):
+    """Options of SGLang with which the plugin would not be right."""
+
+
+class Asked(NamedTuple):
+    """What `--speculative-token-map` names.
+
+    Attributes:
+        directory: from `python -m rdk_cuda calibrate`; None for the draft model's own head.
+    """
+
+    directory: Path | None
+
+
+def asked_for(options: Any) -> Asked | None:
+    """What the plugin is to serve; None where it is not asked for.
+
+    SGLang's own token maps are files. The plugin is asked for by a directory: one that `calibrate`
+    has written, or that of the draft model, whose own head and vocabulary are then kept.
+
+    Args:
+        options: SGLang's, of which `speculative_token_map` and `speculative_draft_model_path`.
+    """
+    named = options.speculative_token_map
+    if named is None or not Path(named).is_dir():
+        return None
+    model = options.speculative_draft_model_path
+    if model is not None and Path(model).resolve() == Path(named).resolve():
+        return Asked(None)
+    return Asked(Path(named))
+
+
+def refuse_unsupported(options: Any) -> None:
+    """Refuse what would be served wrongly or is not proven.
+
+    Args:
+        options: SGLang's, after it has settled them.
+
+    Raises:
+        UnsupportedConfigurationError: the first thing found, and what to do.
+    """
+    for said in _unsupported(options):
+        raise UnsupportedConfigurationError(f"rdk_cuda.integrations.sglang: {said}")
+
+
+def _unsupported(options: Any) -> Iterator[str]:
+    if options.speculative_algorithm not in ALGORITHMS:
+        yield (
+            f"--speculative-token-map names a directory, and --speculative-algorithm is "
+            f"{options.speculative_algorithm!r}; needs one of {', '.join(ALGORITHMS)}"
+        )
+    if options.speculative_eagle_topk != 1:
+        yield (
+            f"--speculative-eagle-topk is {options.speculative_eagle_topk}, a tree; needs 1, and "
+            "--speculative-num-steps and --speculative-num-draft-tokens with it"
+        )
+    if options.speculative_adaptive:
+        yield "--speculative-adaptive changes the length of drafts as it runs; leave it out"
+    if options.enable_multi_layer_eagle:
+        yield "--enable-multi-layer-eagle drafts with several models; leave it out"
+    for name in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
+        if getattr(options, name) != 1.0:
+            yield (
+                f"--{name.replace('_', '-')} is {getattr(options, name)}, which accepts what is "
+                "not the target's; needs 1.0"
+            )
+    for name in ("tp_size", "pp_size", "dp_size", "attn_dp_size", "attn_cp_size"):
+        if getattr(options, name) not in (None, 1):
+            yield f"{name} is {getattr(options, name)}, which has never been tried; needs 1"
+    if options.disaggregation_mode != "null":
+        yield (
+            f"--disaggregation-mode is {options.disaggregation_mode!r}; the first draft of a "
+            "request would be drawn elsewhere: leave it out"
+        )
+    if options.enable_watermark:
+        yield "--enable-watermark changes what the target draws; leave it out"
+    if float(os.environ.get("SGLANG_SIMULATE_ACC_LEN", "-1")) > 0:
+        yield "SGLANG_SIMULATE_ACC_LEN makes up which drafts are accepted; unset it"
+    if os.environ.get("SGLANG_ENABLE_ASYNC_ASSERT", "").lower() in ("1", "true", "yes", "y", "on"):
+        yield (
+            "SGLANG_ENABLE_ASYNC_ASSERT takes drafted tokens for columns of the drafter's head; "
+            "unset it"
+        )

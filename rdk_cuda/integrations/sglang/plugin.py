@@ -1,0 +1,126 @@
+"""What SGLang loads from this package in every process: an entry point of `sglang.srt.plugins`.
+
+SGLang logs an error of a plugin and goes on without it. So nothing is refused while plugins are
+loaded: that happens where SGLang settles its options, and again where a process asks for its
+worker, and both stop SGLang. Nothing is wrapped around SGLang's drafting in a process that does not
+serve with the plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..huggingface.saved_drafter import load_pruned
+from .configuration import UnsupportedConfigurationError, asked_for, refuse_unsupported
+from .drafting import DraftWorker
+from .hooks import AROUND, CREATE_WORKER, UnknownEngineError, refuse_unknown
+from .verification import eagle_sample
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Be there if `--speculative-token-map` names a directory."""
+    from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    register_resolution_hook("handle_speculative_decoding")(_handle_speculative_decoding)
+    HookRegistry.register(_target(CREATE_WORKER), _create_worker, HookType.AROUND)
+
+
+def _target(hook: Any) -> str:
+    return f"{hook.module}.{hook.name}"
+
+
+def _handle_speculative_decoding(server_args: Any, previous: Callable[[Any], None]) -> None:
+    """Around the step in which SGLang settles its options for speculation.
+
+    Raises:
+        UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: what stops SGLang.
+    """
+    from sglang.srt.arg_groups.model_override_base import resolved_view, resolving_view
+    from sglang.srt.arg_groups.overrides import declare_resolution
+
+    asked = asked_for(resolving_view(server_args))
+    if asked is None:
+        previous(server_args)
+        return
+    refuse_unknown()
+    previous(server_args)
+    refuse_unsupported(resolved_view(server_args))
+    if asked.directory is not None:
+        _calibrated(asked.directory)  # a directory that is not right costs no time
+    # SGLang then draws drafts by functions that are wrapped. It refuses the option itself for
+    # STANDALONE, and for EAGLE3 with a reduced vocabulary.
+    declare_resolution(server_args, "rdk_cuda", speculative_use_rejection_sampling=True)
+
+
+def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
+    """Around `SpeculativeAlgorithm.create_worker`.
+
+    Raises:
+        UnknownEngineError, SavedDrafterError: what stops SGLang.
+    """
+    from sglang.srt.arg_groups.model_override_base import resolving_view
+
+    options = resolving_view(server_args)
+    asked = asked_for(options)
+    if asked is not None:
+        refuse_unknown()
+        calibrated = None if asked.directory is None else _calibrated(asked.directory)
+        by_block = options.speculative_use_block_verification
+        _install(DraftWorker(calibrated, "block" if by_block else "token"))
+    return original(algorithm, server_args)
+
+
+def _calibrated(directory: Any) -> Any:
+    drafter = load_pruned(directory)[0]
+    if drafter.dynamic_tokens is not None:
+        raise UnsupportedConfigurationError(
+            f"rdk_cuda.integrations.sglang: the drafter in {directory} has dynamic tokens, which "
+            "SGLang hands too little over for (no hidden states, no contexts); calibrate with "
+            "--dynamic 0"
+        )
+    if drafter.bias is not None:
+        raise UnsupportedConfigurationError(
+            f"rdk_cuda.integrations.sglang: the head in {directory} has a bias, which SGLang does "
+            "not add; needs a drafter without one"
+        )
+    return drafter
+
+
+def _install(worker: DraftWorker) -> None:
+    """Wrap `worker` around SGLang's functions, all of them or none.
+
+    Raises:
+        UnknownEngineError: another plugin has wrapped one of them, or SGLang cannot wrap it.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    targets = {name: _target(hook) for name, hook in AROUND.items()}
+    taken = sorted(set(targets.values()) & set(HookRegistry._patched))
+    if taken:
+        raise UnknownEngineError(
+            f"rdk_cuda.integrations.sglang: another plugin has hooks on {', '.join(taken)}; leave "
+            "it out with SGLANG_PLUGINS=rdk_cuda"
+        )
+    for name, target in targets.items():
+        HookRegistry.register(target, _wrapped(worker, name), HookType.AROUND)
+    HookRegistry.apply_hooks()
+    failed = sorted(set(targets.values()) - set(HookRegistry._patched))
+    if failed:
+        raise UnknownEngineError(
+            f"rdk_cuda.integrations.sglang: SGLang could not apply hooks to {', '.join(failed)}; "
+            "its log says why"
+        )
+
+
+def _wrapped(worker: DraftWorker, name: str) -> Callable[..., Any]:
+    if name == "eagle_sample":
+        return partial(eagle_sample, worker)
+    hook: Callable[..., Any] = getattr(
+        worker, "init_lm_head" if name in ("init_eagle_head", "init_standalone_head") else name
+    )
+    return hook

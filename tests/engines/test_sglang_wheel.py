@@ -1,0 +1,229 @@
+"""The hooks are in SGLang's published wheel, and its own drafting calls them as the stand-in does.
+
+SGLang itself is not imported: it needs a GPU. Its sources are read from the wheel, which
+`make test-sglang` downloads. Three of its methods are compiled out of them, into the stand-in.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import zipfile
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rdk_cuda.integrations.engine_sources import Hook, differences
+from rdk_cuda.integrations.sglang import hooks
+from rdk_cuda.integrations.sglang.drafting import DraftWorker
+from tests.integrations import fake_sglang
+from tests.integrations import test_sglang_plugin as stand_in
+from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
+
+FOLDER = Path(__file__).parents[2] / ".sglang"
+WHEELS = {
+    version: next(iter(FOLDER.glob(f"sglang-{version}-*.whl")), None) for version in hooks.KNOWN
+}
+MISSING = [version for version, wheel in WHEELS.items() if wheel is None]
+pytestmark = pytest.mark.skipif(
+    bool(MISSING), reason=f"no wheel of SGLang {', '.join(MISSING)} in .sglang: make test-sglang"
+)
+
+
+class Sources:
+    """The text of a wheel's modules, by dotted name."""
+
+    def __init__(self, wheel: Path) -> None:
+        self._archive = zipfile.ZipFile(wheel)
+        self._names = set(self._archive.namelist())
+
+    def __call__(self, module: str) -> str | None:
+        path = module.replace(".", "/")
+        for name in (f"{path}.py", f"{path}/__init__.py"):
+            if name in self._names:
+                return self._archive.read(name).decode()
+        return None
+
+
+@pytest.fixture(scope="module", params=hooks.KNOWN)
+def source(request: pytest.FixtureRequest) -> Sources:
+    wheel = WHEELS[request.param]
+    assert wheel is not None
+    return Sources(wheel)
+
+
+def test_the_published_wheel_has_every_hook(source: Sources) -> None:
+    assert differences(hooks.HOOKS, source) == []
+
+
+def _names(hook: Hook) -> list[str]:
+    return [hook.name.rpartition(".")[2], *hook.attributes, *hook.calls]
+
+
+@pytest.mark.parametrize("hook", hooks.HOOKS, ids=lambda hook: hook.name)
+def test_a_wheel_without_one_of_the_names_would_be_refused(source: Sources, hook: Hook) -> None:
+    text = source(hook.module)
+    assert text is not None
+    for name in _names(hook):
+        changed = _Renamed(name, "gone").visit(ast.parse(text))
+        found = differences((hook,), lambda module, changed=changed: ast.unparse(changed))
+        assert found, f"{hook.module} without {name} is taken for the one that is known"
+
+
+@pytest.mark.parametrize("hook", [hook for hook in hooks.HOOKS if hook.parameters is not None])
+def test_a_changed_signature_would_be_refused(source: Sources, hook: Hook) -> None:
+    text = source(hook.module)
+    assert text is not None
+    assert hook.parameters is not None
+    changed = _Renamed(hook.parameters[-1], "other").visit(ast.parse(text))
+    assert differences((hook,), lambda module: ast.unparse(changed)) == [
+        f"{hook.module}.{hook.name} takes ({', '.join((*hook.parameters[:-1], 'other'))}) and not "
+        f"({', '.join(hook.parameters)})"
+    ]
+
+
+class _Renamed(ast.NodeTransformer):
+    """One name in the place of another, wherever it stands."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self.old, self.new = old, new
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for field in ("name", "id", "attr", "arg"):
+            if getattr(node, field, None) == self.old:
+                setattr(node, field, self.new)
+        return super().generic_visit(node)
+
+
+METHODS = ("draft_forward", "_draft_extend_for_prefill", "_draft_extend_for_decode")
+FUNCTIONS = {
+    "spec_utils": (
+        "select_top_k_tokens",
+        "_select_top_k_tokens_first",
+        "_select_top_k_tokens_later",
+    ),
+    "eagle_utils": ("per_step_draft_out_cache_loc", "_eagle_prefill_tail_tokens"),
+}
+
+
+@pytest.fixture
+def published(source: Sources, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stand-in with SGLang's own drafting, and SGLang's own registry of hooks."""
+    engine = fake_sglang.installed(monkeypatch)
+    vars(engine).update(
+        _is_cuda=False,
+        _is_hip=False,
+        _is_npu=False,
+        CaptureHiddenMode=SimpleNamespace(NULL=0, LAST=1),
+        ForwardContext=lambda **options: None,
+        IndexTopKShareState=SimpleNamespace(mtp_iteration=_nothing),
+        context_tuple=_nothing,
+        contextlib=SimpleNamespace(nullcontext=nullcontext),
+        fast_topk=lambda probs, topk, dim: probs.topk(topk, dim=dim),
+        forward_context=_nothing,
+        maybe_detect_inf=_nothing,
+        maybe_detect_nan=_nothing,
+        maybe_detect_oob=_nothing,
+        prepare_for_draft_extend=_prepared,
+    )
+    for module, names in FUNCTIONS.items():
+        _compiled(engine, source(f"sglang.srt.speculative.{module}"), names, vars(engine))
+    worker = source("sglang.srt.speculative.eagle_worker_v2")
+    own: dict[str, Any] = {}
+    _compiled(engine, worker, METHODS, own, "EagleDraftWorker")
+    for name in METHODS:
+        setattr(engine.EagleDraftWorker, name, own[name])
+    name = "sglang.srt.plugins.hook_registry"
+    registry = type(sys)(name)
+    exec(compile(str(source(name)), name, "exec"), vars(registry))
+    for module in ("fake_sglang", "sglang.srt.plugins"):
+        monkeypatch.setattr(sys.modules[module], "HookRegistry", registry.HookRegistry)
+    monkeypatch.setitem(sys.modules, name, registry)
+    return engine
+
+
+def _nothing(*arguments: Any, **options: Any) -> Any:
+    return nullcontext()
+
+
+def _prepared(
+    extend_input: Any, batch: Any, tokens: torch.Tensor, *arguments: Any, **options: Any
+) -> Any:
+    """Of `prepare_for_draft_extend`: every token that verification returned is read."""
+    return fake_sglang.Batch(
+        batch.req_pool_indices, batch.seq_lens, batch.sampling_info, input_ids=tokens
+    )
+
+
+def _compiled(
+    engine: Any, text: str | None, names: tuple[str, ...], into: dict[str, Any], owner: str = ""
+) -> None:
+    """Functions of a source, with the stand-in's names around them, and without decorators."""
+    assert text is not None
+    body = ast.parse(text).body
+    if owner:
+        body = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == owner).body
+    found = [n for n in body if isinstance(n, ast.FunctionDef) and n.name in names]
+    assert {node.name for node in found} == set(names)
+    for node in found:
+        node.decorator_list = []
+        node.returns = None
+        for given in [*node.args.args, *node.args.kwonlyargs]:
+            given.annotation = None
+    code = compile(ast.Module(found, []), "<sglang>", "exec")
+    namespace = vars(engine)
+    before = {name: namespace.get(name) for name in names}
+    exec(code, namespace)
+    if into is not namespace:
+        into.update({name: namespace[name] for name in names})
+        namespace.update(before)
+
+
+@pytest.mark.parametrize("name", ["T = 0.7", "seeds", "top-p 0.8"])
+def test_sglangs_own_drafting_gives_the_targets_distribution(published: Any, name: str) -> None:
+    torch.manual_seed(21)
+    options, processed = stand_in.SETTINGS[name]
+    worker = stand_in.worker_of(published, DraftWorker(stand_in.pruned()))
+    info = stand_in.sampling(stand_in.SAMPLES, **options)
+    tokens, accepted = stand_in.said(published, worker, info)
+    counts = stand_in.counts(tokens)
+    assert_fits(counts, stand_in.exact(processed))
+    assert accepted > stand_in.SAMPLES / 2
+    assert p_value(counts, stand_in.exact(lambda row: (row / 1.2).softmax(-1))) < CERTAIN
+
+
+def test_sglangs_own_drafting_draws_what_the_stand_ins_does(
+    published: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So what the stand-in is tested for holds for the published methods, too."""
+    info = {"seeded": True, "temperature": 0.9}
+
+    def text_of(engine: Any) -> tuple[list[list[int]], int]:
+        worker = stand_in.worker_of(engine, DraftWorker(stand_in.pruned()))
+        return stand_in.said(engine, worker, stand_in.sampling(300, **info))
+
+    text, accepted = text_of(published)
+    assert text_of(fake_sglang.installed(monkeypatch)) == (text, accepted)
+    assert accepted > 100
+
+
+def test_greedy_text_is_the_targets(published: Any) -> None:
+    worker = stand_in.worker_of(published, DraftWorker(stand_in.pruned()))
+    tokens, _ = stand_in.said(published, worker, stand_in.sampling(6, top_k=1))
+    text = stand_in.greedy_text(stand_in.TOKENS)
+    assert [row[: len(text)] for row in tokens] == [text] * 6
+
+
+def test_the_stand_in_calls_what_sglang_calls(source: Sources) -> None:
+    own = Path(fake_sglang.__file__).read_text()
+    wrapped = [
+        hook._replace(calls=tuple(set(hook.calls) - {"draft_forward"}))
+        for hook in hooks.AROUND.values()
+        if hook.name.startswith("EagleDraftWorker._") or "draft_forward" in hook.name
+    ]
+    assert wrapped
+    assert differences(tuple(wrapped), lambda module: own) == []

@@ -1,0 +1,530 @@
+"""The plugin around a stand-in for SGLang: what is drawn, what is decided, what is refused.
+
+The stand-in serves tables, so the exact distribution of the output is known. False alarms and
+controls are those of `tests/statistics/chi_square.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import distributions
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.integrations.sglang import hooks, plugin
+from rdk_cuda.integrations.sglang.configuration import (
+    Asked,
+    UnsupportedConfigurationError,
+    asked_for,
+    refuse_unsupported,
+)
+from rdk_cuda.integrations.sglang.drafting import DraftWorker, seeds_of
+from tests.generators import generator
+from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
+
+from .fake_sglang import (
+    STEPS,
+    TARGET_SIZE,
+    TOP_K_ALL,
+    WIDTH,
+    Model,
+    SamplingBatchInfo,
+    installed,
+    prefilled,
+    step,
+)
+
+PROMPT, NEWEST, TOKENS, SAMPLES = [3, 1, 4], 2, 3, 5000
+EMBEDDING = torch.randn(TARGET_SIZE, WIDTH, generator=generator(1))
+HEAD = torch.randn(TARGET_SIZE, WIDTH, generator=generator(2)) / 2
+TARGET = EMBEDDING @ HEAD.T + 0.7 * torch.randn(TARGET_SIZE, TARGET_SIZE, generator=generator(3))
+KEPT = [0, 2]
+ROWS: list[dict[int, float]] = [{0: 1}, {2: 1}, {1: 0.5, 3: 0.3, 4: 0.2}]  # the last is virtual
+
+
+def pruned() -> PrunedDrafter:
+    """Two kept tokens and a virtual one."""
+    vocabulary = Vocabulary(KEPT, TARGET_SIZE)
+    weight = torch.stack([HEAD[0], HEAD[2], HEAD[[1, 3, 4]].mean(0)])
+    return PrunedDrafter(vocabulary, Affinity.from_rows(ROWS, target_size=TARGET_SIZE), weight)
+
+
+def sampling(count: int, seeded: bool = False, **options: Any) -> SamplingBatchInfo:
+    """Of `count` requests alike; options are temperature, top_k, top_p, min_p, and fields."""
+    temperature, top_k = options.pop("temperature", 1.0), options.pop("top_k", TOP_K_ALL)
+    top_p, min_p = options.pop("top_p", 1.0), options.pop("min_p", 0.0)
+    return SamplingBatchInfo(
+        torch.full((count, 1), temperature),
+        torch.full((count,), top_k, dtype=torch.int32),
+        torch.full((count,), top_p),
+        torch.full((count,), min_p),
+        sampling_seed=torch.arange(count) + 7 if seeded else None,
+        need_top_k_sampling=top_k != TOP_K_ALL,
+        need_top_p_sampling=top_p != 1.0,
+        need_min_p_sampling=min_p > 0,
+        is_all_greedy=top_k <= 1,
+        **options,
+    )
+
+
+@pytest.fixture
+def sglang(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return installed(monkeypatch)
+
+
+def worker_of(sglang: Any, own: DraftWorker, hot: Tensor | None = None, kind: str = "Eagle") -> Any:
+    plugin._install(own)
+    head = HEAD if hot is None else HEAD[hot]
+    worker = getattr(sglang, f"{kind}DraftWorker")(Model(EMBEDDING, head, hot))
+    pool = SimpleNamespace(req_to_token=torch.zeros(SAMPLES + 1, 8))
+    worker.alloc_memory_pool(pool)
+    return worker
+
+
+def said(
+    sglang: Any,
+    worker: Any,
+    info: SamplingBatchInfo,
+    mask: Any = None,
+    between: Callable[[], None] = lambda: None,
+) -> tuple[list[list[int]], int]:
+    """At least TOKENS tokens of each request, and how many drafts were accepted on the way."""
+    requests = prefilled(worker, PROMPT, NEWEST, info)
+    random = generator(5)
+    order = torch.arange(len(requests.newest))
+    while min(map(len, requests.said)) < TOKENS:
+        shuffled = torch.randperm(len(order), generator=random)
+        requests.reordered(shuffled)
+        order = order[shuffled]
+        between()
+        step(sglang, worker, TARGET, requests, mask)
+    back = order.argsort().tolist()
+    return [requests.said[b] for b in back], requests.accepted
+
+
+def counts(tokens: list[list[int]]) -> Tensor:
+    joint = torch.zeros(TARGET_SIZE**TOKENS, dtype=torch.int64)
+    for row in tokens:
+        a, b, c = row[:TOKENS]
+        joint[(a * TARGET_SIZE + b) * TARGET_SIZE + c] += 1
+    return joint
+
+
+def exact(processed: Callable[[Tensor], Tensor]) -> Tensor:
+    """Of the first three tokens; `processed` gives a row of logits its probabilities."""
+    rows = torch.stack([processed(row) for row in TARGET.double()])
+    return torch.stack(
+        [
+            rows[NEWEST, a] * rows[a, b] * rows[b, c]
+            for a, b, c in product(range(TARGET_SIZE), repeat=TOKENS)
+        ]
+    )
+
+
+def top_p(row: Tensor) -> Tensor:
+    probs, order = row.softmax(-1).sort(descending=True)
+    probs[probs.cumsum(-1) - probs >= 0.8] = 0
+    return torch.zeros_like(probs).scatter(0, order, probs / probs.sum())
+
+
+def kept(row: Tensor, keep: Tensor) -> Tensor:
+    return row.masked_fill(~keep, -torch.inf).softmax(-1)
+
+
+BIAS = torch.tensor([0.0, 2.0, -1.0, 0.0, 0.5])
+ALLOWED = torch.tensor([True, False, True, True, False])
+SETTINGS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = {
+    "T = 0.7": ({"temperature": 0.7}, lambda row: (row / 0.7).softmax(-1)),
+    "seeds": ({"seeded": True}, lambda row: row.softmax(-1)),
+    "top-k 3": ({"top_k": 3}, lambda row: kept(row, row >= row.sort().values[-3])),
+    "top-p 0.8": ({"top_p": 0.8, "seeded": True}, top_p),
+    "min-p 0.3": (
+        {"min_p": 0.3},
+        lambda row: kept(row, row.softmax(-1) >= 0.3 * row.softmax(-1).max()),
+    ),
+    "bias": (
+        {"logit_bias": BIAS.repeat(SAMPLES, 1)},
+        lambda row: (row + BIAS.double()).softmax(-1),
+    ),
+    "grammar": ({"temperature": 0.7}, lambda row: kept(row / 0.7, ALLOWED)),
+}
+
+
+class Mask:
+    """SGLang's `GrammarMask`, of a grammar that allows the same tokens everywhere."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        pass
+
+    def apply(self, logits: Tensor) -> None:
+        logits.masked_fill_(~ALLOWED, -torch.inf)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_output_has_the_targets_distribution(sglang: Any, name: str) -> None:
+    options, processed = SETTINGS[name]
+    torch.manual_seed(11)
+    worker = worker_of(sglang, DraftWorker(pruned()))
+    mask = Mask if name == "grammar" else None
+    tokens, accepted = said(sglang, worker, sampling(SAMPLES, **options), mask)
+    assert_fits(counts(tokens), exact(processed))
+    assert accepted > SAMPLES / 2
+    # The control: the right output is not that of other parameters.
+    assert p_value(counts(tokens), exact(lambda row: (row / 1.2).softmax(-1))) < CERTAIN
+
+
+def test_verification_by_block_has_the_targets_distribution(sglang: Any) -> None:
+    torch.manual_seed(14)
+    worker = worker_of(sglang, DraftWorker(pruned(), "block"))
+    tokens, accepted = said(sglang, worker, sampling(SAMPLES, seeded=True))
+    assert_fits(counts(tokens), exact(lambda row: row.softmax(-1)))
+    token_by_token = worker_of(installed_again(sglang), DraftWorker(pruned()))
+    assert accepted > said(sglang, token_by_token, sampling(SAMPLES, seeded=True))[1]
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_what_another_step_drew_from_is_caught(sglang: Any, seeded: bool) -> None:
+    """The control of the test above: the arena's rows in another order."""
+    torch.manual_seed(12)
+    own = DraftWorker(pruned())
+    worker = worker_of(sglang, own)
+    original = own.arena.verify
+
+    def verify(*arguments: Any, **options: Any) -> Any:
+        own.arena.logits.copy_(own.arena.logits.flip(1).clone())
+        own.arena.stats.copy_(own.arena.stats.flip(1).clone())
+        return original(*arguments, **options)
+
+    own.arena.verify = verify  # type: ignore[method-assign]
+    tokens, _ = said(sglang, worker, sampling(SAMPLES, seeded))
+    assert p_value(counts(tokens), exact(lambda row: row.softmax(-1))) < CERTAIN
+
+
+def greedy_text(length: int) -> list[int]:
+    text, newest = [], NEWEST
+    for _ in range(length):
+        newest = int(TARGET[newest].argmax())
+        text.append(newest)
+    return text
+
+
+@pytest.mark.parametrize("kind", ["Eagle", "Standalone"])
+def test_greedy_text_is_the_targets(sglang: Any, kind: str) -> None:
+    worker = worker_of(sglang, DraftWorker(pruned()), kind=kind)
+    tokens, _ = said(sglang, worker, sampling(6, top_k=1))
+    assert [row[:TOKENS] for row in tokens] == [greedy_text(TOKENS)] * 6
+
+
+def test_a_greedy_request_among_others_is_greedy(sglang: Any) -> None:
+    worker = worker_of(sglang, DraftWorker(pruned()))
+    info = sampling(40)
+    info.top_ks[::2], info.need_top_k_sampling = 1, True
+    tokens, _ = said(sglang, worker, info)
+    assert [row[:TOKENS] for row in tokens[::2]] == [greedy_text(TOKENS)] * 20
+    assert any(row[:TOKENS] != greedy_text(TOKENS) for row in tokens[1::2])
+
+
+def test_a_seed_gives_the_same_text_alone_and_among_others(sglang: Any) -> None:
+    worker = worker_of(sglang, DraftWorker(pruned()))
+    together, _ = said(sglang, worker, sampling(16, seeded=True))
+    for b in (0, 9):
+        info = sampling(1, seeded=True)
+        info.sampling_seed = torch.tensor([7 + b])
+        alone, _ = said(sglang, worker, info)
+        assert alone[0][:TOKENS] == together[b][:TOKENS]
+    assert len({tuple(row[:TOKENS]) for row in together}) > 3  # the control
+
+
+def test_the_models_own_reduced_vocabulary_is_served(sglang: Any) -> None:
+    """An EAGLE-3 head's own map: what SGLang refuses above temperature 0."""
+    torch.manual_seed(13)
+    hot = torch.tensor([4, 0, 3])
+    worker = worker_of(sglang, DraftWorker(None), hot)
+    assert worker.hot_token_id is None
+    tokens, accepted = said(sglang, worker, sampling(SAMPLES))
+    assert_fits(counts(tokens), exact(lambda row: row.softmax(-1)))
+    assert accepted > SAMPLES / 4
+
+
+def test_penalties_are_applied_as_sglang_applies_them(sglang: Any) -> None:
+    additive, scaling = torch.zeros(8, TARGET_SIZE), torch.ones(8, TARGET_SIZE)
+    additive[:, 0], scaling[:, 1] = -50, 40
+    best = (TARGET.clone() + additive[0]).div_(scaling[0]) * torch.where(
+        TARGET < 0, scaling[0] ** 2, 1
+    )
+    worker = worker_of(sglang, DraftWorker(pruned()))
+    info = sampling(8, top_k=1, acc_additive_penalties=additive, acc_scaling_penalties=scaling)
+    tokens, _ = said(sglang, worker, info)
+    assert tokens[0][0] == int(best[NEWEST].argmax())
+    assert tokens[0][1] == int(best[tokens[0][0]].argmax())
+
+
+def test_a_row_without_distribution_gets_a_token(sglang: Any) -> None:
+    """The grammar allows nothing; SGLang needs one token a step in any case."""
+    worker = worker_of(sglang, DraftWorker(pruned()))
+    requests = prefilled(worker, PROMPT, NEWEST, sampling(3))
+
+    class Nothing(Mask):
+        def apply(self, logits: Tensor) -> None:
+            logits.fill_(-torch.inf)
+
+    step(sglang, worker, TARGET, requests, Nothing)
+    assert requests.said == [[0]] * 3
+
+
+def test_what_a_graph_reads_is_one_wide(sglang: Any) -> None:
+    worker_of(sglang, DraftWorker(pruned()))
+    runner = sglang.EAGLEDraftCudaGraphRunner(1000)
+    assert runner.capture_one_shape(3, None).tolist() == [[0.0]] * 3
+
+
+def test_an_idle_batch_is_sglangs(sglang: Any) -> None:
+    worker_of(sglang, DraftWorker(pruned()))
+    batch = SimpleNamespace(forward_mode=sglang.ForwardMode.IDLE)
+    assert [len(part) for part in sglang.eagle_sample(None, batch, None)] == [0, 0, 0]
+
+
+def test_a_draw_elsewhere_stops_it(sglang: Any) -> None:
+    worker_of(sglang, DraftWorker(pruned()))
+    logits, ones = torch.zeros(1, 3), torch.ones(1, 1)
+    for draw in (
+        lambda: sglang.fast_sample(logits.softmax(-1)),
+        lambda: sglang.sample_draft_proposal(logits, ones, positions=torch.zeros(1)),
+        lambda: sglang.renorm_draft_probs(logits, sampling(1), True),
+    ):
+        with pytest.raises(RuntimeError, match="drew a draft where none was expected"):
+            draw()
+
+
+def test_without_seeds_every_draw_has_its_own() -> None:
+    like = torch.zeros(3, dtype=torch.int64)
+    assert not torch.equal(seeds_of(None, like), seeds_of(None, like))
+    own = torch.tensor([1, 2, 3])
+    assert seeds_of(own, like) is own
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda model: model.__delattr__("logits_processor"), "has no lm_head with a floating"),
+        (
+            lambda model: setattr(model.lm_head, "weight", None),
+            "whose head is not quantised",
+        ),
+        (
+            lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.ones(5, 3))),
+            r"has \[V_t, d\] = \[5, 8\]; the models that are served have \[5, 3\]",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(
+    sglang: Any, change: Callable[[Any], None], said: str
+) -> None:
+    plugin._install(DraftWorker(pruned()))
+    model = Model(EMBEDDING, HEAD)
+    change(model)
+    with pytest.raises(UnsupportedConfigurationError, match=said):
+        sglang.EagleDraftWorker(model).alloc_memory_pool(
+            SimpleNamespace(req_to_token=torch.zeros(4, 4))
+        )
+
+
+# Hooks.
+
+
+@pytest.mark.parametrize("hook", hooks.AROUND.values(), ids=hooks.AROUND)
+def test_the_stand_in_has_the_signatures_that_are_checked(sglang: Any, hook: Any) -> None:
+    owner = sglang
+    *classes, name = hook.name.split(".")
+    for inner in classes:
+        owner = getattr(owner, inner)
+    assert tuple(inspect.signature(getattr(owner, name)).parameters) == hook.parameters
+
+
+def test_another_plugins_hooks_are_not_overridden(sglang: Any) -> None:
+    sglang.HookRegistry._patched.add("sglang.srt.speculative.eagle_utils.eagle_sample")
+    with pytest.raises(
+        hooks.UnknownEngineError, match=r"another plugin has hooks on .*eagle_sample"
+    ):
+        plugin._install(DraftWorker(pruned()))
+    assert sglang.HookRegistry._hooks == {}
+
+
+def test_hooks_that_sglang_does_not_apply_stop_it(
+    sglang: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang.HookRegistry, "apply_hooks", lambda: None)
+    with pytest.raises(hooks.UnknownEngineError, match="could not apply hooks to"):
+        plugin._install(DraftWorker(pruned()))
+
+
+# What it is asked for, and what it refuses.
+
+
+def options(**changes: Any) -> SimpleNamespace:
+    """SGLang's, with which the plugin serves."""
+    given: dict[str, Any] = {
+        "speculative_token_map": None,
+        "speculative_draft_model_path": None,
+        "speculative_algorithm": "STANDALONE",
+        "speculative_eagle_topk": 1,
+        "speculative_adaptive": False,
+        "speculative_use_rejection_sampling": False,
+        "enable_multi_layer_eagle": False,
+        "speculative_use_block_verification": False,
+        "speculative_accept_threshold_single": 1.0,
+        "speculative_accept_threshold_acc": 1.0,
+        "disaggregation_mode": "null",
+        "enable_watermark": False,
+        **{name: 1 for name in ("tp_size", "pp_size", "dp_size", "attn_dp_size", "attn_cp_size")},
+    }
+    return SimpleNamespace(**given | changes)
+
+
+def test_it_is_asked_for_by_a_directory(tmp_path: Path) -> None:
+    drafter = tmp_path / "drafter"
+    drafter.mkdir()
+    (tmp_path / "map.pt").touch()
+    assert asked_for(options()) is None
+    assert asked_for(options(speculative_token_map=str(tmp_path / "map.pt"))) is None
+    assert asked_for(options(speculative_token_map="someone/model/map.pt")) is None
+    paths = {"speculative_draft_model_path": str(drafter)}
+    asked = asked_for(options(speculative_token_map=str(tmp_path), **paths))
+    assert asked == Asked(tmp_path)
+    own = asked_for(options(speculative_token_map=f"{tmp_path}/./drafter", **paths))
+    assert own == Asked(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("speculative_algorithm", "NGRAM", "'NGRAM'; needs one of STANDALONE, EAGLE3"),
+        ("speculative_algorithm", None, "needs one of STANDALONE, EAGLE3"),
+        ("speculative_eagle_topk", 4, "--speculative-eagle-topk is 4, a tree"),
+        ("speculative_adaptive", True, "--speculative-adaptive"),
+        ("enable_multi_layer_eagle", True, "--enable-multi-layer-eagle"),
+        ("speculative_accept_threshold_acc", 0.9, "--speculative-accept-threshold-acc is 0.9"),
+        ("speculative_accept_threshold_single", 0.5, "not the target's; needs 1.0"),
+        ("tp_size", 2, "tp_size is 2"),
+        ("pp_size", 2, "pp_size is 2"),
+        ("dp_size", 2, "dp_size is 2"),
+        ("attn_dp_size", 2, "attn_dp_size is 2"),
+        ("attn_cp_size", 2, "attn_cp_size is 2"),
+        ("disaggregation_mode", "decode", "--disaggregation-mode is 'decode'"),
+        ("enable_watermark", True, "--enable-watermark"),
+    ],
+)
+def test_what_is_not_supported_is_refused(name: str, value: Any, said: str) -> None:
+    with pytest.raises(UnsupportedConfigurationError, match=said) as refused:
+        refuse_unsupported(options(**{name: value}))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("SGLANG_SIMULATE_ACC_LEN", "3.2"), ("SGLANG_ENABLE_ASYNC_ASSERT", "1")]
+)
+def test_what_the_environment_asks_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    refuse_unsupported(options())
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UnsupportedConfigurationError, match=name):
+        refuse_unsupported(options())
+
+
+# From the entry point on.
+
+
+@pytest.fixture
+def registered(sglang: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """SGLang after it has loaded plugins, of a version that is known; `tmp_path` as `DIR`."""
+    monkeypatch.setattr(hooks, "differences", lambda *arguments: [])
+    (tmp_path / "drafter").mkdir()
+    pruned().save(tmp_path / "pruned_drafter.safetensors")
+    settings = '{"format": "rdk_cuda.drafter", "format_version": "1", "settings": {}}'
+    (tmp_path / "calibration.json").write_text(settings)
+    plugin.register()
+    sglang.HookRegistry.apply_hooks()
+    return sglang
+
+
+def settled(sglang: Any, server_args: SimpleNamespace) -> SimpleNamespace:
+    seen: list[Any] = []
+    sglang.resolution_hooks["handle_speculative_decoding"](server_args, seen.append)
+    assert seen == [server_args]
+    return server_args
+
+
+def test_the_entry_point_is_found(tmp_path: Path) -> None:
+    """In the metadata that an installation makes of this source."""
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, capture_output=True)
+    (own,) = distributions(path=[str(tmp_path)])
+    (found,) = own.entry_points.select(group="sglang.srt.plugins")
+    assert found.name == "rdk_cuda"
+    assert found.load() is plugin.register
+
+
+def test_it_does_nothing_unless_asked(registered: Any) -> None:
+    own = registered.sample_draft_proposal
+    given = options(speculative_eagle_topk=4, tp_size=8)
+    assert not settled(registered, given).speculative_use_rejection_sampling
+    assert registered.SpeculativeAlgorithm().create_worker(given) == "STANDALONE"
+    assert registered.sample_draft_proposal is own
+
+
+def test_asked_for_it_serves(registered: Any, tmp_path: Path) -> None:
+    given = settled(registered, options(speculative_token_map=str(tmp_path)))
+    assert given.speculative_use_rejection_sampling
+    assert registered.SpeculativeAlgorithm().create_worker(given) == "STANDALONE"
+    worker = registered.StandaloneDraftWorker(Model(EMBEDDING, HEAD))
+    worker.alloc_memory_pool(SimpleNamespace(req_to_token=torch.zeros(9, 8)))
+    tokens, _ = said(registered, worker, sampling(6, top_k=1))
+    assert [row[:TOKENS] for row in tokens] == [greedy_text(TOKENS)] * 6
+    assert worker.draft_runner.model.lm_head.weight.shape == (len(ROWS), WIDTH)
+    assert worker.speculative_num_steps == STEPS
+
+
+def test_an_unknown_version_is_refused_where_sglang_stops(
+    registered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "differences", lambda *arguments: ["x.y has no z"])
+    given = options(speculative_token_map=str(tmp_path))
+    with pytest.raises(hooks.UnknownEngineError, match=r"knows SGLang 0\.5\.23; .* x\.y has no z"):
+        settled(registered, given)
+    with pytest.raises(hooks.UnknownEngineError, match=r"x\.y has no z"):
+        registered.SpeculativeAlgorithm().create_worker(given)
+    settled(registered, options())  # not asked for: nothing is refused
+
+
+def test_another_directory_is_refused(registered: Any, tmp_path: Path) -> None:
+    (tmp_path / "calibration.json").unlink()
+    with pytest.raises(ValueError, match=r"has no calibration\.json"):
+        settled(registered, options(speculative_token_map=str(tmp_path)))
+
+
+def test_dynamic_tokens_and_biases_are_refused(
+    registered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = options(speculative_token_map=str(tmp_path))
+    own = pruned()
+    for name, value, said in (
+        ("dynamic_tokens", object(), "dynamic tokens.*--dynamic 0"),
+        ("bias", torch.zeros(3), "has a bias"),
+    ):
+        parts = {"dynamic_tokens": None, "bias": None, "affinity": own.affinity} | {name: value}
+        drafter = SimpleNamespace(**parts)
+        monkeypatch.setattr(plugin, "load_pruned", lambda path, drafter=drafter: (drafter, {}))
+        with pytest.raises(UnsupportedConfigurationError, match=said):
+            settled(registered, given)
