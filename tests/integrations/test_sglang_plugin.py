@@ -186,11 +186,18 @@ def test_the_output_has_the_targets_distribution(sglang: Any, name: str) -> None
 
 def test_verification_by_block_has_the_targets_distribution(sglang: Any) -> None:
     torch.manual_seed(14)
-    worker = worker_of(sglang, DraftWorker(pruned(), "block"))
-    tokens, accepted = said(sglang, worker, sampling(SAMPLES, seeded=True))
+    own = DraftWorker(pruned(), "block")
+    worker = worker_of(sglang, own)
+    original, methods = own.arena.verify, set()
+
+    def verify(*arguments: Any, **options: Any) -> Any:
+        methods.add(options["method"])
+        return original(*arguments, **options)
+
+    own.arena.verify = verify  # type: ignore[method-assign]
+    tokens, _ = said(sglang, worker, sampling(SAMPLES, seeded=True))
     assert_fits(counts(tokens), exact(lambda row: row.softmax(-1)))
-    token_by_token = worker_of(installed_again(sglang), DraftWorker(pruned()))
-    assert accepted > said(sglang, token_by_token, sampling(SAMPLES, seeded=True))[1]
+    assert methods == {"block"}
 
 
 @pytest.mark.parametrize("seeded", [False, True])
@@ -494,6 +501,19 @@ def test_asked_for_it_serves(registered: Any, tmp_path: Path) -> None:
     assert [row[:TOKENS] for row in tokens] == [greedy_text(TOKENS)] * 6
     assert worker.draft_runner.model.lm_head.weight.shape == (len(ROWS), WIDTH)
     assert worker.speculative_num_steps == STEPS
+
+
+@pytest.mark.parametrize(("by_block", "method"), [(True, "block"), (False, "token")])
+def test_sglangs_option_says_how_it_verifies(
+    registered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_block: bool, method: str
+) -> None:
+    workers: list[DraftWorker] = []
+    monkeypatch.setattr(plugin, "_install", workers.append)
+    given = options(
+        speculative_token_map=str(tmp_path), speculative_use_block_verification=by_block
+    )
+    registered.SpeculativeAlgorithm().create_worker(settled(registered, given))
+    assert [worker.method for worker in workers] == [method]
 
 
 def test_an_unknown_version_is_refused_where_sglang_stops(
