@@ -104,6 +104,7 @@ PRINTED = {
     "cuda_graph": ["(no GPU here: 50 eager steps|50 replays of one CUDA graph).*", GREEDY],
     "draft_and_verify": [f"temperature 1: {ACCEPTED}", f"temperature 0: {ACCEPTED}", GREEDY],
     "ngram_drafter": [r"temperature [01]\.0: \d\.\d\d tokens per pass"] * 2 + [GREEDY],
+    "tree_drafter": [r"temperature [01]\.0: \d\.\d\d tokens per pass"] * 2 + [GREEDY],
     "redistribute": [f"temperature 1.0: {ACCEPTED}", f"temperature 0.0: {ACCEPTED}", GREEDY],
 }
 
@@ -129,7 +130,7 @@ def test_every_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_script(name: str, tmp_path: Path) -> None:
-    if name == "ngram_drafter":
+    if name in ("ngram_drafter", "tree_drafter"):
         pytest.importorskip("transformers")
     printed = run_example(name, tmp_path)
     assert len(printed) == len(PRINTED[name])
@@ -146,6 +147,7 @@ def test_an_example_is_short(name: str) -> None:
 
 def test_public_functions_have_examples() -> None:
     finder = doctest.DocTestFinder(recurse=False)
-    for name in ("draft", "redistribute", "gather_logits", "step_keys", "build_info"):
+    operators = ("draft", "redistribute", "verify_tree", "gather_logits", "step_keys")
+    for name in (*operators, "build_info"):
         tests = finder.find(getattr(rdk_cuda, name), name)
         assert any(test.examples for test in tests), name

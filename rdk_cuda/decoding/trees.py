@@ -1,0 +1,108 @@
+"""Trees of proposed tokens for `rdk_cuda.verify_tree`: which nodes to choose, what each sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Tree", "attention_mask", "best_first", "depths"]
+
+
+class Tree(NamedTuple):
+    """Proposed tokens.
+
+    Attributes:
+        tokens: `[B, N]` int64 target ids, -1 for a node that is not used.
+        parents: `[B, N]` int64, which earlier node each is a child of, or -1 for the root.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+
+
+def best_first(expand: Callable[[Tree], Tensor], batch: int, nodes: int) -> Tree:
+    """The nodes of the largest probability that the drafter gives to them and all before them.
+
+    As EAGLE-2 chooses them (arXiv:2406.16858), but one at a time: a child never has a larger
+    probability than its parent, so the first n of them are the best tree of n nodes. Under the
+    drafter's distribution no tree of as many nodes has more of them accepted on average.
+
+    Args:
+        expand: given the tree so far, the drafter's probabilities `[B, V_t]` of what follows its
+            last node, or of what follows the root if it has none, over target ids: as
+            `rdk_cuda.redistribute` gives them, so that virtual and dynamic tokens are children too.
+        batch, nodes: B and N.
+
+    Example:
+        >>> import torch  # a drafter that always says the same
+        >>> tree = best_first(lambda tree: torch.tensor([[0.7, 0.3, 0.0]]), batch=1, nodes=4)
+        >>> tree.tokens, tree.parents
+        (tensor([[0, 0, 0, 1]]), tensor([[-1,  0,  1, -1]]))
+    """
+    empty = torch.empty(batch, 0, dtype=torch.int64)
+    tree = Tree(empty, empty)
+    scores = tokens = parents = empty
+    newest = torch.zeros(batch, 1)  # the logarithm of the last node's probability
+    for node in range(nodes):
+        probs = expand(tree)
+        likeliest = probs.topk(min(nodes - node, probs.shape[1]))
+        device = probs.device
+        scores = torch.cat([scores.to(device), newest.to(device) + likeliest.values.log()], 1)
+        tokens = torch.cat([tokens.to(device), likeliest.indices], 1)
+        parents = torch.cat(
+            [parents.to(device), torch.full_like(likeliest.indices, node - 1)], dim=1
+        )
+        newest, best = scores.max(1, keepdim=True)
+        possible = newest > -torch.inf
+        tree = Tree(
+            torch.cat([tree.tokens.to(device), tokens.gather(1, best).where(possible, -1)], dim=1),
+            torch.cat([tree.parents.to(device), parents.gather(1, best)], dim=1),
+        )
+        scores = scores.scatter(1, best, -torch.inf)
+    return tree
+
+
+def ancestors(parents: Tensor) -> Tensor:
+    """`[B, N, N]` bools: whether column's node is row's node or on the way to it from the root."""
+    batch, nodes = parents.shape
+    seen = torch.eye(nodes, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
+    for node in range(1, nodes):
+        parent = parents[:, node]
+        rows = seen.gather(1, parent.clamp(min=0).long()[:, None, None].expand(-1, 1, nodes))
+        seen[:, node] |= rows[:, 0] & (parent >= 0)[:, None]
+    return seen
+
+
+def depths(parents: Tensor) -> Tensor:
+    """`[B, N]` int64: 0 for children of the root. A node's position is the root's, 1 and this."""
+    return ancestors(parents).sum(2) - 1
+
+
+def attention_mask(parents: Tensor, context: int) -> Tensor:
+    """What a target sees that reads a context and then the nodes of a tree, in one pass.
+
+    Args:
+        parents: `[B, N]` integers, of earlier nodes or -1.
+        context: how many tokens come before the nodes, the root last.
+
+    Returns:
+        `[B, 1, context + N, context + N]` bools. Every token sees the context up to itself, a node
+        its ancestors and itself, too.
+
+    Example:
+        >>> import torch
+        >>> attention_mask(torch.tensor([[-1, -1, 1]]), context=1).int()[0, 0]
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [1, 0, 1, 0],
+                [1, 0, 1, 1]], dtype=torch.int32)
+    """
+    batch, nodes = parents.shape
+    size = context + nodes
+    mask = torch.ones(size, size, dtype=torch.bool, device=parents.device).tril()
+    mask = mask.repeat(batch, 1, 1, 1)
+    mask[:, 0, context:, context:] = ancestors(parents)
+    return mask
