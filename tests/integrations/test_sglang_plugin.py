@@ -324,10 +324,17 @@ def test_without_seeds_every_draw_has_its_own() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda model: model.__delattr__("logits_processor"), "has no lm_head with a floating"),
+        (
+            lambda model: model.__delattr__("logits_processor"),
+            "has no logits_processor or no lm_head",
+        ),
         (
             lambda model: setattr(model.lm_head, "weight", None),
             "whose head is not quantised",
+        ),
+        (
+            lambda model: model.lm_head.to(torch.float64),
+            "whose weight is float32, float16 or bfloat16",
         ),
         (
             lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.ones(5, 3))),
@@ -501,6 +508,26 @@ def test_asked_for_it_serves(registered: Any, tmp_path: Path) -> None:
     assert [row[:TOKENS] for row in tokens] == [greedy_text(TOKENS)] * 6
     assert worker.draft_runner.model.lm_head.weight.shape == (len(ROWS), WIDTH)
     assert worker.speculative_num_steps == STEPS
+
+
+def test_options_that_were_settled_without_it_are_refused(registered: Any, tmp_path: Path) -> None:
+    """SGLang would then draw drafts by functions that are not wrapped."""
+    given = options(speculative_token_map=str(tmp_path))
+    create_worker = registered.SpeculativeAlgorithm().create_worker
+    with pytest.raises(UnsupportedConfigurationError, match="before it loaded the plugin"):
+        create_worker(given)
+    given = settled(registered, given)
+    given.speculative_adaptive = True
+    with pytest.raises(UnsupportedConfigurationError, match="--speculative-adaptive"):
+        create_worker(given)
+
+
+def test_without_a_hook_where_workers_are_made_it_is_refused(
+    registered: Any, tmp_path: Path
+) -> None:
+    registered.HookRegistry._patched.clear()
+    with pytest.raises(hooks.UnknownEngineError, match=r"could not apply hooks to .*create_worker"):
+        settled(registered, options(speculative_token_map=str(tmp_path)))
 
 
 @pytest.mark.parametrize(("by_block", "method"), [(True, "block"), (False, "token")])

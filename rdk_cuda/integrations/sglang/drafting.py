@@ -27,6 +27,7 @@ from .configuration import UnsupportedConfigurationError
 __all__ = ["DraftWorker", "seeds_of"]
 
 _Original = Callable[..., Any]
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class _Drafting(NamedTuple):
@@ -76,11 +77,11 @@ class DraftWorker:
         model = worker.draft_runner.model
         head, processor = getattr(model, "lm_head", None), getattr(model, "logits_processor", None)
         weight = getattr(head, "weight", None)
-        if processor is None or weight is None or not weight.is_floating_point():
+        if processor is None or weight is None or weight.dtype not in _DTYPES:
             raise UnsupportedConfigurationError(
                 f"rdk_cuda.integrations.sglang: the drafter is a {type(model).__name__}, which has "
-                "no lm_head with a floating-point weight or no logits_processor; needs a causal "
-                "language model with both, whose head is not quantised"
+                "no logits_processor or no lm_head whose weight is float32, float16 or bfloat16; "
+                "needs a causal language model with both, whose head is not quantised"
             )
         affinity = self._fitted(worker, model, weight)
         # SGLang would map columns of the head to tokens. What is drawn here are tokens.

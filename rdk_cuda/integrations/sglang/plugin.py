@@ -42,12 +42,14 @@ def _handle_speculative_decoding(server_args: Any, previous: Callable[[Any], Non
     """
     from sglang.srt.arg_groups.model_override_base import resolved_view, resolving_view
     from sglang.srt.arg_groups.overrides import declare_resolution
+    from sglang.srt.plugins.hook_registry import HookRegistry
 
     asked = asked_for(resolving_view(server_args))
     if asked is None:
         previous(server_args)
         return
     refuse_unknown()
+    _refuse_failed({_target(CREATE_WORKER)} - HookRegistry._patched)
     previous(server_args)
     refuse_unsupported(resolved_view(server_args))
     if asked.directory is not None:
@@ -61,7 +63,7 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
     """Around `SpeculativeAlgorithm.create_worker`.
 
     Raises:
-        UnknownEngineError, SavedDrafterError: what stops SGLang.
+        UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: what stops SGLang.
     """
     from sglang.srt.arg_groups.model_override_base import resolving_view
 
@@ -69,6 +71,13 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
     asked = asked_for(options)
     if asked is not None:
         refuse_unknown()
+        refuse_unsupported(options)
+        if not options.speculative_use_rejection_sampling:
+            raise UnsupportedConfigurationError(
+                "rdk_cuda.integrations.sglang: SGLang settled its options before it loaded the "
+                "plugin; call sglang.srt.plugins.load_plugins() first, as sglang.launch_server and "
+                "sglang.Engine do"
+            )
         calibrated = None if asked.directory is None else _calibrated(asked.directory)
         by_block = options.speculative_use_block_verification
         _install(DraftWorker(calibrated, "block" if by_block else "token"))
@@ -100,7 +109,7 @@ def _install(worker: DraftWorker) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     targets = {name: _target(hook) for name, hook in AROUND.items()}
-    taken = sorted(set(targets.values()) & set(HookRegistry._patched))
+    taken = sorted(set(targets.values()) & HookRegistry._patched)
     if taken:
         raise UnknownEngineError(
             f"rdk_cuda.integrations.sglang: another plugin has hooks on {', '.join(taken)}; leave "
@@ -109,11 +118,14 @@ def _install(worker: DraftWorker) -> None:
     for name, target in targets.items():
         HookRegistry.register(target, _wrapped(worker, name), HookType.AROUND)
     HookRegistry.apply_hooks()
-    failed = sorted(set(targets.values()) - set(HookRegistry._patched))
-    if failed:
+    _refuse_failed(set(targets.values()) - HookRegistry._patched)
+
+
+def _refuse_failed(targets: set[str]) -> None:
+    if targets:
         raise UnknownEngineError(
-            f"rdk_cuda.integrations.sglang: SGLang could not apply hooks to {', '.join(failed)}; "
-            "its log says why"
+            "rdk_cuda.integrations.sglang: SGLang could not apply hooks to "
+            f"{', '.join(sorted(targets))}; its log says why"
         )
 
 
