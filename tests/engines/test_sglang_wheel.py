@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from rdk_cuda.integrations.engine_sources import Hook, differences
-from rdk_cuda.integrations.sglang import hooks
+from rdk_cuda.integrations.sglang import hooks, plugin
 from rdk_cuda.integrations.sglang.drafting import DraftWorker
 from tests.integrations import fake_sglang
 from tests.integrations import test_sglang_plugin as stand_in
@@ -99,6 +99,7 @@ class _Renamed(ast.NodeTransformer):
         return super().generic_visit(node)
 
 
+LOADING = ("alloc_memory_pool", "init_token_map", "init_lm_head")
 METHODS = ("draft_forward", "_draft_extend_for_prefill", "_draft_extend_for_decode")
 FUNCTIONS = {
     "spec_utils": (
@@ -132,11 +133,7 @@ def published(source: Sources, monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     for module, names in FUNCTIONS.items():
         _compiled(engine, source(f"sglang.srt.speculative.{module}"), names, vars(engine))
-    worker = source("sglang.srt.speculative.eagle_worker_v2")
-    own: dict[str, Any] = {}
-    _compiled(engine, worker, METHODS, own, "EagleDraftWorker")
-    for name in METHODS:
-        setattr(engine.EagleDraftWorker, name, own[name])
+    _give_methods(engine, source, METHODS)
     name = "sglang.srt.plugins.hook_registry"
     registry = type(sys)(name)
     exec(compile(str(source(name)), name, "exec"), vars(registry))
@@ -144,6 +141,14 @@ def published(source: Sources, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(sys.modules[module], "HookRegistry", registry.HookRegistry)
     monkeypatch.setitem(sys.modules, name, registry)
     return engine
+
+
+def _give_methods(engine: Any, source: Sources, names: tuple[str, ...]) -> None:
+    own: dict[str, Any] = {}
+    text = source("sglang.srt.speculative.eagle_worker_v2")
+    _compiled(engine, text, names, own, "EagleDraftWorker")
+    for name in names:
+        setattr(engine.EagleDraftWorker, name, own[name])
 
 
 def _nothing(*arguments: Any, **options: Any) -> Any:
@@ -213,6 +218,38 @@ def test_sglangs_own_drafting_draws_what_the_stand_ins_does(
 
 def test_greedy_text_is_the_targets(published: Any) -> None:
     worker = stand_in.worker_of(published, DraftWorker(stand_in.pruned()))
+    tokens, _ = stand_in.said(published, worker, stand_in.sampling(6, top_k=1))
+    text = stand_in.greedy_text(stand_in.TOKENS)
+    assert [row[: len(text)] for row in tokens] == [text] * 6
+
+
+@pytest.mark.parametrize("plugin_is_there", [True, False])
+def test_sglang_takes_a_reduced_vocabulary_with_the_plugin_and_not_without(
+    source: Sources, published: Any, monkeypatch: pytest.MonkeyPatch, plugin_is_there: bool
+) -> None:
+    """Its own loading of an EAGLE-3 drafter, which ends with the refusal of such a vocabulary."""
+    _give_methods(published, source, LOADING)
+    lora = type(sys)("sglang.srt.lora.layers")
+    vars(lora).update(unwrap_lora_layer=lambda layer: layer)
+    monkeypatch.setitem(sys.modules, lora.__name__, lora)
+    vars(published).update(logger=SimpleNamespace(warning=_nothing))
+    hot = torch.tensor([4, 0, 3])
+    model = fake_sglang.Model(stand_in.EMBEDDING, stand_in.HEAD[hot], hot)
+    model.load_lm_head_from_target, model.set_embed = False, _nothing
+    worker = published.EagleDraftWorker(model)
+    worker.draft_worker = SimpleNamespace(alloc_memory_pool=_nothing)
+    worker.target_worker.model_runner = SimpleNamespace(model=None)
+    worker._resolve_shared_embed_and_head = lambda: (stand_in.EMBEDDING, None)
+    worker.speculative_algorithm = SimpleNamespace(
+        is_eagle3=lambda: True, is_standalone=lambda: False
+    )
+    pool = SimpleNamespace(req_to_token=torch.zeros(9, 8))
+    if not plugin_is_there:
+        with pytest.raises(ValueError, match="share one vocab"):
+            worker.alloc_memory_pool(req_to_token_pool=pool)
+        return
+    plugin._install(DraftWorker(None))
+    worker.alloc_memory_pool(req_to_token_pool=pool)
     tokens, _ = stand_in.said(published, worker, stand_in.sampling(6, top_k=1))
     text = stand_in.greedy_text(stand_in.TOKENS)
     assert [row[: len(text)] for row in tokens] == [text] * 6
