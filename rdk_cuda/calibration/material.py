@@ -20,7 +20,7 @@ class Options:
 
     Attributes:
         virtual: K, the most virtual tokens.
-        dynamic: C, the most dynamic columns of a row.
+        dynamic: C, the most dynamic columns of a row; 0 for none at all, and then for no screen.
         recent: how many of those columns are reserved for tokens of the context.
         window: how many of the last tokens of the context these are taken from.
         entries: the most entries in a row of similarities.
@@ -31,7 +31,7 @@ class Options:
         seed: of the clusters.
 
     Raises:
-        ValueError: a size below 1.
+        ValueError: a size below 1, or below 0 where that is allowed.
     """
 
     virtual: int = 64
@@ -45,11 +45,18 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("virtual", "dynamic", "recent", "window", "entries", "samples", "batch"):
+        for name in ("virtual", "recent", "window", "entries", "samples", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Options: {name} is {getattr(self, name)}; needs at least 1")
+        if self.dynamic < 0:
+            raise ValueError(f"Options: dynamic is {self.dynamic}; needs at least 0")
         if not 0 <= self.screen <= 1:
             raise ValueError(f"Options: screen is {self.screen}; needs a share from 0 to 1")
+        if self.screen and not self.dynamic:
+            raise ValueError(
+                f"Options: screen is {self.screen} and dynamic is 0; needs screen 0, since what it "
+                "offers are dynamic tokens"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -264,6 +264,8 @@ def _pruned(pruning: Pruning, temperature: float) -> Built:
 
 
 def _dynamic(pruning: Pruning, temperature: float) -> Built:
+    if not pruning.options.dynamic:
+        return pruning.plain, ""
     source = pruning.source(temperature)
     return replace(pruning.plain, dynamic_tokens=source), screened(source)
 
@@ -283,7 +285,9 @@ def _recommended(pruning: Pruning, temperature: float) -> Built:
     """
     recorded, full_head = pruning.material.recording.samples, pruning.full_head
     with_dynamic = _dynamic(pruning, temperature)[0]
-    dynamic = not hurts(with_dynamic, pruning.plain, pruning.samples, full_head, temperature)
+    dynamic = with_dynamic is not pruning.plain and not hurts(
+        with_dynamic, pruning.plain, pruning.samples, full_head, temperature
+    )
     screen = screened(with_dynamic.dynamic_tokens) if dynamic else ""
     suffix = f", {screen}" if screen else ""
     alone = (f"virtual tokens off{suffix}", with_dynamic) if dynamic else ("off", pruning.plain)

@@ -72,5 +72,6 @@ def add_dtype(add: Callable[..., Any]) -> None:
 
 share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")
 natural = number(int, lambda value: value >= 1, "a whole number, at least 1")
+natural_or_none = number(int, lambda value: value >= 0, "a whole number, 0 for none")
 positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")
 seed = number(int, lambda value: 0 <= value < 2**31, "a whole number from 0 to 2^31 - 1")

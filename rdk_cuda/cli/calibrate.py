@@ -10,6 +10,7 @@ from .arguments import (
     add_dtype,
     add_keep,
     natural,
+    natural_or_none,
     number,
     positive,
     refuse_missing,
@@ -75,7 +76,7 @@ def add_command(commands: Any) -> None:
     )
     for name, type_, text in (
         ("virtual", natural, "virtual tokens, at most"),
-        ("dynamic", natural, "dynamic tokens of a row, at most"),
+        ("dynamic", natural_or_none, "dynamic tokens of a row, at most; 0 for none"),
         ("window", natural, "how many of the last tokens of the context are recent"),
         (
             "screen-bytes",
@@ -125,6 +126,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"--kept {arguments.kept}: names the tokens to keep, and --keep several shares; give "
             "one of them"
+        )
+    if arguments.screen_bytes and not arguments.dynamic:
+        raise InputError(
+            f"--screen-bytes {arguments.screen_bytes:g}: what a screen offers are dynamic tokens, "
+            "and --dynamic is 0; leave one of them out"
         )
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from .calibration import run_calibration

@@ -119,7 +119,7 @@ def options_of(models: Models, request: Request) -> Options:
     return Options(
         virtual=request.virtual,
         dynamic=dynamic,
-        recent=min(Options.recent, dynamic),
+        recent=max(1, min(Options.recent, dynamic)),
         window=request.window,
         screen=request.screen_bytes,
         batch=request.batch,

@@ -138,8 +138,22 @@ def test_a_temperature_that_was_not_recorded_is_refused(
 def test_unknown_methods_and_sizes_below_one_are_refused_by_name(honest: Pruning) -> None:
     with pytest.raises(ValueError, match=r"got 'cold fusion'; needs one of pruned drafter, first-"):
         honest.method("cold fusion", 1.0)
-    with pytest.raises(ValueError, match="Options: dynamic is 0; needs at least 1"):
-        Options(dynamic=0)
+    with pytest.raises(ValueError, match="Options: virtual is 0; needs at least 1"):
+        Options(virtual=0)
+    with pytest.raises(ValueError, match="Options: dynamic is -1; needs at least 0"):
+        Options(dynamic=-1)
+    with pytest.raises(ValueError, match=r"screen is 0\.1 and dynamic is 0; needs screen 0"):
+        Options(dynamic=0, screen=0.1)
+
+
+def test_no_dynamic_tokens_can_be_asked_for() -> None:
+    pruning = Pruning(material(PAIR), KEPT_TOKENS, replace(OPTIONS, dynamic=0))
+    for name in METHODS:
+        method = pruning.method(name, 1.0)
+        assert method.drafter.dynamic_tokens is None
+        _assert_distributions(_q(method.drafter, pruning, 1.0))
+    own, plain = pruning.method(RECOMMENDED, 1.0).drafter, pruning.plain
+    assert _rate(own, pruning, 1.0) > _rate(plain, pruning, 1.0)
 
 
 def test_a_vocabulary_of_another_size_is_refused() -> None:

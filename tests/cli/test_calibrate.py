@@ -273,6 +273,17 @@ def test_more_of_everything_than_there_is_means_all_of_it(
     assert settings["keep_by"] == "variance"
 
 
+def test_without_dynamic_tokens_a_drafter_has_none(
+    calibrated: Calibrated, directories: Pair, tmp_path: Path
+) -> None:
+    """As `rdk_cuda.integrations.sglang` needs it."""
+    assert main(command(directories, calibrated.text, tmp_path / "out", "--dynamic", 0)) == 0
+    drafter, settings = load_pruned(tmp_path / "out")
+    assert drafter.dynamic_tokens is None
+    assert settings["dynamic"] == 0
+    assert settings["figures"][-1]["dynamic_columns"] == 0
+
+
 @pytest.mark.slow
 def test_a_screen_within_the_budget_is_written_with_the_drafter_and_evaluated(
     calibrated: Calibrated, directories: Pair, tmp_path: Path

@@ -57,6 +57,8 @@ def refused(
         (["--temperature", "0"], "--temperature: got '0'; needs a number above 0"),
         (["--temperature", "1e-40"], "overflow float32; needs a higher temperature"),
         (["--virtual", "0"], "--virtual: got '0'; needs a whole number, at least 1"),
+        (["--dynamic", "-1"], "--dynamic: got '-1'; needs a whole number, 0 for none"),
+        (["--dynamic", "0", "--screen-bytes", "0.1"], "--screen-bytes 0.1: what a screen offers"),
         (["--memory", "inf"], "--memory: got 'inf'; needs GiB, above 0"),
         (["--memory", "0.0001"], "memory is 107,374 bytes; needs 1"),
         (["--device", "abacus"], "; needs cpu or cuda"),

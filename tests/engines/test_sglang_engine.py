@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 DRAFTS, TOKENS, SAMPLES = 4, 64, 2048
-FALSE_ALARM, CAUGHT = 1e-6, 1e-12
+FALSE_ALARM = 1e-4  # of each statistical test
 
 
 class Engine:
@@ -47,6 +47,7 @@ class Engine:
             dtype="float32",
             context_length=512,
             max_running_requests=64,
+            attention_backend="triton",  # which takes float32
             enable_deterministic_inference=True,
             log_level="error",
             **options,
@@ -97,8 +98,8 @@ def test_drawn_tokens_have_the_targets_distribution(
     ]
     tokens = engine.tokens([prompt] * SAMPLES, params)
     assert Joint(prompt, 3, **setting).p_value(tokens) > FALSE_ALARM
-    wrong = setting | {"temperature": 1.4 * setting["temperature"]}
-    assert Joint(prompt, 3, **wrong).p_value(tokens) < CAUGHT
+    wrong = setting | {"temperature": 1.4 * setting["temperature"]}  # the control
+    assert Joint(prompt, 3, **wrong).p_value(tokens) < FALSE_ALARM
 
 
 def test_a_seed_gives_the_same_text_alone_and_among_others(engine: Engine) -> None:
