@@ -23,7 +23,9 @@ class Tree(NamedTuple):
     parents: Tensor
 
 
-def best_first(expand: Callable[[Tree], Tensor], batch: int, nodes: int) -> Tree:
+def best_first(
+    expand: Callable[[Tree], Tensor], batch: int, nodes: int, device: torch.device | str = "cpu"
+) -> Tree:
     """The nodes of the largest probability that the drafter gives to them and all before them.
 
     As EAGLE-2 chooses them (arXiv:2406.16858), but one at a time: a child never has a larger
@@ -35,6 +37,7 @@ def best_first(expand: Callable[[Tree], Tensor], batch: int, nodes: int) -> Tree
             last node, or of what follows the root if it has none, over target ids: as
             `rdk_cuda.redistribute` gives them, so that virtual and dynamic tokens are children too.
         batch, nodes: B and N.
+        device: of the probabilities, and of the tree.
 
     Example:
         >>> import torch  # a drafter that always says the same
@@ -42,24 +45,21 @@ def best_first(expand: Callable[[Tree], Tensor], batch: int, nodes: int) -> Tree
         >>> tree.tokens, tree.parents
         (tensor([[0, 0, 0, 1]]), tensor([[-1,  0,  1, -1]]))
     """
-    empty = torch.empty(batch, 0, dtype=torch.int64)
+    empty = torch.empty(batch, 0, dtype=torch.int64, device=device)
     tree = Tree(empty, empty)
-    scores = tokens = parents = empty
-    newest = torch.zeros(batch, 1)  # the logarithm of the last node's probability
+    scores, tokens, parents = empty.float(), empty, empty  # of the children that may be nodes
+    newest = torch.zeros(batch, 1, dtype=torch.float32, device=device)  # ln of its probability
     for node in range(nodes):
         probs = expand(tree)
         likeliest = probs.topk(min(nodes - node, probs.shape[1]))
-        device = probs.device
-        scores = torch.cat([scores.to(device), newest.to(device) + likeliest.values.log()], 1)
-        tokens = torch.cat([tokens.to(device), likeliest.indices], 1)
-        parents = torch.cat(
-            [parents.to(device), torch.full_like(likeliest.indices, node - 1)], dim=1
-        )
+        scores = torch.cat([scores, newest + likeliest.values.log()], 1)
+        tokens = torch.cat([tokens, likeliest.indices], 1)
+        parents = torch.cat([parents, torch.full_like(likeliest.indices, node - 1)], 1)
         newest, best = scores.max(1, keepdim=True)
-        possible = newest > -torch.inf
+        token = tokens.gather(1, best).where(newest > -torch.inf, -1)
         tree = Tree(
-            torch.cat([tree.tokens.to(device), tokens.gather(1, best).where(possible, -1)], dim=1),
-            torch.cat([tree.parents.to(device), parents.gather(1, best)], dim=1),
+            torch.cat([tree.tokens, token], 1),
+            torch.cat([tree.parents, parents.gather(1, best)], 1),
         )
         scores = scores.scatter(1, best, -torch.inf)
     return tree

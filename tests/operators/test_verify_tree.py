@@ -139,6 +139,19 @@ def test_a_parent_that_is_not_an_earlier_node_has_no_such_child(parent: int) -> 
     assert assert_walks_as_the_reference(tree).tolist() == [3, accepted, accepted]
 
 
+def test_a_node_before_the_one_that_it_names_as_its_parent_is_not_its_child() -> None:
+    """Also where the walk comes to that one."""
+    target = torch.full((4, 9), -60.0)
+    target[:, 4] = 60.0
+    tree = generators.trees([3], 9).replace(
+        target_logits=target,
+        tree_token_ids=torch.full((3,), 4),
+        parents=torch.tensor([1, -1, 1], dtype=torch.int32),
+    )
+    assert assert_walks_as_the_reference(tree).tolist() == [2]
+    assert torch.ops.rdk.verify_tree(*tree.arguments())[2].tolist() == [[1, 2, -1]]
+
+
 NARROW, WIDE = [-1, 9, -2, 2**31 - 1, -(2**31)], [2**62, 2**32 + 4, -(2**32) + 4]
 
 

@@ -32,6 +32,7 @@ from rdk_cuda.calibration import cluster_pruned_tokens, prune_head
 from rdk_cuda.calibration.methods import METHODS, Pruning
 from rdk_cuda.calibration.recording import Recording, record
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.decoding.trees import attention_mask, best_first, depths
 from rdk_cuda.evaluation.acceptance import measure_acceptance
 from rdk_cuda.integrations import sglang, vllm
 from rdk_cuda.integrations.draft_arena import DraftArena
@@ -133,6 +134,16 @@ def sources() -> list[Any]:
     ]
 
 
+def trees() -> list[Any]:
+    grown = best_first(lambda tree: TARGET_LOGITS[:, 0].softmax(1), 3, 4)
+    return [
+        grown,
+        attention_mask(grown.parents, 2),
+        depths(grown.parents),
+        sglang.parents_of(DYNAMIC[:, 0], DYNAMIC[:, 1]),
+    ]
+
+
 def operators() -> list[Any]:
     dynamic = {"dynamic_tokens": DYNAMIC, "dynamic_logits": LOGITS[..., :2].contiguous()}
     first = rdk_cuda.draft(LOGITS[:, 0], RANKED, 0.7, seeds=3, positions=[4, 5, 6])
@@ -149,6 +160,9 @@ def operators() -> list[Any]:
         rdk_cuda.verify(TARGET_LOGITS, [first, second], RANKED, 0.7),
         rdk_cuda.verify(TARGET_LOGITS, whole, RANKED, (0.7, 0.3, 1.1)),
         rdk_cuda.verify(TARGET_LOGITS, copied, RANKED, 0.7),
+        rdk_cuda.verify_tree(TARGET_LOGITS, DYNAMIC[:, 0], DYNAMIC[0, 0], 0.7, seeds=SEEDS),
+        rdk_cuda.verify_tree(TARGET_LOGITS, DYNAMIC[:, 0], DYNAMIC[:, 0], seeds=3, max_depth=1),
+        *trees(),
         rdk_cuda.draft(LOGITS, RANKED, generator=torch.Generator().manual_seed(3)),
     ]
 
