@@ -420,7 +420,18 @@ class Requests:
     def batch(self, **options: Any) -> Batch:
         return Batch(self.slots, self.seq_lens, self.sampling, **options)
 
+    def joined_by(self, others: Requests) -> None:
+        """As SGLang merges batches."""
+        self.said += others.said
+        for name in ("slots", "seq_lens", "newest"):
+            setattr(self, name, torch.cat([getattr(self, name), getattr(others, name)]))
+        for own, other in ((self.sampling, others.sampling), (self.draft, others.draft)):
+            for name, value in vars(own).items():
+                if isinstance(value, Tensor):
+                    setattr(own, name, torch.cat([value, getattr(other, name)]))
+
     def reordered(self, order: Tensor) -> None:
+        """In this order, and without those that are not in it."""
         self.slots, self.seq_lens = self.slots[order], self.seq_lens[order]
         self.newest = self.newest[order]
         self.said = [self.said[b] for b in order.tolist()]
@@ -430,10 +441,17 @@ class Requests:
                     setattr(owner, name, value[order])
 
 
-def prefilled(worker: Any, prompt: list[int], newest: int, sampling: SamplingBatchInfo) -> Requests:
+def prefilled(
+    worker: Any,
+    prompt: list[int],
+    newest: int,
+    sampling: SamplingBatchInfo,
+    slots: Tensor | None = None,
+) -> Requests:
     """Requests whose prompt the target has read, and their first draft."""
     count = len(sampling.temperatures)
-    slots = torch.arange(count).flip(0) + 1  # SGLang keeps slot 0 for padding
+    if slots is None:
+        slots = torch.arange(count).flip(0) + 1  # SGLang keeps slot 0 for padding
     tokens = torch.full((count,), newest)
     requests = Requests(
         slots, torch.full((count,), len(prompt)), tokens, sampling, None, [[] for _ in tokens]

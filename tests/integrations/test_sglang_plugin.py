@@ -218,6 +218,22 @@ def test_what_another_step_drew_from_is_caught(sglang: Any, seeded: bool) -> Non
     assert p_value(counts(tokens), exact(lambda row: row.softmax(-1))) < CERTAIN
 
 
+def test_slots_that_are_given_to_other_requests_hold_what_those_drafted(sglang: Any) -> None:
+    """Half of the requests end after one step, and others take their slots and join the rest."""
+    torch.manual_seed(15)
+    worker, half = worker_of(sglang, DraftWorker(pruned())), SAMPLES // 2
+    requests = prefilled(worker, PROMPT, NEWEST, sampling(SAMPLES))
+    step(sglang, worker, TARGET, requests)
+    free = requests.slots[:half]
+    requests.reordered(torch.arange(half, SAMPLES))
+    requests.joined_by(prefilled(worker, PROMPT, NEWEST, sampling(half), free))
+    assert len(requests.slots.unique()) == SAMPLES
+    while min(map(len, requests.said)) < TOKENS:
+        step(sglang, worker, TARGET, requests)
+    assert_fits(counts(requests.said[:half]), exact(lambda row: row.softmax(-1)))
+    assert_fits(counts(requests.said[half:]), exact(lambda row: row.softmax(-1)))
+
+
 def greedy_text(length: int) -> list[int]:
     text, newest = [], NEWEST
     for _ in range(length):
