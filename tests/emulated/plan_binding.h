@@ -83,6 +83,15 @@ inline void bind_plans(pybind11::module_& module) {
       arg("machine"), arg("sequences") = 1, arg("num_drafts") = 1, arg("max_draft") = 1,
       arg("draft_size") = 1, arg("target_size") = 1, arg("dynamic_size") = 0, arg("rank") = 0);
   module.def(
+      "plan_verify_tree",
+      [](const MachineFacts& machine, int64_t sequences, int64_t target_size) {
+        rdk::VerifyTreeLaunch launch{};
+        launch.params.sequences = sequences;
+        launch.params.target.size = target_size;
+        return planned(machine, &launch);
+      },
+      arg("machine"), arg("sequences") = 1, arg("target_size") = 1);
+  module.def(
       "plan_gather_logits",
       [](const MachineFacts& machine, int64_t rows, int64_t tokens_per_row) {
         rdk::GatherLogitsLaunch launch{};

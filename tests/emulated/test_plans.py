@@ -73,6 +73,10 @@ def test_the_other_operators_ask_for_what_the_driver_gives(
         assert_accepted(gpu, plans.plan_draft(gpu.machine, rows, 32_000, 16))
         assert_accepted(gpu, plans.plan_gather_logits(gpu.machine, rows, 8_000))
         assert_accepted(gpu, plans.plan_verify(gpu.machine, rows, 5 * rows, 5, 32_000, 128_256))
+        plan = plans.plan_verify_tree(gpu.machine, rows, 128_256)
+        assert_accepted(gpu, plan)
+        assert plan["blocks"] == rows
+        assert plan["workspace_bytes"] == -(-8 * 126 * rows // 16) * 16
 
 
 def test_tiles_shrink_before_weights_leave_shared_memory(plans: ModuleType) -> None:
