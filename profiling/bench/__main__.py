@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 
@@ -17,14 +18,14 @@ from rdk_cuda.cli.errors import InputError
 
 from ..commands import Parser, Progress, add_measuring, measure_rows, run_columns, run_command
 from ..results import BENCH, Row, read
-from . import growth
+from . import growth, truncation
 from .cases import DTYPES, OPERATORS, PRESETS, SAMPLERS, Case, preset_cases
 from .measure import COMPILED, PEERS, Bench
 from .page import page
 from .timing import MEBIBYTE, bandwidths, clock_of
 
-GROWTH = "growth"
-SECONDS = {"tiny": 0.02, "short": 1.0, "serving": 3.0, GROWTH: 0.5}
+GROWTH, TRUNCATION = "growth", "truncation"
+SECONDS = {"tiny": 0.02, "short": 1.0, "serving": 3.0, GROWTH: 0.5, TRUNCATION: 2.0}
 
 DESCRIPTION = """\
 Times the operators with a cold cache, next to the time that their bytes take at the bandwidth
@@ -39,10 +40,18 @@ def parser() -> Parser:
     add = parser.add_argument
     add(
         "--preset",
-        choices=(*PRESETS, GROWTH),
+        choices=(*PRESETS, GROWTH, TRUNCATION),
         default="short",
         help="tiny: whether it runs; short: a minute on a GPU; serving: the shapes of a model of "
-        "8 B parameters; growth: how time grows with sizes (%(default)s)",
+        "8 B parameters; growth: how time grows with sizes; truncation: what top-k, top-p, min-p "
+        "and masks cost (%(default)s)",
+    )
+    add(
+        "--statistics",
+        type=Path,
+        metavar="FILE",
+        help="with --preset truncation: .npz with mean_prob and var_prob, float32 [V_t] each, of a "
+        "model's probabilities (Zipf's law)",
     )
 
     def some(option: str, names: Sequence[str], default: Sequence[str] | None, help: str) -> None:
@@ -72,6 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """The cases of a preset, or how time grows."""
+    if arguments.preset == TRUNCATION:
+        return measure_rows(
+            arguments, TRUNCATION, lambda shown: truncated(arguments, shown), truncation.summary
+        )
     if arguments.preset != GROWTH:
         cases = chosen_cases(arguments)
         return measure_rows(arguments, BENCH, lambda shown: rows(arguments, cases, shown), page)
@@ -119,6 +132,16 @@ def fits(arguments: argparse.Namespace, shown: Progress) -> Iterator[Row]:
     for number, (operator, axis, along) in enumerate(axes, 1):
         shown.show(f"[{number}/{len(axes)}] {operator} with {growth.SYMBOLS[axis]}")
         yield growth.measure_growth(operator, axis, along, bench.row)
+
+
+def truncated(arguments: argparse.Namespace, shown: Progress) -> Iterator[Row]:
+    """A row for each operator, shape, dtype, batch and limits."""
+    statistics = truncation.Statistics.read(arguments.statistics)
+    bench = bench_of(arguments, shown)
+    cases = list(truncation.truncation_rows(statistics, arguments.dtype, bench.alternately))
+    for number, (name, measure) in enumerate(cases, 1):
+        shown.show(f"[{number}/{len(cases)}] {name}")
+        yield measure()
 
 
 def bench_of(arguments: argparse.Namespace, shown: Progress) -> Bench:

@@ -115,6 +115,22 @@ class Bench:
             **self.run,
         }
 
+    def alternately(self, calls: dict[str, Call]) -> dict[str, Any]:
+        """What a row has of "ours" and of others that do not count bytes: "untruncated" ones."""
+        times = interleaved(self.clock, calls, 1, seconds=self.seconds, repeats=self.repeats)
+        ours = times["ours"]
+        shares = [mine / theirs for mine, theirs in zip(ours, times["untruncated"], strict=True)]
+        return {
+            **in_microseconds(ours),
+            "rounds": len(ours),
+            "warm_us": 1e6 * quantiles(times["warm"])[1],
+            "times_untruncated": quantiles(shares)[1],
+            "peers": {name: against(times[name], ours) for name in calls if name != "ours"},
+            "date": now(),
+            "load": os.getloadavg()[0],
+            **self.run,
+        }
+
     def _calls(self, workload: Workload) -> tuple[dict[str, Call], dict[str, str]]:
         """The calls that can be timed, ours first, and why the others cannot."""
         wanted = {name: call for name, call in workload.peers.items() if name in self.peers}

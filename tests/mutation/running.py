@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.emulated.emulated_operators import CSRC, build
 from tests.emulated.module_builder import BuildError
 
+from . import cpu_tree
 from .mutants import MUTANTS, Mutant
 
 ROOT = CSRC.parent
@@ -50,23 +51,28 @@ def run_one(mutant: Mutant) -> Outcome:
         csrc = Path(shutil.copytree(CSRC, Path(folder) / "csrc"))
         mutant.apply(csrc)
         try:
-            module = build(csrc)
+            caught, how = noticed(mutant, csrc, Path(folder) / "tree")
         except BuildError as error:
             caught, how = False, f"does not compile: {str(error)[:300]}"
-        else:
-            caught, how = run_tests(module, mutant.tests)
     return Outcome(mutant.name, caught, how, time.monotonic() - start)
 
 
-def run_tests(module: Path, tests: Sequence[str]) -> tuple[bool, str]:
+def noticed(mutant: Mutant, csrc: Path, tree: Path) -> tuple[bool, str]:
+    """Build a broken source tree and run the mutant's tests."""
+    if mutant.file.startswith("cpu/"):
+        return run_tests(mutant.tests, cpu_tree.tree(tree, cpu_tree.build(csrc)), {})
+    return run_tests(mutant.tests, ROOT, {"RDK_EMULATED_MODULE": str(build(csrc))})
+
+
+def run_tests(tests: Sequence[str], root: Path, environment: dict[str, str]) -> tuple[bool, str]:
     """Whether the tests notice, and which of them or how."""
     paths = [f"tests/{test}" for test in tests]
     command = [sys.executable, "-m", "pytest", "-qx", "-rf", "--tb=no", "-p", "no:cacheprovider"]
     try:
         result = subprocess.run(
             [*command, *paths],
-            cwd=ROOT,
-            env=os.environ | {"RDK_EMULATED_MODULE": str(module)},
+            cwd=root,
+            env=os.environ | environment,
             capture_output=True,
             text=True,
             timeout=TIMEOUT,

@@ -7,6 +7,7 @@ either way, so where the same tokens are kept, every bit has to be the same.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rdk_cuda import Affinity
 from tests import generators
 from tests.generators import Batch
 
@@ -143,3 +145,70 @@ def test_control_another_top_p_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(globals(), "masked_first", wrong)
     with pytest.raises(AssertionError, match="seed"):
         counted(range(20))
+
+
+@lru_cache
+def identity(size: int) -> Affinity:
+    return generators.affinity("identity", size)
+
+
+def shaped(kind: str, size: int, seed: int) -> Tensor:
+    """Rows with what a sample of them does not show."""
+    random = generators.generator(seed)
+    row = torch.randn(ROWS, size, generator=random)
+    one_in_a_thousand = torch.rand(ROWS, size, generator=random) < 0.001
+    if kind in ("equal", "spiked", "nearly flat"):
+        row *= 0.0 if kind == "equal" else 1e-3
+    if kind == "spiked":
+        row += 11 * one_in_a_thousand
+    if kind == "peaked":
+        row = 4 * row + 8 * one_in_a_thousand
+    if kind == "ties":
+        row = (2 * row).round()
+    if kind == "an outlier":
+        row[:, size // 3] = 1e30
+    if kind == "mostly forbidden":
+        row[torch.rand(ROWS, size, generator=random) < 0.97] = -math.inf
+    if kind == "pushed down":
+        row[torch.rand(ROWS, size, generator=random) < 0.5] = -2e38
+    return row
+
+
+SHAPES = ("normal", "equal", "nearly flat", "spiked", "peaked", "ties", "an outlier",
+          "mostly forbidden", "pushed down")  # fmt: skip
+ROWS = 16
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_large_rows_keep_what_masking_first_keeps(kind: str, threads: int) -> None:
+    """Of the whole row, although a sample says where to look."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for seed, (size, dtype) in enumerate(((5000, torch.bfloat16), (40_000, torch.float32))):
+            logits = shaped(kind, size, seed).to(dtype)
+            random = generators.generator(seed)
+
+            def one(*values: float, random: torch.Generator = random) -> Tensor:
+                return torch.tensor(values)[torch.randint(len(values), (ROWS,), generator=random)]
+
+            limits = {
+                "top_k": one(0, 0, 0, 1, 50, size // 3, size // 2, size - 1).int(),
+                "top_p": one(1, 0.3, 0.9, 0.9, 0.99, 0.999),
+                "min_p": one(0, 0, 0.02),
+            }
+            temperature = one(1.0, 0.7)
+            masked = masked_first(logits, temperature, **limits, words=None)
+            batch = Batch(
+                logits, logits[:0], None, None, torch.zeros(0, dtype=torch.int64),
+                torch.zeros(ROWS + 1, dtype=torch.int32), temperature, temperature,
+                torch.arange(ROWS), torch.arange(ROWS), identity(size), 0, logprobs=1,
+            )  # fmt: skip
+            actual = torch.ops.rdk.verify(*batch.replace(**limits).arguments())
+            exact = torch.ops.rdk.verify(*batch.replace(target_logits=masked.logits).arguments())
+            for mine, right in zip(actual, exact, strict=True):
+                assert torch.equal(mine[~masked.near], right[~masked.near])
+            assert masked.near.float().mean() < 0.5
+    finally:
+        torch.set_num_threads(before)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from profiling.bench import __main__ as bench
-from profiling.bench import growth, measure
+from profiling.bench import growth, measure, truncation
 from profiling.bench.cases import PAIR, Case
 from profiling.results import NEEDED
+from rdk_cuda.cli.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -93,6 +95,33 @@ def test_growth_is_fitted_and_drawn(
     assert [(fit["operator"], fit["axis"]) for fit in rows] == axes
     assert "Growth: time ~ size ^ exponent" in capsys.readouterr().out
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_truncation_is_timed_next_to_rows_without_it_and_to_transformers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "statistics.npz"
+    probs = np.full(300, 1 / 300, dtype=np.float32)
+    np.savez(file, mean_prob=probs, var_prob=probs**2)
+    monkeypatch.setattr(truncation, "BATCHES", (8,))
+    options = ("--dtype", "float32", "--seconds", "0.001", "--statistics", str(file))
+    rows = measured(tmp_path, "--preset", "truncation", *options)
+    assert len(rows) == len(truncation.SHAPES) * (2 * len(truncation.LIMITS) - 1)
+    for row in rows:
+        assert row["times_untruncated"] > 0
+        assert ("transformers" in row["peers"]) == (row["operator"] == "verify")
+        assert 0 < row["kept_mean"] <= 300
+    kept = {row["limits"]: row["kept_mean"] for row in rows if row["shape"] == "like a model's"}
+    assert kept["top-k 50"] == 50
+    assert kept["top-k 50, top-p 0.9"] < 50
+    assert "| verify | flat, float32 | 8 | mask of half |" in capsys.readouterr().out
+
+
+def test_statistics_that_are_none_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "statistics.npz"
+    np.savez(file, mean_prob=np.ones(3, dtype=np.float32))
+    with pytest.raises(InputError, match=r"needs an \.npz with mean_prob and var_prob"):
+        truncation.Statistics.read(file)
 
 
 def test_exponents_of_exact_powers_are_found() -> None:
