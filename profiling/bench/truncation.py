@@ -25,10 +25,11 @@ from rdk_cuda.cli.errors import InputError
 from ..commands import origin
 from ..results import Row
 from ..tables import figure, table
+from . import generating
 from .cases import DTYPES
 from .workloads import mean_probs, operators
 
-LENGTH = 5
+LENGTH, GENERATE = 5, "Generate"
 BATCHES = (8, 64)
 # Of the batches, those for which Transformers' warpers are timed: they take seconds.
 WITH_PEERS = 8
@@ -87,10 +88,31 @@ def truncation_rows(
                 if operator == "draft" and not LIMITS[limits]:
                     continue
                 name = f"{operator} {shape} {dtype} B={batch} {limits}"
-                yield (
-                    name,
-                    partial(_row, statistics, shape, dtype, batch, operator, limits, measure),
-                )
+                case = (shape, dtype, batch, operator, limits)
+                yield name, partial(_row, statistics, *case, measure)
+    for dtype, limits in product(dtypes, generating.LIMITS):
+        size = statistics.mean.numel()
+        yield f"{GENERATE} {dtype} {limits}", partial(_generate_row, size, dtype, limits, measure)
+
+
+def _generate_row(
+    size: int,
+    dtype: str,
+    limits: str,
+    measure: Callable[[dict[str, Callable[[int], object]]], Row],
+) -> Row:
+    calls = generating.generate_calls(size, WITH_PEERS, limits, getattr(torch, dtype))
+    return {
+        "operator": GENERATE,
+        "shape": "of a random model",
+        "dtype": dtype,
+        "batch": WITH_PEERS,
+        "limits": limits,
+        "target_size": size,
+        "draft_length": generating.DRAFT_LENGTH,
+        "kept_mean": None,
+        **measure(calls),
+    }
 
 
 def _row(
@@ -212,6 +234,7 @@ def warpers(limits: str) -> list[Any]:
 
 def kept_mean(logits: Tensor, given: dict[str, Tensor]) -> float:
     """How many columns of a row are left, on average, by the thresholds that `draft` returns."""
+    logits = logits[:48]
     rows, size = logits.shape
     if "allowed" in given:
         return size / 2
@@ -244,7 +267,7 @@ def cells(row: Row) -> list[str]:
         f"{row['shape']}, {row['dtype']}",
         str(row["batch"]),
         row["limits"],
-        figure(row["kept_mean"]),
+        "" if row["kept_mean"] is None else figure(row["kept_mean"]),
         figure(row["median_us"]),
         figure(row["times_untruncated"]),
         figure(peers["transformers"]["ratio"]) if "transformers" in peers else "",

@@ -106,11 +106,13 @@ def test_truncation_is_timed_next_to_rows_without_it_and_to_transformers(
     monkeypatch.setattr(truncation, "BATCHES", (8,))
     options = ("--dtype", "float32", "--seconds", "0.001", "--statistics", str(file))
     rows = measured(tmp_path, "--preset", "truncation", *options)
-    assert len(rows) == len(truncation.SHAPES) * (2 * len(truncation.LIMITS) - 1)
-    for row in rows:
+    assert len(rows) == len(truncation.SHAPES) * (2 * len(truncation.LIMITS) - 1) + 3
+    assert [row["operator"] for row in rows[-3:]] == ["Generate"] * 3
+    for row in rows[:-3]:
         assert row["times_untruncated"] > 0
         assert ("transformers" in row["peers"]) == (row["operator"] == "verify")
         assert 0 < row["kept_mean"] <= 300
+    assert all(row["peers"]["transformers"]["ratio"] > 0 for row in rows[-3:])
     kept = {row["limits"]: row["kept_mean"] for row in rows if row["shape"] == "like a model's"}
     assert kept["top-k 50"] == 50
     assert kept["top-k 50, top-p 0.9"] < 50
