@@ -249,6 +249,15 @@ def test_greedy_text_is_the_targets(sglang: Any, kind: str) -> None:
     assert [row[:TOKENS] for row in tokens] == [greedy_text(TOKENS)] * 6
 
 
+def test_a_calibrated_head_may_be_wider_than_the_models_own(sglang: Any) -> None:
+    """Of an EAGLE-3 drafter with virtual tokens: SGLang cuts logits off at its own width."""
+    torch.manual_seed(16)
+    worker = worker_of(sglang, DraftWorker(pruned()), torch.tensor(KEPT))
+    assert worker.draft_runner.model.logits(torch.tensor([1])).shape == (1, len(ROWS))
+    tokens, _ = said(sglang, worker, sampling(SAMPLES))
+    assert_fits(counts(tokens), exact(lambda row: row.softmax(-1)))
+
+
 def test_a_greedy_request_among_others_is_greedy(sglang: Any) -> None:
     worker = worker_of(sglang, DraftWorker(pruned()))
     info = sampling(40)
