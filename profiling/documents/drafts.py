@@ -8,6 +8,7 @@ from .results import RESULTS, Link, Row, content, paragraph
 FILE = "trees/demo"
 SHOWN = ("full drafter", "pruned drafter", "virtual+dynamic")
 LENGTHS = (4, 8)
+ROWS_OF = tuple(range(2, 9))
 
 
 def trees_table(link: Link) -> str:
@@ -39,6 +40,32 @@ def trees_table(link: Link) -> str:
             table(titles, lines, "llr"),
         ]
     )
+
+
+def rows_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    rates = (0.5, 0.6, 0.7, 0.8, 0.9)
+    lines = [
+        [f"{rate:g}", *(f"{rows_by_token(rate, drafts):.2f}" for drafts in ROWS_OF)]
+        for rate in rates
+    ]
+    lines.append(["by block, any α", *(f"{drafts + 1}" for drafts in ROWS_OF)])
+    return "\n\n".join(
+        [
+            paragraph(
+                "Rows of the target's logits that `verify` reads for a sequence, 2 V_t bytes each",
+                "in bfloat16, where each draft by itself is accepted with probability α. By token",
+                "it stops behind the first rejection. By block it reads the last row only where",
+                "the whole draft may be accepted, so these are the most:",
+            ),
+            table(["α", *(f"K = {drafts}" for drafts in ROWS_OF)], lines, "lr"),
+        ]
+    )
+
+
+def rows_by_token(rate: float, drafts: int) -> float:
+    """Rows up to the first rejection, the bonus token's included."""
+    return sum(rate**place for place in range(drafts + 1))
 
 
 def row_of(rows: list[Row], name: str, temperature: float, length: int) -> Row:

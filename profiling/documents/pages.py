@@ -20,7 +20,7 @@ from .acceptance import (
     screens_table,
 )
 from .chart import source_of
-from .drafts import trees_table
+from .drafts import rows_table, trees_table
 from .eagle3 import decoding_table, losses_table
 from .results import ROOT, Link
 from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
@@ -49,6 +49,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "EAGLE-3 drafters": losses_table,
     "decoding with a real model": decoding_table,
     "chains and trees": trees_table,
+    "rows read": rows_table,
 }
 
 _MARKED = re.compile(r"^<!-- table (.+?) -->\n.*?^<!-- end of table -->$", re.DOTALL | re.MULTILINE)
