@@ -223,6 +223,30 @@ def test_greedy_text_is_the_targets(published: Any) -> None:
     assert [row[: len(text)] for row in tokens] == [text] * 6
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_sglangs_own_settling_of_options_runs_the_plugins_step(
+    source: Sources, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: bool
+) -> None:
+    engine = fake_sglang.installed(monkeypatch)
+    name = "sglang.srt.arg_groups.resolution_hooks"
+    steps = type(sys)(name)
+    exec(compile(str(source(name)), name, "exec"), vars(steps))
+    monkeypatch.setitem(sys.modules, name, steps)
+    monkeypatch.setattr(hooks, "differences", lambda *arguments: [])
+    plugin.register()
+    engine.HookRegistry.apply_hooks()
+    seen = []
+
+    def handle_speculative_decoding(server_args: Any) -> None:
+        seen.append(server_args)
+
+    paths = {"speculative_token_map": str(tmp_path), "speculative_draft_model_path": str(tmp_path)}
+    given = stand_in.options(**paths if asked else {})
+    steps.run_hook(handle_speculative_decoding, given)
+    assert seen == [given]
+    assert given.speculative_use_rejection_sampling == asked
+
+
 @pytest.mark.parametrize("plugin_is_there", [True, False])
 def test_sglang_takes_a_reduced_vocabulary_with_the_plugin_and_not_without(
     source: Sources, published: Any, monkeypatch: pytest.MonkeyPatch, plugin_is_there: bool
