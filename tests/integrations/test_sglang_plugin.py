@@ -7,6 +7,7 @@ controls are those of `tests/statistics/chi_square.py`.
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -513,6 +514,11 @@ def test_the_entry_point_is_found(tmp_path: Path) -> None:
     (found,) = own.entry_points.select(group="sglang.srt.plugins")
     assert found.name == "rdk_cuda"
     assert found.load() is plugin.register
+
+
+def test_make_downloads_the_wheels_of_versions_that_are_known() -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    assert re.findall(r"^SGLANG_VERSION := (.+)$", makefile, re.MULTILINE) == list(hooks.KNOWN)
 
 
 def test_it_does_nothing_unless_asked(registered: Any) -> None:
