@@ -258,7 +258,7 @@ def run(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     made = Parser(prog="python -m profiling.studies.trees", description=__doc__)
-    made.add_argument("--contexts", type=natural, default=64, help="held-out ones (%(default)s)")
+    made.add_argument("--contexts", type=natural, default=160, help="held-out ones (%(default)s)")
     made.add_argument(
         "--positions", type=natural, default=2048, help="a third of what calibration reads"
     )
