@@ -57,6 +57,9 @@ class SpeculativeDecoder:
         affinity: V_d to V_t; None if both have the same vocabulary.
         draft_length: K, the most tokens drafted in a step. A sequence near its end drafts fewer.
         draft_temperature: the drafter's; None: each sequence's own.
+        truncate_drafts: draft inside the same top-k, top-p and min-p, of the drafter's own columns,
+            that the target samples in: more drafts are then accepted (docs/benchmarks.md). The
+            output has the same distribution either way.
         method: of `rdk_cuda.verify`: "token", or "block", which accepts at least as many drafts on
             average.
         vocabulary: the drafter's own tokens. Accepted tokens outside it count as out of
@@ -95,6 +98,7 @@ class SpeculativeDecoder:
         *,
         draft_length: int = 4,
         draft_temperature: float | None = None,
+        truncate_drafts: bool = True,
         method: Method = "token",
         vocabulary: Vocabulary | None = None,
         dynamic_tokens: DynamicTokens | None = None,
@@ -133,6 +137,7 @@ class SpeculativeDecoder:
                 f'SpeculativeDecoder: method is {method!r}; needs to be "token" or "block"'
             )
         self.draft_length, self.draft_temperature = draft_length, draft_temperature
+        self.truncate_drafts = truncate_drafts
         self.method: Method = method
         self.dynamic_tokens = dynamic_tokens
         self.full_head = self._checked_full_head(full_head)
@@ -272,6 +277,8 @@ class SpeculativeDecoder:
         positions = torch.tensor([s.length for s in sequences], device=device, dtype=torch.int64)
         step: dict[str, Any] = {"seeds": batch.seeds, "positions": positions}
         link = {**step, "temperature": batch.draft_temperature}
+        if self.truncate_drafts:
+            link |= batch.limits
         context = self.drafter.context if self.drafter else 0
         # One place is left for the target, and the drafter has to read all that precedes a draft.
         places = [

@@ -80,6 +80,7 @@ def p_value(
     temperature: float,
     dynamic: bool,
     expected_limits: dict[str, Any] | None = None,
+    truncate_drafts: bool = True,
 ) -> float:
     drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
     decoder = SpeculativeDecoder(
@@ -87,6 +88,7 @@ def p_value(
         drafter,
         AFFINITY,
         draft_length=2,
+        truncate_drafts=truncate_drafts,
         dynamic_tokens=RecentTokens(Vocabulary([5, 1], SIZE), 2) if dynamic else None,
         full_head=(DRAFTER.T.contiguous(), None) if dynamic else None,
     )
@@ -112,6 +114,23 @@ def p_value(
 @pytest.mark.parametrize("limits", LIMITS)
 def test_truncated_decoding_is_lossless(limits: str, masks: bool) -> None:
     assert p_value(LIMITS[limits], masks, 0.8, dynamic=masks) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("limits", ["top-p", "all"])
+def test_drafts_of_all_columns_are_lossless_too(limits: str) -> None:
+    assert p_value(LIMITS[limits], False, 0.8, dynamic=True, truncate_drafts=False) > FALSE_ALARM
+
+
+def test_drafts_inside_the_limits_are_others_and_more_are_accepted() -> None:
+    drafter = TableModel(DRAFTER, SIZE)
+    rates = []
+    for truncate_drafts in (False, True):
+        decoder = SpeculativeDecoder(TARGET, drafter, truncate_drafts=truncate_drafts)
+        generation = decoder.generate(
+            [PROMPT] * 500, max_new_tokens=20, temperature=1.3, seeds=3, top_p=0.6
+        )
+        rates.append(generation.statistics.mean_accepted_length)
+    assert rates[1] > 1.05 * rates[0]
 
 
 def test_a_mask_alone_is_lossless() -> None:
