@@ -160,14 +160,14 @@ def verify_calls(
     places = torch.arange(rows).view(batch, -1)[:, :-1].flatten()
     even = torch.tensor([[0.0, float(size)]])
     ones = torch.ones(batch)
+    arguments = (
+        logits.new_zeros(1, size), even, torch.zeros(places.numel(), dtype=torch.int32),
+        logits[places].argmax(1), torch.arange(batch + 1, dtype=torch.int32) * LENGTH, ones, ones,
+        torch.arange(batch), torch.arange(batch), *affinity.by_target, LENGTH,
+    )  # fmt: skip
 
     def call(target: Tensor, **given: Tensor) -> object:
-        return operators.verify(
-            target, logits.new_zeros(1, size), even,
-            torch.zeros(places.numel(), dtype=torch.int32), logits[places].argmax(1),
-            torch.arange(batch + 1, dtype=torch.int32) * LENGTH, ones, ones,
-            torch.arange(batch), torch.arange(batch), *affinity.by_target, LENGTH, **given,
-        )  # fmt: skip
+        return operators.verify(target, *arguments, **given)
 
     given = tensors(limits, batch)
     if not LIMITS[limits]:
