@@ -178,7 +178,7 @@ def number(pattern: str, text: str) -> int:
 
 
 def readable(mangled: str) -> str:
-    """A kernel's name with its template arguments, as in `verify_kernel<float, float>`."""
+    """A kernel's name with its template arguments, as in `verify_kernel<float, float, Whole>`."""
     names = {"f": "float"}
     match = re.search(r"\d+([a-z_]+_kernel)(?:I(.*?)EEv)?", mangled)
     if match is None:

@@ -19,8 +19,8 @@ struct OneWarp {
 };
 
 // Adds exp(z - max) of the dynamic columns whose token this is.
-template <typename Lanes, typename T>
-__device__ __forceinline__ float add_dynamic(const DraftRow<T>& row, float max, int token,
+template <typename Lanes, typename T, typename C>
+__device__ __forceinline__ float add_dynamic(const DraftRow<T, C>& row, float max, int token,
                                              float mass) {
 #pragma unroll 1
   for (int c = Lanes::first(); c < row.dynamic_size; c += Lanes::kStride) {
@@ -60,8 +60,8 @@ __device__ __forceinline__ float token_q(const AffinityColumns& affinity, const 
 }
 
 // The same where nothing of the row is at hand but its logits.
-template <typename Lanes, typename T>
-__device__ __forceinline__ float token_q(const AffinityColumns& affinity, const DraftRow<T>& row,
+template <typename Lanes, typename T, typename C>
+__device__ __forceinline__ float token_q(const AffinityColumns& affinity, const DraftRow<T, C>& row,
                                          const float* stats, int token) {
   return token_q<Lanes>(
       affinity, column_entries(affinity, token), stats, token,

@@ -27,6 +27,11 @@ __device__ __forceinline__ T global_load(const T* address) {
   return __ldcg(address);
 }
 
+// Adds to shared memory, whatever other threads add meanwhile. Returns what was there.
+__device__ __forceinline__ unsigned shared_add(unsigned* address, unsigned value) {
+  return atomicAdd(address, value);
+}
+
 // exp in three instructions, with a relative error of about 2^-22 for the large terms of a sum;
 // results below 2^-126 become zero.
 __device__ __forceinline__ float fast_exp(float x) {
@@ -65,6 +70,13 @@ inline void async_commit() { emulation::async_commit(); }
 template <int kGroups>
 void async_wait() {
   emulation::async_wait(kGroups);
+}
+
+// Threads give way to each other only at barriers and collectives.
+inline unsigned shared_add(unsigned* address, unsigned value) {
+  const unsigned old = *address;
+  *address += value;
+  return old;
 }
 
 inline float fast_exp(float x) { return expf(x); }

@@ -17,7 +17,7 @@ constexpr int kBlocks = DraftLaunch::kBlocks;
 
 template <typename T>
 __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t index,
-                                           const DraftRow<T>& row, float temperature) {
+                                           const DraftRow<T, Whole>& row, float temperature) {
   const DraftParams& params = launch.params;
   const int rank = static_cast<int>(params.affinity.rank);
   const int chunks = row.chunks();
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
     if (split == 0 && threadIdx.x == 0) params.tokens[index] = -1;
     return;
   }
-  const DraftRow<T> row(params.draft, index, temperature);
+  const DraftRow<T, Whole> row(params.draft, index, temperature, Whole{});
   const int chunks = row.chunks();
   const int warps = blockDim.x / kWarp;
   ChunkSum* chunk_sums = launch.chunks + index * chunks;

@@ -6,7 +6,8 @@
 namespace rdk {
 
 // The drafter's row: V_d static columns with a bias, then, in chunks of their own, dynamic ones.
-template <typename T>
+// C is Whole or Cut.
+template <typename T, typename C>
 struct DraftRow {
   using Element = T;
   using Place = int;  // the chunk
@@ -19,8 +20,10 @@ struct DraftRow {
   int target_size;
   Scale scale;
   bool greedy;  // the bias only masks
+  C cut;
 
-  __device__ __forceinline__ DraftRow(const DraftColumns& columns, int64_t row, float temperature)
+  __device__ __forceinline__ DraftRow(const DraftColumns& columns, int64_t row, float temperature,
+                                      const C& of_row)
       : logits(columns.dtype, columns.logits.data, columns.logits.offset(row)),
         bias(columns.bias),
         size(static_cast<int>(columns.draft_size)),
@@ -33,7 +36,8 @@ struct DraftRow {
         dynamic_size(static_cast<int>(columns.dynamic_size)),
         target_size(static_cast<int>(columns.target_size)),
         scale(temperature),
-        greedy(temperature == 0.0f) {}
+        greedy(temperature == 0.0f),
+        cut(of_row) {}
 
   __device__ __forceinline__ int static_chunks() const { return (size + kChunk - 1) / kChunk; }
   __device__ __forceinline__ int chunks() const {
@@ -53,10 +57,17 @@ struct DraftRow {
     return quotient + (greedy && shift != -infinity() ? 0.0f : shift);
   }
   __device__ __forceinline__ float static_value(int column) const {
-    return with_bias(scale(logits[column]), __ldg(bias + column));
+    return cut.kept(with_bias(cut.scaled(logits[column], scale), __ldg(bias + column)));
   }
   __device__ __forceinline__ float dynamic_value(int index) const {
-    return scale(dynamic_logits[index]);
+    return cut.kept(cut.scaled(dynamic_logits[index], scale));
+  }
+
+  __device__ __forceinline__ float column_value(int chunk, int i) const {
+    const int column = chunk * kChunk + i;
+    if (!is_dynamic(column)) return column < size ? static_value(column) : -infinity();
+    const int index = dynamic_index(column);
+    return index < dynamic_size && used(index) ? dynamic_value(index) : -infinity();
   }
 
   __device__ __forceinline__ int place(int chunk) const { return chunk; }
@@ -70,10 +81,11 @@ struct DraftRow {
     if (chunk < static_chunks()) {
       float shift[kPerLane];
       read_chunk(logits, chunk * kChunk, size, source, z);
-      scale(z);
+      cut.apply(scale, z);
       read_chunk(Logits<float>(Dtype::kFloat32, bias, 0), chunk * kChunk, size, InMemory{}, shift);
 #pragma unroll
       for (int v = 0; v < kPerLane; ++v) z[v] = with_bias(z[v], shift[v]);
+      cut.keep(z);
     } else {
       const int begin = (chunk - static_chunks()) * kChunk;
 #pragma unroll
@@ -87,8 +99,8 @@ struct DraftRow {
 
 // By one warp, which has read a chunk of a row into z: stores the chunk's sum and, for each prior
 // r, the sum of exp(z - chunk max) U[i, r].
-template <typename T>
-__device__ __forceinline__ void sum_draft_chunk(const DraftRow<T>& row, int chunk,
+template <typename T, typename C>
+__device__ __forceinline__ void sum_draft_chunk(const DraftRow<T, C>& row, int chunk,
                                                 float (&z)[kPerLane], const float* spread, int rank,
                                                 ChunkSum* chunk_sums, float* spread_sums) {
   store_chunk_sum(exponentiate(z), &chunk_sums[chunk]);

@@ -11,6 +11,9 @@ constexpr int kWarp = 32;
 // Bytes of shared memory for the chunks that a warp has asked for but not yet used.
 constexpr int kRingBytes = 4096;
 
+// Bytes of shared memory that finding a row's threshold takes of a block (truncation.cuh).
+constexpr int kThresholdBytes = 16528;
+
 struct ChunkSum {
   float max;
   float sum;  // of exp(z - max); NaN or infinite where the row has no distribution

@@ -46,8 +46,9 @@ struct Tile {
 // ---- the softmax of the group's rows ----
 
 template <typename T>
-__device__ __forceinline__ DraftRow<T> draft_row(const RedistributeLaunch& launch, int64_t row) {
-  return DraftRow<T>(launch.params.draft, row, launch.params.temperature[row]);
+__device__ __forceinline__ DraftRow<T, Whole> draft_row(const RedistributeLaunch& launch,
+                                                        int64_t row) {
+  return DraftRow<T, Whole>(launch.params.draft, row, launch.params.temperature[row], Whole{});
 }
 
 __device__ __forceinline__ ChunkSum* chunk_sums(const RedistributeLaunch& launch, int g,
@@ -82,7 +83,7 @@ __device__ __forceinline__ void sum_rows(const RedistributeLaunch& launch, const
 #pragma unroll 1
   for (int g = 0; g < tile.rows; ++g) {
     if (!usable_temperature(launch.params.temperature[tile.first_row + g])) continue;
-    const DraftRow<T> row = draft_row<T>(launch, tile.first_row + g);
+    const DraftRow<T, Whole> row = draft_row<T>(launch, tile.first_row + g);
     const int chunks = row.chunks();
 #pragma unroll 1
     for (int chunk = (warp_index() - g * chunks) & (kWarps - 1); chunk < chunks; chunk += kWarps) {
@@ -102,7 +103,7 @@ template <typename T>
 __device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch, int64_t index,
                                               int g, GroupRow* summary) {
   const float temperature = launch.params.temperature[index];
-  const DraftRow<T> row = draft_row<T>(launch, index);
+  const DraftRow<T, Whole> row = draft_row<T>(launch, index);
   const int chunks = row.chunks();
   const bool usable = usable_temperature(temperature);
   const Softmax softmax = merge_chunks(chunk_sums(launch, g, chunks), usable ? chunks : 0);
@@ -247,7 +248,7 @@ __device__ __forceinline__ void divide(float (&masses)[kTokens], float total, fl
 // Adds the dynamic columns of the tokens that are marked, one token of a lane after the other, each
 // by the whole warp, in the order of the columns.
 template <typename T, bool kAdjacent>
-__device__ __forceinline__ void add_marked(const DraftRow<T>& row, float max,
+__device__ __forceinline__ void add_marked(const DraftRow<T, Whole>& row, float max,
                                            const unsigned char* marks, int base, const Tile& tile,
                                            float (&masses)[kTokens]) {
 #pragma unroll
@@ -283,7 +284,7 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
   const int stride = static_cast<int>(launch.weights_stride());
   const bool has_dynamic = params.draft.dynamic_size > 0;
   // The weights of a row that are not shared; a group then has one row.
-  const DraftRow<T> only = draft_row<T>(launch, tile.first_row);
+  const DraftRow<T, Whole> only = draft_row<T>(launch, tile.first_row);
   int base = tile.begin + warp_index() * kTokens * kWarp;
   Columns next = load_columns<kAdjacent>(affinity, base, tile.end);
 #pragma unroll 1

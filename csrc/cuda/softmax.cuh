@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../common/philox.h"
-#include "temperature.cuh"
+#include "cut.cuh"
 #include "warp.cuh"
 
 namespace rdk {
@@ -33,14 +33,16 @@ __device__ __forceinline__ void store_chunk_sum(const ChunkSum& sum, ChunkSum* c
   }
 }
 
-// The target's row: V_t logits, no bias.
-template <typename T>
+// The target's row: V_t logits, no bias. C is Whole or Cut.
+template <typename T, typename C>
 struct TargetColumns {
   using Element = T;
   using Place = int;  // the chunk
   Logits<T> logits;
   int size;
   Scale scale;
+  C cut;
+  typename C::Mask mask;
 
   __device__ __forceinline__ int chunks() const { return (size + kChunk - 1) / kChunk; }
   __device__ __forceinline__ int place(int chunk) const { return chunk; }
@@ -53,10 +55,19 @@ struct TargetColumns {
   __device__ __forceinline__ void scaled_chunk(int chunk, Source source,
                                                float (&z)[kPerLane]) const {
     read_chunk(logits, chunk * kChunk, size, source, z);
-    scale(z);
+    mask.apply(chunk * kChunk, size, z);
+    cut.apply(scale, z);
+    cut.keep(z);
   }
 
-  __device__ __forceinline__ float value(int token) const { return scale(logits[token]); }
+  __device__ __forceinline__ float value(int token) const {
+    if (!mask.allows(token)) return -infinity();
+    return cut.kept(cut.scaled(logits[token], scale));
+  }
+  __device__ __forceinline__ float column_value(int chunk, int i) const {
+    const int token = chunk * kChunk + i;
+    return token < size ? value(token) : -infinity();
+  }
 };
 
 // A block's dynamic shared memory is its warps' rings.

@@ -11,7 +11,7 @@
 
 #include "launch_kernel.cuh"
 #include "ticket.cuh"
-#include "verify_position.cuh"
+#include "verify_limits.cuh"
 
 namespace rdk {
 namespace {
@@ -25,19 +25,21 @@ __device__ __forceinline__ int chunks_in(int64_t columns) {
 }
 
 // The target's rows of consecutive steps of a sequence, as one run of chunks.
-template <typename T>
+template <typename T, typename C>
 struct TargetSteps {
   using Element = T;
   struct Place {
     int64_t offset;  // of the row, from the first one's
+    int64_t words;   // the same of its mask
     int chunk;
   };
-  TargetColumns<T> first;
+  TargetColumns<T, C> first;
   int64_t stride;
+  int64_t mask_stride;
   int chunks;  // of a row
 
   __device__ __forceinline__ Place place(int chunk) const {
-    Place place{0, 0};
+    Place place{0, 0, 0};
     advance(chunk, &place);
     return place;
   }
@@ -45,6 +47,7 @@ struct TargetSteps {
   __device__ __forceinline__ void advance(int by, Place* place) const {
     for (place->chunk += by; place->chunk >= chunks; place->chunk -= chunks) {
       place->offset += stride;
+      place->words += mask_stride;
     }
   }
   __device__ __forceinline__ void copy(const Place& place, uint4* landing) const {
@@ -55,9 +58,10 @@ struct TargetSteps {
                                                float (&z)[kPerLane]) const {
     row(place).scaled_chunk(place.chunk, source, z);
   }
-  __device__ __forceinline__ TargetColumns<T> row(const Place& place) const {
-    TargetColumns<T> columns = first;
+  __device__ __forceinline__ TargetColumns<T, C> row(const Place& place) const {
+    TargetColumns<T, C> columns = first;
     columns.logits.advance(place.offset);
+    columns.mask.advance(place.words);
     return columns;
   }
 };
@@ -65,16 +69,18 @@ struct TargetSteps {
 // This block's share of the chunk sums of the positions [first, last]: the target's and then, if no
 // stats were passed, the draft's. A warp steps through the chunks of all positions in one count, so
 // that its loads stay in flight from one row to the next.
-template <typename T, typename D>
+template <typename T, typename D, typename C>
 __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const Sequence& sequence,
                                               int first, int last, int target_chunks,
-                                              int draft_chunks, int split, uint4* ring) {
+                                              int draft_chunks, int split, const C& cut,
+                                              uint4* ring) {
   const VerifyParams& params = launch.params;
   const int stride = launch.splits * kWarps;
   const int start = split * kWarps + warp_index();
   const int in_all = (last - first + 1) * target_chunks;
-  const TargetSteps<T> steps{target_row<T>(params, sequence, first),
-                             params.target_logits.inner_stride, target_chunks};
+  const TargetSteps<T, C> steps{target_row<T>(params, sequence, first, cut),
+                                params.target_logits.inner_stride, params.allowed.inner_stride,
+                                target_chunks};
   ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, first) * target_chunks;
   stream_chunks(steps, ring, start, stride, in_all, [&](int chunk, float (&z)[kPerLane]) {
     store_chunk_sum(exponentiate(z), &sums[chunk]);
@@ -88,8 +94,8 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
     const int64_t slot = slot_of(launch, sequence, step);
     ChunkSum* draft_sums = launch.draft_chunks + slot * draft_chunks;
     float* spread_sums = launch.spread_sums + slot * rank * draft_chunks;
-    const DraftRow<D> row(params.draft, draft_row_index(params, sequence.start + step),
-                          sequence.draft_temperature);
+    const DraftRow<D, Whole> row(params.draft, draft_row_index(params, sequence.start + step),
+                                 sequence.draft_temperature, Whole{});
     const int passed = max(before - start + stride - 1, 0) / stride * stride;
     stream_chunks(row, ring, start + passed - before, stride, draft_chunks,
                   [&](int chunk, float (&z)[kPerLane]) {
@@ -100,15 +106,15 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
 }
 
 // max(p - q, 0) at one token, by one lane.
-template <typename T, typename D>
+template <typename T, typename D, typename C>
 __device__ __forceinline__ float lane_residual(const VerifyParams& params, const Sequence& sequence,
                                                const Position& position,
-                                               const TargetColumns<T>& columns, int token) {
+                                               const TargetColumns<T, C>& columns, int token) {
   if (token >= columns.size) return 0.0f;
   float q = 0.0f;
   if (position.kind == DraftKind::kOneHot) q = token == position.token ? 1.0f : 0.0f;
   if (position.kind == DraftKind::kRow) {
-    const DraftRow<D> row(params.draft, position.row, sequence.draft_temperature);
+    const DraftRow<D, C> row = cut_draft<D>(params, sequence, position, columns.cut);
     q = token_q<OneLane>(params.affinity, row, position.stats, token);
   }
   return fmaxf(target_p(position, columns.value(token)) - q, 0.0f);
@@ -117,11 +123,11 @@ __device__ __forceinline__ float lane_residual(const VerifyParams& params, const
 // After all proposals have failed: a token from max(p - q, 0), which the whole block sums and its
 // first warp draws from. The other warps return -1, and so do all of them if there is no mass (p =
 // q up to rounding).
-template <typename T, typename D>
+template <typename T, typename D, typename C>
 __device__ __forceinline__ int draw_residual_directly(const VerifyLaunch& launch,
                                                       const Sequence& sequence,
                                                       const Position& position,
-                                                      const TargetColumns<T>& columns,
+                                                      const TargetColumns<T, C>& columns,
                                                       const PhiloxWords& words) {
   const int chunks = columns.chunks();
   float* sums = launch.residual_sums + sequence.index * chunks;
@@ -147,13 +153,13 @@ __device__ __forceinline__ int draw_residual_directly(const VerifyLaunch& launch
 // The token that follows the accepted ones; the first warp returns it. A bonus is one draw from p.
 // For a rejected draft each warp makes one proposal from p, with the random numbers of its own try,
 // and the lowest try that is kept wins: the same token as if the tries had been made one by one.
-template <typename T, typename D>
+template <typename T, typename D, typename C>
 __device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequence& sequence,
-                                          int step, const Position& position) {
+                                          int step, const Position& position, const C& cut) {
   __shared__ int kept[kWarps];
   if (position.verdict == Verdict::kStopped) return -1;
   if (sequence.target_temperature == 0.0f) return position.argmax;
-  const TargetColumns<T> columns = target_row<T>(launch.params, sequence, step);
+  const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
   const int64_t place = sequence.position + step;
   Purpose purpose = position.verdict == Verdict::kBonus ? Purpose::kBonus : Purpose::kResidual;
   const int warp = warp_index();
@@ -171,7 +177,7 @@ __device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequ
     const int token = draw_column(columns, position.target, words);
     if (!proposes) return token;
     const float p = target_p(position, columns.value(token));
-    const float q = draft_q<D>(launch.params, sequence, position, token);
+    const float q = draft_q<D>(launch.params, sequence, position, token, cut);
     if (lane_index() == 0) {
       kept[warp] = uniform(words.word[2]) * p < p - q ? token : -1;
     }
@@ -186,10 +192,10 @@ __device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequ
 
 // Decides the positions [first, last], whose sums are complete, one warp for each. True if the
 // sequence ends.
-template <typename T, typename D>
+template <typename T, typename D, typename C>
 __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
                                                  const Sequence& sequence, int first, int last,
-                                                 int draft_chunks) {
+                                                 int draft_chunks, const C& cut) {
   __shared__ Position positions[kWarps];
   const VerifyParams& params = launch.params;
   int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
@@ -197,7 +203,8 @@ __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
   for (int begin = first; begin <= last; begin += kWarps) {
     const int decided = min(kWarps, last - begin + 1);
     if (warp_index() < decided) {
-      decide<T, D>(launch, sequence, begin + warp_index(), draft_chunks, &positions[warp_index()]);
+      decide<T, D>(launch, sequence, begin + warp_index(), draft_chunks, cut,
+                   &positions[warp_index()]);
     }
     __syncthreads();
 #pragma unroll 1
@@ -205,9 +212,12 @@ __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
       const int step = begin + i;
       if (positions[i].verdict == Verdict::kAccepted) {
         if (threadIdx.x == 0) tokens[step] = positions[i].token;
+        write_logprob<T>(launch, sequence, step, positions[i], static_cast<int>(positions[i].token),
+                         cut);
         continue;
       }
-      const int token = last_token<T, D>(launch, sequence, step, positions[i]);
+      const int token = last_token<T, D>(launch, sequence, step, positions[i], cut);
+      write_logprob<T>(launch, sequence, step, positions[i], token, cut);
       if (threadIdx.x == 0) {
         tokens[step] = token;
         params.num_accepted[sequence.index] = step;
@@ -220,6 +230,33 @@ __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
 }
 
 template <typename T, typename D>
+__device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const Sequence& sequence,
+                                              int first, int last, int draft_chunks,
+                                              const RowLimits<Whole>&, unsigned char*) {
+  return decide_positions<T, D>(launch, sequence, first, last, draft_chunks, Whole{});
+}
+
+// The same within limits, one row after the other: those after a rejection are not cut.
+template <typename T, typename D>
+__device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const Sequence& sequence,
+                                              int first, int last, int draft_chunks,
+                                              const RowLimits<Cut>& limits, unsigned char* shared) {
+  const bool cuts = limits.any();
+  const int together = cuts ? 1 : last - first + 1;
+#pragma unroll 1
+  for (int step = first; step <= last; step += together) {
+    Cut cut = Cut::nothing();
+    if (cuts) {
+      auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
+      cut = cut_row<T>(launch, sequence, step, limits, scratch);
+    }
+    const int end = step + together - 1;
+    if (decide_positions<T, D>(launch, sequence, step, end, draft_chunks, cut)) return true;
+  }
+  return false;
+}
+
+template <typename T, typename D, typename C>
 __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
   __shared__ Sequence sequence;
   RDK_DYNAMIC_SHARED(shared);
@@ -231,13 +268,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
   const int target_chunks = chunks_in(params.affinity.target_size);
   const int draft_chunks =
       chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size);
-  const bool usable = usable_temperature(sequence.target_temperature);
+  const RowLimits<C> limits(params.truncation, index, static_cast<int>(params.affinity.target_size),
+                            sequence.target_temperature);
+  const bool usable = usable_temperature(sequence.target_temperature) && limits.usable();
   const bool in_order = launch.splits == 1;
-  int64_t* tokens = params.tokens + index * (params.max_draft + 1);
   if (split == 0) {
 #pragma unroll 1
     for (int64_t i = threadIdx.x; i <= params.max_draft; i += kThreads) {
-      if (in_order || !usable || i > sequence.count) tokens[i] = -1;
+      if (in_order || !usable || i > sequence.count) clear_token<C>(params, index, i);
     }
     if (threadIdx.x == 0 && !usable) params.num_accepted[index] = 0;
   }
@@ -247,15 +285,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
   for (int first = 0; first <= sequence.count; first += stride) {
     const int last = first + stride - 1;
     sum_positions<T, D>(launch, sequence, first, last, target_chunks, draft_chunks, split,
-                        ring_of_warp(shared));
+                        limits.before(), ring_of_warp(shared));
     if (in_order) {
       __syncthreads();
     } else {
       if (!last_block(launch.tickets + index, launch.splits)) return;
-      for (int i = threadIdx.x; i <= sequence.count; i += kThreads) tokens[i] = -1;
+      for (int i = threadIdx.x; i <= sequence.count; i += kThreads) {
+        clear_token<C>(params, index, i);
+      }
       __syncthreads();
     }
-    if (decide_positions<T, D>(launch, sequence, first, last, draft_chunks)) return;
+    if (decide_within<T, D>(launch, sequence, first, last, draft_chunks, limits, shared)) {
+      return;
+    }
   }
 }
 

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kWarps = VerifyLaunch::kThreads / kWarp;
 static_assert(VerifyLaunch::kStaticSharedBytes + kWarps * kRingBytes <= kAlwaysAllowed);
+static_assert(kThresholdBytes <= kWarps * kRingBytes, "it lies where the rings were");
 
 // Split sequences keep the sums of every step that each of them might take, B * max_draft of them:
 // about 10 MB if both are large. A call that needs more takes its steps in order.
@@ -52,6 +53,8 @@ void place(void* workspace, VerifyLaunch* launch) {
   launch->draft_chunks = parts.take<ChunkSum>(draft_steps * draft_chunks);
   launch->spread_sums = parts.take<float>(draft_steps * params.affinity.rank * draft_chunks);
   launch->residual_sums = parts.take<float>(params.sequences * target_chunks);
+  const bool raw = params.logprobs_of == Logprobs::kRaw;
+  launch->raw_chunks = parts.take<ChunkSum>(raw ? params.sequences * target_chunks : 0);
   launch->shape.workspace_bytes = parts.bytes();
 }
 

@@ -15,10 +15,10 @@ struct Position {
   Verdict verdict;
   DraftKind kind;
   Softmax target;
-  int argmax;     // at target temperature 0
-  int64_t token;  // the drafted one
-  int row;        // of draft_logits
-  float stats[2 + kMaxRank];
+  int argmax;                 // at target temperature 0
+  int64_t token;              // the drafted one
+  int row;                    // of draft_logits
+  float stats[3 + kMaxRank];  // the last that are given: the threshold of truncated drafts
 };
 
 // What a block needs to know of its sequence, in shared memory.
@@ -53,13 +53,23 @@ __device__ __forceinline__ Sequence load_sequence(const VerifyParams& params, in
   return sequence;
 }
 
-template <typename T>
-__device__ __forceinline__ TargetColumns<T> target_row(const VerifyParams& params,
-                                                       const Sequence& sequence, int step) {
+// The mask of the row that `row` is, of two dimensions as the logits are.
+__device__ __forceinline__ NoMask mask_of(const VerifyParams&, int64_t, const Whole&) { return {}; }
+__device__ __forceinline__ BitMask mask_of(const VerifyParams& params, int64_t row, const Cut&) {
+  const Rows& allowed = params.allowed;
+  if (allowed.data == nullptr) return {nullptr};
+  return {static_cast<const uint32_t*>(allowed.data) + row * allowed.inner_stride};
+}
+
+template <typename T, typename C>
+__device__ __forceinline__ TargetColumns<T, C> target_row(const VerifyParams& params,
+                                                          const Sequence& sequence, int step,
+                                                          const C& cut) {
   const Rows& rows = params.target_logits;  // of two dimensions, so of one stride
   const int64_t row = sequence.start + sequence.index + step;
   return {Logits<T>(params.target_dtype, rows.data, row * rows.inner_stride),
-          static_cast<int>(params.affinity.target_size), Scale(sequence.target_temperature)};
+          static_cast<int>(params.affinity.target_size), Scale(sequence.target_temperature), cut,
+          mask_of(params, row, cut)};
 }
 
 __device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64_t draft) {
@@ -82,12 +92,30 @@ __device__ __forceinline__ float target_p(const Position& position, float z) {
   return expf(z - position.target.max) / position.target.total;
 }
 
+// The draft's row, cut where the threshold that came with its stats says.
 template <typename T>
+__device__ __forceinline__ DraftRow<T, Whole> cut_draft(const VerifyParams& params,
+                                                        const Sequence& sequence,
+                                                        const Position& position, const Whole&) {
+  return {params.draft, position.row, sequence.draft_temperature, Whole{}};
+}
+template <typename T>
+__device__ __forceinline__ DraftRow<T, Cut> cut_draft(const VerifyParams& params,
+                                                      const Sequence& sequence,
+                                                      const Position& position, const Cut&) {
+  const int64_t width = 2 + params.affinity.rank;
+  const float threshold = params.draft_stats_width > width ? position.stats[width] : -infinity();
+  return {
+      params.draft, position.row, sequence.draft_temperature,
+      threshold > -infinity() ? Cut::below(threshold, sequence.draft_temperature) : Cut::nothing()};
+}
+
+template <typename T, typename C>
 __device__ __forceinline__ float draft_q(const VerifyParams& params, const Sequence& sequence,
-                                         const Position& position, int token) {
+                                         const Position& position, int token, const C& cut) {
   if (position.kind == DraftKind::kUnusable) return 0.0f;
   if (position.kind == DraftKind::kOneHot) return token == position.token ? 1.0f : 0.0f;
-  const DraftRow<T> row(params.draft, position.row, sequence.draft_temperature);
+  const DraftRow<T, C> row = cut_draft<T>(params, sequence, position, cut);
   return token_q<OneWarp>(params.affinity, row, position.stats, token);
 }
 
@@ -99,13 +127,15 @@ __device__ __forceinline__ int64_t slot_of(const VerifyLaunch& launch, const Seq
 }
 
 // The stats that were passed, or those from the chunk sums of this launch.
+template <typename C>
 __device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int64_t slot,
                                                  int draft_chunks, Position* position) {
   const VerifyParams& params = launch.params;
   const int rank = static_cast<int>(params.affinity.rank);
   if (params.draft_stats != nullptr) {
-    if (lane_index() < 2 + rank) {
-      const float* stats = params.draft_stats + static_cast<int64_t>(position->row) * (2 + rank);
+    const int width = C::kCuts ? static_cast<int>(params.draft_stats_width) : 2 + rank;
+    if (lane_index() < width) {
+      const float* stats = params.draft_stats + static_cast<int64_t>(position->row) * width;
       position->stats[lane_index()] = stats[lane_index()];
     }
   } else {
@@ -119,6 +149,9 @@ __device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int
   for (int i = 0; i < 2 + rank; ++i) {
     finite = finite && fabsf(position->stats[i]) < infinity();
   }
+  if (C::kCuts && params.draft_stats_width > 2 + rank) {
+    finite = finite && position->stats[2 + rank] < infinity();
+  }
   if (lane_index() == 0 && !(finite && position->stats[1] > 0.0f)) {
     position->kind = DraftKind::kUnusable;
   }
@@ -126,11 +159,12 @@ __device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int
 }
 
 // By one warp, which leaves all results in `position`.
-template <typename T, typename D>
+template <typename T, typename D, typename C>
 __device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequence& sequence,
-                                       int step, int draft_chunks, Position* position) {
+                                       int step, int draft_chunks, const C& cut,
+                                       Position* position) {
   const VerifyParams& params = launch.params;
-  const TargetColumns<T> columns = target_row<T>(params, sequence, step);
+  const TargetColumns<T, C> columns = target_row<T>(params, sequence, step, cut);
   const bool greedy = sequence.target_temperature == 0.0f;
   const int64_t slot = slot_of(launch, sequence, step);
   const Softmax target =
@@ -153,7 +187,7 @@ __device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequenc
     verdict = Verdict::kBonus;
   } else {
     if (position->kind == DraftKind::kRow) {
-      load_draft_stats(launch, slot, draft_chunks, position);
+      load_draft_stats<C>(launch, slot, draft_chunks, position);
     }
     if (position->kind == DraftKind::kUnusable) {
       verdict = Verdict::kRejected;
@@ -162,7 +196,8 @@ __device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequenc
     } else {
       const float coin = uniform(
           random_words(sequence.step_key, sequence.position + step, Purpose::kAccept, 0).word[0]);
-      const float q = draft_q<D>(params, sequence, *position, static_cast<int>(position->token));
+      const float q =
+          draft_q<D>(params, sequence, *position, static_cast<int>(position->token), cut);
       const float p = target_p(*position, columns.value(static_cast<int>(position->token)));
       verdict = coin * q < p ? Verdict::kAccepted : Verdict::kRejected;
     }

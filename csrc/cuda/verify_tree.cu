@@ -40,7 +40,7 @@ __device__ __forceinline__ int child_of(const VerifyTreeParams& params, const Ow
 // What is drawn at a node, by one warp; -1 if its row has no distribution.
 template <typename T>
 __device__ __forceinline__ int drawn_token(const VerifyTreeLaunch& launch, int64_t sequence,
-                                           int depth, const TargetColumns<T>& columns,
+                                           int depth, const TargetColumns<T, Whole>& columns,
                                            const ChunkSum* sums) {
   const VerifyTreeParams& params = launch.params;
   const Softmax softmax = merge_chunks(sums, columns.chunks());
@@ -79,9 +79,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll 1
   for (int depth = 0;; ++depth) {
     const int64_t row = tree.start + sequence + 1 + node;
-    const TargetColumns<T> columns{
+    const TargetColumns<T, Whole> columns{
         Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
-        static_cast<int>(params.target.size), Scale(temperature)};
+        static_cast<int>(params.target.size), Scale(temperature), Whole{}, NoMask{}};
     stream_chunks(
         columns, ring_of_warp(shared), warp_index(), kWarps, chunks,
         [&](int chunk, float (&z)[kPerLane]) { store_chunk_sum(exponentiate(z), &sums[chunk]); });

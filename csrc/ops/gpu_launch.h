@@ -42,17 +42,10 @@ inline void require_kernel(const DraftParams& params) {
 }
 
 inline void require_kernel(const VerifyParams& params) {
-  require_kernel("verify", params.truncation);
-  if (params.draft_stats != nullptr && params.draft_stats_width > 2 + params.affinity.rank) {
-    refuse_without_kernel("verify", "draft_stats with a threshold");
-  }
-  if (params.allowed.data != nullptr) refuse_without_kernel("verify", "allowed");
-  if (params.logprobs_of != Logprobs::kNone) refuse_without_kernel("verify", "logprobs");
-  if (params.method != Method::kToken) {
-    throw std::runtime_error(
-        "rdk::verify: method is 1, but needs tensors on the CPU: the CUDA kernels do not have it "
-        "yet; pass 0, by token, whose output has the same distribution");
-  }
+  if (params.method == Method::kToken) return;
+  throw std::runtime_error(
+      "rdk::verify: method is 1, but needs tensors on the CPU: the CUDA kernels do not have it "
+      "yet; pass 0, by token, whose output has the same distribution");
 }
 
 inline void require_kernel(const VerifyTreeParams& params) {

@@ -165,8 +165,8 @@ class SpeculativeDecoder:
         Args:
             prompts: B lists of target ids, none empty.
             max_new_tokens, temperature: one for all or one each; temperature 0 is exactly greedy.
-            top_k, top_p, min_p: of the target, one for all or one each, as of `rdk_cuda.verify`, on
-                the CPU only, so far. They act on what `process` returns.
+            top_k, top_p, min_p: of the target, one for all or one each, as of `rdk_cuda.verify`.
+                They act on what `process` returns.
             seeds: one each, so that a sequence's output depends on no other; or one int, from
                 which each sequence gets its own. None: from torch's default generator.
             eos: an end token, a set of them, or a list with one set for each sequence.
@@ -174,10 +174,10 @@ class SpeculativeDecoder:
             process: changes the target's logits, for example by truncation or a penalty. The
                 output then has the distribution of what it returns. Each row that it returns has
                 to be a function of that row and the tokens before it alone.
-            allowed: says which tokens a grammar allows. On the CPU only, so far.
+            allowed: says which tokens a grammar allows.
             logprobs: return the log-probability of each token: of the "processed" distribution that
                 it was drawn from (0 at temperature 0), or of the "raw" logits at temperature 1
-                without limits and mask, as `process` returns them. On the CPU only, so far.
+                without limits and mask, as `process` returns them.
             stop: called after every decided token with the sequence's number and all its tokens,
                 prompt included. If it returns True, the sequence ends there.
 

@@ -232,7 +232,7 @@ def verify(
         affinity: the one that was drafted with.
         temperature: the target's, one for all or `[B]`; at least 0, and 0 is greedy.
         top_k: of the target, one for all or `[B]`: only the k largest logits, and those equal to
-            the smallest of them. 0 is off. This and the next three are on the CPU only, so far.
+            the smallest of them. 0 is off.
         top_p: the same for the smallest set of the largest probabilities that sum to `top_p`, above
             0 and at most 1, of what top-k leaves; 1 is off.
         min_p: the same for probabilities of at least `min_p` times the largest, from 0, off, to 1.
@@ -240,7 +240,7 @@ def verify(
             the layout of xgrammar and llguidance. The output has the distribution of masking the
             logits, then the temperature, min-p, top-k and top-p (DESIGN section 4, "Truncation").
         logprobs: return log-probabilities of the tokens: of the "processed" distribution, or of the
-            "raw" logits at temperature 1. On the CPU only, so far.
+            "raw" logits at temperature 1.
         method: judge the drafts one by one, or the "block" as a whole (DESIGN section 2, "Block
             verification"; Sun et al., arXiv:2403.10444). Either way the output has the target's
             distribution. By block at least as many drafts are accepted on average, but every row

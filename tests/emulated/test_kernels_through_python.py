@@ -33,6 +33,7 @@ from .workloads import (
     WORKLOADS,
     batch,
     draft,
+    limited,
     redistribute,
     verify,
 )
@@ -232,10 +233,13 @@ def test_every_kernel_is_started_by_the_name_that_it_is_compiled_by(
     cuda = through_python()
     for dtype in generators.DTYPES:
         in_dtype(dtype)
+        verify(limited(dtype))
     pairs = ((torch.float16, torch.float32), (torch.bfloat16, torch.float32))
     for target, drafter in (*pairs, (torch.float32, torch.bfloat16)):
         mixed = generators.batch(generators.affinity("mixed-1", 60), [2, 1], dtype=drafter)
-        verify(mixed.replace(target_logits=mixed.target_logits.to(target)))
+        mixed = mixed.replace(target_logits=mixed.target_logits.to(target))
+        for logprobs in (0, 1):
+            verify(mixed.replace(logprobs=logprobs))
     any_call()
     started = {kernel for kernel, *_ in cuda.launched}
     assert started == {name for entry in nvrtc.kernels().values() for name in entry["kernels"]}

@@ -75,6 +75,22 @@ def with_stats(batch: Batch) -> Batch:
 
 
 @functools.cache
+def limited(dtype: torch.dtype = torch.float32, logprobs: int = 1) -> Batch:
+    """Each sequence has other limits, and one has none; each row's mask allows most tokens."""
+    made = batch("virtual" if dtype != torch.float32 else "mixed-2", dtype)
+    allowed = torch.full((12, -(-SIZE // 32)), -1, dtype=torch.int32)
+    for row in range(12):
+        allowed[row, row % 7 :: 7] = 0x5555_0F0F >> row % 3
+    return made.replace(
+        top_k=torch.tensor([300, 0, 0, 0], dtype=torch.int32),
+        top_p=torch.tensor([0.8, 1.0, 0.95, 1.0]),
+        min_p=torch.tensor([0.0, 0.0, 0.0, 0.01]),
+        allowed=allowed,
+        logprobs=logprobs,
+    )
+
+
+@functools.cache
 def greedy_target() -> Batch:
     """Nearly all columns tie, and so do chunks; every other draft is the argmax."""
     made = batch()
@@ -179,6 +195,11 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "verify, direct pass": lambda: verify(nearly_equal()),
     "verify, no residual": lambda: verify(no_residual()),
     "verify, bad values": lambda: verify(without_distributions()),
+    "verify, limits": lambda: verify(limited()),
+    "verify, limits, 16 bits": lambda: verify(limited(torch.bfloat16, logprobs=2)),
+    "verify, greedy, limits": lambda: verify(
+        greedy_target().replace(allowed=limited().allowed, logprobs=2)
+    ),
     "verify_tree": lambda: verify_tree(torch.float32),
     "verify_tree, 16 bits": lambda: verify_tree(torch.bfloat16),
     "verify_tree, greedy": lambda: verify_tree(torch.float16, 0.0),

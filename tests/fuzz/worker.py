@@ -85,21 +85,17 @@ def main() -> None:
 def call_of(work: Work, index: int, without: frozenset[int] = frozenset()) -> Call:
     call = make_call(work.seed, index, tuple(work.operators), without)
     if work.implementation == "cuda":
-        without_truncation(call)
+        without_what_kernels_lack(call)
     return call
 
 
-def without_truncation(call: Call) -> None:
-    """The kernels lack it."""
-    lacking = {"top_k": None, "top_p": None, "min_p": None, "allowed": None, "logprobs": 0}
-    if call.arguments.get("method") == 1:
-        call.arguments["method"] = 0
-    call.arguments |= {name: x for name, x in lacking.items() if name in call.arguments}
-    stats, spread = call.arguments.get("draft_stats"), call.arguments.get("spread")
-    if stats is None or spread is None or stats.dim() != 2 or spread.dim() != 2:
+def without_what_kernels_lack(call: Call) -> None:
+    if call.operator == "verify":
+        if call.arguments["method"] == 1:
+            call.arguments["method"] = 0
         return
-    if stats.shape[1] == 3 + spread.shape[1]:
-        call.arguments["draft_stats"] = stats[:, :-1].contiguous()
+    lacking = {"top_k", "top_p", "min_p", "allowed"}
+    call.arguments |= dict.fromkeys(lacking & call.arguments.keys())
 
 
 def try_index(work: Work, index: int, operators: Any, without: frozenset[int] = frozenset()) -> str:

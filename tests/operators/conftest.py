@@ -39,6 +39,12 @@ FAST_IN_THE_EMULATOR: dict[str, dict[str, tuple[object, ...]]] = {
     "test_temperature_zero_walks_along_the_argmax": {},
     "test_of_siblings_with_one_token_the_first_wins": {},
     "test_a_parent_that_is_not_an_earlier_node_has_no_such_child": {},
+    "test_every_backend_gives_the_tokens_of_masking_first": {},
+    "test_a_row_with_nothing_allowed_has_no_distribution": {},
+    "test_what_is_not_allowed_is_not_seen": {},
+    "test_truncated_drafts_are_those_of_the_reference": {},
+    "test_values_that_differ_in_their_last_bit_are_told_apart": {},
+    "test_log_probabilities_alone": {},
 }
 
 

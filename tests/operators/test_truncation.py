@@ -1,9 +1,11 @@
-"""`rdk::verify` with a mask, top-k, top-p, min-p and log-probabilities, on the CPU."""
+"""Operators with a mask, top-k, top-p, min-p and log-probabilities."""
 
 from __future__ import annotations
 
 import math
+from itertools import product
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -148,6 +150,17 @@ def test_tokens_of_a_thousand_cases_are_those_of_masking_first_in_float64(method
     assert_verifies_as_if_masked_first(range(1000, 1500), method)
 
 
+def test_every_backend_gives_the_tokens_of_masking_first(device: str) -> None:
+    assert_verifies_as_if_masked_first(range(30 if device in MACHINES else 60), 0)
+
+
+@pytest.mark.slow
+def test_every_backend_gives_the_tokens_of_masking_first_in_many_cases(device: str) -> None:
+    """Fewer of them in the emulator, which is slow."""
+    assert_verifies_as_if_masked_first(range(6000, 6500 if device in MACHINES else 7000), 0)
+
+
+@pytest.mark.usefixtures("device")
 def test_a_mask_of_everything_and_limits_that_are_off_change_no_bit() -> None:
     batch = generators.batch(generators.affinity("virtual", 2500), [3, 0, 2] * 5, dynamic=9)
     count, size = batch.size, batch.target_logits.shape[1]
@@ -158,13 +171,23 @@ def test_a_mask_of_everything_and_limits_that_are_off_change_no_bit() -> None:
     expected = torch.ops.rdk.verify(*batch.replace(logprobs=1).arguments())
     every = torch.full((batch.target_logits.shape[0], -(-size // 32)), -1, dtype=torch.int32)
     wide = torch.full((count,), size, dtype=torch.int32)
+    few = batch.replace(target_logits=batch.target_logits.clone(), logprobs=1)
+    few.target_logits[:, 40:] = -math.inf
+    few_off = few.replace(top_k=torch.full((count,), 41, dtype=torch.int32))
+    for temperature in (1.0, 0.7):
+        warm = {"target_temperature": torch.full((count,), temperature)}
+        for actual, one in zip(
+            torch.ops.rdk.verify(*few_off.replace(**warm).arguments()),
+            torch.ops.rdk.verify(*few.replace(**warm).arguments()),
+            strict=True,
+        ):
+            assert torch.equal(actual, one)
     for same in (off, off.replace(allowed=every), off.replace(top_k=wide)):
         for actual, one in zip(torch.ops.rdk.verify(*same.arguments()), expected, strict=True):
             assert torch.equal(actual, one)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
+def assert_each_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
     for seed in range(40):
         batch = random_batch(seed).replace(logprobs=1, method=method)
         together = torch.ops.rdk.verify(*batch.arguments())
@@ -193,6 +216,17 @@ def test_a_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
                 assert torch.equal(alone[0], many[b])
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
+    assert_each_sequence_has_the_bits_that_it_has_alone(method)
+
+
+@pytest.mark.usefixtures("device")
+def test_a_sequence_has_the_bits_that_it_has_alone_on_every_backend() -> None:
+    assert_each_sequence_has_the_bits_that_it_has_alone(0)
+
+
+@pytest.mark.usefixtures("device")
 def test_ties_at_a_threshold_all_stay() -> None:
     """A thousand equal logits: top-k of 1 and a tiny top-p keep all of them."""
     size, count = 4000, 2000
@@ -210,6 +244,59 @@ def test_ties_at_a_threshold_all_stay() -> None:
         torch.testing.assert_close(verified.logprobs, torch.full((count, 1), -math.log(1000)))
 
 
+@pytest.mark.usefixtures("device")
+def test_values_that_differ_in_their_last_bit_are_told_apart() -> None:
+    """Each of them is 1/4000 of the row, so that one too many shows in the log-probability."""
+    size = 4000
+    order = torch.randperm(size, generator=generators.generator(1)).int()
+    row = (order + torch.tensor(1.6).view(torch.int32)).view(torch.float32)
+    limits = [{"top_k": k} for k in (1, 2, 7, 1000, 3999)]
+    limits += [{"top_p": p} for p in (1e-6, 0.25, 0.5, 0.9997, 1 - 1e-7)]
+    both = [{"top_k": k, "top_p": 0.5} for k in (2, 3, 999)]
+    seeds = torch.arange(20)
+    copied = rdk_cuda.Draft.without_distribution(torch.empty(20, 0, dtype=torch.int64), seeds=seeds)
+    limits += [{"top_k": k} for k in range(3, 13)]  # neighbours may have one quotient
+    for limit, temperature in product((*limits, *both), (1.0, 1.5)):
+        verified = rdk_cuda.verify(
+            row.expand(20, 1, size), copied, generators.affinity("identity", size), temperature,
+            logprobs="processed", **limit,
+        )  # fmt: skip
+        z = row / temperature
+        kept = z >= truncation.threshold(z, truncation.Limits(**limit))
+        log_p = z.double().masked_fill(~kept, -math.inf).log_softmax(0)[verified.tokens]
+        torch.testing.assert_close(verified.logprobs.double(), log_p, rtol=0, atol=0.1 / size)
+
+
+@pytest.mark.usefixtures("device")
+def test_a_quotient_that_overflows_leaves_a_row_without_a_distribution() -> None:
+    batch = generators.batch(generators.affinity("identity", 40), [0, 0])
+    batch = batch.replace(
+        target_temperature=torch.full((2,), 0.5),
+        top_k=torch.tensor([3, 3], dtype=torch.int32),
+    )
+    batch.target_logits[1, 7] = -3e38
+    tokens = torch.ops.rdk.verify(*batch.arguments())[0]
+    assert (tokens[:, 0] == -1).tolist() == [False, True]
+
+
+@pytest.mark.usefixtures("device")
+def test_log_probabilities_alone() -> None:
+    batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)
+    plain = torch.ops.rdk.verify(*batch.arguments())
+    for which in (1, 2):
+        tokens, accepted, logprobs = torch.ops.rdk.verify(
+            *batch.replace(logprobs=which).arguments()
+        )
+        assert torch.equal(tokens, plain[0])
+        assert torch.equal(accepted, plain[1])
+        rows = first_rows(batch)[:, None] + torch.arange(batch.max_draft + 1)
+        rows = rows.clamp(max=batch.target_logits.shape[0] - 1)
+        log_p = batch.target_logits.double().log_softmax(1)[rows, tokens.clamp(min=0)]
+        expected = log_p.masked_fill(tokens == -1, -math.inf)
+        torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("device")
 def test_a_row_with_one_finite_value_gives_it() -> None:
     row = torch.full((1, 1, 3000), -math.inf)
     row[..., 2222] = -70.0
@@ -228,6 +315,7 @@ BAD = [
 ]
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("bad", BAD, ids=str)
 def test_a_bad_limit_leaves_its_row_without_a_distribution(bad: dict[str, float]) -> None:
     batch = generators.batch(generators.affinity("identity", 100), [2, 2, 2], seed=3)
@@ -247,6 +335,7 @@ def test_a_bad_limit_leaves_its_row_without_a_distribution(bad: dict[str, float]
     )
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_with_nothing_allowed_has_no_distribution(temperature: float) -> None:
     batch = generators.batch(generators.affinity("identity", 70), [0, 0])
@@ -259,6 +348,7 @@ def test_a_row_with_nothing_allowed_has_no_distribution(temperature: float) -> N
     assert logprobs.tolist() == [[-math.inf], [0.0]]
 
 
+@pytest.mark.usefixtures("device")
 def test_what_is_not_allowed_is_not_seen() -> None:
     """NaN there does no harm, but the raw log-probability is NaN."""
     batch = generators.batch(generators.affinity("identity", 40), [0])
@@ -275,6 +365,7 @@ def test_what_is_not_allowed_is_not_seen() -> None:
     assert torch.ops.rdk.verify(*batch.arguments())[0].tolist() == [[-1]]
 
 
+@pytest.mark.usefixtures("device")
 def test_a_mask_may_be_a_slice_of_wider_rows() -> None:
     batch = random_batch(5)
     rows, size = batch.target_logits.shape
@@ -309,25 +400,10 @@ def test_what_does_not_fit_is_refused_by_name(name: str, value: object, found: s
         torch.ops.rdk.verify(*batch.replace(**{name: value}).arguments())
 
 
-@pytest.mark.parametrize("given", ["top_k", "top_p", "min_p", "allowed", "logprobs"])
-def test_the_kernels_refuse_by_name_what_they_lack(
-    given: str, request: pytest.FixtureRequest
-) -> None:
-    emulated = request.getfixturevalue("emulated")
-    emulated.set_machine(*MACHINES["small-batches"])
-    batch = generators.batch(generators.affinity("identity", 40), [1, 1])
-    values = {
-        "top_k": torch.ones(2, dtype=torch.int32), "top_p": torch.ones(2), "min_p": torch.ones(2),
-        "allowed": torch.zeros(4, 2, dtype=torch.int32), "logprobs": 1,
-    }  # fmt: skip
-    with pytest.raises(RuntimeError, match=f"rdk::verify: {given} is given, .*CUDA kernels"):
-        torch.ops.rdk.verify(*batch.replace(**{given: values[given]}).arguments())
-
-
 # ------------------------------------------------------------------------------------------- drafts
 
 
-def assert_drafts_as_the_reference(seed: int) -> None:
+def assert_drafts_as_the_reference(seed: int, drafter: Any) -> None:
     """Tokens, thresholds to the bit, q, and what `verify` makes of them."""
     random = Random(seed)
     kind = random.choice(("identity", "virtual", "mixed-2", "mixed-4", "intersection"))
@@ -357,7 +433,7 @@ def assert_drafts_as_the_reference(seed: int) -> None:
     scales = torch.full((rows,), float(batch.draft_temperature[0]))
     dynamic = (batch.dynamic_tokens, batch.dynamic_logits)
     draft = (logits, scales, torch.arange(rows) + seed, torch.arange(rows), *affinity.by_draft)
-    tokens, stats = torch.ops.rdk.draft(*draft, *dynamic, **limits)
+    tokens, stats = drafter.draft(*draft, *dynamic, **limits)
     trace = reference.Trace()
     exact = reference.draft(*draft, *dynamic, **limits, dtype=torch.float64, trace=trace)
     assert_same_draws(tokens, exact[0], trace.margins(rows))
@@ -365,7 +441,7 @@ def assert_drafts_as_the_reference(seed: int) -> None:
     if limits:
         assert torch.equal(stats[:, -1].nan_to_num(7), exact[1][:, -1].float().nan_to_num(7))
     spread = (logits, scales, *affinity.by_target, affinity.row_top, *dynamic)
-    q = torch.ops.rdk.redistribute(*spread, **limits)
+    q = drafter.redistribute(*spread, **limits)
     exact_q = reference.redistribute(*spread, **limits, dtype=torch.float64)
     torch.testing.assert_close(q.double(), exact_q, rtol=1e-4, atol=1e-7, equal_nan=True)
     drawn = q.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
@@ -378,15 +454,16 @@ def assert_drafts_as_the_reference(seed: int) -> None:
     assert_same_draws(actual[0], expected[0], trace.margins(batch.size))
 
 
-def test_truncated_drafts_are_those_of_the_reference() -> None:
-    for seed in range(150):
-        assert_drafts_as_the_reference(seed)
+def test_truncated_drafts_are_those_of_the_reference(device: str, cpu: Any) -> None:
+    for seed in range(16 if device in MACHINES else 150):
+        assert_drafts_as_the_reference(seed, cpu)
 
 
 @pytest.mark.slow
-def test_many_truncated_drafts_are_those_of_the_reference() -> None:
-    for seed in range(1000, 4000):
-        assert_drafts_as_the_reference(seed)
+def test_many_truncated_drafts_are_those_of_the_reference(device: str, cpu: Any) -> None:
+    """A tenth of them in the emulator, which is slow."""
+    for seed in range(1000, 1300 if device in MACHINES else 4000):
+        assert_drafts_as_the_reference(seed, cpu)
 
 
 def test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits() -> None:
@@ -408,6 +485,44 @@ def test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits() -> None:
     assert torch.equal(*verified)
 
 
+def thresholds(z: Tensor, **limits: Tensor) -> Tensor:
+    """Those of drafts whose logits are these rows, at temperature 1."""
+    affinity, rows = generators.affinity("identity", z.shape[1]), torch.arange(z.shape[0])
+    ones = torch.ones(z.shape[0])
+    stats: Tensor = torch.ops.rdk.draft(z, ones, rows, rows, *affinity.by_draft, **limits)[1]
+    return stats[:, -1]
+
+
+def test_masses_are_those_of_the_contract_to_the_last_unit() -> None:
+    """The next float32 of top_p decides between two values, if the second one's mass is exact."""
+    random, size = Random(7), 60
+    rows, given = [], []
+    for _ in range(100):
+        first, x = random.randrange(1, 4), torch.tensor(random.uniform(-6.0, -0.1))
+        row = torch.cat([torch.zeros(first), x.expand(size - first)])
+        whole = first * 2.0**40
+        share = whole / (whole + (size - first) * int(truncation.masses(x)))
+        for _ in range(2):
+            rows.append(row)
+        below = torch.tensor(share).nextafter(torch.tensor(0.0))
+        given += [below, torch.tensor(share)]
+    z, top_p = torch.stack(rows), torch.stack(given)
+    near = [
+        truncation.threshold(row, truncation.Limits(top_p=float(p)))
+        for row, p in zip(z, top_p, strict=True)
+    ]
+    assert torch.equal(thresholds(z, top_p=top_p), torch.tensor(near))
+
+
+def test_the_lowest_numbers_are_told_apart() -> None:
+    lowest = torch.finfo(torch.float32).min
+    values = [0.0, lowest * 0.999, lowest * 0.9999, lowest, -math.inf, -math.inf]
+    z = torch.tensor(values).expand(5, -1).contiguous()
+    found = thresholds(z, top_k=torch.arange(1, 6, dtype=torch.int32))
+    assert found.tolist() == [*z[0, :4].tolist(), -math.inf]
+
+
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("threshold", [math.nan, math.inf])
 def test_a_draft_with_an_unusable_threshold_is_rejected(threshold: float) -> None:
     batch = generators.batch(generators.affinity("identity", 100), [1] * 20)

@@ -1,0 +1,92 @@
+// How a row that may be truncated differs from one that is whole: it divides by its temperature,
+// tokens may be forbidden, and what is below its threshold has z = -inf (docs/design.md,
+// "Truncation"). Rows take one of two types, so that kernels for whole rows have no code for this.
+#pragma once
+
+#include "temperature.cuh"
+
+namespace rdk {
+
+// Every token is allowed.
+struct NoMask {
+  __device__ __forceinline__ void advance(int64_t) {}
+  __device__ __forceinline__ bool allows(int) const { return true; }
+  __device__ __forceinline__ void apply(int, int, float (&)[kPerLane]) const {}
+};
+
+// One bit for each token of a row.
+struct BitMask {
+  const uint32_t* words;  // null: every token is allowed
+
+  __device__ __forceinline__ void advance(int64_t by) {
+    if (words != nullptr) words += by;
+  }
+  __device__ __forceinline__ bool allows(int token) const {
+    return words == nullptr || (__ldg(words + token / 32) >> (token % 32) & 1u) != 0;
+  }
+  // To this lane's logits of a chunk. Whole bytes: a lane's neighbouring columns.
+  __device__ __forceinline__ void apply(int begin, int size, float (&logits)[kPerLane]) const {
+    static_assert(kVector == 8, "a vector has a byte of the mask");
+    if (words == nullptr) return;
+#pragma unroll
+    for (int v = 0; v < kPerLane; v += kVector) {
+      const int column = begin + column_of(lane_index(), v);
+      const uint32_t bits = column < size ? __ldg(words + column / 32) >> (column % 32) : 0;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        if ((bits >> j & 1u) == 0) logits[v + j] = -infinity();
+      }
+    }
+  }
+};
+
+struct Whole {
+  static constexpr bool kCuts = false;
+  using Mask = NoMask;
+
+  __device__ __forceinline__ float scaled(float logit, const Scale& scale) const {
+    return scale(logit);
+  }
+  __device__ __forceinline__ void apply(const Scale& scale, float (&z)[kPerLane]) const {
+    scale(z);
+  }
+  __device__ __forceinline__ float kept(float z) const { return z; }
+  __device__ __forceinline__ void keep(float (&)[kPerLane]) const {}
+};
+
+struct Cut {
+  static constexpr bool kCuts = true;
+  using Mask = BitMask;
+  float threshold;  // -inf: nothing is cut
+  float divisor;    // 0: z is a product with the reciprocal, as of a row that is whole
+
+  // As of a row that is whole.
+  __device__ __forceinline__ static Cut nothing() { return {-infinity(), 0.0f}; }
+  // Where a division by the temperature decides what is kept.
+  __device__ __forceinline__ static Cut below(float threshold, float temperature) {
+    return {threshold, temperature == 1.0f ? 0.0f : temperature};
+  }
+
+  // A finite logit whose quotient is -inf gives NaN, as in Scale.
+  __device__ __forceinline__ float divided(float logit) const {
+    const float quotient = logit / divisor;
+    return quotient == -infinity() && logit != -infinity() ? not_a_number() : quotient;
+  }
+  __device__ __forceinline__ float scaled(float logit, const Scale& scale) const {
+    return divisor == 0.0f ? scale(logit) : divided(logit);
+  }
+  __device__ __forceinline__ void apply(const Scale& scale, float (&z)[kPerLane]) const {
+    if (divisor == 0.0f) return scale(z);
+#pragma unroll
+    for (int v = 0; v < kPerLane; ++v) z[v] = divided(z[v]);
+  }
+  // NaN stays, and leaves the row without a distribution.
+  __device__ __forceinline__ float kept(float z) const { return z < threshold ? -infinity() : z; }
+  __device__ __forceinline__ void keep(float (&z)[kPerLane]) const {
+    if (threshold == -infinity()) return;
+#pragma unroll
+    for (int v = 0; v < kPerLane; ++v) z[v] = kept(z[v]);
+  }
+};
+
+}  // namespace rdk

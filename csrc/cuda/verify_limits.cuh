@@ -1,0 +1,91 @@
+// What verify does for sequences with limits, masks or log-probabilities, and for others does not:
+// each function has a version for whole rows that is nothing.
+#pragma once
+
+#include "truncation.cuh"
+#include "verify_position.cuh"
+
+namespace rdk {
+
+template <typename C>
+__device__ __forceinline__ void clear_token(const VerifyParams& params, int64_t sequence,
+                                            int64_t step) {
+  const int64_t index = sequence * (params.max_draft + 1) + step;
+  params.tokens[index] = -1;
+  if (C::kCuts && params.logprobs_of != Logprobs::kNone) params.logprobs[index] = -infinity();
+}
+
+// By a block: where the row of a step is cut. Its chunk sums become those of what is kept.
+template <typename T>
+__device__ __forceinline__ Cut cut_row(const VerifyLaunch& launch, const Sequence& sequence,
+                                       int step, const RowLimits<Cut>& limits,
+                                       ThresholdScratch* scratch) {
+  const TargetColumns<T, Cut> uncut = target_row<T>(launch.params, sequence, step, limits.before());
+  const int chunks = uncut.chunks();
+  ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, step) * chunks;
+  const float threshold = threshold_of(uncut, sums, limits, scratch);
+  const Cut cut = limits.at(threshold);
+  const TargetColumns<T, Cut> kept = target_row<T>(launch.params, sequence, step, cut);
+  sum_kept_chunks(kept, sums, [&](int chunk, float (&z)[kPerLane]) {
+    store_chunk_sum(exponentiate(z), &sums[chunk]);
+  });
+  return cut;
+}
+
+// ln of a token's probability, from its z and the sums of its row.
+__device__ __forceinline__ float log_probability(float z, const Softmax& softmax) {
+  const double difference = static_cast<double>(z) - static_cast<double>(softmax.max);
+  return static_cast<float>(difference - log(static_cast<double>(softmax.total)));
+}
+
+// By a block: that of the raw logits at temperature 1, whose sums it takes. Only the first thread
+// returns it; NaN where they have no distribution.
+template <typename T>
+__device__ __forceinline__ float raw_logprob(const VerifyLaunch& launch, const Sequence& sequence,
+                                             int step, int token) {
+  TargetColumns<T, Whole> raw = target_row<T>(launch.params, sequence, step, Whole{});
+  raw.scale = Scale(1.0f);
+  ChunkSum* sums = launch.raw_chunks + sequence.index * raw.chunks();
+#pragma unroll 1
+  for (int chunk = warp_index(); chunk < raw.chunks(); chunk += VerifyLaunch::kThreads / kWarp) {
+    float z[kPerLane];
+    raw.scaled_chunk(chunk, InMemory{}, z);
+    store_chunk_sum(exponentiate(z), &sums[chunk]);
+  }
+  __syncthreads();
+  float logprob = 0.0f;
+  if (warp_index() == 0) {
+    const Softmax softmax = merge_chunks(sums, raw.chunks());
+    logprob = softmax.valid ? log_probability(raw.value(token), softmax) : not_a_number();
+  }
+  __syncthreads();
+  return logprob;
+}
+
+// By a block, for the token that a step gives, which the first thread knows.
+template <typename T>
+__device__ __forceinline__ void write_logprob(const VerifyLaunch&, const Sequence&, int,
+                                              const Position&, int, const Whole&) {}
+template <typename T>
+__device__ __forceinline__ void write_logprob(const VerifyLaunch& launch, const Sequence& sequence,
+                                              int step, const Position& position, int token,
+                                              const Cut& cut) {
+  const VerifyParams& params = launch.params;
+  if (params.logprobs_of == Logprobs::kNone || position.verdict == Verdict::kStopped) return;
+  const float temperature = sequence.target_temperature;
+  const bool greedy = temperature == 0.0f;
+  const bool is_raw = (greedy || temperature == 1.0f) && params.allowed.data == nullptr &&
+                      cut.threshold == -infinity();
+  float logprob = 0.0f;  // of the processed row at temperature 0
+  if (params.logprobs_of == Logprobs::kRaw && !is_raw) {
+    logprob = raw_logprob<T>(launch, sequence, step, token);
+  } else if (threadIdx.x == 0 && !(greedy && params.logprobs_of == Logprobs::kProcessed)) {
+    const TargetColumns<T, Cut> columns = target_row<T>(params, sequence, step, cut);
+    logprob = log_probability(columns.value(token), position.target);
+  }
+  if (threadIdx.x == 0) {
+    params.logprobs[sequence.index * (params.max_draft + 1) + step] = logprob;
+  }
+}
+
+}  // namespace rdk
