@@ -24,7 +24,7 @@ from .drafts import rows_table, trees_table
 from .eagle3 import decoding_table, losses_table
 from .results import ROOT, Link
 from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
-from .truncation import drafts_table
+from .truncation import costs_table, drafts_table
 
 CHART = ROOT / "docs" / "gain.png"
 
@@ -50,6 +50,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "EAGLE-3 drafters": losses_table,
     "decoding with a real model": decoding_table,
     "drafts inside of top-p": drafts_table,
+    "truncation": costs_table,
     "chains and trees": trees_table,
     "rows read": rows_table,
 }

@@ -1,11 +1,48 @@
-"""What drafting inside of the target's top-p gains."""
+"""What truncation inside of the operators costs and saves, and drafting inside of it."""
 
 from __future__ import annotations
 
-from ..tables import table
-from .results import RESULTS, Link, Row, content, paragraph
+from ..tables import figure, table
+from .results import RESULTS, Link, Row, content, paragraph, threads
 
-DRAFTS = "draft-truncation/demo.json"
+COSTS, DRAFTS = "bench-cpu/truncation.json", "draft-truncation/demo.json"
+
+
+def costs_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    rows = content(COSTS)["rows"]
+    of = rows[0]
+    load = max(row["load"] for row in rows)
+    data = link("data", f"{RESULTS}/{COSTS}")
+    lines = [
+        [
+            row["operator"],
+            f"{row['shape']}, {row['dtype']}",
+            str(row["batch"]),
+            row["limits"],
+            "" if row["kept_mean"] is None else figure(row["kept_mean"]),
+            figure(row["times_untruncated"]),
+            str(row["rounds"]),
+            figure(row["peers"]["transformers"]["ratio"]) if "transformers" in row["peers"] else "",
+        ]
+        for row in rows
+    ]
+    titles = ["", "logits", "batch", "limits", "kept", "× untruncated", "rounds"]
+    titles.append("Transformers, × ours")
+    return "\n\n".join(
+        [
+            paragraph(
+                f"Truncation on {threads(of)} of an {of['device_name']} with {of['capability']},",
+                f"V_t {of['target_size']:,}, K = {of['draft_length']}, all target rows read, with",
+                "a cold cache: how many columns a row keeps, the time next to that without limits,",
+                "and the time of Transformers' warpers and the untruncated `verify`, or in",
+                f"`Generate` of the library's processors, next to ours ({data}).",
+                f"Others were at work on the machine (load up to {load:.0f} on two cores); the",
+                "ratios are medians over rounds in turn:",
+            ),
+            table(titles, lines, "llrlr"),
+        ]
+    )
 
 
 def drafts_table(link: Link) -> str:
