@@ -77,6 +77,8 @@ def in_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
     module = emulator()
     monkeypatch.setattr(torch.ops, "rdk", torch.ops.rdk_emulated)
+    for name in OPERATORS:
+        monkeypatch.setattr(operators, name, getattr(torch.ops.rdk_emulated, name))
     torch.use_deterministic_algorithms(True)
     yield module
     torch.use_deterministic_algorithms(False)

@@ -43,6 +43,8 @@ FAST_IN_THE_EMULATOR: dict[str, dict[str, tuple[object, ...]]] = {
     "test_a_row_with_nothing_allowed_has_no_distribution": {},
     "test_what_is_not_allowed_is_not_seen": {},
     "test_truncated_drafts_are_those_of_the_reference": {},
+    "test_ties_at_a_threshold_all_stay": {},
+    "test_a_row_with_one_finite_value_gives_it": {},
     "test_values_that_differ_in_their_last_bit_are_told_apart": {},
     "test_log_probabilities_alone": {},
 }

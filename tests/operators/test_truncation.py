@@ -226,10 +226,9 @@ def test_a_sequence_has_the_bits_that_it_has_alone_on_every_backend() -> None:
     assert_each_sequence_has_the_bits_that_it_has_alone(0)
 
 
-@pytest.mark.usefixtures("device")
-def test_ties_at_a_threshold_all_stay() -> None:
+def test_ties_at_a_threshold_all_stay(device: str) -> None:
     """A thousand equal logits: top-k of 1 and a tiny top-p keep all of them."""
-    size, count = 4000, 2000
+    size, count = 4000, 20 if device in MACHINES else 2000
     row = torch.full((size,), -1.0)
     row[1500:2500] = 3.0
     copied = rdk_cuda.Draft.without_distribution(
@@ -240,12 +239,11 @@ def test_ties_at_a_threshold_all_stay() -> None:
     for limit in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}):
         verified = rdk_cuda.verify(target, copied, affinity, logprobs="processed", **limit)
         assert ((verified.tokens >= 1500) & (verified.tokens < 2500)).all()
-        assert verified.tokens.unique().numel() > 500
+        assert verified.tokens.unique().numel() > count // 4
         torch.testing.assert_close(verified.logprobs, torch.full((count, 1), -math.log(1000)))
 
 
-@pytest.mark.usefixtures("device")
-def test_values_that_differ_in_their_last_bit_are_told_apart() -> None:
+def test_values_that_differ_in_their_last_bit_are_told_apart(device: str) -> None:
     """Each of them is 1/4000 of the row, so that one too many shows in the log-probability."""
     size = 4000
     order = torch.randperm(size, generator=generators.generator(1)).int()
@@ -253,12 +251,13 @@ def test_values_that_differ_in_their_last_bit_are_told_apart() -> None:
     limits = [{"top_k": k} for k in (1, 2, 7, 1000, 3999)]
     limits += [{"top_p": p} for p in (1e-6, 0.25, 0.5, 0.9997, 1 - 1e-7)]
     both = [{"top_k": k, "top_p": 0.5} for k in (2, 3, 999)]
-    seeds = torch.arange(20)
-    copied = rdk_cuda.Draft.without_distribution(torch.empty(20, 0, dtype=torch.int64), seeds=seeds)
+    count = 2 if device in MACHINES else 20
+    seeds, tokens = torch.arange(count), torch.empty(count, 0, dtype=torch.int64)
+    copied = rdk_cuda.Draft.without_distribution(tokens, seeds=seeds)
     limits += [{"top_k": k} for k in range(3, 13)]  # neighbours may have one quotient
     for limit, temperature in product((*limits, *both), (1.0, 1.5)):
         verified = rdk_cuda.verify(
-            row.expand(20, 1, size), copied, generators.affinity("identity", size), temperature,
+            row.expand(count, 1, size), copied, generators.affinity("identity", size), temperature,
             logprobs="processed", **limit,
         )  # fmt: skip
         z = row / temperature
