@@ -138,7 +138,7 @@ def real_shares() -> dict[tuple[str, float, float, Way], str]:
             (row["method"], row.get("batch"), row.get("budget")),
         ): share_of(row["recovered"])
         for row in content(SCREENS)["rows"]
-        if row["recovered"]
+        if row["recovered"] and row["method"] != "dissected"
     }
 
 
@@ -168,12 +168,12 @@ def real_table(link: Link) -> str:
 def screens_table(link: Link) -> str:
     """docs/calibration.md"""
     shares, positions = real_shares(), content(SCREENS)["rows"][0]["positions"]
-    ways: list[Way] = [("recent and successor tokens", None, None)]
+    ways: list[Way] = [
+        (method, None, None) for method in ("recent and successor tokens", "virtual tokens")
+    ]
     ways += [("screened tokens", 1, budget) for budget in (0.05, 0.1)]
     ways += [("all", 1, 0.05), ("all", 1, 0.1), ("all", 8, 0.1)]
     columns = [(text, keep) for text in ("code", "prose") for keep in (0.125, 0.0625, 0.03)]
-    twice = any("candidates" in row for row in content(SCREENS)["rows"])
-    looks = "" if twice else ", and no second looks"
     blocks = [
         paragraph(
             "For a real model, Gemma 3 270M with its 262,144 tokens, drafted by itself with the",
@@ -182,7 +182,7 @@ def screens_table(link: Link) -> str:
             "`python -m profiling.studies.gemma_screens`), in percent of what pruning loses, with",
             f"95 % intervals where there are losses enough, on {positions} positions of held-out",
             "documents. Bytes are a share of those of the pruned rows in bfloat16. *All* is",
-            f"screened, recent and successor tokens; there are no virtual ones{looks}.",
+            "screened, recent, successor and, but for greedy decoding, 64 virtual tokens.",
         )
     ]
     for temperature in sorted({at[2] for at in shares}, reverse=True):
@@ -190,10 +190,42 @@ def screens_table(link: Link) -> str:
             [name_of(*way), *(shares.get((*at, temperature, way), "") for at in columns)]
             for way in ways
         ]
+        lines = [line for line in lines if any(line[1:])]
         titles = [f"{text}, {100 * keep:g} % kept" for text, keep in columns]
         named = f"T = {temperature:g}" if temperature else "greedy"
         blocks.append(table([named, *titles], lines, "lr"))
     return "\n\n".join(blocks)
+
+
+def dissected_table(link: Link) -> str:
+    """docs/calibration.md"""
+    rows = [row for row in content(SCREENS)["rows"] if row["method"] == "dissected"]
+    shares = {
+        (row["clusters"], row["kind"], row["temperature"], row["screened"]): share_of(
+            row["recovered"]
+        )
+        for row in rows
+    }
+    columns = [(at, screened) for at in (1.0, 0.7) for screened in (False, True)]
+    lines = [
+        [f"{key[0]:,}, {key[1]}", *(shares[key + at] for at in columns)]
+        for key in dict.fromkeys((row["clusters"], row["kind"]) for row in rows)
+    ]
+    titles = [f"T = {at:g}, {'beside a screen' if on else 'alone'}" for at, on in columns]
+    first = rows[0]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"What bounds virtual tokens, for {first['text']} with",
+                f"{100 * first['keep']:g} % kept, alone and beside the screen",
+                "of 5 % of the bytes: more clusters; the exact mass of a cluster in place of",
+                "Jensen's bound on it; and weights within a cluster that follow the state.",
+                "Each has the best offset for all of calibration positions",
+                f"({link('data', f'{RESULTS}/{SCREENS}')}):",
+            ),
+            table(["clusters", *titles], lines, "lr"),
+        ]
+    )
 
 
 def share_of(interval: Sequence[float | None]) -> str:

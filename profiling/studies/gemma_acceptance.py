@@ -207,7 +207,7 @@ class VirtualTokens:
         return self._spread(self._logits(block) - block.largest)
 
     def exactly(self, block: Block, rest: Tensor) -> Tensor:
-        """With the mass that the members have: what no rows and no biases can surpass."""
+        """With the mass that the members have, in place of Jensen's bound on it."""
         return self._spread(self._masses(rest).log())
 
     def by_the_state(self, factors: Factors, rank: int) -> Remainder:

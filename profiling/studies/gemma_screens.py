@@ -171,7 +171,7 @@ def measure_pruning(pair: Pair, *, dissected: bool = False) -> Iterator[Row]:
     """Rows of one set of kept tokens: at each budget the screen that calibration chooses.
 
     Args:
-        dissected: whether to measure what bounds virtual tokens, too.
+        dissected: whether to measure what could be better about virtual tokens, too.
     """
     for temperature in TEMPERATURES:
         near, far = pair.near[temperature], pair.measured(pair.held_out, temperature)
@@ -223,7 +223,7 @@ def rates_of(
 def dissected_rates(
     pair: Pair, temperature: float, near: Measured, far: Measured
 ) -> Iterator[tuple[Row, Tensor]]:
-    """Virtual tokens, and what bounds them: alone, and beside a screen."""
+    """Virtual tokens, and what could be better about them: alone, and beside a screen."""
     screen = pair.screens[1, BUDGETS[0]]
     beside = offers(screen, pair.few), offers(screen, pair.held_out)
     for count in (VIRTUAL, MANY):
