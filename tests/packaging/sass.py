@@ -16,6 +16,7 @@ KERNEL = re.compile(r"^\.text\.(\S+):")
 SUBROUTINE = re.compile(r"^(\$__internal_\S+):")  # the compiler's own, such as a division's
 LINE = re.compile(r'//## File "([^"]*)", line (\d+)')
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?) ;")
+NEAR = 16  # instructions, between a reciprocal and what refines it
 CONTROL_FLOW = ("BRA", "BRX", "CALL", "RET", "EXIT", "BSYNC", "BAR", "WARPSYNC")
 
 
@@ -104,13 +105,24 @@ def loads_before_use(sequence: list[Instruction], name: str) -> list[int]:
     return [run for run in runs if run > 0]
 
 
+def refines_a_reciprocal(instruction: Instruction, before: list[Instruction]) -> bool:
+    """Whether it reads a reciprocal as the hardware gives it: only a division's own code does.
+
+    Its line may be that of a statement nearby.
+    """
+    found = (each.registers[0] for each in before if each.code == "MUFU.RCP")
+    return not set(found).isdisjoint(instruction.registers[1:])
+
+
 def contracted(sequence: list[Instruction]) -> Iterator[str]:
     """The lines whose product and sum became one operation though no `fmaf` stands there.
 
     Divisions and exponentials are made of such operations themselves.
     """
-    for each in sequence:
+    for place, each in enumerate(sequence):
         if each.name != "FFMA" or each.file.startswith("$__internal_"):
+            continue
+        if refines_a_reciprocal(each, sequence[max(0, place - NEAR) : place]):
             continue
         if not each.file:
             yield "without a line"

@@ -189,3 +189,6 @@ def test_the_reader_of_instructions_tells_good_code_from_bad() -> None:
         expected = [f"{name}:{line}: {statement}"] if is_reported else []
         assert list(contracted(fused)) == expected
     assert list(contracted([Instruction("FFMA", "R0, R1, R2, R3")])) == ["without a line"]
+    reciprocal = Instruction("MUFU.RCP", "R1, R9")
+    for operands, reported in (("R0, R9, R1, -1", []), ("R1, R2, R3, R4", ["without a line"])):
+        assert list(contracted([reciprocal, Instruction("FFMA", operands)])) == reported
