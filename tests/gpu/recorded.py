@@ -15,9 +15,9 @@ from .stand_in import moved
 
 # The arguments that may hold any values: not an affinity's, which are trusted, and not offsets.
 FREE = {
-    "redistribute": (0, 1, -2, -1),
-    "draft": (0, 1, 2, 3, -2, -1),
-    "verify": (0, 1, 2, 3, 4, 6, 7, 8, 9, -2, -1),
+    "redistribute": (0, 1, *range(9, 14)),
+    "draft": (0, 1, 2, 3, *range(12, 17)),
+    "verify": (0, 1, 2, 3, 4, 6, 7, 8, 9, *range(17, 23)),
     "verify_tree": (0, 1, 2, 4, 5, 6),
     "gather_logits": (0, 1, 2, 3),
     "step_keys": (0, 1),
@@ -40,7 +40,7 @@ class Call:
         """Logits, tokens, seeds, positions and temperatures of the row before."""
         arguments = list(self.arguments)
         for i in FREE[self.operator]:
-            if arguments[i] is not None:
+            if i < len(arguments) and arguments[i] is not None:
                 arguments[i] = arguments[i].roll(1, 0)
         return Call(self.operator, tuple(arguments))
 
