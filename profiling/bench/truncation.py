@@ -261,14 +261,22 @@ def summary(rows: Sequence[Row]) -> str:
 
 def cells(row: Row) -> list[str]:
     """In the order of `COLUMNS`."""
-    peers = row["peers"]
+    times = figure(row["median_us"]), figure(row["times_untruncated"])
+    return [*case_cells(row), *times, times_transformers(row)]
+
+
+def case_cells(row: Row) -> list[str]:
+    """What was measured: operator, logits, batch, limits and how many columns they keep."""
     return [
         row["operator"],
         f"{row['shape']}, {row['dtype']}",
         str(row["batch"]),
         row["limits"],
         "" if row["kept_mean"] is None else figure(row["kept_mean"]),
-        figure(row["median_us"]),
-        figure(row["times_untruncated"]),
-        figure(peers["transformers"]["ratio"]) if "transformers" in peers else "",
     ]
+
+
+def times_transformers(row: Row) -> str:
+    """How much longer Transformers' way takes, where it was measured."""
+    peers = row["peers"]
+    return figure(peers["transformers"]["ratio"]) if "transformers" in peers else ""

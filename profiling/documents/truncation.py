@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..bench.truncation import case_cells, times_transformers
 from ..tables import figure, table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
@@ -16,14 +17,10 @@ def costs_table(link: Link) -> str:
     data = link("data", f"{RESULTS}/{COSTS}")
     lines = [
         [
-            row["operator"],
-            f"{row['shape']}, {row['dtype']}",
-            str(row["batch"]),
-            row["limits"],
-            "" if row["kept_mean"] is None else figure(row["kept_mean"]),
+            *case_cells(row),
             figure(row["times_untruncated"]),
             str(row["rounds"]),
-            figure(row["peers"]["transformers"]["ratio"]) if "transformers" in row["peers"] else "",
+            times_transformers(row),
         ]
         for row in rows
     ]

@@ -126,6 +126,7 @@ class Pair:
         self.metric, mass = metric(self.calibration), self.mean_probs[1.0]
         self.factors = low_rank_factors(weight, self.vocabulary, self.metric, rank, mean_probs=mass)
         self.screens = best_screens(self)
+        self._virtual: dict[tuple[int, float], VirtualTokens] = {}
 
     def measured(self, at: Recorded, temperature: float) -> Measured | Greedy:
         """Acceptance there."""
@@ -141,9 +142,12 @@ class Pair:
         return distinct_tokens(both, is_pruned(self.vocabulary), both.shape[1])
 
     def virtual_tokens(self, count: int, temperature: float) -> VirtualTokens:
-        """In clusters of their own for each temperature."""
-        own = self.factors, self.mean_probs[temperature]
-        return VirtualTokens(self.head, self.vocabulary, *own, count, temperature)
+        """In clusters of their own for each temperature, which take long to find."""
+        if (count, temperature) not in self._virtual:
+            own = self.factors, self.mean_probs[temperature]
+            made = VirtualTokens(self.head, self.vocabulary, *own, count, temperature)
+            self._virtual[count, temperature] = made
+        return self._virtual[count, temperature]
 
 
 def measure(kind: str, models: Models) -> Iterator[Row]:

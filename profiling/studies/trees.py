@@ -122,11 +122,15 @@ def drawn_chain(pair: Pair, contexts: Tensor, length: int, seed: int) -> tuple[T
     return Tree(tokens, parents), torch.stack(rows, 1)
 
 
+def ratios(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
+    """`p(x) / q(x)` of the drafts of each chain: `[B, K]`."""
+    places = tokens[..., None]
+    return p[:, :-1].gather(2, places)[..., 0] / q.gather(2, places)[..., 0]
+
+
 def accepted_by_token(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
     """Expected accepted drafts of each chain: `[B, K]`, at each place of the chain by itself."""
-    places = tokens[..., None]
-    ratio = p[:, :-1].gather(2, places)[..., 0] / q.gather(2, places)[..., 0]
-    return ratio.clamp(max=1).cumprod(1)
+    return ratios(p, q, tokens).clamp(max=1).cumprod(1)
 
 
 def accepted_by_block(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
@@ -134,8 +138,7 @@ def accepted_by_block(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
 
     DESIGN section 2, "Block verification", with its sums.
     """
-    places, length = tokens[..., None], tokens.shape[1]
-    ratio = p[:, :-1].gather(2, places)[..., 0] / q.gather(2, places)[..., 0]
+    ratio, length = ratios(p, q, tokens), tokens.shape[1]
     carried = [torch.ones(len(tokens))]
     for place in range(length):
         carried.append((carried[-1] * ratio[:, place]).clamp(max=1))
