@@ -7,6 +7,7 @@ into how many registers, must be known there too.
 from __future__ import annotations
 
 import ast
+import fcntl
 import json
 import os
 import re
@@ -125,12 +126,33 @@ def compile_cubins(folder: Path, archs: Sequence[str]) -> dict[tuple[str, str], 
         for (stem, arch), path in cubins.items()
     }
     run_ninja(folder, outputs)
+    if unreported := [path for path in cubins.values() if not reports(path)]:
+        for path in unreported:
+            path.unlink()
+        run_ninja(folder, outputs)
     return cubins
 
 
+def reports(cubin: Path) -> list[str]:
+    """What ptxas said of each kernel of a cubin; nothing if its log was cut off."""
+    log = Path(f"{cubin}.log")
+    text = log.read_text(encoding="utf-8") if log.is_file() else ""
+    return text.split("Compiling entry function '")[1:]
+
+
 def run_ninja(folder: Path, outputs: dict[Path, tuple[Path, list[str]]]) -> None:
-    """Compiles what is not up to date, MAX_JOBS at once; ends the process where that fails."""
+    """Compiles what is not up to date, MAX_JOBS at once; ends the process where that fails.
+
+    One process at a time: ninja has no lock, and a second one would write over the logs of the
+    first while they are read.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _run_ninja(folder, outputs)
+
+
+def _run_ninja(folder: Path, outputs: dict[Path, tuple[Path, list[str]]]) -> None:
     lines = ["ninja_required_version = 1.5", RULE.format(nvcc=find_nvcc(), flags=" ".join(FLAGS))]
     for output, (source, target) in outputs.items():
         lines += [
@@ -158,8 +180,7 @@ def resources(cubins: dict[tuple[str, str], Path]) -> dict[tuple[str, str], Reso
     """What ptxas reported for every kernel, by (kernel, architecture)."""
     found = {}
     for (_, arch), cubin in cubins.items():
-        log = Path(f"{cubin}.log").read_text(encoding="utf-8")
-        for report in log.split("Compiling entry function '")[1:]:
+        for report in reports(cubin):
             name = readable(report.split("'")[0])
             found[name, arch] = Resources(
                 registers=number(r"Used (\d+) registers", report),
