@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -58,6 +58,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.parent.name
         group = folder if folder in ONE_PROCESS else f"{folder}/{item.path.name}"
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """Stops where pytest-xdist spreads a group over processes: each builds what they share."""
+    grouped = node.config.option.dist == "loadgroup"
+    if alone := [test for test in ids if grouped and "@" not in test]:
+        pytest.exit(
+            f"pytest {pytest.__version__} and this pytest-xdist do not keep groups of tests in one "
+            f"process ({alone[0]} has no group): install what pyproject.toml asks for",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
 
 
 @pytest.fixture(scope="module")
