@@ -45,6 +45,24 @@ struct SplitColumns {
   int64_t inside = 0;  // how many are in the band
 };
 
+// The columns of a chunk outside of a band, by their sums of exp(z - shift), and how many are in
+// it.
+struct WeighedColumns {
+  float below = 0.0f;
+  float above = 0.0f;
+  int64_t inside = 0;
+};
+
+// How far such a sum, scaled, may be from that of the float32 exponentials of z less another shift,
+// relative to it, where every z is at most `range` <= 28 below both: two differences are rounded,
+// then two exponentials, and at most 20 additions follow one another.
+constexpr double weighing_error(double range) {
+  const double differences = range < 16.0 ? range * 0x1p-23 : 0x1p-19;
+  return differences + 0x1p-22 + 20 * 0x1p-24;
+}
+// Coarse ones have a polynomial (2^-18.5) and an argument (2^-19) of their own.
+constexpr double kCoarseError = 0x1p-16;
+
 // Rows that are redistributed, or dotted with a hidden state, together.
 constexpr int64_t kGroup = 4;
 
@@ -81,6 +99,11 @@ struct Arithmetic {
   // Copies the columns of the band to the front of `out`, which has as much room as z.
   SplitColumns (*split)(const float* z, int64_t count, const Split& split, float* out);
 
+  // Copies the columns of the band to the front of `out`, and weighs the others. `weights` gets the
+  // same bits as from exponentiate; where it is null, weights are coarse and high is +inf.
+  WeighedColumns (*weigh)(const float* z, int64_t count, float low, float high, float shift,
+                          float* weights, float* out);
+
   // Copies the columns with low <= z < high, and their weights if there are any, to the front of
   // the two outputs, which may be the inputs and have room for 16 more.
   Range (*collect)(const float* z, const float* weights, int64_t count, float low, float high,
@@ -89,6 +112,9 @@ struct Arithmetic {
   // The same bits as cut and exponentiate, sooner where most z are below the threshold.
   float (*exponentiate_kept)(const float* z, int64_t count, float threshold, float shift,
                              float* out);
+
+  // The same from weights that are known, exp(z - shift).
+  float (*keep)(const float* z, const float* weights, int64_t count, float threshold, float* out);
 
   // Copies z, with -inf in place of what is below the threshold; z may be the output.
   void (*cut)(const float* z, int64_t count, float threshold, float* out);

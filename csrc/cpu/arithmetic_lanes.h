@@ -4,6 +4,7 @@
 #include "arithmetic.h"
 #include "lanes.h"
 #include "temperature.h"
+#include "truncation_lanes.h"
 
 namespace rdk::cpu {
 namespace {
@@ -17,107 +18,6 @@ float exponentiate(float* z, int64_t count, float shift) {
     sums = sums + value;
   }
   return add_lanes(sums);
-}
-
-float exponentiate_kept(const float* z, int64_t count, float threshold, float shift, float* out) {
-  const Floats least = all(threshold);
-  const Floats shifts = all(shift);
-  Floats sums = all(0.0f);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Floats logarithm = Float32::load(z + i);
-    const Mask below = logarithm < least;
-    if (every_lane(below)) {
-      store(out + i, all(0.0f));
-      continue;
-    }
-    const Floats value = exponential(select(below, all(-kInfinite), logarithm) - shifts);
-    store(out + i, value);
-    sums = sums + value;
-  }
-  return add_lanes(sums);
-}
-
-Measure measure(const float* z, const float* weights, int64_t count, float threshold) {
-  const Floats least = all(threshold);
-  Ints counts = {};
-  Masses masses;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Mask below = Float32::load(z + i) < least;
-    counts = counts + ones_of(~below);
-    if (weights == nullptr) continue;
-    masses.add(select(below, all(0.0f), Float32::load(weights + i)));
-  }
-  // Padding is -inf, below every finite threshold.
-  return {add_lanes(counts), masses.sum()};
-}
-
-template <bool kOfMass, bool kAbove>
-SplitColumns split_as(const float* z, int64_t count, const Split& split, float* out) {
-  const bool from_least = split.least > split.massless;
-  const Floats leasts = all(split.least);
-  const Floats lows = all(split.low);
-  const Floats highs = all(split.high);
-  const Floats largest = all(split.largest);
-  Ints counts = {};
-  Masses masses;
-  Masses masses_above;
-  int64_t inside = 0;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Floats value = Float32::load(z + i);
-    if (kOfMass) {
-      const Mask below = value < leasts;
-      if (from_least && every_lane(below)) continue;
-      Floats weight = exponential(value - largest);
-      if (from_least) weight = select(below, all(0.0f), weight);
-      masses.add(weight);
-      if (kAbove) masses_above.add(select(value < highs, all(0.0f), weight));
-    }
-    Mask in_band = ~(value < lows);
-    if (kAbove) {
-      const Mask under = value < highs;
-      if (!kOfMass) counts = counts + ones_of(~under);
-      in_band = in_band & under;
-    }
-    if (!no_lane(in_band)) inside += put_together(value, in_band, out + inside);
-  }
-  return {masses.sum(), kOfMass ? masses_above.sum() : add_lanes(counts), inside};
-}
-
-SplitColumns split(const float* z, int64_t count, const Split& split, float* out) {
-  const bool above = split.high < kInfinite;
-  if (split.of_mass) {
-    return above ? split_as<true, true>(z, count, split, out)
-                 : split_as<true, false>(z, count, split, out);
-  }
-  return above ? split_as<false, true>(z, count, split, out)
-               : split_as<false, false>(z, count, split, out);
-}
-
-Range collect(const float* z, const float* weights, int64_t count, float low, float high,
-              float* z_out, float* weights_out) {
-  const Floats lows = all(low);
-  const Floats highs = all(high);
-  Floats least = all(kInfinite);
-  Floats largest = all(-kInfinite);
-  int64_t found = 0;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Floats value = Float32::load(z + i);
-    const Mask inside = ~(value < lows) & (value < highs);
-    if (no_lane(inside)) continue;
-    least = smaller(least, select(inside, value, least));
-    largest = larger(largest, select(inside, value, largest));
-    if (weights != nullptr) put_together(Float32::load(weights + i), inside, weights_out + found);
-    found += put_together(value, inside, z_out + found);
-  }
-  return {found, smallest_lane(least), largest_lane(largest)};
-}
-
-void cut(const float* z, int64_t count, float threshold, float* out) {
-  const Floats least = all(threshold);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Floats value = Float32::load(z + i);
-    store(out + i, select(value < least, all(-kInfinite), value));
-  }
 }
 
 template <int kRank>
@@ -349,8 +249,10 @@ void dots(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, f
    rdk::cpu::exponentiate,      \
    rdk::cpu::measure,           \
    rdk::cpu::split,             \
+   rdk::cpu::weigh,             \
    rdk::cpu::collect,           \
    rdk::cpu::exponentiate_kept, \
+   rdk::cpu::keep,              \
    rdk::cpu::cut,               \
    rdk::cpu::spread_sums,       \
    rdk::cpu::column_masses,     \

@@ -3,7 +3,7 @@
 //
 // Only operations that IEEE 754 defines to the last bit are used, one rounding each, and lanes
 // never mix but in `add_lanes`: every instruction set gives the same bits (docs/design.md, "To the
-// bit").
+// bit"). The exception is `about_fma`.
 //
 // Everything is in an unnamed namespace and uses nothing of the standard library but types. An
 // inline function with a name that others share, compiled here for AVX-512, might be the copy that
@@ -120,6 +120,17 @@ inline Floats smaller(Floats a, Floats b) {
   return a;
 }
 
+// a b + c, rounded once or twice: not the same bits everywhere, for bounds only.
+inline Floats about_fma(Floats a, Floats b, Floats c) {
+#if RDK_PART_LANES == 16
+  a.part[0] = (FloatPart)_mm512_maskz_fmadd_ps(0xFFFF, (__m512)a.part[0], (__m512)b.part[0],
+                                               (__m512)c.part[0]);
+  return a;
+#else
+  return a * b + c;
+#endif
+}
+
 // 2^n from the lowest nine bits of a float: n + 127, as `exponential` leaves it there.
 inline Floats power_of_two(Floats biased) {
   RDK_EACH_PART biased.part[i] = (FloatPart)((IntPart)biased.part[i] << 23);
@@ -220,6 +231,9 @@ inline float largest_lane(Floats a) {
   for (int i = 1; i < kLanes; ++i) lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
   return lane[0];
 }
+
+// As fast as a branch that is predicted.
+constexpr bool kPutsTogetherAtOnce = RDK_PART_LANES == 16;
 
 // Writes the lanes of the mask one after the other, and anything behind them, 16 in all. Returns
 // how many there are.
@@ -394,6 +408,23 @@ inline Floats exponential(Floats x) {
   p = p * r + all(0x1.555490p-3f);
   p = p * r + all(0x1.fffffcp-2f);
   return (p * (r * r) + r + all(1.0f)) * power_of_two(biased);
+}
+
+// exp(x) for x <= 0, in half as many operations: from x = -28 on within kCoarselyWeighed, less
+// what sums add to that. 2^f is of degree 4 with an error of 2^-18.5 (minimax by Lawson's
+// iteration).
+inline Floats coarse_exponential(Floats x) {
+  const Floats shift = all(12582912.0f + 127.0f);
+  const Floats log2_e = all(1.44269504088896341f);
+  x = larger(all(-88.0f), x);
+  const Floats biased = about_fma(x, log2_e, shift);
+  const Floats f = about_fma(x, log2_e, shift - biased);
+  Floats p = all(0x1.3997d6p-7f);
+  p = about_fma(p, f, all(0x1.ca1440p-5f));
+  p = about_fma(p, f, all(0x1.ec06dap-3f));
+  p = about_fma(p, f, all(0x1.62e0dcp-1f));
+  p = about_fma(p, f, all(0x1.ffffe8p-1f));
+  return p * power_of_two(biased);
 }
 
 #undef RDK_EACH_PART

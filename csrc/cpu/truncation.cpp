@@ -66,6 +66,9 @@ float last_with(float low, float high, int64_t least, int64_t most, const Amount
   return low;
 }
 
+// Two sums of masses, each rounded to float64 and multiplied, are at most this far off.
+constexpr int64_t kRounding = int64_t{1} << 11;
+
 int64_t share_of(int64_t mass, float share) {
   const double wanted = static_cast<double>(share) * static_cast<double>(mass);
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(wanted)));
@@ -96,6 +99,9 @@ float Threshold::of_limits(const RowLimits& limits, const Threads& threads) {
 float Threshold::boundary(Need need, float least, const Threads& threads) {
   const float bottom = std::fmax(least, kLeastFinite);
   Split band = guess(need, bottom);
+  if (need.of_mass() && band.least <= band.massless) {
+    if (const std::optional<float> found = by_bounds(band, need.share, threads)) return *found;
+  }
   const SplitColumns found = split(band, threads);
   if (need.of_mass()) need.amount = share_of(found.all, need.share);
   int64_t count = found.inside;
@@ -111,7 +117,8 @@ float Threshold::boundary(Need need, float least, const Threads& threads) {
     const int64_t with_band = above_band + need.in(few(count, band.low, need.of_mass()));
     if (with_band >= need.amount) {
       return among(need, keep_few(count, band.low, band.high, need.of_mass()), above_band,
-                   with_band);
+                   with_band)
+          .value;
     }
     if (band.low <= bottom) return least;
     above_band = with_band;
@@ -119,6 +126,62 @@ float Threshold::boundary(Need need, float least, const Threads& threads) {
     band.low = std::fmax(bottom, band.low - step);
     count = split(band, threads).inside;
   }
+}
+
+// The boundary of a share of all masses without the mass of every column, where bounds on what is
+// above and below the band leave no doubt. What is above makes the share larger, and leaves less of
+// it to the band.
+std::optional<float> Threshold::by_bounds(const Split& band, float share, const Threads& threads) {
+  const Outside outside = weigh(band, threads);
+  const Bounds& above = outside.above;
+  const Bounds& below = outside.below;
+  const int64_t inside = few(outside.inside, band.low, true).mass;
+  const int64_t least = share_of(above.most + inside + below.least, share) - above.most - kRounding;
+  const int64_t most = share_of(above.least + inside + below.most, share) - above.least + kRounding;
+  if (inside < most) return std::nullopt;
+  const Range range = keep_few(outside.inside, band.low, band.high, true);
+  const Boundary found = among({most, share}, range, 0, inside);
+  if (found.above >= least) return std::nullopt;
+  return found.value;
+}
+
+// Collects the band, and weighs what is outside: coarsely if nothing is above. Otherwise much of
+// the row is kept, so the weights are, too.
+Threshold::Outside Threshold::weigh(const Split& band, const Threads& threads) {
+  const bool coarse = band.high == kInfinity;
+  weighed_parts_.resize(counts_.size());
+  few_z_.resize(z_.size() + kLanesOfArithmetic);
+  if (!coarse) weights_.resize(z_.size());
+  has_weights_ = !coarse;
+  for_chunks(threads, [&](int64_t chunk) {
+    const int64_t begin = chunk * kChunk;
+    const float max = maxima_[chunk];
+    weighed_parts_[chunk] = {};
+    if (max < band.massless) return;
+    float* weights = coarse ? nullptr : weights_.data() + begin;
+    weighed_parts_[chunk] = arithmetic().weigh(z_.data() + begin, counts_[chunk], band.low,
+                                               band.high, max, weights, few_z_.data() + begin);
+  });
+  double above_sum = 0.0;
+  double below_sum = 0.0;
+  int64_t inside = 0;
+  for (size_t chunk = 0; chunk < weighed_parts_.size(); ++chunk) {
+    const WeighedColumns& part = weighed_parts_[chunk];
+    const double scale = std::exp(static_cast<double>(maxima_[chunk]) - largest_);
+    above_sum += part.above * scale;
+    below_sum += part.below * scale;
+    inside = close_up(chunk, part.inside, inside);
+  }
+  const double range = double{largest_} - std::fmin(band.high, largest_);
+  return {bounds_of(above_sum, weighing_error(range)),
+          bounds_of(below_sum, coarse ? kCoarseError : weighing_error(kMassless)), inside};
+}
+
+// A mass is rounded down, and that of a column more than 28 below the largest is 0.
+Threshold::Bounds Threshold::bounds_of(double sum, double error) const {
+  const double mass = std::ldexp(sum, 40);
+  return {std::max<int64_t>(0, static_cast<int64_t>(mass * (1.0 - error)) - columns_),
+          static_cast<int64_t>(std::ceil(mass * (1.0 + error)))};
 }
 
 // Where the boundary probably is, by a sample of the row. The band is as wide as three standard
@@ -147,11 +210,11 @@ Split Threshold::guess(const Need& need, float bottom) const {
     const auto wanted = static_cast<int64_t>(from);
     return last_with(low, largest_, wanted, wanted + static_cast<int64_t>(margin / 4), count_from);
   };
-  if (count_from(bottom) > rank + margin) band.low = ranked(rank + margin, bottom);
   // What a sample of a mass has above it may be a few large ones, of which it says little.
-  if (rank - margin >= (need.of_mass() ? kManyInSample : 1)) {
-    band.high = above(ranked(rank - margin, band.low));
-  }
+  const bool little = need.of_mass() && rank - margin < kManyInSample;
+  const double down_to = rank + (little ? 3.0 : 1.0) * margin;
+  if (count_from(bottom) > down_to) band.low = ranked(down_to, bottom);
+  if (!little && rank - margin >= 1) band.high = above(ranked(rank - margin, band.low));
   return band;
 }
 
@@ -183,13 +246,18 @@ SplitColumns Threshold::split(const Split& split, const Threads& threads) {
   SplitColumns sum;
   for (size_t chunk = 0; chunk < parts_.size(); ++chunk) {
     const SplitColumns& part = parts_[chunk];
-    const float* from = few_z_.data() + chunk * kChunk;
-    std::copy(from, from + part.inside, few_z_.data() + sum.inside);
     sum.all += part.all;
     sum.above += part.above;
-    sum.inside += part.inside;
+    sum.inside = close_up(chunk, part.inside, sum.inside);
   }
   return sum;
+}
+
+// Moves what a chunk has in the band behind that of the chunks before it.
+int64_t Threshold::close_up(int64_t chunk, int64_t inside, int64_t before) {
+  const float* from = few_z_.data() + chunk * kChunk;
+  std::copy(from, from + inside, few_z_.data() + before);
+  return before + inside;
 }
 
 // Weighs the collected columns, if masses are asked for, and measures them; they are at least
@@ -206,7 +274,8 @@ Measure Threshold::few(int64_t count, float low, bool of_mass) {
 
 // The same among the collected columns, which become fewer: those from the largest on have less
 // than is needed, `before` of it without them, and all of them enough, `with_all`.
-float Threshold::among(const Need& need, Range range, int64_t before, int64_t with_all) {
+Threshold::Boundary Threshold::among(const Need& need, Range range, int64_t before,
+                                     int64_t with_all) {
   constexpr int64_t kFew = 64;
   for (int turn = 0; range.least < range.largest; ++turn) {
     if (range.count <= kFew) return among_few(need, range.count, before);
@@ -229,7 +298,7 @@ float Threshold::among(const Need& need, Range range, int64_t before, int64_t wi
     range =
         keep_few(range.count, enough ? pivot : range.least, enough ? end : pivot, need.of_mass());
   }
-  return range.least;
+  return {range.least, before};
 }
 
 // Of the collected columns those with low <= z < high.
@@ -258,17 +327,19 @@ Measure Threshold::of_few(int64_t count, float threshold, bool of_mass) {
 }
 
 // The same by looking at each of them.
-float Threshold::among_few(const Need& need, int64_t count, int64_t before) const {
+Threshold::Boundary Threshold::among_few(const Need& need, int64_t count, int64_t before) const {
   std::vector<std::pair<float, int64_t>> columns(count);  // z, and what it adds
   for (int64_t i = 0; i < count; ++i) {
     columns[i] = {few_z_[i], need.of_mass() ? mass_of(few_weights_[i]) : 1};
   }
   std::sort(columns.begin(), columns.end(), [](auto a, auto b) { return a.first > b.first; });
+  Boundary boundary{kInfinity, before};
   for (const auto& [z, amount] : columns) {
+    if (z < boundary.value) boundary = {z, before};
     before += amount;
-    if (before >= need.amount) return z;
+    if (before >= need.amount) break;
   }
-  return columns.back().first;
+  return boundary;
 }
 
 Threshold& threshold_of_thread() {

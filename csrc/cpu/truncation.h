@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "softmax.h"
@@ -41,6 +42,7 @@ class Threshold {
     counts_.resize(row.chunks());
     maxima_.resize(row.chunks());
     z_.resize(row.chunks() * kChunk);
+    has_weights_ = false;
     for_chunks(threads, [&](int64_t chunk) {
       counts_[chunk] = row.count(chunk);
       maxima_[chunk] = row.scale(chunk, z_.data() + chunk * kChunk);
@@ -64,8 +66,13 @@ class Threshold {
     return maxima_[chunk] < value_ ? -kInfinity : maxima_[chunk];
   }
   ChunkSum exponentiate(int64_t chunk, float* weights) const {
-    return exponentiate_kept(z_.data() + chunk * kChunk, counts_[chunk], maxima_[chunk], value_,
-                             weights);
+    const int64_t begin = chunk * kChunk;
+    const float max = maxima_[chunk];
+    if (has_weights_ && max >= value_) {
+      return {max, arithmetic().keep(z_.data() + begin, weights_.data() + begin, counts_[chunk],
+                                     value_, weights)};
+    }
+    return exponentiate_kept(z_.data() + begin, counts_[chunk], max, value_, weights);
   }
 
  private:
@@ -76,6 +83,24 @@ class Threshold {
 
     bool of_mass() const { return share > 0.0f; }
     int64_t in(const Measure& measure) const { return of_mass() ? measure.mass : measure.count; }
+  };
+
+  // The largest value from which on there is enough, and how much larger ones have.
+  struct Boundary {
+    float value;
+    int64_t above;
+  };
+
+  // What a mass is at least, and at most.
+  struct Bounds {
+    int64_t least;
+    int64_t most;
+  };
+
+  struct Outside {
+    Bounds above;
+    Bounds below;
+    int64_t inside;  // how many columns are in the band
   };
 
   template <typename Work>
@@ -94,10 +119,14 @@ class Threshold {
   float boundary(Need need, float least, const Threads& threads);
   Split guess(const Need& need, float least) const;
   int64_t sample(float* z) const;
+  std::optional<float> by_bounds(const Split& band, float share, const Threads& threads);
+  Outside weigh(const Split& band, const Threads& threads);
+  Bounds bounds_of(double sum, double error) const;
   SplitColumns split(const Split& split, const Threads& threads);
+  int64_t close_up(int64_t chunk, int64_t inside, int64_t before);
   Range keep_few(int64_t count, float low, float high, bool of_mass);
-  float among(const Need& need, Range range, int64_t before, int64_t with_all);
-  float among_few(const Need& need, int64_t count, int64_t before) const;
+  Boundary among(const Need& need, Range range, int64_t before, int64_t with_all);
+  Boundary among_few(const Need& need, int64_t count, int64_t before) const;
   Measure few(int64_t count, float low, bool of_mass);
   Measure of_few(int64_t count, float threshold, bool of_mass);
   void pad(int64_t count, bool of_mass);
@@ -105,8 +134,11 @@ class Threshold {
   std::vector<int64_t> counts_;
   std::vector<float> maxima_;
   std::vector<SplitColumns> parts_;
+  std::vector<WeighedColumns> weighed_parts_;
   int64_t columns_ = 0;
   std::vector<float> z_;
+  std::vector<float> weights_;      // exp(z - max of the chunk) of chunks that have a mass
+  bool has_weights_ = false;        // of this row
   std::vector<float> few_z_;        // columns that are left to be looked at
   std::vector<float> few_weights_;  // exp(z - largest) of them; only for top-p
   float largest_ = 0.0f;

@@ -167,6 +167,8 @@ def shaped(kind: str, size: int, seed: int) -> Tensor:
         row = (2 * row).round()
     if kind == "an outlier":
         row[:, size // 3] = 1e30
+    if kind == "one as heavy as the others":
+        row[:, 0] = math.log(2 * size)
     if kind == "mostly forbidden":
         row[torch.rand(ROWS, size, generator=random) < 0.97] = -math.inf
     if kind == "pushed down":
@@ -175,7 +177,7 @@ def shaped(kind: str, size: int, seed: int) -> Tensor:
 
 
 SHAPES = ("normal", "equal", "nearly flat", "spiked", "peaked", "ties", "an outlier",
-          "mostly forbidden", "pushed down")  # fmt: skip
+          "one as heavy as the others", "mostly forbidden", "pushed down")  # fmt: skip
 ROWS = 16
 
 
