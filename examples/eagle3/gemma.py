@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,20 +25,11 @@ DOCUMENTATION = ("*.md", "*.rst", "*.txt", "METADATA")
 
 def main() -> None:
     """The command."""
-    options = argparse.ArgumentParser(prog="python -m examples.eagle3.gemma", description=__doc__)
-    options.add_argument("--kept", type=int, help=f"tokens of the head, as {KEPT}; absent: all")
-    options.add_argument("--steps", type=int, default=650)
-    options.add_argument("--work", type=Path, required=True, help="directory to go on from")
-    options.add_argument("--out", type=Path, required=True, help="directory of the drafter")
-    given = options.parse_args()
+    given = recipe_options("gemma", __doc__, kept=KEPT, steps=650)
     gemma.refuse_missing()
     print(gemma.terms(), file=sys.stderr)
     texts = [read_text(file) for file in training_files()]
-    given.work.mkdir(parents=True, exist_ok=True)
-    files = {"code": texts, "prose": map(docstrings, texts), "other": documentation()}
-    paths = {name: given.work / f"{name}.txt" for name in files}
-    for name, parts in files.items():
-        write_whole(paths[name], partial(write, "\n\n".join(filter(None, parts))))
+    paths = write_texts(given.work, code=texts, prose=map(docstrings, texts), other=documentation())
     kept = [] if given.kept is None else ["--draft-size", str(given.kept)]
     kept += [] if given.kept is None else ["--vocabulary-text", str(paths["other"])]
     command.main(
@@ -51,6 +42,26 @@ def main() -> None:
     )
 
 
+def recipe_options(name: str, description: str | None, kept: int, steps: int) -> argparse.Namespace:
+    """What the recipes for every target are asked."""
+    program = f"python -m examples.eagle3.{name}"
+    options = argparse.ArgumentParser(prog=program, description=description)
+    options.add_argument("--kept", type=int, help=f"tokens of the head, as {kept}; absent: all")
+    options.add_argument("--steps", type=int, default=steps)
+    options.add_argument("--work", type=Path, required=True, help="directory to go on from")
+    options.add_argument("--out", type=Path, required=True, help="directory of the drafter")
+    return options.parse_args()
+
+
+def write_texts(folder: Path, **texts: Iterable[str]) -> dict[str, Path]:
+    """A file in UTF-8 for each; returns where they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {name: folder / f"{name}.txt" for name in texts}
+    for name, parts in texts.items():
+        write_whole(paths[name], partial(_write, "\n\n".join(filter(None, parts))))
+    return paths
+
+
 def documentation() -> Iterator[str]:
     """What the installed packages say of themselves, in an order that stays the same."""
     roots = sorted({Path(place) for place in sys.path if place.endswith("-packages")})
@@ -59,7 +70,7 @@ def documentation() -> Iterator[str]:
         yield from map(read_text, sorted(found))
 
 
-def write(text: str, place: Path) -> None:
+def _write(text: str, place: Path) -> None:
     """Write UTF-8."""
     place.write_text(text, encoding="utf-8")
 

@@ -3,7 +3,8 @@
     python -m tests.engines.drafters DIRECTORY
 
 writes `model`, the drafter itself, and `KIND-SHARE` for each kind and share of its head that is
-kept. The command writes `virtual-dynamic`; the other kinds are that without some of its parts.
+kept; and `KIND-eagle3` for the EAGLE-3 drafter that has 2,048 tokens of its own. The command writes
+`virtual-dynamic`; the other kinds are that without some of its parts.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from examples.demo.corpus import CALIBRATION_STRIDE, HELD_OUT, standard_library,
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.integrations.huggingface import load_drafter
-from rdk_cuda.integrations.huggingface.saved_drafter import MODEL, PRUNED, SETTINGS
+from rdk_cuda.integrations.huggingface.saved_drafter import (
+    MODEL,
+    PRUNED,
+    SETTINGS,
+    load_pruned,
+)
 
-from .pair import TARGET, padded_drafter
+from .pair import EAGLE3, TARGET, padded_drafter
 
 __all__ = ["KINDS", "SHARES", "calibrated_drafters"]
 
@@ -33,7 +39,16 @@ def calibrated_drafters(directory: Path) -> Path:
     if not model.is_dir():
         padded_drafter(model)
     if not (directory / "calibrated").is_dir():
-        _calibrate(model, directory / "calibrated")
+        keep = ["--keep", *(f"{float(share) / 100:g}" for share in SHARES)]
+        _calibrate(model, directory / "calibrated", *keep, "--positions", "8192")
+    own = directory / "virtual-dynamic-eagle3"
+    if not own.is_dir():
+        _calibrate(EAGLE3, own, "--positions", "4096", "--draft-length", "4")
+    if not (without := directory / "virtual-eagle3").is_dir():
+        without.mkdir()
+        replace(load_pruned(own)[0], dynamic_tokens=None).save(without / PRUNED)
+        shutil.copy(own / SETTINGS, without / SETTINGS)
+        (without / MODEL).symlink_to((own / MODEL).resolve())
     for share in SHARES:
         source = directory / "calibrated" / f"keep-{float(share) / 100:g}-temperature-1"
         full, calibrated, _ = load_drafter(source)
@@ -52,11 +67,10 @@ def calibrated_drafters(directory: Path) -> Path:
     return directory
 
 
-def _calibrate(model: Path, output: Path) -> None:
+def _calibrate(model: Path, output: Path, *own: str) -> None:
     text = training_files()[::CALIBRATION_STRIDE]
     held_out = [standard_library() / name for name in HELD_OUT[:3]]
-    options = ["--keep", *(f"{float(share) / 100:g}" for share in SHARES)]
-    options += ["--virtual", "64", "--dynamic", "32", "--positions", "8192", "--temperature", "1"]
+    options = [*own, "--virtual", "64", "--dynamic", "32", "--temperature", "1"]
     files = ["--text", *map(str, text), "--held-out", *map(str, held_out)]
     models = ["--target", str(TARGET), "--drafter", str(model), "--out", str(output)]
     code = main(["calibrate", *models, *files, *options])

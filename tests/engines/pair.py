@@ -18,9 +18,9 @@ from torch import Tensor
 
 from examples.demo.shipped import SHIPPED
 
-__all__ = ["TARGET", "padded_drafter"]
+__all__ = ["EAGLE3", "TARGET", "padded_drafter"]
 
-TARGET = SHIPPED / "target"
+TARGET, EAGLE3 = SHIPPED / "target", SHIPPED / "eagle3"
 _HEAD = 16
 
 

@@ -7,6 +7,8 @@ that verifies, whatever the order of the batch is by then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +19,7 @@ from vllm.v1.spec_decode.eagle import EagleProposer
 from ... import _ops as operators
 from ...affinity import Affinity
 from ...calibration.drafter import PrunedDrafter
+from ...calibration.lifted import LiftedHead
 from ...dynamic_tokens import offered
 from ...vocabulary import Vocabulary
 from .configuration import UnsupportedConfigurationError
@@ -93,6 +96,8 @@ class _Drafting:
 
     drafter: PrunedDrafter
     layout: DraftStateLayout
+    _full_head: Callable[[Tensor, Tensor], Tensor]
+    _target: Any
     _requests: Requests
     _calibrated: PrunedDrafter | None
     _drawn: list[Tensor]
@@ -106,6 +111,7 @@ class _Drafting:
     def load_model(self, target_model: Any) -> None:
         """Load vLLM's model, then give it the small head."""
         super().load_model(target_model)  # type: ignore[misc]
+        self._target = target_model
         self.fit_head()
 
     def fit_head(self) -> None:
@@ -123,6 +129,7 @@ class _Drafting:
                 "no lm_head or no logits_processor; needs a causal language model with both"
             )
         self.drafter = self._fitting(model, head.weight)
+        self._full_head = self._dynamic_head(head.weight)
         source = self.drafter.dynamic_tokens
         width = 0 if source is None else int(source.width)  # type: ignore[attr-defined]
         affinity = self.drafter.affinity
@@ -150,12 +157,28 @@ class _Drafting:
                 f"rdk_cuda.integrations.vllm: the calibrated drafter has [V_t, d] = {got}; the "
                 f"models that are served have {needs}: name the models that it was calibrated for"
             )
-        if drafter.dynamic_tokens is not None and (mapping is not None or len(weight) < got[0]):
+        reduced = mapping is not None or len(weight) < got[0]
+        if drafter.dynamic_tokens is not None and drafter.lifted is None and reduced:
             raise UnsupportedConfigurationError(
                 "rdk_cuda.integrations.vllm: dynamic tokens need the full head for their logits, "
                 f"and that of the drafter has {len(weight)} rows; calibrate with --dynamic 0"
             )
         return _moved(drafter, weight)
+
+    def _dynamic_head(self, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """Logits of given tokens, from the drafter's full head or lifted from the target's."""
+        lifted, size = self.drafter.lifted, self.drafter.affinity.target_size
+        if lifted is None:
+            return lambda hidden, tokens: operators.gather_logits(hidden, weight[:size], tokens)
+        rows = getattr(getattr(self._target, "lm_head", None), "weight", None)
+        if rows is None or len(rows) < size:
+            raise UnsupportedConfigurationError(
+                "rdk_cuda.integrations.vllm: the drafter's dynamic tokens take their logits from "
+                f"the target's head, and {type(self._target).__name__} has no lm_head with "
+                f"{size} rows; calibrate with --dynamic 0"
+            )
+        head = LiftedHead(lifted, rows[:size].detach())
+        return lambda hidden, tokens: head(hidden, tokens).to(hidden.dtype)
 
     def set_inputs_first_pass(self, *args: Any, **kwargs: Any) -> tuple[int, Tensor, Any]:
         """Also notes the position of the first drafted token of each request."""
@@ -178,10 +201,7 @@ class _Drafting:
         if drafter.dynamic_tokens is not None:
             contexts = self._requests.contexts(self._drawn)
             tokens = offered(drafter.dynamic_tokens, contexts, hidden).int().to(hidden.device)
-            head: Tensor = self.model.lm_head.weight  # type: ignore[attr-defined]
-            columns = self._processed(
-                operators.gather_logits(hidden, head[: drafter.affinity.target_size], tokens)
-            )
+            columns = self._processed(self._full_head(hidden, tokens))
         temperature = sampling_metadata.temperature
         if temperature is None:
             temperature = torch.zeros(len(hidden), dtype=torch.float32, device=hidden.device)
@@ -222,10 +242,9 @@ PROPOSERS: dict[str, type[Any]] = {"draft_model": _DraftModel, "eagle3": _Eagle}
 def _moved(drafter: PrunedDrafter, like: Tensor) -> PrunedDrafter:
     """The drafter on the device and in the dtype of the model's head."""
     own = drafter.in_dtype(like.dtype)
-    return PrunedDrafter(
-        own.vocabulary,
-        own.affinity.to(like.device),
-        own.weight.to(like.device),
-        None if own.bias is None else own.bias.to(like.device),
-        own.dynamic_tokens,
+    return replace(
+        own,
+        affinity=own.affinity.to(like.device),
+        weight=own.weight.to(like.device),
+        bias=None if own.bias is None else own.bias.to(like.device),
     )

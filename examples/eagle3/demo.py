@@ -1,0 +1,38 @@
+"""EAGLE-3 drafters for the demo's target: `python -m examples.eagle3.demo --help` is their recipe.
+
+One has all 16,384 tokens. One, which the repository ships next to the demo's models, has the 2,048
+most likely ones of other text, as published drafters do, and rows of its own for them, as those
+that calibration cannot take from the target. Both learn from the source code of Python's standard
+library; the kept tokens are chosen on its docstrings.
+"""
+
+from __future__ import annotations
+
+from examples.demo.corpus import docstrings, read_text, training_files
+from examples.demo.shipped import SHIPPED
+
+from . import __main__ as command
+from .gemma import recipe_options, write_texts
+
+KEPT = 2048
+STATE_LAYERS = (1, 3, 4)  # of five; EAGLE's would be one layer three times
+
+
+def main() -> None:
+    """The command."""
+    given = recipe_options("demo", __doc__, kept=KEPT, steps=1000)
+    texts = [read_text(file) for file in training_files()]
+    paths = write_texts(given.work, code=texts, other=map(docstrings, texts))
+    kept = [] if given.kept is None else ["--draft-size", str(given.kept)]
+    kept += [] if given.kept is None else ["--vocabulary-text", str(paths["other"])]
+    command.main(
+        [
+            *("--target", str(SHIPPED / "target"), "--text", str(paths["code"]), *kept),
+            *("--state-layers", *map(str, STATE_LAYERS), "--own-head"),
+            *("--steps", str(given.steps), "--work", str(given.work), "--out", str(given.out)),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
