@@ -25,6 +25,9 @@ def rows_of(shape: str) -> Tensor:
         return z * 1e-3 + 0.1 * levels
     if shape == "nearly flat":
         return z + levels
+    if shape == "one as heavy as the others":  # a sample that has it says that it is all
+        z[:, 0] = math.log(2 * SIZE)
+        return z
     rare = torch.rand(ROWS, SIZE, generator=random) < 0.001
     return 2 * z + 9 * rare + levels
 
@@ -44,7 +47,7 @@ def moved(value: float, steps: int) -> float:
     return float(moved)
 
 
-@pytest.mark.parametrize("shape", ["flat", "nearly flat", "peaked"])
+@pytest.mark.parametrize("shape", ["flat", "nearly flat", "peaked", "one as heavy as the others"])
 def test_top_p_next_to_an_edge_keeps_what_the_masses_say(shape: str) -> None:
     z, affinity = rows_of(shape), generators.affinity("identity", SIZE)
     shares = torch.rand(ROWS, generator=generators.generator(4)) * 0.9 + 0.05
