@@ -28,7 +28,7 @@ def valid_calls() -> dict[str, dict[str, Any]]:
     batch = generators.batch(affinity, [K] * B, dynamic=C)
     trees = generators.trees([K] * B, V_T)
     rows = B * K
-    # Given in tests/operators/test_truncation.py, on the CPU.
+    # Given in tests/operators/test_truncated_drafts.py, on the CPU.
     limits = dict.fromkeys(("top_k", "top_p", "min_p"))
     given: dict[str, dict[str, Any]] = {
         "redistribute": {"temperature": torch.ones(rows), **limits},
@@ -192,7 +192,7 @@ DEFINED_TOGETHER = {
     "seeds": {"seeds", "positions"},
 }
 # What alone defines a size: C in gather_logits, V_t in draft and verify_tree. Stats of truncated
-# drafts have one column more (tests/operators/test_truncation.py).
+# drafts have one column more (tests/operators/test_truncated_drafts.py).
 FREE = {
     ("gather_logits", "tokens"),
     ("draft", "prior_cdf"),
