@@ -63,7 +63,8 @@ def test_they_are_those_of_log_softmax(mode: str, names: tuple[str, ...]) -> Non
     logits = 3 * torch.randn(len(rows.request), SIZE, generator=torch.Generator().manual_seed(1))
     temperature = torch.tensor(TEMPERATURE if "temperature" in names else [1.0] * 3)
     sampling = sampling_of(names)
-    target = processed(logits.clone(), sampling, temperature, rows)
+    truncate = mode.startswith("processed")
+    target = processed(logits.clone(), sampling, temperature, rows, truncate)
     tokens = torch.tensor([[3, 1, 4], [1, -1, -1], [5, 9, -1]])
     said = TokenSampler(mode)._logprobs(logits, target, sampling, rows, tokens)
     of, differ = names if mode.startswith("processed") else (), 0

@@ -4,8 +4,10 @@ vLLM's `Sampler` has one row for each request. Here a request has one for each o
 more, and what a row may depend on is what came before it: the output so far and the drafts before
 that row. The order of the steps is that of vLLM's `Sampler`.
 
-`processed` is the one place where parameters become logits. It returns what `rdk::verify` takes: an
-operator that knew top-p or min-p itself would be given them here, and the rows unprocessed.
+`processed` is the one place where parameters become logits. It returns what `rdk::verify` takes.
+Min-p, top-k and top-p come last in vLLM's order, which is that of `rdk::verify`, so it gets them as
+they are. Only processed log-probabilities, which list the likeliest tokens of a row, need rows that
+are truncated beforehand.
 """
 
 from __future__ import annotations
@@ -57,10 +59,14 @@ class Processed(NamedTuple):
 
     Attributes:
         logits: `[R, V_t]`. temperature: `[B]` float32, what they are still to be divided by.
+        top_k: `[B]` int32; top_p, min_p: `[B]` float32. What they are still to be truncated by.
     """
 
     logits: Tensor
     temperature: Tensor
+    top_k: Tensor | None = None
+    top_p: Tensor | None = None
+    min_p: Tensor | None = None
 
 
 def add_processors(logitsprocs: Any, vllm_config: Any, device: torch.device) -> None:
@@ -74,7 +80,9 @@ def add_processors(logitsprocs: Any, vllm_config: Any, device: torch.device) -> 
         logitsprocs.non_argmax_invariant.append(bias)
 
 
-def processed(logits: Tensor, sampling: Any, temperature: Tensor, rows: Rows) -> Processed:
+def processed(
+    logits: Tensor, sampling: Any, temperature: Tensor, rows: Rows, truncate: bool
+) -> Processed:
     """The target's rows as the requests' parameters want them.
 
     Args:
@@ -82,45 +90,59 @@ def processed(logits: Tensor, sampling: Any, temperature: Tensor, rows: Rows) ->
         sampling: vLLM's `SamplingMetadata`.
         temperature: `[B]` float32, 0 for greedy requests.
         rows: of the requests of `sampling`.
+        truncate: whether the rows themselves are truncated, by vLLM's functions.
     """
     steps = [
         *_masks(sampling, rows),
         *_biases(sampling, rows),
         *_penalties(sampling, rows),
     ]
-    truncated = not sampling.all_greedy and (
-        sampling.top_k is not None or sampling.top_p is not None or bool(_min_p(sampling))
+    min_p = _min_p(sampling)
+    limited = not sampling.all_greedy and (
+        sampling.top_k is not None or sampling.top_p is not None or min_p is not None
     )
-    if not steps and not truncated:
-        return Processed(logits, temperature)
-    own = logits.to(torch.float32, copy=True)
+    truncate = truncate and limited
+    own = logits.to(torch.float32, copy=True) if steps or truncate else logits
     for step in steps:
         own = step(own)
-    if not truncated:
+    if not limited:
         return Processed(own, temperature)
-    return Processed(_truncated(own, sampling, temperature, rows), (temperature != 0).float())
+    batch = len(rows.counts)
+    limits = tuple(
+        None if limit is None else limit[:batch].to(dtype).contiguous()
+        for limit, dtype in (
+            (sampling.top_k, torch.int32),
+            (sampling.top_p, torch.float32),
+            (min_p, torch.float32),
+        )
+    )
+    if not truncate:
+        return Processed(own, temperature, *limits)
+    return Processed(_truncated(own, limits, temperature, rows), (temperature != 0).float())
 
 
-def _truncated(logits: Tensor, sampling: Any, temperature: Tensor, rows: Rows) -> Tensor:
+def _truncated(
+    logits: Tensor, limits: tuple[Tensor | None, ...], temperature: Tensor, rows: Rows
+) -> Tensor:
     """Divided by the temperature, and `-inf` where min-p, top-k or top-p leave a token out."""
+    top_k, top_p, min_p = (None if limit is None else limit[rows.request] for limit in limits)
     scale = torch.where(temperature == 0, 1.0, temperature)[rows.request]
     logits = logits.div_(scale[:, None])
-    for processor in _min_p(sampling):
+    if min_p is not None:
         probs = logits.softmax(-1)
-        least = probs.amax(-1, keepdim=True) * processor.min_p[rows.request]
+        least = probs.amax(-1, keepdim=True) * min_p[:, None]
         logits.masked_fill_(probs < least, -torch.inf)
-    top_k = None if sampling.top_k is None else sampling.top_k[rows.request]
-    top_p = None if sampling.top_p is None else sampling.top_p[rows.request]
     truncated: Tensor = apply_top_k_top_p(logits, top_k, top_p)
     return truncated
 
 
-def _min_p(sampling: Any) -> list[Any]:
-    return [
-        processor
-        for processor in sampling.logitsprocs.argmax_invariant
-        if isinstance(processor, MinPLogitsProcessor) and processor.min_p_count
-    ]
+def _min_p(sampling: Any) -> Tensor | None:
+    """`[B]`, None where no request has it."""
+    for processor in sampling.logitsprocs.argmax_invariant:
+        if isinstance(processor, MinPLogitsProcessor) and processor.min_p_count:
+            min_p: Tensor = processor.min_p[:, 0]
+            return min_p
+    return None
 
 
 def _masks(sampling: Any, rows: Rows) -> list[Any]:

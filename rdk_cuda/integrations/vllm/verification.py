@@ -71,7 +71,9 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         temperature = sampling.temperature
         if temperature is None:
             temperature = torch.zeros(batch, dtype=torch.float32, device=device)
-        target = processed(logits, sampling, temperature[:batch], rows)
+        # The same for every step of an engine: a tie may be judged otherwise by vLLM's functions.
+        truncate = self.logprobs_mode.startswith("processed")
+        target = processed(logits, sampling, temperature[:batch], rows, truncate)
         first = torch.tensor([0, *rows.counts[:-1]], dtype=torch.int64, device=device).cumsum(0)
         positions = self.requests.runner.positions[inputs[first]].long() + 1
         tokens = self._verified(target, num_drafts, drafts, temperature[:batch], positions)
@@ -124,6 +126,9 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             max(counts),
             state.dynamic_tokens,
             state.dynamic_logits,
+            target.top_k,
+            target.top_p,
+            target.min_p,
             method=self.method,
         )
         tokens = tokens[:, : max(num_drafts) + 1]
