@@ -11,7 +11,7 @@
 
 #include "launch_kernel.cuh"
 #include "ticket.cuh"
-#include "verify_limits.cuh"
+#include "verify_block.cuh"
 
 namespace rdk {
 namespace {
@@ -105,21 +105,6 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
   }
 }
 
-// max(p - q, 0) at one token, by one lane.
-template <typename T, typename D, typename C>
-__device__ __forceinline__ float lane_residual(const VerifyParams& params, const Sequence& sequence,
-                                               const Position& position,
-                                               const TargetColumns<T, C>& columns, int token) {
-  if (token >= columns.size) return 0.0f;
-  float q = 0.0f;
-  if (position.kind == DraftKind::kOneHot) q = token == position.token ? 1.0f : 0.0f;
-  if (position.kind == DraftKind::kRow) {
-    const DraftRow<D, C> row = cut_draft<D>(params, sequence, position, columns.cut);
-    q = token_q<OneLane>(params.affinity, row, position.stats, token);
-  }
-  return fmaxf(target_p(position, columns.value(token)) - q, 0.0f);
-}
-
 // After all proposals have failed: a token from max(p - q, 0), which the whole block sums and its
 // first warp draws from. The other warps return -1, and so do all of them if there is no mass (p =
 // q up to rounding).
@@ -129,25 +114,9 @@ __device__ __forceinline__ int draw_residual_directly(const VerifyLaunch& launch
                                                       const Position& position,
                                                       const TargetColumns<T, C>& columns,
                                                       const PhiloxWords& words) {
-  const int chunks = columns.chunks();
-  float* sums = launch.residual_sums + sequence.index * chunks;
-  const auto residual_in = [&](int chunk) {
-    return [&, chunk](int i) {
-      return lane_residual<T, D>(launch.params, sequence, position, columns, chunk * kChunk + i);
-    };
-  };
-  for (int chunk = warp_index(); chunk < chunks; chunk += kWarps) {
-    const float sum = warp_total(kChunk, residual_in(chunk));
-    if (lane_index() == 0) global_store(&sums[chunk], sum);
-  }
-  __syncthreads();
-  if (warp_index() != 0) return -1;
-  const auto chunk_sum = [&](int c) { return c < chunks ? global_load(&sums[c]) : 0.0f; };
-  const float total = warp_total(chunks, chunk_sum);
-  if (!(total > 0.0f)) return -1;
-  const int chunk = warp_draw(chunks, uniform(words.word[0]), total, chunk_sum);
-  return chunk * kChunk +
-         warp_draw(kChunk, uniform(words.word[1]), global_load(&sums[chunk]), residual_in(chunk));
+  const Residual<T, D, C> residual{launch, sequence, position, columns, 1.0f};
+  residual.sum();
+  return warp_index() == 0 ? residual.draw(words, residual.total()) : -1;
 }
 
 // The token that follows the accepted ones; the first warp returns it. A bonus is one draw from p.
@@ -256,8 +225,10 @@ __device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const 
   return false;
 }
 
-template <typename T, typename D, typename C>
+// R is Whole, Cut or Block.
+template <typename T, typename D, typename R>
 __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
+  using C = typename RowsOf<R>::Type;
   __shared__ Sequence sequence;
   RDK_DYNAMIC_SHARED(shared);
   const VerifyParams& params = launch.params;
@@ -295,9 +266,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
       }
       __syncthreads();
     }
-    if (decide_within<T, D>(launch, sequence, first, last, draft_chunks, limits, shared)) {
-      return;
+    bool ended;
+    if constexpr (RowsOf<R>::kByBlock) {
+      ended = decide_by_block<T, D>(launch, sequence, first, last, draft_chunks, limits, shared);
+    } else {
+      ended = decide_within<T, D>(launch, sequence, first, last, draft_chunks, limits, shared);
     }
+    if (ended) return;
   }
 }
 

@@ -5,25 +5,26 @@
 
 namespace rdk {
 
-// The kernel's instantiations: by Dtype where target and drafter have the same, then by the
-// target's where the drafter has another. The target's logits are most of the bytes, so they are
-// always read by vectors. First those for rows that are whole, then those for rows that may be cut,
-// which have log-probabilities too.
-#define RDK_VERIFY_KERNELS_FOR(kernel, rows)                   \
-  kernel(verify_kernel<float, float, rows>),                   \
-      kernel(verify_kernel<Float16Bits, Float16Bits, rows>),   \
-      kernel(verify_kernel<BFloat16Bits, BFloat16Bits, rows>), \
-      kernel(verify_kernel<float, AnyDtype, rows>),            \
-      kernel(verify_kernel<Float16Bits, AnyDtype, rows>),      \
+// The kernel's instantiations, in three lists: for rows that are whole, for rows that may be cut,
+// which have log-probabilities too, and by block, where rows may be cut. Each by the target's
+// Dtype, whose logits are most of the bytes, so they are always read by vectors. Where rows are
+// whole, those for a drafter of the same dtype come first, and it is read by vectors, too.
+#define RDK_VERIFY_KERNELS_FOR(kernel, rows)              \
+  kernel(verify_kernel<float, AnyDtype, rows>),           \
+      kernel(verify_kernel<Float16Bits, AnyDtype, rows>), \
       kernel(verify_kernel<BFloat16Bits, AnyDtype, rows>)
-#define RDK_VERIFY_KERNELS(kernel) \
-  RDK_VERIFY_KERNELS_FOR(kernel, Whole), RDK_VERIFY_KERNELS_FOR(kernel, Cut)
+#define RDK_VERIFY_KERNELS(kernel)                                                \
+  kernel(verify_kernel<float, float, Whole>),                                     \
+      kernel(verify_kernel<Float16Bits, Float16Bits, Whole>),                     \
+      kernel(verify_kernel<BFloat16Bits, BFloat16Bits, Whole>),                   \
+      RDK_VERIFY_KERNELS_FOR(kernel, Whole), RDK_VERIFY_KERNELS_FOR(kernel, Cut), \
+      RDK_VERIFY_KERNELS_FOR(kernel, Block)
 
 struct VerifyLaunch {
   using Params = VerifyParams;
   static constexpr int kThreads = 256;  // of a block
   static constexpr int kBlocks = 2;
-  static constexpr int kStaticSharedBytes = 736;
+  static constexpr int kStaticSharedBytes = 800;
   Params params;
   LaunchShape shape;
   int splits;         // blocks that share a sequence; 1: positions in order to the first rejection
@@ -36,13 +37,17 @@ struct VerifyLaunch {
   float* spread_sums;       // [B, slots, R, chunks]
   float* residual_sums;     // [B, chunks of V_t]
   ChunkSum* raw_chunks;     // [B, chunks of V_t]; none where no raw log-probabilities are asked for
+  float* factors;           // [B, slots], c of each prefix; none but by block
+  float* thresholds;        // [B, slots], of rows that are cut; none but by block
 
   RDK_HOST_DEVICE int kernel() const {
     constexpr int kDtypes = 3;
     const int target = static_cast<int>(params.target_dtype);
-    const int of_dtypes = params.draft.dtype == params.target_dtype ? target : kDtypes + target;
-    return whole() ? of_dtypes : 2 * kDtypes + of_dtypes;
+    if (by_block()) return 3 * kDtypes + target;
+    if (!whole()) return 2 * kDtypes + target;
+    return params.draft.dtype == params.target_dtype ? target : kDtypes + target;
   }
+  RDK_HOST_DEVICE bool by_block() const { return params.method == Method::kBlock; }
   // Whether the call has nothing that changes a row, or that asks for more than tokens.
   RDK_HOST_DEVICE bool whole() const {
     return !params.truncation.given && params.allowed.data == nullptr &&

@@ -43,7 +43,8 @@ void place(void* workspace, VerifyLaunch* launch) {
   const int64_t draft_chunks =
       chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
   const int64_t longest = std::min(params.max_draft, params.num_drafts);
-  launch->slots = static_cast<int>(launch->splits > 1 ? longest + 1 : 1);
+  const bool every_row = launch->splits > 1 || launch->by_block();
+  launch->slots = static_cast<int>(every_row ? longest + 1 : 1);
   const int64_t steps = params.sequences * launch->slots;
   const int64_t draft_steps = params.draft_stats == nullptr ? steps : 0;
   WorkspaceParts parts(workspace);
@@ -55,6 +56,9 @@ void place(void* workspace, VerifyLaunch* launch) {
   launch->residual_sums = parts.take<float>(params.sequences * target_chunks);
   const bool raw = params.logprobs_of == Logprobs::kRaw;
   launch->raw_chunks = parts.take<ChunkSum>(raw ? params.sequences * target_chunks : 0);
+  const int64_t prefixes = launch->by_block() ? steps : 0;
+  launch->factors = parts.take<float>(prefixes);
+  launch->thresholds = parts.take<float>(prefixes);
   launch->shape.workspace_bytes = parts.bytes();
 }
 

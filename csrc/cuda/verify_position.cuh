@@ -19,6 +19,8 @@ struct Position {
   int64_t token;              // the drafted one
   int row;                    // of draft_logits
   float stats[3 + kMaxRank];  // the last that are given: the threshold of truncated drafts
+  float p;                    // at the drafted token, by block
+  float q;
 };
 
 // What a block needs to know of its sequence, in shared memory.
@@ -123,7 +125,7 @@ __device__ __forceinline__ float draft_q(const VerifyParams& params, const Seque
 // one slot.
 __device__ __forceinline__ int64_t slot_of(const VerifyLaunch& launch, const Sequence& sequence,
                                            int step) {
-  return static_cast<int64_t>(sequence.index) * launch.slots + (launch.splits > 1 ? step : 0);
+  return static_cast<int64_t>(sequence.index) * launch.slots + (launch.slots > 1 ? step : 0);
 }
 
 // The stats that were passed, or those from the chunk sums of this launch.

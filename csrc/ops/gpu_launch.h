@@ -41,13 +41,6 @@ inline void require_kernel(const DraftParams& params) {
   require_kernel("draft", params.truncation);
 }
 
-inline void require_kernel(const VerifyParams& params) {
-  if (params.method == Method::kToken) return;
-  throw std::runtime_error(
-      "rdk::verify: method is 1, but needs tensors on the CPU: the CUDA kernels do not have it "
-      "yet; pass 0, by token, whose output has the same distribution");
-}
-
 inline void require_kernel(const VerifyTreeParams& params) {
   require_kernel("verify_tree", params.truncation);
   if (params.target.allowed.data != nullptr) refuse_without_kernel("verify_tree", "allowed");

@@ -245,7 +245,7 @@ def verify(
             verification"; Sun et al., arXiv:2403.10444). Either way the output has the target's
             distribution. By block at least as many drafts are accepted on average, but every row
             of the target is read, not only those up to the first rejection. At temperature 0 both
-            are the same. On the CPU only, so far.
+            are the same.
 
     Returns:
         `Verified(tokens [B, K + 1], num_accepted [B], logprobs)`.

@@ -137,6 +137,29 @@ def no_residual() -> Batch:
 
 
 @functools.cache
+def unlikely_residual() -> Batch:
+    """By block, p is scarcely more than q, and a factor below 1 is given up only now and then.
+
+    So some sequences need the direct pass for a prefix that has drafts, and some give it up there.
+    """
+    size, sequences = 2 * 1024 + 1, 40
+    made = generators.batch(generators.affinity("identity", size), [2] * sequences)
+    drafts = torch.full((sequences, 2), 5)
+    target = torch.zeros(sequences, 3, size)
+    logits = target[:, :2].clone()
+    target[:, :2] = logits
+    target[:, 0, 5] += math.log(0.985)
+    target[:, 1, 7] += math.log(size * 0.03)
+    target[:, 1, 5] = -math.inf
+    return made.replace(
+        target_logits=target.flatten(0, 1),
+        draft_logits=logits.flatten(0, 1),
+        draft_token_ids=drafts.flatten(),
+        method=1,
+    )
+
+
+@functools.cache
 def without_distributions() -> Batch:
     """Sequences with a bad draft row, a bad target row, a bad id and bad offsets."""
     made = batch("virtual")
@@ -199,6 +222,16 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "verify, limits, 16 bits": lambda: verify(limited(torch.bfloat16, logprobs=2)),
     "verify, greedy, limits": lambda: verify(
         greedy_target().replace(allowed=limited().allowed, logprobs=2)
+    ),
+    "verify, by block": lambda: verify(batch().replace(method=1)),
+    "verify, by block, 16 bits": lambda: verify(batch("virtual", torch.bfloat16).replace(method=1)),
+    "verify, by block, greedy": lambda: verify(greedy_target().replace(method=1)),
+    "verify, by block, direct pass": lambda: verify(unlikely_residual()),
+    "verify, by block, no residual": lambda: verify(no_residual().replace(method=1)),
+    "verify, by block, bad values": lambda: verify(without_distributions().replace(method=1)),
+    "verify, by block, limits": lambda: verify(limited().replace(method=1)),
+    "verify, by block, limits, 16 bits": lambda: verify(
+        limited(torch.bfloat16, logprobs=2).replace(method=1)
     ),
     "verify_tree": lambda: verify_tree(torch.float32),
     "verify_tree, 16 bits": lambda: verify_tree(torch.bfloat16),

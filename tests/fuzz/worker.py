@@ -91,8 +91,6 @@ def call_of(work: Work, index: int, without: frozenset[int] = frozenset()) -> Ca
 
 def without_what_kernels_lack(call: Call) -> None:
     if call.operator == "verify":
-        if call.arguments["method"] == 1:
-            call.arguments["method"] = 0
         return
     lacking = {"top_k", "top_p", "min_p", "allowed"}
     call.arguments |= dict.fromkeys(lacking & call.arguments.keys())

@@ -56,4 +56,6 @@ BATCHES: dict[str, Callable[[], Batch]] = {
     "greedy": greedy_target,
     "direct pass": nearly_equal,
     "bad values": bad_values,
+    "by block": lambda: batch().replace(method=1),
+    "by block, bad values": lambda: bad_values().replace(method=1),
 }

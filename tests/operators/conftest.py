@@ -19,6 +19,7 @@ LEFT_OUT = {
     "test_four_thousand_sequences": ("small-batches",),
     "test_the_direct_pass_is_what_the_reference_does": ("small-batches",),
     "test_a_residual_without_mass_is_drawn_from_p": ("small-batches",),
+    "test_four_thousand_sequences_by_block": ("small-batches",),
     # What stands for the operators cannot be compiled: tests/gpu/test_compile.py.
     "test_a_step_of_the_python_layer_compiles_into_one_graph": ("cuda",),
 }
@@ -47,6 +48,10 @@ FAST_IN_THE_EMULATOR: dict[str, dict[str, tuple[object, ...]]] = {
     "test_a_row_with_one_finite_value_gives_it": {},
     "test_values_that_differ_in_their_last_bit_are_told_apart": {},
     "test_log_probabilities_alone": {},
+    "test_every_affinity_and_dtype_by_block": {"kind": ("mixed-2",)},
+    "test_a_greedy_target_decides_by_block_as_by_token": {"draft_temperature": (0.6,)},
+    "test_what_ends_a_draft": {},
+    "test_a_target_row_without_distribution_ends_the_draft": {},
 }
 
 

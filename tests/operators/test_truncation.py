@@ -101,14 +101,18 @@ def test_tokens_of_a_thousand_cases_are_those_of_masking_first_in_float64(method
     assert_verifies_as_if_masked_first(range(1000, 1500), method)
 
 
-def test_every_backend_gives_the_tokens_of_masking_first(device: str) -> None:
-    assert_verifies_as_if_masked_first(range(30 if device in MACHINES else 60), 0)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_backend_gives_the_tokens_of_masking_first(device: str, method: int) -> None:
+    assert_verifies_as_if_masked_first(range(30 if device in MACHINES else 60), method)
 
 
 @pytest.mark.slow
-def test_every_backend_gives_the_tokens_of_masking_first_in_many_cases(device: str) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_every_backend_gives_the_tokens_of_masking_first_in_many_cases(
+    device: str, method: int
+) -> None:
     """Fewer of them in the emulator, which is slow."""
-    assert_verifies_as_if_masked_first(range(6000, 6500 if device in MACHINES else 7000), 0)
+    assert_verifies_as_if_masked_first(range(6000, 6500 if device in MACHINES else 7000), method)
 
 
 @pytest.mark.usefixtures("device")
@@ -173,8 +177,9 @@ def test_a_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
 
 
 @pytest.mark.usefixtures("device")
-def test_a_sequence_has_the_bits_that_it_has_alone_on_every_backend() -> None:
-    assert_each_sequence_has_the_bits_that_it_has_alone(0)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sequence_has_the_bits_that_it_has_alone_on_every_backend(method: int) -> None:
+    assert_each_sequence_has_the_bits_that_it_has_alone(method)
 
 
 @pytest.mark.usefixtures("device")

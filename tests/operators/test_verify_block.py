@@ -15,6 +15,8 @@ from tests import generators
 from tests.generators import Batch
 from tests.operators.test_verify import assert_verifies_as_the_reference, decisions, verified
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 def by_block(batch: Batch) -> Batch:
     return batch.replace(method=1)

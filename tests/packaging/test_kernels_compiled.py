@@ -34,10 +34,7 @@ ARCHS = build_kernels.DEFAULT_ARCHS.split()
 # More would leave one block of 256 threads to a multiprocessor, and too few loads under way.
 MOST_REGISTERS = 128
 # A lane's 32 columns of a chunk; of gather_logits 8 columns of two rows, and four steps of them.
-OF_VERIFY = {
-    "verify_kernel<float, float, {}>": ("LDGSTS", 8),
-    "verify_kernel<BFloat16Bits, BFloat16Bits, {}>": ("LDGSTS", 4),
-    "verify_kernel<Float16Bits, Float16Bits, {}>": ("LDGSTS", 4),
+OF_ANY_DRAFTER = {
     "verify_kernel<float, AnyDtype, {}>": ("LDGSTS", 8),
     "verify_kernel<BFloat16Bits, AnyDtype, {}>": ("LDGSTS", 4),
     "verify_kernel<Float16Bits, AnyDtype, {}>": ("LDGSTS", 4),
@@ -49,7 +46,14 @@ VECTOR_LOADS = {
     "redistribute_kernel<float>": ("LDG", 8),
     "redistribute_kernel<BFloat16Bits>": ("LDG", 4),
     "redistribute_kernel<Float16Bits>": ("LDG", 4),
-    **{name.format(rows): loads for rows in ("Whole", "Cut") for name, loads in OF_VERIFY.items()},
+    "verify_kernel<float, float, Whole>": ("LDGSTS", 8),
+    "verify_kernel<BFloat16Bits, BFloat16Bits, Whole>": ("LDGSTS", 4),
+    "verify_kernel<Float16Bits, Float16Bits, Whole>": ("LDGSTS", 4),
+    **{
+        name.format(rows): loads
+        for rows in ("Whole", "Cut", "Block")
+        for name, loads in OF_ANY_DRAFTER.items()
+    },
     "verify_tree_kernel<float>": ("LDGSTS", 8),
     "verify_tree_kernel<BFloat16Bits>": ("LDGSTS", 4),
     "verify_tree_kernel<Float16Bits>": ("LDGSTS", 4),
