@@ -9,8 +9,13 @@ import pytest
 import torch
 
 import rdk_cuda
-from profiling.studies import trees as study
-from profiling.studies.trees import WAYS, accepted_by_block, accepted_by_token, accepted_of_tree
+from profiling.studies.trees import __main__ as study
+from profiling.studies.trees.__main__ import (
+    WAYS,
+    accepted_by_block,
+    accepted_by_token,
+    accepted_of_tree,
+)
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding.trees import Tree
 from tests import generators
@@ -79,14 +84,27 @@ def test_the_committed_result_has_every_drafter_temperature_and_length() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["drafter", "eagle3"])
 def test_the_study_measures_prints_and_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    drafter: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("sklearn")
     monkeypatch.setattr(study, "METHODS", study.METHODS[:1])
     monkeypatch.setattr(study, "LENGTHS", (2, 3))
     path = tmp_path / "trees.json"
-    assert study.main(["--contexts=4", "--positions=400", "--output", str(path)]) == 0
+    options = ["--contexts=4", "--positions=400", "--drafter", str(study.SHIPPED / drafter)]
+    assert study.main([*options, "--output", str(path)]) == 0
     content = json.loads(path.read_text())
     assert len(content["rows"]) == len(study.TEMPERATURES) * 2
     assert "full drafter" in capsys.readouterr().out
+    for row in content["rows"]:
+        most = row["drafts"] + 1
+        for way in WAYS:
+            rows, seconds = row[f"{way}, rows read"][0], row[f"{way}, milliseconds"] / 1000
+            assert 1 <= rows <= most
+            assert way == "chain by block" or rows == pytest.approx(row[way][0] + 1)
+            speed = row[f"{way}, tokens per second"][0]
+            assert speed == pytest.approx((row[way][0] + 1) / seconds)

@@ -1,14 +1,20 @@
 """How many drafts a pass of the target accepts: chains, by token or by block, and trees.
 
-`python -m profiling.studies.trees` takes the demo's models and drafters of the full and of a pruned
-vocabulary. After held-out contexts each drafter drafts a chain, drawn from its q, and a tree of the
-nodes that it thinks likeliest (`rdk_cuda.decoding.trees.best_first`), of as many nodes: the target
-reads as many positions. Both take the drafter as many passes, one for each node.
+`python -m profiling.studies.trees` takes the demo's target, and its drafter or an EAGLE-3 drafter
+(`--drafter DIR`), with the full and with a pruned vocabulary. After held-out contexts each drafter
+drafts a chain, drawn from its q, and a tree of the nodes that it thinks likeliest
+(`rdk_cuda.decoding.trees.best_first`), of as many nodes: the target reads as many positions. Both
+take the drafter as many passes, one for each node.
 
 What is counted are not accepted drafts of one run but their exact expectation given the drafts, in
 dense algebra, so that only the choice of contexts and the draws of chains are left to chance. A
 chain of length K begins those that are longer, a tree the larger ones. Intervals are of resampled
-documents, the same ones for all (paired).
+documents, the same ones for all (paired). For each way a row has
+
+    accepted drafts, their gain over chains by token
+    rows read           of the target's logits, by `verify` or `verify_tree`
+    tokens per second   at batch 1: tokens of a step over its time (`step_times`), whose parts are
+                        measured with the models' own caches; the interval is that of the tokens
 """
 
 from __future__ import annotations
@@ -16,110 +22,45 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import rdk_cuda
 from examples.demo.arguments import Settings
-from examples.demo.calibration import build_methods, calibrate
-from examples.demo.corpus import held_out_files, training_files
-from examples.demo.shipped import load_shipped
+from examples.demo.calibration import build_methods
+from examples.demo.corpus import held_out_files, read_text, training_files
+from examples.demo.shipped import SHIPPED
 from examples.demo.text import windows_of
-from rdk_cuda.calibration.methods import DYNAMIC, FULL, PRUNED, RECOMMENDED, VIRTUAL, Method
+from rdk_cuda.calibration.material import Material, successor_counts
+from rdk_cuda.calibration.methods import DYNAMIC, FULL, PRUNED, RECOMMENDED, VIRTUAL
+from rdk_cuda.calibration.recording import Each, Window, record
 from rdk_cuda.cli.arguments import natural
-from rdk_cuda.cli.models import Models
+from rdk_cuda.cli.documents import encode
+from rdk_cuda.cli.models import load_models
+from rdk_cuda.cli.pairs import Models
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.decoding.trees import Tree, attention_mask, best_first, depths
+from rdk_cuda.decoding.trees import Tree, best_first
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json, write_whole
 
-from ..commands import Parser, run_command
-from ..machine import ROOT, describe, now
-from ..tables import table
+from ...commands import Parser, run_command
+from ...machine import ROOT, describe, now
+from ...tables import table
+from .proposals import Hidden, Pair, branch_of_newest, drafting, drawn_chain
+from .step_times import BY_BLOCK, BY_TOKEN, TREE, StepTimes, measure_steps
 
 RESULTS = ROOT / "profiling" / "results" / "trees" / "demo.json"
 LENGTHS = tuple(range(2, 9))  # K, drafts in a chain and nodes of a tree
 TEMPERATURES = (0.0, 0.7, 1.0)
 METHODS = (FULL, PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
-WAYS = ("chain by token", "chain by block", "tree")
+WAYS = (BY_TOKEN, BY_BLOCK, TREE)
 KEEP = 0.0625
 CONTEXT = 64  # tokens
 BLOCK = 48  # contexts that are drafted for at once
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Both models, and a drafter of the demo's at a temperature."""
-
-    models: Models
-    method: Method
-    temperature: float
-
-    def probs(self, contexts: Tensor, tree: Tree) -> Tensor:
-        """The drafter's q `[B, V_t]` after the newest node."""
-        hidden = read(self.models.drafter, contexts, tree, hidden=True)[:, -1]
-        drafter, sequences = self.method.drafter, branch_of_newest(contexts, tree)
-        columns = drafter.columns(self.models.drafter_head, hidden, sequences)
-        # Greedy drafts are the likeliest tokens at temperature 1.
-        return rdk_cuda.redistribute(
-            affinity=drafter.affinity, temperature=self.temperature or 1.0, **columns
-        )
-
-    def target_probs(self, contexts: Tensor, tree: Tree) -> Tensor:
-        """The target's p `[B, N + 1, V_t]` after the root and every node."""
-        logits = read(self.models.target, contexts, tree).float()
-        if self.temperature == 0:
-            return torch.nn.functional.one_hot(logits.argmax(2), logits.shape[2]).float()
-        return (logits / self.temperature).softmax(2)
-
-
-def read(model: Any, contexts: Tensor, tree: Tree, *, hidden: bool = False) -> Tensor:
-    """Logits or last hidden states after the root and every node, in one pass."""
-    batch, length = contexts.shape
-    seen = attention_mask(tree.parents, length)
-    places = torch.arange(length).expand(batch, length)
-    output = (model.model if hidden else model)(
-        torch.cat([contexts, tree.tokens.clamp(min=0)], 1),
-        attention_mask=torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min),
-        position_ids=torch.cat([places, length + depths(tree.parents)], 1),
-        use_cache=False,
-    )
-    rows: Tensor = output.last_hidden_state if hidden else output.logits
-    return rows[:, length - 1 :]
-
-
-def branch_of_newest(contexts: Tensor, tree: Tree) -> list[list[int]]:
-    """The context of each sequence and the tokens down to its newest node, for dynamic tokens."""
-    found = contexts.tolist()
-    for sequence, tokens, parents in zip(
-        found, tree.tokens.tolist(), tree.parents.tolist(), strict=True
-    ):
-        branch, node = [], len(tokens) - 1
-        while node >= 0:
-            branch.append(tokens[node])
-            node = parents[node]
-        sequence.extend(reversed(branch))
-    return found
-
-
-def drawn_chain(pair: Pair, contexts: Tensor, length: int, seed: int) -> tuple[Tree, Tensor]:
-    """A chain drawn from q, its likeliest tokens at temperature 0; and q `[B, K, V_t]`."""
-    batch, generator = len(contexts), torch.Generator().manual_seed(seed)
-    parents = torch.arange(-1, length - 1).repeat(batch, 1)
-    tokens, rows = torch.empty(batch, 0, dtype=torch.int64), []
-    for place in range(length):
-        rows.append(pair.probs(contexts, Tree(tokens, parents[:, :place])))
-        if pair.temperature == 0:
-            rows[-1] = torch.nn.functional.one_hot(rows[-1].argmax(1), rows[-1].shape[1]).float()
-        drawn = torch.multinomial(rows[-1], 1, generator=generator)
-        tokens = torch.cat([tokens, drawn], 1)
-    return Tree(tokens, parents), torch.stack(rows, 1)
 
 
 def ratios(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
@@ -133,15 +74,20 @@ def accepted_by_token(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
     return ratios(p, q, tokens).clamp(max=1).cumprod(1)
 
 
+def factors(p: Tensor, q: Tensor, tokens: Tensor) -> list[Tensor]:
+    """`c_0` to `c_K`, `[B]` each: DESIGN section 2, "Block verification"."""
+    carried = [torch.ones(len(tokens))]
+    for ratio in ratios(p, q, tokens).unbind(1):
+        carried.append((carried[-1] * ratio).clamp(max=1))
+    return carried
+
+
 def accepted_by_block(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
     """Expected accepted drafts of the first 1, 2, ... K drafts of each chain, `[B, K]`.
 
     DESIGN section 2, "Block verification", with its sums.
     """
-    ratio, length = ratios(p, q, tokens), tokens.shape[1]
-    carried = [torch.ones(len(tokens))]
-    for place in range(length):
-        carried.append((carried[-1] * ratio[:, place]).clamp(max=1))
+    carried, length = factors(p, q, tokens), tokens.shape[1]
     accepts = []
     for place in range(length):
         excess = (carried[place][:, None] * p[:, place] - q[:, place]).clamp(min=0).sum(1)
@@ -169,18 +115,28 @@ def accepted_of_tree(p: Tensor, tree: Tree) -> Tensor:
 
 
 @torch.no_grad()
-def expected(pair: Pair, contexts: Tensor, longest: int, seed: int) -> Tensor:
-    """Expected accepted drafts `[B, ways, K]`, of chains and trees of 1, 2, ... K drafts."""
-    chain, q = drawn_chain(pair, contexts, longest, seed)
+def expected(pair: Pair, contexts: Tensor, hidden: Hidden, longest: int, seed: int) -> Tensor:
+    """`[2, B, ways, K]`: accepted drafts, and rows read, of chains and trees of 1, 2, ... K."""
+    chain, q = drawn_chain(pair, contexts, hidden, longest, seed)
     p = pair.target_probs(contexts, chain)
-    tree = best_first(lambda grown: pair.probs(contexts, grown), len(contexts), longest)
+    tree = best_first(
+        lambda grown: pair.probs(hidden(grown), branch_of_newest(contexts, grown)),
+        len(contexts),
+        longest,
+    )
     by_token = accepted_by_token(p, q, chain.tokens).cumsum(1)
-    by_block = accepted_by_block(p, q, chain.tokens) if pair.temperature else by_token
     of_tree = accepted_of_tree(pair.target_probs(contexts, tree), tree).cumsum(1)
-    return torch.stack([by_token, by_block, of_tree], 1)
+    by_block, read_by_block = by_token, by_token + 1
+    if pair.temperature > 0:
+        by_block = accepted_by_block(p, q, chain.tokens)
+        # All drafts' rows, and the last where the whole draft may be accepted.
+        last = torch.stack(factors(p, q, chain.tokens)[1:], 1)
+        read_by_block = last + torch.arange(1, longest + 1)
+    accepted = torch.stack([by_token, by_block, of_tree], 1)
+    return torch.stack([accepted, torch.stack([by_token + 1, read_by_block, of_tree + 1], 1)])
 
 
-def rows_of(pair: Pair, found: Tensor, bootstrap: Bootstrap) -> list[Row]:
+def rows_of(pair: Pair, found: Tensor, times: StepTimes, bootstrap: Bootstrap) -> list[Row]:
     """For each K the means, and the differences from chains by token, with intervals."""
     rows = []
     for length in LENGTHS:
@@ -190,18 +146,42 @@ def rows_of(pair: Pair, found: Tensor, bootstrap: Bootstrap) -> list[Row]:
             "drafts": length,
         }
         for way, name in enumerate(WAYS):
-            accepted = found[:, way, length - 1 : length]
+            accepted, read_rows = found[:, :, way, length - 1 : length]
             row[name] = list(bootstrap.mean(accepted))
             if way > 0:
-                gain = accepted - found[:, 0, length - 1 : length]
+                gain = accepted - found[0, :, 0, length - 1 : length]
                 row[f"{name}, gain"] = list(bootstrap.mean(gain))
+            row[f"{name}, rows read"] = list(bootstrap.mean(read_rows))
+            seconds = times.seconds(name, length)
+            row[f"{name}, milliseconds"] = 1000 * seconds
+            row[f"{name}, tokens per second"] = [(end + 1) / seconds for end in row[name]]
         rows.append(row)
     return rows
 
 
-def measure(settings: Settings, contexts: int, stages: Stages) -> tuple[list[Row], int]:
+def calibrated(
+    models: Models, windows: Sequence[Window], settings: Settings, each: Each
+) -> tuple[Models, Material]:
+    """One calibration for all temperatures: what is kept, and the clusters, are those of T = 1."""
+    recording = record(
+        models.read(max(LENGTHS)),
+        windows,
+        temperatures=(settings.temperature,),
+        context=settings.window,
+        seed=settings.seed,
+        each=each,
+    )
+    models = models.with_rows(recording)
+    files = each(training_files(), "Calibrating: counting successors")
+    documents = (encode(models.tokenizer, read_text(file)) for file in files)
+    successors = successor_counts(documents, recording)
+    return models, Material(recording, models.drafter_head, successors)
+
+
+def measure(
+    models: Models, settings: Settings, contexts: int, stages: Stages
+) -> tuple[list[Row], int]:
     """All rows, and how many documents the contexts are from."""
-    models = load_shipped()
     training = windows_of(
         models.tokenizer, training_files(), 3 * settings.positions, settings.length
     )
@@ -209,17 +189,21 @@ def measure(settings: Settings, contexts: int, stages: Stages) -> tuple[list[Row
     held_out = held_out[:contexts]
     ids = torch.tensor([window.ids[:CONTEXT] for window in held_out])
     bootstrap = Bootstrap([window.document for window in held_out], seed=settings.seed)
-    # One calibration for all temperatures: what is kept, and the clusters, are those of T = 1.
-    material = calibrate(models, training, settings, stages.each)
-    methods = {m.name: m for m in build_methods(material, settings.keep, settings)}
+    models, material = calibrated(models, training, settings, stages.each)
+    methods = build_methods(material, settings.keep, settings)
+    chosen = [method for method in methods if method.name in METHODS]
+    parts = ids.split(BLOCK)
+    drafters = [drafting(models, part) for part in parts]
     rows = []
-    pairs = [Pair(models, methods[name], t) for name in METHODS for t in TEMPERATURES]
+    pairs = [Pair(models, method, t) for method in chosen for t in TEMPERATURES]
     for pair in stages.each(pairs, "Measuring chains and trees"):
-        parts = [
-            expected(pair, part, max(LENGTHS), seed)
-            for seed, part in enumerate(ids.split(BLOCK), start=settings.seed)
+        found = [
+            expected(pair, part, hidden, max(LENGTHS), seed)
+            for seed, (part, hidden) in enumerate(
+                zip(parts, drafters, strict=True), start=settings.seed
+            )
         ]
-        rows += rows_of(pair, torch.cat(parts), bootstrap)
+        rows += rows_of(pair, torch.cat(found, 1), measure_steps(pair, ids, LENGTHS), bootstrap)
     return rows, len(bootstrap.members)
 
 
@@ -232,23 +216,33 @@ def lines_of(rows: Sequence[Row]) -> list[list[str]]:
             str(row["drafts"]),
             *(f"{row[way][0]:.2f}" for way in WAYS),
             *("{:+.2f} ({:+.2f} to {:+.2f})".format(*row[f"{way}, gain"]) for way in WAYS[1:]),
+            *(f"{row[f'{way}, rows read'][0]:.2f}" for way in WAYS),
+            *(
+                "{:.0f} ({:.0f} to {:.0f})".format(*row[f"{way}, tokens per second"])
+                for way in WAYS
+            ),
         ]
         for row in rows
     ]
 
 
-TITLES = ("drafter", "T", "K", *WAYS, "gain by block", "gain of trees")
+TITLES = (
+    *("drafter", "T", "K", *WAYS, "gain by block", "gain of trees"),
+    *("rows by token", "by block", "of a tree", "tokens/s by token", "by block", "with a tree"),
+)
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print and write."""
     torch.set_num_threads(1)
     settings = Settings(keep=(KEEP,), positions=options.positions)
+    models = load_models(SHIPPED / "target", options.drafter)
     with Stages() as stages:
-        rows, documents = measure(settings, options.contexts, stages)
+        rows, documents = measure(models, settings, options.contexts, stages)
     lines = table(TITLES, lines_of(rows), "lrr")
     print(lines)
     about: Row = {"contexts": options.contexts, "documents": documents, "context": CONTEXT}
+    about["target size"] = models.vocabulary_size
     options.output.parent.mkdir(parents=True, exist_ok=True)
     about |= describe(torch.device("cpu"))
     write_json({"run": now(), "keep": KEEP, **about, "rows": rows}, options.output)
@@ -261,6 +255,13 @@ def run(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     made = Parser(prog="python -m profiling.studies.trees", description=__doc__)
+    made.add_argument(
+        "--drafter",
+        type=Path,
+        default=SHIPPED / "drafter",
+        metavar="DIR",
+        help="default: the demo's",
+    )
     made.add_argument("--contexts", type=natural, default=160, help="held-out ones (%(default)s)")
     made.add_argument(
         "--positions", type=natural, default=2048, help="a third of what calibration reads"
