@@ -38,6 +38,16 @@ struct Rows {
   }
 };
 
+// Contiguous, of either integer type.
+struct TokenIds {
+  const void* data;
+  bool are_int64;  // or int32
+
+  RDK_HOST_DEVICE int64_t operator[](int64_t i) const {
+    return are_int64 ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+
 // The target's rows of logits, and which tokens each of them allows.
 struct TargetRows {
   Dtype dtype;
@@ -129,8 +139,7 @@ struct VerifyParams {
   const float* draft_stats;      // null: computed here
   int64_t draft_stats_width;     // 2 + R, and one more if the drafts were truncated
   const int32_t* draft_rows;     // null: draft n owns row n
-  const void* draft_token_ids;
-  bool tokens_are_int64;
+  TokenIds draft_token_ids;
   int64_t num_drafts;  // N
   const int32_t* draft_offsets;
   const float* target_temperature;
@@ -151,8 +160,7 @@ struct VerifyParams {
 
 struct VerifyTreeParams {
   TargetRows target;
-  const void* token_ids;
-  bool tokens_are_int64;
+  TokenIds token_ids;
   const int32_t* parents;
   int64_t num_nodes;  // N
   const int32_t* offsets;
@@ -173,8 +181,7 @@ struct GatherLogitsParams {
   const void* weight;
   int64_t weight_stride;
   const void* bias;
-  const void* tokens;
-  bool tokens_are_int64;
+  TokenIds tokens;
   void* logits;
   int64_t rows;
   int64_t tokens_per_row;

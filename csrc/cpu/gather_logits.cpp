@@ -11,8 +11,7 @@ namespace {
 
 // The token of a logit, or -1 where it is outside the vocabulary.
 int64_t gathered_token(const GatherLogitsParams& params, int64_t index) {
-  const int64_t token = params.tokens_are_int64 ? static_cast<const int64_t*>(params.tokens)[index]
-                                                : static_cast<const int32_t*>(params.tokens)[index];
+  const int64_t token = params.tokens[index];
   return 0 <= token && token < params.vocabulary ? token : -1;
 }
 

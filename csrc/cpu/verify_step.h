@@ -35,9 +35,7 @@ class VerifyStep {
   // -1: the draft ends before j.
   int64_t token(int64_t j) const {
     if (j >= drafts()) return -1;
-    const int64_t draft = drafts_.start + j;
-    return params_.tokens_are_int64 ? static_cast<const int64_t*>(params_.draft_token_ids)[draft]
-                                    : static_cast<const int32_t*>(params_.draft_token_ids)[draft];
+    return params_.draft_token_ids[drafts_.start + j];
   }
 
   PhiloxWords words(int64_t j, Purpose purpose, uint32_t attempt) const {

@@ -12,17 +12,12 @@ namespace {
 
 constexpr int64_t kNone = -1;
 
-int64_t token_of(const VerifyTreeParams& params, int64_t node) {
-  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.token_ids)[node]
-                                 : static_cast<const int32_t*>(params.token_ids)[node];
-}
-
 // The first child with this token. Nodes count from the sequence's first, the root is -1, and no
 // child comes before its parent.
 int64_t child_of(const VerifyTreeParams& params, const Owned& tree, int64_t node, int64_t token) {
   for (int64_t child = node + 1; child < tree.count; ++child) {
     const int64_t place = tree.start + child;
-    if (params.parents[place] == node && token_of(params, place) == token) return child;
+    if (params.parents[place] == node && params.token_ids[place] == token) return child;
   }
   return kNone;
 }

@@ -9,6 +9,7 @@ namespace rdk {
 
 // Every token is allowed.
 struct NoMask {
+  __device__ __forceinline__ static NoMask of(const Rows&, int64_t) { return {}; }
   __device__ __forceinline__ void advance(int64_t) {}
   __device__ __forceinline__ bool allows(int) const { return true; }
   __device__ __forceinline__ void apply(int, int, float (&)[kPerLane]) const {}
@@ -18,6 +19,11 @@ struct NoMask {
 struct BitMask {
   const uint32_t* words;  // null: every token is allowed
 
+  // Of the row, where there are masks: in two dimensions, as logits of the target are.
+  __device__ __forceinline__ static BitMask of(const Rows& allowed, int64_t row) {
+    if (allowed.data == nullptr) return {nullptr};
+    return {static_cast<const uint32_t*>(allowed.data) + row * allowed.inner_stride};
+  }
   __device__ __forceinline__ void advance(int64_t by) {
     if (words != nullptr) words += by;
   }

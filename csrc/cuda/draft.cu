@@ -8,6 +8,7 @@
 #include "affinity.cuh"
 #include "launch_kernel.cuh"
 #include "ticket.cuh"
+#include "truncation.cuh"
 
 namespace rdk {
 namespace {
@@ -15,18 +16,54 @@ namespace {
 constexpr int kMaxThreads = DraftLaunch::kMaxThreads;
 constexpr int kBlocks = DraftLaunch::kBlocks;
 
+// Of a row's stats: those of a row that may be cut have its threshold, too.
+template <typename C>
+__device__ __forceinline__ int stats_width(const DraftParams& params) {
+  return 2 + static_cast<int>(params.affinity.rank) + (C::kCuts ? 1 : 0);
+}
+
+// By a block, the last of its row: where the row is cut. Its sums become those of what is kept.
 template <typename T>
+__device__ __forceinline__ Whole cut_row(const DraftLaunch&, int64_t, const DraftRow<T, Whole>&,
+                                         const RowLimits<Whole>&, unsigned char*) {
+  return {};
+}
+template <typename T>
+__device__ __forceinline__ Cut cut_row(const DraftLaunch& launch, int64_t index,
+                                       const DraftRow<T, Cut>& uncut, const RowLimits<Cut>& limits,
+                                       unsigned char* shared) {
+  if (!limits.any()) return Cut::nothing();
+  const DraftParams& params = launch.params;
+  const int rank = static_cast<int>(params.affinity.rank);
+  const int chunks = uncut.chunks();
+  ChunkSum* sums = launch.chunks + index * chunks;
+  const float threshold =
+      threshold_of(uncut, sums, limits, reinterpret_cast<ThresholdScratch*>(shared));
+  DraftRow<T, Cut> kept = uncut;
+  kept.cut = limits.at(threshold);
+  sum_kept_chunks(kept, sums, [&](int chunk, float (&z)[kPerLane]) {
+    sum_draft_chunk(kept, chunk, z, params.affinity.spread, rank, sums,
+                    launch.spread_sums + index * rank * chunks);
+  });
+  return kept.cut;
+}
+
+template <typename T, typename C>
 __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t index,
-                                           const DraftRow<T, Whole>& row, float temperature) {
+                                           const DraftRow<T, C>& row, float temperature) {
   const DraftParams& params = launch.params;
   const int rank = static_cast<int>(params.affinity.rank);
   const int chunks = row.chunks();
-  float* stats = params.stats + index * (2 + rank);
+  float* stats = params.stats + index * stats_width<C>(params);
   const Softmax softmax = merge_chunks(launch.chunks + index * chunks, chunks);
   if (temperature != 0.0f || !softmax.valid) {
     write_draft_stats(softmax, launch.spread_sums + index * rank * chunks, rank, stats);
   } else if (lane_index() < 2 + rank) {
     stats[lane_index()] = 0.0f;
+  }
+  if constexpr (C::kCuts) {
+    const float threshold = temperature == 0.0f ? 0.0f : row.cut.threshold;
+    if (lane_index() == 0) stats[2 + rank] = softmax.valid ? threshold : not_a_number();
   }
 
   int64_t token = -1;
@@ -47,7 +84,7 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
   if (lane_index() == 0) params.tokens[index] = token;
 }
 
-template <typename T>
+template <typename T, typename C>
 __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const DraftLaunch launch) {
   RDK_DYNAMIC_SHARED(shared);
   const DraftParams& params = launch.params;
@@ -55,14 +92,18 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
   const int split = blockIdx.x % launch.splits;
   const int rank = static_cast<int>(params.affinity.rank);
   const float temperature = params.temperature[index];
-  if (!usable_temperature(temperature)) {
-    if (split == 0 && threadIdx.x < 2 + rank) {
-      params.stats[index * (2 + rank) + threadIdx.x] = not_a_number();
+  const RowLimits<C> limits(params.truncation, index,
+                            static_cast<int>(params.draft.draft_size + params.draft.dynamic_size),
+                            temperature);
+  if (!usable_temperature(temperature) || !limits.usable()) {
+    const int width = stats_width<C>(params);
+    if (split == 0 && threadIdx.x < width) {
+      params.stats[index * width + threadIdx.x] = not_a_number();
     }
     if (split == 0 && threadIdx.x == 0) params.tokens[index] = -1;
     return;
   }
-  const DraftRow<T, Whole> row(params.draft, index, temperature, Whole{});
+  DraftRow<T, C> row(params.draft, index, temperature, limits.before());
   const int chunks = row.chunks();
   const int warps = blockDim.x / kWarp;
   ChunkSum* chunk_sums = launch.chunks + index * chunks;
@@ -73,6 +114,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
                                   spread_sums);
                 });
   if (!last_block(launch.tickets + index, launch.splits)) return;
+  row.cut = cut_row(launch, index, row, limits, shared);
   if (warp_index() == 0) finish_row(launch, index, row, temperature);
 }
 

@@ -5,9 +5,13 @@
 
 namespace rdk {
 
-// The kernel's instantiations, in the order of Dtype.
+// The kernel's instantiations, in the order of Dtype: for rows that are whole, then for rows that
+// may be cut.
+#define RDK_DRAFT_KERNELS_FOR(kernel, rows)                                   \
+  kernel(draft_kernel<float, rows>), kernel(draft_kernel<Float16Bits, rows>), \
+      kernel(draft_kernel<BFloat16Bits, rows>)
 #define RDK_DRAFT_KERNELS(kernel) \
-  kernel(draft_kernel<float>), kernel(draft_kernel<Float16Bits>), kernel(draft_kernel<BFloat16Bits>)
+  RDK_DRAFT_KERNELS_FOR(kernel, Whole), RDK_DRAFT_KERNELS_FOR(kernel, Cut)
 
 struct DraftLaunch {
   using Params = DraftParams;
@@ -23,7 +27,11 @@ struct DraftLaunch {
   ChunkSum* chunks;    // [rows, chunks]
   float* spread_sums;  // [rows, R, chunks]
 
-  RDK_HOST_DEVICE int kernel() const { return static_cast<int>(params.draft.dtype); }
+  RDK_HOST_DEVICE int kernel() const {
+    constexpr int kDtypes = 3;
+    const int of_dtype = static_cast<int>(params.draft.dtype);
+    return params.truncation.given ? kDtypes + of_dtype : of_dtype;
+  }
 };
 
 }  // namespace rdk

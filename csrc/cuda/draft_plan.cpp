@@ -19,6 +19,9 @@ void plan(const Machine& machine, DraftLaunch* launch) {
   launch->splits = static_cast<int>(many ? 1 : splits_of(wanted, at_once, params.rows));
   launch->shape.blocks = params.rows * launch->splits;
   launch->shape.shared_bytes = launch->shape.threads / kWarp * kRingBytes;
+  if (params.truncation.given) {  // it lies where the rings were
+    launch->shape.shared_bytes = std::max<int64_t>(launch->shape.shared_bytes, kThresholdBytes);
+  }
   launch->shape.allowed_bytes = 0;
   place(nullptr, launch);
 }

@@ -75,16 +75,41 @@ struct DraftRow {
   __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
     if (chunk < static_chunks()) copy_chunk(logits, chunk * kChunk, size, landing);
   }
+  // To a chunk's quotients. A row that may be cut has few registers left: it reads a vector at a
+  // time.
+  __device__ __forceinline__ void add_bias(int begin, float (&z)[kPerLane]) const {
+    const Logits<float> shifts(Dtype::kFloat32, bias, 0);
+    if constexpr (C::kCuts) {
+      const bool whole = is_whole(shifts, begin, size);
+#pragma unroll
+      for (int v = 0; v < kPerLane; v += kVector) {
+        const int column = begin + column_of(lane_index(), v);
+        float shift[kVector];
+        if (whole) {
+          shifts.load_vector(column, shift);
+        } else {
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) {
+            shift[j] = column + j < size ? shifts[column + j] : -infinity();
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) z[v + j] = with_bias(z[v + j], shift[j]);
+      }
+    } else {
+      float shift[kPerLane];
+      read_chunk(shifts, begin, size, InMemory{}, shift);
+#pragma unroll
+      for (int v = 0; v < kPerLane; ++v) z[v] = with_bias(z[v], shift[v]);
+    }
+  }
   template <typename Source>
   __device__ __forceinline__ void scaled_chunk(int chunk, Source source,
                                                float (&z)[kPerLane]) const {
     if (chunk < static_chunks()) {
-      float shift[kPerLane];
       read_chunk(logits, chunk * kChunk, size, source, z);
       cut.apply(scale, z);
-      read_chunk(Logits<float>(Dtype::kFloat32, bias, 0), chunk * kChunk, size, InMemory{}, shift);
-#pragma unroll
-      for (int v = 0; v < kPerLane; ++v) z[v] = with_bias(z[v], shift[v]);
+      add_bias(chunk * kChunk, z);
       cut.keep(z);
     } else {
       const int begin = (chunk - static_chunks()) * kChunk;

@@ -85,9 +85,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks)
   const int warps = blockDim.x / kWarp;
   for (int c = split * warps + warp_index(); c < tokens_per_row; c += launch.splits * warps) {
     const int64_t index = row * params.tokens_per_row + c;
-    const int64_t token = params.tokens_are_int64
-                              ? static_cast<const int64_t*>(params.tokens)[index]
-                              : static_cast<const int32_t*>(params.tokens)[index];
+    const int64_t token = params.tokens[index];
     float logit = -infinity();
     if (token >= 0 && token < params.vocabulary) {
       logit = warp_dot(Logits<T>(params.dtype, params.weight, token * params.weight_stride), hidden,

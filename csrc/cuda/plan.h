@@ -37,8 +37,8 @@ void place(void* workspace, StepKeysLaunch* launch);
 void place(void* workspace, VerifyLaunch* launch);
 void place(void* workspace, VerifyTreeLaunch* launch);
 
-// The kernel that is launched, as in "draft_kernel<float>": for those who compile and start it by
-// name.
+// The kernel that is launched, as in "draft_kernel<float, Whole>": for those who compile and start
+// it by name.
 const char* kernel_name(const DraftLaunch& launch);
 const char* kernel_name(const GatherLogitsLaunch& launch);
 const char* kernel_name(const RedistributeLaunch& launch);

@@ -9,120 +9,11 @@
 
 #include "redistribute.h"
 
-#include "affinity.cuh"
 #include "launch_kernel.cuh"
+#include "redistribute_rows.cuh"
 
 namespace rdk {
 namespace {
-
-constexpr int kThreads = RedistributeLaunch::kThreads;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kBlocks = RedistributeLaunch::kBlocks;
-constexpr int kMaxGroup = RedistributeLaunch::kMaxGroup;
-constexpr int kTokens = RedistributeLaunch::kTokens;
-
-enum class RowKind : int32_t { kNone, kGreedy, kSoftmax };
-
-// In shared memory.
-struct GroupRow {
-  RowKind kind;
-  int top;  // of a greedy row
-  float stats[2 + kMaxRank];
-  float reciprocal;  // of the sum
-};
-static_assert(kMaxGroup * sizeof(GroupRow) == RedistributeLaunch::kStaticSharedBytes,
-              "the plan leaves room for it");
-
-// This block's part of the work.
-struct Tile {
-  int64_t first_row;
-  int rows;
-  int begin;  // target tokens
-  int end;
-  float* weights;         // [rows, launch.weights_stride()]: z, then exp(z - max)
-  unsigned char* marked;  // [rows, launch.tile]: tokens that have dynamic columns
-};
-
-// ---- the softmax of the group's rows ----
-
-template <typename T>
-__device__ __forceinline__ DraftRow<T, Whole> draft_row(const RedistributeLaunch& launch,
-                                                        int64_t row) {
-  return DraftRow<T, Whole>(launch.params.draft, row, launch.params.temperature[row], Whole{});
-}
-
-__device__ __forceinline__ ChunkSum* chunk_sums(const RedistributeLaunch& launch, int g,
-                                                int chunks) {
-  return launch.chunks + (static_cast<int64_t>(blockIdx.x) * launch.group + g) * chunks;
-}
-__device__ __forceinline__ float* spread_sums(const RedistributeLaunch& launch, int g, int chunks) {
-  return launch.spread_sums + (static_cast<int64_t>(blockIdx.x) * launch.group + g) *
-                                  launch.params.affinity.rank * chunks;
-}
-
-__device__ __forceinline__ void store_vector(float* address, const float* values) {
-  *reinterpret_cast<uint4*>(address) = {__float_as_uint(values[0]), __float_as_uint(values[1]),
-                                        __float_as_uint(values[2]), __float_as_uint(values[3])};
-}
-
-// A chunk's z, for all warps.
-__device__ __forceinline__ void keep_chunk(const float (&z)[kPerLane], int begin, int size,
-                                           float* kept) {
-#pragma unroll
-  for (int v = 0; v < kPerLane; v += 4) {
-    const int column = begin + column_of(lane_index(), v);
-    // What follows the last column is padding of the row, or belongs to no one.
-    if (column < size) store_vector(kept + column, z + v);
-  }
-}
-
-// One warp after another takes a chunk, from one row to the next.
-template <typename T>
-__device__ __forceinline__ void sum_rows(const RedistributeLaunch& launch, const Tile& tile) {
-  const int rank = static_cast<int>(launch.params.affinity.rank);
-#pragma unroll 1
-  for (int g = 0; g < tile.rows; ++g) {
-    if (!usable_temperature(launch.params.temperature[tile.first_row + g])) continue;
-    const DraftRow<T, Whole> row = draft_row<T>(launch, tile.first_row + g);
-    const int chunks = row.chunks();
-#pragma unroll 1
-    for (int chunk = (warp_index() - g * chunks) & (kWarps - 1); chunk < chunks; chunk += kWarps) {
-      float z[kPerLane];
-      row.scaled_chunk(chunk, InMemory{}, z);
-      if (launch.shared_weights && chunk < row.static_chunks()) {
-        keep_chunk(z, chunk * kChunk, row.size, tile.weights + g * launch.weights_stride());
-      }
-      sum_draft_chunk(row, chunk, z, launch.params.affinity.spread, rank,
-                      chunk_sums(launch, g, chunks), spread_sums(launch, g, chunks));
-    }
-  }
-}
-
-// By one warp: the row's kind and stats.
-template <typename T>
-__device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch, int64_t index,
-                                              int g, GroupRow* summary) {
-  const float temperature = launch.params.temperature[index];
-  const DraftRow<T, Whole> row = draft_row<T>(launch, index);
-  const int chunks = row.chunks();
-  const bool usable = usable_temperature(temperature);
-  const Softmax softmax = merge_chunks(chunk_sums(launch, g, chunks), usable ? chunks : 0);
-  RowKind kind = softmax.valid ? RowKind::kSoftmax : RowKind::kNone;
-  int top = -1;
-  if (softmax.valid && temperature == 0.0f) {
-    kind = RowKind::kGreedy;
-    const int column = argmax_column(row, softmax);
-    top = row.is_dynamic(column) ? row.dynamic_tokens[row.dynamic_index(column)]
-                                 : launch.params.row_top[column];
-  }
-  if (lane_index() == 0) {
-    summary->kind = kind;
-    summary->top = top;
-  }
-  write_draft_stats(softmax, spread_sums(launch, g, chunks),
-                    static_cast<int>(launch.params.affinity.rank), summary->stats);
-  if (lane_index() == 0) summary->reciprocal = 1.0f / softmax.total;
-}
 
 // ---- the tile's probabilities ----
 
@@ -247,8 +138,8 @@ __device__ __forceinline__ void divide(float (&masses)[kTokens], float total, fl
 
 // Adds the dynamic columns of the tokens that are marked, one token of a lane after the other, each
 // by the whole warp, in the order of the columns.
-template <typename T, bool kAdjacent>
-__device__ __forceinline__ void add_marked(const DraftRow<T, Whole>& row, float max,
+template <typename T, typename C, bool kAdjacent>
+__device__ __forceinline__ void add_marked(const DraftRow<T, C>& row, float max,
                                            const unsigned char* marks, int base, const Tile& tile,
                                            float (&masses)[kTokens]) {
 #pragma unroll
@@ -275,7 +166,7 @@ __device__ __forceinline__ void add_marked(const DraftRow<T, Whole>& row, float 
 }
 
 // q of the tile's tokens for every row of the group.
-template <typename T, bool kAdjacent>
+template <typename T, typename C, bool kAdjacent>
 __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, const Tile& tile,
                                            const GroupRow* group) {
   const RedistributeParams& params = launch.params;
@@ -284,7 +175,7 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
   const int stride = static_cast<int>(launch.weights_stride());
   const bool has_dynamic = params.draft.dynamic_size > 0;
   // The weights of a row that are not shared; a group then has one row.
-  const DraftRow<T, Whole> only = draft_row<T>(launch, tile.first_row);
+  const DraftRow<T, C> only = draft_row<T>(launch, tile.first_row, cut_of<C>(tile, 0));
   int base = tile.begin + warp_index() * kTokens * kWarp;
   Columns next = load_columns<kAdjacent>(affinity, base, tile.end);
 #pragma unroll 1
@@ -315,8 +206,8 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
         add_entries(affinity, columns, weight, q);
       }
       if (has_dynamic) {
-        add_marked<T, kAdjacent>(draft_row<T>(launch, tile.first_row + g), max,
-                                 tile.marked + g * launch.tile, base, tile, q);
+        const DraftRow<T, C> own = draft_row<T>(launch, tile.first_row + g, cut_of<C>(tile, g));
+        add_marked<T, C, kAdjacent>(own, max, tile.marked + g * launch.tile, base, tile, q);
       }
       const float total = row.stats[1];
       divide(q, total, row.reciprocal);
@@ -332,30 +223,36 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads, kBlocks)
-    redistribute_kernel(const RedistributeLaunch launch) {
-  __shared__ GroupRow group[kMaxGroup];
-  RDK_DYNAMIC_SHARED(shared);
-  const RedistributeParams& params = launch.params;
+template <typename C>
+__device__ __forceinline__ Tile tile_of(const RedistributeLaunch& launch, unsigned char* shared) {
   Tile tile;
   tile.first_row = static_cast<int64_t>(blockIdx.x / launch.tiles) * launch.group;
-  tile.rows =
-      static_cast<int>(min(static_cast<int64_t>(launch.group), params.rows - tile.first_row));
+  tile.rows = static_cast<int>(
+      min(static_cast<int64_t>(launch.group), launch.params.rows - tile.first_row));
   tile.begin = blockIdx.x % launch.tiles * launch.tile;
-  tile.end = min(tile.begin + launch.tile, static_cast<int>(params.affinity.target_size));
-  tile.weights = reinterpret_cast<float*>(shared);
+  tile.end = min(tile.begin + launch.tile, static_cast<int>(launch.params.affinity.target_size));
+  tile.scratch = reinterpret_cast<CutScratch*>(shared);
+  unsigned char* rest = shared + (C::kCuts ? sizeof(CutScratch) : 0);
+  tile.weights = reinterpret_cast<float*>(rest);
   tile.marked =
-      shared + (launch.shared_weights ? launch.group * launch.weights_stride() * sizeof(float) : 0);
+      rest + (launch.shared_weights ? launch.group * launch.weights_stride() * sizeof(float) : 0);
+  return tile;
+}
 
+template <typename T, typename C>
+__device__ __forceinline__ void redistribute_tile(const RedistributeLaunch& launch,
+                                                  const Tile& tile) {
+  __shared__ GroupRow group[kMaxGroup];
+  const RedistributeParams& params = launch.params;
   const int marks = params.draft.dynamic_size > 0 ? tile.rows * launch.tile : 0;
   for (int i = threadIdx.x; i < marks / 4; i += kThreads) {
     reinterpret_cast<unsigned*>(tile.marked)[i] = 0;
   }
-  sum_rows<T>(launch, tile);
+  sum_rows<T, C>(launch, tile);
   __syncthreads();
+  cut_rows<T, C>(launch, tile);
   if (warp_index() < tile.rows) {
-    summarize_row<T>(launch, tile.first_row + warp_index(), warp_index(), &group[warp_index()]);
+    summarize_row<T, C>(launch, tile, warp_index(), &group[warp_index()]);
   }
 #pragma unroll 1
   for (int g = 0; marks > 0 && g < tile.rows; ++g) {
@@ -374,17 +271,32 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll 1
     for (int g = 0; g < tile.rows; ++g) {
       float* weights = tile.weights + g * stride;
+      const C cut = cut_of<C>(tile, g);
 #pragma unroll 4
       for (int i = threadIdx.x; i < stride; i += kThreads) {
-        weights[i] = expf(weights[i] - group[g].stats[0]);
+        weights[i] = expf(cut.kept(weights[i]) - group[g].stats[0]);
       }
     }
     __syncthreads();
   }
   if (launch.adjacent) {
-    write_tile<T, true>(launch, tile, group);
+    write_tile<T, C, true>(launch, tile, group);
   } else {
-    write_tile<T, false>(launch, tile, group);
+    write_tile<T, C, false>(launch, tile, group);
+  }
+}
+
+template <typename T, typename C>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    redistribute_kernel(const RedistributeLaunch launch) {
+  RDK_DYNAMIC_SHARED(shared);
+  if constexpr (C::kCuts) {
+    Tile* tile = &reinterpret_cast<CutScratch*>(shared)->tile;
+    if (threadIdx.x == 0) *tile = tile_of<C>(launch, shared);
+    __syncthreads();
+    redistribute_tile<T, C>(launch, *tile);
+  } else {
+    redistribute_tile<T, C>(launch, tile_of<C>(launch, shared));
   }
 }
 

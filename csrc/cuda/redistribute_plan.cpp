@@ -21,7 +21,9 @@ bool weights_pay(const RedistributeParams& params, int64_t tiles) {
 
 void plan(const Machine& machine, RedistributeLaunch* launch) {
   const RedistributeParams& params = launch->params;
-  const int64_t limit = most_shared_bytes<RedistributeLaunch>(machine);
+  const int64_t cut_bytes = params.truncation.given ? RedistributeLaunch::kCutBytes : 0;
+  const int64_t limit =
+      std::max<int64_t>(1, most_shared_bytes<RedistributeLaunch>(machine) - cut_bytes);
   const int64_t row_bytes = launch->weights_stride() * static_cast<int64_t>(sizeof(float));
   const int64_t mark_bytes = params.draft.dynamic_size > 0 ? 1 : 0;
   const int64_t rows = params.rows > 0 ? params.rows : 1;
@@ -62,6 +64,7 @@ void plan(const Machine& machine, RedistributeLaunch* launch) {
   launch->shape.blocks = divide_up(params.rows, launch->group) * launch->tiles;
   launch->shape.threads = RedistributeLaunch::kThreads;
   launch->shape.shared_bytes =
+      cut_bytes +
       launch->group * ((launch->shared_weights ? row_bytes : 0) + mark_bytes * launch->tile);
   launch->shape.allowed_bytes = allowed_bytes<RedistributeLaunch>(machine);
   place(nullptr, launch);

@@ -172,16 +172,6 @@ __device__ __forceinline__ void fill_histogram(const Row& row, const ChunkSum* c
   __syncthreads();
 }
 
-__device__ __forceinline__ uint64_t warp_running_sum(uint64_t value) {
-  const int lane = lane_index();
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset *= 2) {
-    const uint64_t below = __shfl_up_sync(kAllLanes, value, offset);
-    if (lane >= offset) value += below;
-  }
-  return value;
-}
-
 // By a block: the first bin with which the running sum, from `before` on, reaches what `needed` of
 // all bins' total says; into the scratch.
 template <typename Needed>
@@ -247,7 +237,7 @@ __device__ __forceinline__ float largest_of(const ChunkSum* chunks, int count) {
     max = fmaxf(max, global_load(&chunks[c].max));
     sound = sound && global_load(&chunks[c].sum) < infinity();
   }
-  max = warp_max(max);
+  max = warp_max(max) + 0.0f;  // of two zeros, all lanes have the same
   return __all_sync(kAllLanes, sound) && max < infinity() ? max : -infinity();
 }
 
@@ -258,6 +248,7 @@ __device__ __forceinline__ float threshold_of(const Row& row, const ChunkSum* ch
                                               const RowLimits<Cut>& limits,
                                               ThresholdScratch* scratch) {
   const float max = largest_of(chunks, row.chunks());
+  __syncthreads();  // from here on the sums may change
   if (max == -infinity()) return -infinity();
   float least = -infinity();
   if (limits.min_p > 0.0f) {
@@ -277,7 +268,6 @@ __device__ __forceinline__ float threshold_of(const Row& row, const ChunkSum* ch
     };
     least = fmaxf(least, boundary(row, chunks, {true, max}, positive, scratch, wanted));
   }
-  __syncthreads();
   return least;
 }
 

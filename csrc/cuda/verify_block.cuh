@@ -64,7 +64,7 @@ __device__ __forceinline__ void describe(const VerifyLaunch& launch, const Seque
   if (lane_index() == 0) {
     position->target = target;
     position->argmax = argmax;
-    position->token = drafted ? drafted_token(params, sequence.start + step) : -1;
+    position->token = drafted ? params.draft_token_ids[sequence.start + step] : -1;
     position->row = drafted ? draft_row_index(params, sequence.start + step) : -1;
     position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
   }
@@ -254,7 +254,7 @@ __device__ __forceinline__ bool decide_by_block(const VerifyLaunch& launch,
   int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
 #pragma unroll 1
   for (int step = threadIdx.x; step < prefix; step += VerifyLaunch::kThreads) {
-    tokens[step] = drafted_token(params, sequence.start + step);
+    tokens[step] = params.draft_token_ids[sequence.start + step];
   }
   if (threadIdx.x == 0) {
     params.num_accepted[sequence.index] = prefix;

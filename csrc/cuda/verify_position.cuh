@@ -34,11 +34,6 @@ struct Sequence {
   float draft_temperature;
 };
 
-__device__ __forceinline__ int64_t drafted_token(const VerifyParams& params, int64_t draft) {
-  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.draft_token_ids)[draft]
-                                 : static_cast<const int32_t*>(params.draft_token_ids)[draft];
-}
-
 __device__ __forceinline__ Sequence load_sequence(const VerifyParams& params, int64_t index) {
   const Owned drafts = owned(params.draft_offsets, index, params.num_drafts);
   Sequence sequence{index,
@@ -50,17 +45,9 @@ __device__ __forceinline__ Sequence load_sequence(const VerifyParams& params, in
                     params.draft_temperature[index]};
 #pragma unroll 1
   for (int j = 0; j < sequence.count; ++j) {
-    if (drafted_token(params, sequence.start + j) == -1) sequence.count = j;
+    if (params.draft_token_ids[sequence.start + j] == -1) sequence.count = j;
   }
   return sequence;
-}
-
-// The mask of the row that `row` is, of two dimensions as the logits are.
-__device__ __forceinline__ NoMask mask_of(const VerifyParams&, int64_t, const Whole&) { return {}; }
-__device__ __forceinline__ BitMask mask_of(const VerifyParams& params, int64_t row, const Cut&) {
-  const Rows& allowed = params.allowed;
-  if (allowed.data == nullptr) return {nullptr};
-  return {static_cast<const uint32_t*>(allowed.data) + row * allowed.inner_stride};
 }
 
 template <typename T, typename C>
@@ -71,7 +58,7 @@ __device__ __forceinline__ TargetColumns<T, C> target_row(const VerifyParams& pa
   const int64_t row = sequence.start + sequence.index + step;
   return {Logits<T>(params.target_dtype, rows.data, row * rows.inner_stride),
           static_cast<int>(params.affinity.target_size), Scale(sequence.target_temperature), cut,
-          mask_of(params, row, cut)};
+          C::Mask::of(params.allowed, row)};
 }
 
 __device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64_t draft) {
@@ -81,7 +68,7 @@ __device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64
 // What the arguments alone say about a draft's distribution. A row may still turn out to have none.
 __device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params,
                                                    const Sequence& sequence, int step) {
-  const int64_t token = drafted_token(params, sequence.start + step);
+  const int64_t token = params.draft_token_ids[sequence.start + step];
   const int row = draft_row_index(params, sequence.start + step);
   if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;
   if (row == -1) return DraftKind::kOneHot;
@@ -176,7 +163,7 @@ __device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequenc
   if (lane_index() == 0) {
     position->target = target;
     position->argmax = argmax;
-    position->token = drafted ? drafted_token(params, sequence.start + step) : -1;
+    position->token = drafted ? params.draft_token_ids[sequence.start + step] : -1;
     position->row = drafted ? draft_row_index(params, sequence.start + step) : -1;
     position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
   }

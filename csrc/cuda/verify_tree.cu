@@ -6,7 +6,7 @@
 #include "verify_tree.h"
 
 #include "launch_kernel.cuh"
-#include "softmax.cuh"
+#include "truncation.cuh"
 
 namespace rdk {
 namespace {
@@ -14,11 +14,6 @@ namespace {
 constexpr int kThreads = VerifyTreeLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocks = VerifyTreeLaunch::kBlocks;
-
-__device__ __forceinline__ int64_t token_of(const VerifyTreeParams& params, int64_t node) {
-  return params.tokens_are_int64 ? static_cast<const int64_t*>(params.token_ids)[node]
-                                 : static_cast<const int32_t*>(params.token_ids)[node];
-}
 
 // The first child with this token, by one warp; -1 if there is none. Nodes count from the
 // sequence's first, the root is -1, and no child comes before its parent.
@@ -30,17 +25,32 @@ __device__ __forceinline__ int child_of(const VerifyTreeParams& params, const Ow
     const int child = first + lane_index();
     const int64_t place = tree.start + child;
     const bool is_it =
-        child < count && params.parents[place] == node && token_of(params, place) == token;
+        child < count && params.parents[place] == node && params.token_ids[place] == token;
     const unsigned found = __ballot_sync(kAllLanes, is_it);
     if (found != 0) return first + __ffs(found) - 1;
   }
   return -1;
 }
 
-// What is drawn at a node, by one warp; -1 if its row has no distribution.
+// By a block: cuts the row of a node. Its chunk sums become those of what is kept.
 template <typename T>
+__device__ __forceinline__ void cut_row(const RowLimits<Whole>&, ChunkSum*, unsigned char*,
+                                        TargetColumns<T, Whole>*) {}
+template <typename T>
+__device__ __forceinline__ void cut_row(const RowLimits<Cut>& limits, ChunkSum* sums,
+                                        unsigned char* shared, TargetColumns<T, Cut>* columns) {
+  if (!limits.any()) return;
+  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
+  columns->cut = limits.at(threshold_of(*columns, sums, limits, scratch));
+  sum_kept_chunks(*columns, sums, [&](int chunk, float (&z)[kPerLane]) {
+    store_chunk_sum(exponentiate(z), &sums[chunk]);
+  });
+}
+
+// What is drawn at a node, by one warp; -1 if its row has no distribution.
+template <typename T, typename C>
 __device__ __forceinline__ int drawn_token(const VerifyTreeLaunch& launch, int64_t sequence,
-                                           int depth, const TargetColumns<T, Whole>& columns,
+                                           int depth, const TargetColumns<T, C>& columns,
                                            const ChunkSum* sums) {
   const VerifyTreeParams& params = launch.params;
   const Softmax softmax = merge_chunks(sums, columns.chunks());
@@ -51,7 +61,7 @@ __device__ __forceinline__ int drawn_token(const VerifyTreeLaunch& launch, int64
                      random_words(params.step_keys[sequence], position, Purpose::kBonus, 0));
 }
 
-template <typename T>
+template <typename T, typename C>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     verify_tree_kernel(const VerifyTreeLaunch launch) {
   __shared__ int next;
@@ -68,7 +78,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
   if (threadIdx.x == 0) params.num_accepted[sequence] = 0;
   const float temperature = params.temperature[sequence];
-  if (!usable_temperature(temperature)) return;
+  const RowLimits<C> limits(params.truncation, sequence, static_cast<int>(params.target.size),
+                            temperature);
+  if (!usable_temperature(temperature) || !limits.usable()) return;
   __syncthreads();
 
   const Owned tree = owned(params.offsets, sequence, params.num_nodes);
@@ -79,13 +91,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll 1
   for (int depth = 0;; ++depth) {
     const int64_t row = tree.start + sequence + 1 + node;
-    const TargetColumns<T, Whole> columns{
-        Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
-        static_cast<int>(params.target.size), Scale(temperature), Whole{}, NoMask{}};
+    TargetColumns<T, C> columns{Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
+                                static_cast<int>(params.target.size), Scale(temperature),
+                                limits.before(), C::Mask::of(params.target.allowed, row)};
     stream_chunks(
         columns, ring_of_warp(shared), warp_index(), kWarps, chunks,
         [&](int chunk, float (&z)[kPerLane]) { store_chunk_sum(exponentiate(z), &sums[chunk]); });
     __syncthreads();
+    cut_row(limits, sums, shared, &columns);
     if (warp_index() == 0) {
       const int token = drawn_token(launch, sequence, depth, columns, sums);
       const bool goes_on = token >= 0 && depth < max_depth;

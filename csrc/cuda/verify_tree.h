@@ -5,10 +5,12 @@
 
 namespace rdk {
 
-// The kernel's instantiations, by Dtype.
-#define RDK_VERIFY_TREE_KERNELS(kernel)                                       \
-  kernel(verify_tree_kernel<float>), kernel(verify_tree_kernel<Float16Bits>), \
-      kernel(verify_tree_kernel<BFloat16Bits>)
+// The kernel's instantiations, by Dtype: for rows that are whole, then for rows that may be cut.
+#define RDK_VERIFY_TREE_KERNELS_FOR(kernel, rows)                                         \
+  kernel(verify_tree_kernel<float, rows>), kernel(verify_tree_kernel<Float16Bits, rows>), \
+      kernel(verify_tree_kernel<BFloat16Bits, rows>)
+#define RDK_VERIFY_TREE_KERNELS(kernel) \
+  RDK_VERIFY_TREE_KERNELS_FOR(kernel, Whole), RDK_VERIFY_TREE_KERNELS_FOR(kernel, Cut)
 
 struct VerifyTreeLaunch {
   using Params = VerifyTreeParams;
@@ -19,7 +21,12 @@ struct VerifyTreeLaunch {
   LaunchShape shape;
   ChunkSum* chunks;  // [B, chunks of V_t], of the node that the walk is at
 
-  RDK_HOST_DEVICE int kernel() const { return static_cast<int>(params.target.dtype); }
+  RDK_HOST_DEVICE int kernel() const {
+    constexpr int kDtypes = 3;
+    const int of_dtype = static_cast<int>(params.target.dtype);
+    const bool whole = !params.truncation.given && params.target.allowed.data == nullptr;
+    return whole ? of_dtype : kDtypes + of_dtype;
+  }
 };
 
 }  // namespace rdk

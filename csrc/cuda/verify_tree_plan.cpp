@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kWarps = VerifyTreeLaunch::kThreads / kWarp;
 static_assert(VerifyTreeLaunch::kStaticSharedBytes + kWarps * kRingBytes <= kAlwaysAllowed);
+static_assert(kThresholdBytes <= kWarps * kRingBytes, "it lies where the rings were");
 
 }  // namespace
 

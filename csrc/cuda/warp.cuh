@@ -31,11 +31,12 @@ __device__ __forceinline__ int warp_min(int value) {
 }
 
 // Sum of the lanes up to this one.
-__device__ __forceinline__ float warp_running_sum(float value) {
+template <typename Number>
+__device__ __forceinline__ Number warp_running_sum(Number value) {
   const int lane = lane_index();
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {
-    const float below = __shfl_up_sync(kAllLanes, value, offset);
+    const Number below = __shfl_up_sync(kAllLanes, value, offset);
     if (lane >= offset) value += below;
   }
   return value;

@@ -27,8 +27,7 @@ Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& t
   checks.shape("tokens", tokens, with_last(leading_shape(hidden), params.tokens_per_row),
                "[..., C], rows parallel to those of hidden");
   checks.contiguous("tokens", tokens);
-  params.tokens = tokens.const_data_ptr();
-  params.tokens_are_int64 = tokens.scalar_type() == ScalarType::Long;
+  params.tokens = {tokens.const_data_ptr(), tokens.scalar_type() == ScalarType::Long};
   if (bias) {
     checks.plain("bias", *bias, hidden.scalar_type(), {params.vocabulary},
                  "[V], one for each row of weight");

@@ -16,11 +16,12 @@ inline int64_t count_sequences(const Checks& checks, const char* name, const Ten
   return sequences;
 }
 
-inline void check_drafted(const Checks& checks, const char* name, const Tensor& token_ids) {
+inline TokenIds drafted_ids(const Checks& checks, const char* name, const Tensor& token_ids) {
   checks.device(name, token_ids);
   checks.dtype(name, token_ids, {ScalarType::Long, ScalarType::Int});
   checks.dimensions(name, token_ids, 1, "[N], packed");
   checks.contiguous(name, token_ids);
+  return {token_ids.const_data_ptr(), token_ids.scalar_type() == ScalarType::Long};
 }
 
 inline void check_target(const Checks& checks, const Tensor& target_logits, int64_t needed_rows,

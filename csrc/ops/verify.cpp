@@ -34,7 +34,7 @@ std::tuple<Tensor, Tensor, Tensor> verify(
   }
   params.max_draft = max_draft;
   params.sequences = count_sequences(checks, "draft_offsets", draft_offsets);
-  check_drafted(checks, "draft_token_ids", draft_token_ids);
+  params.draft_token_ids = drafted_ids(checks, "draft_token_ids", draft_token_ids);
   params.num_drafts = draft_token_ids.size(0);
   check_target(checks, target_logits, params.num_drafts + params.sequences,
                params.affinity.target_size);
@@ -87,8 +87,6 @@ std::tuple<Tensor, Tensor, Tensor> verify(
       target_logits, logprobs == 0 ? Shape{0} : Shape{params.sequences, max_draft + 1},
       ScalarType::Float);
 
-  params.draft_token_ids = draft_token_ids.const_data_ptr();
-  params.tokens_are_int64 = draft_token_ids.scalar_type() == ScalarType::Long;
   params.draft_offsets = draft_offsets.const_data_ptr<int32_t>();
   params.target_temperature = target_temperature.const_data_ptr<float>();
   params.draft_temperature = draft_temperature.const_data_ptr<float>();

@@ -19,7 +19,7 @@ std::tuple<Tensor, Tensor, Tensor> verify_tree(
   checks.dimensions("target_logits", target_logits, 2, "[N + B, V_t], packed");
   params.target.size = target_logits.size(1);
   params.sequences = count_sequences(checks, "tree_offsets", tree_offsets);
-  check_drafted(checks, "tree_token_ids", tree_token_ids);
+  params.token_ids = drafted_ids(checks, "tree_token_ids", tree_token_ids);
   params.num_nodes = tree_token_ids.size(0);
   const int64_t needed_rows = params.num_nodes + params.sequences;
   check_target(checks, target_logits, needed_rows, params.target.size);
@@ -48,8 +48,6 @@ std::tuple<Tensor, Tensor, Tensor> verify_tree(
   const Tensor path =
       torch::stable::new_empty(target_logits, Shape{params.sequences, max_depth}, ScalarType::Int);
 
-  params.token_ids = tree_token_ids.const_data_ptr();
-  params.tokens_are_int64 = tree_token_ids.scalar_type() == ScalarType::Long;
   params.parents = parents.const_data_ptr<int32_t>();
   params.offsets = tree_offsets.const_data_ptr<int32_t>();
   params.temperature = temperature.const_data_ptr<float>();

@@ -59,8 +59,7 @@ class SpeculativeDecoder:
         draft_temperature: the drafter's; None: each sequence's own.
         truncate_drafts: draft inside the same top-k, top-p and min-p, of the drafter's own columns,
             that the target samples in: more drafts are then accepted (docs/benchmarks.md). The
-            output has the same distribution either way. None: where `draft` can, which is on the
-            CPU so far.
+            output has the same distribution either way.
         method: of `rdk_cuda.verify`: "token", or "block", which accepts at least as many drafts on
             average.
         vocabulary: the drafter's own tokens. Accepted tokens outside it count as out of
@@ -99,7 +98,7 @@ class SpeculativeDecoder:
         *,
         draft_length: int = 4,
         draft_temperature: float | None = None,
-        truncate_drafts: bool | None = None,
+        truncate_drafts: bool = True,
         method: Method = "token",
         vocabulary: Vocabulary | None = None,
         dynamic_tokens: DynamicTokens | None = None,
@@ -138,8 +137,6 @@ class SpeculativeDecoder:
                 f'SpeculativeDecoder: method is {method!r}; needs to be "token" or "block"'
             )
         self.draft_length, self.draft_temperature = draft_length, draft_temperature
-        if truncate_drafts is None:
-            truncate_drafts = self.affinity.device.type == "cpu"
         self.truncate_drafts = truncate_drafts
         self.method: Method = method
         self.dynamic_tokens = dynamic_tokens

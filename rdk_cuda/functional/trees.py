@@ -70,8 +70,8 @@ def verify_tree(
         seeds, positions, generator: as in `draft`; positions are those of the tokens after the
             root.
         max_depth: the most nodes that are accepted; N if not given. It is the width of the result.
-        top_k, top_p, min_p: of the target, as in `verify`, on the CPU only, so far.
-        allowed: `[B, N + 1, ceil(V_t / 32)]` int32, as in `verify`, on the CPU only, so far.
+        top_k, top_p, min_p: of the target, as in `verify`.
+        allowed: `[B, N + 1, ceil(V_t / 32)]` int32, as in `verify`.
 
     Returns:
         `VerifiedTree(tokens [B, max_depth + 1], num_accepted [B], path [B, max_depth])`.

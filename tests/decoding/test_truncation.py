@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -73,16 +72,6 @@ def processed(temperature: float, masks: bool, top_k: int = 0, top_p: float = 1.
     late = values.cumsum(1) - values >= top_p
     table = table.masked_fill(torch.zeros_like(late).scatter(1, order, late), -math.inf)
     return TableModel(table, SIZE)
-
-
-def test_where_draft_has_no_limits_the_decoder_drafts_outside_of_them() -> None:
-    """CUDA's `draft` refuses them so far; no operator of any device is called here."""
-    drafter = TableModel(DRAFTER, SIZE)
-    assert SpeculativeDecoder(TARGET, drafter).truncate_drafts
-    elsewhere = copy(TARGET)
-    elsewhere.device = torch.device("meta")
-    assert not SpeculativeDecoder(elsewhere, drafter).truncate_drafts
-    assert SpeculativeDecoder(elsewhere, drafter, truncate_drafts=True).truncate_drafts
 
 
 def p_value(

@@ -37,8 +37,9 @@ inline void bind_plans(pybind11::module_& module) {
   module.def(
       "plan_redistribute",
       [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t target_size,
-         int64_t dynamic_size, int64_t rank, int64_t entries) {
+         int64_t dynamic_size, int64_t rank, int64_t entries, bool limits) {
         rdk::RedistributeLaunch launch{};
+        launch.params.truncation.given = limits;
         launch.params.rows = rows;
         launch.params.draft = draft_columns(draft_size, dynamic_size);
         launch.params.affinity.target_size = target_size;
@@ -53,18 +54,21 @@ inline void bind_plans(pybind11::module_& module) {
         return result;
       },
       arg("machine"), arg("rows") = 1, arg("draft_size") = 1, arg("target_size") = 1,
-      arg("dynamic_size") = 0, arg("rank") = 0, arg("entries") = -1);
+      arg("dynamic_size") = 0, arg("rank") = 0, arg("entries") = -1, arg("limits") = false);
   module.def(
       "plan_draft",
-      [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t dynamic_size) {
+      [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t dynamic_size,
+         bool limits) {
         rdk::DraftLaunch launch{};
+        launch.params.truncation.given = limits;
         launch.params.rows = rows;
         launch.params.draft = draft_columns(draft_size, dynamic_size);
         pybind11::dict result = planned(machine, &launch);
         result["splits"] = launch.splits;
         return result;
       },
-      arg("machine"), arg("rows") = 1, arg("draft_size") = 1, arg("dynamic_size") = 0);
+      arg("machine"), arg("rows") = 1, arg("draft_size") = 1, arg("dynamic_size") = 0,
+      arg("limits") = false);
   module.def(
       "plan_verify",
       [](const MachineFacts& machine, int64_t sequences, int64_t num_drafts, int64_t max_draft,

@@ -160,7 +160,7 @@ def columns(size: int) -> generators.Batch:
 
 def test_a_thread_never_takes_shared_memory_from_another(emulated: ModuleType) -> None:
     """A thread that sets the attribute waits, before it launches, for the other to set it too."""
-    most = 100_000 - static_bytes("redistribute_kernel<float>")
+    most = 100_000 - static_bytes("redistribute_kernel<float, Whole>")
     emulated.set_machine(1, 100_000)
     both_have_set = threading.Barrier(2)
     history: list[tuple[str, int]] = []

@@ -17,8 +17,10 @@ from .workloads import (
     WORKLOADS,
     batch,
     draft,
+    few_rows,
     no_residual,
     redistribute,
+    row_limits,
     verify,
     with_stats,
 )
@@ -30,7 +32,9 @@ MACHINES = [(1, 1000), (5, 1000), (132, 40_000)]
 MACHINES += [
     pytest.param(*each, marks=pytest.mark.slow) for each in [(2, FULL), (4, 40_000), (16, FULL)]
 ]
-STATIC_BYTES = static_bytes("redistribute_kernel<float>")
+STATIC_BYTES = static_bytes("redistribute_kernel<float, Whole>")
+
+CUT_BYTES = 16_608  # of a block of redistribute whose rows may be cut
 
 
 def assert_same_bits(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
@@ -117,23 +121,27 @@ def whole_vectors(count: int) -> int:
     return -(-count // 4) * 4
 
 
+@pytest.mark.parametrize("limits", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_redistribute_at_each_limit_of_shared_memory(emulated: ModuleType, dynamic: bool) -> None:
+def test_redistribute_at_each_limit_of_shared_memory(
+    emulated: ModuleType, dynamic: bool, limits: bool
+) -> None:
     """q' of 1, 2 or 4 rows and the marks of their tiles fit exactly, or lack 4 or more bytes.
 
     Then tiles shrink, if there are marks; at the end hardly a mark has room.
     """
-    given = batch()
+    given = few_rows()
     if not dynamic:
         given = given.replace(dynamic_tokens=None, dynamic_logits=None)
+    row_of = row_limits(4) if limits else None
     emulated.set_machine(1, FULL)
-    expected = redistribute(given)
+    expected = redistribute(given, limits=row_of)
     row = 4 * whole_vectors(given.affinity.draft_size)
     marks = whole_vectors(given.affinity.target_size) if dynamic else 0
     sizes = [group * (row + marks) - lacking for group in (1, 2, 4) for lacking in (0, 4, 12)]
     for size in [*sizes, 400]:
-        emulated.set_machine(1, STATIC_BYTES + size)
-        assert_same_bits(redistribute(given), expected)
+        emulated.set_machine(1, STATIC_BYTES + (CUT_BYTES if limits else 0) + size)
+        assert_same_bits(redistribute(given, limits=row_of), expected)
 
 
 def test_other_inputs_give_other_bits(emulated: ModuleType) -> None:

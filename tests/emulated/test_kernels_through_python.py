@@ -35,6 +35,7 @@ from .workloads import (
     draft,
     limited,
     redistribute,
+    row_limits,
     verify,
 )
 
@@ -175,7 +176,7 @@ def test_what_the_machine_has_decides_the_launch(through_python: Installed) -> N
     rows = batch().draft_logits.shape[0]
     one = through_python((1, 227 * 1024))
     draft(batch())
-    assert one.launched == [("draft_kernel<float>", rows, 256, 8 * 4096)]
+    assert one.launched == [("draft_kernel<float, Whole>", rows, 256, 8 * 4096)]
     assert one.cleared == []
     many = through_python((132, 227 * 1024))
     draft(batch())
@@ -194,7 +195,7 @@ def test_shared_memory_is_asked_for_once_whatever_calls_need(through_python: Ins
     kinds = [what for what, _, _ in cuda.driver.history]
     assert kinds == ["set"] + 6 * ["launch"]
     assert max(shared_bytes for *_, shared_bytes in cuda.launched) > 48 * 1024
-    assert cuda.driver.allowed == {"redistribute_kernel<float>": MORE_THAN_ALWAYS - 144}
+    assert cuda.driver.allowed == {"redistribute_kernel<float, Whole>": MORE_THAN_ALWAYS - 144}
 
 
 def test_a_thread_never_takes_shared_memory_from_another(through_python: Installed) -> None:
@@ -221,8 +222,14 @@ def in_dtype(dtype: torch.dtype) -> None:
     drafts = generators.batch(generators.affinity("mixed-1", 60), [2, 1], dtype=dtype, dynamic=3)
     draft(drafts)
     redistribute(drafts)
-    verify(drafts)
-    torch.ops.rdk.verify_tree(*generators.trees([3, 1], 60, dtype=dtype).arguments())
+    for method in (0, 1):
+        verify(drafts.replace(method=method))
+    limits = row_limits(3)
+    draft(drafts, limits=limits)
+    redistribute(drafts, limits=limits)
+    trees = generators.trees([3, 1], 60, dtype=dtype)
+    for walked in (trees, trees.replace(**row_limits(2))):
+        torch.ops.rdk.verify_tree(*walked.arguments())
     hidden, weight = generators.logits(2, 9, dtype=dtype), generators.logits(5, 9, dtype=dtype)
     torch.ops.rdk.gather_logits(hidden, weight, torch.tensor([[1], [2]]))
 

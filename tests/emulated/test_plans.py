@@ -17,6 +17,7 @@ from .emulated_operators import emulator as operators_emulator
 
 MIB = 2**20
 MOST = 2**28  # columns
+THRESHOLD_BYTES = 16_528  # 2048 bins of a count or mass, and what warps tell each other
 VOCABULARIES = [32_000, 50_257, 128_256, 151_936, 200_064, 256_000, 262_144]
 ROWS = [1, 64, 132, 600]
 DRAFT_SIZES = [1, 2_000, 8_000, 12_288, 24_000, 32_000, 40_000, 58_100, 128_256, 262_144]
@@ -39,10 +40,11 @@ def assert_accepted(gpu: Gpu, plan: Plan) -> None:
 # --------------------------------------------------------------------------------- shared memory
 
 
+@pytest.mark.parametrize("limits", [False, True], ids=["whole", "limits"])
 @pytest.mark.parametrize("dynamic", [0, 16], ids=["static", "dynamic"])
 @pytest.mark.parametrize("architecture", GPUS)
 def test_redistribute_asks_for_what_the_driver_gives(
-    plans: ModuleType, architecture: str, dynamic: int
+    plans: ModuleType, architecture: str, dynamic: int, limits: bool
 ) -> None:
     """At usual sizes, and at the edges: one row of 12,288 logits is 48 KiB, others come within
     bytes of the opt-in limit, and the largest drafter of all still has a launch."""
@@ -56,7 +58,9 @@ def test_redistribute_asks_for_what_the_driver_gives(
         *((size, 128_256, rows) for size in near for rows in (1, 600)),
         *((MOST, MOST, rows) for rows in ROWS),
     ]:
-        plan = plans.plan_redistribute(gpu.machine, rows, draft_size, target_size, dynamic)
+        plan = plans.plan_redistribute(
+            gpu.machine, rows, draft_size, target_size, dynamic, limits=limits
+        )
         assert_accepted(gpu, plan)
         assert plan["tile"] >= 1
         assert (plan["tiles"] - 1) * plan["tile"] < target_size <= plan["tiles"] * plan["tile"]
@@ -70,13 +74,26 @@ def test_the_other_operators_ask_for_what_the_driver_gives(
 ) -> None:
     gpu = GPUS[architecture]
     for rows in ROWS:
-        assert_accepted(gpu, plans.plan_draft(gpu.machine, rows, 32_000, 16))
+        for limits in (False, True):
+            assert_accepted(gpu, plans.plan_draft(gpu.machine, rows, 32_000, 16, limits=limits))
         assert_accepted(gpu, plans.plan_gather_logits(gpu.machine, rows, 8_000))
         assert_accepted(gpu, plans.plan_verify(gpu.machine, rows, 5 * rows, 5, 32_000, 128_256))
         plan = plans.plan_verify_tree(gpu.machine, rows, 128_256)
         assert_accepted(gpu, plan)
         assert plan["blocks"] == rows
         assert plan["workspace_bytes"] == -(-8 * 126 * rows // 16) * 16
+
+
+def test_a_block_that_searches_for_a_threshold_has_room_for_it(plans: ModuleType) -> None:
+    """In `draft` where the rings were, which small blocks have fewer of."""
+    for multiprocessors in (1, 132):
+        machine = multiprocessors, 227 * 1024
+        for limits, least in ((False, 0), (True, THRESHOLD_BYTES)):
+            drafted = plans.plan_draft(machine, 8, 32_000, limits=limits)
+            assert drafted["shared_bytes"] == max(drafted["threads"] // 32 * 4096, least)
+        verified = plans.plan_verify(machine, 8, 40, 5, 32_000, 128_256)
+        walked = plans.plan_verify_tree(machine, 8, 128_256)
+        assert min(verified["shared_bytes"], walked["shared_bytes"]) >= THRESHOLD_BYTES
 
 
 def test_tiles_shrink_before_weights_leave_shared_memory(plans: ModuleType) -> None:
@@ -137,10 +154,13 @@ def assert_one_wave(architecture: str, plan: Plan) -> None:
 def test_blocks_that_share_work_all_run_at_once(plans: ModuleType, architecture: str) -> None:
     """Of a row, a sequence or a gather: splitting further would only add a second wave."""
     machine = GPUS[architecture].machine
-    splits: dict[str, set[int]] = {"draft": set(), "verify": set(), "gather_logits": set()}
+    splits: dict[str, set[int]] = {
+        name: set() for name in ("draft", "draft with limits", "verify", "gather_logits")
+    }
     for count in range(1, 2 * machine[0] + 2):
         for name, plan in {
             "draft": plans.plan_draft(machine, count, 128_256),
+            "draft with limits": plans.plan_draft(machine, count, 128_256, limits=True),
             "verify": plans.plan_verify(machine, count, 4 * count, 4, 32_000, 128_256),
             "gather_logits": plans.plan_gather_logits(machine, count, 8_000),
         }.items():
@@ -148,7 +168,7 @@ def test_blocks_that_share_work_all_run_at_once(plans: ModuleType, architecture:
             if plan["splits"] > 1:
                 assert_one_wave(architecture, plan)
     for name, seen in splits.items():
-        assert {1, 2, 3} <= seen if name != "draft" else 4 in seen, name
+        assert {1, 2, 3} <= seen if "draft" not in name else 4 in seen, name
 
 
 @pytest.mark.parametrize("architecture", GPUS)

@@ -38,7 +38,18 @@ def drafter_rows(batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
     return batch.draft_logits, torch.full((rows,), temperature)
 
 
-def draft(batch: Batch, temperature: float = 0.9) -> tuple[Tensor, ...]:
+def row_limits(rows: int) -> dict[str, Tensor]:
+    """Of drafts: each limit alone, top-k and top-p together, and none."""
+    return {
+        "top_k": torch.tensor([40, 0, 0, 300, 0, 7])[torch.arange(rows) % 6].int(),
+        "top_p": torch.tensor([1.0, 0.9, 1.0, 0.7, 1.0, 0.999])[torch.arange(rows) % 6],
+        "min_p": torch.tensor([0.0, 0.0, 0.05, 0.0, 0.0, 0.001])[torch.arange(rows) % 6],
+    }
+
+
+def draft(
+    batch: Batch, temperature: float = 0.9, limits: dict[str, Tensor] | None = None
+) -> tuple[Tensor, ...]:
     logits, temperatures = drafter_rows(batch, temperature)
     integers = torch.arange(logits.shape[0])
     return tuple(
@@ -50,11 +61,14 @@ def draft(batch: Batch, temperature: float = 0.9) -> tuple[Tensor, ...]:
             *batch.affinity.by_draft,
             batch.dynamic_tokens,
             batch.dynamic_logits,
+            *(limits or {}).values(),
         )
     )
 
 
-def redistribute(batch: Batch, temperature: float = 0.9) -> tuple[Tensor, ...]:
+def redistribute(
+    batch: Batch, temperature: float = 0.9, limits: dict[str, Tensor] | None = None
+) -> tuple[Tensor, ...]:
     return (
         torch.ops.rdk.redistribute(
             *drafter_rows(batch, temperature),
@@ -62,6 +76,7 @@ def redistribute(batch: Batch, temperature: float = 0.9) -> tuple[Tensor, ...]:
             batch.affinity.row_top,
             batch.dynamic_tokens,
             batch.dynamic_logits,
+            *(limits or {}).values(),
         ),
     )
 
@@ -87,6 +102,19 @@ def limited(dtype: torch.dtype = torch.float32, logprobs: int = 1) -> Batch:
         min_p=torch.tensor([0.0, 0.0, 0.0, 0.01]),
         allowed=allowed,
         logprobs=logprobs,
+    )
+
+
+@functools.cache
+def few_rows() -> Batch:
+    """A group of them, with dynamic columns: every block searches all of a group's rows."""
+    made = batch()
+    assert made.dynamic_tokens is not None
+    assert made.dynamic_logits is not None
+    return made.replace(
+        draft_logits=made.draft_logits[:4],
+        dynamic_tokens=made.dynamic_tokens[:4],
+        dynamic_logits=made.dynamic_logits[:4],
     )
 
 
@@ -177,12 +205,23 @@ def without_distributions() -> Batch:
     )
 
 
-def verify_tree(dtype: torch.dtype, temperature: float = 1.1) -> tuple[Tensor, ...]:
+def verify_tree(
+    dtype: torch.dtype, temperature: float = 1.1, limits: dict[str, Tensor] | None = None
+) -> tuple[Tensor, ...]:
     """Walks of several nodes, one that stops at a bad row, and offsets out of order."""
     made = generators.trees([20, 0, 9, 31, 3], SIZE, dtype=dtype, temperature=temperature)
     made.target_logits[22, 17] = math.nan  # the root of the third
     made.tree_offsets[-1] = 62
-    return tuple(torch.ops.rdk.verify_tree(*made.arguments()))
+    return tuple(torch.ops.rdk.verify_tree(*made.replace(**limits or {}).arguments()))
+
+
+@functools.cache
+def tree_limits() -> dict[str, Tensor]:
+    """Of five trees of 63 nodes: other limits for each, and masks of most tokens."""
+    allowed = torch.full((68, -(-SIZE // 32)), -1, dtype=torch.int32)
+    for row in range(68):
+        allowed[row, row % 7 :: 7] = 0x5555_0F0F >> row % 3
+    return row_limits(5) | {"allowed": allowed}
 
 
 @functools.cache
@@ -210,8 +249,13 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "draft": lambda: draft(batch()),
     "draft, 16 bits": lambda: draft(batch("virtual", torch.bfloat16)),
     "draft, greedy": lambda: draft(batch("mixed-2", torch.float16), 0.0),
+    "draft, limits": lambda: draft(batch(), limits=row_limits(8)),
+    "draft, limits, 16 bits": lambda: draft(
+        batch("virtual", torch.bfloat16), 1.0, limits=row_limits(8)
+    ),
     "redistribute": lambda: redistribute(batch()),
     "redistribute, greedy": lambda: redistribute(batch("mixed-2", torch.float16), 0.0),
+    "redistribute, limits": lambda: redistribute(few_rows(), limits=row_limits(4)),
     "verify": lambda: verify(batch()),
     "verify, 16 bits": lambda: verify(batch("virtual", torch.bfloat16)),
     "verify, greedy": lambda: verify(greedy_target()),
@@ -236,6 +280,8 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "verify_tree": lambda: verify_tree(torch.float32),
     "verify_tree, 16 bits": lambda: verify_tree(torch.bfloat16),
     "verify_tree, greedy": lambda: verify_tree(torch.float16, 0.0),
+    "verify_tree, limits": lambda: verify_tree(torch.float32, limits=tree_limits()),
+    "verify_tree, limits, 16 bits": lambda: verify_tree(torch.bfloat16, 1.0, limits=row_limits(5)),
     "gather_logits": gather_logits,
     "step_keys": step_keys,
 }

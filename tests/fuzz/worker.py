@@ -83,17 +83,7 @@ def main() -> None:
 
 
 def call_of(work: Work, index: int, without: frozenset[int] = frozenset()) -> Call:
-    call = make_call(work.seed, index, tuple(work.operators), without)
-    if work.implementation == "cuda":
-        without_what_kernels_lack(call)
-    return call
-
-
-def without_what_kernels_lack(call: Call) -> None:
-    if call.operator == "verify":
-        return
-    lacking = {"top_k", "top_p", "min_p", "allowed"}
-    call.arguments |= dict.fromkeys(lacking & call.arguments.keys())
+    return make_call(work.seed, index, tuple(work.operators), without)
 
 
 def try_index(work: Work, index: int, operators: Any, without: frozenset[int] = frozenset()) -> str:

@@ -18,7 +18,7 @@ FREE = {
     "redistribute": (0, 1, *range(9, 14)),
     "draft": (0, 1, 2, 3, *range(12, 17)),
     "verify": (0, 1, 2, 3, 4, 6, 7, 8, 9, *range(17, 23)),
-    "verify_tree": (0, 1, 2, 4, 5, 6),
+    "verify_tree": (0, 1, 2, 4, 5, 6, *range(8, 12)),
     "gather_logits": (0, 1, 2, 3),
     "step_keys": (0, 1),
 }

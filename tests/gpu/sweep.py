@@ -21,6 +21,7 @@ from tests.emulated.workloads import (
     batch,
     draft,
     redistribute,
+    row_limits,
     verify,
     with_stats,
 )
@@ -54,11 +55,15 @@ def sweep() -> int:
             for call in (draft, redistribute, verify, lambda _, mixed=mixed: verify(mixed)):
                 call(given)
                 calls += 1
+            for call in (draft, redistribute):
+                call(given, limits=row_limits(given.draft_logits.shape[0]))
+                calls += 1
         walked = generators.trees([9, 0, 20] * TIMES, 3000, dtype=dtype)
         wider = walked.replace(target_logits=generators.in_wider_rows(walked.target_logits))
         for trees in (walked, wider):
-            torch.ops.rdk.verify_tree(*trees.arguments())
-            calls += 1
+            for given in (trees, trees.replace(**row_limits(trees.size))):
+                torch.ops.rdk.verify_tree(*given.arguments())
+                calls += 1
         hidden = generators.logits(5, 777, dtype=dtype)
         weight = generators.logits(50, 777, seed=1, dtype=dtype)
         for rows in (hidden, generators.in_wider_rows(hidden)):

@@ -52,6 +52,16 @@ FAST_IN_THE_EMULATOR: dict[str, dict[str, tuple[object, ...]]] = {
     "test_a_greedy_target_decides_by_block_as_by_token": {"draft_temperature": (0.6,)},
     "test_what_ends_a_draft": {},
     "test_a_target_row_without_distribution_ends_the_draft": {},
+    "test_masses_are_those_of_the_contract_to_the_last_unit": {},
+    "test_the_lowest_numbers_are_told_apart": {},
+    "test_zeros_of_either_sign_are_equal": {},
+    "test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits": {},
+    "test_a_row_of_drafts_has_the_bits_that_it_has_alone": {},
+    "test_truncated_trees_are_walked_as_by_the_reference": {},
+    "test_a_tree_has_the_bits_that_it_has_alone": {},
+    "test_a_bad_limit_leaves_a_row_of_drafts_without_a_distribution": {
+        "bad": ({"top_k": -1}, {"top_p": 0.0}, {"min_p": 1.5})
+    },
 }
 
 

@@ -33,6 +33,19 @@ def test_ties_at_a_threshold_all_stay(device: str) -> None:
         torch.testing.assert_close(verified.logprobs, torch.full((count, 1), -math.log(1000)))
 
 
+@pytest.mark.usefixtures("device")
+def test_zeros_of_either_sign_are_equal() -> None:
+    """Also where they are the largest, and each chunk has one of them."""
+    row = torch.full((4, 1, 3000), -2.0)
+    row[:2, :, :1024] = row[2:, :, 1024:2000] = 0.0
+    row[:2, :, 1024:2000] = row[2:, :, :1024] = -0.0
+    copied = rdk_cuda.Draft.without_distribution(torch.full((4, 0), 0), seeds=torch.arange(4))
+    affinity = generators.affinity("identity", 3000)
+    for limit in ({"top_k": 7}, {"top_k": 1999}, {"top_p": 0.5}, {"top_p": 0.9}):
+        verified = rdk_cuda.verify(row, copied, affinity, logprobs="processed", **limit)
+        torch.testing.assert_close(verified.logprobs, torch.full((4, 1), -math.log(2000)))
+
+
 def test_values_that_differ_in_their_last_bit_are_told_apart(device: str) -> None:
     """Each of them is 1/4000 of the row, so that one too many shows in the log-probability."""
     size = 4000
@@ -76,6 +89,7 @@ def thresholds(z: Tensor, **limits: Tensor) -> Tensor:
     return stats[:, -1]
 
 
+@pytest.mark.usefixtures("device")
 def test_masses_are_those_of_the_contract_to_the_last_unit() -> None:
     """The next float32 of top_p decides between two values, if the second one's mass is exact."""
     random, size = Random(7), 60
@@ -97,6 +111,7 @@ def test_masses_are_those_of_the_contract_to_the_last_unit() -> None:
     assert torch.equal(thresholds(z, top_p=top_p), torch.tensor(near))
 
 
+@pytest.mark.usefixtures("device")
 def test_the_lowest_numbers_are_told_apart() -> None:
     lowest = torch.finfo(torch.float32).min
     values = [0.0, lowest * 0.999, lowest * 0.9999, lowest, -math.inf, -math.inf]

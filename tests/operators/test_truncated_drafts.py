@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import Any
 
 import pytest
 import torch
@@ -14,10 +13,10 @@ from tests import generators
 from tests.devices import MACHINES
 from tests.tolerances import assert_same_draws
 
-from .truncated_batches import MIN_P, SIZES, TOP_P, chosen
+from .truncated_batches import MIN_P, SIZES, TOP_P, chosen, limited_drafts
 
 
-def assert_drafts_as_the_reference(seed: int, drafter: Any) -> None:
+def assert_drafts_as_the_reference(seed: int) -> None:
     """Tokens, thresholds to the bit, q, and what `verify` makes of them."""
     random = Random(seed)
     kind = random.choice(("identity", "virtual", "mixed-2", "mixed-4", "intersection"))
@@ -47,7 +46,7 @@ def assert_drafts_as_the_reference(seed: int, drafter: Any) -> None:
     scales = torch.full((rows,), float(batch.draft_temperature[0]))
     dynamic = (batch.dynamic_tokens, batch.dynamic_logits)
     draft = (logits, scales, torch.arange(rows) + seed, torch.arange(rows), *affinity.by_draft)
-    tokens, stats = drafter.draft(*draft, *dynamic, **limits)
+    tokens, stats = torch.ops.rdk.draft(*draft, *dynamic, **limits)
     trace = reference.Trace()
     exact = reference.draft(*draft, *dynamic, **limits, dtype=torch.float64, trace=trace)
     assert_same_draws(tokens, exact[0], trace.margins(rows))
@@ -55,7 +54,7 @@ def assert_drafts_as_the_reference(seed: int, drafter: Any) -> None:
     if limits:
         assert torch.equal(stats[:, -1].nan_to_num(7), exact[1][:, -1].float().nan_to_num(7))
     spread = (logits, scales, *affinity.by_target, affinity.row_top, *dynamic)
-    q = drafter.redistribute(*spread, **limits)
+    q = torch.ops.rdk.redistribute(*spread, **limits)
     exact_q = reference.redistribute(*spread, **limits, dtype=torch.float64)
     torch.testing.assert_close(q.double(), exact_q, rtol=1e-4, atol=1e-7, equal_nan=True)
     drawn = q.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
@@ -68,18 +67,19 @@ def assert_drafts_as_the_reference(seed: int, drafter: Any) -> None:
     assert_same_draws(actual[0], expected[0], trace.margins(batch.size))
 
 
-def test_truncated_drafts_are_those_of_the_reference(device: str, cpu: Any) -> None:
+def test_truncated_drafts_are_those_of_the_reference(device: str) -> None:
     for seed in range(16 if device in MACHINES else 150):
-        assert_drafts_as_the_reference(seed, cpu)
+        assert_drafts_as_the_reference(seed)
 
 
 @pytest.mark.slow
-def test_many_truncated_drafts_are_those_of_the_reference(device: str, cpu: Any) -> None:
+def test_many_truncated_drafts_are_those_of_the_reference(device: str) -> None:
     """A tenth of them in the emulator, which is slow."""
     for seed in range(1000, 1300 if device in MACHINES else 4000):
-        assert_drafts_as_the_reference(seed, cpu)
+        assert_drafts_as_the_reference(seed)
 
 
+@pytest.mark.usefixtures("device")
 def test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits() -> None:
     batch = generators.batch(generators.affinity("mixed-2", 2500), [3] * 5, dynamic=9)
     rows = batch.draft_logits.shape[0]
@@ -97,3 +97,19 @@ def test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits() -> None:
         for _, stats in (plain, off)
     ]
     assert torch.equal(*verified)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("operator", ["draft", "redistribute"])
+def test_a_row_of_drafts_has_the_bits_that_it_has_alone(operator: str) -> None:
+    arguments, limits = limited_drafts()
+    given = arguments[operator]
+    per_row = [t is not None and t.shape[:1] == (15,) for t in given]
+    together = getattr(torch.ops.rdk, operator)(*given, **limits)
+    together = together if isinstance(together, tuple) else (together,)
+    for row in range(15):
+        one = slice(row, row + 1)
+        own = [t[one] if of_rows else t for t, of_rows in zip(given, per_row, strict=True)]
+        alone = getattr(torch.ops.rdk, operator)(*own, **{n: t[one] for n, t in limits.items()})
+        for a, b in zip(alone if isinstance(alone, tuple) else (alone,), together, strict=True):
+            assert torch.equal(a[0], b[row])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from random import Random
 
+import pytest
 import torch
 
 from rdk_cuda import reference
 from tests import generators
+from tests.devices import MACHINES
 from tests.tolerances import assert_same_draws
 
 from .truncated_batches import MIN_P, SIZES, TOP_P, chosen, some_words
@@ -38,5 +40,33 @@ def assert_walks_trees_as_the_reference(seed: int) -> int:
     return int(actual[1].sum())
 
 
-def test_truncated_trees_are_walked_as_by_the_reference() -> None:
-    assert sum(map(assert_walks_trees_as_the_reference, range(300))) > 300
+def test_truncated_trees_are_walked_as_by_the_reference(device: str) -> None:
+    trees = 24 if device in MACHINES else 300
+    assert sum(map(assert_walks_trees_as_the_reference, range(trees))) > trees
+
+
+@pytest.mark.usefixtures("device")
+def test_a_tree_has_the_bits_that_it_has_alone() -> None:
+    sizes = [9, 0, 14, 5]
+    trees = generators.trees(sizes, 2500, temperature=0.8)
+    limits = {
+        "top_k": torch.tensor([40, 0, 0, 0], dtype=torch.int32),
+        "top_p": torch.tensor([1.0, 0.9, 0.7, 1.0]),
+        "min_p": torch.tensor([0.0, 0.0, 0.01, 0.0]),
+        "allowed": some_words(trees.target_logits.shape[0], 2500, Random(1)),
+    }
+    trees = trees.replace(**limits)
+    together = torch.ops.rdk.verify_tree(*trees.arguments())
+    bounds = trees.tree_offsets.tolist()
+    for b, size in enumerate(sizes):
+        nodes = slice(bounds[b], bounds[b + 1])
+        rows = slice(bounds[b] + b, bounds[b + 1] + b + 1)
+        per_tree = ("temperature", "step_keys", "positions", "top_k", "top_p", "min_p")
+        own = trees.replace(
+            **{name: getattr(trees, name)[b : b + 1] for name in per_tree},
+            **{name: getattr(trees, name)[rows] for name in ("target_logits", "allowed")},
+            **{name: getattr(trees, name)[nodes] for name in ("tree_token_ids", "parents")},
+            tree_offsets=torch.tensor([0, size], dtype=torch.int32),
+        )
+        for alone, many in zip(torch.ops.rdk.verify_tree(*own.arguments()), together, strict=True):
+            assert torch.equal(alone[0], many[b])

@@ -9,7 +9,8 @@ import torch
 
 import rdk_cuda
 from tests import generators
-from tests.devices import MACHINES
+
+from .truncated_batches import limited_drafts
 
 
 @pytest.mark.usefixtures("device")
@@ -113,34 +114,31 @@ def test_a_draft_with_an_unusable_threshold_is_rejected(threshold: float) -> Non
     assert not torch.ops.rdk.verify(*batch.replace(draft_stats=stats).arguments())[1].any()
 
 
-@pytest.mark.parametrize("operator", ["draft", "redistribute"])
-@pytest.mark.parametrize("given", ["top_k", "top_p", "min_p"])
-def test_the_kernels_of_drafts_refuse_by_name_what_they_lack(
-    operator: str, given: str, request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue("emulated").set_machine(*MACHINES["small-batches"])
-    affinity, ones = generators.affinity("identity", 40), torch.ones(2)
-    value = ones.int() if given == "top_k" else ones
-    arguments: dict[str, tuple[object, ...]] = {
-        "draft": (ones, torch.arange(2), torch.arange(2), *affinity.by_draft),
-        "redistribute": (ones, *affinity.by_target, affinity.row_top),
-    }
-    with pytest.raises(RuntimeError, match=f"rdk::{operator}: {given} is given, .*CUDA kernels"):
-        getattr(torch.ops.rdk, operator)(torch.zeros(2, 40), *arguments[operator], **{given: value})
-
-
-@pytest.mark.parametrize("given", ["top_k", "top_p", "min_p", "allowed"])
-def test_the_kernel_of_trees_refuses_by_name_what_it_lacks(
-    given: str, request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue("emulated").set_machine(*MACHINES["small-batches"])
-    values = {
-        "top_k": torch.ones(2, dtype=torch.int32), "top_p": torch.ones(2), "min_p": torch.ones(2),
-        "allowed": torch.zeros(4, 2, dtype=torch.int32),
-    }  # fmt: skip
-    trees = generators.trees([1, 1], 40).replace(**{given: values[given]})
-    with pytest.raises(RuntimeError, match=f"rdk::verify_tree: {given} is given, .*CUDA kernels"):
-        torch.ops.rdk.verify_tree(*trees.arguments())
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_a_bad_limit_leaves_a_row_of_drafts_without_a_distribution(bad: dict[str, float]) -> None:
+    arguments, limits = limited_drafts()
+    off = {"top_k": 0.0, "top_p": 1.0, "min_p": 0.0}
+    ((name, value),) = bad.items()
+    limits = {n: torch.full_like(t, off[n]) for n, t in limits.items() if n == name}
+    limits[name][5] = int(value) if name == "top_k" else value
+    others = torch.arange(15) != 5
+    plain = torch.ops.rdk.redistribute(*arguments["redistribute"])
+    q = torch.ops.rdk.redistribute(*arguments["redistribute"], **limits)
+    assert q[5].isnan().all()
+    assert torch.equal(q[others], plain[others])
+    tokens, stats = torch.ops.rdk.draft(*arguments["draft"], **limits)
+    assert stats[5].isnan().all()
+    assert (tokens == -1).tolist() == (~others).tolist()
+    zero = torch.zeros(15)
+    for operator, given in arguments.items():
+        greedy = (given[0], zero, *given[2:])
+        same = getattr(torch.ops.rdk, operator)(*greedy)
+        with_limits = getattr(torch.ops.rdk, operator)(*greedy, **limits)
+        if operator == "draft":
+            assert not with_limits[1].any()
+            same, with_limits = same[0], with_limits[0]
+        assert torch.equal(with_limits, same)
 
 
 def test_the_python_layer_refuses_what_does_not_fit() -> None:

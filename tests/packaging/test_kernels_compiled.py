@@ -39,13 +39,19 @@ OF_ANY_DRAFTER = {
     "verify_kernel<BFloat16Bits, AnyDtype, {}>": ("LDGSTS", 4),
     "verify_kernel<Float16Bits, AnyDtype, {}>": ("LDGSTS", 4),
 }
+OF_ROWS = {
+    "draft_kernel<float, {}>": ("LDGSTS", 8),
+    "draft_kernel<BFloat16Bits, {}>": ("LDGSTS", 4),
+    "draft_kernel<Float16Bits, {}>": ("LDGSTS", 4),
+    "redistribute_kernel<float, {}>": ("LDG", 8),
+    "redistribute_kernel<BFloat16Bits, {}>": ("LDG", 4),
+    "redistribute_kernel<Float16Bits, {}>": ("LDG", 4),
+    "verify_tree_kernel<float, {}>": ("LDGSTS", 8),
+    "verify_tree_kernel<BFloat16Bits, {}>": ("LDGSTS", 4),
+    "verify_tree_kernel<Float16Bits, {}>": ("LDGSTS", 4),
+}
 VECTOR_LOADS = {
-    "draft_kernel<float>": ("LDGSTS", 8),
-    "draft_kernel<BFloat16Bits>": ("LDGSTS", 4),
-    "draft_kernel<Float16Bits>": ("LDGSTS", 4),
-    "redistribute_kernel<float>": ("LDG", 8),
-    "redistribute_kernel<BFloat16Bits>": ("LDG", 4),
-    "redistribute_kernel<Float16Bits>": ("LDG", 4),
+    **{name.format(rows): loads for rows in ("Whole", "Cut") for name, loads in OF_ROWS.items()},
     "verify_kernel<float, float, Whole>": ("LDGSTS", 8),
     "verify_kernel<BFloat16Bits, BFloat16Bits, Whole>": ("LDGSTS", 4),
     "verify_kernel<Float16Bits, Float16Bits, Whole>": ("LDGSTS", 4),
@@ -54,9 +60,6 @@ VECTOR_LOADS = {
         for rows in ("Whole", "Cut", "Block")
         for name, loads in OF_ANY_DRAFTER.items()
     },
-    "verify_tree_kernel<float>": ("LDGSTS", 8),
-    "verify_tree_kernel<BFloat16Bits>": ("LDGSTS", 4),
-    "verify_tree_kernel<Float16Bits>": ("LDGSTS", 4),
     "gather_logits_kernel<float>": ("LDG", 16),
     "gather_logits_kernel<BFloat16Bits>": ("LDG", 8),
     "gather_logits_kernel<Float16Bits>": ("LDG", 8),

@@ -97,7 +97,7 @@ def test_a_kernel_on_disk_is_compiled_anew_where_what_it_depends_on_has_changed(
 
     assert again() == again() == Cubin("symbol 1", bytes(range(256)))
     nvrtc.compile_kernel("step_keys_kernel", "86")
-    nvrtc.compile_kernel("draft_kernel<float>", "80")
+    nvrtc.compile_kernel("draft_kernel<float, Whole>", "80")
     for name, value in (
         ("VERSION", "99"),
         ("OPTIONS", ("-std=c++20",)),

@@ -104,7 +104,7 @@ def compile(architecture: str) -> dict[str, Cubin]:
             `enable` uses on a GPU of 9.0.
 
     Returns:
-        By kernel, such as `"draft_kernel<float>"`, its symbol and code.
+        By kernel, such as `"draft_kernel<float, Whole>"`, its symbol and code.
 
     Raises:
         ValueError: that is no architecture.

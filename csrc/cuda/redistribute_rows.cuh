@@ -1,0 +1,181 @@
+// The softmax of a group's rows, which each block of redistribute sums itself, from logits in the
+// L2 cache, and the group's z in shared memory where that pays.
+#pragma once
+
+#include "affinity.cuh"
+#include "redistribute.h"
+#include "truncation.cuh"
+
+namespace rdk {
+
+constexpr int kThreads = RedistributeLaunch::kThreads;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kBlocks = RedistributeLaunch::kBlocks;
+constexpr int kMaxGroup = RedistributeLaunch::kMaxGroup;
+constexpr int kTokens = RedistributeLaunch::kTokens;
+
+enum class RowKind : int32_t { kNone, kGreedy, kSoftmax };
+
+// In shared memory.
+struct GroupRow {
+  RowKind kind;
+  int top;  // of a greedy row
+  float stats[2 + kMaxRank];
+  float reciprocal;  // of the sum
+};
+static_assert(kMaxGroup * sizeof(GroupRow) == RedistributeLaunch::kStaticSharedBytes,
+              "the plan leaves room for it");
+
+struct CutScratch;
+
+// This block's part of the work.
+struct Tile {
+  int64_t first_row;
+  int rows;
+  int begin;  // target tokens
+  int end;
+  float* weights;         // [rows, launch.weights_stride()]: z, then exp(z - max)
+  unsigned char* marked;  // [rows, launch.tile]: tokens that have dynamic columns
+  CutScratch* scratch;    // of rows that may be cut
+};
+
+// In dynamic shared memory, before the rest, where rows may be cut.
+struct CutScratch {
+  ThresholdScratch threshold;
+  Cut cuts[kMaxGroup];
+  Tile tile;  // here, because registers are short
+};
+static_assert(sizeof(CutScratch) == RedistributeLaunch::kCutBytes, "the plan leaves room for it");
+
+template <typename T, typename C>
+__device__ __forceinline__ DraftRow<T, C> draft_row(const RedistributeLaunch& launch, int64_t row,
+                                                    const C& cut) {
+  return DraftRow<T, C>(launch.params.draft, row, launch.params.temperature[row], cut);
+}
+
+template <typename C>
+__device__ __forceinline__ RowLimits<C> limits_of(const RedistributeLaunch& launch, int64_t row) {
+  const DraftColumns& columns = launch.params.draft;
+  return {launch.params.truncation, row,
+          static_cast<int>(columns.draft_size + columns.dynamic_size),
+          launch.params.temperature[row]};
+}
+
+// Where a row of the group is cut, once that is known.
+template <typename C>
+__device__ __forceinline__ C cut_of(const Tile& tile, int g) {
+  if constexpr (C::kCuts) {
+    return tile.scratch->cuts[g];
+  } else {
+    return {};
+  }
+}
+
+__device__ __forceinline__ ChunkSum* chunk_sums(const RedistributeLaunch& launch, int g,
+                                                int chunks) {
+  return launch.chunks + (static_cast<int64_t>(blockIdx.x) * launch.group + g) * chunks;
+}
+__device__ __forceinline__ float* spread_sums(const RedistributeLaunch& launch, int g, int chunks) {
+  return launch.spread_sums + (static_cast<int64_t>(blockIdx.x) * launch.group + g) *
+                                  launch.params.affinity.rank * chunks;
+}
+
+__device__ __forceinline__ void store_vector(float* address, const float* values) {
+  *reinterpret_cast<uint4*>(address) = {__float_as_uint(values[0]), __float_as_uint(values[1]),
+                                        __float_as_uint(values[2]), __float_as_uint(values[3])};
+}
+
+// A chunk's z, for all warps.
+__device__ __forceinline__ void keep_chunk(const float (&z)[kPerLane], int begin, int size,
+                                           float* kept) {
+#pragma unroll
+  for (int v = 0; v < kPerLane; v += 4) {
+    const int column = begin + column_of(lane_index(), v);
+    // What follows the last column is padding of the row, or belongs to no one.
+    if (column < size) store_vector(kept + column, z + v);
+  }
+}
+
+// By one warp, which has read a chunk of a row into z.
+template <typename T, typename C>
+__device__ __forceinline__ void take_chunk(const RedistributeLaunch& launch, const Tile& tile,
+                                           int g, const DraftRow<T, C>& row, int chunk,
+                                           float (&z)[kPerLane]) {
+  const int chunks = row.chunks();
+  if (launch.shared_weights && chunk < row.static_chunks()) {
+    keep_chunk(z, chunk * kChunk, row.size, tile.weights + g * launch.weights_stride());
+  }
+  sum_draft_chunk(row, chunk, z, launch.params.affinity.spread,
+                  static_cast<int>(launch.params.affinity.rank), chunk_sums(launch, g, chunks),
+                  spread_sums(launch, g, chunks));
+}
+
+// One warp after another takes a chunk, from one row to the next.
+template <typename T, typename C>
+__device__ __forceinline__ void sum_rows(const RedistributeLaunch& launch, const Tile& tile) {
+#pragma unroll 1
+  for (int g = 0; g < tile.rows; ++g) {
+    if (!usable_temperature(launch.params.temperature[tile.first_row + g])) continue;
+    const C before = limits_of<C>(launch, tile.first_row + g).before();
+    const DraftRow<T, C> row = draft_row<T>(launch, tile.first_row + g, before);
+    const int chunks = row.chunks();
+#pragma unroll 1
+    for (int chunk = (warp_index() - g * chunks) & (kWarps - 1); chunk < chunks; chunk += kWarps) {
+      float z[kPerLane];
+      row.scaled_chunk(chunk, InMemory{}, z);
+      take_chunk(launch, tile, g, row, chunk, z);
+    }
+  }
+}
+
+// Finds where rows are cut. Their sums become those of what is kept.
+template <typename T, typename C>
+__device__ __forceinline__ void cut_rows(const RedistributeLaunch& launch, const Tile& tile) {
+  if constexpr (C::kCuts) {
+#pragma unroll 1
+    for (int g = 0; g < tile.rows; ++g) {
+      const RowLimits<Cut> limits = limits_of<Cut>(launch, tile.first_row + g);
+      DraftRow<T, Cut> row = draft_row<T>(launch, tile.first_row + g, limits.before());
+      Cut cut = Cut::nothing();
+      if (usable_temperature(limits.temperature) && limits.usable() && limits.any()) {
+        ChunkSum* sums = chunk_sums(launch, g, row.chunks());
+        cut = limits.at(threshold_of(row, sums, limits, &tile.scratch->threshold));
+        row.cut = cut;
+        sum_kept_chunks(row, sums, [&](int chunk, float (&z)[kPerLane]) {
+          take_chunk(launch, tile, g, row, chunk, z);
+        });
+      }
+      if (threadIdx.x == 0) tile.scratch->cuts[g] = cut;
+    }
+    __syncthreads();
+  }
+}
+
+// By one warp: the row's kind and stats.
+template <typename T, typename C>
+__device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch, const Tile& tile,
+                                              int g, GroupRow* summary) {
+  const int64_t index = tile.first_row + g;
+  const float temperature = launch.params.temperature[index];
+  const DraftRow<T, C> row = draft_row<T>(launch, index, cut_of<C>(tile, g));
+  const int chunks = row.chunks();
+  const bool usable = usable_temperature(temperature) && limits_of<C>(launch, index).usable();
+  const Softmax softmax = merge_chunks(chunk_sums(launch, g, chunks), usable ? chunks : 0);
+  RowKind kind = softmax.valid ? RowKind::kSoftmax : RowKind::kNone;
+  int top = -1;
+  if (softmax.valid && temperature == 0.0f) {
+    kind = RowKind::kGreedy;
+    const int column = argmax_column(row, softmax);
+    top = row.is_dynamic(column) ? row.dynamic_tokens[row.dynamic_index(column)]
+                                 : launch.params.row_top[column];
+  }
+  if (lane_index() == 0) {
+    summary->kind = kind;
+    summary->top = top;
+  }
+  write_draft_stats(softmax, spread_sums(launch, g, chunks),
+                    static_cast<int>(launch.params.affinity.rank), summary->stats);
+  if (lane_index() == 0) summary->reciprocal = 1.0f / softmax.total;
+}
+
+}  // namespace rdk
