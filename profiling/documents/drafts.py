@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 from ..tables import table
-from .results import RESULTS, Link, Row, content, paragraph
+from .results import RESULTS, Link, Row, content, paragraph, threads
 
-FILE = "trees/demo"
+PAIRS = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3"}
 SHOWN = ("full drafter", "pruned drafter", "virtual+dynamic")
 LENGTHS = (4, 8)
+WAYS = ("chain by token", "chain by block", "tree")
 ROWS_OF = tuple(range(2, 9))
 
 
 def trees_table(link: Link) -> str:
     """docs/benchmarks.md"""
-    found = content(f"{FILE}.json")
-    lines = []
-    for temperature in sorted({row["temperature"] for row in found["rows"]}):
-        for name in SHOWN:
-            cells = [f"{temperature:g}", name]
-            for length in LENGTHS:
-                cells += cells_of(row_of(found["rows"], name, temperature, length))
-            lines.append(cells)
-    titles = ["T", "drafter"]
+    accepted, speeds = [], []
+    for file, pair in PAIRS.items():
+        rows = content(f"{file}.json")["rows"]
+        for temperature in sorted({row["temperature"] for row in rows}):
+            for name in SHOWN:
+                found = [row_of(rows, name, temperature, length) for length in LENGTHS]
+                first = [pair, f"{temperature:g}", name]
+                accepted.append([*first, *(cell for row in found for cell in accepted_of(row))])
+                speeds.append([*first, *(cell for row in found for cell in speeds_of(row))])
+    found = content(f"{next(iter(PAIRS))}.json")
+    titles = ["drafter", "T", ""]
     for length in LENGTHS:
         titles += [f"chain, K = {length}", "by block", "tree"]
-    where = f"{RESULTS}/{FILE}"
+    where = [
+        f"{link(name, f'{RESULTS}/{file}.md')} ({link('data', f'{RESULTS}/{file}.json')})"
+        for file, name in PAIRS.items()
+    ]
     return "\n\n".join(
         [
             paragraph(
-                "Accepted drafts a pass of the target, with the demo's pair: expectations given",
-                f"the drafts, over {found['contexts']} contexts of {found['documents']} held-out",
-                "documents. In brackets the 95 % interval of the gain over the chain by token. K",
-                "is the length of the chain and the number of the tree's nodes, so the target",
-                f"reads as many positions. The pruned drafters keep {found['keep']:.1%} of the",
-                f"vocabulary ({link('data', f'{where}.json')},",
-                f"{link('K from 2 to 8 and all drafters', f'{where}.md')}, made by",
-                "`python -m profiling.studies.trees`):",
+                "Accepted drafts a pass of the demo's target, with its drafter and with the",
+                "EAGLE-3 drafter next to it, whose rows for tokens that it never had are lifted:",
+                f"expectations given the drafts, over {found['contexts']} contexts of",
+                f"{found['documents']} held-out documents. In brackets the 95 % interval of the",
+                "gain over the chain by token. K is the length of the chain and the number of the",
+                "tree's nodes, so the target reads as many positions. The pruned drafters keep",
+                f"{found['keep']:.1%} of the vocabulary. K from 2 to 8, all drafters and the rows",
+                f"that are read: {' and '.join(where)}, made by",
+                "`python -m profiling.studies.trees`.",
             ),
-            table(titles, lines, "llr"),
+            table(titles, accepted, "lrl"),
+            paragraph(
+                "Tokens a second of these at batch 1, of a step whose parts are measured one by",
+                f"one, on {threads(found)} of an {found['device_name']} with",
+                f"{found['capability']}; others were at work, so compare within a line only:",
+            ),
+            table(titles, speeds, "lrl"),
         ]
     )
 
@@ -75,10 +88,16 @@ def row_of(rows: list[Row], name: str, temperature: float, length: int) -> Row:
     return row
 
 
-def cells_of(row: Row) -> list[str]:
+def accepted_of(row: Row) -> list[str]:
     """The chain's length, and the others' with their gains' intervals."""
-    cells = [f"{row['chain by token'][0]:.2f}"]
-    for way in ("chain by block", "tree"):
+    cells = [f"{row[WAYS[0]][0]:.2f}"]
+    for way in WAYS[1:]:
         _, low, high = row[f"{way}, gain"]
         cells.append(f"{row[way][0]:.2f} ({low:+.2f} to {high:+.2f})")
     return cells
+
+
+def speeds_of(row: Row) -> list[str]:
+    """With their intervals."""
+    found = [row[f"{way}, tokens per second"] for way in WAYS]
+    return [f"{value:.0f} ({low:.0f} to {high:.0f})" for value, low, high in found]
