@@ -19,10 +19,10 @@ def trees_table(link: Link) -> str:
         rows = content(f"{file}.json")["rows"]
         for temperature in sorted({row["temperature"] for row in rows}):
             for name in SHOWN:
-                found = [row_of(rows, name, temperature, length) for length in LENGTHS]
+                of = [row_of(rows, name, temperature, length) for length in LENGTHS]
                 first = [pair, f"{temperature:g}", name]
-                accepted.append([*first, *(cell for row in found for cell in accepted_of(row))])
-                speeds.append([*first, *(cell for row in found for cell in speeds_of(row))])
+                accepted.append([*first, *(cell for row in of for cell in accepted_of(row))])
+                speeds.append([*first, *(cell for row in of for cell in speeds_of(row))])
     found = content(f"{next(iter(PAIRS))}.json")
     titles = ["drafter", "T", ""]
     for length in LENGTHS:

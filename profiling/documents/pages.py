@@ -23,6 +23,7 @@ from .acceptance import (
 from .chart import source_of
 from .drafts import rows_table, trees_table
 from .eagle3 import decoding_table, losses_table
+from .engines import engine_table
 from .results import ROOT, Link
 from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
 from .truncation import costs_table, drafts_table
@@ -55,6 +56,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "truncation": costs_table,
     "chains and trees": trees_table,
     "rows read": rows_table,
+    "drafters in vLLM": engine_table,
 }
 
 _MARKED = re.compile(r"^<!-- table (.+?) -->\n.*?^<!-- end of table -->$", re.DOTALL | re.MULTILINE)

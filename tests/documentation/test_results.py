@@ -59,7 +59,7 @@ def test_every_figure_of_a_table_comes_from_the_results(monkeypatch: pytest.Monk
         return 1.5 * value if isinstance(value, float) else value
 
     written = {name: write(link) for name, write in pages.TABLES.items()}
-    for module in ("acceptance", "drafts", "eagle3", "sampling", "truncation"):
+    for module in ("acceptance", "drafts", "eagle3", "engines", "sampling", "truncation"):
         path = f"profiling.documents.{module}.content"
         monkeypatch.setattr(path, lambda file: altered(json.loads((FOLDER / file).read_text())))
     for name, write in pages.TABLES.items():
