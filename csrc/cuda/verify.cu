@@ -129,7 +129,7 @@ __device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequ
   if (position.verdict == Verdict::kStopped) return -1;
   if (sequence.target_temperature == 0.0f) return position.argmax;
   const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
-  const int64_t place = sequence.position + step;
+  const int64_t place = later(sequence.position, step);
   Purpose purpose = position.verdict == Verdict::kBonus ? Purpose::kBonus : Purpose::kResidual;
   const int warp = warp_index();
 #pragma unroll 1

@@ -28,7 +28,8 @@ constexpr int kNoToken = -3;  // the prefix is accepted, but its row has no dist
 
 __device__ __forceinline__ PhiloxWords race_words(const Sequence& sequence, int prefix,
                                                   int attempt) {
-  return random_words(sequence.step_key, sequence.position + prefix, Purpose::kBlock, attempt);
+  return random_words(sequence.step_key, later(sequence.position, prefix), Purpose::kBlock,
+                      attempt);
 }
 
 __device__ __forceinline__ bool given_up(const PhiloxWords& words, float factor) {

@@ -184,7 +184,8 @@ __device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequenc
       verdict = position->token == argmax ? Verdict::kAccepted : Verdict::kRejected;
     } else {
       const float coin = uniform(
-          random_words(sequence.step_key, sequence.position + step, Purpose::kAccept, 0).word[0]);
+          random_words(sequence.step_key, later(sequence.position, step), Purpose::kAccept, 0)
+              .word[0]);
       const float q =
           draft_q<D>(params, sequence, *position, static_cast<int>(position->token), cut);
       const float p = target_p(*position, columns.value(static_cast<int>(position->token)));

@@ -183,6 +183,23 @@ def test_a_sequence_has_the_bits_that_it_has_alone_on_every_backend(method: int)
 
 
 @pytest.mark.usefixtures("device")
+def test_raw_log_probabilities_at_temperature_1_know_nothing_of_the_limits() -> None:
+    """There the row that is cut is the raw one, but for what is cut."""
+    batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)
+    batch = batch.replace(
+        target_temperature=torch.ones_like(batch.target_temperature),
+        top_k=torch.full(batch.target_temperature.shape, 5, dtype=torch.int32),
+        logprobs=2,
+    )
+    tokens, _, logprobs = torch.ops.rdk.verify(*batch.arguments())
+    rows = first_rows(batch)[:, None] + torch.arange(batch.max_draft + 1)
+    rows = rows.clamp(max=batch.target_logits.shape[0] - 1)
+    log_p = batch.target_logits.double().log_softmax(1)[rows, tokens.clamp(min=0)]
+    expected = log_p.masked_fill(tokens == -1, -math.inf)
+    torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("device")
 def test_log_probabilities_alone() -> None:
     batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)
     plain = torch.ops.rdk.verify(*batch.arguments())
