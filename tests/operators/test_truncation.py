@@ -200,6 +200,17 @@ def test_raw_log_probabilities_at_temperature_1_know_nothing_of_the_limits() -> 
 
 
 @pytest.mark.usefixtures("device")
+def test_a_mask_alone() -> None:
+    batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)
+    allowed = torch.zeros(batch.target_logits.shape[0], -(-1500 // 32), dtype=torch.int32)
+    allowed[:, 0] = -1  # the first 32 tokens
+    tokens, accepted, _ = torch.ops.rdk.verify(*batch.replace(allowed=allowed).arguments())
+    assert int(tokens.max()) < 32
+    last = tokens.gather(1, accepted[:, None].long())
+    assert int(last.min()) >= 0
+
+
+@pytest.mark.usefixtures("device")
 def test_log_probabilities_alone() -> None:
     batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)
     plain = torch.ops.rdk.verify(*batch.arguments())
