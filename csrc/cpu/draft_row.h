@@ -40,14 +40,21 @@ class DraftRow {
   void cut(float threshold) { threshold_ = threshold; }
 
   float scale(int64_t chunk, float* z) const {
-    const float max = scale_uncut(chunk, z);
+    const float max = scale_some(chunk, 0, count(chunk), z);
     if (threshold_ == -kInfinity) return max;
     arithmetic().cut(z, count(chunk), threshold_, z);
     return max < threshold_ ? -kInfinity : max;
   }
 
+  // Before the cut, from `first` on in the chunk.
+  float scale_some(int64_t chunk, int64_t first, int64_t count, float* z) const {
+    return chunk >= static_chunks_
+               ? scale_dynamic((chunk - static_chunks_) * kChunk + first, count, z)
+               : scale_static(chunk * kChunk + first, count, z);
+  }
+
   ChunkSum exponentiate(int64_t chunk, float* weights) const {
-    const float max = scale_uncut(chunk, weights);
+    const float max = scale_some(chunk, 0, count(chunk), weights);
     if (threshold_ > -kInfinity) {
       return exponentiate_kept(weights, count(chunk), max, threshold_, weights);
     }
@@ -74,21 +81,14 @@ class DraftRow {
  private:
   float kept(float z) const { return z < threshold_ ? -kInfinity : z; }
 
-  float scale_uncut(int64_t chunk, float* z) const {
-    return chunk >= static_chunks_ ? scale_dynamic((chunk - static_chunks_) * kChunk, z)
-                                   : scale_static(chunk * kChunk, z);
-  }
-
-  float scale_static(int64_t begin, float* z) const {
-    const int64_t count = std::min<int64_t>(kChunk, columns_.draft_size - begin);
+  float scale_static(int64_t begin, int64_t count, float* z) const {
     return arithmetic().scale(
         {logits_.dtype(), logits_.at(begin), count, temperature_, columns_.bias + begin, greedy_},
         z);
   }
 
   // The logits of unused columns are not read.
-  float scale_dynamic(int64_t begin, float* z) const {
-    const int64_t count = std::min<int64_t>(kChunk, columns_.dynamic_size - begin);
+  float scale_dynamic(int64_t begin, int64_t count, float* z) const {
     for (int64_t i = 0; i < count; ++i) {
       z[i] = dynamic_used(begin + i) ? dynamic_logits_[begin + i] : -kInfinity;
     }

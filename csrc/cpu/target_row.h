@@ -35,16 +35,23 @@ class TargetRow {
   }
 
   float scale(int64_t chunk, float* z) const {
-    if (threshold_ != nullptr) return threshold_->read(chunk, z);
-    const uint32_t* allowed = allowed_ == nullptr ? nullptr : allowed_ + chunk * (kChunk / 32);
-    return arithmetic().scale({logits_.dtype(), logits_.at(chunk * kChunk), count(chunk),
-                               temperature_, nullptr, false, allowed},
-                              z);
+    const float max = scale_some(chunk, 0, count(chunk), z);
+    if (threshold_ == nullptr) return max;
+    arithmetic().cut(z, count(chunk), threshold_->value(), z);
+    return empty(chunk) ? -kInfinity : max;
+  }
+
+  // Before the cut, from `first` on, a multiple of 32 in the chunk.
+  float scale_some(int64_t chunk, int64_t first, int64_t count, float* z) const {
+    const int64_t begin = chunk * kChunk + first;
+    const uint32_t* allowed = allowed_ == nullptr ? nullptr : allowed_ + begin / 32;
+    return arithmetic().scale(
+        {logits_.dtype(), logits_.at(begin), count, temperature_, nullptr, false, allowed}, z);
   }
 
   ChunkSum exponentiate(int64_t chunk, float* weights) const {
+    const float max = scale_some(chunk, 0, count(chunk), weights);
     if (threshold_ != nullptr) return threshold_->exponentiate(chunk, weights);
-    const float max = scale(chunk, weights);
     return {max, arithmetic().exponentiate(weights, count(chunk), chunk_shift(max))};
   }
 

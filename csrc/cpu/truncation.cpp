@@ -14,6 +14,11 @@ constexpr float kLeastFinite = std::numeric_limits<float>::lowest();
 // The arithmetic reads and writes 16 columns at a time.
 constexpr int64_t kLanesOfArithmetic = 16;
 
+// A sample is of pieces from all over the row, which begin where a word of a mask does.
+constexpr int64_t kPiece = 16;
+constexpr int64_t kPieces = kChunk / kPiece;
+int64_t column_of(int64_t piece) { return piece * 37 % 32 * 32; }
+
 // Below this many columns a sample does not pay.
 constexpr int64_t kFewToSample = 4 * kChunk;
 constexpr double kManyInSample = 64.0;
@@ -76,20 +81,51 @@ int64_t share_of(int64_t mass, float share) {
 
 }  // namespace
 
-float Threshold::of_limits(const RowLimits& limits, const Threads& threads) {
-  float least = -kInfinity;
-  if (limits.min_p > 0.0f) {
-    least = largest_ + static_cast<float>(std::log(static_cast<double>(limits.min_p)));
+// work(chunk, z) for the chunks with a z of at least `least`; the first time for all that have a z,
+// because their maxima are not known before.
+template <typename Work>
+void Threshold::read(float least, const Threads& threads, const Work& work) {
+  constexpr int64_t kChunksPerUnit = 8;
+  share(threads, (chunks() + kChunksPerUnit - 1) / kChunksPerUnit, [&](Units& units) {
+    alignas(64) float z[kChunk];
+    for (int64_t unit; units.claim(&unit);) {
+      const int64_t end = std::min((unit + 1) * kChunksPerUnit, chunks());
+      for (int64_t chunk = unit * kChunksPerUnit; chunk < end; ++chunk) {
+        if (is_read_ && maxima_[chunk] < least) continue;
+        maxima_[chunk] = scale_(chunk, 0, counts_[chunk], z);
+        if (maxima_[chunk] > -kInfinity) work(chunk, z);
+      }
+    }
+  });
+  if (is_read_) return;
+  is_read_ = true;
+  largest_ = -kInfinity;
+  for (const float max : maxima_) {
+    if (!(max <= largest_)) largest_ = std::isnan(largest_) ? largest_ : max;
   }
+}
+
+bool Threshold::find(const RowLimits& limits, const Threads& threads) {
+  if (!limits.usable()) return false;
+  maxima_.resize(chunks());
   columns_ = 0;
   for (const int64_t count : counts_) columns_ += count;
-  if (limits.top_k > 0 && limits.top_k < columns_) {
-    least = boundary({limits.top_k, 0.0f}, least, threads);
+  is_read_ = false;
+  has_weights_ = false;
+  value_ = of_limits(limits, threads);
+  return has_distribution();
+}
+
+float Threshold::of_limits(const RowLimits& limits, const Threads& threads) {
+  const bool by_columns = limits.top_k > 0 && limits.top_k < columns_;
+  const bool by_mass = limits.top_p < 1.0f;
+  float least = -kInfinity;
+  if (limits.min_p > 0.0f || !(by_columns || by_mass)) {
+    read(-kInfinity, threads, [](int64_t, const float*) {});
+    least = largest_ + static_cast<float>(std::log(static_cast<double>(limits.min_p)));
   }
-  if (limits.top_p < 1.0f) {
-    const float positive = std::fmax(least, std::fmax(largest_ - kMassless, kLeastFinite));
-    least = std::fmax(least, boundary({0, limits.top_p}, positive, threads));
-  }
+  if (by_columns) least = boundary({limits.top_k, 0.0f}, least, threads);
+  if (by_mass) least = std::fmax(least, boundary({0, limits.top_p}, least, threads));
   return least;
 }
 
@@ -97,21 +133,22 @@ float Threshold::of_limits(const RowLimits& limits, const Threads& threads) {
 // it is larger. It is looked for in a band where a sample has it, and if that was wrong, above or
 // further and further below.
 float Threshold::boundary(Need need, float least, const Threads& threads) {
-  const float bottom = std::fmax(least, kLeastFinite);
-  Split band = guess(need, bottom);
-  if (need.of_mass() && band.least <= band.massless) {
-    if (const std::optional<float> found = by_bounds(band, need.share, threads)) return *found;
+  Band band = guess(need, least);
+  if (need.of_mass() && (!is_read_ || least <= largest_ - kMassless)) {
+    const std::optional<float> found = by_bounds(band, need.share, threads);
+    if (found) return *found;
   }
-  const SplitColumns found = split(band, threads);
+  float bottom = std::fmax(least, kLeastFinite);
+  if (need.of_mass()) bottom = std::fmax(bottom, largest_ - kMassless);
+  const SplitColumns found = split(band, need.of_mass(), bottom, threads);
+  if (!has_distribution()) return least;
   if (need.of_mass()) need.amount = share_of(found.all, need.share);
   int64_t count = found.inside;
   int64_t above_band = found.above;
-  band.of_mass = false;
   if (above_band >= need.amount) {
-    band.low = band.high;
-    band.high = kInfinity;
+    band = {band.high, kInfinity};
     above_band = 0;
-    count = split(band, threads).inside;
+    count = split(band, false, bottom, threads).inside;
   }
   for (float step = 2.0f;; step *= 2.0f) {
     const int64_t with_band = above_band + need.in(few(count, band.low, need.of_mass()));
@@ -124,15 +161,16 @@ float Threshold::boundary(Need need, float least, const Threads& threads) {
     above_band = with_band;
     band.high = band.low;
     band.low = std::fmax(bottom, band.low - step);
-    count = split(band, threads).inside;
+    count = split(band, false, bottom, threads).inside;
   }
 }
 
 // The boundary of a share of all masses without the mass of every column, where bounds on what is
 // above and below the band leave no doubt. What is above makes the share larger, and leaves less of
 // it to the band.
-std::optional<float> Threshold::by_bounds(const Split& band, float share, const Threads& threads) {
+std::optional<float> Threshold::by_bounds(const Band& band, float share, const Threads& threads) {
   const Outside outside = weigh(band, threads);
+  if (!has_distribution()) return -kInfinity;
   const Bounds& above = outside.above;
   const Bounds& below = outside.below;
   const int64_t inside = few(outside.inside, band.low, true).mass;
@@ -147,20 +185,17 @@ std::optional<float> Threshold::by_bounds(const Split& band, float share, const 
 
 // Collects the band, and weighs what is outside: coarsely if nothing is above. Otherwise much of
 // the row is kept, so the weights are, too.
-Threshold::Outside Threshold::weigh(const Split& band, const Threads& threads) {
+Threshold::Outside Threshold::weigh(const Band& band, const Threads& threads) {
   const bool coarse = band.high == kInfinity;
-  weighed_parts_.resize(counts_.size());
-  few_z_.resize(z_.size() + kLanesOfArithmetic);
-  if (!coarse) weights_.resize(z_.size());
+  weighed_parts_.assign(counts_.size(), {});
+  few_z_.resize(chunks() * kChunk + kLanesOfArithmetic);
+  if (!coarse) weights_.resize(chunks() * kChunk);
   has_weights_ = !coarse;
-  for_chunks(threads, [&](int64_t chunk) {
+  read(-kInfinity, threads, [&](int64_t chunk, const float* z) {
     const int64_t begin = chunk * kChunk;
-    const float max = maxima_[chunk];
-    weighed_parts_[chunk] = {};
-    if (max < band.massless) return;
     float* weights = coarse ? nullptr : weights_.data() + begin;
-    weighed_parts_[chunk] = arithmetic().weigh(z_.data() + begin, counts_[chunk], band.low,
-                                               band.high, max, weights, few_z_.data() + begin);
+    weighed_parts_[chunk] = arithmetic().weigh(z, counts_[chunk], band.low, band.high,
+                                               maxima_[chunk], weights, few_z_.data() + begin);
   });
   double above_sum = 0.0;
   double below_sum = 0.0;
@@ -177,7 +212,7 @@ Threshold::Outside Threshold::weigh(const Split& band, const Threads& threads) {
           bounds_of(below_sum, coarse ? kCoarseError : weighing_error(kMassless)), inside};
 }
 
-// A mass is rounded down, and that of a column more than 28 below the largest is 0.
+// A mass is rounded down, to 0 where a column is more than 28 below the largest.
 Threshold::Bounds Threshold::bounds_of(double sum, double error) const {
   const double mass = std::ldexp(sum, 40);
   return {std::max<int64_t>(0, static_cast<int64_t>(mass * (1.0 - error)) - columns_),
@@ -186,29 +221,33 @@ Threshold::Bounds Threshold::bounds_of(double sum, double error) const {
 
 // Where the boundary probably is, by a sample of the row. The band is as wide as three standard
 // deviations of what the sample has above it.
-Split Threshold::guess(const Need& need, float bottom) const {
-  Split band{bottom, kInfinity, need.of_mass(), bottom, largest_ - kMassless, largest_};
-  if (columns_ <= kFewToSample) return band;
+Threshold::Band Threshold::guess(const Need& need, float least) const {
+  float bottom = std::fmax(least, kLeastFinite);
+  if (columns_ <= kFewToSample) return {bottom, kInfinity};
   alignas(64) float z[kChunk];
   alignas(64) float weights[kChunk];
-  const int64_t size = sample(z);
+  float largest;
+  const int64_t size = sample(z, &largest);
+  if (!(largest > bottom)) return {bottom, kInfinity};
+  if (need.of_mass()) bottom = std::fmax(bottom, largest - kMassless);
+  Band band{bottom, kInfinity};
   const auto count_from = [&](float value) {
     return arithmetic().measure(z, nullptr, size, value).count;
   };
   double rank = static_cast<double>(need.amount) * size / columns_;
   if (need.of_mass()) {
     std::copy_n(z, size, weights);
-    arithmetic().exponentiate(weights, size, largest_);
+    arithmetic().exponentiate(weights, size, largest);
     const auto mass_from = [&](float value) {
       return arithmetic().measure(z, weights, size, value).mass;
     };
     const int64_t mass = share_of(mass_from(bottom), need.share);
-    rank = count_from(last_with(bottom, largest_, mass, mass + mass / 256, mass_from));
+    rank = count_from(last_with(bottom, largest, mass, mass + mass / 256, mass_from));
   }
   const double margin = 3.0 * std::sqrt(rank * (1.0 - rank / size)) + 3.0;
   const auto ranked = [&](double from, float low) {
     const auto wanted = static_cast<int64_t>(from);
-    return last_with(low, largest_, wanted, wanted + static_cast<int64_t>(margin / 4), count_from);
+    return last_with(low, largest, wanted, wanted + static_cast<int64_t>(margin / 4), count_from);
   };
   // What a sample of a mass has above it may be a few large ones, of which it says little.
   const bool little = need.of_mass() && rank - margin < kManyInSample;
@@ -218,30 +257,28 @@ Split Threshold::guess(const Need& need, float bottom) const {
   return band;
 }
 
-// Pieces of 16 columns from all over the row. Returns how many columns.
-int64_t Threshold::sample(float* z) const {
-  constexpr int64_t kPieces = kChunk / kLanesOfArithmetic;
+// Returns how many columns; the largest z is NaN if one of them leaves the row no distribution.
+int64_t Threshold::sample(float* z, float* largest) const {
   int64_t size = 0;
+  *largest = -kInfinity;
   for (int64_t piece = 0; piece < kPieces; ++piece) {
-    const int64_t chunk = piece * static_cast<int64_t>(counts_.size()) / kPieces;
-    const int64_t column = piece * 37 % kPieces * kLanesOfArithmetic;
-    if (column >= counts_[chunk]) continue;
-    std::copy_n(z_.data() + chunk * kChunk + column, kLanesOfArithmetic, z + size);
-    size += kLanesOfArithmetic;
+    const int64_t chunk = piece * chunks() / kPieces;
+    const int64_t count = std::min(kPiece, counts_[chunk] - column_of(piece));
+    if (count <= 0) continue;
+    const float max = scale_(chunk, column_of(piece), count, z + size);
+    if (!(max <= *largest)) *largest = std::isnan(*largest) ? *largest : max;
+    size += kPiece;
   }
   return size;
 }
 
 // Splits all chunks, and puts what they have in the band together.
-SplitColumns Threshold::split(const Split& split, const Threads& threads) {
-  parts_.resize(counts_.size());
-  few_z_.resize(z_.size() + kLanesOfArithmetic);
-  const float least = split.of_mass ? split.least : split.low;
-  for_chunks(threads, [&](int64_t chunk) {
-    const int64_t begin = chunk * kChunk;
-    parts_[chunk] = maxima_[chunk] < least ? SplitColumns{}
-                                           : arithmetic().split(z_.data() + begin, counts_[chunk],
-                                                                split, few_z_.data() + begin);
+SplitColumns Threshold::split(const Band& band, bool of_mass, float least, const Threads& threads) {
+  parts_.assign(counts_.size(), {});
+  few_z_.resize(chunks() * kChunk + kLanesOfArithmetic);
+  const Split split{band.low, band.high, of_mass, least, largest_ - kMassless, largest_};
+  read(of_mass ? least : band.low, threads, [&](int64_t chunk, const float* z) {
+    parts_[chunk] = arithmetic().split(z, counts_[chunk], split, few_z_.data() + chunk * kChunk);
   });
   SplitColumns sum;
   for (size_t chunk = 0; chunk < parts_.size(); ++chunk) {

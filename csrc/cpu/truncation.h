@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -32,47 +33,35 @@ struct RowLimits {
   }
 };
 
-// The values of one row, and where they are cut. Memory is kept from one row to the next.
+// Where one row is cut. Memory is kept from one row to the next.
+//
+// A pass that only reads a row from memory waits for it, and one that stores every z pushes the row
+// out of the L2 cache. So a sample, of 64 cache lines, says first what the first pass should look
+// for, and z are computed anew in each pass.
 class Threshold {
  public:
-  // Reads the row, whose scale() does not cut it yet. False if it has no distribution.
+  // Reads the row, by what its scale_some() gives. False if it has no distribution.
   template <typename Row>
   bool find(const Row& row, const RowLimits& limits, const Threads& threads) {
-    if (!limits.usable()) return false;
     counts_.resize(row.chunks());
-    maxima_.resize(row.chunks());
-    z_.resize(row.chunks() * kChunk);
-    has_weights_ = false;
-    for_chunks(threads, [&](int64_t chunk) {
-      counts_[chunk] = row.count(chunk);
-      maxima_[chunk] = row.scale(chunk, z_.data() + chunk * kChunk);
-    });
-    largest_ = -kInfinity;
-    for (const float max : maxima_) {
-      if (std::isnan(max)) return false;
-      largest_ = std::fmax(largest_, max);
-    }
-    if (largest_ == -kInfinity) return false;
-    value_ = of_limits(limits, threads);
-    return true;
+    for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) counts_[chunk] = row.count(chunk);
+    scale_ = [&row](int64_t chunk, int64_t first, int64_t count, float* z) {
+      return row.scale_some(chunk, first, count, z);
+    };
+    return find(limits, threads);
   }
 
   float value() const { return value_; }
   // The largest z of each chunk, before the cut.
   const float* maxima() const { return maxima_.data(); }
-  // A chunk after the cut, padded as Arithmetic::scale does. Returns the largest z.
-  float read(int64_t chunk, float* z) const {
-    arithmetic().cut(z_.data() + chunk * kChunk, counts_[chunk], value_, z);
-    return maxima_[chunk] < value_ ? -kInfinity : maxima_[chunk];
-  }
-  ChunkSum exponentiate(int64_t chunk, float* weights) const {
-    const int64_t begin = chunk * kChunk;
+  // Replaces the z of a chunk, with their padding, by exp(z - max) of what is kept.
+  ChunkSum exponentiate(int64_t chunk, float* z) const {
+    const int64_t count = counts_[chunk];
     const float max = maxima_[chunk];
     if (has_weights_ && max >= value_) {
-      return {max, arithmetic().keep(z_.data() + begin, weights_.data() + begin, counts_[chunk],
-                                     value_, weights)};
+      return {max, arithmetic().keep(z, weights_.data() + chunk * kChunk, count, value_, z)};
     }
-    return exponentiate_kept(z_.data() + begin, counts_[chunk], max, value_, weights);
+    return exponentiate_kept(z, count, max, value_, z);
   }
 
  private:
@@ -83,6 +72,12 @@ class Threshold {
 
     bool of_mass() const { return share > 0.0f; }
     int64_t in(const Measure& measure) const { return of_mass() ? measure.mass : measure.count; }
+  };
+
+  // Where a boundary is looked for: from low on, below high.
+  struct Band {
+    float low;
+    float high;
   };
 
   // The largest value from which on there is enough, and how much larger ones have.
@@ -103,26 +98,19 @@ class Threshold {
     int64_t inside;  // how many columns are in the band
   };
 
+  int64_t chunks() const { return static_cast<int64_t>(counts_.size()); }
+  bool has_distribution() const { return largest_ > -kInfinity; }  // not where it is NaN
   template <typename Work>
-  void for_chunks(const Threads& threads, const Work& work) const {
-    constexpr int64_t kChunksPerUnit = 8;
-    const int64_t chunks = static_cast<int64_t>(counts_.size());
-    share(threads, (chunks + kChunksPerUnit - 1) / kChunksPerUnit, [&](Units& units) {
-      for (int64_t unit; units.claim(&unit);) {
-        const int64_t end = std::min((unit + 1) * kChunksPerUnit, chunks);
-        for (int64_t chunk = unit * kChunksPerUnit; chunk < end; ++chunk) work(chunk);
-      }
-    });
-  }
-
+  void read(float least, const Threads& threads, const Work& work);
+  bool find(const RowLimits& limits, const Threads& threads);
   float of_limits(const RowLimits& limits, const Threads& threads);
   float boundary(Need need, float least, const Threads& threads);
-  Split guess(const Need& need, float least) const;
-  int64_t sample(float* z) const;
-  std::optional<float> by_bounds(const Split& band, float share, const Threads& threads);
-  Outside weigh(const Split& band, const Threads& threads);
+  Band guess(const Need& need, float least) const;
+  int64_t sample(float* z, float* largest) const;
+  std::optional<float> by_bounds(const Band& band, float share, const Threads& threads);
+  Outside weigh(const Band& band, const Threads& threads);
   Bounds bounds_of(double sum, double error) const;
-  SplitColumns split(const Split& split, const Threads& threads);
+  SplitColumns split(const Band& band, bool of_mass, float least, const Threads& threads);
   int64_t close_up(int64_t chunk, int64_t inside, int64_t before);
   Range keep_few(int64_t count, float low, float high, bool of_mass);
   Boundary among(const Need& need, Range range, int64_t before, int64_t with_all);
@@ -131,21 +119,23 @@ class Threshold {
   Measure of_few(int64_t count, float threshold, bool of_mass);
   void pad(int64_t count, bool of_mass);
 
+  // Of the row, while it is looked at.
+  std::function<float(int64_t chunk, int64_t first, int64_t count, float* z)> scale_;
   std::vector<int64_t> counts_;
   std::vector<float> maxima_;
   std::vector<SplitColumns> parts_;
   std::vector<WeighedColumns> weighed_parts_;
   int64_t columns_ = 0;
-  std::vector<float> z_;
-  std::vector<float> weights_;      // exp(z - max of the chunk) of chunks that have a mass
+  std::vector<float> weights_;      // exp(z - max of the chunk)
   bool has_weights_ = false;        // of this row
   std::vector<float> few_z_;        // columns that are left to be looked at
   std::vector<float> few_weights_;  // exp(z - largest) of them; only for top-p
-  float largest_ = 0.0f;
+  bool is_read_ = false;            // then these are known: maxima_ and
+  float largest_ = 0.0f;            // NaN: the row has no distribution
   float value_ = 0.0f;
 };
 
-// Kept from one call to the next: its memory, at most 20 bytes for each column, would be cleared
+// Kept from one call to the next: its memory, at most 12 bytes for each column, would be cleared
 // anew by the system for every call.
 Threshold& threshold_of_thread();
 

@@ -53,6 +53,28 @@ def test_a_bad_limit_leaves_its_row_without_a_distribution(bad: dict[str, float]
 
 
 @pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("limit", [{"top_k": 7}, {"top_p": 0.5}, {"min_p": 0.1}], ids=str)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_bad_value_anywhere_in_a_large_row_leaves_it_without_a_distribution(
+    bad: float, limit: dict[str, float]
+) -> None:
+    """Whether or not a sample of the row has it; and one column that is not bad is enough."""
+    size, rows = 9000, 30
+    batch = generators.batch(generators.affinity("identity", size), [0] * rows, scale=2.0)
+    columns = torch.arange(rows) * 299 // 32 * 32
+    batch.target_logits[20:] = -math.inf
+    batch.target_logits[20:].scatter_(1, columns[20:, None], 1.5)
+    batch.target_logits[:10].scatter_(1, columns[:10, None], bad)
+    ((name, value),) = limit.items()
+    dtype = torch.int32 if name == "top_k" else torch.float32
+    limits = {name: torch.full((rows,), value, dtype=dtype)}
+    tokens = torch.ops.rdk.verify(*batch.replace(**limits).arguments())[0][:, 0]
+    assert (tokens[:10] == -1).all()
+    assert (tokens[10:20] >= 0).all()
+    assert torch.equal(tokens[20:], columns[20:].int())
+
+
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_with_nothing_allowed_has_no_distribution(temperature: float) -> None:
     batch = generators.batch(generators.affinity("identity", 70), [0, 0])
