@@ -410,8 +410,8 @@ inline Floats exponential(Floats x) {
   return (p * (r * r) + r + all(1.0f)) * power_of_two(biased);
 }
 
-// exp(x) for x <= 0, in half as many operations: from x = -28 on within kCoarselyWeighed, less
-// what sums add to that. 2^f is of degree 4 with an error of 2^-18.5 (minimax by Lawson's
+// exp(x) for x <= 0, in half as many operations: from x = -28 on within kCoarseError, less what
+// sums add to that. 2^f is of degree 4 with an error of 2^-18.5 (minimax by Lawson's
 // iteration).
 inline Floats coarse_exponential(Floats x) {
   const Floats shift = all(12582912.0f + 127.0f);

@@ -11,8 +11,7 @@ from __future__ import annotations
 from examples.demo.corpus import docstrings, read_text, training_files
 from examples.demo.shipped import SHIPPED
 
-from . import __main__ as command
-from .gemma import recipe_options, write_texts
+from .recipe import recipe_options, train, write_texts
 
 KEPT = 2048
 STATE_LAYERS = (1, 3, 4)  # of five; EAGLE's would be one layer three times
@@ -23,14 +22,11 @@ def main() -> None:
     given = recipe_options("demo", __doc__, kept=KEPT, steps=1000)
     texts = [read_text(file) for file in training_files()]
     paths = write_texts(given.work, code=texts, other=map(docstrings, texts))
-    kept = [] if given.kept is None else ["--draft-size", str(given.kept)]
-    kept += [] if given.kept is None else ["--vocabulary-text", str(paths["other"])]
-    command.main(
-        [
-            *("--target", str(SHIPPED / "target"), "--text", str(paths["code"]), *kept),
-            *("--state-layers", *map(str, STATE_LAYERS), "--own-head"),
-            *("--steps", str(given.steps), "--work", str(given.work), "--out", str(given.out)),
-        ]
+    train(
+        given,
+        paths["other"],
+        *("--target", str(SHIPPED / "target"), "--text", str(paths["code"])),
+        *("--state-layers", *map(str, STATE_LAYERS), "--own-head"),
     )
 
 

@@ -35,7 +35,7 @@ from .generation import (
     Statistics,
     Stop,
 )
-from .models import CausalModel, FullHead, Output, StateDrafter
+from .models import CausalModel, FullHead, Output, StateDrafter, dynamic_logits
 
 Process = Callable[[Sequence[Continuation], Tensor], Tensor]
 """A hook that changes the target's logits before they judge drafts. It is called with the sequences
@@ -332,11 +332,7 @@ class SpeculativeDecoder:
         tokens = offered(self.dynamic_tokens, [s.context for s in sequences], hidden)
         tokens = tokens.int().to(hidden.device)
         with Range("gather logits", tokens.shape[1]):
-            if isinstance(self.full_head, tuple):
-                weight, bias = self.full_head
-                gathered = functional.gather_logits(hidden, weight, tokens, bias)
-            else:
-                gathered = self.full_head(hidden, tokens)
+            gathered = dynamic_logits(self.full_head, hidden, tokens)
         return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
 
     def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:

@@ -47,14 +47,6 @@ OF_THE_MODEL = ("full", *(f"{kind}-{share}" for share in SHARES for kind in KIND
 OF_EAGLE3 = ("eagle3", "virtual-eagle3", "virtual-dynamic-eagle3")
 
 
-def accepted_of(engine: Engine, prompts: list[list[int]], params: Any) -> tuple[Any, float]:
-    """The text, and the mean number of drafts that a step accepts."""
-    before = engine.counts()
-    said = engine.tokens(prompts, params)
-    drafts, accepted = (now - then for now, then in zip(engine.counts(), before, strict=True))
-    return said, accepted / drafts
-
-
 def measured(
     engine: Engine, model: Path, names: tuple[str, ...], directory: Path, plain: Any, prompts: Any
 ) -> Iterator[dict[str, Any]]:
@@ -63,7 +55,7 @@ def measured(
     for name in names:
         own = None if name in ("full", "eagle3") else directory / name
         engine.use(own)
-        said, accepted = accepted_of(engine, prompts, greedy)
+        said, accepted = engine.drafted(prompts, greedy)
         decoder = our_decoder(model, own, DRAFTS)
         there, here = [], []
         for group in range(GROUPS):
@@ -73,7 +65,7 @@ def measured(
                 SamplingParams(temperature=1.0, max_tokens=LONG, seed=s, ignore_eos=True)
                 for s in seeds
             ]
-            there.append(accepted_of(engine, some, params)[1])
+            there.append(engine.drafted(some, params)[1])
             here.append(accepted_per_step(decoder, some, LONG, 1.0, seeds))
         less = [a - b for a, b in zip(there, here, strict=True)]
         half = T_97_5 * statistics.stdev(less) / GROUPS**0.5

@@ -90,12 +90,20 @@ class Engine:
         """The first completion of each prompt."""
         return [list(out.outputs[0].token_ids) for out in self.generate(prompts, params)]
 
-    def counts(self) -> tuple[int, int]:
-        """How many steps have drafted, of all requests, and how many drafts were accepted."""
-        found = {metric.name: metric for metric in self.llm.get_metrics()}
-        names = ("vllm:spec_decode_num_drafts", "vllm:spec_decode_num_accepted_tokens")
-        drafts, accepted = (int(found[name].value) for name in names)
-        return drafts, accepted
+    def metric(self, name: str) -> int:
+        """One of vLLM's counters."""
+        found: dict[str, Any] = {metric.name: metric for metric in self.llm.get_metrics()}
+        return int(found[f"vllm:{name}"].value)
+
+    def drafted(
+        self, prompts: Sequence[Sequence[int]], params: Any
+    ) -> tuple[list[list[int]], float]:
+        """`tokens`, and the drafts accepted on average in a step that has drafted."""
+        names = ("spec_decode_num_drafts", "spec_decode_num_accepted_tokens")
+        before = [self.metric(name) for name in names]
+        said = self.tokens(prompts, params)
+        steps, accepted = (self.metric(n) - b for n, b in zip(names, before, strict=True))
+        return said, accepted / steps
 
     def close(self) -> None:
         """Make room for another engine."""

@@ -12,6 +12,8 @@ from vllm import SamplingParams
 from .engine import WORKER, Engine
 from .jobs import PROMPTS
 
+PREEMPTIONS = "num_preemptions"
+
 
 @pytest.fixture(scope="module")
 def engine(plain: dict[str, Any], drafters: Path) -> Iterator[Engine]:
@@ -22,11 +24,6 @@ def engine(plain: dict[str, Any], drafters: Path) -> Iterator[Engine]:
     ours.close()
 
 
-def preemptions(engine: Engine) -> int:
-    found: dict[str, Any] = {each.name: each for each in engine.llm.get_metrics()}
-    return int(found["vllm:num_preemptions"].value)
-
-
 def test_preempted_requests_say_what_they_say_alone(engine: Engine) -> None:
     """Greedily, and drawn as long as nothing was preempted: then a step begins elsewhere."""
     prompts = PROMPTS[:10]
@@ -34,11 +31,11 @@ def test_preempted_requests_say_what_they_say_alone(engine: Engine) -> None:
     seeded = SamplingParams(temperature=1.0, max_tokens=120, seed=3, ignore_eos=True)
     expected = [engine.tokens([prompt], greedy)[0] for prompt in prompts]
     alone = [engine.tokens([prompt], seeded)[0] for prompt in prompts]
-    assert preemptions(engine) == 0
+    assert engine.metric(PREEMPTIONS) == 0
     assert engine.tokens(prompts, greedy) == expected
-    before = preemptions(engine)
+    before = engine.metric(PREEMPTIONS)
     assert before > 0
     among = engine.tokens(prompts, seeded)
-    assert preemptions(engine) > before
+    assert engine.metric(PREEMPTIONS) > before
     assert [len(text) for text in among] == [120] * len(prompts)
     assert sum(text != own for text, own in zip(among, alone, strict=True)) < len(prompts) / 2

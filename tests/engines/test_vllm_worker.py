@@ -34,10 +34,9 @@ def test_greedy_text_is_that_of_plain_vllm(
     name: str | None, engine: Engine, plain: dict[str, Any], drafters: Path
 ) -> None:
     engine.use(None if name is None else drafters / name)
-    before = engine.counts()
-    assert engine.tokens(PROMPTS, GREEDY) == plain["greedy"]
-    drafts, accepted = (now - then for now, then in zip(engine.counts(), before, strict=True))
-    assert accepted > 0.3 * drafts
+    said, accepted = engine.drafted(PROMPTS, GREEDY)
+    assert said == plain["greedy"]
+    assert accepted > 0.3
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -182,6 +182,15 @@ def test_a_sequence_has_the_bits_that_it_has_alone_on_every_backend(method: int)
     assert_each_sequence_has_the_bits_that_it_has_alone(method)
 
 
+def assert_raw(logprobs: Tensor, batch: Batch, tokens: Tensor) -> None:
+    """They are those of the target's own logits; where there is no token, -infinity."""
+    rows = first_rows(batch)[:, None] + torch.arange(batch.max_draft + 1)
+    rows = rows.clamp(max=batch.target_logits.shape[0] - 1)
+    log_p = batch.target_logits.double().log_softmax(1)[rows, tokens.clamp(min=0)]
+    expected = log_p.masked_fill(tokens == -1, -math.inf)
+    torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.usefixtures("device")
 def test_raw_log_probabilities_at_temperature_1_know_nothing_of_the_limits() -> None:
     """There the row that is cut is the raw one, but for what is cut."""
@@ -192,11 +201,7 @@ def test_raw_log_probabilities_at_temperature_1_know_nothing_of_the_limits() -> 
         logprobs=2,
     )
     tokens, _, logprobs = torch.ops.rdk.verify(*batch.arguments())
-    rows = first_rows(batch)[:, None] + torch.arange(batch.max_draft + 1)
-    rows = rows.clamp(max=batch.target_logits.shape[0] - 1)
-    log_p = batch.target_logits.double().log_softmax(1)[rows, tokens.clamp(min=0)]
-    expected = log_p.masked_fill(tokens == -1, -math.inf)
-    torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=1e-5)
+    assert_raw(logprobs, batch, tokens)
 
 
 @pytest.mark.usefixtures("device")
@@ -220,11 +225,7 @@ def test_log_probabilities_alone() -> None:
         )
         assert torch.equal(tokens, plain[0])
         assert torch.equal(accepted, plain[1])
-        rows = first_rows(batch)[:, None] + torch.arange(batch.max_draft + 1)
-        rows = rows.clamp(max=batch.target_logits.shape[0] - 1)
-        log_p = batch.target_logits.double().log_softmax(1)[rows, tokens.clamp(min=0)]
-        expected = log_p.masked_fill(tokens == -1, -math.inf)
-        torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=1e-5)
+        assert_raw(logprobs, batch, tokens)
 
 
 @pytest.mark.usefixtures("device")

@@ -7,7 +7,6 @@ that verifies, whatever the order of the batch is by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from ... import _ops as operators
 from ...affinity import Affinity
 from ...calibration.drafter import PrunedDrafter
 from ...calibration.lifted import LiftedHead
+from ...decoding.models import FullHead, dynamic_logits
 from ...dynamic_tokens import offered
 from ...vocabulary import Vocabulary
 from .configuration import UnsupportedConfigurationError
@@ -96,7 +96,7 @@ class _Drafting:
 
     drafter: PrunedDrafter
     layout: DraftStateLayout
-    _full_head: Callable[[Tensor, Tensor], Tensor]
+    _full_head: FullHead
     _target: Any
     _requests: Requests
     _calibrated: PrunedDrafter | None
@@ -129,7 +129,7 @@ class _Drafting:
                 "no lm_head or no logits_processor; needs a causal language model with both"
             )
         self.drafter = self._fitting(model, head.weight)
-        self._full_head = self._dynamic_head(head.weight)
+        self._full_head = self._head_of_dynamic_tokens(head.weight)
         source = self.drafter.dynamic_tokens
         width = 0 if source is None else int(source.width)  # type: ignore[attr-defined]
         affinity = self.drafter.affinity
@@ -165,11 +165,11 @@ class _Drafting:
             )
         return _moved(drafter, weight)
 
-    def _dynamic_head(self, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """Logits of given tokens, from the drafter's full head or lifted from the target's."""
+    def _head_of_dynamic_tokens(self, weight: Tensor) -> FullHead:
+        """The drafter's full head, or rows lifted from the target's."""
         lifted, size = self.drafter.lifted, self.drafter.affinity.target_size
         if lifted is None:
-            return lambda hidden, tokens: operators.gather_logits(hidden, weight[:size], tokens)
+            return weight[:size], None
         rows = getattr(getattr(self._target, "lm_head", None), "weight", None)
         if rows is None or len(rows) < size:
             raise UnsupportedConfigurationError(
@@ -177,8 +177,7 @@ class _Drafting:
                 f"the target's head, and {type(self._target).__name__} has no lm_head with "
                 f"{size} rows; calibrate with --dynamic 0"
             )
-        head = LiftedHead(lifted, rows[:size].detach())
-        return lambda hidden, tokens: head(hidden, tokens).to(hidden.dtype)
+        return LiftedHead(lifted, rows[:size].detach())
 
     def set_inputs_first_pass(self, *args: Any, **kwargs: Any) -> tuple[int, Tensor, Any]:
         """Also notes the position of the first drafted token of each request."""
@@ -201,7 +200,8 @@ class _Drafting:
         if drafter.dynamic_tokens is not None:
             contexts = self._requests.contexts(self._drawn)
             tokens = offered(drafter.dynamic_tokens, contexts, hidden).int().to(hidden.device)
-            columns = self._processed(self._full_head(hidden, tokens))
+            gathered = dynamic_logits(self._full_head, hidden, tokens)
+            columns = self._processed(gathered.to(logits))
         temperature = sampling_metadata.temperature
         if temperature is None:
             temperature = torch.zeros(len(hidden), dtype=torch.float32, device=hidden.device)
