@@ -21,7 +21,7 @@ from .acceptance import (
     screens_table,
 )
 from .chart import source_of
-from .drafts import rows_table, trees_table
+from .drafts import longer_table, rows_table, trees_table
 from .eagle3 import decoding_table, losses_table
 from .engines import engine_table
 from .results import ROOT, Link
@@ -54,6 +54,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "decoding with a real model": decoding_table,
     "drafts inside of top-p": drafts_table,
     "truncation": costs_table,
+    "longer accepted drafts": longer_table,
     "chains and trees": trees_table,
     "rows read": rows_table,
     "drafters in vLLM": engine_table,
