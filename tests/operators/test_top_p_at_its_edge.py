@@ -33,10 +33,13 @@ def rows_of(shape: str) -> Tensor:
 
 
 def edge(row: Tensor, share: float) -> float:
-    """The share of all masses that the columns down to about `share` of them have."""
+    """The share of all masses that the columns down to about `share` of them have: of a thousand
+    such shares, the one that float32 says best. No sum of float32 is as close to it."""
     running = truncation.masses(row.sort(descending=True).values - row.max()).cumsum(0)
-    whole = int(running[-1])
-    return int(running[int((running < share * whole).sum())]) / whole
+    shares = running.double() / int(running[-1])
+    first = int((shares < share).sum())
+    near = shares[max(0, first - 500) : first + 500]
+    return float(near[(near.float().double() - near).abs().argmin()])
 
 
 def moved(value: float, steps: int) -> float:
