@@ -216,6 +216,31 @@ def test_a_mask_alone() -> None:
 
 
 @pytest.mark.usefixtures("device")
+def test_the_direct_pass_keeps_to_the_limits() -> None:
+    """q has 3 % on a token that p forbids, and nothing on the second half, which min-p leaves out.
+
+    So 38 % of the sequences need the direct pass. A quarter of what it would find without limits is
+    in the second half.
+    """
+    size, sequences = 1100, 60
+    batch = generators.batch(generators.affinity("identity", size), [1] * sequences)
+    logits, target = batch.draft_logits.clamp(-1, 2), batch.target_logits.clone()
+    logits[:, size // 2 :] = -4.0
+    target[0::2] = logits
+    target[0::2, 5] = -math.inf
+    logits[:, size // 2 :] = -math.inf
+    logits[:, 5] = logits.logsumexp(1) + math.log(0.03)
+    proposed = torch.full((sequences,), 5)
+    batch = batch.replace(target_logits=target, draft_logits=logits, draft_token_ids=proposed)
+    masked = target.masked_fill(target == -4.0, -math.inf)
+    expected = torch.ops.rdk.verify(*batch.replace(target_logits=masked).arguments())[0]
+    limits = {"min_p": torch.full((sequences,), 0.01)}
+    tokens = torch.ops.rdk.verify(*batch.replace(**limits).arguments())[0]
+    assert torch.equal(tokens[:, 0], expected[:, 0])
+    assert int(expected[:, 0].max()) < size // 2
+
+
+@pytest.mark.usefixtures("device")
 def test_log_probabilities_alone() -> None:
     batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)
     plain = torch.ops.rdk.verify(*batch.arguments())
