@@ -70,6 +70,22 @@ def test_values_that_differ_in_their_last_bit_are_told_apart(device: str) -> Non
 
 
 @pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("bins", [1, 2, 5])
+def test_a_boundary_that_is_the_least_value_of_its_bin_is_found(bins: int) -> None:
+    """CUDA's first turn has 2048 bins of 2^21 floats; and no larger value is in the same chunk."""
+    four = torch.tensor(4.0).view(torch.int32)
+    least = (four - (bins << 21) + 1).view(torch.float32)
+    row = torch.full((3000,), -1.0)
+    row[5], row[1500:1510] = 4.0, least
+    copied = rdk_cuda.Draft.without_distribution(torch.empty(40, 0, dtype=torch.int64), seeds=1)
+    affinity, target = generators.affinity("identity", 3000), row.expand(40, 1, 3000)
+    verified = rdk_cuda.verify(target, copied, affinity, top_k=2, logprobs="processed")
+    log_p = row.double().masked_fill(row < least, -math.inf).log_softmax(0)[verified.tokens]
+    torch.testing.assert_close(verified.logprobs.double(), log_p, rtol=0, atol=1e-5)
+    assert verified.tokens.unique().numel() > 1
+
+
+@pytest.mark.usefixtures("device")
 def test_a_row_with_one_finite_value_gives_it() -> None:
     row = torch.full((1, 1, 3000), -math.inf)
     row[..., 2222] = -70.0
