@@ -1,11 +1,12 @@
 """Evidence from a real vLLM, as one JSON file.
 
-    python -m tests.engines --drafters DIRECTORY --out FILE [--prompts N] [--samples N]
+    python -m tests.engines --drafters DIRECTORY --out FILE [--prompts N] [--samples N] [--plain]
 
 For every drafter: whether the greedy text is that of plain vLLM, how many drafts of a step are
 accepted, there and in this package's own decoder, and how much travels from a draft to its
 verification. Then the joint distribution of the first three tokens after one prompt, with controls:
-the same samples against another temperature's distribution, and samples of vLLM's own speculation.
+the same samples against another temperature's distribution, and samples of vLLM's own speculation,
+whose memory is measured as well. --plain measures the last alone, into a FILE that has the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import torch
 from vllm import SamplingParams
 
 from profiling.machine import describe
+from rdk_cuda.files import write_whole
 
 from .drafters import KINDS, SHARES, calibrated_drafters
 from .engine import DRAFTS, WORKER, Engine, speculation
@@ -84,11 +86,13 @@ def measured(
         yield row
 
 
-def memory(engine: Engine, prompts: list[list[int]]) -> dict[str, Any]:
+def memory(
+    engine: Engine, prompts: list[list[int]], settings: Iterable[dict[str, float]]
+) -> dict[str, Any]:
     """Of this process, which the engine is in, after each 400 of 2,000 mixed requests."""
     resident = []
     for part in range(5):
-        mixed = zip(range(400), itertools.cycle(SETTINGS.values()), strict=False)
+        mixed = zip(range(400), itertools.cycle(settings), strict=False)
         params = [
             SamplingParams(max_tokens=4 + i % 13, seed=i if i % 3 else None, **setting)  # type: ignore[arg-type]
             for i, setting in mixed
@@ -131,6 +135,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--samples", type=int, default=33334)
+    parser.add_argument("--plain", action="store_true", help="vLLM's own speculation alone")
     arguments = parser.parse_args()
     begun = time.monotonic()
     directory = calibrated_drafters(arguments.drafters)
@@ -143,16 +148,27 @@ def main() -> None:
         "drafts_per_step": DRAFTS,
         "tokens_per_prompt": TOKENS,
     }
+    if arguments.plain:
+        found = json.loads(arguments.out.read_text(encoding="utf-8"))
 
     def write(**parts: Any) -> None:
-        found.update(parts, seconds=round(time.monotonic() - begun, 1))
-        unfinished = arguments.out.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, arguments.out)
+        found.update(parts)
+        write_json(found, arguments.out)
 
+    if not arguments.plain:
+        measure_ours(directory, prompts, arguments.samples, write)
+        write(seconds=round(time.monotonic() - begun, 1))
+    write(plain_vllm_with_its_own_speculation=own_speculation(directory / "model", prompts))
+    print(found["plain_vllm_with_its_own_speculation"])
+
+
+def measure_ours(
+    directory: Path, prompts: list[list[int]], samples: int, write: Callable[..., None]
+) -> None:
+    """Every drafter in our worker, next to plain vLLM without speculation."""
     engine = Engine()
     plain = engine.tokens(prompts, SamplingParams(temperature=0, max_tokens=TOKENS))
-    many = [prompts[7]] * arguments.samples
+    many = [prompts[7]] * samples
     grammar = [engine.tokens(many, with_grammar(t)) for t in (1.0, 2.0)]
     engine.close()
     engine = Engine(
@@ -170,29 +186,39 @@ def main() -> None:
     engine.use(directory / "virtual-dynamic-6.25")
     masked = engine.tokens(many, with_grammar(1.0))
     write(
-        memory=memory(engine, prompts),
-        drawn=drawn(engine, prompts[3], arguments.samples, seed=1000),
+        memory=memory(engine, prompts, SETTINGS.values()),
+        drawn=drawn(engine, prompts[3], samples, seed=1000),
         drawn_with_a_grammar={
-            "samples": arguments.samples,
+            "samples": samples,
             "p_value": two_sample_p_value(masked, grammar[0]),
             "p_value_of_the_control": two_sample_p_value(masked, grammar[1]),
         },
     )
     engine.close()
-    theirs = speculation(directory / "model", draft_sample_method="probabilistic")
-    engine = Engine(directory / "model", speculative_config=theirs)
+
+
+def own_speculation(model: Path, prompts: list[list[int]]) -> dict[str, Any]:
+    """What vLLM's own speculation draws, keeps and takes, with the same drafter."""
+    theirs = speculation(model, draft_sample_method="probabilistic")
+    engine = Engine(model, speculative_config=theirs)
     own = engine.tokens([prompts[3]] * 1024, SamplingParams(temperature=0.7, max_tokens=3))
     carried = engine.worker.model_runner._draft_probs
+    found = {
+        "setting": "T = 0.7",
+        "samples": len(own),
+        "p_value": Joint(prompts[3], 3, temperature=0.7).p_value(own),
+        "draft_state_bytes_per_position": carried.shape[-1] * carried.element_size(),
+        # It refuses min-p.
+        "memory": memory(engine, prompts, [s for s in SETTINGS.values() if "min_p" not in s]),
+    }
     engine.close()
-    write(
-        plain_vllm_with_its_own_speculation={
-            "setting": "T = 0.7",
-            "samples": len(own),
-            "p_value": Joint(prompts[3], 3, temperature=0.7).p_value(own),
-            "draft_state_bytes_per_position": carried.shape[-1] * carried.element_size(),
-        }
-    )
-    print(found["plain_vllm_with_its_own_speculation"])
+    return found
+
+
+def write_json(found: dict[str, Any], path: Path) -> None:
+    """Whole or not at all."""
+    text = json.dumps(found, indent=1) + "\n"
+    write_whole(path, lambda place: place.write_text(text, encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
 
 from .pair import EAGLE3, TARGET, padded_drafter
 
-__all__ = ["KINDS", "SHARES", "calibrated_drafters"]
+__all__ = ["KINDS", "SHARES", "calibrated_drafters", "write_kinds"]
 
 SHARES = ("25", "6.25")
 KINDS = ("pruned", "virtual", "virtual-dynamic")
@@ -51,20 +51,25 @@ def calibrated_drafters(directory: Path) -> Path:
         (without / MODEL).symlink_to((own / MODEL).resolve())
     for share in SHARES:
         source = directory / "calibrated" / f"keep-{float(share) / 100:g}-temperature-1"
-        full, calibrated, _ = load_drafter(source)
-        kinds = (
-            PrunedDrafter.plain((full.get_output_embeddings().weight, None), calibrated.vocabulary),
-            replace(calibrated, dynamic_tokens=None),
-            calibrated,
-        )
-        for kind, drafter in zip(KINDS, kinds, strict=True):
-            own = directory / f"{kind}-{share}"
-            if not own.is_dir():
-                own.mkdir()
-                drafter.save(own / PRUNED)
-                shutil.copy(source / SETTINGS, own / SETTINGS)
-                (own / MODEL).symlink_to(model.resolve())
+        write_kinds(source, model, directory, share)
     return directory
+
+
+def write_kinds(source: Path, model: Path, directory: Path, share: str) -> None:
+    """`KIND-SHARE`, where it is not there yet, from what the command wrote for the model."""
+    full, calibrated, _ = load_drafter(source)
+    kinds = (
+        PrunedDrafter.plain((full.get_output_embeddings().weight, None), calibrated.vocabulary),
+        replace(calibrated, dynamic_tokens=None),
+        calibrated,
+    )
+    for kind, drafter in zip(KINDS, kinds, strict=True):
+        own = directory / f"{kind}-{share}"
+        if not own.is_dir():
+            own.mkdir()
+            drafter.save(own / PRUNED)
+            shutil.copy(source / SETTINGS, own / SETTINGS)
+            (own / MODEL).symlink_to(model.resolve())
 
 
 def _calibrate(model: Path, output: Path, *own: str) -> None:

@@ -30,12 +30,13 @@ def speculation(model: Path, **options: Any) -> dict[str, Any]:
 
 
 class Engine:
-    """vLLM's `LLM` with the demo's target in float32.
+    """vLLM's `LLM` in float32.
 
     Args:
         model: the drafter; None to serve without speculation.
         worker: the class of `worker_cls`; "auto" is vLLM's own.
         drafter: a calibrated directory, or None for the drafter's own head.
+        target: the demo's unless given.
         options: of `LLM`.
     """
 
@@ -44,6 +45,7 @@ class Engine:
         model: Path | None = None,
         worker: str = "auto",
         drafter: Path | None = None,
+        target: Path = TARGET,
         **options: Any,
     ) -> None:
         from vllm import LLM
@@ -60,7 +62,7 @@ class Engine:
             "seed": 0,
             "disable_log_stats": False,
         }
-        self.llm = LLM(model=str(TARGET), worker_cls=worker, **{**defaults, **options})
+        self.llm = LLM(model=str(target), worker_cls=worker, **{**defaults, **options})
 
     @property
     def worker(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,9 +19,9 @@ __all__ = ["Joint", "p_value", "prompts_of", "two_sample_p_value"]
 TOP = 6
 
 
-def prompts_of(count: int, length: int = 48) -> list[list[int]]:
-    """Spread over modules that no model was trained on."""
-    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+def prompts_of(count: int, length: int = 48, target: Path = TARGET) -> list[list[int]]:
+    """Spread over modules that the demo's models were not trained on."""
+    tokenizer = AutoTokenizer.from_pretrained(target)
     ids = [
         token
         for name in HELD_OUT
