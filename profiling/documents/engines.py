@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..tables import figure, table
-from .results import RESULTS, Link, content, paragraph, threads
+from .results import RESULTS, Link, Row, content, paragraph, threads
 
-EVIDENCE = "vllm/cpu.json"
+EVIDENCE, GEMMA = "vllm/cpu.json", "vllm/gemma.json"
 KINDS = {
     "eagle3": "EAGLE-3, its 2,048 tokens",
     "full": "a model, full head",
@@ -21,18 +21,10 @@ def engine_table(link: Link) -> str:
     plain = found["plain_vllm_with_its_own_speculation"]
     lines = []
     for row in found["drafters"]:
-        name, _, kept = row["drafter"].rpartition("-")
-        kind = KINDS[name or kept]
-        if kept == "eagle3" and name:
-            kind = f"EAGLE-3, {kind}"
-        elif name:
-            kind = f"{kind}, {kept} % kept"
         low, high = row["less_that"]
         lines.append(
             [
-                kind,
-                f"{row['equal']} of {row['prompts']}",
-                f"{row['accepted_per_step']:.3f}",
+                *greedy_cells(row),
                 f"{row['accepted_per_step_at_temperature_1']:.3f}",
                 f"{row['of_our_decoder']:.3f}",
                 f"[{low:+.3f}, {high:+.3f}]",
@@ -45,7 +37,6 @@ def engine_table(link: Link) -> str:
     worst = min(float(row["p_value"]) for row in drawn)
     controls = (float(row["p_value_of_the_control"]) for row in drawn)
     control = max(1e-300, float(plain["p_value"]), *controls)
-    memory = found["memory"]["resident_mib_after_each_400"]
     data = link("data", f"{RESULTS}/{EVIDENCE}")
     return "\n\n".join(
         [
@@ -63,7 +54,47 @@ def engine_table(link: Link) -> str:
                 f"({'; '.join(str(row['setting']) for row in drawn)}), the least p-value is",
                 f"{figure(worst)}. Those of the controls, and of vLLM's own speculation at",
                 f"{plain['setting']}, are at most {control:.0e}. After 400 and 2,000 requests the",
-                f"process takes {memory[0]:,.0f} and {memory[-1]:,.0f} MiB.",
+                f"process takes {memory(found['memory'])}, and one of vLLM without speculation",
+                f"{memory(found['memory_of_plain_vllm'])}.",
             ),
         ]
     )
+
+
+def gemma_table(link: Link) -> str:
+    """docs/serving.md"""
+    found = content(GEMMA)
+    of = found["drafters"][0]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"vLLM {found['vllm']} with {found['model']}, as the target and as its own",
+                f"drafter with K = {found['drafts_per_step']}: {of['prompts']} prompts of code,",
+                f"{found['tokens_per_prompt']} tokens each",
+                f"({link('data', f'{RESULTS}/{GEMMA}')}, made by",
+                "`python -m tests.engines.gemma`):",
+            ),
+            table(
+                ["drafter", "greedy text equal", "accepted, greedy"],
+                [greedy_cells(row) for row in found["drafters"]],
+                "lr",
+            ),
+        ]
+    )
+
+
+def greedy_cells(row: Row) -> list[str]:
+    """The drafter, the texts that are plain vLLM's, and how many drafts a step accepts."""
+    name, _, kept = row["drafter"].rpartition("-")
+    kind = KINDS[name or kept]
+    if kept == "eagle3" and name:
+        kind = f"EAGLE-3, {kind}"
+    elif name:
+        kind = f"{kind}, {kept} % kept"
+    return [kind, f"{row['equal']} of {row['prompts']}", f"{row['accepted_per_step']:.3f}"]
+
+
+def memory(found: Row) -> str:
+    """At the first look and at the last."""
+    resident = found["resident_mib_after_each_400"]
+    return f"{resident[0]:,.0f} and {resident[-1]:,.0f} MiB"

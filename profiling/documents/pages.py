@@ -23,7 +23,7 @@ from .acceptance import (
 from .chart import source_of
 from .drafts import longer_table, rows_table, trees_table
 from .eagle3 import decoding_table, losses_table
-from .engines import engine_table
+from .engines import engine_table, gemma_table
 from .results import ROOT, Link
 from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
 from .truncation import costs_table, drafts_table
@@ -58,6 +58,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "chains and trees": trees_table,
     "rows read": rows_table,
     "drafters in vLLM": engine_table,
+    "Gemma in vLLM": gemma_table,
 }
 
 _MARKED = re.compile(r"^<!-- table (.+?) -->\n.*?^<!-- end of table -->$", re.DOTALL | re.MULTILINE)
