@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..tables import figure, table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
-EVIDENCE, GEMMA = "vllm/cpu.json", "vllm/gemma.json"
+EVIDENCE, GEMMA, MEMORY = "vllm/cpu.json", "vllm/gemma.json", "vllm/memory.json"
 KINDS = {
     "eagle3": "EAGLE-3, its 2,048 tokens",
     "full": "a model, full head",
@@ -53,10 +53,9 @@ def engine_table(link: Link) -> str:
                 f"Of {drawn[0]['samples']:,} times the first three tokens after a prompt",
                 f"({'; '.join(str(row['setting']) for row in drawn)}), the least p-value is",
                 f"{figure(worst)}. Those of the controls, and of vLLM's own speculation at",
-                f"{plain['setting']}, are at most {control:.0e}. After 400 and 2,000 requests the",
-                f"process takes {memory(found['memory'])}, and one of vLLM without speculation",
-                f"{memory(found['memory_of_plain_vllm'])}.",
+                f"{plain['setting']}, are at most {control:.0e}.",
             ),
+            memory_sentence(link),
         ]
     )
 
@@ -94,7 +93,18 @@ def greedy_cells(row: Row) -> list[str]:
     return [kind, f"{row['equal']} of {row['prompts']}", f"{row['accepted_per_step']:.3f}"]
 
 
-def memory(found: Row) -> str:
-    """At the first look and at the last."""
-    resident = found["resident_mib_after_each_400"]
-    return f"{resident[0]:,.0f} and {resident[-1]:,.0f} MiB"
+def memory_sentence(link: Link) -> str:
+    """At the first look, half-way and at the end."""
+    found = content(MEMORY)
+    names = {"vLLM": "vLLM alone", "rdk_cuda": "our worker, virtual and dynamic tokens"}
+    each, parts = found["requests_each"], len(found["rows"][0]["mib"])
+    seen = [
+        f"{names.get(row['kind'], row['kind'])}: "
+        + ", ".join(f"{row['mib'][at]:,.0f}" for at in (0, parts // 2 - 1, -1))
+        for row in found["rows"]
+    ]
+    return paragraph(
+        f"MiB of the process after {each:,}, {each * parts // 2:,} and {each * parts:,} requests:",
+        f"{'; '.join(seen)} ({link('data', f'{RESULTS}/{MEMORY}')}, made by",
+        "`python -m tests.engines.memory`).",
+    )

@@ -1,24 +1,20 @@
 """Evidence from a real vLLM, as one JSON file.
 
-    python -m tests.engines --drafters DIRECTORY --out FILE [--prompts N] [--samples N] [--plain]
+    python -m tests.engines --drafters DIRECTORY --out FILE [--prompts N] [--samples N]
 
 For every drafter: whether the greedy text is that of plain vLLM, how many drafts of a step are
 accepted, there and in this package's own decoder, and how much travels from a draft to its
 verification. Then the joint distribution of the first three tokens after one prompt, with controls:
 the same samples against another temperature's distribution, and samples of vLLM's own speculation.
-Last the memory of vLLM without speculation. --plain measures what is vLLM's own alone, into a FILE
-that has the rest.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,22 +83,6 @@ def measured(
         yield row
 
 
-def memory(engine: Engine, prompts: list[list[int]], seeded: bool = True) -> dict[str, Any]:
-    """Of this process, which the engine is in, after each 400 of 2,000 mixed requests."""
-    resident = []
-    for part in range(5):
-        mixed = zip(range(400), itertools.cycle(SETTINGS.values()), strict=False)
-        params = [
-            SamplingParams(max_tokens=4 + i % 13, seed=i if seeded and i % 3 else None, **setting)  # type: ignore[arg-type]
-            for i, setting in mixed
-        ]
-        engine.tokens([prompts[(part + i) % len(prompts)] for i in range(400)], params)
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        resident.append(round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1))
-    print("MiB", resident, flush=True)
-    return {"requests": 2000, "resident_mib_after_each_400": resident}
-
-
 def drawn(engine: Engine, prompt: list[int], samples: int, seed: int) -> Any:
     """p-values of each setting, and of a control that has to be caught."""
     rows = []
@@ -134,7 +114,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--samples", type=int, default=33334)
-    parser.add_argument("--plain", action="store_true", help="what is vLLM's own alone")
     arguments = parser.parse_args()
     begun = time.monotonic()
     directory = calibrated_drafters(arguments.drafters)
@@ -147,33 +126,14 @@ def main() -> None:
         "drafts_per_step": DRAFTS,
         "tokens_per_prompt": TOKENS,
     }
-    if arguments.plain:
-        found = json.loads(arguments.out.read_text(encoding="utf-8"))
 
     def write(**parts: Any) -> None:
-        found.update(parts)
+        found.update(parts, seconds=round(time.monotonic() - begun, 1))
         write_json(found, arguments.out)
 
-    if not arguments.plain:
-        measure_ours(directory, prompts, arguments.samples, write)
-        write(seconds=round(time.monotonic() - begun, 1))
-    engine = Engine()
-    # It stops at seeded requests whose prompts are read in parts: "CPU Generator does not use
-    # offset".
-    resident = memory(engine, prompts, seeded=False)
-    write(memory_of_plain_vllm={**resident, "commit": describe(torch.device("cpu"))["commit"]})
-    engine.close()
-    write(plain_vllm_with_its_own_speculation=own_speculation(directory / "model", prompts))
-    print(found["plain_vllm_with_its_own_speculation"])
-
-
-def measure_ours(
-    directory: Path, prompts: list[list[int]], samples: int, write: Callable[..., None]
-) -> None:
-    """Every drafter in our worker, next to plain vLLM without speculation."""
     engine = Engine()
     plain = engine.tokens(prompts, SamplingParams(temperature=0, max_tokens=TOKENS))
-    many = [prompts[7]] * samples
+    many = [prompts[7]] * arguments.samples
     grammar = [engine.tokens(many, with_grammar(t)) for t in (1.0, 2.0)]
     engine.close()
     engine = Engine(
@@ -191,31 +151,28 @@ def measure_ours(
     engine.use(directory / "virtual-dynamic-6.25")
     masked = engine.tokens(many, with_grammar(1.0))
     write(
-        memory=memory(engine, prompts),
-        drawn=drawn(engine, prompts[3], samples, seed=1000),
+        drawn=drawn(engine, prompts[3], arguments.samples, seed=1000),
         drawn_with_a_grammar={
-            "samples": samples,
+            "samples": arguments.samples,
             "p_value": two_sample_p_value(masked, grammar[0]),
             "p_value_of_the_control": two_sample_p_value(masked, grammar[1]),
         },
     )
     engine.close()
-
-
-def own_speculation(model: Path, prompts: list[list[int]]) -> dict[str, Any]:
-    """What vLLM's own speculation draws, keeps and takes, with the same drafter."""
-    theirs = speculation(model, draft_sample_method="probabilistic")
-    engine = Engine(model, speculative_config=theirs)
+    theirs = speculation(directory / "model", draft_sample_method="probabilistic")
+    engine = Engine(directory / "model", speculative_config=theirs)
     own = engine.tokens([prompts[3]] * 1024, SamplingParams(temperature=0.7, max_tokens=3))
     carried = engine.worker.model_runner._draft_probs
-    found = {
-        "setting": "T = 0.7",
-        "samples": len(own),
-        "p_value": Joint(prompts[3], 3, temperature=0.7).p_value(own),
-        "draft_state_bytes_per_position": carried.shape[-1] * carried.element_size(),
-    }
     engine.close()
-    return found
+    write(
+        plain_vllm_with_its_own_speculation={
+            "setting": "T = 0.7",
+            "samples": len(own),
+            "p_value": Joint(prompts[3], 3, temperature=0.7).p_value(own),
+            "draft_state_bytes_per_position": carried.shape[-1] * carried.element_size(),
+        }
+    )
+    print(found["plain_vllm_with_its_own_speculation"])
 
 
 def write_json(found: dict[str, Any], path: Path) -> None:

