@@ -22,6 +22,7 @@ from rdk_cuda.integrations.sglang import hooks, plugin
 from rdk_cuda.integrations.sglang.drafting import DraftWorker
 from tests.integrations import fake_sglang
 from tests.integrations import test_sglang_plugin as stand_in
+from tests.integrations.test_sglang_configuration import options
 from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
 
 FOLDER = Path(__file__).parents[2] / ".sglang"
@@ -241,7 +242,7 @@ def test_sglangs_own_settling_of_options_runs_the_plugins_step(
         seen.append(server_args)
 
     paths = {"speculative_token_map": str(tmp_path), "speculative_draft_model_path": str(tmp_path)}
-    given = stand_in.options(**paths if asked else {})
+    given = options(**paths if asked else {})
     steps.run_hook(handle_speculative_decoding, given)
     assert seen == [given]
     assert given.speculative_use_rejection_sampling == asked
