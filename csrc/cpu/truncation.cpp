@@ -25,6 +25,9 @@ constexpr double kManyInSample = 64.0;
 
 int64_t mass_of(float weight) { return static_cast<int64_t>(std::ldexp(double{weight}, 40)); }
 
+// NaN if one of them is.
+float larger(float a, float b) { return a >= b || std::isnan(a) ? a : b; }
+
 float above(float value) { return std::nextafterf(value, kInfinity); }
 
 // Floats as integers in the same order, to halve a range by how many there are in it.
@@ -100,9 +103,7 @@ void Threshold::read(float least, const Threads& threads, const Work& work) {
   if (is_read_) return;
   is_read_ = true;
   largest_ = -kInfinity;
-  for (const float max : maxima_) {
-    if (!(max <= largest_)) largest_ = std::isnan(largest_) ? largest_ : max;
-  }
+  for (const float max : maxima_) largest_ = larger(largest_, max);
 }
 
 bool Threshold::find(const RowLimits& limits, const Threads& threads) {
@@ -197,6 +198,7 @@ Threshold::Outside Threshold::weigh(const Band& band, const Threads& threads) {
     weighed_parts_[chunk] = arithmetic().weigh(z, counts_[chunk], band.low, band.high,
                                                maxima_[chunk], weights, few_z_.data() + begin);
   });
+  if (!has_distribution()) return {};
   double above_sum = 0.0;
   double below_sum = 0.0;
   int64_t inside = 0;
@@ -212,7 +214,8 @@ Threshold::Outside Threshold::weigh(const Band& band, const Threads& threads) {
           bounds_of(below_sum, coarse ? kCoarseError : weighing_error(kMassless)), inside};
 }
 
-// A mass is rounded down, to 0 where a column is more than 28 below the largest.
+// A mass is rounded down, so it is less than one unit below the weight. A column further than 28
+// below the largest has no mass, and weighs less than a unit.
 Threshold::Bounds Threshold::bounds_of(double sum, double error) const {
   const double mass = std::ldexp(sum, 40);
   return {std::max<int64_t>(0, static_cast<int64_t>(mass * (1.0 - error)) - columns_),
@@ -265,8 +268,7 @@ int64_t Threshold::sample(float* z, float* largest) const {
     const int64_t chunk = piece * chunks() / kPieces;
     const int64_t count = std::min(kPiece, counts_[chunk] - column_of(piece));
     if (count <= 0) continue;
-    const float max = scale_(chunk, column_of(piece), count, z + size);
-    if (!(max <= *largest)) *largest = std::isnan(*largest) ? *largest : max;
+    *largest = larger(*largest, scale_(chunk, column_of(piece), count, z + size));
     size += kPiece;
   }
   return size;
