@@ -66,10 +66,9 @@ def longer_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                f"**Accepted drafts a pass**, by what is drafted and how it is verified: {length}",
-                "drafts of the demo's drafter with virtual and dynamic tokens,",
-                f"{found['keep']:.1%} of its vocabulary kept. In brackets the 95 % interval of",
-                "the gain over the first line",
+                f"**Accepted drafts a pass**: {length} of the demo's drafter with virtual and",
+                f"dynamic tokens, {100 * found['keep']:.3g} % of its vocabulary kept. In brackets",
+                "the 95 % interval of the gain",
                 f"({link('when to choose which', 'docs/benchmarks.md#chains-blocks-and-trees')}):",
             ),
             table(
