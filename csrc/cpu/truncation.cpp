@@ -134,6 +134,7 @@ float Threshold::of_limits(const RowLimits& limits, const Threads& threads) {
 // it is larger. It is looked for in a band where a sample has it, and if that was wrong, above or
 // further and further below.
 float Threshold::boundary(Need need, float least, const Threads& threads) {
+  if (is_read_ && !has_distribution()) return least;
   Band band = guess(need, least);
   if (need.of_mass() && (!is_read_ || least <= largest_ - kMassless)) {
     const std::optional<float> found = by_bounds(band, need.share, threads);
