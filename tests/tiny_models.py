@@ -11,13 +11,15 @@ from examples.demo.corpus import held_out_files, read_text
 VOCABULARY = 400
 
 
-def save_model(directory: Path, *, hidden: int, seed: int, vocabulary: int = VOCABULARY) -> None:
+def save_model(
+    directory: Path, *, hidden: int, seed: int, vocabulary: int = VOCABULARY, layers: int = 1
+) -> None:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         max_position_embeddings=512,
         initializer_range=0.5,  # distributions far from flat, so that greedy choices are clear

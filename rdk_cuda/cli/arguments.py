@@ -12,11 +12,11 @@ from .errors import InputError
 INSTALL = "in the source folder, pip install --no-build-isolation '.[{}]'"
 
 
-def refuse_missing(modules: Sequence[str]) -> None:
+def refuse_missing(modules: Sequence[str], extra: str = "demo") -> None:
     """Name what is not installed, and the command that installs it."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        raise InputError(f"needs {', '.join(missing)}: {INSTALL.format('demo')}")
+        raise InputError(f"needs {', '.join(missing)}: {INSTALL.format(extra)}")
 
 
 def prepare_output(directory: Path) -> None:
@@ -68,6 +68,24 @@ def add_dtype(add: Callable[..., Any]) -> None:
         default="float32",
         help="that the models compute in (%(default)s); calibration itself is in float32",
     )
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add `--device` and `--device-map`, of which one may be given."""
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--device", help="of the models: cpu or cuda (cpu)")
+    add(
+        "--device-map",
+        choices=("auto",),
+        help="spread the target over all GPUs, then the processor's memory and the disk, by "
+        "accelerate; the drafter is where the target's embeddings are",
+    )
+
+
+def refuse_missing_accelerate(arguments: argparse.Namespace) -> None:
+    """Transformers spreads a model with it, and needs it for nothing else here."""
+    if arguments.device_map is not None:
+        refuse_missing(("accelerate",), "devices")
 
 
 share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")

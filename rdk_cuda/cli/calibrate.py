@@ -7,6 +7,7 @@ from typing import Any
 
 from ..calibration import SCORES
 from .arguments import (
+    add_device,
     add_dtype,
     add_keep,
     natural,
@@ -14,6 +15,7 @@ from .arguments import (
     number,
     positive,
     refuse_missing,
+    refuse_missing_accelerate,
     seed,
 )
 from .errors import InputError
@@ -108,13 +110,14 @@ def add_command(commands: Any) -> None:
         "other shares, and any of its temperatures, need no further reading (a file next to --out, "
         "until that is written)",
     )
-    add("--device", default=defaults.device, help="of the models: cpu or cuda (%(default)s)")
+    add_device(parser)
     add_dtype(add)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then calibrate; returns the exit code."""
     refuse_missing(REQUIRED)
+    refuse_missing_accelerate(arguments)
     output = Path(os.path.abspath(arguments.out))  # a name of its own, even for "." and ".."
     if os.path.lexists(output) and not arguments.overwrite:
         raise InputError(

@@ -43,7 +43,7 @@ def run_calibration(request: Request) -> int:
         raise InputError(f"--out {error.reason}") from error
     file = RecordingFile.of(request)
     dtype = getattr(torch, request.dtype)
-    models = load_models(request.target, request.drafter, request.device, dtype)
+    models = load_models(request.target, request.drafter, request.device, dtype, request.device_map)
     text, held_out = calibration_and_held_out(
         models.tokenizer, request.text, request.held_out, models.context, request.draft_length
     )

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import (
+    add_device,
     add_dtype,
     natural,
     number,
     prepare_output,
     refuse_missing,
+    refuse_missing_accelerate,
     seed,
 )
 
@@ -60,7 +62,7 @@ def add_command(commands: Any) -> None:
         metavar="DIR",
         help="where the results go (%(default)s)",
     )
-    add("--device", default="cpu", help="of the models: cpu or cuda (%(default)s)")
+    add_device(parser)
     add_dtype(add)
     add("--seed", type=seed, default=0, metavar="N", help="of the intervals (%(default)s)")
 
@@ -68,6 +70,7 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then evaluate; returns the exit code."""
     refuse_missing(REQUIRED)
+    refuse_missing_accelerate(arguments)
     prepare_output(arguments.output)
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from .evaluation import run_evaluation

@@ -82,7 +82,9 @@ def load_saved(arguments: argparse.Namespace) -> tuple[Models, PrunedDrafter, di
     try:
         drafter, settings = load_pruned(directory)
         dtype = getattr(torch, arguments.dtype)
-        models = load_models(arguments.target, directory / MODEL, arguments.device, dtype)
+        models = load_models(
+            arguments.target, directory / MODEL, arguments.device, dtype, arguments.device_map
+        )
         refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error

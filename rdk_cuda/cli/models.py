@@ -1,6 +1,7 @@
 """Models and the tokenizer they share, from local files."""
 
 import io
+import logging as standard
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
@@ -20,6 +21,7 @@ from rdk_cuda.integrations.eagle3 import (
     read_checkpoint,
 )
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface.placement import weight_of
 
 from ..calibration.methods import Method
 from ..calibration.recording import Window
@@ -36,28 +38,38 @@ def quiet() -> None:
     """No bars or warnings of libraries between our own, and no crash on odd characters."""
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    standard.getLogger("accelerate").setLevel(standard.ERROR)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 def load_models(
-    target: Path, drafter: Path, device: str = "cpu", dtype: torch.dtype = torch.float32
+    target: Path,
+    drafter: Path,
+    device: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    device_map: str | None = None,
 ) -> Models:
     """Load two models, each from a directory or a GGUF file, and move them to a device.
 
     Args:
         target, drafter: two models, or one and a drafter on its states.
-        device: for both.
+        device: for both. None: the CPU.
         dtype: that both compute in. A drafter is saved in the dtype of its files, unless that
             is a wider one.
+        device_map: "auto" spreads the target over all devices, and where these are full the CPU
+            and the disk, in place of `device`. The drafter is where the target's embeddings are.
 
     Raises:
         InputError: a directory is missing, holds no model or no tokenizer, or the two models do
             not share their vocabulary.
     """
     tokenizer = load_tokenizer("--target", target)
-    refuse_device(device)
-    first = load_model("--target", target, dtype).to(device)
+    refuse_device(device or "cpu")
+    first = load_model("--target", target, dtype, device_map)
+    first = first.to(device or "cpu") if device_map is None else first
+    if drafter == target:
+        refuse_spread_drafter(drafter, first)
     end = first.generation_config.eos_token_id
     eos = frozenset([] if end is None else [end] if isinstance(end, int) else end)
     # The target's own greedy choice is what the demo compares with: nothing may alter its logits.
@@ -68,7 +80,8 @@ def load_models(
         checkpoint = load_checkpoint(drafter, first)
         pair: Models = StateModels(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)
     else:
-        second = first if drafter == target else load_model("--drafter", drafter, dtype).to(device)
+        second = first if drafter == target else load_model("--drafter", drafter, dtype)
+        second = second.to(first.device)
         refuse_different_sizes(first, second)
         stored = stored_dtype(drafter)
         stored = dtype if stored.itemsize > dtype.itemsize else stored
@@ -90,17 +103,22 @@ def load_checkpoint(directory: Path, target: Any) -> Eagle3Checkpoint:
     return checkpoint
 
 
-def load_model(option: str, directory: Path, dtype: torch.dtype = torch.float32) -> Any:
+def load_model(
+    option: str,
+    directory: Path,
+    dtype: torch.dtype = torch.float32,
+    device_map: str | None = None,
+) -> Any:
     """The causal language model in a directory or a GGUF file, in a dtype.
 
-    No network, no pickle, no code of its own.
+    No network, no pickle, no code of its own. Without a `device_map` it is on the CPU.
     """
     files = model_files(option, directory)
     if files.gguf is None and not (directory / "config.json").is_file():
         reason = "no config.json there" if directory.is_dir() else "no such directory"
         raise InputError(f"{option} {directory}: {reason}; needs a local Hugging Face model")
     try:
-        model, report = loaded(files, dtype)
+        model, report = loaded(files, dtype, device_map)
     except Exception as error:  # whatever a library of hundreds of architectures may raise
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
     if report["missing_keys"]:
@@ -109,19 +127,33 @@ def load_model(option: str, directory: Path, dtype: torch.dtype = torch.float32)
             f"{option} {directory}: its files lack {len(missing)} weights of a "
             f"{type(model).__name__}, as {missing[0]}; needs a whole causal language model"
         )
-    for name, weight in model.named_parameters():
-        if not bool(weight.isfinite().all()):
+    for name, _ in model.named_parameters():
+        if not bool(named_weight(model, name).isfinite().all()):
             raise InputError(f"{option} {directory}: {name} has NaN or inf; needs finite weights")
+    if model.device.type == "meta" or model.get_input_embeddings().weight.is_meta:
+        raise InputError(
+            f"{option} {directory}: --device-map {device_map} finds no room in memory for its "
+            "embeddings; needs more memory, or a smaller --dtype"
+        )
     refuse_undecodable(option, directory, model.eval())
     return model
 
 
-def loaded(files: ModelFiles, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+def named_weight(model: Any, name: str) -> torch.Tensor:
+    """A parameter by its name, also where it was offloaded."""
+    module, _, own = name.rpartition(".")
+    return weight_of(model.get_submodule(module), own)
+
+
+def loaded(
+    files: ModelFiles, dtype: torch.dtype, device_map: str | None
+) -> tuple[Any, dict[str, Any]]:
     """The model, and which weights were missing."""
     options: dict[str, Any] = {
         "local_files_only": True,
         "use_safetensors": True,
         "dtype": dtype,
+        "device_map": device_map,
         "output_loading_info": True,
     }
     progress = redirect_stderr(io.StringIO())  # a bar that quiet() does not reach
@@ -210,10 +242,20 @@ def refuse_device(device: str) -> None:
         raise InputError(f"--device {device}: {first_line(error)}; needs cpu or cuda") from error
 
 
+def refuse_spread_drafter(drafter: Path, model: Any) -> None:
+    """A target that is to draft for itself, but is not on one device."""
+    places = set(getattr(model, "hf_device_map", {}).values())
+    if len(places) > 1 or "disk" in places:
+        raise InputError(
+            f"--drafter {drafter}: is the target, which --device-map spreads over "
+            f"{', '.join(sorted(map(str, places)))}; needs a drafter that is whole on one device"
+        )
+
+
 def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
     """Only models whose cache rolls back per sequence, and whose logits are its head's."""
     try:
-        HuggingFaceModel(model, head=model.get_output_embeddings().weight)
+        HuggingFaceModel(model, head=weight_of(model.get_output_embeddings()))
     except (TypeError, ValueError, RuntimeError) as error:  # the latter of shapes in its config
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
 
@@ -233,10 +275,10 @@ def weight_sample(model: Any) -> list[float]:
 
     They are taken by the sorted names of its matrices, from places that depend on shapes alone.
     """
-    matrices = [weight for _, weight in sorted(model.named_parameters()) if weight.dim() > 1]
+    matrices = [name for name, weight in sorted(model.named_parameters()) if weight.dim() > 1]
     sample = []
     for turn in range(SAMPLED):
-        weight = matrices[turn * len(matrices) // SAMPLED].detach().flatten()
+        weight = named_weight(model, matrices[turn * len(matrices) // SAMPLED]).flatten()
         place = (2 * turn + 1) * weight.numel() // (2 * SAMPLED)
         sample.append(float(weight[place]))
     return sample

@@ -11,6 +11,7 @@ import torch
 
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter, read_drafts
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface.placement import weight_of
 
 from ..calibration.drafter import FullHead
 from ..calibration.lifted import LiftedRows, lift_rows, shifted_rows
@@ -153,8 +154,7 @@ class StateModels(Models):
 
     @property
     def _target_head(self) -> torch.Tensor:
-        head: torch.Tensor = self.target.get_output_embeddings().weight.detach()
-        return head
+        return weight_of(self.target.get_output_embeddings())
 
     def with_rows(self, recording: Recording) -> StateModels:
         """As of `Models`: they are lifted from the target's, where it was trained without them."""

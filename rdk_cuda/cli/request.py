@@ -22,6 +22,7 @@ class Request:
         batch: for how many positions at once it is read.
         positions: how many the models read, spread over the text.
         memory: for what is recorded, in GiB.
+        device, device_map: where the models are, as `load_models` takes them.
         dtype: that the models compute in.
     """
 
@@ -43,7 +44,8 @@ class Request:
     positions: int = 24576
     memory: float = 2.0
     recording: Path | None = None
-    device: str = "cpu"
+    device: str | None = None
+    device_map: str | None = None
     dtype: str = "float32"
     seed: int = 0
     overwrite: bool = False

@@ -336,6 +336,8 @@ def cached_pass(model: Any, context: Tensor) -> Callable[[int], None]:
 
 
 def finish(model: Any) -> None:
-    """Wait for a model's device."""
-    if model.device.type == "cuda":
-        torch.cuda.synchronize(model.device)
+    """Wait for a model's device, or for all that a device map has spread it over."""
+    places = set(getattr(model, "hf_device_map", {"": model.device}).values())
+    for device in map(torch.device, places - {"disk"}):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)

@@ -32,14 +32,19 @@ EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
 def save_checkpoint(
-    folder: Path, target: Any, kept: int = VOCABULARY, *, shared: bool = False
+    folder: Path,
+    target: Any,
+    kept: int = VOCABULARY,
+    *,
+    shared: bool = False,
+    layers: tuple[int, ...] = (0,),
 ) -> Path:
     """Random weights, but the target's embeddings, and for `shared` its head."""
     torch.manual_seed(3)
     size = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 16}
     layer = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
     vocabulary = Vocabulary(range(0, kept), VOCABULARY)
-    network = Eagle3Network(Eagle3Config(layer, kept, 16, state_layers=(0,)))
+    network = Eagle3Network(Eagle3Config(layer, kept, 16, state_layers=layers))
     torch.nn.init.normal_(network.lm_head.weight, std=0.5)
     names = frozenset([EMBEDDING, HEAD] if shared else [EMBEDDING])
     Eagle3Checkpoint(network, vocabulary, shared=names).save_pretrained(folder)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...files import write_json, write_whole
 from ...vocabulary import Vocabulary
+from ..huggingface.placement import weight_of
 from ..token_maps import TokenMapError, from_d2t
 from ..token_maps.files import load_torch
 from .network import Eagle3Config, Eagle3Network
@@ -73,8 +74,7 @@ class Eagle3Checkpoint:
         There are where the head has all tokens, and where its rows are the target's own.
         """
         if _HEAD in self.shared:
-            rows: Tensor = target.get_output_embeddings().weight.detach()
-            return rows
+            return weight_of(target.get_output_embeddings())
         own = self.network.lm_head.weight.detach()
         ids = self.vocabulary.draft_ids.to(own.device)
         if len(self.vocabulary.kept) < self.vocabulary.target_size:
@@ -291,7 +291,7 @@ def _fill(
     target: Any,
 ) -> frozenset[str]:
     """Give the network its weights; the names of those that are the target's own."""
-    head = target.get_output_embeddings().weight.detach()
+    head = weight_of(target.get_output_embeddings())
     own = {
         _EMBEDDING: target.get_input_embeddings().weight.detach(),
         _HEAD: head[vocabulary.draft_ids.to(head.device)],

@@ -12,6 +12,7 @@ from torch import Tensor
 from rdk_cuda.decoding import Output
 
 from .attention import context_length, layers_of
+from .placement import weight_of
 from .slot_cache import SlotCache, lay_out, pieces
 
 # A model whose windows are longer is checked within them alone.
@@ -44,7 +45,8 @@ class HuggingFaceModel:
 
     Attributes:
         vocabulary_size: V_d, or the model's own.
-        device: of the model, and of what `feed` returns.
+        device: of the model's embeddings, and of what `feed` returns. By a `device_map` other
+            layers may be elsewhere.
         slots: as above; may be changed, for the next `reset`.
 
     Raises:
@@ -82,12 +84,14 @@ class HuggingFaceModel:
         self.device, self.dtype = embedding.device, embedding.dtype
         self._readable, self.context = embedding.shape[0], context_length(model.config)
         self._cache = SlotCache(model.config, layers_of(model), self.dtype, self.device)
-        self._head = self.full_head
+        self.vocabulary_size = model.get_output_embeddings().weight.shape[0]
+        if self.return_hidden:
+            self._head = self._here(*self.full_head)
         self._check_against_plain_forward()
         self._cache.recent = recent
         if head is not None or head_bias is not None:
             self._head = self._checked_head(head, head_bias)
-        self.vocabulary_size = self._head[0].shape[0]
+            self.vocabulary_size = self._head[0].shape[0]
         self.reset(0)
 
     @property
@@ -95,7 +99,7 @@ class HuggingFaceModel:
         """The model's own LM head: weight `[V, d]`, and bias `[V]` or None."""
         head = self.model.get_output_embeddings()
         bias = getattr(head, "bias", None)
-        return head.weight.detach(), None if bias is None else bias.detach()
+        return weight_of(head), None if bias is None else weight_of(head, "bias")
 
     @property
     def lengths(self) -> list[int]:
@@ -159,11 +163,12 @@ class HuggingFaceModel:
         else:
             result = self.model.base_model(**arguments)
             last = result.last_hidden_state
-            hidden = last[:, last.shape[1] - kept :]
+            hidden = last[:, last.shape[1] - kept :].to(self.device)
             output = Output(head_logits(hidden, self._head), hidden)
         if not self.state_layers:
             return output, []
-        return output, [torch.cat([result.hidden_states[at] for at in self.state_layers], dim=-1)]
+        states = [result.hidden_states[at].to(self.device) for at in self.state_layers]
+        return output, [torch.cat(states, dim=-1)]
 
     def _refuse_bad_feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> None:
         if not len(tokens) == len(keep) == len(self.lengths) or not any(map(len, tokens)):
@@ -184,7 +189,7 @@ class HuggingFaceModel:
     def _checked_head(
         self, head: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        width = self.full_head[0].shape[1]
+        width = self.model.get_output_embeddings().weight.shape[1]
         if head is None or head.dim() != 2 or head.shape[1] != width:
             shape = None if head is None else list(head.shape)
             raise ValueError(f"HuggingFaceModel: head has shape {shape}; needs [V_d, {width}]")
@@ -192,6 +197,9 @@ class HuggingFaceModel:
             raise ValueError(
                 f"HuggingFaceModel: head_bias has shape {list(bias.shape)}; needs [{len(head)}]"
             )
+        return self._here(head, bias)
+
+    def _here(self, head: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         bias = None if bias is None else bias.to(self.device, self.dtype)
         return head.to(self.device, self.dtype), bias
 

@@ -57,7 +57,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
     def close_gaps(self, order: Tensor) -> None:
         """Move the slots `order [B, n]` of each sequence to the front, and use those alone."""
-        index = order[:, None, :, None]
+        index = order[:, None, :, None].to(self.device)  # which may be this layer's alone
         for slots, states in zip(self._slots, (self.keys, self.values), strict=True):
             shape = (-1, states.shape[1], -1, states.shape[3])
             slots[:, :, : order.shape[1]] = states.gather(2, index.expand(shape))
