@@ -13,7 +13,7 @@ from .calibrate import SCORES, Calibrated, Setting, calibrate, kept_tokens
 from .clusters import cluster_pruned_tokens
 from .drafter import PrunedDrafter, sampled_acceptance
 from .heads import FullHead, prune_head
-from .lifted import LiftedHead, LiftedRows, lift_rows, shifted_rows
+from .lifted import BONUSES, LiftedHead, LiftedRows, lift_rows, shifted_rows
 from .low_rank import low_rank_factors, low_rank_head
 from .material import Material, Options, successor_counts
 from .methods import FULL, METHODS, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
@@ -35,6 +35,7 @@ from .tuning import TauAndKeep, Tuned, tune, tuned_covariance, tuned_first_order
 from .virtual import refine_virtual, virtual_drafter
 
 __all__ = [
+    "BONUSES",
     "FULL",
     "METHODS",
     "PRUNED",

@@ -15,10 +15,10 @@ from torch import Tensor
 from ..affinity import Affinity
 from ..affinity.file import LARGEST_TARGET
 from ..affinity.validation import CANONICAL
-from ..dynamic_tokens import Contexts, DynamicTokens, offered, screens_of
+from ..dynamic_tokens import Contexts, DynamicTokens, dynamic_columns, offered, screens_of
 from ..dynamic_tokens.description import TENSORS, described, source_of
 from ..files import TensorFile
-from ..functional import gather_logits, redistribute
+from ..functional import redistribute
 from ..vocabulary import Vocabulary
 from .heads import FullHead, prune_head
 from .lifted import LiftedRows
@@ -240,10 +240,8 @@ class PrunedDrafter:
         """
         columns = {"draft_logits": torch.nn.functional.linear(hidden, self.weight, self.bias)}
         if self.dynamic_tokens is not None:
-            weight, bias = full_head
-            tokens = offered(self.dynamic_tokens, contexts, hidden).int()
-            columns["dynamic_tokens"] = tokens
-            columns["dynamic_logits"] = gather_logits(hidden, weight, tokens, bias)
+            named = dynamic_columns(self.dynamic_tokens, full_head, contexts, hidden)
+            columns["dynamic_tokens"], columns["dynamic_logits"] = named
         return columns
 
     def mean_dynamic_columns(self, windows: Iterable[Window]) -> float:

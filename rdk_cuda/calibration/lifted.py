@@ -14,7 +14,10 @@ from ..functional import gather_logits
 from ..vocabulary import Vocabulary
 from .recording.samples import Samples
 
-__all__ = ["LiftedHead", "LiftedRows", "lift_rows", "shifted_rows"]
+__all__ = ["BONUSES", "LiftedHead", "LiftedRows", "lift_rows", "shifted_rows"]
+
+BONUSES = (0.5, 1.0, 1.5, 2.0, 3.0)
+"""What `Options.bonuses` tries: lifted rows know the token, not that it has just been there."""
 
 _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)  # relative to the mean square of a feature
 _HELD_OUT = 5  # every so many kept tokens decide between them

@@ -23,6 +23,8 @@ class Options:
         dynamic: C, the most dynamic columns of a row; 0 for none at all, and then for no screen.
         recent: how many of those columns are reserved for tokens of the context.
         window: how many of the last tokens of the context these are taken from.
+        bonuses: what may be added to the logits of recent dynamic tokens, if the samples say that
+            it helps: `BONUSES` for lifted rows, nothing for a head that was trained with them.
         entries: the most entries in a row of similarities.
         samples: how many samples candidates are compared on.
         screen: the share of the bytes of the pruned rows that a screen may read, the rows of the
@@ -38,6 +40,7 @@ class Options:
     dynamic: int = 128
     recent: int = 32
     window: int = 256
+    bonuses: tuple[float, ...] = ()
     entries: int = 128
     samples: int = 2048
     screen: float = 0.0

@@ -16,7 +16,9 @@ from ..dynamic_tokens import (
     DynamicTokens,
     SuccessorTable,
     recent_and_successors,
+    recent_tokens_of,
     screens_of,
+    with_recent_bonus,
 )
 from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
@@ -194,9 +196,18 @@ class Pruning:
         )
 
     def source(self, temperature: float) -> DynamicTokens:
-        """`dynamic_tokens`, and of the screens within `Options.screen` the best, if one helps."""
+        """`dynamic_tokens`, and of the screens within `Options.screen` the best, if one helps.
+
+        Recent tokens then have the best of `Options.bonuses`, if one helps.
+        """
         if temperature not in self._sources:
-            self._sources[temperature] = self._best_source(temperature)
+            source = self._best_source(temperature)
+            raised = [with_recent_bonus(source, bonus) for bonus in self.options.bonuses]
+            if raised:
+                drafters = [(one, replace(self.plain, dynamic_tokens=one)) for one in raised]
+                drafters.insert(0, (source, replace(self.plain, dynamic_tokens=source)))
+                source = tune(drafters, self.samples, self.full_head, temperature).label
+            self._sources[temperature] = source
         return self._sources[temperature]
 
     def _best_source(self, temperature: float) -> DynamicTokens:
@@ -355,15 +366,16 @@ def described(drafter: PrunedDrafter) -> str:
 
 
 def screened(source: object) -> str:
-    """The screens of a source in words.
+    """The screens of a source, and its bonus for recent tokens, in words.
 
-    For example `512 screened tokens at rank 16, and at 128 for 8192 candidates`.
+    For example `512 screened tokens at rank 16, and at 128 for 8192 candidates, recent tokens + 2`.
     """
     words = []
     for screen in screens_of(source):
         words.append(f"{screen.width} screened tokens at rank {screen.rank}")
         if screen.candidates is not None:
             words.append(f"and at {screen.second_rank} for {screen.candidates} candidates")
+    words += [f"recent tokens + {one.bonus:g}" for one in recent_tokens_of(source) if one.bonus]
     return ", ".join(words)
 
 

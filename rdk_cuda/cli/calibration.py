@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration import Calibrated, Method, Options, calibrate
+from rdk_cuda.calibration import BONUSES, Calibrated, Method, Options, calibrate
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     SavedDrafterError,
     refuse_existing,
@@ -121,6 +121,7 @@ def options_of(models: Models, request: Request) -> Options:
         dynamic=dynamic,
         recent=max(1, min(Options.recent, dynamic)),
         window=request.window,
+        bonuses=() if models.lifted is None else BONUSES,
         screen=request.screen_bytes,
         batch=request.batch,
         seed=request.seed,

@@ -23,7 +23,7 @@ from torch import Tensor
 from .. import functional
 from .._ops.inputs import Integers, Numbers
 from ..affinity import Affinity
-from ..dynamic_tokens import DynamicTokens, offered
+from ..dynamic_tokens import DynamicTokens, FullHead, dynamic_columns
 from ..functional import METHODS, Draft, Method
 from ..functional.ranges import Range, mark
 from ..vocabulary import Vocabulary
@@ -35,7 +35,7 @@ from .generation import (
     Statistics,
     Stop,
 )
-from .models import CausalModel, FullHead, Output, StateDrafter, dynamic_logits
+from .models import CausalModel, Output, StateDrafter
 
 Process = Callable[[Sequence[Continuation], Tensor], Tensor]
 """A hook that changes the target's logits before they judge drafts. It is called with the sequences
@@ -328,11 +328,9 @@ class SpeculativeDecoder:
                 "SpeculativeDecoder: dynamic_tokens need a drafter that gives hidden states, but "
                 "its feed() returned none (HuggingFaceModel: return_hidden=True)"
             )
-        hidden = hidden[:, 0]
-        tokens = offered(self.dynamic_tokens, [s.context for s in sequences], hidden)
-        tokens = tokens.int().to(hidden.device)
-        with Range("gather logits", tokens.shape[1]):
-            gathered = dynamic_logits(self.full_head, hidden, tokens)
+        tokens, gathered = dynamic_columns(
+            self.dynamic_tokens, self.full_head, [s.context for s in sequences], hidden[:, 0]
+        )
         return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
 
     def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:

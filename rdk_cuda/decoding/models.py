@@ -8,8 +8,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..functional import gather_logits
-
 
 class Output(NamedTuple):
     """What `CausalModel.feed` returns.
@@ -24,33 +22,6 @@ class Output(NamedTuple):
     logits: Tensor
     hidden: Tensor | None = None
     states: Sequence[Tensor] | None = None
-
-
-class DynamicHead(Protocol):
-    """Logits of single tokens, from a drafter's hidden states.
-
-    Attributes:
-        size: V_t.
-    """
-
-    @property
-    def size(self) -> int: ...  # noqa: D102
-
-    def __call__(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """`[B, C]` floats, of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
-        ...
-
-
-FullHead = tuple[Tensor, Tensor | None] | DynamicHead
-"""What gives dynamic tokens their logits: weight `[V_t, d]` and bias `[V_t]` or None, or a head."""
-
-
-def dynamic_logits(full_head: FullHead, hidden: Tensor, tokens: Tensor) -> Tensor:
-    """`[B, C]` logits of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
-    if not isinstance(full_head, tuple):
-        return full_head(hidden, tokens)
-    weight, bias = full_head
-    return gather_logits(hidden, weight, tokens, bias)
 
 
 class CausalModel(Protocol):

@@ -1,5 +1,6 @@
 """Pruned tokens that a row of logits brings along (DESIGN section 2, "Dynamic tokens")."""
 
+from .columns import DynamicHead, FullHead, dynamic_columns
 from .screen import ScreenedTokens, screens_of
 from .sources import (
     CombinedTokens,
@@ -9,20 +10,29 @@ from .sources import (
     distinct_tokens,
     offered,
     reads_hidden,
+    recent_tokens_of,
+    with_bonus,
+    with_recent_bonus,
 )
 from .successors import SuccessorCounts, SuccessorTable, recent_and_successors
 
 __all__ = [
     "CombinedTokens",
     "Contexts",
+    "DynamicHead",
     "DynamicTokens",
+    "FullHead",
     "RecentTokens",
     "ScreenedTokens",
     "SuccessorCounts",
     "SuccessorTable",
     "distinct_tokens",
+    "dynamic_columns",
     "offered",
     "reads_hidden",
     "recent_and_successors",
+    "recent_tokens_of",
     "screens_of",
+    "with_bonus",
+    "with_recent_bonus",
 ]

@@ -38,7 +38,8 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
             "drafter's own"
         )
     if isinstance(source, RecentTokens):
-        return {"kind": "recent", "width": source.width, "window": source.window}, {}
+        data = {"kind": "recent", "width": source.width, "window": source.window}
+        return (data | {"bonus": source.bonus} if source.bonus else data), {}
     if isinstance(source, SuccessorTable):
         tensors = {name: getattr(source, field) for name, field in _TABLE.items()}
         return {"kind": "successors", "width": source.width}, tensors
@@ -92,7 +93,10 @@ def source_of(
     width = _count(said, "width", size)  # it decides how much memory a lookup takes
     if kind == "recent":
         window = _count(said, "window", 1 << 30)
-        return RecentTokens(vocabulary, width, window, device=device)
+        bonus = said.get("bonus", 0.0)
+        if type(bonus) not in (int, float):
+            raise ValueError(f"dynamic_tokens has bonus {bonus!r}; needs a number")
+        return RecentTokens(vocabulary, width, window, bonus=bonus, device=device)
     if kind == "combined":
         parts = [source_of(part, vocabulary, tensors, device) for part in said["sources"]]
         return CombinedTokens(parts, vocabulary, width, device=device)

@@ -11,8 +11,10 @@ the steps before (DESIGN section 5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,6 +31,9 @@ __all__ = [
     "newest_first",
     "offered",
     "reads_hidden",
+    "recent_tokens_of",
+    "with_bonus",
+    "with_recent_bonus",
 ]
 
 Contexts: TypeAlias = Sequence[Sequence[int]] | Tensor
@@ -52,6 +57,32 @@ def reads_hidden(source: DynamicTokens) -> bool:
     return bool(getattr(source, "reads_hidden", False))
 
 
+def with_bonus(source: DynamicTokens, contexts: Contexts, tokens: Tensor, logits: Tensor) -> Tensor:
+    """The logits `[B, C]` of what a source offered, raised for recent tokens by their bonus."""
+    for recent in recent_tokens_of(source):
+        if recent.bonus != 0:
+            logits = logits + recent.bonus * recent.among(contexts, tokens)
+    return logits
+
+
+def with_recent_bonus(source: Any, bonus: float) -> Any:
+    """The same source with another bonus for its recent tokens."""
+    changed = copy.copy(source)
+    if isinstance(source, RecentTokens):
+        changed.bonus = bonus
+    elif isinstance(source, CombinedTokens):
+        changed.sources = tuple(with_recent_bonus(part, bonus) for part in source.sources)
+    return changed
+
+
+def recent_tokens_of(source: object) -> Iterator[RecentTokens]:
+    """The recent tokens among a source of dynamic tokens and, if it combines several, its parts."""
+    if isinstance(source, RecentTokens):
+        yield source
+    for part in getattr(source, "sources", ()):
+        yield from recent_tokens_of(part)
+
+
 class RecentTokens:
     """The pruned tokens that a sequence has had lately: names and identifiers come again.
 
@@ -59,10 +90,13 @@ class RecentTokens:
         vocabulary: the drafter's own tokens; only the others are offered.
         width: C, how many columns each row has. The oldest tokens are left out, not the newest.
         window: how many of a sequence's last tokens are looked at.
+        bonus: is added to the logit of every dynamic token that is among those last tokens,
+            whichever source offers it. For a head that does not know what a repetition is worth,
+            such as lifted rows.
         device: where the result is made, and where contexts are if they are a tensor.
 
     Raises:
-        ValueError: a width or window below 1.
+        ValueError: a width or window below 1, or a bonus that is not finite.
 
     Example:
         >>> vocabulary = Vocabulary([0, 1], target_size=10)
@@ -78,13 +112,16 @@ class RecentTokens:
         width: int = 64,
         window: int = 256,
         *,
+        bonus: float = 0.0,
         device: torch.device | str = "cpu",
     ) -> None:
         if width < 1 or window < 1:
             raise ValueError(
                 f"RecentTokens: width is {width} and window {window}; both need to be at least 1"
             )
-        self.width, self.window = width, window
+        if not math.isfinite(bonus):
+            raise ValueError(f"RecentTokens: bonus is {bonus}; needs a finite number")
+        self.width, self.window, self.bonus = width, window, bonus
         self.allowed = is_pruned(vocabulary, device)
 
     def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
@@ -106,6 +143,19 @@ class RecentTokens:
         device = self.allowed.device
         candidates = newest_first("RecentTokens", contexts, lengths, self.window, device)
         return distinct_tokens(candidates, self.allowed, self.width)
+
+    def among(self, contexts: Contexts, tokens: Tensor) -> Tensor:
+        """Which of the tokens `[B, C]` are among each sequence's last `window`: `[B, C]` bool.
+
+        Reads nothing back from the device of the tokens.
+        """
+        device = tokens.device
+        recent = newest_first("RecentTokens", contexts, None, self.window, device).to(device)
+        if not recent.shape[1]:
+            return torch.zeros_like(tokens, dtype=torch.bool)
+        recent, tokens = recent.long().sort(1).values, tokens.long()
+        place = torch.searchsorted(recent, tokens).clamp_(max=recent.shape[1] - 1)
+        return (recent.gather(1, place) == tokens) & (tokens >= 0)
 
 
 class CombinedTokens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from rdk_cuda import (
     Vocabulary,
 )
 from rdk_cuda.calibration.drafter import PrunedDrafter, SavedDrafterError
-from rdk_cuda.dynamic_tokens import offered
+from rdk_cuda.dynamic_tokens import dynamic_columns
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
@@ -66,6 +67,7 @@ def drafter(**changes: Any) -> PrunedDrafter:
         {"weight": torch.ones(5, WIDTH, dtype=torch.bfloat16), "bias": None},
         {"dynamic_tokens": None},
         {"dynamic_tokens": RecentTokens(VOCABULARY, width=3, window=2)},
+        {"dynamic_tokens": RecentTokens(VOCABULARY, width=3, window=2, bonus=1.25)},
         {"dynamic_tokens": successors()},
         {"dynamic_tokens": screen()},
         {"dynamic_tokens": screen(bias=None)},
@@ -77,6 +79,7 @@ def drafter(**changes: Any) -> PrunedDrafter:
         "bfloat16 without bias",
         "nothing dynamic",
         "recent tokens",
+        "recent tokens with a bonus",
         "successors",
         "screened",
         "screened without bias",
@@ -98,11 +101,12 @@ def test_a_loaded_drafter_is_the_same(tmp_path: Path, changes: dict[str, Any]) -
     assert (loaded.dynamic_tokens is None) == (saved.dynamic_tokens is None)
     if loaded.dynamic_tokens is not None and saved.dynamic_tokens is not None:
         hidden = torch.linspace(-2, 3, 4 * WIDTH).view(4, WIDTH)
+        head = torch.linspace(-1, 1, SIZE * WIDTH).view(SIZE, WIDTH), None
         again, before = (
-            offered(source, CONTEXTS, hidden)
+            dynamic_columns(source, head, CONTEXTS, hidden)
             for source in (loaded.dynamic_tokens, saved.dynamic_tokens)
         )
-        assert torch.equal(again, before)
+        assert all(map(torch.equal, again, before))
         assert loaded.screen_bytes == saved.screen_bytes
         assert loaded.screen_bytes_each == saved.screen_bytes_each
     loaded.save(tmp_path / "again")
@@ -189,6 +193,8 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
         {"successors__offsets": torch.zeros(3).int(), "successors__tokens": torch.zeros(0).int()},
         "table of successors is for 2 tokens",
     ),
+    (source(bonus="much"), "bonus 'much'; needs a number"),
+    (source(bonus=math.inf), "bonus is inf; needs a finite"),
     ({"drop": "successors.tokens"}, "successors.tokens"),
     (SCREENED | {"screen__tokens": SCREEN["screen__tokens"] + 1}, "other tokens than the drafter"),
     (SCREENED | {"screen__scale": SCREEN["screen__scale"] * torch.nan}, "scale is not finite"),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.drafter import PrunedDrafter, sampled_acceptance
+from rdk_cuda.calibration.lifted import BONUSES
 from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import (
     COVARIANCE,
@@ -34,6 +35,7 @@ from .markov_pair import (
     KEPT,
     TEMPERATURES,
     MarkovPair,
+    RepeatingPair,
     V,
     material,
 )
@@ -97,6 +99,21 @@ def _assert_distributions(q: Tensor) -> None:
 def honest() -> Pruning:
     """A drafter that knows the target up to noise, a quarter of its tokens kept."""
     return _pruning(PAIR)
+
+
+def test_recent_tokens_are_raised_where_the_samples_say_so_and_only_there() -> None:
+    """One target repeats itself more than the drafter knows, one does not."""
+    options = replace(OPTIONS, bonuses=BONUSES)
+    for repeats in (2.0, 0.0):
+        given = material(RepeatingPair.of(MarkovPair.random(noise=0.0), repeats))
+        raising, plain = (Pruning(given, KEPT_TOKENS, each) for each in (options, OPTIONS))
+        for temperature in TEMPERATURES:
+            method, other = (each.method(DYNAMIC, temperature) for each in (raising, plain))
+            assert bool(re.fullmatch(r"recent tokens \+ [\d.]+", method.tuned)) == (repeats > 0)
+            gain = _rate(method.drafter, raising, temperature) - _rate(
+                other.drafter, raising, temperature
+            )
+            assert gain > 0.005 if repeats else gain == 0
 
 
 @pytest.mark.parametrize("name", METHODS)

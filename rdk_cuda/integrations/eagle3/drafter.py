@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...decoding import Output
-from ...decoding.models import FullHead
+from ...dynamic_tokens import FullHead
 from ..huggingface.attention import Layers
 from ..huggingface.model import head_logits
 from ..huggingface.slot_cache import SlotCache, lay_out, pieces

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...calibration.drafter import PrunedDrafter, SavedDrafterError
 from ...calibration.lifted import LiftedHead
-from ...decoding.models import FullHead
+from ...dynamic_tokens import FullHead
 from ..huggingface.saved_drafter import MODEL, load_pruned, refuse_other_model
 from .checkpoint import CheckpointError, read_checkpoint
 from .drafter import Eagle3Drafter

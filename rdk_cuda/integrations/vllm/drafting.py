@@ -19,8 +19,7 @@ from ... import _ops as operators
 from ...affinity import Affinity
 from ...calibration.drafter import PrunedDrafter
 from ...calibration.lifted import LiftedHead
-from ...decoding.models import FullHead, dynamic_logits
-from ...dynamic_tokens import offered
+from ...dynamic_tokens import FullHead, dynamic_columns
 from ...vocabulary import Vocabulary
 from .configuration import UnsupportedConfigurationError
 from .requests import Requests
@@ -199,8 +198,8 @@ class _Drafting:
         tokens = columns = None
         if drafter.dynamic_tokens is not None:
             contexts = self._requests.contexts(self._drawn)
-            tokens = offered(drafter.dynamic_tokens, contexts, hidden).int().to(hidden.device)
-            gathered = dynamic_logits(self._full_head, hidden, tokens)
+            source = drafter.dynamic_tokens
+            tokens, gathered = dynamic_columns(source, self._full_head, contexts, hidden)
             columns = self._processed(gathered.to(logits))
         temperature = sampling_metadata.temperature
         if temperature is None:
