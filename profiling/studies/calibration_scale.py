@@ -1,138 +1,149 @@
-"""How long virtual tokens take to calibrate at the size of a real model, and in how much memory.
+"""How long `calibrate` and `evaluate` take at the size of a real model, and in how much memory.
 
-`python -m profiling.studies.calibration_scale` makes a head and hidden states of the size of
-Llama 3.1 8B (V_t 128,256, d 4,096) at random, keeps a quarter of the vocabulary, and goes on
-to a calibrated drafter with 64 virtual tokens. It prints seconds and peak memory of each stage. The
-states lie in a subspace and decay, as those of real models do; the head's rows have clusters.
+`python -m profiling.studies.calibration_scale --work DIR` makes a target of the size of
+Llama 3.1 8B (V_t 128,256, d 4,096, but only the three layers whose states are read) and an EAGLE-3
+drafter with 32,000 tokens at random, in bfloat16, and text of random words. It runs both commands
+on them and prints seconds and peak memory of each stage. What is calibrated is worth nothing; what
+it takes is what it takes with real models, but for the layers that are not there. DIR takes 6 GB
+and is used again by the next run.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rdk_cuda import RecentTokens, Vocabulary
-from rdk_cuda.calibration import (
-    PrunedDrafter,
-    Samples,
-    calibrate_offsets,
-    cluster_pruned_tokens,
-    virtual_drafter,
-    with_offsets,
-)
-from rdk_cuda.cli.arguments import natural, share
+from rdk_cuda import Vocabulary
+from rdk_cuda.__main__ import main as rdk_cuda
+from rdk_cuda.cli.arguments import natural
+from rdk_cuda.cli.calibration import run_calibration
+from rdk_cuda.cli.progress import Item, Stages
+from rdk_cuda.cli.request import Request
 from rdk_cuda.files import write_json
+from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Config, Eagle3Network
 
 from ..commands import Parser, run_command
 from ..machine import describe, now
 from ..tables import table
 
-TEMPERATURE = 0.7
-CONTEXT = 64
-DOCUMENTS = 12
-_BLOCK = 256  # samples whose logits are held at a time
+LAYERS, WORDS = 3, 300
+TEXTS = {"calibration": 40, "held-out": 8}  # documents
 
 Row = dict[str, Any]
-Made = TypeVar("Made")
 
 
-class Stages:
-    """Runs one stage after the other and notes what each took."""
+class TimedStages(Stages):
+    """The stages of a command with what each took, up to the beginning of the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str) -> None:
+        super().__init__()
         self.rows: list[Row] = []
+        self.begin(first)
 
-    def run(self, name: str, make: Callable[[], Made]) -> Made:
-        """What `make` returns."""
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        start = time.perf_counter()
-        made = make()
-        seconds = time.perf_counter() - start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self.rows.append({"stage": name, "seconds": seconds, "peak_bytes": peak})
-        return made
+    def each(self, items: Sequence[Item], description: str) -> Iterator[Item]:
+        """As of `Stages`."""
+        self.end()
+        self.begin(description.partition(": ")[2] or description)
+        yield from super().each(items, description)
 
+    def begin(self, name: str) -> None:
+        """A stage of this name begins now; the peak is counted anew."""
+        self.name, self.start = name, time.perf_counter()
+        Path("/proc/self/clear_refs").write_text("5")  # see proc(5)
 
-def synthetic_head(size: int, width: int, dtype: torch.dtype) -> Tensor:
-    """`[size, width]`: 200 centres and the tokens around them."""
-    random = torch.Generator().manual_seed(1)
-    centres = torch.randn(200, width, generator=random)
-    weight = torch.empty(size, width, dtype=dtype)
-    for rows in torch.arange(size).split(1 << 13):
-        near = centres[torch.randint(200, (len(rows),), generator=random)]
-        weight[rows] = (near + torch.randn(near.shape, generator=random)).to(dtype)
-    return weight
+    def end(self) -> None:
+        """The stage is over."""
+        lines = Path("/proc/self/status").read_text().splitlines()
+        peak = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
+        seconds = time.perf_counter() - self.start
+        self.rows.append({"stage": self.name, "seconds": seconds, "peak_bytes": 1024 * int(peak)})
 
 
-def synthetic_hidden(count: int, width: int) -> Tensor:
-    """`[count, width]` whose logits have a standard deviation of about 3."""
-    random = torch.Generator().manual_seed(2)
-    scales = (1 + torch.arange(width)) ** -0.5
-    scales *= 2 / scales.norm()
-    return torch.randn(count, width, generator=random) * scales
+def make_models(work: Path, tokens: int, width: int, kept: int) -> None:
+    """A target and a drafter on its states, with random weights, unless they are there."""
+    if (work / "drafter").is_dir():
+        return
+    torch.manual_seed(1)
+    heads = max(1, width // 128)
+    sizes: Row = {
+        "vocab_size": tokens,
+        "hidden_size": width,
+        "intermediate_size": 7 * width // 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": max(1, heads // 4),
+        "dtype": "bfloat16",
+    }
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        target = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=LAYERS))
+        vocabulary = Vocabulary.most_likely(likelihoods(tokens), kept)
+        layer = LlamaConfig(**sizes, num_hidden_layers=1)
+        network = Eagle3Network(Eagle3Config(layer, kept, width, (0, 1, 2)))
+    finally:
+        torch.set_default_dtype(before)
+    network.embed_tokens.weight.data.copy_(target.get_input_embeddings().weight)
+    target.save_pretrained(work / "target")
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(tokens)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(work / "target")
+    shared = frozenset(["embed_tokens.weight"])
+    Eagle3Checkpoint(network, vocabulary, shared=shared).save_pretrained(work / "drafter")
 
 
-def synthetic_samples(weight: Tensor, hidden: Tensor, recorded: int) -> Samples:
-    """Samples of a target that is the drafter with noise."""
-    random = torch.Generator().manual_seed(3)
-    count, size = len(hidden), weight.shape[0]
-    values, targets, normalizers = [], [], []
-    for states in hidden.split(_BLOCK):
-        logits = (states.to(weight.dtype) @ weight.T).float()
-        logits += torch.randn(logits.shape, generator=random)
-        best = logits.topk(recorded, dim=1)
-        values.append(best.values)
-        targets.append(best.indices.int())
-        normalizers.append((logits / TEMPERATURE).logsumexp(1))
-    return Samples(
-        hidden=hidden.to(weight.dtype),
-        targets=torch.cat(targets),
-        target_logits=torch.cat(values),
-        temperatures=(TEMPERATURE,),
-        log_normalizers=torch.cat(normalizers)[:, None],
-        contexts=torch.randint(size, (count, CONTEXT), generator=random).int(),
-        documents=torch.arange(count) * DOCUMENTS // count,
-    )
+def likelihoods(tokens: int) -> torch.Tensor:
+    """`[tokens]`, by Zipf's law."""
+    return (1 + torch.arange(tokens, dtype=torch.float32)).reciprocal()
+
+
+def write_text(folder: Path, documents: int, tokens: int) -> tuple[Path, ...]:
+    """Files of random words."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = torch.Generator().manual_seed(documents)
+    files = []
+    for place in range(documents):
+        ids = torch.multinomial(likelihoods(tokens), WORDS, replacement=True, generator=random)
+        files.append(folder / f"{place}.txt")
+        files[-1].write_text(" ".join(f"w{i}" for i in ids.tolist()), encoding="utf-8")
+    return tuple(files)
 
 
 def measure(options: argparse.Namespace) -> list[Row]:
-    """Seconds and peak memory of every stage; of those before it, the peak includes theirs."""
-    stages = Stages()
-    dtype = getattr(torch, options.dtype)
-    weight = stages.run("head", lambda: synthetic_head(options.tokens, options.width, dtype))
-    hidden = stages.run("states", lambda: synthetic_hidden(options.states, options.width))
-    moment = stages.run("second moment", lambda: hidden.T @ hidden / len(hidden))
-    random = torch.Generator().manual_seed(4)
-    mean_probs = (
-        (1 + torch.randperm(options.tokens, generator=random)).double().reciprocal()
-    )  # Zipf
-    vocabulary = Vocabulary.most_likely(mean_probs, round(options.keep * options.tokens))
-    some = hidden[: options.samples]
-    samples = stages.run("samples", lambda: synthetic_samples(weight, some, options.recorded))
-
-    def cluster() -> Tensor:
-        return cluster_pruned_tokens(
-            weight, vocabulary, mean_probs, options.virtual, hidden_second_moment=moment
-        )
-
-    def virtual_rows() -> PrunedDrafter:
-        recent = RecentTokens(vocabulary)
-        return virtual_drafter(
-            head, vocabulary, clusters, mean_probs, temperature=TEMPERATURE, dynamic_tokens=recent
-        )
-
-    clusters, head = stages.run("clusters", cluster), (weight, None)
-    drafter = stages.run("virtual rows", virtual_rows)
-    offsets = stages.run("offsets", lambda: calibrate_offsets(samples, drafter, head, TEMPERATURE))
-    stages.run("affinity", lambda: with_offsets(drafter, offsets))
+    """Seconds and peak memory of every stage of both commands."""
+    work: Path = options.work
+    make_models(work, options.tokens, options.width, options.kept)
+    texts = {name: write_text(work / name, n, options.tokens) for name, n in TEXTS.items()}
+    output = work / "calibrated"
+    shutil.rmtree(output, ignore_errors=True)
+    stages = TimedStages("loading the models")
+    request = Request(
+        work / "target",
+        work / "drafter",
+        texts["calibration"],
+        output,
+        texts["held-out"],
+        screen_bytes=options.screen_bytes,
+        positions=options.positions,
+        dtype="bfloat16",
+        overwrite=True,
+    )
+    run_calibration(request, stages)
+    stages.end()
+    stages.begin("evaluate")
+    held_out = map(str, texts["held-out"])
+    given = ["--target", str(work / "target"), "--dtype", "bfloat16", "--text", *held_out]
+    if rdk_cuda(["evaluate", str(output), *given, "--output", str(work / "evaluation")]) != 0:
+        raise RuntimeError("evaluate failed")
+    stages.end()
     return stages.rows
 
 
@@ -145,8 +156,8 @@ def run(options: argparse.Namespace) -> None:
     print(table(("stage", "seconds", "peak GB"), lines, "lr"))
     print(f"\nIn all {sum(row['seconds'] for row in rows):.0f} seconds.")
     if options.output is not None:
-        settings = {name: value for name, value in vars(options).items() if name != "output"}
-        about = {"run": now(), **describe(torch.device("cpu")), **settings}
+        settings = {k: v for k, v in vars(options).items() if k not in ("output", "work")}
+        about = {"run": now(), **describe(torch.device("cpu")), "layers": LAYERS, **settings}
         write_json({**about, "rows": rows}, options.output)
 
 
@@ -154,14 +165,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     command = Parser(prog="python -m profiling.studies.calibration_scale", description=__doc__)
     add = command.add_argument
+    add("--work", type=Path, required=True, metavar="DIR", help="for models, text and results")
     add("--tokens", type=natural, default=128256, metavar="N", help="V_t (%(default)s)")
     add("--width", type=natural, default=4096, metavar="N", help="d (%(default)s)")
-    add("--keep", type=share, default=0.25, help="share of the tokens (%(default)s)")
-    add("--virtual", type=natural, default=64, metavar="N", help="virtual tokens (%(default)s)")
-    add("--states", type=natural, default=16384, metavar="N", help="of the second moment")
-    add("--samples", type=natural, default=2048, metavar="N", help="of the offsets")
-    add("--recorded", type=natural, default=2048, metavar="N", help="target tokens of a sample")
-    add("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    add("--kept", type=natural, default=32000, metavar="N", help="V_d (%(default)s)")
+    add("--positions", type=natural, default=2048, metavar="N", help="that are read (%(default)s)")
+    add("--screen-bytes", type=float, default=0.1, help="as of calibrate (%(default)s)")
     add("--output", type=Path, metavar="FILE", help="JSON file to write")
     return run_command(command, run, arguments)
 

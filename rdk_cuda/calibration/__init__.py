@@ -14,6 +14,7 @@ from .clusters import cluster_pruned_tokens
 from .drafter import PrunedDrafter, sampled_acceptance
 from .heads import FullHead, prune_head
 from .lifted import BONUSES, LiftedHead, LiftedRows, lift_rows, shifted_rows
+from .lifted_fit import refitted_rows
 from .low_rank import low_rank_factors, low_rank_head
 from .material import Material, Options, successor_counts
 from .methods import FULL, METHODS, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
@@ -72,6 +73,7 @@ __all__ = [
     "read_models",
     "record",
     "refine_virtual",
+    "refitted_rows",
     "sampled_acceptance",
     "screens_within",
     "second_moment",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..functional import gather_logits
 from ..vocabulary import Vocabulary
-from .recording.samples import Samples
+from .recording.samples import Samples, at_most
 
 __all__ = ["BONUSES", "LiftedHead", "LiftedRows", "lift_rows", "shifted_rows"]
 
@@ -42,13 +42,15 @@ class LiftedRows:
         log_prior: `[V_t]` float32.
         shift: `[2]` float32: o and s.
         unexplained: share of the drafter's own rows, in the mean square over held-out kept tokens,
-            that the map does not give; 0 is exact.
+            that the map in closed form does not give; 0 is exact.
+        refitted: whether the map was fitted to what the target accepts.
     """
 
     map: Tensor
     log_prior: Tensor
     shift: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float32, device="cpu"))
     unexplained: float = 0.0
+    refitted: bool = False
 
     @classmethod
     def of_the_target(cls, width: int, mean_probs: Tensor) -> LiftedRows:
@@ -163,13 +165,10 @@ def shifted_rows(
         target_head, own, vocabulary: as of `lift_rows`.
         samples: recorded positions.
     """
-    step = max(1, -(-len(samples) // _SHIFTED_BY))
-    samples = samples.select(torch.arange(0, len(samples), step, device="cpu"))
+    samples = at_most(samples, _SHIFTED_BY)
     rows, log_prior = lifted.rows(target_head), lifted.log_prior[vocabulary.pruned]
     pruned, kept = rows[vocabulary.pruned.to(rows.device)].cpu(), own.float().cpu()
-    place = torch.full((vocabulary.target_size,), -1, dtype=torch.int64, device="cpu")
-    place[vocabulary.draft_ids] = torch.arange(len(kept), device="cpu")
-    place[vocabulary.pruned] = torch.arange(len(pruned), device="cpu") + len(kept)
+    place = column_of(vocabulary)
     # On a tie the first: no shift.
     rates = dict.fromkeys([(0.0, 0.0), *itertools.product(_CONSTANTS, _SLOPES)], 0.0)
     for at in torch.arange(len(samples), device="cpu").split(_AT_ONCE):
@@ -184,6 +183,15 @@ def shifted_rows(
                     rates[constant, slope] += float(given.accepted(p, constant / temperature))
     best = max(rates, key=lambda shift: rates[shift])
     return replace(lifted, shift=torch.tensor(best, dtype=torch.float32, device="cpu"))
+
+
+def column_of(vocabulary: Vocabulary) -> Tensor:
+    """`[V_t]` int64: of each token its place among the kept ones and then the pruned ones."""
+    place = torch.empty(vocabulary.target_size, dtype=torch.int64, device="cpu")
+    place[torch.cat([vocabulary.draft_ids, vocabulary.pruned])] = torch.arange(
+        vocabulary.target_size, device="cpu"
+    )
+    return place
 
 
 class _Masses(NamedTuple):

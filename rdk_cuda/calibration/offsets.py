@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..affinity import Affinity
 from .drafter import FullHead, PrunedDrafter
-from .recording.samples import Samples
+from .recording.samples import Samples, at_most, held_out_rows
 from .virtual_masses import VirtualMasses, virtual_masses
 
-__all__ = ["at_most", "calibrate_offsets", "held_out_rows", "with_offsets"]
+__all__ = ["calibrate_offsets", "with_offsets"]
 
 HELD_OUT = 1 / 3  # of the documents
 MOST_SAMPLES = 2048  # that are used
@@ -120,37 +120,6 @@ def with_offsets(drafter: PrunedDrafter, offsets: Tensor | Sequence[float]) -> P
         prior_cdf=affinity.prior_cdf,
     )
     return replace(drafter, affinity=masked)
-
-
-def at_most(samples: Samples, count: int) -> Samples:
-    """Evenly spaced samples, no more than `count`."""
-    if len(samples) <= count:
-        return samples
-    return samples.select(torch.arange(count, device="cpu") * len(samples) // count)
-
-
-def held_out_rows(documents: Tensor, share: float) -> Tensor:
-    """A mask `[n]` of the samples of about that share of the documents, evenly spaced.
-
-    At least one document, unless there is only one: then none.
-
-    Raises:
-        ValueError: a share outside [0, 1).
-
-    Example:
-        >>> held_out_rows(torch.tensor([4, 4, 5, 7, 7, 9]), 0.5)
-        tensor([False, False,  True, False, False,  True])
-    """
-    if not 0 <= share < 1:
-        raise ValueError(f"held_out_rows: share is {share}; needs 0 or more and less than 1")
-    members, place = documents.unique(return_inverse=True)
-    count = len(members)
-    if count < 2 or share == 0:
-        return torch.zeros_like(documents, dtype=torch.bool)
-    wanted = min(count - 1, max(1, round(share * count)))
-    ranks = torch.arange(count, device="cpu")
-    held = (ranks + 1) * wanted // count > ranks * wanted // count
-    return held[place]
 
 
 @torch.no_grad()

@@ -14,8 +14,8 @@ from ..dynamic_tokens import Contexts
 from ..vocabulary import Vocabulary
 from .drafter import FullHead, PrunedDrafter
 from .heads import prune_head
-from .offsets import HELD_OUT, MOST_SAMPLES, STEPS, at_most, held_out_rows, with_offsets
-from .recording.samples import Samples
+from .offsets import HELD_OUT, MOST_SAMPLES, STEPS, with_offsets
+from .recording.samples import Samples, at_most, held_out_rows
 from .virtual_masses import VirtualMasses, virtual_masses
 
 __all__ = ["refine_virtual", "virtual_drafter"]

@@ -34,8 +34,12 @@ from .request import Request
 from .versions import versions
 
 
-def run_calibration(request: Request) -> int:
-    """Calibrate for each setting and write the directory; returns the exit code."""
+def run_calibration(request: Request, stages: Stages | None = None) -> int:
+    """Calibrate for each setting and write the directory; returns the exit code.
+
+    Args:
+        stages: shows the progress. None: as the command does.
+    """
     quiet()
     try:
         refuse_existing(request.output, request.overwrite)
@@ -54,10 +58,12 @@ def run_calibration(request: Request) -> int:
     else:
         request = keeping_own(request, kept)
     try:
-        with Stages() as stages:
+        with stages or Stages() as stages:
             windows = text.windows(request.positions)
             recording = file.record(models, request, windows, stages)
-            models = models.with_rows(recording)
+            if models.kept is not None:
+                for given in stages.each([recording], "Calibrating: lifting rows"):
+                    models = models.with_rows(given, stages.each)
             drafters = calibrate(
                 recording,
                 models.drafter_head,

@@ -15,8 +15,9 @@ from rdk_cuda.integrations.huggingface.placement import weight_of
 
 from ..calibration.drafter import FullHead
 from ..calibration.lifted import LiftedRows, lift_rows, shifted_rows
+from ..calibration.lifted_fit import refitted_rows
 from ..calibration.methods import LIFTED, Method
-from ..calibration.recording import Read, Recording, Window, read_models
+from ..calibration.recording import Each, Read, Recording, Window, read_models
 from ..evaluation import drafters, evaluate_models
 from ..evaluation.rows import Row
 from ..evaluation.speed import Times, cached_pass, finish, measure_times
@@ -79,7 +80,7 @@ class Models:
         """What `save_drafter` writes of the drafter itself."""
         return self.drafter.to(self.drafter_dtype)
 
-    def with_rows(self, recording: Recording) -> Models:
+    def with_rows(self, recording: Recording, each: Each | None = None) -> Models:
         """The models, with rows for the tokens that the drafter's head lacks."""
         return self
 
@@ -156,7 +157,7 @@ class StateModels(Models):
     def _target_head(self) -> torch.Tensor:
         return weight_of(self.target.get_output_embeddings())
 
-    def with_rows(self, recording: Recording) -> StateModels:
+    def with_rows(self, recording: Recording, each: Each | None = None) -> StateModels:
         """As of `Models`: they are lifted from the target's, where it was trained without them."""
         if self.kept is None:
             return self
@@ -165,7 +166,8 @@ class StateModels(Models):
             lifted = lift_rows(*known, recording.mean_probs[0])
         else:
             lifted = LiftedRows.of_the_target(known[0].shape[1], recording.mean_probs[0])
-        return replace(self, lifted=shifted_rows(lifted, *known, recording.samples))
+        lifted = shifted_rows(lifted, *known, recording.samples)
+        return replace(self, lifted=refitted_rows(lifted, *known, recording.samples, each))
 
     @property
     def whole(self) -> Method:
@@ -179,14 +181,16 @@ class StateModels(Models):
         if self.lifted is None:
             return ""
         constant, slope = self.lifted.shift.tolist()
-        added = f"{constant:g} + {slope:g} times their log prior is added to their logits."
-        if "lm_head.weight" in self.drafter.shared:
-            return f"The rows of pruned tokens are the target's own, as are the drafter's; {added}"
-        return (
-            "The drafter has no rows for the pruned tokens; they are lifted from the target's "
-            f"(share of a row's square that the map misses: {self.lifted.unexplained:.0%}), and "
-            f"{added}"
+        added = f"{constant:.3g} + {slope:.2g} times their log prior is added to their logits."
+        own = "lm_head.weight" in self.drafter.shared
+        origin = (
+            "The rows of pruned tokens are the target's own, as are the drafter's"
+            if own
+            else "The drafter has no rows for the pruned tokens; they are lifted from the target's "
+            f"(share of a row's square that the map misses: {self.lifted.unexplained:.0%})"
         )
+        fitted = ", on a state that was fitted to what the target accepts"
+        return f"{origin}{fitted if self.lifted.refitted else ''}; {added}"
 
     @property
     def kept(self) -> Vocabulary | None:

@@ -2,12 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.calibration import LiftedHead, LiftedRows, PrunedDrafter, lift_rows, shifted_rows
+from rdk_cuda.calibration import (
+    LiftedHead,
+    LiftedRows,
+    PrunedDrafter,
+    lift_rows,
+    refitted_rows,
+    shifted_rows,
+)
 from rdk_cuda.calibration.drafter import SavedDrafterError
 from rdk_cuda.calibration.recording.samples import Samples
 
@@ -92,6 +100,79 @@ def test_a_shift_that_training_never_saw_is_found(constant: float, slope: float)
     head = LiftedHead(found, target_head)
     tokens = vocabulary.pruned[:6].int().expand(600, 6).contiguous()
     torch.testing.assert_close(head(hidden, tokens), logits[:, vocabulary.pruned[:6]])
+
+
+def fitting_samples(
+    target_head: torch.Tensor, right: LiftedRows, own: torch.Tensor, vocabulary: Vocabulary
+) -> Samples:
+    """Of a target whose logits are the drafter's own and those of the right lifted rows."""
+    random = torch.Generator().manual_seed(5)
+    hidden = torch.randn(1200, D, generator=random)
+    logits = hidden @ right.rows(target_head).T + right.bias
+    logits[:, vocabulary.draft_ids] = hidden @ own.T
+    sorted_logits, targets = logits.sort(1, descending=True)
+    return Samples(
+        hidden,
+        targets.int(),
+        sorted_logits,
+        (1.0, 0.7),
+        torch.stack([(logits / at).logsumexp(1) for at in (1.0, 0.7)], 1),
+        torch.full((1200, 4), -1),
+        torch.arange(1200) // 40,
+    )
+
+
+def accepted(
+    target_head: torch.Tensor,
+    lifted: LiftedRows,
+    own: torch.Tensor,
+    vocabulary: Vocabulary,
+    samples: Samples,
+) -> float:
+    """The mean of `sum_x min(p, q)` at T = 1, q by the whole lifted head."""
+    logits = samples.hidden @ lifted.rows(target_head).T + lifted.bias
+    logits[:, vocabulary.draft_ids] = samples.hidden @ own.T
+    q = logits.softmax(1).gather(1, samples.targets.long())
+    return float(torch.minimum(samples.target_probs(1.0), q).sum(1).mean())
+
+
+def test_a_map_that_holds_for_pruned_tokens_only_is_found_by_what_is_accepted() -> None:
+    """Kept rows say nothing of it, so the closed form cannot know it."""
+    target_head, rows, vocabulary, prior = example(noise=0.3)
+    own = rows[vocabulary.draft_ids] / 4
+    closed = lift_rows(target_head, own, vocabulary, prior)
+    random = torch.Generator().manual_seed(6)
+    other = closed.map + 0.3 * torch.randn(closed.map.shape, generator=random)
+    samples = fitting_samples(target_head, replace(closed, map=other), own, vocabulary)
+    each: list[str] = []
+
+    def shown(items: Any, description: str) -> Any:
+        each.append(description)
+        return items
+
+    found = refitted_rows(closed, target_head, own, vocabulary, samples, shown)
+    assert found.refitted
+    assert each == ["Calibrating: fitting lifted rows"]
+    reached = [
+        accepted(target_head, replace(closed, map=map_), own, vocabulary, samples)
+        for map_ in (closed.map, found.map, other)
+    ]
+    assert reached[2] == pytest.approx(1, abs=1e-5)
+    assert reached[1] - reached[0] > 0.2 * (reached[2] - reached[0])
+    again = refitted_rows(closed, target_head, own, vocabulary, samples)
+    assert torch.equal(again.map, found.map)
+
+
+def test_a_map_that_is_right_and_a_single_document_stay_as_they_are() -> None:
+    """The control: what is fitted has to be better on documents that it was not fitted to."""
+    target_head, rows, vocabulary, prior = example()
+    own = rows[vocabulary.draft_ids] / 4
+    right = lift_rows(target_head, own, vocabulary, prior)
+    samples = fitting_samples(target_head, right, own, vocabulary)
+    assert refitted_rows(right, target_head, own, vocabulary, samples) is right
+    wrong = replace(right, map=right.map + 1)
+    one = replace(samples, documents=torch.zeros(1200, dtype=torch.int64))
+    assert refitted_rows(wrong, target_head, own, vocabulary, one) is wrong
 
 
 def test_it_is_saved_with_a_drafter_and_checked(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from rdk_cuda.calibration import (
     with_offsets,
 )
 from rdk_cuda.calibration.drafter import PrunedDrafter
-from rdk_cuda.calibration.offsets import held_out_rows
-from rdk_cuda.calibration.recording.samples import Samples
+from rdk_cuda.calibration.recording.samples import Samples, held_out_rows
 from rdk_cuda.calibration.virtual import cluster_log_masses, virtual_logits
 from rdk_cuda.calibration.virtual_masses import virtual_masses
 

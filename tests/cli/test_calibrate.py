@@ -306,7 +306,7 @@ def test_a_screen_within_the_budget_is_written_with_the_drafter_and_evaluated(
 
 
 def test_the_budget_of_a_screen_becomes_an_option() -> None:
-    models = SimpleNamespace(vocabulary_size=400)
+    models = SimpleNamespace(vocabulary_size=400, lifted=None)
     request = SimpleNamespace(virtual=3, dynamic=5, window=7, seed=1, screen_bytes=0.25, batch=8)
     options = options_of(models, request)  # type: ignore[arg-type]
-    assert (options.screen, options.batch) == (0.25, 8)
+    assert (options.screen, options.batch, options.bonuses) == (0.25, 8, ())

@@ -113,7 +113,7 @@ def test_a_reduced_one_keeps_its_tokens_and_takes_the_target_s_rows_for_others(
     assert isinstance(head, LiftedHead)
     assert lifted is not None
     hidden, tokens = torch.randn(3, 16), torch.tensor([[200, 399]] * 3, dtype=torch.int32)
-    expected = hidden @ rows[[200, 399]].T + lifted.bias[[200, 399]]
+    expected = hidden @ lifted.rows(rows)[[200, 399]].T + lifted.bias[[200, 399]]
     torch.testing.assert_close(head(hidden, tokens), expected)
     assert torch.equal(pruned.weight[:100].half(), rows[:100].half())
     names = json.dumps(sorted(path.name for path in (shared / "drafter").iterdir()))
@@ -148,7 +148,8 @@ def test_rows_that_nobody_has_are_lifted_from_the_target_s(
     assert isinstance(head, LiftedHead)
     assert pruned.lifted is not None
     tokens = torch.tensor([[200, 399, -1]] * 3, dtype=torch.int32)
-    expected = hidden @ (rows @ turned)[[200, 399]].T + pruned.lifted.bias[[200, 399]]
+    own = pruned.lifted.rows(rows)[[200, 399]]
+    expected = hidden @ own.T + pruned.lifted.bias[[200, 399]]
     torch.testing.assert_close(head(hidden, tokens)[:, :2], expected, rtol=0.02, atol=0.02)
     prompts, settings = [[5, 3, 9, 200], [7, 7]], {"max_new_tokens": 12, "temperature": 0}
     expected_tokens = SpeculativeDecoder(HuggingFaceModel(target), draft_length=0)

@@ -39,28 +39,22 @@ def test_growth_is_printed_written_and_drawn(
     assert all(f"V^{exponent:.2f}" in printed for exponent in content["exponents"].values())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_stage_of_calibration_is_timed_and_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str
+def test_every_stage_of_both_commands_is_timed_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("sklearn")
+    for needed in ("sklearn", "matplotlib"):
+        pytest.importorskip(needed)
     path = tmp_path / "scale.json"
-    sizes = [
-        "--tokens=512",
-        "--width=16",
-        "--virtual=4",
-        "--states=64",
-        "--samples=48",
-        "--recorded=64",
-    ]
-    assert scale.main([*sizes, "--dtype", dtype, "--output", str(path)]) == 0
+    sizes = ["--tokens=512", "--width=64", "--kept=200", "--positions=300"]
+    assert scale.main([*sizes, "--work", str(tmp_path / "w"), "--output", str(path)]) == 0
     content = json.loads(path.read_text())
     stages = [row["stage"] for row in content["rows"]]
-    assert stages[-4:] == ["clusters", "virtual rows", "offsets", "affinity"]
-    assert (content["tokens"], content["dtype"]) == (512, dtype)
-    peaks = [row["peak_bytes"] for row in content["rows"]]
-    assert peaks[0] > 1e7
-    assert peaks == sorted(peaks)
+    expected = ["loading the models", "reading text", "lifting rows", "counting successors"]
+    assert stages[:4] == expected
+    assert stages[-1] == "evaluate"
+    assert content["tokens"] == 512
+    assert str(tmp_path) not in path.read_text()
+    assert all(row["peak_bytes"] > 1e7 and row["seconds"] > 0 for row in content["rows"])
     printed = capsys.readouterr().out
     assert all(f"| {stage} |" in printed for stage in stages)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Samples"]
+__all__ = ["Samples", "at_most", "held_out_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,3 +69,34 @@ class Samples:
             self.contexts[index],
             self.documents[index],
         )
+
+
+def at_most(samples: Samples, count: int) -> Samples:
+    """Evenly spaced samples, no more than `count`."""
+    if len(samples) <= count:
+        return samples
+    return samples.select(torch.arange(count, device="cpu") * len(samples) // count)
+
+
+def held_out_rows(documents: Tensor, share: float) -> Tensor:
+    """A mask `[n]` of the samples of about that share of the documents, evenly spaced.
+
+    At least one document, unless there is only one: then none.
+
+    Raises:
+        ValueError: a share outside [0, 1).
+
+    Example:
+        >>> held_out_rows(torch.tensor([4, 4, 5, 7, 7, 9]), 0.5)
+        tensor([False, False,  True, False, False,  True])
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"held_out_rows: share is {share}; needs 0 or more and less than 1")
+    members, place = documents.unique(return_inverse=True)
+    count = len(members)
+    if count < 2 or share == 0:
+        return torch.zeros_like(documents, dtype=torch.bool)
+    wanted = min(count - 1, max(1, round(share * count)))
+    ranks = torch.arange(count, device="cpu")
+    held = (ranks + 1) * wanted // count > ranks * wanted // count
+    return held[place]

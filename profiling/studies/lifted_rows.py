@@ -1,0 +1,194 @@
+"""What lifted rows bring back of the acceptance that a published EAGLE-3 drafter lost.
+
+`python -m profiling.studies.lifted_rows --full DIR --published DIR` takes two drafters of one
+target by the same recipe, for example `python -m examples.eagle3.demo` with and without `--kept`.
+The first has all tokens. The second stands for a published one: nobody has the rows of the tokens
+that it was trained without. It is calibrated on source code, as `python -m rdk_cuda calibrate`
+does. Acceptance is exact, `sum_x min(p, q)`, at all places of a draft, on modules that neither
+drafter nor calibration has read:
+
+    temperature, method, tuned      of the published drafter, and what calibration chose
+    acceptance                      with 95 % intervals over documents, as all that follows
+    gain                            over the published drafter as it is
+    recovered                       share of what the full drafter has more; null where that is
+                                    not more by more than chance
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from examples.demo.corpus import calibration_files, held_out_files, read_text, training_files
+from examples.demo.shipped import SHIPPED
+from rdk_cuda.calibration import (
+    BONUSES,
+    PRUNED,
+    RECOMMENDED,
+    VIRTUAL,
+    Material,
+    Method,
+    Options,
+    Pruning,
+    Window,
+    record,
+    successor_counts,
+)
+from rdk_cuda.cli.arguments import natural, share
+from rdk_cuda.cli.documents import Text, encode, first_token, read_documents
+from rdk_cuda.cli.models import Models, load_models
+from rdk_cuda.cli.progress import Stages
+from rdk_cuda.evaluation import Bootstrap
+from rdk_cuda.evaluation.acceptance import measure_acceptance, recovered_share
+from rdk_cuda.files import write_json
+
+from ..commands import Parser, run_command
+from ..machine import describe, now
+from ..tables import table
+
+TEMPERATURES, WINDOW = (1.0, 0.7, 0.0), 128
+
+Row = dict[str, Any]
+
+
+def windows_of(models: Models, files: Sequence[Path], count: int) -> list[Window]:
+    """That many positions of the files."""
+    text = Text(read_documents(models.tokenizer, files), WINDOW, first_token(models.tokenizer))
+    return text.windows(count)
+
+
+def calibrated(
+    models: Models, options: argparse.Namespace, stages: Stages
+) -> tuple[Models, dict[float, list[Method]]]:
+    """The models with lifted rows, and at each temperature the methods of the published drafter."""
+    recording = record(
+        models.read(options.draft_length),
+        windows_of(models, calibration_files(), options.positions),
+        temperatures=[t for t in TEMPERATURES if t > 0],
+        samples=options.samples,
+        memory=4 << 30,
+        each=stages.each,
+    )
+    for given in stages.each([recording], "Lifting rows"):
+        models = models.with_rows(given, stages.each)
+    if models.kept is None:
+        raise ValueError("the published drafter has all tokens; name one that was pruned")
+    documents = [encode(models.tokenizer, read_text(file)) for file in training_files()[::10]]
+    size = Options(screen=options.screen_bytes, samples=options.compared, bonuses=BONUSES)
+    methods: dict[float, list[Method]] = {}
+    for temperature in stages.each(TEMPERATURES, "Calibrating"):
+        alone = recording.at(temperature or min(t for t in TEMPERATURES if t > 0))
+        material = Material(alone, models.drafter_head, successor_counts(documents, alone))
+        pruning = Pruning(material, models.kept, size)
+        names = (PRUNED, VIRTUAL, RECOMMENDED)
+        methods[temperature] = [
+            *(pruning.method(name, temperature) for name in names),
+            models.whole,
+        ]
+    return models, methods
+
+
+def measure(options: argparse.Namespace) -> list[Row]:
+    """All rows."""
+    dtype = getattr(torch, options.dtype)
+    published, full = (
+        load_models(options.target, drafter, dtype=dtype)
+        for drafter in (options.published, options.full)
+    )
+    with Stages() as stages:
+        published, methods = calibrated(published, options, stages)
+        held_out = windows_of(published, held_out_files(), options.held_out)
+        found, whole = (
+            measure_acceptance(
+                each.read(options.draft_length),
+                each.drafter_head,
+                {t: [method.drafter for method in own] for t, own in chosen.items()},
+                stages.each(held_out, "Measuring"),
+            )
+            for each, chosen in (
+                (published, methods),
+                (full, {t: [full.whole] for t in methods}),
+            )
+        )
+    bootstrap = Bootstrap([window.document for window in held_out], seed=0)
+    rows = []
+    for temperature, own in methods.items():
+        plain, best = found[temperature][0], whole[temperature][0]
+        lost = bootstrap.mean(best - plain)
+        about: Row = {"temperature": temperature, "full": bootstrap.mean(best), "lost": lost}
+        about |= {"positions": plain.numel(), "documents": len(bootstrap.members)}
+        for method, rates in zip(own, found[temperature], strict=True):
+            row = {**about, "method": method.name, "tuned": method.tuned}
+            row["acceptance"] = bootstrap.mean(rates)
+            row["gain"] = bootstrap.mean(rates - plain)
+            is_lost = lost.low > 0
+            row["recovered"] = recovered_share(bootstrap, rates, plain, best) if is_lost else None
+            rows.append(row)
+    return rows
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, print and, if asked to, write."""
+    torch.set_num_threads(options.threads)
+    rows = measure(options)
+    print(table(TITLES, [line(row) for row in rows], "lr"))
+    if options.output is not None:
+        paths = ("target", "full", "published", "output")
+        settings = {name: v for name, v in vars(options).items() if name not in paths}
+        about = {"run": now(), **describe(torch.device("cpu")), **settings}
+        write_json({**about, "name": options.target.name, "rows": rows}, options.output)
+
+
+TITLES = ("method", "T", "full drafter", "accepted", "gain, points", "recovered, %", "chosen")
+
+
+def line(row: Row) -> list[str]:
+    """A row's cells."""
+    gain, recovered = row["gain"], row["recovered"]
+    return [
+        row["method"],
+        f"{row['temperature']:g}",
+        f"{row['full'][0]:.4f}",
+        f"{row['acceptance'][0]:.4f}",
+        "{:+.2f} [{:+.2f}, {:+.2f}]".format(*(100 * end for end in gain)),
+        ""
+        if recovered is None
+        else "{:.0f} [{:.0f}, {:.0f}]".format(*(100 * x for x in recovered)),
+        row["tuned"],
+    ]
+
+
+def share_of(interval: Sequence[float]) -> str:
+    """In percent."""
+    return "{:.0f} [{:.0f}, {:.0f}]".format(*(100 * end for end in interval))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = Parser(prog="python -m profiling.studies.lifted_rows", description=__doc__)
+    add = command.add_argument
+    add("--target", type=Path, default=SHIPPED / "target", metavar="DIR", help="the demo's")
+    for name in ("full", "published"):
+        add(f"--{name}", type=Path, required=True, metavar="DIR")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the models")
+    for name, default, text in (
+        ("positions", 24576, "of calibration text"),
+        ("held-out", 2600, "positions to measure on"),
+        ("samples", 20000, "positions that are recorded"),
+        ("compared", 700, "samples that candidates are compared on"),
+        ("draft-length", 4, "tokens of a draft"),
+        ("threads", torch.get_num_threads(), "of torch"),
+    ):
+        add(f"--{name}", type=natural, default=default, metavar="N", help=f"{text} (%(default)s)")
+    add("--screen-bytes", type=share, default=0.1, help="as of calibrate (%(default)s)")
+    add("--output", type=Path, metavar="FILE", help="JSON file to write")
+    return run_command(command, run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
