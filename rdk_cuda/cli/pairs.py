@@ -178,13 +178,14 @@ class StateModels(Models):
     @property
     def rows(self) -> str:
         """As of `Models`."""
+        own = "lm_head.weight" in self.drafter.shared
+        of_the_target = "The rows of pruned tokens are the target's own, as are the drafter's"
         if self.lifted is None:
-            return ""
+            return f"{of_the_target}." if own else ""
         constant, slope = self.lifted.shift.tolist()
         added = f"{constant:.3g} + {slope:.2g} times their log prior is added to their logits."
-        own = "lm_head.weight" in self.drafter.shared
         origin = (
-            "The rows of pruned tokens are the target's own, as are the drafter's"
+            of_the_target
             if own
             else "The drafter has no rows for the pruned tokens; they are lifted from the target's "
             f"(share of a row's square that the map misses: {self.lifted.unexplained:.0%})"

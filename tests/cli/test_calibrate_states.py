@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from rdk_cuda import Vocabulary
@@ -38,13 +39,18 @@ def save_checkpoint(
     *,
     shared: bool = False,
     layers: tuple[int, ...] = (0,),
+    eagle2: bool = False,
 ) -> Path:
     """Random weights, but the target's embeddings, and for `shared` its head."""
     torch.manual_seed(3)
     size = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 16}
     layer = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
     vocabulary = Vocabulary(range(0, kept), VOCABULARY)
-    network = Eagle3Network(Eagle3Config(layer, kept, 16, state_layers=layers))
+    network = Eagle3Network(
+        Eagle3Config(layer, kept, 16, eagle2=True, fc_bias=True)
+        if eagle2
+        else Eagle3Config(layer, kept, 16, state_layers=layers)
+    )
     torch.nn.init.normal_(network.lm_head.weight, std=0.5)
     names = frozenset([EMBEDDING, HEAD] if shared else [EMBEDDING])
     Eagle3Checkpoint(network, vocabulary, shared=names).save_pretrained(folder)
@@ -160,6 +166,40 @@ def test_rows_that_nobody_has_are_lifted_from_the_target_s(
     given = ["evaluate", str(saved), "--target", str(directories[0]), "--text", *files, *output]
     assert main(given) == 0
     assert "No share of the loss is known" in capsys.readouterr().out
+
+
+def test_eagle_2_s_head_is_pruned_by_an_fr_spec_list_and_its_rows_are_the_target_s(
+    directories: Pair,
+    target: Any,
+    texts: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checkpoint = save_checkpoint(tmp_path / "ck", target, shared=True, eagle2=True)
+    ranked = list(range(359, 299, -1))
+    torch.save(ranked, tmp_path / "freq_60.pt")
+    saved = calibrate(directories, checkpoint, texts, "--kept", tmp_path / "freq_60.pt")
+    own = "The rows of pruned tokens are the target's own, as are the drafter's."
+    assert own in capsys.readouterr().out
+    drafter, pruned, settings = load_state_drafter(saved, target)
+    assert drafter.network.config.eagle2
+    assert pruned.vocabulary.draft_ids[:60].tolist() == ranked  # then special tokens and bytes
+    rows = target.get_output_embeddings().weight
+    assert drafter.full_head is not None
+    assert torch.equal(drafter.full_head[0], rows)
+    assert torch.equal(pruned.weight[:60].half(), rows[ranked].half())
+    assert not {EMBEDDING, HEAD} & load_file(saved / "drafter" / "model.safetensors").keys()
+    full, plain, _ = settings["figures"]
+    assert full["acceptance"] > plain["acceptance"] > 0
+    prompts, options = [[5, 3, 9, 200], [7, 7]], {"max_new_tokens": 12, "temperature": 0}
+    alone = SpeculativeDecoder(HuggingFaceModel(target), draft_length=0)
+    found = decoder_of(saved, target).generate(prompts, **options)
+    assert found.tokens == alone.generate(prompts, **options).tokens
+    assert sum(found.statistics.drafted) > 0
+    given = ("evaluate", saved, "--target", directories[0], "--text", *texts[4:])
+    assert main([*map(str, (*given, "--output", tmp_path / "evaluation"))]) == 0
+    measured = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rows"]
+    assert [row["method"] for row in measured] == [row["method"] for row in settings["figures"]]
 
 
 def test_the_decoder_and_generate_load_it_and_greedy_output_is_the_target_s(

@@ -1,4 +1,4 @@
-"""EAGLE-3 drafters: heads on the target's own hidden states, as they are published."""
+"""EAGLE-3 drafters, and EAGLE-2's: layers on the target's own states, as they are published."""
 
 from .checkpoint import CheckpointError, Eagle3Checkpoint, is_checkpoint, read_checkpoint
 from .drafter import Eagle3Drafter

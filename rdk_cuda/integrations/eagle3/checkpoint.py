@@ -1,17 +1,21 @@
-"""EAGLE-3 checkpoints as they are published, read without running anything that is in them.
+"""EAGLE checkpoints as they are published, read without running anything that is in them.
 
-Two formats are in use, and both are read:
+Of EAGLE-3 two formats are in use, and both are read:
 
 - SafeAILab/EAGLE and sgl-project/SpecForge: `config.json` of a Llama with `draft_vocab_size`, and
   weights `midlayer.*` (EAGLE: `eagle/model/cnets.py`).
 - vllm-project/speculators: `config.json` with `speculators_model_type: eagle3` and the sizes of the
   layers under `transformer_layer_config`, weights `layers.0.*` (`speculators/models/eagle3`).
+
+EAGLE and EAGLE-2 have one: `config.json` of a Llama, with `bias: false` if `fc` has none, and
+weights `fc.*` and `layers.*` (EAGLE: `eagle/model/cnets1.py`, and `EaModel` of `ea_model.py`). The
+head is the target's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -25,14 +29,14 @@ from ...files import write_json, write_whole
 from ...vocabulary import Vocabulary
 from ..huggingface.placement import weight_of
 from ..token_maps import TokenMapError, from_d2t
-from ..token_maps.files import load_torch
 from .network import Eagle3Config, Eagle3Network
+from .weights import WEIGHTS, CheckpointError, read_tensors, tensor_names
 
 __all__ = ["CheckpointError", "Eagle3Checkpoint", "is_checkpoint", "read_checkpoint"]
 
-_WHOLE = ("model.safetensors", "pytorch_model.bin")
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+_FC, _STATE_NORM = "fc.weight", "layers.0.hidden_norm.weight"  # the latter is EAGLE-3's alone
 # Tensors of training, and tables that are computed: not the drafter's weights.
 _NOT_WEIGHTS = (
     "d2t",
@@ -41,10 +45,6 @@ _NOT_WEIGHTS = (
     "verifier_norm.weight",
     "verifier_lm_head.weight",
 )
-
-
-class CheckpointError(ValueError):
-    """A directory without an EAGLE-3 drafter for this target. Names the file or field."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +84,21 @@ class Eagle3Checkpoint:
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
         """Write the checkpoint in EAGLE's format, without the weights that are the target's."""
         folder, config = Path(folder), self.network.config
-        fields = {
-            **json.loads(config.layer.to_json_string()),
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "draft_vocab_size": config.draft_size,
-            "target_hidden_size": config.target_hidden_size,
-            **{flag: True for flag in _FLAGS if getattr(config, flag)},
-        }
+        fields = json.loads(config.layer.to_json_string())
+        if config.eagle2:
+            fields |= {"architectures": ["LlamaForCausalLMEagle"], "bias": config.fc_bias}
+        else:
+            fields |= {
+                "architectures": ["LlamaForCausalLMEagle3"],
+                "draft_vocab_size": config.draft_size,
+                "target_hidden_size": config.target_hidden_size,
+                **{flag: True for flag in _FLAGS if getattr(config, flag)},
+            }
         if config.state_layers is not None:
             fields["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": list(config.state_layers)}
+        first = "layers.0." if config.eagle2 else "midlayer."
         tensors = {
-            name.replace("layers.0.", "midlayer."): tensor.cpu().to(self.dtype).contiguous()
+            name.replace("layers.0.", first): tensor.cpu().to(self.dtype).contiguous()
             for name, tensor in self.network.state_dict().items()
             if name not in self.shared and not name.endswith(_NOT_WEIGHTS)
         }
@@ -107,23 +111,21 @@ class Eagle3Checkpoint:
         folder.mkdir(parents=True, exist_ok=True)
         from safetensors.torch import save_file
 
-        write_whole(folder / _WHOLE[0], partial(save_file, tensors))
+        write_whole(folder / WEIGHTS, partial(save_file, tensors))
         write_json(fields, folder / "config.json")
 
 
 def is_checkpoint(path: str | PathLike[str]) -> bool:
-    """Whether a directory's `config.json` is of a drafter on a target's states."""
+    """Whether a directory holds a drafter on a target's states, by its files' own names."""
     try:
         fields = _read_config(Path(path))
+        return _says_eagle3(fields) or _FC in tensor_names(Path(path))
     except (CheckpointError, OSError):
         return False
-    named = str(fields.get("architectures"))
-    own = {"speculators_model_type", "draft_vocab_size"} & fields.keys()
-    return bool(own) or "Eagle3" in named
 
 
 def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
-    """An EAGLE-3 drafter in the format of EAGLE, SpecForge or speculators.
+    """An EAGLE-3 drafter in the format of EAGLE, SpecForge or speculators; EAGLE and EAGLE-2, too.
 
     Nothing is downloaded, and nothing that the files hold is run.
 
@@ -139,8 +141,8 @@ def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
     """
     folder = Path(path)
     fields = _read_config(folder)
-    config = _config(folder, fields, target)
-    tensors = _read_tensors(folder)
+    tensors = read_tensors(folder)
+    config = _config(folder, fields, tensors, target)
     vocabulary = _vocabulary(folder, tensors, config)
     network = Eagle3Network(config)
     dtypes = {each.dtype for name, each in tensors.items() if not name.endswith(_NOT_WEIGHTS)}
@@ -169,12 +171,21 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return fields
 
 
-def _config(folder: Path, fields: Mapping[str, Any], target: Any) -> Eagle3Config:
-    """The configuration, from either format; what is not supported is refused by its field."""
+def _says_eagle3(fields: Mapping[str, Any]) -> bool:
+    own = {"speculators_model_type", "draft_vocab_size"} & fields.keys()
+    return bool(own) or "Eagle3" in str(fields.get("architectures"))
+
+
+def _config(
+    folder: Path, fields: Mapping[str, Any], names: Container[str], target: Any
+) -> Eagle3Config:
+    """The configuration, from any format; what is not supported is refused by its field."""
     name = f"{folder / 'config.json'}"
     layer, text = _layer_fields(name, fields, target), target.config.get_text_config()
     nested = _object(name, fields, "eagle_config") if "eagle_config" in fields else {}
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
+    if not _says_eagle3(fields) and _STATE_NORM not in names:
+        return _eagle2_config(name, found, layer, text.hidden_size)
     config = Eagle3Config(
         _layer_config(name, layer),
         draft_size=_positive(name, found, "draft_vocab_size", layer["vocab_size"]),
@@ -192,6 +203,26 @@ def _config(folder: Path, fields: Mapping[str, Any], target: Any) -> Eagle3Confi
     except ValueError as error:
         raise CheckpointError(f"{name}: {error}") from error
     return config
+
+
+def _eagle2_config(
+    name: str, found: Mapping[str, Any], layer: Mapping[str, Any], width: int
+) -> Eagle3Config:
+    """Of EAGLE and EAGLE-2, for a target whose states are so wide."""
+    for field in (*_FLAGS, "eagle_aux_hidden_state_layer_ids"):
+        if found.get(field):
+            raise CheckpointError(f"{name}: {field} is EAGLE-3's; needs a checkpoint of one kind")
+    if layer["hidden_size"] != width:
+        raise CheckpointError(
+            f"{name}: hidden_size is {layer['hidden_size']}, and the target's states have {width}; "
+            "needs the target that the drafter was trained for"
+        )
+    bias = found.get("bias", True)
+    if type(bias) is not bool:
+        raise CheckpointError(f"{name}: bias is {bias!r:.40}; needs true or false")
+    return Eagle3Config(
+        _layer_config(name, layer), layer["vocab_size"], width, eagle2=True, fc_bias=bias
+    )
 
 
 def _layer_fields(name: str, fields: Mapping[str, Any], target: Any) -> Mapping[str, Any]:
@@ -303,9 +334,7 @@ def _fill(
     wanted = network.state_dict()
     for name, tensor in weights.items():
         if name not in wanted:
-            raise CheckpointError(
-                f"{folder}: {name} has no place in an EAGLE-3 drafter of this config"
-            )
+            raise CheckpointError(f"{folder}: {name} has no place in a drafter of this config")
         if tensor.shape != wanted[name].shape or not tensor.is_floating_point():
             raise CheckpointError(
                 f"{folder}: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; needs "
@@ -317,54 +346,3 @@ def _fill(
     return frozenset(
         name for name, row in own.items() if torch.equal(row.to(weights[name]), weights[name])
     )
-
-
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors by the names that `Eagle3Network` has for them."""
-    tensors: dict[str, Tensor] = {}
-    for file in _weight_files(folder):
-        for name, tensor in _tensors_of(file).items():
-            own = name.removeprefix("model.")
-            own = "layers.0." + own[len("midlayer.") :] if own.startswith("midlayer.") else own
-            if own in tensors:
-                raise CheckpointError(f"{file}: has a second {own}")
-            tensors[own] = tensor
-    return tensors
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    for name in _WHOLE:
-        if (folder / name).is_file():
-            return [folder / name]
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            try:
-                names = sorted(
-                    {str(v) for v in json.loads(index.read_bytes())["weight_map"].values()}
-                )
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise CheckpointError(
-                    f"{index}: is no index of a checkpoint ({error!r})"
-                ) from error
-            here = {entry.name for entry in folder.iterdir() if entry.is_file()}
-            if absent := [name for name in names if name not in here]:
-                raise CheckpointError(f"{index}: names {absent[0]!r}, which is not next to it")
-            return [folder / name for name in names]
-    raise CheckpointError(f"{folder}: holds neither {' nor '.join(_WHOLE)}, whole or in shards")
-
-
-def _tensors_of(file: Path) -> dict[str, Tensor]:
-    try:
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return dict(load_file(file))
-        loaded = load_torch(file)
-    except OSError:
-        raise
-    except Exception as error:  # whatever damage, or a pickle that asks for code, leads to
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{file}: is no file of plain tensors ({reason:.200})") from error
-    if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
-        raise CheckpointError(f"{file}: holds more than named tensors; needs a state_dict")
-    return {str(name): tensor for name, tensor in loaded.items()}

@@ -1,4 +1,4 @@
-"""An EAGLE-3 network in `rdk_cuda.decoding.SpeculativeDecoder`.
+"""An EAGLE-3 or EAGLE-2 network in `rdk_cuda.decoding.SpeculativeDecoder`.
 
 Entry i of the network's cache is made of token i + 1 and state i, so a sequence of n tokens has
 n - 1 entries. A state is the target's where it is known. After those, along a draft, it is what the
@@ -108,7 +108,7 @@ class Eagle3Drafter:
 
     @torch.no_grad()
     def observe(self, states: Sequence[Tensor]) -> None:
-        """Take the target's states `[n, 3 d_t]` of the next n tokens of each sequence."""
+        """Take the target's states of the next n tokens of each sequence, as `fuse` reads them."""
         if len(states) != len(self.observed):
             raise ValueError(
                 f"Eagle3Drafter.observe: got states of {len(states)} sequences; needs "

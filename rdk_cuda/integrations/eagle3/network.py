@@ -3,6 +3,10 @@
 It predicts the token after next from two things: the embedding of the next token, and a state of
 the target at the current one. The state is a linear map of three of the target's hidden states.
 Further along a draft, which the target has not read yet, the network's own output takes its place.
+
+Its predecessors, EAGLE (arXiv:2401.15077) and EAGLE-2 (arXiv:2406.16858), which differ from each
+other in the trees that they draft alone, read the target's last hidden state in that place. They
+add no norms of their own around the layers, since the head that follows is the target's.
 """
 
 from __future__ import annotations
@@ -32,6 +36,11 @@ class Eagle3Config:
         norm_before_fc: one norm over the concatenated states before they are mapped.
         fc_norm: one norm for each of the states instead.
         norm_output: the state handed on along a draft is normalised (EAGLE-3.1).
+        eagle2: an EAGLE or EAGLE-2 drafter. It reads the target's last hidden state, after the last
+            norm, as it is, so d_t is the width of its own. `fc` maps [embedding | state], the first
+            layer's input has no norm, nor has the last one's output, and of the variants above
+            there is none.
+        fc_bias: `fc` has a bias.
     """
 
     layer: Any
@@ -42,13 +51,19 @@ class Eagle3Config:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+    eagle2: bool = False
+    fc_bias: bool = False
 
     def layers_read(self, target_layers: int) -> tuple[int, ...]:
-        """Which layers' inputs are read of a target with `target_layers` layers.
+        """Which layers' inputs are read of a target with L = `target_layers` layers.
+
+        L itself stands for the last hidden state, after the last norm.
 
         Raises:
             ValueError: a layer that the target does not have.
         """
+        if self.eagle2:
+            return (target_layers,)
         layers = self.state_layers or (2, target_layers // 2, target_layers - 3)
         if len(set(layers)) < len(layers) or not all(0 <= at < target_layers for at in layers):
             raise ValueError(
@@ -85,30 +100,45 @@ class Eagle3Network(nn.Module):
         decoder_layer, norm, rotary = _building_blocks(config.layer)
         self.config = config
         width, states = config.layer.hidden_size, len(config.state_layers or range(3))
-        epsilon = config.layer.rms_norm_eps
+        read = 2 * width if config.eagle2 else states * config.target_hidden_size
         self.embed_tokens = nn.Embedding(config.layer.vocab_size, width)
-        self.fc = nn.Linear(states * config.target_hidden_size, width, bias=False)
-        if config.norm_before_fc:
-            self.input_norm = norm(states * config.target_hidden_size, eps=epsilon)
-        if config.fc_norm:
-            self.fc_norm = nn.ModuleList(
-                norm(config.target_hidden_size, eps=epsilon) for _ in range(states)
-            )
+        self.fc = nn.Linear(read, width, bias=config.fc_bias)
         self.layers = nn.ModuleList(
             decoder_layer(config.layer, place) for place in range(config.layer.num_hidden_layers)
         )
-        first = self.layers[0]
+        if config.eagle2:
+            self.layers[0].input_layernorm = self.norm = nn.Identity()
+        else:
+            self._add_own_parts(norm)
+        self.rotary_emb = rotary(config.layer)
+        self.lm_head = nn.Linear(width, config.draft_size, bias=False)
+
+    def _add_own_parts(self, norm: Any) -> None:
+        """What EAGLE-3 alone has: norms, and a first layer that reads embedding and state."""
+        config, first, epsilon = self.config, self.layers[0], self.config.layer.rms_norm_eps
+        width, read = config.layer.hidden_size, self.fc.in_features
+        if config.norm_before_fc:
+            self.input_norm = norm(read, eps=epsilon)
+        if config.fc_norm:
+            self.fc_norm = nn.ModuleList(
+                norm(config.target_hidden_size, eps=epsilon)
+                for _ in range(read // config.target_hidden_size)
+            )
         first.hidden_norm = norm(width, eps=epsilon)
         for name in ("q_proj", "k_proj", "v_proj"):
             narrow = getattr(first.self_attn, name)
             wide = nn.Linear(2 * width, narrow.out_features, bias=narrow.bias is not None)
             setattr(first.self_attn, name, wide)
         self.norm = norm(width, eps=epsilon)
-        self.rotary_emb = rotary(config.layer)
-        self.lm_head = nn.Linear(width, config.draft_size, bias=False)
 
     def fuse(self, states: Tensor) -> Tensor:
-        """`[..., 3 d_t]` hidden states of the target, in the order of its layers, to `[..., d]`."""
+        """Hidden states of the target, one after the other in the order of its layers, `[..., d]`.
+
+        Args:
+            states: `[..., 3 d_t]`; with `eagle2` the last one alone, which stays as it is.
+        """
+        if self.config.eagle2:
+            return states
         if self.config.norm_before_fc:
             states = self.input_norm(states)
         if self.config.fc_norm:
@@ -146,8 +176,12 @@ class Eagle3Network(nn.Module):
             "past_key_values": cache,
             "position_embeddings": self.rotary_emb(states, positions),
         }
-        hidden = self._first_layer(self.embed_tokens(tokens).to(states), states, shared)
-        for layer in self.layers[1:]:
+        embedded, first = self.embed_tokens(tokens).to(states), 0
+        if self.config.eagle2:
+            hidden: Tensor = self.fc(torch.cat([embedded, states], dim=-1))
+        else:
+            hidden, first = self._first_layer(embedded, states, shared), 1
+        for layer in self.layers[first:]:
             hidden = layer(hidden, position_ids=positions, **shared)
         return hidden
 

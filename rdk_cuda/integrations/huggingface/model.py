@@ -34,7 +34,8 @@ class HuggingFaceModel:
             models lean on (Xiao et al., arXiv:2309.17453). With a short context, the target itself
             is a drafter that needs no training. None: all that the model sees by itself.
         state_layers: return the inputs of these layers, one after the other, for a drafter that
-            reads the target's states (`rdk_cuda.integrations.eagle3`).
+            reads the target's states (`rdk_cuda.integrations.eagle3`). The number of layers stands
+            for the last hidden state, after the last norm.
         slots: how many tokens of each sequence, dead ones included, the cache has memory for from
             the first pass on. Where that is not enough, it takes more. Rejected drafts stay for a
             while: 4/3 of the longest sequence and the tokens of one pass are always enough.

@@ -1,4 +1,4 @@
-"""What is no EAGLE-3 drafter for the target is refused, by the field or the tensor."""
+"""What is no EAGLE drafter for the target is refused, by the field or the tensor."""
 
 import json
 import pickle
@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rdk_cuda.integrations.eagle3 import CheckpointError, read_checkpoint
+from rdk_cuda.integrations.eagle3 import CheckpointError, is_checkpoint, read_checkpoint
 
 from .test_published import PUBLISHED, target
 
@@ -97,6 +97,45 @@ def test_it_is_refused(folder: Path, change: Callable[[Path], None], named: str)
         read_checkpoint(folder, target())
     assert named in str(refused.value)
     assert str(folder) in str(refused.value)
+
+
+def without_the_bias(folder: Path) -> None:
+    tensors = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    del tensors["fc.bias"]
+    torch.save(tensors, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (field("bias", "no"), "bias is 'no'; needs true or false"),
+        (field("bias", False), "fc.bias has no place"),
+        (without_the_bias, "has no fc.bias"),
+        (field("norm_output", True), "norm_output is EAGLE-3's"),
+        (field("eagle_aux_hidden_state_layer_ids", [1]), "layer_ids is EAGLE-3's"),
+        (field("hidden_size", 32), "hidden_size is 32, and the target's states have 16"),
+        (field("model_type", "mixtral"), "model_type is 'mixtral'"),
+        (field("draft_vocab_size", 12), "no d2t that says which"),
+        (field("num_hidden_layers", 2), "has no layers.1.input_layernorm.weight"),
+    ],
+)
+def test_it_is_refused_of_eagle_2(
+    tmp_path: Path, change: Callable[[Path], None], named: str
+) -> None:
+    folder = Path(shutil.copytree(PUBLISHED / "eagle2", tmp_path / "drafter"))
+    change(folder)
+    with pytest.raises(CheckpointError) as refused:
+        read_checkpoint(folder, target())
+    assert named in str(refused.value)
+    assert str(folder) in str(refused.value)
+
+
+def test_a_language_model_is_no_checkpoint_and_neither_are_damaged_files(tmp_path: Path) -> None:
+    target().save_pretrained(tmp_path)
+    assert not is_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    assert not is_checkpoint(tmp_path)
+    assert not is_checkpoint(tmp_path / "missing")
 
 
 def test_a_pickle_that_asks_for_code_runs_nothing(folder: Path, tmp_path: Path) -> None:

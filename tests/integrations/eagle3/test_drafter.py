@@ -31,7 +31,8 @@ def target(size: int, gemma: bool = False) -> Any:
 
 def network(size: int, draft_size: int, **variant: Any) -> Eagle3Network:
     torch.manual_seed(2)
-    shape = {"vocab_size": size, "hidden_size": 24, "intermediate_size": 16}
+    width = WIDTH if variant.get("eagle2") else 24
+    shape = {"vocab_size": size, "hidden_size": width, "intermediate_size": 16}
     layer = LlamaConfig(**shape, num_hidden_layers=1, num_attention_heads=4)
     result = Eagle3Network(Eagle3Config(layer, draft_size, target_hidden_size=WIDTH, **variant))
     for parameter in result.parameters():
@@ -85,7 +86,10 @@ class Checked(Eagle3Drafter):
         return output
 
 
-@pytest.mark.parametrize("variant", [{}, {"norm_output": True, "fc_norm": True}])
+EAGLE2 = {"eagle2": True, "fc_bias": True}
+
+
+@pytest.mark.parametrize("variant", [{}, {"norm_output": True, "fc_norm": True}, EAGLE2])
 def test_every_draft_is_made_of_what_the_sequence_read_at_once_shows(
     variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,9 +103,10 @@ def test_every_draft_is_made_of_what_the_sequence_read_at_once_shows(
     assert checked.compared > 40
 
 
+@pytest.mark.parametrize("variant", [{}, EAGLE2])
 @pytest.mark.parametrize("gemma", [False, True])
-def test_greedy_output_is_the_target_s_own(gemma: bool) -> None:
-    reading, drafter, affinity = pair(gemma=gemma)
+def test_greedy_output_is_the_target_s_own(gemma: bool, variant: dict[str, Any]) -> None:
+    reading, drafter, affinity = pair(gemma=gemma, **variant)
     settings: dict[str, Any] = {"max_new_tokens": 20, "temperature": 0}
     alone = SpeculativeDecoder(HuggingFaceModel(reading.model), draft_length=0)
     expected = alone.generate(PROMPTS, **settings).tokens
@@ -110,14 +115,31 @@ def test_greedy_output_is_the_target_s_own(gemma: bool) -> None:
         assert decoder.generate(PROMPTS, **settings).tokens == expected
 
 
-def test_generate_takes_it() -> None:
-    reading, drafter, affinity = pair()
+@pytest.mark.parametrize("variant", [{}, EAGLE2])
+def test_generate_takes_it(variant: dict[str, Any]) -> None:
+    reading, drafter, affinity = pair(**variant)
     ids = torch.tensor([[5, 3, 1, 0, 2], [4, 4, 4, 4, 4]])
     settings: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 9}
     generate = Generate(drafter, affinity, draft_length=3)
     drafted = reading.model.generate(ids, **settings, custom_generate=generate)
     assert torch.equal(drafted, reading.model.generate(ids, **settings))
     assert sum(generate.statistics.drafted) > 0
+
+
+@pytest.mark.parametrize("gemma", [False, True])
+def test_eagle_2_reads_the_last_state_after_the_last_norm(gemma: bool) -> None:
+    reading, drafter, _ = pair(gemma=gemma, **EAGLE2)
+    model, ids = reading.model, torch.tensor([[5, 3, 1]])
+    reading.reset(1)
+    (states,) = reading.feed(ids.tolist(), [3]).states
+    with torch.no_grad():
+        expected, before = model.base_model(ids).last_hidden_state[0], []
+        handle = model.base_model.norm.register_forward_pre_hook(lambda _, x: before.append(x[0]))
+        model(ids)
+    handle.remove()
+    torch.testing.assert_close(states, expected)
+    torch.testing.assert_close(drafter.network.fuse(states), expected)
+    assert not torch.allclose(states, before[0][0], atol=0.1)
 
 
 def test_a_sequence_s_output_does_not_depend_on_the_batch() -> None:

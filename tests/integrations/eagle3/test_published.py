@@ -10,11 +10,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from rdk_cuda.integrations.eagle3 import Eagle3Network, is_checkpoint, read_checkpoint
+from rdk_cuda.integrations.eagle3 import (
+    Eagle3Drafter,
+    Eagle3Network,
+    is_checkpoint,
+    read_checkpoint,
+)
 
 PUBLISHED = Path(__file__).parent / "published"
-FORMATS = ("eagle", "speculators_llama", "speculators_qwen3")
+FORMATS = ("eagle", "eagle2", "speculators_llama", "speculators_qwen3")
 
 
 @pytest.fixture(params=FORMATS)
@@ -23,12 +29,14 @@ def published(request: pytest.FixtureRequest) -> tuple[Path, dict[str, Tensor]]:
     return folder, load_file(folder / "expected.safetensors")
 
 
-def target(embedding: Tensor | None = None) -> Any:
+def target(embedding: Tensor | None = None, head: Tensor | None = None) -> Any:
     size = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16}
     config = LlamaConfig(**size, num_hidden_layers=8, num_attention_heads=2)
     model = LlamaForCausalLM(config).eval()
     if embedding is not None:
         model.get_input_embeddings().weight.data.copy_(embedding)
+    if head is not None:
+        model.get_output_embeddings().weight.data.copy_(head)
     return model
 
 
@@ -47,7 +55,7 @@ def test_logits_are_those_of_the_projects_own_code(
     published: tuple[Path, dict[str, Tensor]],
 ) -> None:
     folder, expected = published
-    checkpoint = read_checkpoint(folder, target(expected.get("embedding")))
+    checkpoint = read_checkpoint(folder, target(expected.get("embedding"), expected.get("head")))
     assert torch.equal(checkpoint.vocabulary.draft_ids, expected["kept"])
     logits = logits_along_a_draft(checkpoint.network, expected)
     torch.testing.assert_close(logits, expected["logits"], rtol=1e-5, atol=1e-5)
@@ -57,7 +65,7 @@ def test_what_is_read_is_written_again_without_the_target_s_weights(
     published: tuple[Path, dict[str, Tensor]], tmp_path: Path
 ) -> None:
     folder, expected = published
-    model = target(expected.get("embedding"))
+    model = target(expected.get("embedding"), expected.get("head"))
     checkpoint = read_checkpoint(folder, model)
     checkpoint.save_pretrained(tmp_path)
     assert is_checkpoint(folder)
@@ -110,3 +118,43 @@ def test_without_a_head_the_target_s_rows_are_used(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(folder, model)
     rows = model.get_output_embeddings().weight[checkpoint.vocabulary.draft_ids]
     assert torch.equal(checkpoint.network.lm_head.weight, rows)
+
+
+def eagle2() -> tuple[Eagle3Network, dict[str, Tensor]]:
+    expected = load_file(PUBLISHED / "eagle2" / "expected.safetensors")
+    model = target(expected["embedding"], expected["head"])
+    return read_checkpoint(PUBLISHED / "eagle2", model).network, expected
+
+
+def test_eagle_2_s_greedy_drafts_are_those_of_its_own_tree_with_one_branch() -> None:
+    network, expected = eagle2()
+    drafter = Eagle3Drafter(network, target_layers=8)
+    drafter.reset(1)
+    drafter.observe([expected["states"][0]])
+    new, drafted = [5, *expected["ids"][0].tolist()], []
+    for _ in expected["greedy"]:
+        new = drafter.feed([new], [1]).logits[0].argmax(-1).tolist()
+        drafted += new
+    assert drafted == expected["greedy"].tolist()
+
+
+def swapped(network: Eagle3Network) -> None:
+    network.fc.weight.data = network.fc.weight.data.roll(16, dims=1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda network: setattr(network.layers[0], "input_layernorm", LlamaRMSNorm(16)),
+        lambda network: setattr(network, "norm", LlamaRMSNorm(16)),
+        lambda network: setattr(network, "handed_on", LlamaRMSNorm(16).forward),
+        lambda network: network.fc.bias.data.zero_(),
+        swapped,
+    ],
+    ids=["input norm", "last norm", "normalised state", "no bias", "state first"],
+)
+def test_control_another_variant_of_eagle_2_is_told_apart(change: Any) -> None:
+    network, expected = eagle2()
+    change(network)
+    logits = logits_along_a_draft(network, expected)
+    assert not torch.allclose(logits, expected["logits"], atol=0.02)

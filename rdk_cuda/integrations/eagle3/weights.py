@@ -1,0 +1,91 @@
+"""The tensors of a drafter's checkpoint, read without running anything that is in the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from torch import Tensor
+
+from ..token_maps.files import load_torch
+
+__all__ = ["WEIGHTS", "CheckpointError", "read_tensors", "tensor_names"]
+
+WEIGHTS = "model.safetensors"
+_WHOLE = (WEIGHTS, "pytorch_model.bin")
+
+
+class CheckpointError(ValueError):
+    """A directory without an EAGLE drafter for this target. Names the file or field."""
+
+
+def tensor_names(folder: Path) -> frozenset[str]:
+    """The names of all tensors, as `read_tensors` has them; the tensors themselves stay on disk."""
+    names: list[str] = []
+    for file in _weight_files(folder):
+        if file.suffix == ".safetensors":
+            from safetensors import SafetensorError, safe_open
+
+            try:
+                with safe_open(file, framework="pt") as content:
+                    names += content.keys()
+            except SafetensorError as error:
+                raise CheckpointError(f"{file}: is no file of plain tensors ({error})") from error
+        else:
+            names += _tensors_of(file)
+    return frozenset(map(_own_name, names))
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors by the names that `Eagle3Network` has for them."""
+    tensors: dict[str, Tensor] = {}
+    for file in _weight_files(folder):
+        for name, tensor in _tensors_of(file).items():
+            own = _own_name(name)
+            if own in tensors:
+                raise CheckpointError(f"{file}: has a second {own}")
+            tensors[own] = tensor
+    return tensors
+
+
+def _own_name(name: str) -> str:
+    own = name.removeprefix("model.")
+    return "layers.0." + own[len("midlayer.") :] if own.startswith("midlayer.") else own
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for name in _WHOLE:
+        if (folder / name).is_file():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            try:
+                names = sorted(
+                    {str(v) for v in json.loads(index.read_bytes())["weight_map"].values()}
+                )
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise CheckpointError(
+                    f"{index}: is no index of a checkpoint ({error!r})"
+                ) from error
+            here = {entry.name for entry in folder.iterdir() if entry.is_file()}
+            if absent := [name for name in names if name not in here]:
+                raise CheckpointError(f"{index}: names {absent[0]!r}, which is not next to it")
+            return [folder / name for name in names]
+    raise CheckpointError(f"{folder}: holds neither {' nor '.join(_WHOLE)}, whole or in shards")
+
+
+def _tensors_of(file: Path) -> dict[str, Tensor]:
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return dict(load_file(file))
+        loaded = load_torch(file)
+    except OSError:
+        raise
+    except Exception as error:  # whatever damage, or a pickle that asks for code, leads to
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{file}: is no file of plain tensors ({reason:.200})") from error
+    if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
+        raise CheckpointError(f"{file}: holds more than named tensors; needs a state_dict")
+    return {str(name): tensor for name, tensor in loaded.items()}
