@@ -14,10 +14,13 @@ struct GatherLogitsLaunch {
   using Params = GatherLogitsParams;
   static constexpr int kMaxThreads = 256;  // of a block; fewer where that makes too few blocks
   static constexpr int kBlocks = 2;
-  static constexpr int kStaticSharedBytes = 0;
+  static constexpr int kParts = 4;  // warps that can share a token
+  static constexpr int kSmallBlocks = kBlocks * kMaxThreads / (kParts * kWarp);
+  static constexpr int kStaticSharedBytes = 4 * kParts * kWarp;
   Params params;
   LaunchShape shape;
-  int splits;  // blocks that share a row of hidden states
+  int splits;     // blocks that share a row of hidden states
+  bool together;  // a token has a block of its own, otherwise a warp takes it
 
   RDK_HOST_DEVICE int kernel() const { return static_cast<int>(params.dtype); }
 };

@@ -103,6 +103,7 @@ inline void bind_plans(pybind11::module_& module) {
         launch.params.tokens_per_row = tokens_per_row;
         pybind11::dict result = planned(machine, &launch);
         result["splits"] = launch.splits;
+        result["together"] = launch.together;
         return result;
       },
       arg("machine"), arg("rows") = 1, arg("tokens_per_row") = 1);

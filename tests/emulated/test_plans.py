@@ -189,12 +189,18 @@ def test_blocks_fill_the_gpu_evenly(plans: ModuleType, architecture: str) -> Non
 def test_a_gather_of_few_tokens_has_a_block_for_every_multiprocessor(
     plans: ModuleType, architecture: str
 ) -> None:
-    """As far as there are tokens: a warp takes one at a time."""
+    """As far as there are tokens. Each of few has a block of four warps, all of which run at once;
+    of more, a warp takes one at a time."""
     machine = GPUS[architecture].machine
     for rows, tokens in ((1, 128), (1, 512), (8, 128), (64, 128), (1, 1), (1, 8_000)):
         plan = plans.plan_gather_logits(machine, rows, tokens)
         assert plan["blocks"] >= min(machine[0], rows * tokens)
-        assert plan["threads"] == 256 or rows * tokens * 32 // plan["threads"] < 2 * machine[0]
+        assert plan["together"] == (rows * tokens <= 4 * machine[0])
+        if plan["together"]:
+            assert (plan["blocks"], plan["threads"]) == (rows * tokens, 128)
+            assert_one_wave(architecture, plan)
+        else:
+            assert plan["threads"] == 256 or rows * tokens // 8 < machine[0]
     assert plans.plan_gather_logits(machine, 64, 128)["threads"] == 256
 
 

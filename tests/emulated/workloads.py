@@ -235,8 +235,20 @@ def head() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def gather_logits() -> tuple[Tensor, ...]:
-    hidden, weight, bias, tokens = head()
+@functools.cache
+def aligned_head() -> tuple[Tensor, Tensor, None, Tensor]:
+    """Rows that are read by vectors, of float32, which shows how sums were rounded. Five whole
+    steps, so one part has two of them, and a rest."""
+    return (
+        generators.logits(2, 1404),
+        generators.logits(60, 1404, seed=1, scale=0.1),
+        None,
+        generators.dynamic_tokens(2, 40, 60),
+    )
+
+
+def gather_logits(given: tuple[Tensor, Tensor, Tensor | None, Tensor]) -> tuple[Tensor, ...]:
+    hidden, weight, bias, tokens = given
     return (torch.ops.rdk.gather_logits(hidden, weight, tokens, bias),)
 
 
@@ -282,6 +294,7 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "verify_tree, greedy": lambda: verify_tree(torch.float16, 0.0),
     "verify_tree, limits": lambda: verify_tree(torch.float32, limits=tree_limits()),
     "verify_tree, limits, 16 bits": lambda: verify_tree(torch.bfloat16, 1.0, limits=row_limits(5)),
-    "gather_logits": gather_logits,
+    "gather_logits": lambda: gather_logits(head()),
+    "gather_logits, aligned": lambda: gather_logits(aligned_head()),
     "step_keys": step_keys,
 }

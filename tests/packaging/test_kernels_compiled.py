@@ -148,7 +148,8 @@ def test_every_load_of_a_chunk_is_under_way_before_the_first_is_used(
     """16 bytes a lane. draft, verify and verify_tree copy chunks ahead, past the L1 cache."""
     name, expected = VECTOR_LOADS[kernel]
     runs = {arch: loads_before_use(codes[kernel, arch], name) for arch in ARCHS}
-    assert {arch: found for arch, found in runs.items() if expected not in found} == {}
+    ways = 2 if kernel.startswith("gather_logits") else 1  # a warp alone, and together
+    assert {arch: found for arch, found in runs.items() if found.count(expected) < ways} == {}
     for arch in ARCHS if name == "LDGSTS" else ():
         copies = [each for each in codes[kernel, arch] if each.name == "LDGSTS"]
         assert all(each.is_wide() and "BYPASS" in each.code for each in copies), arch
