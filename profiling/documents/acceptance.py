@@ -241,16 +241,29 @@ def name_of(method: str, batch: int | None, budget: float | None) -> str:
     return f"{method}, {100 * budget:g} % of the bytes" + (f", batch {batch}" if batch != 1 else "")
 
 
-def cost_sentence(link: Link) -> str:
+def cost_table(link: Link) -> str:
     """docs/calibration.md"""
     found = content("calibration-scale/cpu.json")
     minutes = sum(row["seconds"] for row in found["rows"]) / 60
     peak = max(row["peak_bytes"] for row in found["rows"]) / 1e9
-    return paragraph(
-        f"With a vocabulary of {found['tokens']:,} and a width of {found['width']:,}, the",
-        f"clusters, rows and offsets of {found['virtual']} virtual tokens take {minutes:.0f}",
-        f"minutes and {peak:.1f} GB on {threads(found)} of an {found['device_name']}",
-        f"({link('data', f'{RESULTS}/calibration-scale/cpu.json')}).",
+    lines = [
+        [row["stage"], f"{row['seconds'] / 60:.1f}", f"{row['peak_bytes'] / 1e9:.1f}"]
+        for row in found["rows"]
+    ]
+    return "\n\n".join(
+        [
+            paragraph(
+                "With models of the size of Llama 3.1 8B, but three layers and random weights: a",
+                f"target of {found['tokens']:,} × {found['width']:,} in bfloat16 and an EAGLE-3",
+                f"drafter with {found['kept']:,} tokens and rows of its own, so that the others",
+                f"are lifted, a screen of {100 * found['screen_bytes']:g} % of the bytes and",
+                f"{found['positions']:,} positions of text. `calibrate` and `evaluate` take",
+                f"{minutes:.0f} minutes and {peak:.1f} GB on {threads(found)} of an",
+                f"{found['device_name']} ({link('data', f'{RESULTS}/calibration-scale/cpu.json')},",
+                "made by `python -m profiling.studies.calibration_scale`):",
+            ),
+            table(["stage", "minutes", "peak GB"], lines, "lr"),
+        ]
     )
 
 

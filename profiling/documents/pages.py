@@ -11,7 +11,7 @@ from .acceptance import (
     COLUMNS,
     acceptance_table,
     cool_demo_table,
-    cost_sentence,
+    cost_table,
     demo_table,
     dissected_table,
     growth_sentence,
@@ -22,7 +22,7 @@ from .acceptance import (
 )
 from .chart import source_of
 from .drafts import longer_table, rows_table, trees_table
-from .eagle3 import decoding_table, losses_table
+from .eagle3 import decoding_table, lifted_table, losses_table
 from .engines import engine_table, gemma_table
 from .results import ROOT, Link
 from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
@@ -46,11 +46,12 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "demo": demo_table,
     "demo at 0.7": cool_demo_table,
     "acceptance report": acceptance_table,
-    "calibration cost": cost_sentence,
+    "calibration cost": cost_table,
     "real model": screens_table,
     "bounds of virtual tokens": dissected_table,
     "first-order growth": growth_sentence,
     "EAGLE-3 drafters": losses_table,
+    "lifted rows": lifted_table,
     "decoding with a real model": decoding_table,
     "drafts inside of top-p": drafts_table,
     "truncation": costs_table,

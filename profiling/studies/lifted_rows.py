@@ -80,16 +80,17 @@ def calibrated(
         raise ValueError("the published drafter has all tokens; name one that was pruned")
     documents = [encode(models.tokenizer, read_text(file)) for file in training_files()[::10]]
     size = Options(screen=options.screen_bytes, samples=options.compared, bonuses=BONUSES)
+    prunings: dict[float, Pruning] = {}
     methods: dict[float, list[Method]] = {}
     for temperature in stages.each(TEMPERATURES, "Calibrating"):
-        alone = recording.at(temperature or min(t for t in TEMPERATURES if t > 0))
-        material = Material(alone, models.drafter_head, successor_counts(documents, alone))
-        pruning = Pruning(material, models.kept, size)
+        recorded = temperature or min(t for t in TEMPERATURES if t > 0)
+        if recorded not in prunings:
+            alone = recording.at(recorded)
+            material = Material(alone, models.drafter_head, successor_counts(documents, alone))
+            prunings[recorded] = Pruning(material, models.kept, size)
         names = (PRUNED, VIRTUAL, RECOMMENDED)
-        methods[temperature] = [
-            *(pruning.method(name, temperature) for name in names),
-            models.whole,
-        ]
+        own = [prunings[recorded].method(name, temperature) for name in names]
+        methods[temperature] = [*own, models.whole]
     return models, methods
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from rdk_cuda import Vocabulary
@@ -200,6 +200,38 @@ def test_eagle_2_s_head_is_pruned_by_an_fr_spec_list_and_its_rows_are_the_target
     assert main([*map(str, (*given, "--output", tmp_path / "evaluation"))]) == 0
     measured = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rows"]
     assert [row["method"] for row in measured] == [row["method"] for row in settings["figures"]]
+
+
+def in_speculators_format(folder: Path) -> Path:
+    """The same checkpoint as vLLM's library writes it."""
+    other = folder.with_name(f"{folder.name}-speculators")
+    other.mkdir()
+    fields = json.loads((folder / "config.json").read_text())
+    own = {
+        "speculators_model_type": "eagle3",
+        "eagle_aux_hidden_state_layer_ids": fields.pop("eagle_config")[
+            "eagle_aux_hidden_state_layer_ids"
+        ],
+        **{name: fields.pop(name) for name in ("draft_vocab_size", "target_hidden_size")},
+        "transformer_layer_config": fields,
+    }
+    (other / "config.json").write_text(json.dumps(own))
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {name.replace("midlayer.", "layers.0."): each for name, each in tensors.items()}
+    assert renamed.keys() != tensors.keys()
+    save_file(renamed, other / "model.safetensors")
+    return other
+
+
+def test_a_checkpoint_in_either_format_is_calibrated_to_the_same_drafter(
+    directories: Pair, target: Any, texts: list[Path], tmp_path: Path
+) -> None:
+    eagle = save_checkpoint(tmp_path / "ck", target, 100)
+    saved = [calibrate(directories, each, texts) for each in (eagle, in_speculators_format(eagle))]
+    first, second = ((folder / "pruned_drafter.safetensors").read_bytes() for folder in saved)
+    assert first == second
+    figures = [settings_of(folder)["figures"] for folder in saved]
+    assert figures[0] == figures[1]
 
 
 def test_the_decoder_and_generate_load_it_and_greedy_output_is_the_target_s(

@@ -1,4 +1,4 @@
-"""Studies of growth, of calibration at scale and of orders of work, here at small sizes."""
+"""Studies of growth, calibration at scale, lifted rows and orders of work, here at small sizes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.shipped import SHIPPED
+from examples.eagle3.__main__ import new_network
 from profiling.studies import calibration_scale as scale
 from profiling.studies import first_order_growth as growth
+from profiling.studies import lifted_rows as lifted
 from profiling.studies import verify_orders as orders
 from profiling.studies.verify_orders import Constants, Shape
+from rdk_cuda import Vocabulary
+from rdk_cuda.cli.models import load_model
+from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,6 +63,31 @@ def test_every_stage_of_both_commands_is_timed_and_written(
     assert all(row["peak_bytes"] > 1e7 and row["seconds"] > 0 for row in content["rows"])
     printed = capsys.readouterr().out
     assert all(f"| {stage} |" in printed for stage in stages)
+
+
+@pytest.mark.slow
+def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    target = load_model("--target", SHIPPED / "target")
+    every = Vocabulary.identity(target.get_output_embeddings().weight.shape[0])
+    Eagle3Checkpoint(new_network(target, every, [1, 3, 4]), every).save_pretrained(tmp_path / "all")
+    path = tmp_path / "rows.json"
+    given = ["--full", str(tmp_path / "all"), "--published", str(SHIPPED / "eagle3")]
+    sizes = ["--positions=400", "--samples=300", "--compared=40", "--held-out=400"]
+    assert lifted.main([*given, *sizes, "--threads=1", "--output", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    names = [(row["temperature"], row["method"]) for row in rows]
+    methods = ("pruned drafter", "virtual tokens", "virtual+dynamic", "lifted head")
+    assert names == [(t, name) for t in (1.0, 0.7, 0.0) for name in methods]
+    for row in rows:
+        assert row["recovered"] is None, "a drafter that was not trained has nothing to lose"
+        gain, plain = row["gain"][0], row["acceptance"][0] - row["gain"][0]
+        assert row["lost"][0] == pytest.approx(row["full"][0] - plain, abs=1e-6)
+        assert (gain == 0) == (row["method"] == "pruned drafter") or row["temperature"] == 0
+    assert str(tmp_path) not in path.read_text()
+    assert "| lifted head | 0.7 |" in capsys.readouterr().out
 
 
 def test_one_sequence_takes_its_bytes_at_a_blocks_rate_and_its_fixed_times() -> None:
