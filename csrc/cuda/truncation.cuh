@@ -210,7 +210,9 @@ template <typename Row, typename Needed>
 __device__ __forceinline__ float boundary(const Row& row, const ChunkSum* chunks,
                                           const Amounts& amounts, float least,
                                           ThresholdScratch* scratch, Needed&& needed) {
-  OrderRange range{order_of(fmaxf(least, kLowest)), order_of(amounts.max)};
+  // Columns of -0 are no less than a least of +0.
+  const float lowest = least == 0.0f ? -0.0f : fmaxf(least, kLowest);
+  OrderRange range{order_of(lowest), order_of(amounts.max)};
   uint64_t before = 0;
   uint64_t amount = 0;
 #pragma unroll 1

@@ -55,6 +55,7 @@ FAST_IN_THE_EMULATOR: dict[str, dict[str, tuple[object, ...]]] = {
     "test_masses_are_those_of_the_contract_to_the_last_unit": {},
     "test_the_lowest_numbers_are_told_apart": {},
     "test_zeros_of_either_sign_are_equal": {},
+    "test_zeros_of_either_sign_have_their_mass_where_another_limit_is_zero": {},
     "test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits": {},
     "test_a_row_of_drafts_has_the_bits_that_it_has_alone": {},
     "test_truncated_trees_are_walked_as_by_the_reference": {},

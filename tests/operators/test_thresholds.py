@@ -46,6 +46,23 @@ def test_zeros_of_either_sign_are_equal() -> None:
         torch.testing.assert_close(verified.logprobs, torch.full((4, 1), -math.log(2000)))
 
 
+@pytest.mark.usefixtures("device")
+def test_zeros_of_either_sign_have_their_mass_where_another_limit_is_zero() -> None:
+    """Top-k, or min-p, keeps all zeros, so without any of them top-p would need one column less."""
+    row = torch.full((2, 1, 3000), -2.0)
+    row[:, :, :1500] = -0.0
+    row[:, :, 1500:1800] = 0.0
+    row[:, :, ::300] = 1.0
+    copied = rdk_cuda.Draft.without_distribution(torch.full((2, 0), 0), seeds=torch.arange(2))
+    affinity = generators.affinity("identity", 3000)
+    kept = int((row[0] >= 0).sum())
+    expected = -math.log(kept - 10 + 10 * math.e)
+    for limit in ({"top_k": 100}, {"min_p": math.exp(-1)}):
+        verified = rdk_cuda.verify(row, copied, affinity, logprobs="processed", top_p=0.08, **limit)
+        above = row[torch.arange(2), 0, verified.tokens[:, 0]]
+        torch.testing.assert_close(verified.logprobs[:, 0], expected + above)
+
+
 def test_values_that_differ_in_their_last_bit_are_told_apart(device: str) -> None:
     """Each of them is 1/4000 of the row, so that one too many shows in the log-probability."""
     size = 4000
