@@ -144,7 +144,8 @@ def lift_rows(
     errors = [judging.error(fitted.solved(ridge)) for ridge in _RIDGES]
     best = min(range(len(_RIDGES)), key=errors.__getitem__)
     spread = float(judging.square - judging.cross[-2].square().sum() / judging.gram[-2, -2])
-    unexplained = errors[best] / spread if bool(held.any()) and spread > 0 else 0.0
+    known = bool(held.any()) and spread > 0
+    unexplained = max(0.0, errors[best] / spread) if known else 0.0  # of an exact map, rounding
     whole = _Sums(*(a + b for a, b in zip(fitted, judging, strict=True)))
     return LiftedRows(whole.solved(_RIDGES[best]).float(), log_prior, unexplained=unexplained)
 

@@ -80,7 +80,7 @@ def refitted_rows(
 def _batches(count: int) -> Sequence[Tensor]:
     """Every sample once an epoch, in an order that is always the same."""
     random = torch.Generator().manual_seed(0)
-    orders = [torch.randperm(count, generator=random) for _ in range(_EPOCHS)]
+    orders = [torch.randperm(count, generator=random, device="cpu") for _ in range(_EPOCHS)]
     return [batch for order in orders for batch in order.split(_BATCH)]
 
 

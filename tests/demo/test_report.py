@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from examples.demo import report
@@ -75,7 +76,8 @@ def test_the_table_fits_80_columns_with_nothing_cut_off() -> None:
     assert BUSY in " ".join(printed(BUSY).split())
 
 
-def test_tokens_stand_in_colour_or_between_brackets() -> None:
+def test_tokens_stand_in_colour_or_between_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # one that has colours
     kinds = ["accepted", "out_of_vocabulary", "resampled", "bonus", "bonus"]
     pieces = ["\n    x", " = ", "value", "\n", "  "]
     assert "def f():\n    x ⟦=⟧ «value»\n" in printed(pieces=pieces, kinds=kinds)
