@@ -57,7 +57,8 @@ Row = dict[str, Any]
 
 
 def windows_of(models: Models, files: Sequence[Path], count: int) -> list[Window]:
-    """That many positions of the files."""
+    """That many positions of the files; some modules are empty."""
+    files = [file for file in files if read_text(file).strip()]
     text = Text(read_documents(models.tokenizer, files), WINDOW, first_token(models.tokenizer))
     return text.windows(count)
 
