@@ -7,6 +7,7 @@ from typing import Any
 from rdk_cuda.calibration.methods import PRUNED
 
 from ..tables import table
+from .acceptance import share_of
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
 LIFTED = "lifted-rows/demo.json"
@@ -46,8 +47,7 @@ def losses_table(link: Link) -> str:
 
 def loss_of(row: Row) -> str:
     """Acceptance, and the loss with its interval, in percent."""
-    lost, low, high = (100 * end for end in row["lost"])
-    return f"{100 * row['full'][0]:.1f}, {lost:.1f} [{low:.1f}, {high:.1f}]"
+    return f"{100 * row['full'][0]:.1f}, {lost_of(row)}"
 
 
 def lifted_table(link: Link) -> str:
@@ -94,7 +94,7 @@ def lifted_of(row: Row) -> str:
     gain = "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * end for end in row["gain"]))
     if row["recovered"] is None:
         return gain
-    return gain + " ({:.0f} [{:.0f}, {:.0f}])".format(*(100 * end for end in row["recovered"]))
+    return f"{gain} ({share_of(row['recovered'])})"
 
 
 def decoding_table(link: Link) -> str:

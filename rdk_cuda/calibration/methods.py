@@ -204,8 +204,9 @@ class Pruning:
             source = self._best_source(temperature)
             raised = [with_recent_bonus(source, bonus) for bonus in self.options.bonuses]
             if raised:
-                drafters = [(one, replace(self.plain, dynamic_tokens=one)) for one in raised]
-                drafters.insert(0, (source, replace(self.plain, dynamic_tokens=source)))
+                drafters = (
+                    (one, replace(self.plain, dynamic_tokens=one)) for one in (source, *raised)
+                )
                 source = tune(drafters, self.samples, self.full_head, temperature).label
             self._sources[temperature] = source
         return self._sources[temperature]

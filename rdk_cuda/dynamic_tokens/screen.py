@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..functional import gather_logits
 from ..vocabulary import Vocabulary
-from .sources import Contexts
+from .sources import Contexts, parts_of
 
 __all__ = ["ScreenedTokens", "screens_of"]
 
@@ -269,10 +269,7 @@ def largest(values: Tensor, count: int) -> Tensor:
 
 def screens_of(source: object) -> Iterator[ScreenedTokens]:
     """The screens among a source of dynamic tokens and, if it combines several, its parts."""
-    if isinstance(source, ScreenedTokens):
-        yield source
-    for part in getattr(source, "sources", ()):
-        yield from screens_of(part)
+    return (part for part in parts_of(source) if isinstance(part, ScreenedTokens))
 
 
 def _check(

@@ -30,6 +30,7 @@ __all__ = [
     "is_pruned",
     "newest_first",
     "offered",
+    "parts_of",
     "reads_hidden",
     "recent_tokens_of",
     "with_bonus",
@@ -77,10 +78,14 @@ def with_recent_bonus(source: Any, bonus: float) -> Any:
 
 def recent_tokens_of(source: object) -> Iterator[RecentTokens]:
     """The recent tokens among a source of dynamic tokens and, if it combines several, its parts."""
-    if isinstance(source, RecentTokens):
-        yield source
+    return (part for part in parts_of(source) if isinstance(part, RecentTokens))
+
+
+def parts_of(source: object) -> Iterator[object]:
+    """A source of dynamic tokens and, if it combines several, all of these."""
+    yield source
     for part in getattr(source, "sources", ()):
-        yield from recent_tokens_of(part)
+        yield from parts_of(part)
 
 
 class RecentTokens:

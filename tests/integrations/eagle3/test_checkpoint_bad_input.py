@@ -93,6 +93,10 @@ LAYER = "transformer_layer_config"
 )
 def test_it_is_refused(folder: Path, change: Callable[[Path], None], named: str) -> None:
     change(folder)
+    assert_refused(folder, named)
+
+
+def assert_refused(folder: Path, named: str) -> None:
     with pytest.raises(CheckpointError) as refused:
         read_checkpoint(folder, target())
     assert named in str(refused.value)
@@ -124,10 +128,7 @@ def test_it_is_refused_of_eagle_2(
 ) -> None:
     folder = Path(shutil.copytree(PUBLISHED / "eagle2", tmp_path / "drafter"))
     change(folder)
-    with pytest.raises(CheckpointError) as refused:
-        read_checkpoint(folder, target())
-    assert named in str(refused.value)
-    assert str(folder) in str(refused.value)
+    assert_refused(folder, named)
 
 
 def test_a_language_model_is_no_checkpoint_and_neither_are_damaged_files(tmp_path: Path) -> None:
