@@ -33,9 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     tokenizer = load_tokenizer("--target", options.target)
     target = load_model("--target", options.target).to(getattr(torch, options.dtype))
     text = tokens_of(tokenizer, options.text)
-    chosen_on = tokens_of(tokenizer, options.vocabulary_text) if options.vocabulary_text else text
-    counts = torch.bincount(chosen_on, minlength=target.get_output_embeddings().weight.shape[0])
-    vocabulary = Vocabulary.most_likely(counts.float(), options.draft_size or len(counts))
+    vocabulary = kept_tokens(options, tokenizer, text, len(target.get_output_embeddings().weight))
     torch.manual_seed(options.seed)
     network = new_network(target, vocabulary, options.state_layers)
     recipe = Recipe(
@@ -61,8 +59,12 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--out", type=Path, required=True, help="directory of the drafter")
     result.add_argument("--work", type=Path, required=True, help="directory to go on from")
     add("--draft-size", help="tokens of the head; absent: the target's")
-    result.add_argument(
+    chosen = result.add_mutually_exclusive_group()
+    chosen.add_argument(
         "--vocabulary-text", type=Path, nargs="+", help="files whose tokens are kept"
+    )
+    chosen.add_argument(
+        "--lowest-ids", action="store_true", help="keep the first tokens, a general vocabulary"
     )
     add("--state-layers", nargs=3, help="layers of the target that are read; absent: EAGLE's")
     result.add_argument("--own-head", action="store_true", help="train the head's rows, too")
@@ -79,6 +81,18 @@ def tokens_of(tokenizer: Any, files: list[Path]) -> Tensor:
     """All files as one stream of tokens."""
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in files]
     return torch.tensor([token for text in texts for token in tokenizer(text)["input_ids"]])
+
+
+def kept_tokens(
+    options: argparse.Namespace, tokenizer: Any, text: Tensor, target_size: int
+) -> Vocabulary:
+    """Those of the head: most likely in a text, or first in the vocabulary."""
+    size = options.draft_size or target_size
+    if options.lowest_ids:
+        return Vocabulary(torch.arange(size), target_size)
+    chosen_on = tokens_of(tokenizer, options.vocabulary_text) if options.vocabulary_text else text
+    counts = torch.bincount(chosen_on, minlength=target_size)
+    return Vocabulary.most_likely(counts.float(), size)
 
 
 def new_network(

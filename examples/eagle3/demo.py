@@ -24,7 +24,7 @@ def main() -> None:
     paths = write_texts(given.work, code=texts, other=map(docstrings, texts))
     train(
         given,
-        paths["other"],
+        ("--vocabulary-text", str(paths["other"])),
         *("--target", str(SHIPPED / "target"), "--text", str(paths["code"])),
         *("--state-layers", *map(str, STATE_LAYERS), "--own-head"),
     )

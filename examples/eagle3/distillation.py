@@ -12,10 +12,20 @@ from torch import Tensor
 LOSS_ROWS = 64
 
 
+def fast_dtype() -> torch.dtype:
+    """bfloat16 where the CPU multiplies it, else float32.
+
+    With AVX2 and no more, a step of the recipe for Gemma 3 270M took 65 s in bfloat16.
+    """
+    without = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
+    return torch.float32 if without else torch.bfloat16
+
+
 class Distillation(torch.autograd.Function):
     """Cross-entropy of `softmax(states head^T + c)` under `softmax(final target_head^T + c)`.
 
-    c is `log_counts`. Row by row, so that the logits of a whole batch never exist.
+    c is `log_counts`. Row by row, so that the logits of a whole batch never exist. Products are
+    taken in `fast_dtype()`.
 
     Args:
         states: `[D, n, d]`, the drafter's at D depths of a draft, all for the same n predictions.
@@ -37,8 +47,9 @@ class Distillation(torch.autograd.Function):
         log_counts: Tensor,
     ) -> Tensor:
         with torch.no_grad():
-            rows, columns = states.bfloat16(), head.bfloat16()
-            target_rows, target_columns = final.bfloat16(), target_head.bfloat16()
+            dtype = fast_dtype()
+            rows, columns = states.to(dtype), head.to(dtype)
+            target_rows, target_columns = final.to(dtype), target_head.to(dtype)
             state_gradient = torch.empty_like(rows)
             head_gradient = torch.zeros_like(head) if head.requires_grad else None
             total = torch.zeros(())
@@ -50,7 +61,7 @@ class Distillation(torch.autograd.Function):
                     normalizer = logits.logsumexp(-1, keepdim=True)
                     agreed = torch.linalg.vecdot(expected, logits)[:, None]
                     total += (weight * (normalizer - agreed)).sum()
-                    error = logits.sub_(normalizer).exp_().sub_(expected).mul_(weight).bfloat16()
+                    error = logits.sub_(normalizer).exp_().sub_(expected).mul_(weight).to(dtype)
                     state_gradient[depth, part] = error @ columns
                     if head_gradient is not None:
                         head_gradient += error.T @ rows[depth, part]

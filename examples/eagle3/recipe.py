@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,12 +32,12 @@ def write_texts(folder: Path, **texts: Iterable[str]) -> dict[str, Path]:
     return paths
 
 
-def train(given: argparse.Namespace, vocabulary_text: Path, *arguments: str) -> None:
+def train(given: argparse.Namespace, chosen: Sequence[str], *arguments: str) -> None:
     """The command, with these arguments and those that were given.
 
-    The kept tokens, if they are not all, are the most likely ones of `vocabulary_text`.
+    `chosen` are the arguments that say which tokens are kept, if they are not all.
     """
-    kept = ["--draft-size", str(given.kept), "--vocabulary-text", str(vocabulary_text)]
+    kept = ["--draft-size", str(given.kept), *chosen]
     own = ["--steps", str(given.steps), "--work", str(given.work), "--out", str(given.out)]
     command.main([*arguments, *([] if given.kept is None else kept), *own])
 

@@ -22,7 +22,7 @@ from rdk_cuda import Vocabulary
 from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.eagle3 import Eagle3Network
 
-from .distillation import Distillation, sampled_columns
+from .distillation import Distillation, fast_dtype, sampled_columns
 
 WARMUP_STEPS, DECAY_FRACTION = 50, 0.4
 
@@ -79,7 +79,7 @@ class Training:
         self.text, self.checkpoint = text, checkpoint
         self.begin = torch.tensor([] if begin is None else [begin], dtype=torch.int64)
         ids, head = vocabulary.draft_ids, target.get_output_embeddings().weight.detach()
-        self.head = head[ids].bfloat16()
+        self.head = head[ids].to(fast_dtype())
         self.column_of = torch.full((len(head),), -1).index_put((ids,), torch.arange(len(ids)))
         frequency = torch.bincount(text, minlength=len(head))[ids]
         self.order = frequency.argsort(descending=True, stable=True)

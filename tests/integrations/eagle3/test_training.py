@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from examples.eagle3 import __main__ as command
 from examples.eagle3.distillation import Distillation, sampled_columns
+from rdk_cuda import Vocabulary
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 
 
@@ -67,6 +68,12 @@ def test_it_learns_and_loads(
     assert same == (not options)
 
 
+def test_a_general_vocabulary_is_the_first_tokens(place: Path) -> None:
+    folder = train(place, "general", "--draft-size", "9", "--lowest-ids", steps=1)
+    target = LlamaForCausalLM.from_pretrained(place / "target").eval()
+    assert read_checkpoint(folder, target).vocabulary == Vocabulary(range(9), 30)
+
+
 def test_a_stopped_run_goes_on_to_the_same_weights(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +96,11 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         train(place, "stopped", "--draft-size", "7")
 
 
-def test_the_gradient_is_that_of_the_plain_expression() -> None:
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+def test_the_gradient_is_that_of_the_plain_expression(
+    capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     torch.manual_seed(3)
     states, head, final, own = (torch.randn(*n, 8) for n in ((2, 150), (20,), (150,), (20,)))
     weights, log_counts = torch.rand(2, 150), torch.rand(20)
