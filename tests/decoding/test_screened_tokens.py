@@ -55,6 +55,26 @@ def test_scores_are_those_of_the_rounded_rows(batch: int, rank: int) -> None:
     assert bool(((rows - ROWS[:, :rank]).abs() <= 0.5001 * one.scale[:, None]).all())
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("rank", [D, 1024])
+def test_scores_do_not_depend_on_what_instructions_a_cpu_has(
+    rank: int, autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(3)
+    count = 700
+    left = torch.randint(60, 128, (count, rank), generator=generator).to(torch.int8)
+    left[::3] = -128
+    right = torch.eye(rank)
+    one = ScreenedTokens(torch.arange(count).int(), left, torch.ones(count), None, right, 7)
+    hidden = 1 - 0.1 * torch.rand(5, rank, generator=generator)
+    scores = []
+    for capability in ("AVX2", "AVX512"):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda own=capability: own)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            scores.append(one.scores(hidden))
+    assert torch.equal(*scores)
+
+
 def test_at_full_rank_the_likeliest_pruned_tokens_are_offered() -> None:
     hidden = states(60)
     exact = hidden @ ROWS.T + BIAS
