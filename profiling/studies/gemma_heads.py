@@ -1,11 +1,11 @@
 """What EAGLE-3 drafters of Gemma 3 270M lose to a small vocabulary, and what comes back.
 
 `python -m profiling.studies.gemma_heads --full DIR --published DIR` takes the two drafters that
-`python -m examples.eagle3.gemma` trains: with all 262,144 tokens, and with the 32,768 most likely
-ones of other text, as published drafters have. The first one is pruned to tokens chosen on like
-text, and to tokens chosen on the other kind of text. For the second one, whose loss is against the
-first, the target's rows take the place of the rows that it does not have, less an offset. Every
-third position is the first, second or third token of a draft.
+`python -m examples.eagle3.gemma` trains: with all 262,144 tokens, and with the first 32,768, a
+general vocabulary, as published drafters have. The first one is pruned to tokens chosen on like
+text, and to general vocabularies. For the second one, whose loss is against the first, the target's
+rows take the place of the rows that it does not have, less an offset. Every third position is the
+first, second or third token of a draft.
 
 Figures are of modules that neither drafter, calibration nor choice of tokens has seen. Acceptance
 is exact, `sum_x min(p, q)`, at positions of the text.
@@ -34,7 +34,6 @@ from rdk_cuda.integrations.eagle3 import Eagle3Network, read_checkpoint
 from ..commands import Parser, run_command
 from .gemma_acceptance import (
     KEEPS,
-    KINDS,
     TEMPERATURES,
     Measured,
     Recorded,
@@ -111,15 +110,12 @@ def rows_of(kind: str, models: Models, full: Path, published: Path, losses: bool
     far = record(model, networks, windows_of(held_out, kind, tokenizer, len(held_out)))
     counts = successor_counts(len(head), tokens_of(files[::3], kind, tokenizer))
     mean_probs = mean_probs_at(near[0].target, head)
-    unlike = windows_of(some, KINDS[1 - KINDS.index(kind)], tokenizer, CALIBRATED)
-    other = mean_probs_at(record(model, networks[:1], unlike)[0].target, head)
-    cases = [
-        (0, text, Vocabulary.most_likely(probs[1.0], round(keep * len(head))))
-        for text, probs in (("like", mean_probs), ("other", other))
-        for keep in KEEPS
-    ]
-    for own, text, vocabulary in (*cases, (1, "other", checkpoints[1].vocabulary)):
-        about: Row = {"text": kind, "drafter": ("full", "published")[own], "chosen_on": text}
+    cases = []
+    for size in (round(keep * len(head)) for keep in KEEPS):
+        cases.append((0, "like text", Vocabulary.most_likely(mean_probs[1.0], size)))
+        cases.append((0, "a general vocabulary", Vocabulary(torch.arange(size), len(head))))
+    for own, chosen, vocabulary in (*cases, (1, cases[1][1], checkpoints[1].vocabulary)):
+        about: Row = {"text": kind, "drafter": ("full", "published")[own], "chosen": chosen}
         about["keep"] = round(len(vocabulary.draft_ids) / len(head), 6)
         lost = list(loss_rows(head, vocabulary, far[own], far[0]))
         yield from ({**about, **row} for row in lost)
@@ -179,7 +175,7 @@ def row_line(row: Row) -> str:
 
 def loss_line(row: Row) -> str:
     """A row of `loss_rows` on a terminal."""
-    kept = f"{row['keep']:.1%} kept, chosen on {row['chosen_on']} text"
+    kept = f"{row['keep']:.1%} kept, {row['chosen']}"
     where = f"{row['text']}, {kept}, T = {row['temperature']}"
     return f"{where}: {row['full'][0]:.3f} to {row['pruned'][0]:.3f}, lost {span(row['lost'])} %"
 
