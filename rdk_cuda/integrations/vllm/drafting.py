@@ -7,7 +7,6 @@ that verifies, whatever the order of the batch is by then.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,12 +15,8 @@ from vllm.v1.spec_decode.draft_model import DraftModelProposer
 from vllm.v1.spec_decode.eagle import EagleProposer
 
 from ... import _ops as operators
-from ...affinity import Affinity
 from ...calibration.drafter import PrunedDrafter
-from ...calibration.lifted import LiftedHead
-from ...dynamic_tokens import FullHead, dynamic_columns
-from ...vocabulary import Vocabulary
-from .configuration import UnsupportedConfigurationError
+from .draft_head import DraftHead
 from .requests import Requests
 
 __all__ = ["PROPOSERS", "DraftState", "DraftStateLayout"]
@@ -85,20 +80,15 @@ class DraftStateLayout(NamedTuple):
         return DraftState(logits, own, drawn, named, dynamic_logits.contiguous())
 
 
-class _Drafting:
+class _Drafting(DraftHead):
     """The part of a proposer that is the same for every method of vLLM.
 
     Attributes:
-        drafter: the small head and its affinity, once the model is loaded.
         layout: of what is carried to the verification.
     """
 
-    drafter: PrunedDrafter
     layout: DraftStateLayout
-    _full_head: FullHead
-    _target: Any
     _requests: Requests
-    _calibrated: PrunedDrafter | None
     _drawn: list[Tensor]
     _first: Tensor
 
@@ -107,76 +97,13 @@ class _Drafting:
         self._requests, self._calibrated, self._drawn = requests, calibrated, []
         return self
 
-    def load_model(self, target_model: Any) -> None:
-        """Load vLLM's model, then give it the small head."""
-        super().load_model(target_model)  # type: ignore[misc]
-        self._target = target_model
-        self.fit_head()
-
     def fit_head(self) -> None:
-        """Make `drafter` and `layout` for the model that is loaded.
-
-        Raises:
-            UnsupportedConfigurationError: a model or a calibrated drafter that does not fit.
-        """
-        model: Any = self.model  # type: ignore[attr-defined]
-        head = getattr(model, "lm_head", None)
-        processor = getattr(model, "logits_processor", None)
-        if head is None or processor is None or processor.logits_as_input:
-            raise UnsupportedConfigurationError(
-                f"rdk_cuda.integrations.vllm: the drafter is a {type(model).__name__}, which has "
-                "no lm_head or no logits_processor; needs a causal language model with both"
-            )
-        self.drafter = self._fitting(model, head.weight)
-        self._full_head = self._head_of_dynamic_tokens(head.weight)
-        source = self.drafter.dynamic_tokens
-        width = 0 if source is None else int(source.width)  # type: ignore[attr-defined]
-        affinity = self.drafter.affinity
-        dtype = self.drafter.weight.dtype
-        self.layout = DraftStateLayout(affinity.draft_size, affinity.rank, width, dtype)
-
-    def _fitting(self, model: Any, weight: Tensor) -> PrunedDrafter:
-        config: Any = self.vllm_config.model_config  # type: ignore[attr-defined]
-        target_size = config.get_vocab_size()
-        mapping = getattr(model, "draft_id_to_target_id", None)  # EAGLE-3's own vocabulary
-        if self._calibrated is None:
-            ids = torch.arange(target_size, device="cpu")
-            if mapping is not None:
-                offsets = mapping.detach().cpu()
-                ids = torch.arange(len(offsets), device=offsets.device) + offsets
-            vocabulary = Vocabulary(ids, target_size)
-            rows = weight[: len(ids)].detach()
-            plain = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), rows)
-            return _moved(plain, weight)
-        drafter = self._calibrated
-        got = [drafter.affinity.target_size, drafter.weight.shape[1]]
-        needs = [target_size, weight.shape[1]]
-        if got != needs:
-            raise UnsupportedConfigurationError(
-                f"rdk_cuda.integrations.vllm: the calibrated drafter has [V_t, d] = {got}; the "
-                f"models that are served have {needs}: name the models that it was calibrated for"
-            )
-        reduced = mapping is not None or len(weight) < got[0]
-        if drafter.dynamic_tokens is not None and drafter.lifted is None and reduced:
-            raise UnsupportedConfigurationError(
-                "rdk_cuda.integrations.vllm: dynamic tokens need the full head for their logits, "
-                f"and that of the drafter has {len(weight)} rows; calibrate with --dynamic 0"
-            )
-        return _moved(drafter, weight)
-
-    def _head_of_dynamic_tokens(self, weight: Tensor) -> FullHead:
-        """The drafter's full head, or rows lifted from the target's."""
-        lifted, size = self.drafter.lifted, self.drafter.affinity.target_size
-        if lifted is None:
-            return weight[:size], None
-        rows = getattr(getattr(self._target, "lm_head", None), "weight", None)
-        if rows is None or len(rows) < size:
-            raise UnsupportedConfigurationError(
-                "rdk_cuda.integrations.vllm: the drafter's dynamic tokens take their logits from "
-                f"the target's head, and {type(self._target).__name__} has no lm_head with "
-                f"{size} rows; calibrate with --dynamic 0"
-            )
-        return LiftedHead(lifted, rows[:size].detach())
+        """Also makes `layout`."""
+        super().fit_head()
+        affinity, dtype = self.drafter.affinity, self.drafter.weight.dtype
+        self.layout = DraftStateLayout(
+            affinity.draft_size, affinity.rank, self.dynamic_width, dtype
+        )
 
     def set_inputs_first_pass(self, *args: Any, **kwargs: Any) -> tuple[int, Tensor, Any]:
         """Also notes the position of the first drafted token of each request."""
@@ -193,14 +120,8 @@ class _Drafting:
     def _sample_draft_tokens(
         self, hidden_states: Tensor, sampling_metadata: Any
     ) -> tuple[Tensor, Tensor | None]:
-        hidden, drafter = hidden_states, self.drafter
-        logits = self._processed(torch.nn.functional.linear(hidden, drafter.weight, drafter.bias))
-        tokens = columns = None
-        if drafter.dynamic_tokens is not None:
-            contexts = self._requests.contexts(self._drawn)
-            source = drafter.dynamic_tokens
-            tokens, gathered = dynamic_columns(source, self._full_head, contexts, hidden)
-            columns = self._processed(gathered.to(logits))
+        hidden = hidden_states
+        logits, tokens, columns = self.score(hidden, lambda: self._requests.contexts(self._drawn))
         temperature = sampling_metadata.temperature
         if temperature is None:
             temperature = torch.zeros(len(hidden), dtype=torch.float32, device=hidden.device)
@@ -209,7 +130,7 @@ class _Drafting:
             temperature,
             operators.step_keys(self._requests.seeds(hidden.device), self._first),
             self._first + len(self._drawn),
-            *drafter.affinity.by_draft,
+            *self.drafter.affinity.by_draft,
             tokens,
             columns,
         )
@@ -218,13 +139,6 @@ class _Drafting:
         if sampling_metadata.all_greedy:
             return drawn, None
         return drawn, self.layout.pack(DraftState(logits, stats, drawn, tokens, columns))
-
-    def _processed(self, logits: Tensor) -> Tensor:
-        """As vLLM's `LogitsProcessor` does it for the drafter's own head."""
-        processor = self.model.logits_processor  # type: ignore[attr-defined]
-        if processor.soft_cap is not None:
-            logits = torch.tanh(logits / processor.soft_cap) * processor.soft_cap
-        return logits if processor.scale == 1.0 else logits * processor.scale
 
 
 class _DraftModel(_Drafting, DraftModelProposer):  # type: ignore[misc]
@@ -236,14 +150,3 @@ class _Eagle(_Drafting, EagleProposer):  # type: ignore[misc]
 
 
 PROPOSERS: dict[str, type[Any]] = {"draft_model": _DraftModel, "eagle3": _Eagle}
-
-
-def _moved(drafter: PrunedDrafter, like: Tensor) -> PrunedDrafter:
-    """The drafter on the device and in the dtype of the model's head."""
-    own = drafter.in_dtype(like.dtype)
-    return replace(
-        own,
-        affinity=own.affinity.to(like.device),
-        weight=own.weight.to(like.device),
-        bias=None if own.bias is None else own.bias.to(like.device),
-    )

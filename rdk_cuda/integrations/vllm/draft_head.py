@@ -1,0 +1,141 @@
+"""The small head that a drafter's model in vLLM is given, whichever model runner drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...affinity import Affinity
+from ...calibration.drafter import PrunedDrafter
+from ...calibration.lifted import LiftedHead
+from ...dynamic_tokens import FullHead, dynamic_columns
+from ...vocabulary import Vocabulary
+from .configuration import UnsupportedConfigurationError
+
+__all__ = ["DraftHead"]
+
+
+class DraftHead:
+    """The part of a proposer or speculator of vLLM that knows the drafter's head.
+
+    Attributes:
+        drafter: the small head and its affinity, once the model is loaded.
+        dynamic_width: C, how many dynamic tokens a draft brings along.
+    """
+
+    drafter: PrunedDrafter
+    dynamic_width: int
+    _full_head: FullHead
+    _target: Any
+    _calibrated: PrunedDrafter | None
+
+    def load_model(self, target_model: Any) -> None:
+        """Load vLLM's model, then give it the small head."""
+        super().load_model(target_model)  # type: ignore[misc]
+        self._target = target_model
+        self.fit_head()
+
+    def fit_head(self) -> None:
+        """Make `drafter` for the model that is loaded.
+
+        Raises:
+            UnsupportedConfigurationError: a model or a calibrated drafter that does not fit.
+        """
+        model: Any = self.model  # type: ignore[attr-defined]
+        head = getattr(model, "lm_head", None)
+        processor = getattr(model, "logits_processor", None)
+        if head is None or processor is None or processor.logits_as_input:
+            raise UnsupportedConfigurationError(
+                f"rdk_cuda.integrations.vllm: the drafter is a {type(model).__name__}, which has "
+                "no lm_head or no logits_processor; needs a causal language model with both"
+            )
+        self.drafter = self._fitting(model, head.weight)
+        self._full_head = self._head_of_dynamic_tokens(head.weight)
+        source = self.drafter.dynamic_tokens
+        self.dynamic_width = 0 if source is None else int(source.width)  # type: ignore[attr-defined]
+
+    def _fitting(self, model: Any, weight: Tensor) -> PrunedDrafter:
+        config: Any = self.vllm_config.model_config  # type: ignore[attr-defined]
+        target_size = config.get_vocab_size()
+        mapping = getattr(model, "draft_id_to_target_id", None)  # EAGLE-3's own vocabulary
+        if self._calibrated is None:
+            ids = torch.arange(target_size, device="cpu")
+            if mapping is not None:
+                offsets = mapping.detach().cpu()
+                ids = torch.arange(len(offsets), device=offsets.device) + offsets
+            vocabulary = Vocabulary(ids, target_size)
+            rows = weight[: len(ids)].detach()
+            plain = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), rows)
+            return _moved(plain, weight)
+        drafter = self._calibrated
+        got = [drafter.affinity.target_size, drafter.weight.shape[1]]
+        needs = [target_size, weight.shape[1]]
+        if got != needs:
+            raise UnsupportedConfigurationError(
+                f"rdk_cuda.integrations.vllm: the calibrated drafter has [V_t, d] = {got}; the "
+                f"models that are served have {needs}: name the models that it was calibrated for"
+            )
+        reduced = mapping is not None or len(weight) < got[0]
+        if drafter.dynamic_tokens is not None and drafter.lifted is None and reduced:
+            raise UnsupportedConfigurationError(
+                "rdk_cuda.integrations.vllm: dynamic tokens need the full head for their logits, "
+                f"and that of the drafter has {len(weight)} rows; calibrate with --dynamic 0"
+            )
+        return _moved(drafter, weight)
+
+    def _head_of_dynamic_tokens(self, weight: Tensor) -> FullHead:
+        """The drafter's full head, or rows lifted from the target's."""
+        lifted, size = self.drafter.lifted, self.drafter.affinity.target_size
+        if lifted is None:
+            return weight[:size], None
+        rows = getattr(getattr(self._target, "lm_head", None), "weight", None)
+        if rows is None or len(rows) < size:
+            raise UnsupportedConfigurationError(
+                "rdk_cuda.integrations.vllm: the drafter's dynamic tokens take their logits from "
+                f"the target's head, and {type(self._target).__name__} has no lm_head with "
+                f"{size} rows; calibrate with --dynamic 0"
+            )
+        return LiftedHead(lifted, rows[:size].detach())
+
+    def score(
+        self, hidden: Tensor, contexts: Callable[[], Tensor]
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The logits of the next token, and the dynamic tokens with theirs if there are any.
+
+        Args:
+            hidden: `[B, d]`, the drafter's last hidden states.
+            contexts: returns `[B, w]` integers, the last tokens of each request, newest last, -1
+                before the first. Called only where a source of dynamic tokens reads them.
+
+        Returns:
+            `[B, V_d]`; and `[B, C]` int32 with `[B, C]`, or None twice.
+        """
+        drafter = self.drafter
+        logits = self._processed(torch.nn.functional.linear(hidden, drafter.weight, drafter.bias))
+        if drafter.dynamic_tokens is None:
+            return logits, None, None
+        source = drafter.dynamic_tokens
+        tokens, gathered = dynamic_columns(source, self._full_head, contexts(), hidden)
+        return logits, tokens, self._processed(gathered.to(logits))
+
+    def _processed(self, logits: Tensor) -> Tensor:
+        """As vLLM's `LogitsProcessor` does it for the drafter's own head."""
+        processor = self.model.logits_processor  # type: ignore[attr-defined]
+        if processor.soft_cap is not None:
+            logits = torch.tanh(logits / processor.soft_cap) * processor.soft_cap
+        return logits if processor.scale == 1.0 else logits * processor.scale
+
+
+def _moved(drafter: PrunedDrafter, like: Tensor) -> PrunedDrafter:
+    """The drafter on the device and in the dtype of the model's head."""
+    own = drafter.in_dtype(like.dtype)
+    return replace(
+        own,
+        affinity=own.affinity.to(like.device),
+        weight=own.weight.to(like.device),
+        bias=None if own.bias is None else own.bias.to(like.device),
+    )
