@@ -63,7 +63,9 @@ test-all: test
 	$(MAKE) test-slow
 
 test-vllm: $(VLLM)/.rdk-vllm
-	$(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/engines
+	drafters=$$(mktemp -d) && trap 'rm -rf "$$drafters"' EXIT && export RDK_ENGINE_DRAFTERS="$$drafters" && \
+	$(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/engines && \
+	TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/engines
 
 test-sglang: $(ENVIRONMENT)/.rdk-dev .sglang/$(SGLANG_VERSION)
 	$(RUN) -m pytest $(PYTEST_OPTIONS) tests/engines tests/integrations -k sglang

@@ -1,6 +1,7 @@
 """Tests of vLLM run where it is installed, as `make test-vllm` does it in its own environment.
 
 An engine takes seconds to start, so there is one of each. What plain vLLM says is recorded first.
+With VLLM_USE_V2_MODEL_RUNNER=1 only those of model runner V2 run, with interpreted kernels.
 """
 
 from __future__ import annotations
@@ -13,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .interpreter import V2, interpret
+
 if find_spec("vllm") is None:
     collect_ignore_glob = ["test_vllm_*.py"]
+elif V2:
+    collect_ignore_glob = ["test_sglang_*.py", "test_vllm_[!r]*.py"]
+    interpret()
+else:
+    collect_ignore_glob = ["test_vllm_runner_v2.py"]
 
 if TYPE_CHECKING:
     from .engine import Engine

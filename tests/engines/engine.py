@@ -70,18 +70,25 @@ class Engine:
         """The worker object, which is in this process."""
         return self.llm.llm_engine.model_executor.driver_worker.worker
 
+    @property
+    def proposer(self) -> Any:
+        """Model runner V1's drafter, or V2's speculator."""
+        runner = self.worker.model_runner
+        return runner.speculator if self.worker.use_v2_model_runner else runner.drafter
+
     def use(self, drafter: Path | None) -> None:
         """Another calibrated directory in the place of the one that it was started with."""
         from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 
-        proposer = self.worker.model_runner.drafter
+        proposer = self.proposer
         self.verify_by("token")
         proposer._calibrated = None if drafter is None else load_pruned(drafter)[0]
         proposer.fit_head()
 
     def verify_by(self, method: Method) -> None:
         """The method of `rdk_cuda.verify`; it was started with "token"."""
-        self.worker.model_runner.sampler.method = METHODS[method]
+        v2 = self.worker.use_v2_model_runner
+        self.worker.model_runner.sampler.method = method if v2 else METHODS[method]
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Any) -> list[Any]:
         """vLLM's outputs, in the order of the prompts; `params` for all or one for each."""

@@ -14,7 +14,7 @@ from examples.demo.corpus import HELD_OUT, read_text, standard_library
 
 from .pair import TARGET
 
-__all__ = ["Joint", "p_value", "prompts_of", "two_sample_p_value"]
+__all__ = ["Joint", "joint_of_words", "p_value", "prompts_of", "two_sample_p_value"]
 
 TOP = 6
 
@@ -89,6 +89,35 @@ class Joint:
     def p_value(self, samples: Sequence[Sequence[int]]) -> float:
         """Of Pearson's test, bins with fewer than 5 expected taken together."""
         return p_value(self.bins, Counter(map(self.bin_of, samples)), len(samples))
+
+
+def joint_of_words(
+    prompt: Sequence[int], words: Sequence[str], length: int, temperature: float
+) -> dict[tuple[int, ...], float]:
+    """The distribution of the first tokens where a grammar lets one of these words through."""
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+    model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
+    texts = [tokenizer.decode([token]) for token in range(model.config.vocab_size)]
+    level: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(length):
+        following: dict[tuple[int, ...], float] = {}
+        for prefix, mass in level.items():
+            if prefix[-1:] == (tokenizer.eos_token_id,):
+                following[prefix] = mass
+                continue
+            said = "".join(texts[token] for token in prefix)
+            allowed = [t for t, text in enumerate(texts) if text and _begins(words, said + text)]
+            allowed += [tokenizer.eos_token_id] * (said in words)
+            with torch.no_grad():
+                row = model(torch.tensor([[*prompt, *prefix]])).logits[0, -1, allowed]
+            probs = (row.double() / temperature).softmax(-1).tolist()
+            following |= {(*prefix, t): mass * p for t, p in zip(allowed, probs, strict=True)}
+        level = following
+    return level
+
+
+def _begins(words: Sequence[str], text: str) -> bool:
+    return any(word.startswith(text) for word in words)
 
 
 def p_value(bins: dict[tuple[int, ...], float], counts: Counter[tuple[int, ...]], n: int) -> float:

@@ -12,10 +12,11 @@ from .engine import Engine
 from .exact import prompts_of
 from .pair import TARGET
 
-__all__ = ["GRAMMAR", "PARAMETERS", "PROMPTS", "record", "with_grammar"]
+__all__ = ["GRAMMAR", "PARAMETERS", "PROMPTS", "WORDS", "parameters", "record", "with_grammar"]
 
 PROMPTS = prompts_of(40)
 GREEDY = SamplingParams(temperature=0, max_tokens=48)
+WORDS = ["self", "name", "value", "return", "None", "is", "the"]
 GRAMMAR = "(self|name|value|[a-z_]{2,8})( = | in |\\()[a-z0-9]{1,6}"
 
 
@@ -53,11 +54,10 @@ PARAMETERS = parameters()
 
 def with_grammar(temperature: float) -> SamplingParams:
     """Drawn among a few words."""
-    words = ["self", "name", "value", "return", "None", "is", "the"]
     return SamplingParams(
         temperature=temperature,
         max_tokens=3,
-        structured_outputs=StructuredOutputsParams(choice=words),
+        structured_outputs=StructuredOutputsParams(choice=WORDS),
     )
 
 

@@ -107,6 +107,18 @@ def test_the_adapters_decide_what_verify_decides(dynamic: bool) -> None:
         assert num_sampled.tolist() == [len(row) for row in expected]
 
 
+def test_what_cuts_a_request_off_reaches_verify() -> None:
+    """Top-k of 1: each row's argmax, whatever was drafted. A request without it is as before."""
+    running = Running()
+    requests = len(REQUESTS)
+    top_k = torch.full((requests,), running.target_logits.shape[-1], dtype=torch.int32)
+    top_k[0] = 1
+    limited = without_placeholders(v2(running, top_k=top_k, top_p=torch.ones(requests))[0])
+    assert limited[1:] == running.expected()[1:]
+    best = running.target_logits[0].argmax(-1).tolist()
+    assert limited[0] == best[: len(limited[0])]
+
+
 def test_drafts_without_a_distribution() -> None:
     """N-grams and suffixes: another result, as q is one-hot."""
     running = Running()
@@ -114,9 +126,11 @@ def test_drafts_without_a_distribution() -> None:
     assert without_placeholders(v2(running, has_distribution=False)[0]) == expected
 
 
-def test_sample_draft_fills_the_arena_as_v2_calls_it() -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sample_draft_fills_the_arena_as_v2_calls_it(dynamic: bool) -> None:
     """Slots by `idx_mapping`, positions that are one less, and the draft's number on the device."""
-    running, arena = Running(), DraftArena(Running().affinity, SLOTS, K)
+    running = Running(dynamic=dynamic)
+    arena = DraftArena(running.affinity, SLOTS, K, dynamic_width=4 if dynamic else 0)
     for step in range(K):
         tokens = sample_draft(
             running.draft_logits[:, step],
@@ -126,12 +140,15 @@ def test_sample_draft_fills_the_arena_as_v2_calls_it() -> None:
             running.by_slot(running.seeds),
             torch.tensor(step),
             arena,
+            **running.dynamic[step],
         )
         for b, request in enumerate(REQUESTS):
             if step < request.drafts - request.filled_up:
                 assert tokens[b] == running.drafted[b, step]
     assert torch.equal(arena.logits, running.arena.logits)
     assert torch.equal(arena.stats, running.arena.stats)
+    if arena.dynamic_logits is not None and running.arena.dynamic_logits is not None:
+        assert torch.equal(arena.dynamic_logits, running.arena.dynamic_logits)
 
 
 def test_padding_requests_of_a_captured_batch_disturb_nobody() -> None:

@@ -24,11 +24,15 @@ def configuration(**changes: Any) -> SimpleNamespace:
             "use_heterogeneous_vocab": False,
             "disable_padded_drafter_batch": False,
             "rejection_sample_method": "standard",
+            "draft_sample_method": "greedy",
+            "enable_adaptive_verification": False,
+            "use_local_argmax_reduction": False,
         },
         "parallel_config": {
             "tensor_parallel_size": 1,
             "pipeline_parallel_size": 1,
             "data_parallel_size": 1,
+            "prefill_context_parallel_size": 1,
         },
         "model_config": {"uses_mrope": False},
         "scheduler_config": {"async_scheduling": False},
@@ -38,16 +42,20 @@ def configuration(**changes: Any) -> SimpleNamespace:
         if key:
             sections[section][key] = value
     made: dict[str, Any] = {name: SimpleNamespace(**of) for name, of in sections.items()}
-    made |= {"reasoning_config": None, "additional_config": {}}
+    made |= {"reasoning_config": None, "additional_config": {}, "watermark_config": None}
     made |= {name: value for name, value in changes.items() if "__" not in name}
     return SimpleNamespace(**made)
 
 
-def test_what_is_supported_is_not_refused() -> None:
-    refuse_unsupported(configuration(), uses_v2_model_runner=False)
-    refuse_unsupported(configuration(speculative_config__method="eagle3"), False)
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
+def test_what_is_supported_is_not_refused(method: str, v2: bool) -> None:
+    """Model runner V2 needs async scheduling, and V1 none."""
+    given = {"speculative_config__method": method, "scheduler_config__async_scheduling": v2}
+    refuse_unsupported(configuration(**given), uses_v2_model_runner=v2)
 
 
+@pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -60,20 +68,39 @@ def test_what_is_supported_is_not_refused() -> None:
         ("parallel_config__tensor_parallel_size", 2, "tensor_parallel_size is 2"),
         ("parallel_config__pipeline_parallel_size", 2, "pipeline_parallel_size is 2"),
         ("parallel_config__data_parallel_size", 2, "data_parallel_size is 2"),
+        ("parallel_config__prefill_context_parallel_size", 2, "prefill_context_parallel_size"),
         ("model_config__uses_mrope", True, "M-RoPE"),
-        ("scheduler_config__async_scheduling", True, "--no-async-scheduling"),
         ("reasoning_config", object(), "reasoning configuration"),
     ],
 )
-def test_what_is_not_supported_is_refused(name: str, value: Any, said: str) -> None:
+def test_what_is_not_supported_is_refused(name: str, value: Any, said: str, v2: bool) -> None:
+    given = {"scheduler_config__async_scheduling": v2, name: value}
     with pytest.raises(UnsupportedConfigurationError, match=said) as refused:
-        refuse_unsupported(configuration(**{name: value}), uses_v2_model_runner=False)
+        refuse_unsupported(configuration(**given), uses_v2_model_runner=v2)
     assert "\n" not in str(refused.value)
 
 
-def test_another_model_runner_is_refused() -> None:
-    with pytest.raises(UnsupportedConfigurationError, match="VLLM_USE_V2_MODEL_RUNNER=0"):
-        refuse_unsupported(configuration(), uses_v2_model_runner=True)
+def test_model_runner_v1_is_refused_with_async_scheduling() -> None:
+    given = configuration(scheduler_config__async_scheduling=True)
+    with pytest.raises(UnsupportedConfigurationError, match="add --no-async-scheduling"):
+        refuse_unsupported(given, uses_v2_model_runner=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("scheduler_config__async_scheduling", False, "leave out --no-async-scheduling"),
+        ("speculative_config__draft_sample_method", "probabilistic", "is 'probabilistic'"),
+        ("speculative_config__enable_adaptive_verification", True, "adaptive_verification"),
+        ("speculative_config__use_local_argmax_reduction", True, "argmax_reduction"),
+        ("watermark_config", object(), "watermark"),
+    ],
+)
+def test_what_model_runner_v2_cannot_do_is_refused(name: str, value: Any, said: str) -> None:
+    given = {"scheduler_config__async_scheduling": True, name: value}
+    with pytest.raises(UnsupportedConfigurationError, match=said) as refused:
+        refuse_unsupported(configuration(**given), uses_v2_model_runner=True)
+    assert "\n" not in str(refused.value)
 
 
 def test_the_options_are_those_of_additional_config() -> None:

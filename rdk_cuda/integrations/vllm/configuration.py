@@ -13,6 +13,12 @@ __all__ = ["METHODS", "Options", "UnsupportedConfigurationError", "options", "re
 METHODS = ("draft_model", "eagle3")
 
 _KEY = "rdk_cuda"
+_PARALLEL = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "prefill_context_parallel_size",
+)
 
 
 class UnsupportedConfigurationError(ValueError):
@@ -69,8 +75,6 @@ def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
             f"{', '.join(METHODS)} and num_speculative_tokens"
         )
         return
-    if uses_v2_model_runner:
-        yield "it works in the model runner V1; set VLLM_USE_V2_MODEL_RUNNER=0"
     if speculative.method not in METHODS:
         yield f"the method is {speculative.method!r}; needs one of {', '.join(METHODS)}"
     if speculative.parallel_drafting:
@@ -87,12 +91,10 @@ def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
             f"rejection_sample_method is {speculative.rejection_sample_method!r}, which "
             "rdk::verify does not do; leave it out"
         )
-    if vllm_config.scheduler_config.async_scheduling:
-        yield (
-            "async scheduling drafts before a step's tokens are known on the host; add "
-            "--no-async-scheduling"
-        )
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+    yield from (
+        _unsupported_in_v2(vllm_config) if uses_v2_model_runner else _unsupported_in_v1(vllm_config)
+    )
+    for name in _PARALLEL:
         if getattr(parallel, name) != 1:
             yield f"{name} is {getattr(parallel, name)}, which has never been tried; needs 1"
     if vllm_config.model_config.uses_mrope:
@@ -102,3 +104,32 @@ def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
             "a reasoning configuration lets requests have a thinking budget, which is not "
             "supported; leave it out"
         )
+
+
+def _unsupported_in_v1(vllm_config: Any) -> Iterator[str]:
+    if vllm_config.scheduler_config.async_scheduling:
+        yield (
+            "with async scheduling the model runner V1 drafts before a step's tokens are known on "
+            "the host; add --no-async-scheduling, or serve with the model runner V2"
+        )
+
+
+def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
+    speculative = vllm_config.speculative_config
+    if not vllm_config.scheduler_config.async_scheduling:
+        yield (
+            "without async scheduling the model runner V2 is not told which drafts were cut off "
+            "because a grammar forbids them; leave out --no-async-scheduling, or, on a CPU, where "
+            "vLLM has none, set VLLM_USE_V2_MODEL_RUNNER=0"
+        )
+    if speculative.draft_sample_method != "greedy":
+        yield (
+            f"draft_sample_method is {speculative.draft_sample_method!r}, for which vLLM keeps "
+            "logits of all tokens; leave it out: rdk::draft draws and keeps its own"
+        )
+    if speculative.enable_adaptive_verification:
+        yield "enable_adaptive_verification shortens drafts, which is not supported; leave it out"
+    if speculative.use_local_argmax_reduction:
+        yield "use_local_argmax_reduction drafts what is likeliest; leave it out"
+    if vllm_config.watermark_config is not None:
+        yield "watermarks replace vLLM's draws, which are not used; leave the watermark out"

@@ -7,7 +7,17 @@ from importlib.metadata import PackageNotFoundError, version
 from ..engine_sources import Hook, UnknownEngineError, differences
 from ..engine_sources import installed_source as _installed_source
 
-__all__ = ["CPU", "GPU", "KNOWN", "Hook", "UnknownEngineError", "differences", "refuse_unknown"]
+__all__ = [
+    "CPU",
+    "CPU_V2",
+    "GPU",
+    "GPU_V2",
+    "KNOWN",
+    "Hook",
+    "UnknownEngineError",
+    "differences",
+    "refuse_unknown",
+]
 
 KNOWN = ("0.32.0",)
 """The versions of vLLM whose hooks are those below, and in which `CPUWorker` has run."""
@@ -25,6 +35,29 @@ _RUNNER = "v1.worker.gpu_model_runner"
 _PROPOSER = "v1.spec_decode.llm_base_proposer"
 _SAMPLER = "v1.sample.sampler"
 _BUILTIN = "v1.sample.logits_processor.builtin"
+
+_SPECULATOR = "v1.worker.gpu.spec_decode.speculator"
+_REJECTION = "v1.worker.gpu.spec_decode.rejection_sampler"
+
+_BOTH = (
+    _class("model_executor.layers.logits_processor", "LogitsProcessor", "scale soft_cap"),
+    _class("config.vllm", "VllmConfig", "additional_config speculative_config"),
+    _class(
+        "config.speculative",
+        "SpeculativeConfig",
+        "disable_padded_drafter_batch method num_speculative_tokens parallel_drafting "
+        "rejection_sample_method target_parallel_config use_heterogeneous_vocab",
+    ),
+    _class("sampling_params", "SamplingParams", "logit_bias min_p seed structured_outputs"),
+    _function("sampling_params", "SamplingParams._validate_spec_decode", "self speculative_config"),
+    _class("v1.worker.gpu_worker", "Worker", "model_runner use_v2_model_runner"),
+    _function("v1.worker.gpu_worker", "Worker.execute_model", "self scheduler_output"),
+    _function("v1.worker.gpu_worker", "Worker.init_device", "self"),
+    _function("v1.worker.gpu_worker", "Worker.load_model", "self load_dummy_weights"),
+    _function("v1.worker.gpu_worker", "Worker.sample_tokens", "self grammar_output"),
+    _function("v1.worker.gpu_worker", "Worker.take_draft_token_ids", "self"),
+)
+_CPU_WORKER = _function("v1.worker.cpu_worker", "CPUWorker.init_device", "self")
 
 _V1 = (
     _class(
@@ -124,26 +157,107 @@ _V1 = (
         "output_token_ids",
     ),
     _function("v1.sample.ops.topk_topp_sampler", "apply_top_k_top_p", "logits k p"),
-    _class("model_executor.layers.logits_processor", "LogitsProcessor", "scale soft_cap"),
-    _class("config.vllm", "VllmConfig", "additional_config speculative_config"),
+    _class("v1.core.sched.output", "SchedulerOutput", "num_scheduled_tokens"),
+)
+
+_V2 = (
+    _class(
+        "v1.worker.gpu.model_runner",
+        "GPUModelRunner",
+        "device draft_tokens_handler rejection_sampler req_states sampler speculative_config "
+        "speculator",
+    ),
+    Hook(
+        "vllm.v1.worker.gpu.model_runner",
+        "GPUModelRunner.sample",
+        ("self", "hidden_states", "input_batch", "grammar_output"),
+        calls=("apply_grammar_bitmask", "grammar_invalid_drafts", "rejection_sampler", "sampler"),
+    ),
+    Hook(
+        "vllm.v1.worker.gpu.model_runner",
+        "GPUModelRunner.sample_tokens",
+        ("self", "grammar_output"),
+        calls=("postprocess_sampled", "propose", "sample", "set_draft_tokens"),
+    ),
+    _class(
+        "v1.worker.gpu.input_batch",
+        "InputBatch",
+        "expanded_idx_mapping idx_mapping_np input_ids logits_indices req_ids",
+    ),
+    _class("v1.worker.gpu.states", "RequestState", "all_token_ids total_len"),
+    _class(
+        "v1.worker.gpu.spec_decode.utils", "DraftTokensHandler", "draft_tokens_np get_draft_tokens"
+    ),
+    _class("v1.outputs", "DraftTokenIds", "draft_token_ids req_ids"),
+    _function(_SPECULATOR, "DraftModelSpeculator.__init__", "self vllm_config device"),
+    _function(_SPECULATOR, "DraftModelSpeculator.load_model", "self target_model"),
+    _function(
+        _SPECULATOR,
+        "DraftModelSpeculator.sample_draft",
+        "self hidden_states sample_src_positions idx_mapping temperature seeds draft_step "
+        "draft_logits spec_step_idx",
+    ),
+    _class(_SPECULATOR, "DraftModelSpeculator", "draft_logits max_num_reqs num_speculative_steps"),
+    *(
+        Hook(f"vllm.v1.worker.gpu.spec_decode.{module}.speculator", name, calls=("sample_draft",))
+        for module, name in (
+            ("standalone_ar", "StandaloneARSpeculator._prefill"),
+            ("standalone_ar", "StandaloneARSpeculator._multi_step_decode"),
+            ("target_dependent_ar", "TargetDependentARSpeculator._prefill"),
+            ("target_dependent_ar", "TargetDependentARSpeculator._generate_draft"),
+        )
+    ),
+    _class("v1.worker.gpu.spec_decode.eagle.speculator", "EagleSpeculator", "load_draft_model"),
+    _function(
+        _REJECTION, "RejectionSampler.__init__", "self sampler spec_config device watermark_key"
+    ),
+    _function(
+        _REJECTION,
+        "RejectionSampler.__call__",
+        "self logits input_batch draft_logits invalid_drafts",
+    ),
+    _function(
+        _REJECTION,
+        "RejectionSampler._verify",
+        "self logits draft_logits draft_sampled pos cu_num_logits idx_mapping idx_mapping_np "
+        "expanded_idx_mapping expanded_local_pos seq_lens_upper_bound_np verify_draft_sampled",
+    ),
+    _class(
+        "v1.worker.gpu.sample.sampler",
+        "Sampler",
+        "logprobs_mode needs_logits_processing return_sampling_mask sampling_states",
+    ),
+    _function(
+        "v1.worker.gpu.sample.sampler",
+        "Sampler._sample_random",
+        "self processed_logits expanded_idx_mapping idx_mapping_np pos top_k top_p "
+        "use_fused_sampler",
+    ),
+    _function(
+        "v1.worker.gpu.sample.sampler",
+        "Sampler.apply_sampling_params",
+        "self logits expanded_idx_mapping idx_mapping idx_mapping_np pos input_ids "
+        "expanded_local_pos seq_lens_upper_bound_np skip_top_k_top_p",
+    ),
+    _class("v1.worker.gpu.sample.states", "SamplingStates", "seeds temperature"),
+    _function(
+        "v1.worker.gpu.sample.states",
+        "SamplingStates.get_top_k_top_p",
+        "self expanded_idx_mapping idx_mapping_np",
+    ),
+    _function("v1.sample.ops.topk_topp_sampler", "apply_top_k_top_p", "logits k p"),
     _class(
         "config.speculative",
         "SpeculativeConfig",
-        "disable_padded_drafter_batch method num_speculative_tokens parallel_drafting "
-        "rejection_sample_method target_parallel_config use_heterogeneous_vocab",
+        "draft_model_config draft_sample_method enable_adaptive_verification "
+        "use_local_argmax_reduction",
     ),
-    _class("sampling_params", "SamplingParams", "logit_bias min_p seed structured_outputs"),
-    _function("sampling_params", "SamplingParams._validate_spec_decode", "self speculative_config"),
+    _class("config.vllm", "VllmConfig", "watermark_config"),
 )
 
-GPU = (
-    *_V1,
-    _class("v1.worker.gpu_worker", "Worker", "model_runner use_v2_model_runner"),
-    _function("v1.worker.gpu_worker", "Worker.execute_model", "self scheduler_output"),
-    _function("v1.worker.gpu_worker", "Worker.init_device", "self"),
-    _class("v1.core.sched.output", "SchedulerOutput", "num_scheduled_tokens"),
-)
-CPU = (*GPU, _function("v1.worker.cpu_worker", "CPUWorker.init_device", "self"))
+GPU = (*_BOTH, *_V1)
+GPU_V2 = (*_BOTH, *_V2)
+CPU, CPU_V2 = (*GPU, _CPU_WORKER), (*GPU_V2, _CPU_WORKER)
 
 
 def refuse_unknown(hooks: tuple[Hook, ...]) -> None:

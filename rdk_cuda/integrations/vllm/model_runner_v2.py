@@ -1,9 +1,7 @@
 """Model runner V2's rejection sampler on `rdk::verify`: vLLM's layouts in, vLLM's layouts out.
 
-Written against vllm-project/vllm on GitHub, without importing it. In `vllm/v1/worker/gpu/`,
-`spec_decode/rejection_sampler.py` at commit 01b2105, `spec_decode/rejection_sampler_utils.py` at
-02e318b, `spec_decode/speculator.py` at 02957b5, `spec_decode/autoregressive/speculator.py` at
-0074614, and `input_batch.py` at 003db85 for slots and chunked prefills.
+Functions on tensors, which do not import vLLM. `drafting_v2` and `verification_v2` call them inside
+vLLM's own classes.
 
 The rows of logits lie as `rdk::verify` reads them: for each request its drafted positions, then the
 one after them. A request without drafts, such as a chunked prefill, has one row. It gets one token,
@@ -35,6 +33,9 @@ def sample_draft(
     seeds: Tensor,
     draft_step: Tensor,
     arena: DraftArena,
+    *,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
 ) -> Tensor:
     """`DraftModelSpeculator.sample_draft` of the model runner V2, after the draft model's head.
 
@@ -46,6 +47,7 @@ def sample_draft(
         temperature: `[max_num_reqs]` float32, by slot. seeds: `[max_num_reqs]` int64, by slot.
         draft_step: one integer, 0 for the first draft of a step.
         arena: keeps `logits` for `rejection_sample`.
+        dynamic_tokens, dynamic_logits: `[num_reqs, C]`, as of `DraftArena.draft`.
 
     Returns:
         `[num_reqs]` int64 target ids, -1 where a row of logits is no distribution.
@@ -70,6 +72,8 @@ def sample_draft(
         temperature=temperature[slots],
         seeds=seeds[slots],
         positions=positions.long() + 1 - draft_step,
+        dynamic_tokens=dynamic_tokens,
+        dynamic_logits=dynamic_logits,
     )
 
 
@@ -87,12 +91,14 @@ def rejection_sample(
     has_distribution: bool = True,
     draft_temperature: Tensor | None = None,
     method: Method = "token",
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`rejection_sample` of the model runner V2, whose argument names these are.
 
     Args:
         target_logits: `[num_logits, V_t]`, processed: already divided by the temperature, with
-            `-inf` where top-k, top-p or a grammar forbids a token.
+            `-inf` where a parameter of the request or a grammar forbids a token.
         draft_sampled: `[num_logits]`, the input token of each row: the request's newest token, then
             its drafts. Those are target ids.
         cu_num_logits: `[num_reqs + 1]` int32; every request owns at least one row. Rows after the
@@ -107,6 +113,7 @@ def rejection_sample(
         has_distribution: False for drafts of an n-gram or suffix drafter.
         draft_temperature: `[max_num_reqs]`, by slot, what was drafted with; None: `temperature`.
         method: of `rdk_cuda.verify`.
+        top_k, top_p: `[num_reqs]`, what the rows are still to be truncated by; None: nothing.
 
     Returns:
         `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 after the last token, and
@@ -168,6 +175,8 @@ def rejection_sample(
         draft_temperature=scale if draft_temperature is None else draft_temperature[slots],
         max_draft=num_speculative_steps,
         method=method,
+        top_k=top_k,
+        top_p=top_p,
     )
     return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
 

@@ -1,4 +1,4 @@
-"""Workers for vLLM's `--worker-cls`: its own, with our proposer and samplers."""
+"""Workers for vLLM's `--worker-cls`: its own, with our proposer or speculator and samplers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 from ..huggingface.saved_drafter import load_pruned
 from .configuration import Options, options, refuse_unsupported
 from .drafting import PROPOSERS
-from .hooks import CPU, GPU, Hook, refuse_unknown
+from .hooks import CPU, CPU_V2, GPU, GPU_V2, Hook, refuse_unknown
 from .requests import Requests
 from .target_logits import add_processors
 from .verification import TokenSampler, Verifier
@@ -22,27 +22,63 @@ class _Serving:
     """What both workers add to vLLM's."""
 
     hooks: tuple[Hook, ...]
-    _requests: Requests
+    hooks_v2: tuple[Hook, ...]
+    _options: Options
+    _requests: Requests | None = None  # with model runner V1
+    _verifier: Any = None  # with model runner V2
 
     def init_device(self) -> None:
         """Refuse what is not known or not supported, then build vLLM's runner and change it."""
         config: Any = self.vllm_config  # type: ignore[attr-defined]
-        refuse_unknown(self.hooks)
-        refuse_unsupported(config, self.use_v2_model_runner)  # type: ignore[attr-defined]
-        own = options(config)
-        directory = own.drafter
+        v2: bool = self.use_v2_model_runner  # type: ignore[attr-defined]
+        refuse_unknown(self.hooks_v2 if v2 else self.hooks)
+        refuse_unsupported(config, v2)
+        self._options = options(config)
+        directory = self._options.drafter
         # Read before vLLM loads anything: a directory that is not right costs no time.
         calibrated = None if directory is None else load_pruned(directory)[0]
         super().init_device()  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         if directory is not None and runner.device.type != "cpu":
             calibrated = load_pruned(directory, device=runner.device)[0]
-        self._requests = _serve(runner, config, calibrated, own)
+        if v2:
+            from .drafting_v2 import speculator_for
+
+            runner.speculator = speculator_for(runner, config, calibrated)
+        else:
+            self._requests = _serve(runner, config, calibrated, self._options)
+
+    def load_model(self, **kwargs: Any) -> None:
+        """Also replaces the samplers of model runner V2, which makes them here."""
+        super().load_model(**kwargs)  # type: ignore[misc]
+        if self.use_v2_model_runner:  # type: ignore[attr-defined]
+            from .verification_v2 import samplers_for
+
+            runner: Any = self.model_runner  # type: ignore[attr-defined]
+            runner.sampler, self._verifier = samplers_for(runner, self._options.verification)
+            runner.rejection_sampler = self._verifier
 
     def execute_model(self, scheduler_output: Any) -> Any:
         """Also notes what is scheduled."""
-        self._requests.scheduled = scheduler_output.num_scheduled_tokens
+        if self._requests is not None:
+            self._requests.scheduled = scheduler_output.num_scheduled_tokens
         return super().execute_model(scheduler_output)  # type: ignore[misc]
+
+    def take_draft_token_ids(self) -> Any:
+        """Also notes whose drafts the scheduler compares with their grammars now."""
+        taken = super().take_draft_token_ids()  # type: ignore[misc]
+        if self._verifier is not None and taken is not None:
+            handler = self.model_runner.draft_tokens_handler  # type: ignore[attr-defined]
+            known = handler.draft_tokens_np is not None
+            self._verifier.validated = frozenset(taken.req_ids if known else ())
+        return taken
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """Also forgets whose drafts were compared: those of this step."""
+        made = super().sample_tokens(grammar_output)  # type: ignore[misc]
+        if self._verifier is not None:
+            self._verifier.validated = frozenset()
+        return made
 
 
 class CPUWorker(_Serving, EngineCPUWorker):  # type: ignore[misc]
@@ -54,20 +90,20 @@ class CPUWorker(_Serving, EngineCPUWorker):  # type: ignore[misc]
         SavedDrafterError: a directory that `python -m rdk_cuda calibrate` has not written.
     """
 
-    hooks = CPU
+    hooks, hooks_v2 = CPU, CPU_V2
 
 
 class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
-    """The same for vLLM's worker on a GPU, with its model runner V1.
+    """The same for vLLM's worker on a GPU, with its model runner V1 or V2.
 
-    It has never run: no GPU was there. What it uses of vLLM is checked in vLLM's sources. It needs
-    `VLLM_USE_V2_MODEL_RUNNER=0` and `--no-async-scheduling`.
+    It has never run: no GPU was there. What it uses of vLLM is checked in vLLM's sources, and what
+    it gives V2 has run in V2 on a CPU. V1 needs `--no-async-scheduling`, and V2 must not have it.
 
     Raises:
         UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: as of `CPUWorker`.
     """
 
-    hooks = GPU
+    hooks, hooks_v2 = GPU, GPU_V2
 
 
 def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: Options) -> Requests:

@@ -1,0 +1,170 @@
+"""Model runner V2's samplers with `rdk::verify` in place of their draws.
+
+V2 applies a request's masks, biases, penalties, temperature and min-p to each row of logits, with
+the drafts before that row. Top-k and top-p come last, and `rdk::verify` gets them as they are. Only
+what lists a row's likeliest tokens needs rows that are truncated beforehand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.config.model import PROCESSED_LOGPROBS_MODES
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+from vllm.v1.worker.gpu.sample.sampler import Sampler
+from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+
+from ...functional import Method
+from .drafting_v2 import Speculator
+from .model_runner_v2 import rejection_sample
+
+__all__ = ["TokenSampler", "Verifier", "samplers_for"]
+
+
+class TokenSampler(Sampler):  # type: ignore[misc]
+    """`Sampler` of a step without drafts; and what both samplers share, `decide`.
+
+    Args:
+        own: vLLM's sampler, whose state it takes over. vLLM's is no longer used then.
+        speculator: whose drafts to decide.
+        method: of `rdk_cuda.verify`.
+    """
+
+    def __init__(self, own: Sampler, speculator: Speculator, method: Method) -> None:
+        self.__dict__.update(vars(own))
+        self.speculator, self.method = speculator, method
+        # The same for every step of an engine: a tie may be judged otherwise by vLLM's functions.
+        self.truncates = own.return_sampling_mask or own.logprobs_mode in PROCESSED_LOGPROBS_MODES
+
+    def _sample_random(
+        self,
+        processed_logits: Tensor,
+        expanded_idx_mapping: Tensor,
+        idx_mapping_np: Any,
+        pos: Tensor,
+        top_k: Tensor | None,
+        top_p: Tensor | None,
+        use_fused_sampler: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """vLLM's arguments and result: one row of logits for each request."""
+        if self.truncates:
+            processed_logits = apply_top_k_top_p(processed_logits, top_k, top_p)
+            top_k = top_p = None
+        rows = torch.arange(len(pos) + 1, dtype=torch.int32, device=pos.device)
+        no_drafts = torch.zeros_like(pos)
+        tokens, _ = self.decide(
+            processed_logits, no_drafts, rows, pos, expanded_idx_mapping, top_k, top_p
+        )
+        return tokens[:, 0].contiguous(), processed_logits
+
+    def decide(
+        self,
+        logits: Tensor,
+        draft_sampled: Tensor,
+        cu_num_logits: Tensor,
+        pos: Tensor,
+        idx_mapping: Tensor,
+        top_k: Tensor | None,
+        top_p: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """As `model_runner_v2.rejection_sample`, with at least one token for each request."""
+        states = self.sampling_states
+        sampled, num_sampled = rejection_sample(
+            logits,
+            draft_sampled,
+            cu_num_logits,
+            pos,
+            idx_mapping,
+            states.temperature.gpu,
+            states.seeds.gpu,
+            self.speculator.arena.draft_length,
+            self.speculator.arena,
+            method=self.method,
+            top_k=top_k,
+            top_p=top_p,
+        )
+        # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
+        sampled[:, 0].clamp_(min=0)
+        return sampled, num_sampled.clamp_(min=1)
+
+
+class Verifier(RejectionSampler):  # type: ignore[misc]
+    """`RejectionSampler` of a step with drafts, around a `TokenSampler`.
+
+    Attributes:
+        validated: the requests whose drafts of this step vLLM has compared with their grammar.
+    """
+
+    validated: frozenset[str] = frozenset()
+
+    def __call__(
+        self,
+        logits: Tensor,
+        input_batch: Any,
+        draft_logits: Tensor | None = None,
+        invalid_drafts: Tensor | None = None,
+    ) -> Any:
+        """vLLM's arguments and result."""
+        if invalid_drafts is not None:
+            invalid_drafts = invalid_drafts & ~self._rejected_by_grammar(logits, input_batch)
+        return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
+
+    def _rejected_by_grammar(self, logits: Tensor, input_batch: Any) -> Tensor:
+        """`[R]`: rows whose input is a draft that a grammar has masked in the row before.
+
+        vLLM takes such a draft for none. But to judge a position by its token is what makes the
+        output biased (DESIGN section 5). `rdk::verify` rejects it, as its probability is 0, and
+        draws from the residual. Drafts that vLLM could not compare in time stay none, whatever
+        their tokens are.
+        """
+        slots = len(self.sampler.needs_logits_processing)
+        flags = torch.zeros(slots, dtype=torch.bool, device="cpu")
+        named = zip(input_batch.req_ids, input_batch.idx_mapping_np.tolist(), strict=False)
+        flags[[slot for name, slot in named if name in self.validated]] = True
+        compared = flags.to(logits.device)[input_batch.expanded_idx_mapping]
+        drafts = input_batch.input_ids[input_batch.logits_indices].long().clamp(min=0)
+        before = logits[:-1].gather(1, drafts[1:, None])[:, 0]
+        return compared & torch.nn.functional.pad(before == -torch.inf, (1, 0))
+
+    def _verify(
+        self,
+        logits: Tensor,
+        draft_logits: Tensor | None,
+        draft_sampled: Tensor,
+        pos: Tensor,
+        cu_num_logits: Tensor,
+        idx_mapping: Tensor,
+        idx_mapping_np: Any,
+        expanded_idx_mapping: Tensor,
+        expanded_local_pos: Tensor,
+        seq_lens_upper_bound_np: Any,
+        verify_draft_sampled: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """vLLM's arguments and result."""
+        sampler: TokenSampler = self.sampler
+        processed = sampler.apply_sampling_params(
+            logits,
+            expanded_idx_mapping,
+            idx_mapping,
+            idx_mapping_np,
+            pos,
+            draft_sampled,
+            expanded_local_pos,
+            seq_lens_upper_bound_np,
+            skip_top_k_top_p=not sampler.truncates,
+        )
+        top_k = top_p = None
+        if not sampler.truncates:
+            top_k, top_p = sampler.sampling_states.get_top_k_top_p(idx_mapping, idx_mapping_np)
+        sampled, num_sampled = sampler.decide(
+            processed, verify_draft_sampled, cu_num_logits, pos, idx_mapping, top_k, top_p
+        )
+        return processed, sampled, num_sampled
+
+
+def samplers_for(runner: Any, method: Method) -> tuple[TokenSampler, Verifier]:
+    """In the place of those of a runner that has loaded its models."""
+    sampler = TokenSampler(runner.sampler, runner.speculator, method)
+    return sampler, Verifier(sampler, runner.speculative_config, runner.device)
