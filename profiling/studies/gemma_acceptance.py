@@ -281,6 +281,7 @@ def successor_counts(size: int, texts: Iterable[list[int]]) -> SuccessorCounts:
 
 def add_options(command: Parser) -> None:
     """What `measure_kinds` reads."""
+    command.add_argument("--text", nargs="+", choices=KINDS, default=KINDS, help="(both)")
     command.add_argument("--threads", type=natural, metavar="N", help="torch's own number")
     command.add_argument("--output", type=Path, metavar="FILE", help="JSON file to write")
 
@@ -290,7 +291,7 @@ def measure_kinds(
     rows_of: Callable[[str, Models], Iterator[Row]],
     line: Callable[[Row], str],
 ) -> None:
-    """Measure code, then prose; print each row and, if asked to, write all so far.
+    """Measure each kind of text; print each row and, if asked to, write all so far.
 
     Args:
         rows_of: of a kind of text and the models.
@@ -304,7 +305,7 @@ def measure_kinds(
         torch.set_num_threads(options.threads)
     models, rows = gemma.load_gemma(), []
     about = {"run": now(), "model": gemma.NAME, **describe(torch.device("cpu"))}
-    for kind in KINDS:
+    for kind in options.text:
         for row in rows_of(kind, models):
             rows.append(row)
             print(line(row), flush=True)

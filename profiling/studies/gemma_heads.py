@@ -27,6 +27,7 @@ from examples.demo.corpus import docstrings, held_out_files, read_text, training
 from examples.eagle3.training import unrolled
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.methods import PRUNED
+from rdk_cuda.cli.arguments import share
 from rdk_cuda.cli.models import Models
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.integrations.eagle3 import Eagle3Network, read_checkpoint
@@ -98,10 +99,10 @@ def drafted(network: Eagle3Network, windows: Tensor, read: Tensor) -> Tensor:
     return result
 
 
-def rows_of(kind: str, models: Models, full: Path, published: Path, losses: bool) -> Iterator[Row]:
+def rows_of(kind: str, models: Models, options: argparse.Namespace) -> Iterator[Row]:
     """Rows of one kind of text: what pruning loses and, where it loses some, what comes back."""
     model, tokenizer = models.target, models.tokenizer
-    checkpoints = [read_checkpoint(path, model) for path in (full, published)]
+    checkpoints = [read_checkpoint(path, model) for path in (options.full, options.published)]
     networks = [each.network for each in checkpoints]
     head = model.get_output_embeddings().weight.detach()
     files, held_out = training_files(), held_out_files()
@@ -111,7 +112,7 @@ def rows_of(kind: str, models: Models, full: Path, published: Path, losses: bool
     counts = successor_counts(len(head), tokens_of(files[::3], kind, tokenizer))
     mean_probs = mean_probs_at(near[0].target, head)
     cases = []
-    for size in (round(keep * len(head)) for keep in KEEPS):
+    for size in (round(keep * len(head)) for keep in options.keep):
         cases.append((0, "like text", Vocabulary.most_likely(mean_probs[1.0], size)))
         cases.append((0, "a general vocabulary", Vocabulary(torch.arange(size), len(head))))
     for own, chosen, vocabulary in (*cases, (1, cases[1][1], checkpoints[1].vocabulary)):
@@ -119,7 +120,7 @@ def rows_of(kind: str, models: Models, full: Path, published: Path, losses: bool
         about["keep"] = round(len(vocabulary.draft_ids) / len(head), 6)
         lost = list(loss_rows(head, vocabulary, far[own], far[0]))
         yield from ({**about, **row} for row in lost)
-        if losses or not any(row["lost"][1] > 0 for row in lost):
+        if options.losses or not any(row["lost"][1] > 0 for row in lost):
             continue
         rows, drafts, against = head, (near[own], far[own]), far[0]
         if own:
@@ -188,13 +189,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument(
         "--losses", action="store_true", help="only what is lost, in minutes instead of an hour"
     )
+    command.add_argument(
+        "--keep", type=share, nargs="+", default=KEEPS, metavar="SHARE", help="kept tokens"
+    )
     add_options(command)
 
     def run(options: argparse.Namespace) -> None:
-        def rows(kind: str, models: Models) -> Iterator[Row]:
-            return rows_of(kind, models, options.full, options.published, options.losses)
-
-        measure_kinds(options, rows, row_line)
+        measure_kinds(options, lambda kind, models: rows_of(kind, models, options), row_line)
 
     return run_command(command, run, arguments)
 
