@@ -294,8 +294,8 @@ def preamble(row: Row) -> str:
         f"Gemma 3 270M, V_t 262,144, {row['dtype']}; prompts of {PROMPT} tokens of source code, "
         f"{row['tokens']} more of each. Medians of {row['rounds']} rounds with the middle 80 %, "
         "all decoders in turn. The drafters are of one layer on the target's states; the pruned "
-        f"one has 32,768 rows, chosen on other text. The screen reads {BUDGET:.0%} of the bytes "
-        "of the other rows. Shares are of a run at T = 1, profiled."
+        f"one has 32,768 rows. The screen reads {BUDGET:.0%} of the bytes of the other rows. "
+        "Shares are of a run at T = 1, profiled."
     )
 
 
