@@ -1,7 +1,8 @@
 // What a CUDA kernel needs of CUDA, so that g++ compiles its source as C++17 and it runs on the CPU
-// (DESIGN, "How we know it is right", tier 3). One block runs at a time; each of its threads is
-// a fiber that runs until a barrier or a warp collective and then gives way to another, in an order
-// that depends on a seed. What would be undefined on a GPU is an emulation::Error here.
+// (DESIGN, "How we know it is right", tier 3). One block runs at a time, to its end, or blocks take
+// turns, at barriers; each of its threads is a fiber that runs until a barrier or a warp collective
+// and then gives way to another, in an order that depends on a seed. What would be undefined on a
+// GPU is an emulation::Error here.
 //
 // Beyond CUDA's own names there are
 //   emulation::launch(kernel, grid, block, dynamic_shared_bytes, params)
@@ -55,8 +56,16 @@ struct Options {
   uint64_t seed = 0;
   bool shuffle = true;  // the threads; false runs them in the order of their index
   BlockOrder block_order = BlockOrder::kShuffled;
+  unsigned resident = 1;  // blocks that take turns
 };
 extern Options options;
+
+// What the kernel of the last launch did.
+struct Counts {
+  int64_t copies = 0;   // of 16 bytes, by async_copy
+  int64_t atomics = 0;  // on global memory
+};
+extern Counts counts;
 
 // Where a kernel calls the emulator.
 struct Site {

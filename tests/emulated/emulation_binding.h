@@ -1,11 +1,14 @@
 // Gives a pybind11 module what a test needs of the emulator:
-//   configure(seed=0, shuffle=True, block_order="shuffled")   how the next launches are scheduled
-//   EmulationError                                            what a launch raises
+//   configure(seed=0, shuffle=True, block_order="shuffled", resident=1)
+//                      how the next launches are scheduled; so many blocks take turns
+//   counts()           (copies, atomics) of the last launch
+//   EmulationError     what a launch raises
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 #include <string>
+#include <utility>
 
 #include "cuda_emulation.h"
 
@@ -24,11 +27,12 @@ inline void bind(pybind11::module_& module) {
   pybind11::register_local_exception<Error>(module, "EmulationError", PyExc_RuntimeError);
   module.def(
       "configure",
-      [](uint64_t seed, bool shuffle, const std::string& block_order) {
-        options = {seed, shuffle, block_order_of(block_order)};
+      [](uint64_t seed, bool shuffle, const std::string& block_order, unsigned resident) {
+        options = {seed, shuffle, block_order_of(block_order), resident};
       },
       pybind11::arg("seed") = 0, pybind11::arg("shuffle") = true,
-      pybind11::arg("block_order") = "shuffled");
+      pybind11::arg("block_order") = "shuffled", pybind11::arg("resident") = 1);
+  module.def("counts", [] { return std::make_pair(counts.copies, counts.atomics); });
 }
 
 }  // namespace emulation

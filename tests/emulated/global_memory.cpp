@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "cuda_emulation.h"
 
@@ -10,7 +11,7 @@ namespace emulation {
 
 void GlobalMemory::record(void* address, const void* value, size_t size, const Moment& moment,
                           bool atomic) {
-  Write write{static_cast<char*>(address), size, {}, {}, moment, atomic, atomic};
+  Write write{static_cast<char*>(address), size, {}, {}, moment, atomic, atomic, false};
   std::memcpy(write.old_value.data(), address, size);
   std::memcpy(write.value.data(), value, size);
   std::memcpy(address, value, size);
@@ -49,6 +50,7 @@ void GlobalMemory::store_atomic(void* address, const void* value, size_t size,
 void GlobalMemory::take_back() {
   std::set<char*> atomics;
   for (auto write = writes_.rbegin(); write != writes_.rend(); ++write) {
+    if (write->settled) continue;
     if (std::memcmp(write->address, write->value.data(), write->size) != 0) {
       throw Error("memory written by global_store was then written without it");
     }
@@ -62,17 +64,44 @@ void GlobalMemory::take_back() {
   }
 }
 
+// Writes what is released, and settles what lies under it.
+void GlobalMemory::publish() {
+  std::set<char*> above;
+  for (const Write& write : writes_) {
+    if (write.released && !write.settled) {
+      std::memcpy(write.address, write.value.data(), write.size);
+    }
+  }
+  for (auto write = writes_.rbegin(); write != writes_.rend(); ++write) {
+    if (write->released) above.insert(write->address);
+    write->settled |= above.count(write->address) > 0;
+  }
+}
+
+GlobalMemory::Turn GlobalMemory::end_turn() {
+  take_back();
+  publish();
+  return {std::exchange(writes_, {}), std::exchange(fences_, {})};
+}
+
+void GlobalMemory::begin_turn(Turn turn) {
+  writes_ = std::move(turn.writes);
+  fences_ = std::move(turn.fences);
+  for (Write& write : writes_) {
+    if (write.settled) continue;
+    std::memcpy(write.old_value.data(), write.address, write.size);
+    std::memcpy(write.address, write.value.data(), write.size);
+  }
+}
+
 void GlobalMemory::end_block(bool fenced_writes_are_seen) {
   if (fenced_writes_are_seen) {
     for (const Fence& fence : fences_) release_behind(fence);
   }
   take_back();
+  publish();
   for (const Write& write : writes_) {
-    if (write.released) {
-      std::memcpy(write.address, write.value.data(), write.size);
-    } else {
-      withheld_.push_back(write);
-    }
+    if (!write.settled) withheld_.push_back(write);
   }
   writes_.clear();
   fences_.clear();

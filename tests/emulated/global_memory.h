@@ -1,7 +1,7 @@
 // What blocks see of each other's global_store. A block writes to memory itself, so that it sees
-// its own values; what it has not released when it ends is taken back and written when the grid
-// ends. A write is released if a fence follows it and an atomic follows the fence: that is what a
-// block which takes the last ticket may rely on.
+// its own values; what it has not released is taken back when it gives way, until its next turn,
+// and when it ends, until the grid ends. A write is released if a fence follows it and an atomic
+// follows the fence: that is what a block which takes the last ticket may rely on.
 #pragma once
 
 #include <array>
@@ -26,10 +26,14 @@ struct Moment {
 
 class GlobalMemory {
  public:
+  struct Turn;  // what a block that has given way has written
+
   void store(void* address, const void* value, size_t size, const Moment& moment);
   void fence(const Moment& moment);
   void store_atomic(void* address, const void* value, size_t size, const Moment& moment);
 
+  Turn end_turn();
+  void begin_turn(Turn turn);
   // A fenced write that no atomic follows may be seen by others or not.
   void end_block(bool fenced_writes_are_seen);
   void end_grid();
@@ -45,6 +49,7 @@ class GlobalMemory {
     Moment moment;
     bool atomic;
     bool released;
+    bool settled;  // others have seen it, or what was written there later
   };
   struct Fence {
     Moment moment;
@@ -54,10 +59,16 @@ class GlobalMemory {
   void record(void* address, const void* value, size_t size, const Moment& moment, bool atomic);
   void release_behind(const Fence& fence);
   void take_back();
+  void publish();
 
   std::vector<Write> writes_;    // of the running block, in order
   std::vector<Fence> fences_;    // of the running block, not yet followed by an atomic
   std::vector<Write> withheld_;  // of finished blocks
+};
+
+struct GlobalMemory::Turn {
+  std::vector<Write> writes;
+  std::vector<Fence> fences;
 };
 
 }  // namespace emulation

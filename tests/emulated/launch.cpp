@@ -1,12 +1,14 @@
 // A grid on the CPU: the launch configuration, the order of blocks, shared memory, and the calls
 // that kernels make while they run.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "cuda_emulation.h"
@@ -28,7 +30,8 @@ dim3 gridDim;
 namespace emulation {
 
 Options options;
-Scheduler scheduler;
+Counts counts;
+Scheduler* scheduler = nullptr;
 
 namespace {
 
@@ -96,16 +99,93 @@ std::vector<uint64_t> block_order(uint64_t blocks, Random& random) {
   return order;
 }
 
+// A block that has begun, and what it has in shared and global memory while others run.
+struct Resident {
+  Scheduler scheduler;
+  uint3 index{};
+  bool waits = false;  // for its next turn
+  std::vector<char> statics;
+  std::vector<char> dynamics;
+  GlobalMemory::Turn writes;
+};
+
+// Volatile and unchecked, as above.
+__attribute__((no_sanitize_address)) void copy(volatile char* to, const volatile char* from,
+                                               size_t size) {
+  for (size_t i = 0; i < size; ++i) to[i] = from[i];
+}
+
+void begin_turn(Resident& block) {
+  scheduler = &block.scheduler;
+  blockIdx = block.index;
+  if (!block.waits) return;
+  block.waits = false;
+  copy(emulation_shared_begin, block.statics.data(), block.statics.size());
+  copy(dynamic_bytes.get(), block.dynamics.data(), block.dynamics.size());
+  global_memory.begin_turn(std::move(block.writes));
+}
+
+void end_turn(Resident& block) {
+  block.waits = true;
+  block.statics.resize(emulation_shared_end - emulation_shared_begin);
+  block.dynamics.resize(dynamic_size);
+  copy(block.statics.data(), emulation_shared_begin, block.statics.size());
+  copy(block.dynamics.data(), dynamic_bytes.get(), dynamic_size);
+  block.writes = global_memory.end_turn();
+}
+
+void begin(Resident& block, uint64_t number, const std::function<void()>& thread, Random& random) {
+  block.index = {static_cast<unsigned>(number % gridDim.x),
+                 static_cast<unsigned>(number / gridDim.x % gridDim.y),
+                 static_cast<unsigned>(number / gridDim.x / gridDim.y)};
+  block.waits = false;
+  block.scheduler.begin_block(thread, blockDim, random);
+}
+
+// Blocks begin in this order, as soon as there is room for one. Then any of those there takes a
+// turn.
+void run_blocks(const std::vector<uint64_t>& order, const std::function<void()>& thread,
+                std::vector<Resident*>& present, Random& random) {
+  static std::vector<std::unique_ptr<Resident>> residents;  // kept, with their stacks
+  while (residents.size() < options.resident) residents.push_back(std::make_unique<Resident>());
+  std::vector<Resident*> free;
+  for (unsigned i = 0; i < options.resident; ++i) free.push_back(residents[i].get());
+  uint64_t turn = options.seed;
+  for (auto block = order.begin(); block != order.end() || !present.empty();) {
+    Resident* next = nullptr;
+    if (block != order.end() && !free.empty()) {
+      next = free.back();
+      free.pop_back();
+      present.push_back(next);
+      poison_shared_memory(turn++);
+      begin(*next, *block++, thread, random);
+    } else {
+      next = present[random.below(static_cast<uint32_t>(present.size()))];
+    }
+    begin_turn(*next);
+    if (next->scheduler.run_block(options.resident > 1)) {
+      global_memory.end_block(random.coin());
+      present.erase(std::find(present.begin(), present.end(), next));
+      free.push_back(next);
+    } else {
+      end_turn(*next);
+    }
+  }
+}
+
 void run_grid(const std::function<void()>& thread, Random& random) {
   const uint64_t blocks = uint64_t{gridDim.x} * gridDim.y * gridDim.z;
-  uint64_t turn = options.seed;
-  for (const uint64_t block : block_order(blocks, random)) {
-    blockIdx.x = static_cast<unsigned>(block % gridDim.x);
-    blockIdx.y = static_cast<unsigned>(block / gridDim.x % gridDim.y);
-    blockIdx.z = static_cast<unsigned>(block / gridDim.x / gridDim.y);
-    poison_shared_memory(turn++);
-    scheduler.run_block(thread, blockDim, random);
-    global_memory.end_block(random.coin());
+  std::vector<Resident*> present;
+  try {
+    run_blocks(block_order(blocks, random), thread, present, random);
+  } catch (...) {
+    const uint3 failed = blockIdx;
+    for (Resident* block : present) {
+      scheduler = &block->scheduler;
+      scheduler->abandon_block();
+    }
+    blockIdx = failed;
+    throw;
   }
   global_memory.end_grid();
 }
@@ -117,8 +197,10 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
   report("launch", kernel, static_cast<int64_t>(dynamic_shared_bytes));
   static std::recursive_mutex one_at_a_time;  // by other threads; a kernel itself must not launch
   const std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
-  if (scheduler.running()) throw Error("a kernel launches a kernel, which is not emulated");
+  if (scheduler != nullptr && scheduler->running())
+    throw Error("a kernel launches a kernel, which is not emulated");
   blockIdx = {0, 0, 0};
+  counts = {};
   try {
     require_configuration(grid, block);
     require_shared_memory(kernel, dynamic_shared_bytes);
@@ -140,16 +222,16 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
 
 void* dynamic_shared() { return dynamic_bytes.get(); }
 
-void block_barrier(Site site) { scheduler.block_barrier(site); }
+void block_barrier(Site site) { scheduler->block_barrier(site); }
 
 uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                          Site site) {
-  return scheduler.warp_collective(kind, mask, value, source, site);
+  return scheduler->warp_collective(kind, mask, value, source, site);
 }
 
-unsigned lane() { return scheduler.lane(); }
+unsigned lane() { return scheduler->lane(); }
 
-void fail(const std::string& what, Site site) { scheduler.fail(what, site); }
+void fail(const std::string& what, Site site) { scheduler->fail(what, site); }
 
 void async_copy(void* shared, const void* global, Site site) {
   if (!is_shared(shared)) fail("async_copy to memory that is not shared", site);
@@ -158,22 +240,24 @@ void async_copy(void* shared, const void* global, Site site) {
       0) {
     fail("async_copy between addresses that are not aligned to 16 bytes", site);
   }
-  scheduler.async_copies().start(shared, global, scheduler.coin());
+  ++counts.copies;
+  scheduler->async_copies().start(shared, global, scheduler->coin());
 }
-void async_commit() { scheduler.async_copies().commit(); }
-void async_wait(unsigned groups_under_way) { scheduler.async_copies().wait(groups_under_way); }
+void async_commit() { scheduler->async_copies().commit(); }
+void async_wait(unsigned groups_under_way) { scheduler->async_copies().wait(groups_under_way); }
 
-void fence() { global_memory.fence(scheduler.now()); }
+void fence() { global_memory.fence(scheduler->now()); }
 
 void store(void* address, const void* value, size_t size) {
-  global_memory.store(address, value, size, scheduler.now());
+  global_memory.store(address, value, size, scheduler->now());
 }
 
 void store_atomic(void* address, const void* value, size_t size) {
   if (is_shared(address)) {
     std::memcpy(address, value, size);
   } else {
-    global_memory.store_atomic(address, value, size, scheduler.now());
+    ++counts.atomics;
+    global_memory.store_atomic(address, value, size, scheduler->now());
   }
 }
 

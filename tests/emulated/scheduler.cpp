@@ -6,7 +6,7 @@
 
 namespace emulation {
 
-extern Scheduler scheduler;
+extern Scheduler* scheduler;  // of the block whose turn it is
 
 namespace {
 
@@ -14,6 +14,7 @@ struct Unwinding {};  // thrown in a suspended thread to end it
 
 constexpr Site kEnd = {nullptr, 0};
 constexpr unsigned kNamedThreads = 4;
+constexpr unsigned kBarriersOfATurn = 4;  // on average
 
 constexpr const char* kBarrier = "__syncthreads";
 
@@ -43,14 +44,14 @@ std::string hexadecimal(unsigned mask) {
 
 Scheduler::Thread::Thread(unsigned number) : fiber(thread_body, number), number(number) {}
 
-void Scheduler::run_block(const std::function<void()>& thread, dim3 shape, Random& random) {
+void Scheduler::begin_block(const std::function<void()>& thread, dim3 shape, Random& random) {
   using Order = ReadyQueue::Order;
   count_ = shape.x * shape.y * shape.z;
   while (threads_.size() < count_) threads_.push_back(std::make_unique<Thread>(threads_.size()));
   body_ = &thread;
   random_ = &random;
   finished_ = arrived_ = barriers_ = 0;
-  unwinding_ = false;
+  unwinding_ = paused_ = false;
   failure_ = nullptr;
   for (Warp& warp : warps_) warp = Warp();
   for (unsigned i = 0; i < count_; ++i) {
@@ -65,18 +66,23 @@ void Scheduler::run_block(const std::function<void()>& thread, dim3 shape, Rando
                : random.coin()  ? Order::kRandom
                                 : Order::kDepthFirst);
   ready_.push_block(count_, random);
+}
 
-  switch_to(threads_[ready_.pop(random)].get());
+bool Scheduler::run_block(bool gives_way) {
+  gives_way_ = gives_way;
+  paused_ = false;
+  switch_to(threads_[ready_.pop(*random_)].get());
   if (failure_) {
-    unwind_all();
+    abandon_block();
     std::rethrow_exception(std::exchange(failure_, nullptr));
   }
+  return !paused_;
 }
 
 // A fiber never ends: the thread with its number in the next block goes on with it.
 void Scheduler::thread_body() {
   Fiber::entered();
-  for (;;) scheduler.run_thread();
+  for (;;) scheduler->run_thread();
 }
 
 void Scheduler::run_thread() {
@@ -90,7 +96,7 @@ void Scheduler::run_thread() {
     if (!failure_) failure_ = std::current_exception();
   }
   self.finished = true;
-  const bool done = failure_ || finished_ == count_;
+  const bool done = unwinding_ || failure_ || finished_ == count_;
   switch_to(done ? nullptr : threads_[ready_.pop(*random_)].get());
 }
 
@@ -106,6 +112,13 @@ void Scheduler::wait() {
   if (ready_.empty()) fail("deadlock: " + describe_waiting(), kEnd);
   Thread* const next = threads_[ready_.pop(*random_)].get();
   if (next != current_) switch_to(next);
+  if (unwinding_) throw Unwinding();
+}
+
+// At a barrier that all threads have reached, to other blocks.
+void Scheduler::give_way() {
+  paused_ = true;
+  switch_to(nullptr);
   if (unwinding_) throw Unwinding();
 }
 
@@ -126,7 +139,7 @@ void Scheduler::finish() {
   if (ready_.empty() && finished_ < count_) fail("deadlock: " + describe_waiting(), kEnd);
 }
 
-void Scheduler::unwind_all() {
+void Scheduler::abandon_block() {
   unwinding_ = true;
   for (unsigned i = 0; i < count_; ++i) {
     if (threads_[i]->started && !threads_[i]->finished) switch_to(threads_[i].get());
@@ -169,6 +182,7 @@ void Scheduler::block_barrier(Site site) {
     for (Warp& each : warps_) each.at_block_barrier = 0;
     for (unsigned i = 0; i < count_; ++i) threads_[i]->waits_at = nullptr;
     ready_.push_block(count_, *random_);
+    if (gives_way_ && random_->below(kBarriersOfATurn) == 0) return give_way();
   }
   wait();
 }

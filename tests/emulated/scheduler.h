@@ -1,5 +1,5 @@
 // Runs the threads of one block, each a fiber, from one barrier or warp collective to the next, and
-// refuses what would be undefined on a GPU.
+// refuses what would be undefined on a GPU. Blocks that take turns have one each.
 #pragma once
 
 #include <array>
@@ -20,8 +20,11 @@ namespace emulation {
 
 class Scheduler {
  public:
-  // Returns when every thread has; rethrows what the first one threw, with the others unwound.
-  void run_block(const std::function<void()>& thread, dim3 shape, Random& random);
+  void begin_block(const std::function<void()>& thread, dim3 shape, Random& random);
+  // True when every thread has returned, false at a barrier where the block gives way to others.
+  // Rethrows what the first thread threw, with the others unwound.
+  bool run_block(bool gives_way);
+  void abandon_block();  // unwinds its threads
 
   bool running() const { return current_ != nullptr; }
   unsigned lane() const { return current_->number % warpSize; }
@@ -72,8 +75,8 @@ class Scheduler {
   void run_thread();
   void switch_to(Thread* next);  // null: the launcher
   void wait();
+  void give_way();
   void finish();
-  void unwind_all();
 
   void require_all_lanes(const char* name, unsigned mask, unsigned source, Site site) const;
   Group& join(Collective kind, unsigned mask, Site site);
@@ -94,6 +97,8 @@ class Scheduler {
   unsigned count_ = 0;
   unsigned finished_ = 0;
   bool unwinding_ = false;
+  bool gives_way_ = false;
+  bool paused_ = false;
   std::exception_ptr failure_;
 
   Site barrier_site_{};

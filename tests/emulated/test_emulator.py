@@ -134,13 +134,13 @@ def test_a_missing_barrier_shows(emulator: ModuleType) -> None:
 
 
 def last_block_sums(
-    emulator: ModuleType, publication: str, seed: int, blocks: int = 4
+    emulator: ModuleType, publication: str, seed: int, blocks: int = 4, resident: int = 1
 ) -> tuple[bool, bool]:
     """Whether the last block saw all partial sums, and whether they were there after the grid."""
     values = np.arange(1, 2001, dtype=np.int32)
     partials = np.full(blocks * 64, -(10**6), dtype=np.int32)
     ticket, total = np.zeros(1, dtype=np.uint32), np.zeros(1, dtype=np.int32)
-    emulator.configure(seed=seed)
+    emulator.configure(seed=seed, resident=resident)
     emulator.reduction(
         values, partials, ticket, total, blocks, 64, getattr(emulator.Publication, publication)
     )
@@ -170,6 +170,25 @@ def test_the_last_block_sees_what_was_fenced_before_the_ticket(
         seen, not all(by_last_block)
     )
     assert seen == "not always" or all(after_the_grid for _, after_the_grid in found)
+
+
+@pytest.mark.parametrize("resident", [2, 5])
+def test_blocks_that_take_turns_see_what_was_fenced_before_the_ticket(
+    emulator: ModuleType, resident: int
+) -> None:
+    """And nothing else, and each has its own shared memory and threads."""
+    logits = random_logits(7, 500)
+    for seed in SEEDS:
+        for publication in ("fence_after_barrier", "fence_by_every_thread", "fence_by_warps"):
+            assert last_block_sums(emulator, publication, seed, 8, resident) == (True, True)
+        for publication in ("no_fence", "no_barrier_before_fence"):
+            assert last_block_sums(emulator, publication, seed, 8, resident) == (False, True)
+        assert is_softmax(softmax(emulator, logits, 128), logits)
+        with pytest.raises(emulator.EmulationError):
+            emulator.misuse(
+                emulator.Misuse.circular_wait, np.zeros(2048, dtype=np.float32), 2, 1024, 0
+            )
+        assert emulator.live_guards() == 0
 
 
 @pytest.mark.parametrize(
