@@ -4,14 +4,16 @@
 //
 // With few sequences, the chunks of all positions are split over many blocks, and the last block of
 // a sequence decides. With at least one sequence for each multiprocessor, a sequence has one block,
-// which takes positions in order and never reads a row after the first rejection. Both take the
-// same sums in the same order, so the tokens are the same.
+// which takes positions in order and never reads a row after the first rejection. On demand, blocks
+// draw parts of rows from a queue instead (verify_queue.cuh). All take the same sums in the same
+// order, so the tokens are the same.
 
 #include "verify.h"
 
 #include "launch_kernel.cuh"
 #include "ticket.cuh"
 #include "verify_block.cuh"
+#include "verify_queue.cuh"
 
 namespace rdk {
 namespace {
@@ -225,55 +227,85 @@ __device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const 
   return false;
 }
 
-// R is Whole, Cut or Block.
+// By a block that has made its sums: up to where it decides from this step on, or -1 if sums of
+// other blocks are missing.
+template <typename C>
+__device__ __forceinline__ int last_to_decide(const VerifyLaunch& launch, const Sequence& sequence,
+                                              int first) {
+  if (launch.order == VerifyOrder::kInOrder) {
+    __syncthreads();
+    return first;
+  }
+  if (!last_block(ticket_of(launch, sequence.index, first), tickets_of(launch, first))) return -1;
+  for (int i = threadIdx.x; first == 0 && i <= sequence.count; i += kThreads) {
+    clear_token<C>(launch.params, sequence.index, i);
+  }
+  __syncthreads();
+  return launch.order == VerifyOrder::kSplit ? sequence.count
+                                             : last_summed(launch, sequence, first);
+}
+
+// A share of the work: sums of a part of a sequence's rows and, by the block that comes last, what
+// they decide. R is Whole, Cut or Block.
 template <typename T, typename D, typename R>
-__global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
+__device__ __forceinline__ void verify_share(const VerifyLaunch& launch, const unsigned& number,
+                                             unsigned char* shared) {
   using C = typename RowsOf<R>::Type;
+  __shared__ Share share;  // not in registers, of which there are none to spare
   __shared__ Sequence sequence;
-  RDK_DYNAMIC_SHARED(shared);
   const VerifyParams& params = launch.params;
-  const int64_t index = blockIdx.x / launch.splits;
-  const int split = blockIdx.x % launch.splits;
-  if (threadIdx.x == 0) sequence = load_sequence(params, index);
+  const bool in_order = launch.order == VerifyOrder::kInOrder;
+  if (warp_index() == 0) load_share(launch, number, &share, &sequence);
   __syncthreads();
   const int target_chunks = chunks_in(params.affinity.target_size);
   const int draft_chunks =
       chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size);
-  const RowLimits<C> limits(params.truncation, index, static_cast<int>(params.affinity.target_size),
-                            sequence.target_temperature);
-  const bool usable = usable_temperature(sequence.target_temperature) && limits.usable();
-  const bool in_order = launch.splits == 1;
-  if (split == 0) {
+  const auto limits_of = [&params] {  // read again where they are used, not kept
+    return RowLimits<C>(params.truncation, sequence.index,
+                        static_cast<int>(params.affinity.target_size), sequence.target_temperature);
+  };
+  const bool usable = usable_temperature(sequence.target_temperature) && limits_of().usable();
+  if (share.first == 0 && share.part == 0) {
 #pragma unroll 1
     for (int64_t i = threadIdx.x; i <= params.max_draft; i += kThreads) {
-      if (in_order || !usable || i > sequence.count) clear_token<C>(params, index, i);
+      if (in_order || !usable || i > sequence.count) clear_token<C>(params, sequence.index, i);
     }
-    if (threadIdx.x == 0 && !usable) params.num_accepted[index] = 0;
+    if (threadIdx.x == 0 && !usable) params.num_accepted[sequence.index] = 0;
+    if (!usable) end_sequence(launch, sequence.index);
   }
   if (!usable) return;
-  const int stride = in_order ? 1 : sequence.count + 1;
 #pragma unroll 1
-  for (int first = 0; first <= sequence.count; first += stride) {
-    const int last = first + stride - 1;
-    sum_positions<T, D>(launch, sequence, first, last, target_chunks, draft_chunks, split,
-                        limits.before(), ring_of_warp(shared));
-    if (in_order) {
-      __syncthreads();
-    } else {
-      if (!last_block(launch.tickets + index, launch.splits)) return;
-      for (int i = threadIdx.x; i <= sequence.count; i += kThreads) {
-        clear_token<C>(params, index, i);
-      }
-      __syncthreads();
+  for (int first = share.first; first <= sequence.count;) {
+    // What a queue decides behind its share has its sums already.
+    if (in_order || first == share.first) {
+      const int end = launch.order == VerifyOrder::kSplit ? sequence.count : first;
+      sum_positions<T, D>(launch, sequence, first, end, target_chunks, draft_chunks, share.part,
+                          limits_of().before(), ring_of_warp(shared));
     }
+    const int last = last_to_decide<C>(launch, sequence, first);
+    if (last < 0) return;
+    const RowLimits<C> limits = limits_of();
     bool ended;
     if constexpr (RowsOf<R>::kByBlock) {
       ended = decide_by_block<T, D>(launch, sequence, first, last, draft_chunks, limits, shared);
     } else {
       ended = decide_within<T, D>(launch, sequence, first, last, draft_chunks, limits, shared);
     }
-    if (ended) return;
+    if (ended) return end_sequence(launch, sequence.index);
+    first = last + 1;
   }
+}
+
+template <typename T, typename D, typename R>
+__global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
+  RDK_DYNAMIC_SHARED(shared);
+  __shared__ unsigned number;  // of the share
+  if (threadIdx.x == 0) number = blockIdx.x;
+  __syncthreads();
+#pragma unroll 1
+  do {
+    verify_share<T, D, R>(launch, number, shared);
+  } while (draw_item(launch, &number));
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 // How verify is launched on a GPU.
 
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
 #include "workspace.h"
 
 namespace rdk {
@@ -9,29 +13,59 @@ constexpr int kWarps = VerifyLaunch::kThreads / kWarp;
 static_assert(VerifyLaunch::kStaticSharedBytes + kWarps * kRingBytes <= kAlwaysAllowed);
 static_assert(kThresholdBytes <= kWarps * kRingBytes, "it lies where the rings were");
 
-// Split sequences keep the sums of every step that each of them might take, B * max_draft of them:
-// about 10 MB if both are large. A call that needs more takes its steps in order.
+// A split sequence and a queue keep the sums of every step that each sequence might take,
+// B * max_draft of them: about 10 MB if both are large. A call that needs more takes its steps in
+// order.
 constexpr int64_t kMostSplitBytes = int64_t{64} << 20;
+
+// Splitting pays while there are more multiprocessors than sequences. With more sequences, one
+// block for each has enough loads in flight, and not reading rows after a rejection saves more.
+// What a queue saves is not measured yet: it has to be asked for.
+VerifyOrder order_of(const Machine& machine, int64_t sequences) {
+  const char* asked = std::getenv("RDK_VERIFY_ORDER");
+  const std::string order = asked == nullptr ? "" : asked;
+  if (order == "split") return VerifyOrder::kSplit;
+  if (order == "in-order") return VerifyOrder::kInOrder;
+  if (order == "queue") return VerifyOrder::kQueue;
+  if (!order.empty()) {
+    throw std::invalid_argument("RDK_VERIFY_ORDER is \"" + order +
+                                "\"; set it to split, in-order or queue, or unset it");
+  }
+  return sequences >= machine.multiprocessors ? VerifyOrder::kInOrder : VerifyOrder::kSplit;
+}
+
+// Blocks that share a sequence, or parts of a row in a queue. Small parts spread a step of few
+// sequences over all blocks, and each costs a block the time to draw it: so there are about as many
+// items in a step as blocks.
+int64_t splits_in(VerifyOrder order, const VerifyParams& params, int64_t at_once) {
+  const int64_t sequences = std::max<int64_t>(1, params.sequences);
+  const int64_t chunks = chunks_of(params.affinity.target_size);
+  if (order == VerifyOrder::kInOrder) return 1;
+  if (order == VerifyOrder::kQueue) {
+    return std::min(divide_up(chunks, kWarps), divide_up(at_once, sequences));
+  }
+  const int64_t rows_each = divide_up(params.num_drafts, sequences) + 1;
+  return splits_of(divide_up(rows_each * chunks, kWarps), at_once, sequences);
+}
 
 }  // namespace
 
 void plan(const Machine& machine, VerifyLaunch* launch) {
   const VerifyParams& params = launch->params;
-  const int64_t chunks = chunks_of(params.affinity.target_size);
-  // Splitting pays while there are more multiprocessors than sequences. With more sequences, one
-  // block for each has enough loads in flight, and not reading rows after a rejection saves more.
-  const bool many = params.sequences >= machine.multiprocessors;
-  const int64_t sequences = params.sequences > 0 ? params.sequences : 1;
-  const int64_t rows_each = divide_up(params.num_drafts, sequences) + 1;
-  const int64_t wanted = divide_up(rows_each * chunks, kWarps);
   const int64_t at_once = VerifyLaunch::kBlocks * machine.multiprocessors;
-  launch->splits = static_cast<int>(many ? 1 : splits_of(wanted, at_once, sequences));
-  place(nullptr, launch);
-  if (launch->splits > 1 && launch->shape.workspace_bytes > kMostSplitBytes) {
-    launch->splits = 1;
+  const auto order_work = [&](VerifyOrder order) {
+    launch->splits = static_cast<int>(splits_in(order, params, at_once));
+    const bool alone = order == VerifyOrder::kSplit && launch->splits == 1;
+    launch->order = alone ? VerifyOrder::kInOrder : order;
     place(nullptr, launch);
+  };
+  order_work(order_of(machine, params.sequences));
+  if (launch->order != VerifyOrder::kInOrder && launch->shape.workspace_bytes > kMostSplitBytes) {
+    order_work(VerifyOrder::kInOrder);
   }
-  launch->shape.blocks = params.sequences * launch->splits;
+  const bool queued = launch->order == VerifyOrder::kQueue;
+  const int64_t shares = params.sequences * launch->splits * (queued ? launch->slots : 1);
+  launch->shape.blocks = queued ? std::min(shares, at_once) : shares;
   launch->shape.threads = VerifyLaunch::kThreads;
   launch->shape.shared_bytes = kWarps * kRingBytes;
   launch->shape.allowed_bytes = 0;
@@ -43,12 +77,16 @@ void place(void* workspace, VerifyLaunch* launch) {
   const int64_t draft_chunks =
       chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
   const int64_t longest = std::min(params.max_draft, params.num_drafts);
-  const bool every_row = launch->splits > 1 || launch->by_block();
+  const bool split = launch->order != VerifyOrder::kInOrder;
+  const bool queued = launch->order == VerifyOrder::kQueue;
+  const bool every_row = split || launch->by_block();
   launch->slots = static_cast<int>(every_row ? longest + 1 : 1);
   const int64_t steps = params.sequences * launch->slots;
   const int64_t draft_steps = params.draft_stats == nullptr ? steps : 0;
   WorkspaceParts parts(workspace);
-  launch->tickets = parts.take<unsigned>(launch->splits > 1 ? params.sequences : 0);
+  launch->tickets = parts.take<unsigned>(queued ? steps : split ? params.sequences : 0);
+  launch->queue = parts.take<VerifyQueue>(queued ? 1 : 0);
+  launch->ended = parts.take<unsigned>(queued ? params.sequences : 0);
   launch->shape.zeroed_bytes = parts.bytes();
   launch->target_chunks = parts.take<ChunkSum>(steps * target_chunks);
   launch->draft_chunks = parts.take<ChunkSum>(draft_steps * draft_chunks);

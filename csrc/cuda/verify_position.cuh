@@ -34,20 +34,27 @@ struct Sequence {
   float draft_temperature;
 };
 
-__device__ __forceinline__ Sequence load_sequence(const VerifyParams& params, int64_t index) {
+// By one warp, which looks for the first -1 with all of its lanes: one by one, each token would
+// cost the time of a load.
+__device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_t index,
+                                              Sequence* sequence) {
   const Owned drafts = owned(params.draft_offsets, index, params.num_drafts);
-  Sequence sequence{index,
-                    drafts.start,
-                    static_cast<int>(min(drafts.count, params.max_draft)),
-                    params.step_keys[index],
-                    params.positions[index],
-                    params.target_temperature[index],
-                    params.draft_temperature[index]};
+  int count = static_cast<int>(min(drafts.count, params.max_draft));
 #pragma unroll 1
-  for (int j = 0; j < sequence.count; ++j) {
-    if (params.draft_token_ids[sequence.start + j] == -1) sequence.count = j;
+  for (int begin = 0; begin < count; begin += kWarp) {
+    const int j = begin + lane_index();
+    const bool ends = j < count && params.draft_token_ids[drafts.start + j] == -1;
+    const unsigned found = __ballot_sync(kAllLanes, ends);
+    if (found != 0) count = begin + __ffs(found) - 1;
   }
-  return sequence;
+  if (lane_index() != 0) return;
+  *sequence = {index,
+               drafts.start,
+               count,
+               params.step_keys[index],
+               params.positions[index],
+               params.target_temperature[index],
+               params.draft_temperature[index]};
 }
 
 template <typename T, typename C>

@@ -15,7 +15,8 @@ A row has what all rows have (../results.py), and
     rounds, share_of_floor      how many of them; floor over time, median of the rounds
     warm_us, graph_us           directly after the same call; in a CUDA graph (batch 1)
     peers                       by name: median_us, p10_us, p90_us, and `ratio`, their time over
-                                ours, median of the rounds; or `skipped`, why not
+                                ours, median of the rounds; or `skipped`, why not. On a GPU ours
+                                in each order of work is among those of `verify`
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -38,7 +40,8 @@ from .traffic import traffic, visited_rows
 from .workloads import Call, Workload, build
 
 COMPILED = "compiled"
-PEERS = ("eager", "sparse", COMPILED)
+ORDERS = ("split", "in-order", "queue")  # of work in `verify` (DESIGN section 6)
+PEERS = ("eager", "sparse", *ORDERS, COMPILED)
 
 
 @dataclass
@@ -133,7 +136,8 @@ class Bench:
 
     def _calls(self, workload: Workload) -> tuple[dict[str, Call], dict[str, str]]:
         """The calls that can be timed, ours first, and why the others cannot."""
-        wanted = {name: call for name, call in workload.peers.items() if name in self.peers}
+        peers = workload.peers | (orders(workload) if self.device.type == "cuda" else {})
+        wanted = {name: call for name, call in peers.items() if name in self.peers}
         skipped = {}
         if COMPILED in self.peers:
             wanted[COMPILED] = self.compiler.compiled(workload)
@@ -189,6 +193,23 @@ class Compiler:
         assert self.function is not None
         compiled = self.function
         return lambda index: compiled(*arguments[index])
+
+
+def orders(workload: Workload) -> dict[str, Call]:
+    """Our own call in each order of work, where it has one."""
+    if not workload.case.verifies:
+        return {}
+    return {order: partial(in_the_order, order, workload.ours) for order in ORDERS}
+
+
+def in_the_order(order: str, call: Call, index: int) -> object:
+    """Make a call with `verify` in this order of work."""
+    before = os.environ.get("RDK_VERIFY_ORDER", "")
+    os.environ["RDK_VERIFY_ORDER"] = order
+    try:
+        return call(index)
+    finally:
+        os.environ["RDK_VERIFY_ORDER"] = before
 
 
 def against(times: Sequence[float], ours: Sequence[float]) -> dict[str, float]:

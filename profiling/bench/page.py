@@ -9,11 +9,12 @@ from ..commands import busy
 from ..results import Row, place
 from ..tables import figure, table
 from .cases import PAIR
+from .measure import PEERS
 
 COLUMNS = (
     *("operator", "sampler", "V_t", "V_d", "B", "K", "C", "dtype", "acceptance", "accepted"),
     *("MB", "floor us", "median us", "p10 .. p90", "warm us", "floor / time"),
-    *("x eager", "x sparse", "x compiled"),
+    *(f"x {peer}" for peer in PEERS),
 )
 LEFT = {"operator", "sampler", "dtype", "acceptance"}
 
@@ -31,7 +32,7 @@ def row_cells(row: Row) -> list[str]:
     """In the order of `COLUMNS`."""
     operator = row["operator"] + ("" if row["stats"] in (True, None) else ", no stats")
     warm = row["graph_us"] if row["graph_us"] is not None else row["warm_us"]
-    ratios = [row["peers"].get(peer, {}).get("ratio") for peer in ("eager", "sparse", "compiled")]
+    ratios = [row["peers"].get(peer, {}).get("ratio") for peer in PEERS]
     sizes = ("sampler", "target_size", "draft_size", "batch", "draft_length", "columns", "dtype")
     return [
         operator,

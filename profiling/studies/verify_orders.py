@@ -15,9 +15,12 @@ split       blocks share a sequence, each a part of the rows of all positions; t
             decides them together, and draws (`VerifyLaunch::splits` above 1)
 in order    one block a sequence: it reads a row, decides, and goes on until a rejection
 plan        what csrc/cuda/verify_plan.cpp chooses of these two
-queue       as many blocks as run at once take (position, sequence, part) from one queue, positions
-            first; the last to finish a (sequence, position) decides it; parts of a sequence that is
-            known to be rejected are skipped. Not implemented
+queue       as many blocks as run at once draw (position, sequence, part of a row) from one queue,
+            positions first; parts of a sequence that is known to be rejected are skipped. A
+            position is decided by whoever comes last, of those who read its parts and of the one
+            who has accepted the position before, and with it those behind it that are read
+            (csrc/cuda/verify_queue.cuh, on request). To draw an item, and to wait for what is
+            known of its sequence and for its first bytes, takes a block a fixed time
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ class Constants:
     decision: float = 3.5
     last_token: float = 3.0
     start: float = 2.5
+    item: float = 2.0  # drawn from the queue
     multiprocessors: int = 132
     blocks_each: int = 2
 
@@ -166,47 +170,45 @@ def plan(constants: Constants, shape: Shape) -> float:
     return (in_order if many else split)(constants, shape)
 
 
-def queue(constants: Constants, shape: Shape, chunks_each: int = WARPS) -> float:
-    """One queue for a resident grid; a part has `chunks_each` chunks, one or more for a warp."""
-    parts = -(-shape.chunks // chunks_each)
-    items = deque(
-        (position, sequence)
-        for position in range(shape.drafts + 1)
-        for sequence in range(len(shape.accepted))
-        for _ in range(parts)
-    )
-    left = {item: parts for item in set(items)}
-    rejected: set[int] = set()
+def queue(constants: Constants, shape: Shape) -> float:
+    """One queue for a resident grid, in about as many parts of a position as it has blocks."""
+    parts = min(-(-shape.chunks // WARPS), -(-constants.at_once // len(shape.accepted)))
+    sequences, positions = range(len(shape.accepted)), range(shape.drafts + 1)
+    items = deque((p, sequence) for p in positions for sequence in sequences for _ in range(parts))
+    missing = {item: parts + (item[0] > 0) for item in items}  # tickets
+    ended: set[int] = set()
+
+    def decide(position: int, sequence: int) -> Work:
+        """For as long as this block takes the last ticket."""
+        missing[position, sequence] -= 1
+        while missing.get((position, sequence)) == 0:
+            while missing.get((position + 1, sequence)) == 1:
+                position += 1
+            yield 0.0, constants.decision
+            if shape.accepted[sequence] <= position:
+                ended.add(sequence)
+                yield 0.0, constants.last_token
+                return
+            position += 1
+            missing[position, sequence] -= 1
 
     def block() -> Work:
-        while items:
+        while items and len(ended) < len(sequences):
             position, sequence = items.popleft()
-            if sequence in rejected:
-                continue
-            yield shape.row / parts, 0.0
-            left[position, sequence] -= 1
-            if left[position, sequence] > 0:
-                continue
-            yield 0.0, constants.decision
-            if position == shape.accepted[sequence]:
-                rejected.add(sequence)
-                yield 0.0, constants.last_token
+            yield 0.0, constants.item
+            if sequence not in ended:
+                yield shape.row / parts, 0.0
+                yield from decide(position, sequence)
 
     count = min(constants.at_once, len(items))
     return constants.start + finish(constants, [block for _ in range(count)])
-
-
-def best_queue(constants: Constants, shape: Shape) -> float:
-    """With the size of parts that suits this call; a plan could choose it, for it depends on B."""
-    sizes = [WARPS * factor for factor in (1, 2, 4, 8, 16)]
-    return min(queue(constants, shape, size) for size in sizes)
 
 
 ORDERS: dict[str, Callable[[Constants, Shape], float]] = {
     "split": split,
     "in order": in_order,
     "plan": plan,
-    "queue": best_queue,
+    "queue": queue,
 }
 
 

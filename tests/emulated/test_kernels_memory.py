@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +39,55 @@ def far_apart(rows: Tensor, folder: Path) -> Tensor:
     far = flat.as_strided(rows.shape, (FAR, 1))
     far.copy_(rows)
     return far
+
+
+def test_a_queue_reads_and_draws_little_behind_rejections(
+    emulated: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first drafts of all sequences are rejected, but one, and one has a bad temperature."""
+    size, sequences, drafts = 8 * 1024, 8, 6
+    made = generators.batch(generators.affinity("identity", size), [drafts] * sequences)
+    target = made.target_logits.clone().unflatten(0, (sequences, drafts + 1))
+    target[:, :, 5] = -math.inf
+    target[0, :3, 5] = 50  # accepted three times
+    temperature = torch.ones(sequences)
+    temperature[1] = math.nan
+    made = made.replace(
+        target_logits=target.flatten(0, 1),
+        draft_token_ids=torch.full_like(made.draft_token_ids, 5),
+        draft_rows=torch.full((sequences * drafts,), -1, dtype=torch.int32),
+        target_temperature=temperature,
+        max_draft=1000,  # so there are steps that no draft has
+    )
+    row = size * 4 // 16
+    monkeypatch.setenv("RDK_VERIFY_ORDER", "queue")
+    for seed in range(4):
+        emulated.set_machine(2)
+        emulated.configure(seed=seed, resident=4)
+        accepted = torch.ops.rdk.verify(*made.arguments())[1]
+        assert accepted.tolist() == [3, *[0] * (sequences - 1)]
+        copies, atomics = emulated.counts()
+        assert (sequences - 1 + 3) * row <= copies < 22 * row
+        assert atomics < 100
+    monkeypatch.delenv("RDK_VERIFY_ORDER")
+    for multiprocessors, rows in ((2, 10), (16, (sequences - 1) * (drafts + 1))):
+        emulated.set_machine(multiprocessors)  # the controls: in order, and split
+        torch.ops.rdk.verify(*made.arguments())
+        assert emulated.counts()[0] == rows * row
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_long_draft_ends_at_its_first_minus_one(cpu: Any) -> None:
+    """Lanes look for it, 32 tokens at a time."""
+    for ends in ((37,), (0,), (31,), (32,), (33, 35, 60), (64,), ()):
+        made = generators.batch(generators.affinity("identity", 300), [70])
+        made = made.replace(target_logits=made.target_logits.repeat_interleave(1, 0))
+        made.draft_token_ids[:] = made.target_logits[:70].argmax(1)
+        made.draft_token_ids[list(ends)] = -1
+        made = made.replace(target_temperature=torch.zeros(1))
+        tokens, accepted, _ = torch.ops.rdk.verify(*made.arguments())
+        assert accepted.tolist() == [min(ends, default=70)]
+        assert torch.equal(tokens, cpu.verify(*made.arguments())[0])
 
 
 @pytest.fixture(params=["cpu", *MACHINES])

@@ -14,6 +14,8 @@ from tests import generators
 
 from .driver_rules import static_bytes
 from .workloads import (
+    ORDERS,
+    VERIFY,
     WORKLOADS,
     batch,
     draft,
@@ -75,6 +77,25 @@ def test_any_schedule_gives_the_same_bits(
     assert_same_bits(WORKLOADS[workload](), expected)
     for seed in seeds:
         emulated.configure(seed=seed, block_order=("shuffled", "reverse")[seed % 2])
+        assert_same_bits(WORKLOADS[workload](), expected)
+
+
+@pytest.mark.parametrize("seeds", [(1, 2, 5), pytest.param((3, 4, 6), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("workload", VERIFY)
+def test_any_order_of_work_gives_the_same_bits(
+    emulated: ModuleType,
+    workload: str,
+    order: str,
+    seeds: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One block after the other, and several that take turns, with few and with many at once."""
+    expected = in_order(emulated, workload)
+    monkeypatch.setenv("RDK_VERIFY_ORDER", order)
+    for multiprocessors, seed in zip((1, 3, 16), seeds, strict=True):
+        emulated.set_machine(multiprocessors, FULL)
+        emulated.configure(seed=seed, resident=2 * multiprocessors)
         assert_same_bits(WORKLOADS[workload](), expected)
 
 

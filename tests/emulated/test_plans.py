@@ -204,6 +204,56 @@ def test_a_gather_of_few_tokens_has_a_block_for_every_multiprocessor(
     assert plans.plan_gather_logits(machine, 64, 128)["threads"] == 256
 
 
+# ----------------------------------------------------------------------- order of work in verify
+
+
+def test_verify_takes_the_order_that_was_asked_for(
+    plans: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise many sequences are taken in order, and few are split."""
+    machine = GPUS["sm_90a"].machine
+
+    def order(sequences: int, target_size: int = 128_256) -> str:
+        plan = plans.plan_verify(machine, sequences, 5 * sequences, 5, 32_000, target_size)
+        return str(plan["order"])
+
+    assert [order(count) for count in (1, 131, 132)] == ["split", "split", "in-order"]
+    for asked in ("split", "in-order", "queue"):
+        monkeypatch.setenv("RDK_VERIFY_ORDER", asked)
+        assert [order(count) for count in (1, 131, 132)] == [asked] * 3
+    monkeypatch.setenv("RDK_VERIFY_ORDER", "split")
+    assert order(600) == "in-order", "a block each"
+    monkeypatch.setenv("RDK_VERIFY_ORDER", "")
+    assert order(1) == "split"
+    monkeypatch.setenv("RDK_VERIFY_ORDER", "in order")
+    with pytest.raises(ValueError, match='RDK_VERIFY_ORDER is "in order"; set it to split, in-o'):
+        order(1)
+
+
+@pytest.mark.parametrize("architecture", GPUS)
+def test_a_queue_has_about_as_many_parts_of_a_step_as_blocks_run_at_once(
+    plans: ModuleType, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a warp has a chunk of each part at least."""
+    monkeypatch.setenv("RDK_VERIFY_ORDER", "queue")
+    machine = GPUS[architecture].machine
+    at_once = 2 * machine[0]
+    for count in (1, 2, 8, 64, 131, 256, 600, 4096):
+        plan = plans.plan_verify(machine, count, 5 * count, 5, 32_000, 128_256)
+        assert plan["splits"] == min(16, -(-at_once // count))
+        assert plan["blocks"] == min(at_once, 6 * count * plan["splits"])
+        assert_one_wave(architecture, plan)
+
+
+def test_a_queue_whose_workspace_is_too_large_is_taken_in_order(
+    plans: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDK_VERIFY_ORDER", "queue")
+    careless = verify_bytes(plans, 600, 600 * 64, 2**31 - 2)
+    assert (careless["order"], careless["splits"]) == ("in-order", 1)
+    assert careless["blocks"] == 600
+
+
 # ------------------------------------------------------------------------------------- workspace
 
 

@@ -298,3 +298,5 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "gather_logits, aligned": lambda: gather_logits(aligned_head()),
     "step_keys": step_keys,
 }
+VERIFY = [name for name in WORKLOADS if name == "verify" or name.startswith("verify,")]
+ORDERS = ("split", "in-order", "queue")  # of work in verify: RDK_VERIFY_ORDER

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests import generators
-from tests.emulated.workloads import WORKLOADS
+from tests.emulated.workloads import ORDERS, VERIFY, WORKLOADS
 from tests.generators import Batch
 from tests.operators.test_invariance import (
     assert_same_bits,
@@ -101,6 +101,20 @@ def test_the_same_call_again_and_again(workload: str, native: Any, device: torch
     """Blocks finish in another order each time."""
     call = recorded(workload).on(device)
     expected = call(native)
+    for _ in range(AGAIN):
+        for actual, same in zip(call(native), expected, strict=True):
+            assert_same_bits(actual, same)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("workload", VERIFY)
+def test_any_order_of_work_gives_the_same_bits(
+    workload: str, order: str, native: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks draw from a queue in another order each time."""
+    call = recorded(workload).on(device)
+    expected = call(native)
+    monkeypatch.setenv("RDK_VERIFY_ORDER", order)
     for _ in range(AGAIN):
         for actual, same in zip(call(native), expected, strict=True):
             assert_same_bits(actual, same)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from profiling.bench import __main__ as bench
 from profiling.bench import growth, measure, truncation
 from profiling.bench.cases import PAIR, Case
+from profiling.bench.workloads import build
 from profiling.results import NEEDED
 from rdk_cuda.cli.errors import InputError
 
@@ -81,6 +84,20 @@ def test_a_case_that_fails_is_named_and_the_others_are_measured(
     (row,) = measured(tmp_path, "--operators", "verify", "gather_logits", code=1)
     assert row["operator"] == "gather_logits"
     assert "low: RuntimeError: rdk::verify: no such thing\n" in capsys.readouterr().err
+
+
+def test_on_a_gpu_verify_is_measured_in_each_order_of_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RDK_VERIFY_ORDER", "split")
+    made = build(Case("verify", "float32", 300, 100, 2, 2, acceptance="low"), torch.device("cpu"))
+    made = replace(made, ours=lambda index: (os.environ["RDK_VERIFY_ORDER"], index))
+    calls = measure.orders(made)
+    assert {name: call(3) for name, call in calls.items()} == {
+        name: (name, 3) for name in measure.ORDERS
+    }
+    assert os.environ["RDK_VERIFY_ORDER"] == "split"
+    assert measure.orders(replace(made, case=Case("draft", "float32"))) == {}
 
 
 def test_growth_is_fitted_and_drawn(

@@ -96,10 +96,15 @@ def test_one_sequence_takes_its_bytes_at_a_blocks_rate_and_its_fixed_times() -> 
     assert orders.in_order(constants, shape) == pytest.approx(2.5 + 2 * (50 + 3.5) + 3)
     shared = 8e6 / constants.bandwidth
     assert orders.split(constants, shape) == pytest.approx(2.5 + shared + 3.5 + 3)
+    # A draft of one, in 123 parts a position: all items are read at once, and then the second
+    # position is decided behind the first.
+    short = Shape((1,), drafts=1, columns=1_000_000)
+    read = 2.0 + 246 * (2e6 / 123) / constants.bandwidth
+    assert orders.queue(constants, short) == pytest.approx(2.5 + read + 2 * 3.5 + 3)
 
 
 def test_every_order_comes_to_the_floor_where_only_bytes_take_time() -> None:
-    free = Constants(decision=0, last_token=0, start=0, block_rate=1e9)
+    free = Constants(decision=0, last_token=0, start=0, item=0, block_rate=1e9)
     all_accepted = Shape((5,) * 264)
     for name, order in orders.ORDERS.items():
         assert order(free, all_accepted) == pytest.approx(orders.floor(free, all_accepted)), name
