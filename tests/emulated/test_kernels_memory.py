@@ -76,6 +76,26 @@ def test_a_queue_reads_and_draws_little_behind_rejections(
         assert emulated.counts()[0] == rows * row
 
 
+def test_a_queue_reads_each_row_of_accepted_drafts_once(
+    emulated: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those whose sums were there before the step in front of them was decided."""
+    size, sequences, drafts = 8 * 1024, 2, 6
+    made = generators.batch(generators.affinity("identity", size), [drafts] * sequences)
+    rows = torch.arange(sequences * (drafts + 1)).view(sequences, -1)[:, :drafts].flatten()
+    made = made.replace(
+        draft_token_ids=made.target_logits.argmax(1)[rows],
+        draft_rows=torch.full((sequences * drafts,), -1, dtype=torch.int32),
+        target_temperature=torch.zeros(sequences),
+    )
+    monkeypatch.setenv("RDK_VERIFY_ORDER", "queue")
+    emulated.set_machine(4)
+    for seed in range(8):
+        emulated.configure(seed=seed, resident=8)
+        assert torch.ops.rdk.verify(*made.arguments())[1].tolist() == [drafts] * sequences
+        assert emulated.counts()[0] == sequences * (drafts + 1) * size * 4 // 16
+
+
 @pytest.mark.usefixtures("emulated")
 def test_a_long_draft_ends_at_its_first_minus_one(cpu: Any) -> None:
     """Lanes look for it, 32 tokens at a time."""
