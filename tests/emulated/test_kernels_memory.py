@@ -98,13 +98,19 @@ def test_a_queue_reads_each_row_of_accepted_drafts_once(
 
 @pytest.mark.usefixtures("emulated")
 def test_a_long_draft_ends_at_its_first_minus_one(cpu: Any) -> None:
-    """Lanes look for it, 32 tokens at a time."""
+    """Lanes look for it, 32 tokens at a time. The token there is drawn with BONUS's words."""
     for ends in ((37,), (0,), (31,), (32,), (33, 35, 60), (64,), ()):
         made = generators.batch(generators.affinity("identity", 300), [70])
-        made = made.replace(target_logits=made.target_logits.repeat_interleave(1, 0))
-        made.draft_token_ids[:] = made.target_logits[:70].argmax(1)
-        made.draft_token_ids[list(ends)] = -1
-        made = made.replace(target_temperature=torch.zeros(1))
+        target = made.target_logits.clone()
+        drafts = target[:70].argmax(1)
+        target[torch.arange(70), drafts] += 60  # accepted for sure
+        drafts[list(ends)] = -1
+        target[list(ends)] = 0
+        made = made.replace(
+            target_logits=target,
+            draft_token_ids=drafts,
+            draft_rows=torch.full((70,), -1, dtype=torch.int32),
+        )
         tokens, accepted, _ = torch.ops.rdk.verify(*made.arguments())
         assert accepted.tolist() == [min(ends, default=70)]
         assert torch.equal(tokens, cpu.verify(*made.arguments())[0])
