@@ -150,13 +150,13 @@ def test_first_tokens_have_the_joint_distribution_of_the_target(
 def test_a_verification_with_another_q_would_be_caught(
     engine: Engine, drafters: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sums of draft states are doubled, so `q` is half of what was drawn from."""
+    """Sums of draft states are eight times theirs, so `q` is an eighth of what was drawn from."""
     engine.use(drafters / "pruned-6.25")
     own = DraftArena._keep
 
     def keep(self: DraftArena, slots: Tensor, step: Tensor, *rows: Tensor | None) -> None:
         logits, stats, *dynamic = rows
-        own(self, slots, step, logits, stats * torch.tensor([1.0, 2.0]), *dynamic)
+        own(self, slots, step, logits, stats * torch.tensor([1.0, 8.0]), *dynamic)
 
     monkeypatch.setattr(DraftArena, "_keep", keep)
     params = SamplingParams(temperature=1.0, max_tokens=3)
