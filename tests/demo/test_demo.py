@@ -36,6 +36,17 @@ METHODS = ["target alone", "full drafter"] + 2 * [
 ]
 
 
+# As the fixture of conftest.py, for a process of its own.
+WITH_LITTLE_TEXT = """
+import sys
+from examples.demo import calibration, corpus
+from examples.demo.__main__ import main
+
+calibration.training_files = lambda: corpus.calibration_files()[:4]
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def arguments(directories: tuple[Path, Path], output: Path, *more: str) -> list[str]:
     target, drafter = map(str, directories)
     chosen = ("--target", target, "--drafter", drafter, "--output", str(output))
@@ -143,8 +154,8 @@ def test_a_failed_check_is_told_and_is_the_exit_code(
 def test_ctrl_c_ends_it_with_one_line_and_no_files(
     directories: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "examples.demo", *arguments(directories, tmp_path)]
-    process = interruptible.start([*command, "--tokens", "300"])
+    given = arguments(directories, tmp_path, "--tokens", "300")
+    process = interruptible.start([sys.executable, "-c", WITH_LITTLE_TEXT, *given])
     assert process.stderr is not None
     printed = ""
     while "Decoding" not in printed:

@@ -290,7 +290,8 @@ def test_address_and_undefined_behaviour_sanitizers_find_nothing(
     module = build(sanitize=True)
     monkeypatch.setenv("RDK_EMULATED_MODULE", str(module))
     tests = [f"{ROOT}/tests/{test}" for test in SANITIZED]
-    options = ["-qx", "-p", "no:cacheprovider", "-k", "not 232448"]  # fewer machines
-    result = run_sanitized(module, RUN_TESTS, *options, *tests)
+    fewer_machines = ["-k", "not 232448 and not 4-40000"]
+    options = ["-qx", "-p", "no:cacheprovider", *fewer_machines]
+    result = run_sanitized(module, RUN_TESTS, *options, *tests, timeout=900)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     assert " passed" in result.stdout

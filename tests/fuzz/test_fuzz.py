@@ -22,8 +22,8 @@ from .driver import ALL_OPERATORS, Fuzzer, Log, build
 
 pytestmark = pytest.mark.slow
 
-SETS = 100_000
-SETS_FOR_KERNELS = 1_000  # the emulator is slow
+SETS = 50_000
+SETS_FOR_KERNELS = 500  # the emulator is slow
 
 
 def failures(log: Log) -> str:

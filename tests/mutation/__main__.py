@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--all", action="store_true", help="every mutant")
     parser.add_argument("--list", action="store_true", help="name them, run none")
-    parser.add_argument("--count", type=int, default=6, help="mutants of the day (default: 6)")
+    parser.add_argument("--count", type=int, default=4, help="mutants of the day (default: 4)")
     options = parser.parse_args()
     if options.list:
         for mutant in MUTANTS:

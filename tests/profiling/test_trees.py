@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rdk_cuda
+from examples.demo.corpus import calibration_files
 from profiling.studies.trees import __main__ as study
 from profiling.studies.trees.__main__ import (
     WAYS,
@@ -94,6 +95,7 @@ def test_the_study_measures_prints_and_writes(
     pytest.importorskip("sklearn")
     monkeypatch.setattr(study, "METHODS", study.METHODS[:1])
     monkeypatch.setattr(study, "LENGTHS", (2, 3))
+    monkeypatch.setattr(study, "training_files", lambda: calibration_files()[:4])
     path = tmp_path / "trees.json"
     options = ["--contexts=4", "--positions=400", "--drafter", str(study.SHIPPED / drafter)]
     assert study.main([*options, "--output", str(path)]) == 0
