@@ -121,45 +121,45 @@ def ended(batch: Batch, j: int, **changes: Tensor) -> None:
 
 
 def test_what_ends_a_draft() -> None:
-    batch = generators.batch(generators.affinity("mixed-2", 80), [4] * 100)
-    drafts = batch.draft_token_ids.reshape(100, 4)
+    batch = generators.batch(generators.affinity("mixed-2", 80), [4] * 24)
+    drafts = batch.draft_token_ids.reshape(24, 4)
 
     def at_two(value: int, of: Tensor) -> Tensor:
         of = of.clone()
         of[:, 2] = value
         return of.flatten()
 
-    rows = torch.arange(400, dtype=torch.int32).reshape(100, 4)
-    unread = batch.target_logits.unflatten(0, (100, 5)).clone()
+    rows = torch.arange(96, dtype=torch.int32).reshape(24, 4)
+    unread = batch.target_logits.unflatten(0, (24, 5)).clone()
     unread[:, 3:] = math.nan
     for changes in (
         {"draft_token_ids": at_two(-1, drafts)},
         {"draft_token_ids": at_two(80, drafts)},
         {"draft_token_ids": at_two(-7, drafts)},
-        {"draft_rows": at_two(400, rows)},
+        {"draft_rows": at_two(96, rows)},
         {"draft_rows": at_two(-2, rows)},
     ):
         ended(batch, 2, **changes)
         # Nor is anything behind it read.
         ended(batch, 2, **changes, target_logits=unread.flatten(0, 1))
     expected = verified(by_block(batch).replace(draft_token_ids=at_two(-1, drafts)))
-    for changes in ({"draft_token_ids": at_two(80, drafts)}, {"draft_rows": at_two(400, rows)}):
+    for changes in ({"draft_token_ids": at_two(80, drafts)}, {"draft_rows": at_two(96, rows)}):
         assert all(map(torch.equal, verified(by_block(batch).replace(**changes)), expected))
 
 
 def test_a_target_row_without_distribution_ends_the_draft() -> None:
     """Shorter prefixes race on; if none of them wins, the output stops there without a token."""
-    batch = by_block(generators.batch(generators.affinity("mixed-2", 80), [4] * 300))
-    target = batch.target_logits.unflatten(0, (300, 5)).clone()
+    batch = by_block(generators.batch(generators.affinity("mixed-2", 80), [4] * 60))
+    target = batch.target_logits.unflatten(0, (60, 5)).clone()
     target[:, 2, 7] = math.nan
     bad = batch.replace(target_logits=target.flatten(0, 1))
     assert_verifies_as_the_reference(bad)
     tokens, num_accepted = verified(bad)
     stopped = num_accepted == 2
-    assert 0 < int(stopped.sum()) < 300
+    assert 0 < int(stopped.sum()) < 60
     assert (tokens[stopped, 2] == -1).all()
     assert (tokens[~stopped].gather(1, num_accepted[~stopped].long()[:, None]) >= 0).all()
-    drafts = batch.draft_token_ids.reshape(300, 4).clone()
+    drafts = batch.draft_token_ids.reshape(60, 4).clone()
     drafts[:, 2] = -1
     without, accepted = verified(batch.replace(draft_token_ids=drafts.flatten()))
     assert torch.equal(accepted, num_accepted)
@@ -210,7 +210,7 @@ def nearly_equal(missing: float, sequences: int) -> Batch:
 
 
 def test_the_direct_pass_is_what_the_reference_does() -> None:
-    batch = nearly_equal(0.02, 3000)
+    batch = nearly_equal(0.02, 1500)
     trace = assert_verifies_as_the_reference(batch)
     assert decisions(trace, "give up")
     assert decisions(trace, "direct")
