@@ -38,7 +38,7 @@ VLLM := .venv-vllm
 VLLM_VERSION := 0.32.0
 SGLANG_VERSION := 0.5.23
 # One process for each core. What shares something costly shares a process: tests/conftest.py.
-PYTEST := $(RUN) -m pytest -n auto --dist loadgroup $(PYTEST_OPTIONS)
+PYTEST := $(RUN) -m pytest -n auto --dist loadgroup --no-loadscope-reorder $(PYTEST_OPTIONS)
 ACTIVATE := echo 'Installed. To use it in this shell: . $(ENVIRONMENT)/bin/activate'
 HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 11)
 SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)

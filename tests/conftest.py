@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Their tests share what takes a minute to build.
 ONE_PROCESS = {"packaging", "mutation", "fuzz"}
+# Begun last, one of these would run while the other cores have nothing left to do.
+LONGEST = ("packaging", "fuzz", "mutation", "emulated/test_kernels_memory.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,9 +57,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         first = {item.path: item for item in reversed(items) if item in on_gpu}
         items[:] = [item for item in items if item not in on_gpu or item is first[item.path]]
     for item in items:
-        folder = item.path.parent.name
-        group = folder if folder in ONE_PROCESS else f"{folder}/{item.path.name}"
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    items.sort(key=lambda item: group_of(item) not in LONGEST)
+
+
+def group_of(item: pytest.Item) -> str:
+    """Which tests run in one process with this one."""
+    folder = item.path.parent.name
+    return folder if folder in ONE_PROCESS else f"{folder}/{item.path.name}"
 
 
 @pytest.hookimpl(optionalhook=True)
