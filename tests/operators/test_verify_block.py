@@ -210,7 +210,7 @@ def nearly_equal(missing: float, sequences: int) -> Batch:
 
 
 def test_the_direct_pass_is_what_the_reference_does() -> None:
-    batch = nearly_equal(0.02, 1500)
+    batch = nearly_equal(0.02, 800)
     trace = assert_verifies_as_the_reference(batch)
     assert decisions(trace, "give up")
     assert decisions(trace, "direct")
