@@ -45,6 +45,7 @@ __device__ __forceinline__ void unpack(unsigned word, Float16Bits, float* out) {
 template <typename T>
 struct Logits {
   static constexpr int kPerLoad = 16 / sizeof(T);
+  static constexpr int kLoads = kVector / kPerLoad;  // of a vector
   const T* row;
 
   __device__ __forceinline__ Logits(Dtype, const void* data, int64_t offset)
@@ -85,6 +86,7 @@ struct AnyDtype {};
 template <>
 struct Logits<AnyDtype> {
   static constexpr int kPerLoad = kPerLane;
+  static constexpr int kLoads = 1;
   Dtype dtype;
   const void* data;
   int64_t offset;
@@ -122,23 +124,44 @@ __device__ __forceinline__ bool is_whole(const Logits<T>& logits, int begin, int
   return logits.aligned() && begin + kChunk <= size;
 }
 
-// Starts the copy of this lane's columns of a chunk into the ring, if the chunk is whole.
+// Whether a lane reads what other lanes copied. A lane's vector of float32 has 32 bytes, and a copy
+// 16: if each lane copied its own, every copy of a warp would take half of each of 32 sectors, and
+// L2 would send all of them twice. So a warp always copies 512 bytes in a row.
+template <typename T>
+constexpr bool kReadsOthersCopies = Logits<T>::kLoads > 1;
+
+// Where the ring holds the 16 bytes of a chunk that this lane copies of each 512, and those that it
+// reads: from its v-th column on. Neighbours change places if bit 3 of their number is set: in
+// order, lanes that are four apart would read their vectors of float32 from the same banks.
+template <typename T>
+__device__ __forceinline__ int place_of_copy() {
+  return kReadsOthersCopies<T> ? lane_index() ^ (lane_index() / 8 % 2) : lane_index();
+}
+template <typename T>
+__device__ __forceinline__ int place_of_column(int v) {
+  constexpr int kLoads = Logits<T>::kLoads;
+  const int load = v % kVector / Logits<T>::kPerLoad;
+  const int swapped = kReadsOthersCopies<T> ? load ^ (lane_index() / 4 % 2) : load;
+  return v / kVector * kWarp * kLoads + lane_index() * kLoads + swapped;
+}
+
+// Starts the copy of a chunk into the ring, by a warp, if the chunk is whole.
 template <typename T>
 __device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, int size,
                                            uint4* landing) {
   if (!is_whole(logits, begin, size)) return;
 #pragma unroll
-  for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
-    async_copy(&landing[v / Logits<T>::kPerLoad * kWarp + lane_index()],
-               logits.vector(begin + column_of(lane_index(), v)));
+  for (int part = 0; part < kPerLane / Logits<T>::kPerLoad; ++part) {
+    async_copy(&landing[part * kWarp + place_of_copy<T>()],
+               logits.vector(begin) + part * kWarp + lane_index());
   }
 }
 
-// Where the 16-byte parts of a whole chunk are read from: the ring, where a copy has landed, or
+// Where the 16-byte parts of a whole chunk are read from: the ring, where copies have landed, or
 // global memory.
 struct InMemory {};
-__device__ __forceinline__ uint4 read_part(const uint4* landed, int part, const uint4*) {
-  return landed[part * kWarp + lane_index()];
+__device__ __forceinline__ uint4 read_part(const uint4* landed, int place, const uint4*) {
+  return landed[place];
 }
 __device__ __forceinline__ uint4 read_part(InMemory, int, const uint4* memory) {
   return __ldg(memory);
@@ -153,7 +176,7 @@ __device__ __forceinline__ void read_chunk(const Logits<T>& logits, int begin, i
 #pragma unroll
     for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
       const uint4* memory = logits.vector(begin + column_of(lane_index(), v));
-      Logits<T>::unpack_bits(read_part(source, v / Logits<T>::kPerLoad, memory), out + v);
+      Logits<T>::unpack_bits(read_part(source, place_of_column<T>(v), memory), out + v);
     }
   } else {
 #pragma unroll

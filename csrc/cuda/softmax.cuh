@@ -81,14 +81,16 @@ __device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
 // have 64 KB. Row is a row, or anything that is read in chunks; it counts them in a Place of its
 // own.
 //
-// The ring needs no __syncwarp: a lane reads back only the 16-byte parts that it copied itself, and
-// cp.async.wait_group makes a thread's own copies visible to that thread. A slot is filled again
-// only after its values are in registers. Chunks that are not whole are not copied; their commit
-// is an empty group, so that waiting for all but the last kInFlight - 1 groups stays right.
+// cp.async.wait_group makes a thread's own copies visible to that thread, which is enough where a
+// lane reads back only what it copied itself. Otherwise a __syncwarp follows the wait, and another
+// one the reads, because a slot is filled again only after its values are in registers. Chunks that
+// are not whole are not copied; their commit is an empty group, so that waiting for all but the
+// last kInFlight - 1 groups stays right.
 template <typename Row, typename Use>
 __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
                                               int count, Use&& use) {
   constexpr int kInFlight = kChunksInFlight<typename Row::Element>;
+  constexpr bool kSync = kReadsOthersCopies<typename Row::Element>;
   constexpr int kSlot = kRingBytes / kInFlight / static_cast<int>(sizeof(uint4));
   typename Row::Place ahead = row.place(first);
   typename Row::Place place = ahead;
@@ -102,8 +104,10 @@ __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int f
 #pragma unroll 1
   for (int chunk = first; chunk < count; chunk += stride) {
     async_wait<kInFlight - 1>();
+    if (kSync) __syncwarp(kAllLanes);
     float z[kPerLane];
-    row.scaled_chunk(place, ring + slot * kSlot, z);
+    row.scaled_chunk(place, static_cast<const uint4*>(ring) + slot * kSlot, z);
+    if (kSync) __syncwarp(kAllLanes);
     const int next = chunk + kInFlight * stride;
     if (next < count) row.copy(ahead, ring + slot * kSlot);
     async_commit();
