@@ -25,7 +25,14 @@ from .page import page
 from .timing import MEBIBYTE, bandwidths, clock_of
 
 GROWTH, TRUNCATION = "growth", "truncation"
-SECONDS = {"tiny": 0.02, "short": 1.0, "serving": 3.0, GROWTH: 0.5, TRUNCATION: 2.0}
+SECONDS = {
+    "tiny": 0.02,
+    "short": 1.0,
+    "serving": 3.0,
+    "variants": 1.0,
+    GROWTH: 0.5,
+    TRUNCATION: 2.0,
+}
 
 DESCRIPTION = """\
 Times the operators with a cold cache, next to the time that their bytes take at the bandwidth
@@ -43,8 +50,9 @@ def parser() -> Parser:
         choices=(*PRESETS, GROWTH, TRUNCATION),
         default="short",
         help="tiny: whether it runs; short: a minute on a GPU; serving: the shapes of a model of "
-        "8 B parameters; growth: how time grows with sizes; truncation: what top-k, top-p, min-p "
-        "and masks cost (%(default)s)",
+        "8 B parameters; variants: some of them at another temperature, of other dtypes, and with "
+        "an odd vocabulary; growth: how time grows with sizes; truncation: what top-k, top-p, "
+        "min-p and masks cost (%(default)s)",
     )
     add(
         "--statistics",

@@ -11,9 +11,10 @@ import torch
 PAIR = "draft+verify"
 OPERATORS = ("draft", "verify", PAIR, "redistribute", "gather_logits")
 DTYPES = ("float32", "bfloat16")
-PRESETS = ("tiny", "short", "serving")
+PRESETS = ("tiny", "short", "serving", "variants")
 SAMPLERS = ("virtual", "pruned", "first-order")
 ACCEPTANCES = ("low", "high")
+GPT2 = 50257  # tokens: an odd number, so that rows begin anywhere
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Case:
         sampler: the affinity; with `V_d = V_t` the vocabularies are the same.
         acceptance: of `verify` and PAIR, whether drafts are mostly rejected or mostly accepted.
         stats: whether `verify` is given what `draft` returned.
+        temperature: the target's and the drafter's.
+        target_dtype: of the target's logits; None: `dtype`, as everything else.
     """
 
     operator: str
@@ -43,11 +46,19 @@ class Case:
     sampler: str = "virtual"
     acceptance: str | None = None
     stats: bool = True
+    temperature: float = 1.0
+    target_dtype: str | None = None
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype of logits, head and hidden states."""
+        """The dtype of the drafter's logits, head and hidden states."""
         dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+    @property
+    def torch_target_dtype(self) -> torch.dtype:
+        """The dtype of the target's logits."""
+        dtype: torch.dtype = getattr(torch, self.target_dtype or self.dtype)
         return dtype
 
     @property
@@ -77,6 +88,8 @@ class Case:
         ):
             parts += [f"{symbol}={value}"] if value else []
         parts.append(self.dtype)
+        parts += [f"target={self.target_dtype}"] if self.target_dtype else []
+        parts += [f"T={self.temperature:g}"] if self.temperature != 1 else []
         parts += [self.acceptance] if self.acceptance else []
         return " ".join(parts) + ("" if self.stats else " without-stats")
 
@@ -85,9 +98,11 @@ def preset_cases(preset: str, device: str, sampler: str = "virtual") -> list[Cas
     """The cases of a preset, each once.
 
     tiny: a look whether it runs. short: at most a minute on a GPU. serving: the shapes of a model
-    of 8 B parameters.
+    of 8 B parameters. variants: a few of those next to another temperature, other dtypes, and a
+    vocabulary whose rows begin anywhere.
     """
-    chosen = {"tiny": _tiny, "short": _short, "serving": _serving}[preset](device)
+    presets = {"tiny": _tiny, "short": _short, "serving": _serving, "variants": _variants}
+    chosen = presets[preset](device)
     return list(dict.fromkeys(replace(case, sampler=sampler) for case in chosen))
 
 
@@ -125,6 +140,17 @@ def _serving(device: str) -> Iterator[Case]:
     for batch in (1, 64):
         yield _sized("redistribute", "bfloat16", batch=batch)
         yield _sized("gather_logits", "bfloat16", batch=batch)
+
+
+def _variants(device: str) -> Iterator[Case]:
+    batches, length = ((8,), 4) if device == "cpu" else ((1, 64), 5)
+    for operator, batch in product(("draft", "verify"), batches):
+        usual = _sized(operator, "bfloat16", batch=batch, length=length)
+        cases = [usual, replace(usual, temperature=0.7), replace(usual, dtype="float32")]
+        if usual.verifies:
+            cases.append(replace(usual, target_dtype="float32"))
+        cases.append(replace(usual, target_size=GPT2, draft_size=12565))
+        yield from (replace(case, acceptance="high" if case.verifies else None) for case in cases)
 
 
 def _with_acceptances(case: Case) -> Iterator[Case]:

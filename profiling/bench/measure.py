@@ -99,6 +99,8 @@ class Bench:
             "rank": affinity.rank if affinity else None,
             "nnz": affinity.nnz if affinity else None,
             "dtype": case.dtype,
+            "target_dtype": case.target_dtype if case.verifies else None,
+            "temperature": case.temperature,
             "accepted_mean": fmean(accepted) if accepted else None,
             "visited_rows": moved["rows"],
             "bytes_visited": moved["visited"],

@@ -12,11 +12,12 @@ from .cases import PAIR
 from .measure import PEERS
 
 COLUMNS = (
-    *("operator", "sampler", "V_t", "V_d", "B", "K", "C", "dtype", "acceptance", "accepted"),
+    *("operator", "sampler", "V_t", "V_d", "B", "K", "C", "dtype", "target", "T"),
+    *("acceptance", "accepted"),
     *("MB", "floor us", "median us", "p10 .. p90", "warm us", "floor / time"),
     *(f"x {peer}" for peer in PEERS),
 )
-LEFT = {"operator", "sampler", "dtype", "acceptance"}
+LEFT = {"operator", "sampler", "dtype", "target", "acceptance"}
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -36,7 +37,10 @@ def row_cells(row: Row) -> list[str]:
     sizes = ("sampler", "target_size", "draft_size", "batch", "draft_length", "columns", "dtype")
     return [
         operator,
-        *(str(row[name] or "") for name in (*sizes, "acceptance")),
+        *(str(row[name] or "") for name in sizes),
+        row.get("target_dtype") or "",
+        f"{row['temperature']:g}" if row.get("temperature", 1) != 1 else "",
+        row["acceptance"] or "",
         "" if row["accepted_mean"] is None else f"{row['accepted_mean']:.2f}",
         *(figure(each) for each in (row["bytes"] / 1e6, row["floor_us"], row["median_us"])),
         f"{figure(row['p10_us'])} .. {figure(row['p90_us'])}",

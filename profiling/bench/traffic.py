@@ -70,7 +70,7 @@ def _verify(case: Case, item: int, nnz: int, rank: int, accepted: Sequence[int] 
     # A column of S (its entry's drafter token, weight, bias, logit), and the priors.
     column = 2 * INT + round(nnz / case.target_size * (INT + 2 * FLOAT + item)) + rank * FLOAT
     stats = FLOAT * (2 + rank)
-    read = visited_rows(case, accepted) * case.target_size * item
+    read = visited_rows(case, accepted) * case.target_size * case.torch_target_dtype.itemsize
     read += sum(judged) * (LONG + INT + column + stats)  # token, draft row
     read += case.batch * (2 * FLOAT + 2 * LONG + INT)  # temperatures, step key, position, offset
     if not case.stats:

@@ -134,7 +134,7 @@ def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inpu
     means = draft_means(case.sampler, case.target_size, case.draft_size).to(device)
     noise = torch.randn(length, batch, case.draft_size, generator=random, device=device)
     logits = (means + 2 * noise).to(dtype)
-    temperature = torch.ones(batch, device=device)
+    temperature = torch.full((batch,), case.temperature, device=device)
     step_keys = torch.randint(-(2**62), 2**62, (batch,), generator=random, device=device)
     first = torch.randint(0, 2**20, (batch,), generator=random, device=device)
     positions = first + torch.arange(length, device=device)[:, None]
@@ -144,7 +144,8 @@ def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inpu
     ]
     tokens = torch.stack([each[0] for each in drafted], 1)
     stats = torch.cat([each[1] for each in drafted])
-    target_logits = torch.empty(0, case.target_size, dtype=dtype, device=device)
+    target_dtype = case.torch_target_dtype
+    target_logits = torch.empty(0, case.target_size, dtype=target_dtype, device=device)
     if case.verifies:
         q = operators.redistribute(
             logits.flatten(0, 1),
@@ -152,7 +153,7 @@ def draw_inputs(case: Case, affinity: Affinity, random: torch.Generator) -> Inpu
             *affinity.by_target,
             affinity.row_top,
         ).unflatten(0, (length, batch))
-        target_logits = target_like(q, NOISE[case.acceptance or "high"], random).to(dtype)
+        target_logits = target_like(q, NOISE[case.acceptance or "high"], random).to(target_dtype)
     inputs = Inputs(logits, temperature, step_keys, positions, tokens, stats, target_logits)
     if not case.verifies:
         return inputs

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from profiling.bench import __main__ as bench
-from profiling.bench import growth, measure, truncation
+from profiling.bench import cases, growth, measure, truncation
 from profiling.bench.cases import PAIR, Case
 from profiling.bench.workloads import build
 from profiling.results import NEEDED
@@ -53,6 +53,31 @@ def test_rows_have_every_field_and_figures_that_agree(
     assert len(captured.err.splitlines()) == 1 + len(rows)
     table = captured.out.splitlines()[-len(rows) :]
     assert [line.split()[1] for line in table] == operators
+
+
+def test_temperatures_dtypes_and_odd_vocabularies_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for device, batches in (("cpu", {8}), ("cuda", {1, 64})):
+        every = cases.preset_cases("variants", device)
+        verifies = [case for case in every if case.operator == "verify"]
+        assert {case.batch for case in every} == batches
+        assert {case.temperature for case in every} == {1.0, 0.7}
+        assert {(case.dtype, case.target_dtype) for case in verifies} == {
+            ("bfloat16", None), ("bfloat16", "float32"), ("float32", None)
+        }  # fmt: skip
+        assert {case.target_size % 2 for case in every} == {0, 1}
+        assert len({case.name for case in every}) == len(every) == 9 * len(batches)
+
+    usual = Case("verify", "bfloat16", 301, 100, 2, 2, acceptance="high")
+    variants = [usual, replace(usual, temperature=0.7), replace(usual, target_dtype="float32")]
+    monkeypatch.setattr(cases, "_tiny", lambda device: iter(variants))
+    usual_row, cool, mixed = measured(tmp_path, "--peers", "eager")
+    assert (usual_row["temperature"], cool["temperature"]) == (1.0, 0.7)
+    assert (usual_row["target_dtype"], mixed["target_dtype"]) == (None, "float32")
+    assert mixed["bytes_all"] - usual_row["bytes_all"] == 2 * 3 * 301 * 2
+    assert "T=0.7" in cool["case"]
+    assert "target=float32" in mixed["case"]
 
 
 def test_a_compiler_that_fails_is_a_reason_and_not_the_end(
