@@ -24,6 +24,7 @@ from .chart import source_of
 from .drafts import longer_table, rows_table, trees_table
 from .eagle3 import decoding_table, lifted_table, losses_table
 from .engines import engine_table, gemma_table
+from .kernels import code_table, orders_table
 from .results import ROOT, Link
 from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
 from .truncation import costs_table, drafts_table
@@ -60,6 +61,8 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "rows read": rows_table,
     "drafters in vLLM": engine_table,
     "Gemma in vLLM": gemma_table,
+    "code of the kernels": code_table,
+    "orders of verify": orders_table,
 }
 
 _MARKED = re.compile(r"^<!-- table (.+?) -->\n.*?^<!-- end of table -->$", re.DOTALL | re.MULTILINE)

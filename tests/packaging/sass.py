@@ -15,7 +15,8 @@ PACKAGE = "nvidia-cuda-nvdisasm"
 KERNEL = re.compile(r"^\.text\.(\S+):")
 SUBROUTINE = re.compile(r"^(\$__internal_\S+):")  # the compiler's own, such as a division's
 LINE = re.compile(r'//## File "([^"]*)", line (\d+)')
-INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?) ;")
+LABEL = re.compile(r"^(\.L_\w+):")
+INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?) ;")
 NEAR = 16  # instructions, between a reciprocal and what refines it
 CONTROL_FLOW = ("BRA", "BRX", "CALL", "RET", "EXIT", "BSYNC", "BAR", "WARPSYNC")
 
@@ -28,6 +29,8 @@ class Instruction:
     operands: str = ""
     file: str = ""
     line: int = 0
+    guarded: bool = False  # by a predicate
+    labels: tuple[str, ...] = ()  # that branches to it name
 
     @property
     def name(self) -> str:
@@ -65,6 +68,7 @@ def instructions(cubin: Path) -> dict[str, list[Instruction]]:
     assert result.returncode == 0, result.stderr
     kernels: dict[str, list[Instruction]] = {}
     file, line = "", 0
+    labels: tuple[str, ...] = ()
     for text in result.stdout.splitlines():
         if match := KERNEL.match(text):
             sequence = kernels.setdefault(match[1], [])
@@ -73,8 +77,11 @@ def instructions(cubin: Path) -> dict[str, list[Instruction]]:
             file, line = match[1], 0
         elif match := LINE.search(text):
             file, line = match[1], int(match[2])
+        elif match := LABEL.match(text):
+            labels += (match[1],)
         elif match := INSTRUCTION.match(text):
-            sequence.append(Instruction(match[1], match[2], file, line))
+            sequence.append(Instruction(match[2], match[3], file, line, bool(match[1]), labels))
+            labels = ()
     return kernels
 
 

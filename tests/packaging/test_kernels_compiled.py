@@ -10,6 +10,7 @@ import difflib
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import build_kernels
 from build_kernels import Resources
 from rdk_cuda.integrations.cupy import nvrtc
 
+from . import kernel_code
 from .sass import (
     PACKAGE,
     Instruction,
@@ -157,6 +159,18 @@ def test_registers_and_shared_memory_are_the_recorded_ones(
     assert difference == "", f"\n{difference}\nIf that is meant: {REWRITE}"
 
 
+def test_the_code_of_hot_loops_is_the_recorded_one(
+    codes: dict[tuple[str, str], list[Instruction]],
+) -> None:
+    """How long each kernel is, how many instructions a chunk takes, how many copies are ahead."""
+    recorded = json.loads(kernel_code.TABLE.read_text(encoding="utf-8"))
+    of_one = {name: code for (name, arch), code in codes.items() if arch == kernel_code.ARCH}
+    if recorded["nvcc"] != build_kernels.nvcc_version() or not of_one:
+        pytest.skip(f"recorded with nvcc {recorded['nvcc']} for {recorded['architecture']}")
+    again = "if that is meant: python -m tests.packaging.kernel_code"
+    assert recorded == kernel_code.content(of_one), again
+
+
 def test_no_instruction_touches_local_memory(
     codes: dict[tuple[str, str], list[Instruction]],
 ) -> None:
@@ -208,6 +222,22 @@ def test_the_reader_of_instructions_tells_good_code_from_bad() -> None:
     copy = Instruction("LDGSTS.E.BYPASS.128", "[R8], desc[UR12][R20.64]")
     assert loads_before_use([copy, copy, Instruction("DEPBAR.LE", "SB0, 0x1")], "LDGSTS") == [2]
     assert local_memory([load, Instruction("STL.64"), product]) == ["STL.64"]
+
+    def loop(*ways: int) -> list[Instruction]:
+        copies = [Instruction("LDGSTS.E.BYPASS.128", "[R8], desc[UR12][R20.64]")] * 2
+        code = [Instruction("DEPBAR.LE", "SB0, 0x1", labels=(".L_x_1",)), *copies]
+        for number, way in enumerate(ways):
+            code += [Instruction("BRA", f"`(.L_w_{number})", guarded=True)]
+            code += [Instruction("FADD", "R1, R1, R2")] * way
+            code += [Instruction("NOP", labels=(f".L_w_{number}",))]
+        powers = [Instruction("MUFU.EX2", "R3, R3")] * kernel_code.EXPONENTIALS
+        return [*code, *powers, Instruction("BRA", "`(.L_x_1)", guarded=True), Instruction("EXIT")]
+
+    assert kernel_code.instructions_a_chunk(loop()) == 1 + 2 + 32 + 1
+    assert kernel_code.instructions_a_chunk(loop(5, 7)) == 36 + 2 * 2
+    for missing in ("DEPBAR.LE", "MUFU.EX2", "BRA"):
+        other = [replace(each, code="NOP") if each.code == missing else each for each in loop()]
+        assert kernel_code.instructions_a_chunk(other) is None
 
     for name, statement, is_reported in (
         ("temperature.cuh", "factor = 1.0f / (divisor * rest);", False),

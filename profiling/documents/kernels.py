@@ -1,0 +1,70 @@
+"""What is known of the CUDA kernels without a GPU: their code, and a simulation."""
+
+from __future__ import annotations
+
+import json
+
+from ..tables import table
+from .results import RESULTS, ROOT, Link, content, paragraph
+
+CODE = "tests/packaging/kernel_code.json"
+REGISTERS = "tests/packaging/kernel_resources.json"
+ORDERS = "verify-orders/simulated.json"
+
+
+def code_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    code, used = (json.loads((ROOT / file).read_text("utf-8")) for file in (CODE, REGISTERS))
+    arch = code["architecture"]
+    lines = [
+        [
+            f"`{name}`",
+            used["kernels"][name][arch].split()[0],
+            f"{row['instructions']:,}",
+            str(row.get("a_chunk", "")),
+            str(row.get("copies_in_flight", "")),
+        ]
+        for name, row in code["kernels"].items()
+    ]
+    titles = ["kernel", "registers", "instructions", "for a chunk", "copies in flight"]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"The kernels as nvcc {code['nvcc']} compiles them for {arch}: registers, the",
+                "length of their code and, where rows are copied ahead of their use, the",
+                "instructions that a warp issues for a chunk of 1024 columns at temperature 1, and",
+                "the copies of 512 bytes that it has under way for it",
+                f"({link('code', CODE)}, made by `python -m tests.packaging.kernel_code`;",
+                f"{link('registers', REGISTERS)} for every architecture):",
+            ),
+            table(titles, lines, "lr"),
+        ]
+    )
+
+
+def orders_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    found = content(ORDERS)
+    orders = ("split", "in order", "plan", "queue")
+    lines = [
+        [
+            row["gpu"],
+            str(row["batch"]),
+            f"{row['acceptance']:g}",
+            *(f"{row[name]:.0f}" for name in ("floor_us", *orders)),
+        ]
+        for row in found["rows"]
+    ]
+    titles = ["GPU", "batch", "accepted", "floor", *orders]
+    return "\n\n".join(
+        [
+            paragraph(
+                "Simulated, not measured: microseconds of a call of `verify` by the share of",
+                f"drafts that is accepted, K = {found['drafts']}, V_t {found['columns']:,}, and",
+                "the time that the bytes alone take",
+                f"({link('data', f'{RESULTS}/{ORDERS}')}, made by",
+                "`python -m profiling.studies.verify_orders`):",
+            ),
+            table(titles, lines, "llrr"),
+        ]
+    )
