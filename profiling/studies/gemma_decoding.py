@@ -1,7 +1,8 @@
-"""Tokens a second with Gemma 3 270M on this machine: the target alone, and with EAGLE-3 drafters.
+"""Tokens a second with Gemma 3 270M on this machine: the target alone, and with an EAGLE-3 drafter.
 
-`python -m profiling.studies.gemma_decoding --device cpu --full DIR --published DIR` takes the two
-drafters that `python -m examples.eagle3.gemma` trains. Every row is a decoder, at a batch, a draft
+`python -m profiling.studies.gemma_decoding --device cpu --full DIR` takes the drafter with all
+tokens that `python -m examples.eagle3.gemma` trains. Pruned, it has the tokenizer's first ones, a
+general vocabulary, as published drafters have. Every row is a decoder, at a batch, a draft
 length K and a temperature:
 
     decoder, batch, draft_length, temperature, dtype
@@ -47,7 +48,7 @@ from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind
 from rdk_cuda.dynamic_tokens import recent_and_successors
 from rdk_cuda.evaluation.timing import spread
-from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter, read_checkpoint
+from rdk_cuda.integrations.eagle3 import Eagle3Drafter, Eagle3Network, read_checkpoint
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from ..commands import (
@@ -70,7 +71,7 @@ from .gemma_acceptance import (
     offers,
     successor_counts,
 )
-from .gemma_heads import record, tokens_of, windows_of, with_constant, with_offset
+from .gemma_heads import record, tokens_of, windows_of
 
 PROMPT, CALIBRATED, BUDGET, PROFILED = 256, 12, 0.05, 12
 ALONE, LIBRARY = "target alone", "Transformers' generate, without speculation"
@@ -86,38 +87,32 @@ class Speed:
 
 
 def decoders(
-    model: Any, tokenizer: Any, full: Eagle3Checkpoint, published: Eagle3Checkpoint
+    model: Any, tokenizer: Any, network: Eagle3Network, vocabulary: Vocabulary
 ) -> dict[str, dict[str, Any]]:
     """Of each decoder, what `SpeculativeDecoder` takes besides the target and the draft length."""
-    layers, vocabulary = model.config.num_hidden_layers, published.vocabulary
-    weight = model.get_output_embeddings().weight.detach()
+    weight = network.lm_head.weight.detach()
     files = training_files()
     windows = windows_of(files[:: len(files) // (3 * CALIBRATED)], "code", tokenizer, CALIBRATED)
-    near = in_float32(record(model, [published.network], windows)[0])
-    longer = with_constant(near, 1)
-    lifted = with_offset(weight.float(), vocabulary, longer)
-    head = weight, lifted[:, -1].to(weight)
-    screen = best_screen(head, vocabulary, near, Measured(lifted, longer, vocabulary, 1.0))
+    near = in_float32(record(model, [network], windows)[0])
+    head = weight, None
+    screen = best_screen(head, vocabulary, near, Measured(weight.float(), near, vocabulary, 1.0))
     counts = successor_counts(vocabulary.target_size, tokens_of(files[::3], "code", tokenizer))
     successors = SuccessorTable.from_counts(counts, vocabulary, width=128)
     named = recent_and_successors(vocabulary, successors, width=128)
     kept = {"affinity": Affinity.intersection(vocabulary), "vocabulary": vocabulary}
     everything = CombinedTokens([named, screen], vocabulary, width=128 + screen.width)
 
-    def drafter(checkpoint: Eagle3Checkpoint) -> Eagle3Drafter:
-        return Eagle3Drafter(checkpoint.network, layers)
+    def drafter(rows: Tensor) -> Eagle3Drafter:
+        return Eagle3Drafter(network, model.config.num_hidden_layers, head=rows)
+
+    def pruned(**more: Any) -> dict[str, Any]:
+        return {"drafter": drafter(weight[vocabulary.draft_ids]), **kept, **more}
 
     return {
-        "full drafter": {"drafter": drafter(full)},
-        "pruned": {"drafter": drafter(published), **kept},
-        "screened tokens": {
-            **{"drafter": drafter(published), **kept},
-            **{"dynamic_tokens": screen, "full_head": head},
-        },
-        "screened, recent and successor tokens": {
-            **{"drafter": drafter(published), **kept},
-            **{"dynamic_tokens": everything, "full_head": head},
-        },
+        "full drafter": {"drafter": drafter(weight)},
+        "pruned": pruned(),
+        "screened tokens": pruned(dynamic_tokens=screen, full_head=head),
+        "screened, recent and successor tokens": pruned(dynamic_tokens=everything, full_head=head),
     }
 
 
@@ -240,12 +235,14 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
     progress.show("loading")
     models = gemma.load_gemma()
     model, tokenizer = models.target.to(getattr(torch, arguments.dtype)), models.tokenizer
-    checkpoints = [read_checkpoint(path, model) for path in (arguments.full, arguments.published)]
+    network = read_checkpoint(arguments.full, model).network
+    vocabulary = Vocabulary(torch.arange(arguments.kept), len(network.lm_head.weight))
     texts = [tokenizer(read_text(file))["input_ids"] for file in held_out_files()]
-    given = decoders(model, tokenizer, checkpoints[0], checkpoints[1])
+    given = decoders(model, tokenizer, network, vocabulary)
     target = HuggingFaceModel(model, state_layers=given["full drafter"]["drafter"].state_layers)
     common: Row = {
         "dtype": arguments.dtype,
+        "kept": arguments.kept,
         "tokens": arguments.tokens,
         "rounds": arguments.rounds,
         **run_columns(parser(), arguments),
@@ -293,9 +290,9 @@ def preamble(row: Row) -> str:
     return (
         f"Gemma 3 270M, V_t 262,144, {row['dtype']}; prompts of {PROMPT} tokens of source code, "
         f"{row['tokens']} more of each. Medians of {row['rounds']} rounds with the middle 80 %, "
-        "all decoders in turn. The drafters are of one layer on the target's states; the pruned "
-        f"one has 32,768 rows. The screen reads {BUDGET:.0%} of the bytes of the other rows. "
-        "Shares are of a run at T = 1, profiled."
+        "all decoders in turn. The drafter is of one layer on the target's states; pruned, it has "
+        f"the first {row['kept']:,} tokens. The screen reads {BUDGET:.0%} of the other rows' "
+        "bytes. Shares are of a run at T = 1, profiled."
     )
 
 
@@ -329,8 +326,8 @@ def parser() -> Parser:
     command = Parser(prog="python -m profiling.studies.gemma_decoding", description=summary)
     add_measuring(command, "JSON file to append rows to; next to it the same rows as tables")
     add = command.add_argument
-    for name in ("full", "published"):
-        add(f"--{name}", type=Path, required=True, metavar="DIR", help="a drafter's directory")
+    add("--full", type=Path, required=True, metavar="DIR", help="the drafter with all tokens")
+    add("--kept", type=natural, default=32768, metavar="V_d", help="first tokens (%(default)s)")
     add("--batch", type=natural, nargs="+", default=[1, 8], metavar="B", help="(1 8)")
     add("--draft-length", type=natural, nargs="+", default=[1, 2, 4], metavar="K", help="(1 2 4)")
     add("--temperature", type=float, nargs="+", default=[1.0, 0.0], metavar="T", help="(1 0)")

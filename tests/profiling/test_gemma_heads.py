@@ -81,7 +81,7 @@ def test_decoders_take_turns_and_their_parts_are_whole(
     monkeypatch.setattr(gemma_decoding, "PROFILED", 4)
     few = training_files()[:40]
     monkeypatch.setattr(gemma_decoding, "training_files", lambda: few)
-    options = [word for name, path in drafters.items() for word in (f"--{name}", str(path))]
+    options = ["--full", str(drafters["full"]), "--kept", "100"]
     options += ["--batch", "2", "--draft-length", "2", "--temperature", "1", "--dtype", "bfloat16"]
     options += ["--tokens", "12", "--rounds", "2", "--output", str(tmp_path / "out.json")]
     assert gemma_decoding.main(["--device", "cpu", *options]) == 0
