@@ -106,7 +106,7 @@ __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int f
     async_wait<kInFlight - 1>();
     if (kSync) __syncwarp(kAllLanes);
     float z[kPerLane];
-    row.scaled_chunk(place, static_cast<const uint4*>(ring) + slot * kSlot, z);
+    row.scaled_chunk(place, ring + slot * kSlot, z);
     if (kSync) __syncwarp(kAllLanes);
     const int next = chunk + kInFlight * stride;
     if (next < count) row.copy(ahead, ring + slot * kSlot);

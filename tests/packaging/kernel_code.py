@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,11 +72,11 @@ def instructions_a_chunk(sequence: list[Instruction]) -> int | None:
     copies = max(loads_before_use(sequence, "LDGSTS"), default=0)
     blocks = blocks_of(sequence)
     waits = (number for number, block in enumerate(blocks) if block.waits)
-    found = [size for start in waits for size in _way_round(blocks, start, copies)]
-    return min(found, default=None)
+    ways = (_way_round(blocks, start, copies) for start in waits)
+    return min((size for size in ways if size is not None), default=None)
 
 
-def _way_round(blocks: list[Block], start: int, copies: int) -> Iterator[int]:
+def _way_round(blocks: list[Block], start: int, copies: int) -> int | None:
     """Dijkstra's shortest way over (block, exponentials, copies), until it is back."""
     first = blocks[start]
     queue = [(first.size, start, first.exponentials, first.copies)]
@@ -89,12 +88,12 @@ def _way_round(blocks: list[Block], start: int, copies: int) -> Iterator[int]:
         seen.add((number, taken, copied))
         for other in blocks[number].successors:
             if other == start and taken >= EXPONENTIALS and copied >= copies:
-                yield size
-                return
+                return size
             block = blocks[other]
             more = min(taken + block.exponentials, EXPONENTIALS), min(copied + block.copies, copies)
             if other != start:
                 heapq.heappush(queue, (size + block.size, other, *more))
+    return None
 
 
 def table(codes: dict[str, list[Instruction]]) -> dict[str, dict[str, int]]:
