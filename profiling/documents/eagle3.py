@@ -7,14 +7,15 @@ from typing import Any
 from rdk_cuda.calibration.methods import PRUNED
 
 from ..tables import table
-from .acceptance import share_of
+from .acceptance import Way, name_of, share_of
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
 LIFTED = {
     "lifted-rows/demo.json": "of the demo, with 2,048 of 16,384 tokens, chosen on other text",
     "lifted-rows/gemma.json": "of Gemma 3 270M, with the first 32,768 of 262,144 tokens",
 }
-LOSSES, DECODING = "gemma-heads/losses.json", "gemma-decoding/cpu.json"
+LOSSES, HEADS = "gemma-heads/losses.json", "gemma-heads/recovered.json"
+DECODING = "gemma-decoding/cpu.json"
 
 
 def losses_table(link: Link) -> str:
@@ -54,6 +55,31 @@ def losses_table(link: Link) -> str:
 def loss_of(row: Row) -> str:
     """Acceptance, and the loss with its interval, in percent."""
     return f"{100 * row['full'][0]:.1f}, {lost_of(row)}"
+
+
+def heads_table(link: Link) -> str:
+    """docs/calibration.md"""
+    found = content(HEADS)["rows"]
+    shares: dict[Way, dict[tuple[str, float], str]] = {}
+    for row in found:
+        if row.get("recovered"):
+            own = shares.setdefault((row["method"], row.get("batch"), row.get("budget")), {})
+            own[row["drafter"], row["temperature"]] = share_of(row["recovered"])
+    columns = sorted({at for own in shares.values() for at in own}, key=lambda at: (at[0], -at[1]))
+    titles = [f"{drafter}, " + (f"T = {at:g}" if at else "greedy") for drafter, at in columns]
+    lines = [[name_of(*way), *(own.get(at, "") for at in columns)] for way, own in shares.items()]
+    return "\n\n".join(
+        [
+            paragraph(
+                "What comes back of that for code, with the first 32,768 tokens, in percent",
+                f"({link('data', f'{RESULTS}/{HEADS}')}, made by",
+                "`python -m profiling.studies.gemma_heads --text code --keep 0.125`). The *full*",
+                "drafter is pruned and has its own rows of the other tokens; for the *published*",
+                "one, trained without them, the target's rows take their place, less an offset:",
+            ),
+            table(["", *titles], lines, "lr"),
+        ]
+    )
 
 
 def lifted_table(link: Link) -> str:

@@ -22,7 +22,7 @@ from .acceptance import (
 )
 from .chart import source_of
 from .drafts import longer_table, rows_table, trees_table
-from .eagle3 import decoding_table, lifted_table, losses_table
+from .eagle3 import decoding_table, heads_table, lifted_table, losses_table
 from .engines import engine_table, gemma_table
 from .kernels import code_table, orders_table
 from .results import ROOT, Link
@@ -52,6 +52,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "bounds of virtual tokens": dissected_table,
     "first-order growth": growth_sentence,
     "EAGLE-3 drafters": losses_table,
+    "recovered for EAGLE-3 drafters": heads_table,
     "lifted rows": lifted_table,
     "decoding with a real model": decoding_table,
     "drafts inside of top-p": drafts_table,
