@@ -15,7 +15,10 @@ LIFTED = {
     "lifted-rows/gemma.json": "of Gemma 3 270M, with the first 32,768 of 262,144 tokens",
 }
 LOSSES, HEADS = "gemma-heads/losses.json", "gemma-heads/recovered.json"
-DECODING = "gemma-decoding/cpu.json"
+DECODING = {
+    "gemma-decoding/cpu.json": "one drafter with all tokens, one trained with 32,768",
+    "gemma-decoding/cpu-avx2.json": "one drafter, full and pruned to the first 32,768 tokens",
+}
 
 
 def losses_table(link: Link) -> str:
@@ -138,7 +141,12 @@ def lifted_of(row: Row) -> str:
 
 def decoding_table(link: Link) -> str:
     """docs/benchmarks.md"""
-    rows = content(DECODING)["rows"]
+    return "\n\n".join(decoding_part(link, file, about) for file, about in DECODING.items())
+
+
+def decoding_part(link: Link, file: str, about: str) -> str:
+    """What one machine measured."""
+    rows = content(file)["rows"]
     columns = sorted({(row["batch"], -row["temperature"]) for row in rows})
     best: dict[Any, Row] = {}
     for row in rows:
@@ -155,10 +163,11 @@ def decoding_table(link: Link) -> str:
         [
             paragraph(
                 f"Tokens a second with Gemma 3 270M in {first['dtype']} on {threads(first)} of an",
-                f"{first['device_name']}: the median of {first['rounds']} rounds at the best draft",
-                "length K, in brackets × the target alone, accepted drafts a pass, and K",
-                f"({link('data', f'{RESULTS}/{DECODING}')},",
-                f"{link('all K and the parts of a step', tables_of(DECODING))},",
+                f"{first['device_name']} with {first['capability']}, {about}: the median of",
+                f"{first['rounds']} rounds at the best draft length K, in brackets × the target",
+                "alone, accepted drafts a pass, and K",
+                f"({link('data', f'{RESULTS}/{file}')},",
+                f"{link('all K and the parts of a step', tables_of(file))},",
                 "made by `python -m profiling.studies.gemma_decoding`):",
             ),
             table(["", *titles], lines, "lr"),
