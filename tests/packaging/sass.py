@@ -16,8 +16,11 @@ KERNEL = re.compile(r"^\.text\.(\S+):")
 SUBROUTINE = re.compile(r"^(\$__internal_\S+):")  # the compiler's own, such as a division's
 LINE = re.compile(r'//## File "([^"]*)", line (\d+)')
 LABEL = re.compile(r"^(\.L_\w+):")
-INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?) ;")
-NEAR = 16  # instructions, between a reciprocal and what refines it
+# A remark may follow: (*"SpillRefill"*).
+INSTRUCTION = re.compile(
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?)\s*(\(\*.*\*\))? ?;"
+)
+NEAR = 32  # instructions, between a reciprocal and the last that refines it
 CONTROL_FLOW = ("BRA", "BRX", "CALL", "RET", "EXIT", "BSYNC", "BAR", "WARPSYNC")
 
 
@@ -112,13 +115,25 @@ def loads_before_use(sequence: list[Instruction], name: str) -> list[int]:
     return [run for run in runs if run > 0]
 
 
-def refines_a_reciprocal(instruction: Instruction, before: list[Instruction]) -> bool:
-    """Whether it reads a reciprocal as the hardware gives it: only a division's own code does.
+def divides(instruction: Instruction, before: list[Instruction]) -> bool:
+    """Whether it refines a reciprocal as the hardware gives it: only a division's own code does.
 
-    Its line may be that of a statement nearby.
+    Its line may be that of a statement nearby: nvcc 13.0 gives divisions in `cut.cuh` the name of
+    another file on sm_120. A branch decides whether what was refined is the quotient, so that no
+    sum with it can stand before the branch.
     """
-    found = (each.registers[0] for each in before if each.code == "MUFU.RCP")
-    return not set(found).isdisjoint(instruction.registers[1:])
+    refined: set[int] = set()
+    for each in [*before, instruction]:
+        is_refined = each.code == "MUFU.RCP" or (
+            each.name == "FFMA" and not refined.isdisjoint(each.registers[1:])
+        )
+        if each.name in CONTROL_FLOW:
+            refined.clear()
+        elif is_refined:
+            refined.add(each.registers[0])
+        else:
+            refined -= set(each.registers[:1])
+    return instruction.name == "FFMA" and is_refined
 
 
 def contracted(sequence: list[Instruction]) -> Iterator[str]:
@@ -129,7 +144,7 @@ def contracted(sequence: list[Instruction]) -> Iterator[str]:
     for place, each in enumerate(sequence):
         if each.name != "FFMA" or each.file.startswith("$__internal_"):
             continue
-        if refines_a_reciprocal(each, sequence[max(0, place - NEAR) : place]):
+        if divides(each, sequence[max(0, place - NEAR) : place]):
             continue
         if not each.file:
             yield "without a line"

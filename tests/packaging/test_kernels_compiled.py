@@ -21,6 +21,7 @@ from rdk_cuda.integrations.cupy import nvrtc
 
 from . import kernel_code
 from .sass import (
+    INSTRUCTION,
     PACKAGE,
     Instruction,
     contracted,
@@ -222,6 +223,10 @@ def test_the_reader_of_instructions_tells_good_code_from_bad() -> None:
     copy = Instruction("LDGSTS.E.BYPASS.128", "[R8], desc[UR12][R20.64]")
     assert loads_before_use([copy, copy, Instruction("DEPBAR.LE", "SB0, 0x1")], "LDGSTS") == [2]
     assert local_memory([load, Instruction("STL.64"), product]) == ["STL.64"]
+    for end in (" ;", '     (*"SpillRefill"*);'):
+        match = INSTRUCTION.match(f"        /*02f0*/              @!P0 STL [R1], R2{end}")
+        assert match
+        assert match.groups()[1:3] == ("STL", "[R1], R2")
 
     def loop(*ways: int) -> list[Instruction]:
         copies = [Instruction("LDGSTS.E.BYPASS.128", "[R8], desc[UR12][R20.64]")] * 2
@@ -253,3 +258,12 @@ def test_the_reader_of_instructions_tells_good_code_from_bad() -> None:
     reciprocal = Instruction("MUFU.RCP", "R1, R9")
     for operands, reported in (("R0, R9, R1, -1", []), ("R1, R2, R3, R4", ["without a line"])):
         assert list(contracted([reciprocal, Instruction("FFMA", operands)])) == reported
+    refined = [
+        reciprocal,
+        Instruction("FFMA", "R2, R1, -R9, 1"),
+        Instruction("FFMA", "R1, R3, R4, R2"),
+    ]
+    fused = Instruction("FFMA", "R5, R6, R1, R7")
+    assert list(contracted([*refined, fused])) == []
+    for other in (Instruction("BRA", guarded=True), Instruction("FADD", "R1, R1, R8")):
+        assert list(contracted([*refined, other, fused])) == ["without a line"]
