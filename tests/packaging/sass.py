@@ -16,11 +16,12 @@ KERNEL = re.compile(r"^\.text\.(\S+):")
 SUBROUTINE = re.compile(r"^(\$__internal_\S+):")  # the compiler's own, such as a division's
 LINE = re.compile(r'//## File "([^"]*)", line (\d+)')
 LABEL = re.compile(r"^(\.L_\w+):")
-# A remark may follow: (*"SpillRefill"*).
+ADDRESS = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+")  # of an instruction
+# What nvdisasm remarks comes before the semicolon: (*"SpillRefill"*).
 INSTRUCTION = re.compile(
-    r"^\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?)\s*(\(\*.*\*\))? ?;"
+    ADDRESS.pattern + r"(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?)\s*(?:\(\*.*\*\))? ?;"
 )
-NEAR = 32  # instructions, between a reciprocal and the last that refines it
+NEAR = 16  # instructions, between a reciprocal and what refines it
 CONTROL_FLOW = ("BRA", "BRX", "CALL", "RET", "EXIT", "BSYNC", "BAR", "WARPSYNC")
 
 
@@ -85,6 +86,8 @@ def instructions(cubin: Path) -> dict[str, list[Instruction]]:
         elif match := INSTRUCTION.match(text):
             sequence.append(Instruction(match[2], match[3], file, line, bool(match[1]), labels))
             labels = ()
+        else:
+            assert not ADDRESS.match(text), f"an instruction that cannot be read: {text.strip()}"
     return kernels
 
 

@@ -226,7 +226,7 @@ def test_the_reader_of_instructions_tells_good_code_from_bad() -> None:
     for end in (" ;", '     (*"SpillRefill"*);'):
         match = INSTRUCTION.match(f"        /*02f0*/              @!P0 STL [R1], R2{end}")
         assert match
-        assert match.groups()[1:3] == ("STL", "[R1], R2")
+        assert match.groups()[1:] == ("STL", "[R1], R2")
 
     def loop(*ways: int) -> list[Instruction]:
         copies = [Instruction("LDGSTS.E.BYPASS.128", "[R8], desc[UR12][R20.64]")] * 2
