@@ -61,7 +61,7 @@ struct TargetRows {
 struct DraftColumns {
   Dtype dtype;
   Rows logits;
-  const float* bias;
+  const float* bias;  // null: none
   int64_t draft_size;
   int64_t target_size;
   int64_t dynamic_size;

@@ -15,13 +15,13 @@
 RDK_LIBRARY(RDK_NAMESPACE, m) {
   m.def(
       "redistribute(Tensor draft_logits, Tensor temperature, "
-      "Tensor bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
+      "Tensor? bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
       "Tensor spread, Tensor prior, Tensor row_top, "
       "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
       "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None) -> Tensor probs");
   m.def(
       "draft(Tensor draft_logits, Tensor temperature, Tensor step_keys, Tensor positions, "
-      "Tensor bias, Tensor row_offsets, Tensor row_targets, Tensor row_cdf, Tensor row_top, "
+      "Tensor? bias, Tensor row_offsets, Tensor row_targets, Tensor row_cdf, Tensor row_top, "
       "Tensor spread, Tensor spread_cdf, Tensor prior_cdf, "
       "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
       "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None) "
@@ -30,7 +30,7 @@ RDK_LIBRARY(RDK_NAMESPACE, m) {
       "verify(Tensor target_logits, Tensor draft_logits, Tensor? draft_stats, "
       "Tensor? draft_rows, Tensor draft_token_ids, Tensor draft_offsets, "
       "Tensor target_temperature, Tensor draft_temperature, Tensor step_keys, Tensor positions, "
-      "Tensor bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
+      "Tensor? bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
       "Tensor spread, Tensor prior, SymInt max_draft, "
       "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
       "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, "

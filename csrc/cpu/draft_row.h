@@ -74,7 +74,8 @@ class DraftRow {
   }
 
   float static_value(int64_t column) const {
-    return kept(logits_[column] / temperature_ + columns_.bias[column]);
+    const float shift = columns_.bias == nullptr ? 0.0f : columns_.bias[column];
+    return kept(logits_[column] / temperature_ + shift);
   }
   float dynamic_value(int64_t index) const { return kept(dynamic_logits_[index] / temperature_); }
 
@@ -82,9 +83,9 @@ class DraftRow {
   float kept(float z) const { return z < threshold_ ? -kInfinity : z; }
 
   float scale_static(int64_t begin, int64_t count, float* z) const {
+    const float* bias = columns_.bias == nullptr ? nullptr : columns_.bias + begin;
     return arithmetic().scale(
-        {logits_.dtype(), logits_.at(begin), count, temperature_, columns_.bias + begin, greedy_},
-        z);
+        {logits_.dtype(), logits_.at(begin), count, temperature_, bias, greedy_}, z);
   }
 
   // The logits of unused columns are not read.

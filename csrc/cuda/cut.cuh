@@ -53,11 +53,17 @@ struct Whole {
   __device__ __forceinline__ float scaled(float logit, const Scale& scale) const {
     return scale(logit);
   }
-  __device__ __forceinline__ void apply(const Scale& scale, float (&z)[kPerLane]) const {
-    scale(z);
+  // To logits, whose largest is given; returns the largest z.
+  __device__ __forceinline__ float apply(const Scale& scale, float largest,
+                                         float (&z)[kPerLane]) const {
+    return scale(largest, z);
   }
   __device__ __forceinline__ float kept(float z) const { return z; }
   __device__ __forceinline__ void keep(float (&)[kPerLane]) const {}
+  // The largest z of this lane, where it was `largest` before masks and cuts.
+  __device__ __forceinline__ float largest_kept(float largest, const float (&)[kPerLane]) const {
+    return largest;
+  }
 };
 
 struct Cut {
@@ -81,10 +87,12 @@ struct Cut {
   __device__ __forceinline__ float scaled(float logit, const Scale& scale) const {
     return divisor == 0.0f ? scale(logit) : divided(logit);
   }
-  __device__ __forceinline__ void apply(const Scale& scale, float (&z)[kPerLane]) const {
-    if (divisor == 0.0f) return scale(z);
+  __device__ __forceinline__ float apply(const Scale& scale, float largest,
+                                         float (&z)[kPerLane]) const {
+    if (divisor == 0.0f) return scale(largest, z);
 #pragma unroll
     for (int v = 0; v < kPerLane; ++v) z[v] = divided(z[v]);
+    return largest;
   }
   // NaN stays, and leaves the row without a distribution.
   __device__ __forceinline__ float kept(float z) const { return z < threshold ? -infinity() : z; }
@@ -92,6 +100,9 @@ struct Cut {
     if (threshold == -infinity()) return;
 #pragma unroll
     for (int v = 0; v < kPerLane; ++v) z[v] = kept(z[v]);
+  }
+  __device__ __forceinline__ float largest_kept(float, const float (&z)[kPerLane]) const {
+    return largest_of(z);
   }
 };
 

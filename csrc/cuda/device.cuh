@@ -32,6 +32,17 @@ __device__ __forceinline__ unsigned shared_add(unsigned* address, unsigned value
   return atomicAdd(address, value);
 }
 
+// Adds to what blocks count together. The stores before it are visible to whoever adds later, and
+// its loads after it see theirs.
+__device__ __forceinline__ unsigned acquire_release_add(unsigned* address, unsigned value) {
+  unsigned old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(address), "r"(value)
+               : "memory");
+  return old;
+}
+
 // exp in three instructions, with a relative error of about 2^-22 for the large terms of a sum;
 // results below 2^-126 become zero.
 __device__ __forceinline__ float fast_exp(float x) {
@@ -44,6 +55,18 @@ __device__ __forceinline__ float half_to_float(uint16_t bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return value;
+}
+
+// The larger of each of two elements, as by fmaxf: a NaN is passed over.
+__device__ __forceinline__ unsigned larger_bfloat16s(unsigned a, unsigned b) {
+  unsigned larger;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+__device__ __forceinline__ unsigned larger_halves(unsigned a, unsigned b) {
+  unsigned larger;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
 }
 
 // Copies 16 bytes to shared memory while the thread goes on. The copies up to a commit are a group.
@@ -79,6 +102,13 @@ inline unsigned shared_add(unsigned* address, unsigned value) {
   return old;
 }
 
+inline unsigned acquire_release_add(unsigned* address, unsigned value) {
+  emulation::fence();
+  const unsigned old = atomicAdd(address, value);
+  emulation::fence();
+  return old;
+}
+
 inline float fast_exp(float x) { return expf(x); }
 
 // The fields moved to float32's, times 2^112 to correct the exponent, subnormals included;
@@ -91,6 +121,22 @@ inline float half_to_float(uint16_t bits) {
                                  : __float_as_uint(__uint_as_float(fields) * 5.192296858534828e33f);
   return __uint_as_float(sign | magnitude);
 }
+
+// number(bits) is what an element stands for.
+template <typename Number>
+unsigned larger_pair(unsigned a, unsigned b, Number&& number) {
+  const auto larger = [&](uint16_t x, uint16_t y) -> unsigned {
+    return number(y) > number(x) || number(x) != number(x) ? y : x;
+  };
+  const auto low = [](unsigned pair) { return static_cast<uint16_t>(pair); };
+  const auto high = [](unsigned pair) { return static_cast<uint16_t>(pair >> 16); };
+  return larger(high(a), high(b)) << 16 | larger(low(a), low(b));
+}
+inline unsigned larger_bfloat16s(unsigned a, unsigned b) {
+  return larger_pair(
+      a, b, [](uint16_t bits) { return __uint_as_float(static_cast<unsigned>(bits) << 16); });
+}
+inline unsigned larger_halves(unsigned a, unsigned b) { return larger_pair(a, b, half_to_float); }
 
 #define RDK_DYNAMIC_SHARED(name) \
   unsigned char* const name = static_cast<unsigned char*>(emulation::dynamic_shared())

@@ -1,7 +1,8 @@
 // draft: a drafter token i ~ q' by a draw of two levels, then x ~ A[i] by a search in running sums;
-// q is never built (DESIGN section 3). Memory floor: the V_d + C logits of each row once, and bias
-// and spread, which all rows share. A warp sums a chunk of 1024 columns. Few rows are split over
-// many blocks; the last block of a row draws from the chunk sums, and reads only one chunk again.
+// q is never built (DESIGN section 3). Memory floor: the V_d + C logits of each row once, and
+// spread and a bias, if there is one, which all rows share. A warp sums a chunk of 1024 columns.
+// Few rows are split over many blocks; the last block of a row draws from the chunk sums, and reads
+// only one chunk again.
 
 #include "draft.h"
 
@@ -41,8 +42,8 @@ __device__ __forceinline__ Cut cut_row(const DraftLaunch& launch, int64_t index,
       threshold_of(uncut, sums, limits, reinterpret_cast<ThresholdScratch*>(shared));
   DraftRow<T, Cut> kept = uncut;
   kept.cut = limits.at(threshold);
-  sum_kept_chunks(kept, sums, [&](int chunk, float (&z)[kPerLane]) {
-    sum_draft_chunk(kept, chunk, z, params.affinity.spread, rank, sums,
+  sum_kept_chunks(kept, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
+    sum_draft_chunk(kept, chunk, z, largest, params.affinity.spread, rank, sums,
                     launch.spread_sums + index * rank * chunks);
   });
   return kept.cut;
@@ -109,8 +110,8 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
   ChunkSum* chunk_sums = launch.chunks + index * chunks;
   float* spread_sums = launch.spread_sums + index * rank * chunks;
   stream_chunks(row, ring_of_warp(shared), split * warps + warp_index(), launch.splits * warps,
-                chunks, [&](int chunk, float (&z)[kPerLane]) {
-                  sum_draft_chunk(row, chunk, z, params.affinity.spread, rank, chunk_sums,
+                chunks, [&](int chunk, float (&z)[kPerLane], float largest) {
+                  sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank, chunk_sums,
                                   spread_sums);
                 });
   if (!last_block(launch.tickets + index, launch.splits)) return;

@@ -5,6 +5,10 @@
 
 namespace rdk {
 
+// What is read where there is no bias. To leave the reading out would cost rows that may be cut
+// registers which they do not have.
+alignas(16) __device__ const float kNoBias[kVector] = {};
+
 // The drafter's row: V_d static columns with a bias, then, in chunks of their own, dynamic ones.
 // C is Whole or Cut.
 template <typename T, typename C>
@@ -12,7 +16,7 @@ struct DraftRow {
   using Element = T;
   using Place = int;  // the chunk
   Logits<T> logits;
-  const float* bias;
+  const float* bias;  // null: none
   int size;
   Logits<T> dynamic_logits;
   const int32_t* dynamic_tokens;
@@ -57,7 +61,8 @@ struct DraftRow {
     return quotient + (greedy && shift != -infinity() ? 0.0f : shift);
   }
   __device__ __forceinline__ float static_value(int column) const {
-    return cut.kept(with_bias(cut.scaled(logits[column], scale), __ldg(bias + column)));
+    const float shift = __ldg(bias == nullptr ? kNoBias : bias + column);
+    return cut.kept(with_bias(cut.scaled(logits[column], scale), shift));
   }
   __device__ __forceinline__ float dynamic_value(int index) const {
     return cut.kept(cut.scaled(dynamic_logits[index], scale));
@@ -75,22 +80,24 @@ struct DraftRow {
   __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
     if (chunk < static_chunks()) copy_chunk(logits, chunk * kChunk, size, landing);
   }
-  // To a chunk's quotients. A row that may be cut has few registers left: it reads a vector at a
-  // time.
-  __device__ __forceinline__ void add_bias(int begin, float (&z)[kPerLane]) const {
-    const Logits<float> shifts(Dtype::kFloat32, bias, 0);
+  // To a chunk's quotients; returns the largest z of this lane. A row that may be cut has few
+  // registers left: it reads a vector at a time, the same zeros again and again if it has no bias.
+  __device__ __forceinline__ float add_bias(int begin, float largest, float (&z)[kPerLane]) const {
+    if (!C::kCuts && bias == nullptr) return largest;
+    const Logits<float> shifts(Dtype::kFloat32, bias == nullptr ? kNoBias : bias, 0);
     if constexpr (C::kCuts) {
+      const bool biased = bias != nullptr;
       const bool whole = is_whole(shifts, begin, size);
 #pragma unroll
       for (int v = 0; v < kPerLane; v += kVector) {
         const int column = begin + column_of(lane_index(), v);
         float shift[kVector];
         if (whole) {
-          shifts.load_vector(column, shift);
+          shifts.load_vector(biased ? column : 0, shift);
         } else {
 #pragma unroll
           for (int j = 0; j < kVector; ++j) {
-            shift[j] = column + j < size ? shifts[column + j] : -infinity();
+            shift[j] = column + j < size ? shifts[biased ? column + j : 0] : -infinity();
           }
         }
 #pragma unroll
@@ -102,14 +109,16 @@ struct DraftRow {
 #pragma unroll
       for (int v = 0; v < kPerLane; ++v) z[v] = with_bias(z[v], shift[v]);
     }
+    return largest_of(z);
   }
+  // Returns the largest z of this lane, before cuts.
   template <typename Source>
-  __device__ __forceinline__ void scaled_chunk(int chunk, Source source,
-                                               float (&z)[kPerLane]) const {
+  __device__ __forceinline__ float scaled_chunk(int chunk, Source source,
+                                                float (&z)[kPerLane]) const {
+    float largest;
     if (chunk < static_chunks()) {
-      read_chunk(logits, chunk * kChunk, size, source, z);
-      cut.apply(scale, z);
-      add_bias(chunk * kChunk, z);
+      largest = read_chunk(logits, chunk * kChunk, size, source, z);
+      largest = add_bias(chunk * kChunk, cut.apply(scale, largest, z), z);
       cut.keep(z);
     } else {
       const int begin = (chunk - static_chunks()) * kChunk;
@@ -118,17 +127,20 @@ struct DraftRow {
         const int index = begin + column_of(lane_index(), v);
         z[v] = index < dynamic_size && used(index) ? dynamic_value(index) : -infinity();
       }
+      largest = largest_of(z);
     }
+    return largest;
   }
 };
 
-// By one warp, which has read a chunk of a row into z: stores the chunk's sum and, for each prior
-// r, the sum of exp(z - chunk max) U[i, r].
+// By one warp, which has read a chunk of a row into z by scaled_chunk: stores the chunk's sum and,
+// for each prior r, the sum of exp(z - chunk max) U[i, r].
 template <typename T, typename C>
 __device__ __forceinline__ void sum_draft_chunk(const DraftRow<T, C>& row, int chunk,
-                                                float (&z)[kPerLane], const float* spread, int rank,
-                                                ChunkSum* chunk_sums, float* spread_sums) {
-  store_chunk_sum(exponentiate(z), &chunk_sums[chunk]);
+                                                float (&z)[kPerLane], float largest,
+                                                const float* spread, int rank, ChunkSum* chunk_sums,
+                                                float* spread_sums) {
+  store_chunk_sum(exponentiate(row.cut, largest, z), &chunk_sums[chunk]);
   const Logits<float> rows(Dtype::kFloat32, spread, 0);
   const int begin = chunk * kChunk;
   const int size = row.is_dynamic(begin) ? 0 : row.size;

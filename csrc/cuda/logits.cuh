@@ -41,6 +41,23 @@ __device__ __forceinline__ void unpack(unsigned word, Float16Bits, float* out) {
   out[1] = half_to_float(static_cast<uint16_t>(word >> 16));
 }
 
+// The elements of two words that are larger, place by place: for types of 16 bits two in one
+// instruction. A NaN is passed over, as by fmaxf.
+__device__ __forceinline__ unsigned larger(unsigned a, unsigned b, float) {
+  return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+}
+__device__ __forceinline__ unsigned larger(unsigned a, unsigned b, BFloat16Bits) {
+  return larger_bfloat16s(a, b);
+}
+__device__ __forceinline__ unsigned larger(unsigned a, unsigned b, Float16Bits) {
+  return larger_halves(a, b);
+}
+
+// Words of nothing but -inf.
+__device__ __forceinline__ unsigned lowest(float) { return 0xff800000u; }
+__device__ __forceinline__ unsigned lowest(BFloat16Bits) { return 0xff80ff80u; }
+__device__ __forceinline__ unsigned lowest(Float16Bits) { return 0xfc00fc00u; }
+
 // A row of logits of type T.
 template <typename T>
 struct Logits {
@@ -79,6 +96,21 @@ struct Logits {
   }
 };
 
+// The largest of the elements that were added, 16 bytes at a time.
+template <typename T>
+struct LargestElement {
+  unsigned word = lowest(T{});
+
+  __device__ __forceinline__ void add(uint4 bits) {
+    word = larger(word, larger(larger(bits.x, bits.y, T{}), larger(bits.z, bits.w, T{}), T{}), T{});
+  }
+  __device__ __forceinline__ float value() const {
+    float elements[2] = {-infinity(), -infinity()};
+    unpack(word, T{}, elements);
+    return fmaxf(elements[0], elements[1]);
+  }
+};
+
 // Takes the place of a drafter's T that is not the target's: one kernel for each target's dtype
 // reads any such drafter element by element.
 struct AnyDtype {};
@@ -110,7 +142,6 @@ struct Logits<AnyDtype> {
   // Never 128-bit loads.
   __device__ __forceinline__ bool aligned() const { return false; }
   __device__ __forceinline__ const uint4* vector(int) const { return nullptr; }
-  __device__ __forceinline__ static void unpack_bits(uint4, float*) {}
 };
 
 template <typename T>
@@ -167,24 +198,46 @@ __device__ __forceinline__ uint4 read_part(InMemory, int, const uint4* memory) {
   return __ldg(memory);
 }
 
-// A chunk of a row, padded with -inf. All loads of a whole chunk are issued before the first value
-// is used.
+__device__ __forceinline__ float largest_of(const float (&values)[kPerLane]) {
+  float largest = -infinity();
+#pragma unroll
+  for (int v = 0; v < kPerLane; ++v) largest = fmaxf(largest, values[v]);
+  return largest;
+}
+
+template <typename T>
+__device__ __forceinline__ float read_columns(const Logits<T>& logits, int begin, int size,
+                                              float (&out)[kPerLane]) {
+#pragma unroll
+  for (int v = 0; v < kPerLane; ++v) {
+    const int column = begin + column_of(lane_index(), v);
+    out[v] = column < size ? logits[column] : -infinity();
+  }
+  return largest_of(out);
+}
+
+// A chunk of a row, padded with -inf; returns the largest of this lane's columns. All loads of a
+// whole chunk are issued before the first value is used.
 template <typename T, typename Source>
-__device__ __forceinline__ void read_chunk(const Logits<T>& logits, int begin, int size,
-                                           Source source, float (&out)[kPerLane]) {
+__device__ __forceinline__ float read_chunk(const Logits<T>& logits, int begin, int size,
+                                            Source source, float (&out)[kPerLane]) {
   if (is_whole(logits, begin, size)) {
+    LargestElement<T> largest;
 #pragma unroll
     for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
       const uint4* memory = logits.vector(begin + column_of(lane_index(), v));
-      Logits<T>::unpack_bits(read_part(source, place_of_column<T>(v), memory), out + v);
+      const uint4 bits = read_part(source, place_of_column<T>(v), memory);
+      Logits<T>::unpack_bits(bits, out + v);
+      largest.add(bits);
     }
-  } else {
-#pragma unroll
-    for (int v = 0; v < kPerLane; ++v) {
-      const int column = begin + column_of(lane_index(), v);
-      out[v] = column < size ? logits[column] : -infinity();
-    }
+    return largest.value();
   }
+  return read_columns(logits, begin, size, out);
+}
+template <typename Source>
+__device__ __forceinline__ float read_chunk(const Logits<AnyDtype>& logits, int begin, int size,
+                                            Source, float (&out)[kPerLane]) {
+  return read_columns(logits, begin, size, out);
 }
 
 }  // namespace rdk

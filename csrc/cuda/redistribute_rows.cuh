@@ -96,16 +96,16 @@ __device__ __forceinline__ void keep_chunk(const float (&z)[kPerLane], int begin
   }
 }
 
-// By one warp, which has read a chunk of a row into z.
+// By one warp, which has read a chunk of a row into z, and whose lanes know their largest.
 template <typename T, typename C>
 __device__ __forceinline__ void take_chunk(const RedistributeLaunch& launch, const Tile& tile,
                                            int g, const DraftRow<T, C>& row, int chunk,
-                                           float (&z)[kPerLane]) {
+                                           float (&z)[kPerLane], float largest) {
   const int chunks = row.chunks();
   if (launch.shared_weights && chunk < row.static_chunks()) {
     keep_chunk(z, chunk * kChunk, row.size, tile.weights + g * launch.weights_stride());
   }
-  sum_draft_chunk(row, chunk, z, launch.params.affinity.spread,
+  sum_draft_chunk(row, chunk, z, largest, launch.params.affinity.spread,
                   static_cast<int>(launch.params.affinity.rank), chunk_sums(launch, g, chunks),
                   spread_sums(launch, g, chunks));
 }
@@ -122,8 +122,8 @@ __device__ __forceinline__ void sum_rows(const RedistributeLaunch& launch, const
 #pragma unroll 1
     for (int chunk = (warp_index() - g * chunks) & (kWarps - 1); chunk < chunks; chunk += kWarps) {
       float z[kPerLane];
-      row.scaled_chunk(chunk, InMemory{}, z);
-      take_chunk(launch, tile, g, row, chunk, z);
+      const float largest = row.scaled_chunk(chunk, InMemory{}, z);
+      take_chunk(launch, tile, g, row, chunk, z, largest);
     }
   }
 }
@@ -141,8 +141,8 @@ __device__ __forceinline__ void cut_rows(const RedistributeLaunch& launch, const
         ChunkSum* sums = chunk_sums(launch, g, row.chunks());
         cut = limits.at(threshold_of(row, sums, limits, &tile.scratch->threshold));
         row.cut = cut;
-        sum_kept_chunks(row, sums, [&](int chunk, float (&z)[kPerLane]) {
-          take_chunk(launch, tile, g, row, chunk, z);
+        sum_kept_chunks(row, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
+          take_chunk(launch, tile, g, row, chunk, z, largest);
         });
       }
       if (threadIdx.x == 0) tile.scratch->cuts[g] = cut;

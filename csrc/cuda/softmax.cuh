@@ -9,12 +9,12 @@
 
 namespace rdk {
 
-// Replaces a chunk's z by exp(z - max). A NaN or +inf among them makes the sum NaN.
-__device__ __forceinline__ ChunkSum exponentiate(float (&z)[kPerLane]) {
-  float max = -infinity();
-#pragma unroll
-  for (int v = 0; v < kPerLane; ++v) max = fmaxf(max, z[v]);
-  max = warp_max(max);
+// Replaces a chunk's z by exp(z - max), given what scaled_chunk returned. A NaN or +inf among them
+// makes the sum NaN.
+template <typename C>
+__device__ __forceinline__ ChunkSum exponentiate(const C& cut, float largest,
+                                                 float (&z)[kPerLane]) {
+  const float max = warp_max(cut.largest_kept(largest, z));
   const float shift = max == -infinity() ? 0.0f : max;
   float sum = 0.0f;
 #pragma unroll
@@ -51,13 +51,15 @@ struct TargetColumns {
   __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
     copy_chunk(logits, chunk * kChunk, size, landing);
   }
+  // Returns the largest z of this lane, before masks and cuts.
   template <typename Source>
-  __device__ __forceinline__ void scaled_chunk(int chunk, Source source,
-                                               float (&z)[kPerLane]) const {
-    read_chunk(logits, chunk * kChunk, size, source, z);
+  __device__ __forceinline__ float scaled_chunk(int chunk, Source source,
+                                                float (&z)[kPerLane]) const {
+    float largest = read_chunk(logits, chunk * kChunk, size, source, z);
     mask.apply(chunk * kChunk, size, z);
-    cut.apply(scale, z);
+    largest = cut.apply(scale, largest, z);
     cut.keep(z);
+    return largest;
   }
 
   __device__ __forceinline__ float value(int token) const {
@@ -75,11 +77,11 @@ __device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
   return reinterpret_cast<uint4*>(shared + warp_index() * kRingBytes);
 }
 
-// Calls use(chunk, z) for the chunks first, first + stride, ... below count, by one warp, while
-// later chunks are on their way into its ring. A multiprocessor needs some 40 KB in flight to draw
-// the whole bandwidth of an H200 (4.8 TB/s over 132 of them, about a microsecond away); 16 warps
-// have 64 KB. Row is a row, or anything that is read in chunks; it counts them in a Place of its
-// own.
+// Calls use(chunk, z, what scaled_chunk returned) for the chunks first, first + stride, ... below
+// count, by one warp, while later chunks are on their way into its ring. A multiprocessor needs
+// some 40 KB in flight to draw the whole bandwidth of an H200 (4.8 TB/s over 132 of them, about a
+// microsecond away); 16 warps have 64 KB. Row is a row, or anything that is read in chunks; it
+// counts them in a Place of its own.
 //
 // cp.async.wait_group makes a thread's own copies visible to that thread, which is enough where a
 // lane reads back only what it copied itself. Otherwise a __syncwarp follows the wait, and another
@@ -106,7 +108,7 @@ __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int f
     async_wait<kInFlight - 1>();
     if (kSync) __syncwarp(kAllLanes);
     float z[kPerLane];
-    row.scaled_chunk(place, ring + slot * kSlot, z);
+    const float largest = row.scaled_chunk(place, ring + slot * kSlot, z);
     if (kSync) __syncwarp(kAllLanes);
     const int next = chunk + kInFlight * stride;
     if (next < count) row.copy(ahead, ring + slot * kSlot);
@@ -114,7 +116,7 @@ __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int f
     row.advance(stride, &ahead);
     row.advance(stride, &place);
     slot = slot + 1 == kInFlight ? 0 : slot + 1;
-    use(chunk, z);
+    use(chunk, z, largest);
   }
 }
 
@@ -193,8 +195,8 @@ __device__ __forceinline__ int draw_column(const Row& row, const Softmax& softma
   const int chunk = warp_draw(softmax.count, uniform(words.word[0]), softmax.total,
                               [&](int c) { return softmax.weight(c); });
   float z[kPerLane];
-  row.scaled_chunk(chunk, InMemory{}, z);
-  exponentiate(z);
+  const float largest = row.scaled_chunk(chunk, InMemory{}, z);
+  exponentiate(row.cut, largest, z);
   return chunk * kChunk + draw_in_chunk(z, uniform(words.word[1]));
 }
 

@@ -33,19 +33,21 @@ struct Scale {
   }
 
   // All columns of a lane. Rare cases are tested once for all of them, and temperature 1, the most
-  // common one, costs nothing: together a sixth of what a column would cost.
-  __device__ __forceinline__ void operator()(float (&z)[kPerLane]) const {
-    if (factor == 1.0f && rest == 1.0f) return;
+  // common one, costs nothing: together a sixth of what a column would cost. Takes the largest of
+  // them and returns that of the products, because rounding keeps their order.
+  __device__ __forceinline__ float operator()(float largest, float (&z)[kPerLane]) const {
+    if (factor == 1.0f && rest == 1.0f) return largest;
     float least = z[0];
 #pragma unroll
     for (int v = 1; v < kPerLane; ++v) least = fminf(least, z[v]);
     if (least < lowest || rest != 1.0f) {
 #pragma unroll
       for (int v = 0; v < kPerLane; ++v) z[v] = (*this)(z[v]);
-    } else {
-#pragma unroll
-      for (int v = 0; v < kPerLane; ++v) z[v] *= factor;
+      return fmaxf((*this)(largest), -infinity());  // a NaN of theirs is not the largest
     }
+#pragma unroll
+    for (int v = 0; v < kPerLane; ++v) z[v] *= factor;
+    return largest * factor;
   }
 };
 

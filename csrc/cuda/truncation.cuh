@@ -273,8 +273,9 @@ __device__ __forceinline__ float threshold_of(const Row& row, const ChunkSum* ch
   return least;
 }
 
-// By a block: store(chunk, z) for the chunks of a row that has been cut, whose sums were those of
-// the uncut row; chunks of which nothing is kept have the sum of nothing.
+// By a block: store(chunk, z, what scaled_chunk returned) for the chunks of a row that has been
+// cut, whose sums were those of the uncut row; chunks of which nothing is kept have the sum of
+// nothing.
 template <typename Row, typename Store>
 __device__ __forceinline__ void sum_kept_chunks(const Row& row, ChunkSum* sums, Store&& store) {
   const int warps = static_cast<int>(blockDim.x) / kWarp;
@@ -285,8 +286,8 @@ __device__ __forceinline__ void sum_kept_chunks(const Row& row, ChunkSum* sums, 
       continue;
     }
     float z[kPerLane];
-    row.scaled_chunk(chunk, InMemory{}, z);
-    store(chunk, z);
+    const float largest = row.scaled_chunk(chunk, InMemory{}, z);
+    store(chunk, z, largest);
   }
   __syncthreads();
 }

@@ -56,9 +56,9 @@ struct TargetSteps {
     row(place).copy(place.chunk, landing);
   }
   template <typename Source>
-  __device__ __forceinline__ void scaled_chunk(const Place& place, Source source,
-                                               float (&z)[kPerLane]) const {
-    row(place).scaled_chunk(place.chunk, source, z);
+  __device__ __forceinline__ float scaled_chunk(const Place& place, Source source,
+                                                float (&z)[kPerLane]) const {
+    return row(place).scaled_chunk(place.chunk, source, z);
   }
   __device__ __forceinline__ TargetColumns<T, C> row(const Place& place) const {
     TargetColumns<T, C> columns = first;
@@ -84,9 +84,10 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
                                 params.target_logits.inner_stride, params.allowed.inner_stride,
                                 target_chunks};
   ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, first) * target_chunks;
-  stream_chunks(steps, ring, start, stride, in_all, [&](int chunk, float (&z)[kPerLane]) {
-    store_chunk_sum(exponentiate(z), &sums[chunk]);
-  });
+  stream_chunks(steps, ring, start, stride, in_all,
+                [&](int chunk, float (&z)[kPerLane], float largest) {
+                  store_chunk_sum(exponentiate(cut, largest, z), &sums[chunk]);
+                });
   if (params.draft_stats != nullptr) return;
   const int rank = static_cast<int>(params.affinity.rank);
   int before = in_all;  // chunks of the rows that this warp's count has passed
@@ -100,9 +101,9 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
                                  sequence.draft_temperature, Whole{});
     const int passed = max(before - start + stride - 1, 0) / stride * stride;
     stream_chunks(row, ring, start + passed - before, stride, draft_chunks,
-                  [&](int chunk, float (&z)[kPerLane]) {
-                    sum_draft_chunk(row, chunk, z, params.affinity.spread, rank, draft_sums,
-                                    spread_sums);
+                  [&](int chunk, float (&z)[kPerLane], float largest) {
+                    sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank,
+                                    draft_sums, spread_sums);
                   });
   }
 }

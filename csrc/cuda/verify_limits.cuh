@@ -26,8 +26,8 @@ __device__ __forceinline__ Cut cut_row(const VerifyLaunch& launch, const Sequenc
   const float threshold = threshold_of(uncut, sums, limits, scratch);
   const Cut cut = limits.at(threshold);
   const TargetColumns<T, Cut> kept = target_row<T>(launch.params, sequence, step, cut);
-  sum_kept_chunks(kept, sums, [&](int chunk, float (&z)[kPerLane]) {
-    store_chunk_sum(exponentiate(z), &sums[chunk]);
+  sum_kept_chunks(kept, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
+    store_chunk_sum(exponentiate(cut, largest, z), &sums[chunk]);
   });
   return cut;
 }
@@ -49,8 +49,8 @@ __device__ __forceinline__ float raw_logprob(const VerifyLaunch& launch, const S
 #pragma unroll 1
   for (int chunk = warp_index(); chunk < raw.chunks(); chunk += VerifyLaunch::kThreads / kWarp) {
     float z[kPerLane];
-    raw.scaled_chunk(chunk, InMemory{}, z);
-    store_chunk_sum(exponentiate(z), &sums[chunk]);
+    const float largest = raw.scaled_chunk(chunk, InMemory{}, z);
+    store_chunk_sum(exponentiate(raw.cut, largest, z), &sums[chunk]);
   }
   __syncthreads();
   float logprob = 0.0f;

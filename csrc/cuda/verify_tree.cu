@@ -42,8 +42,8 @@ __device__ __forceinline__ void cut_row(const RowLimits<Cut>& limits, ChunkSum* 
   if (!limits.any()) return;
   auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
   columns->cut = limits.at(threshold_of(*columns, sums, limits, scratch));
-  sum_kept_chunks(*columns, sums, [&](int chunk, float (&z)[kPerLane]) {
-    store_chunk_sum(exponentiate(z), &sums[chunk]);
+  sum_kept_chunks(*columns, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
+    store_chunk_sum(exponentiate(columns->cut, largest, z), &sums[chunk]);
   });
 }
 
@@ -94,9 +94,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     TargetColumns<T, C> columns{Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
                                 static_cast<int>(params.target.size), Scale(temperature),
                                 limits.before(), C::Mask::of(params.target.allowed, row)};
-    stream_chunks(
-        columns, ring_of_warp(shared), warp_index(), kWarps, chunks,
-        [&](int chunk, float (&z)[kPerLane]) { store_chunk_sum(exponentiate(z), &sums[chunk]); });
+    stream_chunks(columns, ring_of_warp(shared), warp_index(), kWarps, chunks,
+                  [&](int chunk, float (&z)[kPerLane], float largest) {
+                    store_chunk_sum(exponentiate(columns.cut, largest, z), &sums[chunk]);
+                  });
     __syncthreads();
     cut_row(limits, sums, shared, &columns);
     if (warp_index() == 0) {

@@ -8,7 +8,7 @@
 namespace rdk::ops {
 
 inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logits, Dtype dtype,
-                                  const Tensor& bias, int64_t target_size,
+                                  const std::optional<Tensor>& bias, int64_t target_size,
                                   const std::optional<Tensor>& dynamic_tokens,
                                   const std::optional<Tensor>& dynamic_logits) {
   DraftColumns columns{};
@@ -16,9 +16,11 @@ inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logi
   columns.logits = checks.rows("draft_logits", draft_logits);
   columns.draft_size = draft_logits.size(draft_logits.dim() - 1);
   columns.target_size = target_size;
-  checks.plain("bias", bias, ScalarType::Float, {columns.draft_size},
-               "[V_d], one for each column of draft_logits");
-  columns.bias = bias.const_data_ptr<float>();
+  if (bias) {
+    checks.plain("bias", *bias, ScalarType::Float, {columns.draft_size},
+                 "[V_d], one for each column of draft_logits");
+    columns.bias = bias->const_data_ptr<float>();
+  }
 
   if (dynamic_tokens.has_value() != dynamic_logits.has_value()) {
     checks.refuse(dynamic_tokens ? "dynamic_logits" : "dynamic_tokens", "is missing",
@@ -44,11 +46,11 @@ inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logi
 
 // If a consistent affinity belongs to another drafter than the logits, the error names both widths.
 // Tensors that disagree within an affinity are named by their own checks.
-inline void same_width(const Checks& checks, int64_t draft_size, const Tensor& bias,
+inline void same_width(const Checks& checks, int64_t draft_size, const std::optional<Tensor>& bias,
                        const Tensor& spread) {
-  checks.dimensions("bias", bias, 1, "[V_d], one for each column of draft_logits");
-  const int64_t tokens = bias.size(0);
-  if (tokens != draft_size && tokens == spread.size(0)) {
+  if (bias) checks.dimensions("bias", *bias, 1, "[V_d], one for each column of draft_logits");
+  const int64_t tokens = spread.size(0);
+  if (tokens != draft_size && (!bias || tokens == bias->size(0))) {
     checks.refuse("draft_logits", "has " + std::to_string(draft_size) + " columns",
                   std::to_string(tokens) +
                       ", the drafter tokens of this affinity; pass the logits of the drafter that "
@@ -67,9 +69,10 @@ inline int64_t affinity_rank(const Checks& checks, const Tensor& spread) {
 }
 
 inline AffinityColumns affinity_columns(const Checks& checks, int64_t draft_size,
-                                        const Tensor& bias, const Tensor& col_offsets,
-                                        const Tensor& col_drafts, const Tensor& col_weights,
-                                        const Tensor& spread, const Tensor& prior) {
+                                        const std::optional<Tensor>& bias,
+                                        const Tensor& col_offsets, const Tensor& col_drafts,
+                                        const Tensor& col_weights, const Tensor& spread,
+                                        const Tensor& prior) {
   AffinityColumns columns{};
   columns.rank = affinity_rank(checks, spread);
   same_width(checks, draft_size, bias, spread);
@@ -99,11 +102,11 @@ inline AffinityColumns affinity_columns(const Checks& checks, int64_t draft_size
   return columns;
 }
 
-inline AffinityRows affinity_rows(const Checks& checks, int64_t draft_size, const Tensor& bias,
-                                  const Tensor& row_offsets, const Tensor& row_targets,
-                                  const Tensor& row_cdf, const Tensor& row_top,
-                                  const Tensor& spread, const Tensor& spread_cdf,
-                                  const Tensor& prior_cdf) {
+inline AffinityRows affinity_rows(const Checks& checks, int64_t draft_size,
+                                  const std::optional<Tensor>& bias, const Tensor& row_offsets,
+                                  const Tensor& row_targets, const Tensor& row_cdf,
+                                  const Tensor& row_top, const Tensor& spread,
+                                  const Tensor& spread_cdf, const Tensor& prior_cdf) {
   AffinityRows rows{};
   rows.rank = affinity_rank(checks, spread);
   same_width(checks, draft_size, bias, spread);

@@ -7,7 +7,7 @@ namespace rdk::ops {
 
 std::tuple<Tensor, Tensor> draft(
     const Tensor& draft_logits, const Tensor& temperature, const Tensor& step_keys,
-    const Tensor& positions, const Tensor& bias, const Tensor& row_offsets,
+    const Tensor& positions, const std::optional<Tensor>& bias, const Tensor& row_offsets,
     const Tensor& row_targets, const Tensor& row_cdf, const Tensor& row_top, const Tensor& spread,
     const Tensor& spread_cdf, const Tensor& prior_cdf, const std::optional<Tensor>& dynamic_tokens,
     const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,

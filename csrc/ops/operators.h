@@ -11,16 +11,17 @@ namespace rdk::ops {
 
 using torch::stable::Tensor;
 
-Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const Tensor& bias,
-                    const Tensor& col_offsets, const Tensor& col_drafts, const Tensor& col_weights,
-                    const Tensor& spread, const Tensor& prior, const Tensor& row_top,
+Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature,
+                    const std::optional<Tensor>& bias, const Tensor& col_offsets,
+                    const Tensor& col_drafts, const Tensor& col_weights, const Tensor& spread,
+                    const Tensor& prior, const Tensor& row_top,
                     const std::optional<Tensor>& dynamic_tokens,
                     const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,
                     const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p);
 
 std::tuple<Tensor, Tensor> draft(
     const Tensor& draft_logits, const Tensor& temperature, const Tensor& step_keys,
-    const Tensor& positions, const Tensor& bias, const Tensor& row_offsets,
+    const Tensor& positions, const std::optional<Tensor>& bias, const Tensor& row_offsets,
     const Tensor& row_targets, const Tensor& row_cdf, const Tensor& row_top, const Tensor& spread,
     const Tensor& spread_cdf, const Tensor& prior_cdf, const std::optional<Tensor>& dynamic_tokens,
     const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,
@@ -31,7 +32,7 @@ std::tuple<Tensor, Tensor, Tensor> verify(
     const std::optional<Tensor>& draft_stats, const std::optional<Tensor>& draft_rows,
     const Tensor& draft_token_ids, const Tensor& draft_offsets, const Tensor& target_temperature,
     const Tensor& draft_temperature, const Tensor& step_keys, const Tensor& positions,
-    const Tensor& bias, const Tensor& col_offsets, const Tensor& col_drafts,
+    const std::optional<Tensor>& bias, const Tensor& col_offsets, const Tensor& col_drafts,
     const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
     const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits,
     const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,

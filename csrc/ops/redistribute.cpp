@@ -5,9 +5,10 @@
 
 namespace rdk::ops {
 
-Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const Tensor& bias,
-                    const Tensor& col_offsets, const Tensor& col_drafts, const Tensor& col_weights,
-                    const Tensor& spread, const Tensor& prior, const Tensor& row_top,
+Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature,
+                    const std::optional<Tensor>& bias, const Tensor& col_offsets,
+                    const Tensor& col_drafts, const Tensor& col_weights, const Tensor& spread,
+                    const Tensor& prior, const Tensor& row_top,
                     const std::optional<Tensor>& dynamic_tokens,
                     const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,
                     const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p) {
@@ -29,7 +30,7 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature, const
                                  "the leading shape of draft_logits", top_k, top_p, min_p);
   checks.no_gradient("draft_logits", draft_logits);
   checks.no_gradient("temperature", temperature);
-  checks.no_gradient("bias", bias);
+  if (bias) checks.no_gradient("bias", *bias);
   checks.no_gradient("col_weights", col_weights);
   checks.no_gradient("spread", spread);
   checks.no_gradient("prior", prior);

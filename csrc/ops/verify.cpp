@@ -13,7 +13,7 @@ std::tuple<Tensor, Tensor, Tensor> verify(
     const std::optional<Tensor>& draft_stats, const std::optional<Tensor>& draft_rows,
     const Tensor& draft_token_ids, const Tensor& draft_offsets, const Tensor& target_temperature,
     const Tensor& draft_temperature, const Tensor& step_keys, const Tensor& positions,
-    const Tensor& bias, const Tensor& col_offsets, const Tensor& col_drafts,
+    const std::optional<Tensor>& bias, const Tensor& col_offsets, const Tensor& col_drafts,
     const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
     const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits,
     const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,

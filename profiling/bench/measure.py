@@ -160,8 +160,10 @@ class Bench:
         """Bytes with the visited rows and with all rows, and those that the floor counts."""
         case, affinity = workload.case, workload.affinity
         nnz, rank = (affinity.nnz, affinity.rank) if affinity else (0, 0)
-        everything = traffic(case, nnz, rank)
-        visited = [traffic(case, nnz, rank, each) for each in workload.accepted]
+        is_biased = affinity is not None and affinity.is_biased
+        bytes_of = partial(traffic, case, nnz, rank, is_biased=is_biased)
+        everything = bytes_of()
+        visited = [bytes_of(each) for each in workload.accepted]
         rows = [visited_rows(case, each) for each in workload.accepted]
         by_set = [everything] * workload.sets if self._reads_all_rows(case) else visited
         return {

@@ -13,24 +13,35 @@ from .cases import PAIR, Case
 FLOAT, INT, LONG = 4, 4, 8
 
 
-def traffic(case: Case, nnz: int, rank: int, accepted: Sequence[int] | None = None) -> int:
+def traffic(
+    case: Case,
+    nnz: int,
+    rank: int,
+    accepted: Sequence[int] | None = None,
+    *,
+    is_biased: bool = True,
+) -> int:
     """Bytes that one call reads and writes.
 
     Args:
-        nnz, rank: of the case's affinity.
+        nnz, rank, is_biased: of the case's affinity.
         accepted: how many drafts of each sequence are accepted, so that only target rows up to the
             first rejection count (DESIGN section 3). None: all target rows count, as where few
             sequences are split over a GPU.
     """
     item = case.torch_dtype.itemsize
+    shared = case.draft_size * FLOAT * (is_biased + rank)  # bias and spread
     if case.operator == "draft":
-        return _draft(case, item, rank)
+        return shared + _draft(case, item, rank)
     if case.operator == "redistribute":
-        return _redistribute(case, item, nnz, rank)
+        return shared + _redistribute(case, item, nnz, rank)
     if case.operator == "gather_logits":
         return _gather_logits(case, item)
     drafts = case.draft_length if case.operator == PAIR else 0
-    return drafts * _draft(case, item, rank) + _verify(case, item, nnz, rank, accepted)
+    sums = drafts + (0 if case.stats else 1)
+    return (
+        sums * shared + drafts * _draft(case, item, rank) + _verify(case, item, nnz, rank, accepted)
+    )
 
 
 def visited_rows(case: Case, accepted: Sequence[int] | None) -> int:
@@ -40,22 +51,17 @@ def visited_rows(case: Case, accepted: Sequence[int] | None) -> int:
     return sum(count + 1 for count in accepted)
 
 
-def _shared(case: Case, rank: int) -> int:
-    """Bytes of bias and spread."""
-    return case.draft_size * FLOAT * (1 + rank)
-
-
 def _draft(case: Case, item: int, rank: int) -> int:
     row = case.draft_size * item + FLOAT + 2 * LONG  # temperature, step key, position
     written = LONG + FLOAT * (2 + rank)  # token, stats
-    return _shared(case, rank) + case.batch * (row + written)
+    return case.batch * (row + written)
 
 
 def _redistribute(case: Case, item: int, nnz: int, rank: int) -> int:
     matrix = INT * (case.target_size + 1) + nnz * (INT + FLOAT)
     prior = rank * case.target_size * FLOAT
     row = case.draft_size * item + FLOAT + case.target_size * FLOAT  # temperature, q
-    return _shared(case, rank) + matrix + prior + case.batch * row
+    return matrix + prior + case.batch * row
 
 
 def _gather_logits(case: Case, item: int) -> int:
@@ -74,5 +80,5 @@ def _verify(case: Case, item: int, nnz: int, rank: int, accepted: Sequence[int] 
     read += sum(judged) * (LONG + INT + column + stats)  # token, draft row
     read += case.batch * (2 * FLOAT + 2 * LONG + INT)  # temperatures, step key, position, offset
     if not case.stats:
-        read += sum(judged) * (case.draft_size * item - stats) + _shared(case, rank)
+        read += sum(judged) * (case.draft_size * item - stats)
     return read + case.batch * ((length + 1) * LONG + INT)  # tokens, number of accepted ones

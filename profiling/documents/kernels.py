@@ -10,6 +10,7 @@ from .results import RESULTS, ROOT, Link, content, paragraph
 
 CODE = "tests/packaging/kernel_code.json"
 REGISTERS = "tests/packaging/kernel_resources.json"
+LAUNCHES = "tests/emulated/launches.json"
 ORDERS = "verify-orders/simulated.json"
 
 
@@ -47,6 +48,39 @@ def code_table(link: Link) -> str:
             table(titles, lines, "lr"),
         ]
     )
+
+
+def launches_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    found = recorded(LAUNCHES)
+    batches = sorted({row["batch"] for row in found["rows"]})
+    operators = dict.fromkeys(row["operator"] for row in found["rows"])
+    of = {(row["operator"], row["batch"]): row for row in found["rows"]}
+    lines = [
+        [
+            f"`{operator}`",
+            str(of[operator, batches[0]]["threads"]),
+            *(_blocks(of[operator, batch]) for batch in batches),
+        ]
+        for operator in operators
+    ]
+    titles = ["operator", "threads at 1", *(f"batch {batch}" for batch in batches)]
+    return "\n\n".join(
+        [
+            paragraph(
+                "Blocks of a launch on an H100 by the number of sequences, and the waves in which",
+                f"they run, by the plans of {found['architecture']}: V_d {found['draft_size']:,},",
+                f"V_t {found['target_size']:,}, K = {found['drafts']}, {found['gathered']}",
+                f"gathered tokens a row ({link('data', LAUNCHES)}, made by",
+                "`python -m tests.emulated.launches`):",
+            ),
+            table(titles, lines, "lr"),
+        ]
+    )
+
+
+def _blocks(row: dict[str, Any]) -> str:
+    return f"{row['blocks']:,} in {-(-row['blocks'] // row['at_once'])}"
 
 
 def orders_table(link: Link) -> str:

@@ -24,7 +24,7 @@ from .chart import source_of
 from .drafts import longer_table, rows_table, trees_table
 from .eagle3 import decoding_table, heads_table, lifted_table, losses_table
 from .engines import engine_table, gemma_table
-from .kernels import code_table, orders_table
+from .kernels import code_table, launches_table, orders_table
 from .results import ROOT, Link
 from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
 from .truncation import costs_table, drafts_table
@@ -63,6 +63,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "drafters in vLLM": engine_table,
     "Gemma in vLLM": gemma_table,
     "code of the kernels": code_table,
+    "launches of the operators": launches_table,
     "orders of verify": orders_table,
 }
 

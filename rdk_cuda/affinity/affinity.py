@@ -47,6 +47,7 @@ class Affinity:
             masked row.
         col_offsets, col_drafts, col_weights: `S` by target token, drafter ids ascending within
             each: `[V_t + 1]` int32, `[nnz]` int32, `[nnz]` float32.
+        is_biased: whether `bias` is other than 0 anywhere.
 
     Raises:
         AffinityError: naming the tensor, the entry, what it is and what it needs to be.
@@ -64,6 +65,7 @@ class Affinity:
     col_offsets: Tensor = field(init=False)
     col_drafts: Tensor = field(init=False)
     col_weights: Tensor = field(init=False)
+    is_biased: bool = field(init=False)
 
     def __post_init__(self) -> None:
         check_canonical(self._canonical())
@@ -78,9 +80,10 @@ class Affinity:
         self._set("col_offsets", offsets_of(targets, self.target_size))
         self._set("col_drafts", rows[by_column].to(torch.int32))
         self._set("col_weights", to_float32(row_units[by_column]))
+        self._set("is_biased", bool(self.bias.any()))
 
-    def _set(self, name: str, tensor: Tensor) -> None:
-        object.__setattr__(self, name, tensor)
+    def _set(self, name: str, value: Tensor | bool) -> None:
+        object.__setattr__(self, name, value)
 
     def _canonical(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in CANONICAL}
@@ -90,17 +93,26 @@ class Affinity:
         return drafts.repeat_interleave(self.row_offsets.diff())
 
     @property
-    def by_target(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The affinity's tensors in the call order of `rdk::redistribute` and `rdk::verify`."""
+    def by_target(self) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The affinity's tensors in the call order of `rdk::redistribute` and `rdk::verify`.
+
+        None in place of a bias that is 0 throughout, so that it is not read.
+        """
         entries = (self.col_offsets, self.col_drafts, self.col_weights)
-        return (self.bias, *entries, self.spread, self.prior)
+        return (self._bias_to_add, *entries, self.spread, self.prior)
 
     @property
-    def by_draft(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The affinity's tensors in the call order of `rdk::draft`."""
+    def by_draft(
+        self,
+    ) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The affinity's tensors in the call order of `rdk::draft`; None as in `by_target`."""
         entries = (self.row_offsets, self.row_targets, self.row_cdf)
         priors = (self.spread, self.spread_cdf, self.prior_cdf)
-        return (self.bias, *entries, self.row_top, *priors)
+        return (self._bias_to_add, *entries, self.row_top, *priors)
+
+    @property
+    def _bias_to_add(self) -> Tensor | None:
+        return self.bias if self.is_biased else None
 
     @property
     def draft_size(self) -> int:
@@ -132,8 +144,9 @@ class Affinity:
         if torch.device(device) == self.device:
             return self
         moved = object.__new__(Affinity)
-        for tensor in fields(self):
-            moved._set(tensor.name, getattr(self, tensor.name).to(device))
+        for each in fields(self):
+            value = getattr(self, each.name)
+            moved._set(each.name, value.to(device) if isinstance(value, Tensor) else value)
         return moved
 
     def dense(self) -> Tensor:

@@ -126,8 +126,8 @@ class Facts:
     @property
     def bytes(self) -> int:
         """What all the tensors of the affinity take."""
-        tensors = [getattr(self.affinity, field.name) for field in fields(self.affinity)]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        values = [getattr(self.affinity, field.name) for field in fields(self.affinity)]
+        return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
     def row(self, draft: int) -> Row:
         """What one drafter token drafts."""

@@ -25,7 +25,7 @@ from .verification import Step, by_block, by_token
 def redistribute(
     draft_logits: Tensor,
     temperature: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     col_offsets: Tensor,
     col_drafts: Tensor,
     col_weights: Tensor,
@@ -62,7 +62,7 @@ def draft(
     temperature: Tensor,
     step_keys: Tensor,
     positions: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     row_offsets: Tensor,
     row_targets: Tensor,
     row_cdf: Tensor,
@@ -128,7 +128,7 @@ def verify(
     draft_temperature: Tensor,
     step_keys: Tensor,
     positions: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     col_offsets: Tensor,
     col_drafts: Tensor,
     col_weights: Tensor,
@@ -255,12 +255,15 @@ def _with_dynamic(
     return torch.cat([static, dynamic], 1), tokens.masked_fill(unused, 0)
 
 
-def _scaled(logits: Tensor, t: float | Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor | None:
+def _scaled(
+    logits: Tensor, t: float | Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
     """``z = logits / T + bias`` of one row, no bias on its dynamic columns; None: no distribution.
 
     At temperature 0 only the argmax matters, and a finite bias does not count.
     """
-    bias = pad(bias, (0, logits.shape[0] - bias.shape[0]))
+    static = torch.zeros(0, dtype=torch.float32, device="cpu") if bias is None else bias
+    bias = pad(static, (0, logits.shape[0] - static.shape[0]))
     if not 0 <= t < math.inf or logits.isnan().any() or (logits == math.inf).any():
         return None
     if t == 0:
@@ -277,7 +280,7 @@ def _scaled(logits: Tensor, t: float | Tensor, bias: Tensor, dtype: torch.dtype)
 
 
 def _truncated(
-    logits: Tensor, t: float | Tensor, bias: Tensor, limits: Limits, dtype: torch.dtype
+    logits: Tensor, t: float | Tensor, bias: Tensor | None, limits: Limits, dtype: torch.dtype
 ) -> tuple[Tensor | None, float]:
     """`_scaled` of one row, -inf below its threshold, and that; at temperature 0 nothing is."""
     z = _scaled(logits, t, bias, dtype)
@@ -290,7 +293,7 @@ def _truncated(
     return _cut(z, logits, t, bias, least), least
 
 
-def _cut(z: Tensor, logits: Tensor, t: float | Tensor, bias: Tensor, least: float) -> Tensor:
+def _cut(z: Tensor, logits: Tensor, t: float | Tensor, bias: Tensor | None, least: float) -> Tensor:
     """-inf where a column is below the threshold in float32, in whatever dtype we compute."""
     deciding = _scaled(logits, t, bias, torch.float32)
     return z if deciding is None else z.masked_fill(deciding < least, -math.inf)

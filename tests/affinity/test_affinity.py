@@ -51,7 +51,7 @@ def test_every_running_sum_ends_at_exactly_one_and_dense_rows_sum_to_it(seed, ra
 @given(st.integers(0, 10_000), st.integers(0, 4))
 def test_columns_evaluate_the_distribution_that_rows_draw(seed, rank):
     affinity = _random_affinity(seed, rank)
-    bias, col_offsets, col_drafts, col_weights, spread, prior = affinity.by_target
+    _, col_offsets, col_drafts, col_weights, spread, prior = affinity.by_target
     targets = torch.arange(affinity.target_size).repeat_interleave(col_offsets.diff())
     by_column = spread.double() @ prior.double()
     by_column[col_drafts.long(), targets] += col_weights.double()
@@ -61,7 +61,15 @@ def test_columns_evaluate_the_distribution_that_rows_draw(seed, rank):
         assert bool((col_drafts[col_offsets[x] : col_offsets[x + 1]].diff() > 0).all())
     assert col_offsets[0] == 0
     assert col_offsets[-1] == affinity.nnz
-    assert torch.equal(bias, affinity.by_draft[0])
+
+
+@pytest.mark.parametrize(("sums", "biased"), [((1.0, 1.0), False), ((2.0, 1.0), True)])
+def test_operators_are_given_a_bias_only_where_it_is_not_zero(sums, biased):
+    affinity = Affinity.from_rows([{0: total} for total in sums], target_size=2)
+    for each in (affinity, affinity.to("meta")):
+        given = each.bias if biased else None
+        assert each.by_target[0] is given
+        assert each.by_draft[0] is given
 
 
 def test_tensors_have_the_dtypes_and_shapes_that_the_operators_take():

@@ -74,7 +74,7 @@ def test_design_keeps_its_section_numbers() -> None:
 
 def test_an_affinity_hands_its_tensors_out_in_the_order_that_design_says() -> None:
     text = DESIGN.read_text(encoding="utf-8")
-    affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([1, 0], target_size=3))
+    affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([1, -1], target_size=3))
     for name in ("by_target", "by_draft"):
         (order,) = re.findall(rf"^    {name} += \((.+)\)$", text, re.MULTILINE)
         for tensor, attribute in zip(getattr(affinity, name), order.split(", "), strict=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from . import launches
 from .driver_rules import (
     GPUS,
     Driver,
@@ -35,6 +37,11 @@ def assert_accepted(gpu: Gpu, plan: Plan) -> None:
     if plan["allowed_bytes"] > 0:
         driver.set_attribute(plan["kernel"], plan["allowed_bytes"])
     driver.launch(plan["kernel"], plan["shared_bytes"])
+
+
+def test_launches_are_those_that_the_documents_show(plans: ModuleType) -> None:
+    recorded = json.loads(launches.TABLE.read_text(encoding="utf-8"))
+    assert recorded == launches.content(plans), "python -m tests.emulated.launches"
 
 
 # --------------------------------------------------------------------------------- shared memory

@@ -150,10 +150,12 @@ class Values:
         }
 
 
-def of_affinity(operator: str, made: Affinity) -> dict[str, Tensor]:
-    return {
+def of_affinity(values: Values, operator: str, made: Affinity) -> dict[str, Tensor | None]:
+    tensors = {
         name: getattr(made, name) for name, rule in OPERATORS[operator].items() if rule.affinity
     }
+    without_bias = not made.is_biased and values.chance(0.5)
+    return tensors | ({"bias": None} if without_bias else {})
 
 
 def redistribute(values: Values, operator: str = "redistribute") -> dict[str, Any]:
@@ -167,7 +169,7 @@ def redistribute(values: Values, operator: str = "redistribute") -> dict[str, An
         arguments |= {"step_keys": values.integers(leading), "positions": values.integers(leading)}
     dynamic = values.dynamic(leading, made.target_size, dtype)
     given = limits(values, leading, made.draft_size)
-    return {**arguments, **of_affinity(operator, made), **dynamic, **given}
+    return {**arguments, **of_affinity(values, operator, made), **dynamic, **given}
 
 
 def draft(values: Values) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def verify(values: Values) -> dict[str, Any]:
         "draft_temperature": values.temperatures((sequences,)),
         "step_keys": values.integers((sequences,)),
         "positions": values.integers((sequences,)),
-        **of_affinity("verify", made),
+        **of_affinity(values, "verify", made),
         "max_draft": max_draft(random, sequences),
         **values.dynamic((available,), made.target_size, dtype),
     }

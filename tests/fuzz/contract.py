@@ -29,8 +29,10 @@ class Argument:
     affinity: bool = False  # its values are trusted
 
 
-def affinity(*shape: str, dtypes: tuple[torch.dtype, ...] = FLOAT) -> Argument:
-    return Argument(shape, dtypes, affinity=True)
+def affinity(
+    *shape: str, dtypes: tuple[torch.dtype, ...] = FLOAT, optional: bool = False
+) -> Argument:
+    return Argument(shape, dtypes, optional=optional, affinity=True)
 
 
 def dynamic(rows: str) -> dict[str, Argument]:
@@ -51,7 +53,7 @@ def limits(rows: str) -> dict[str, Argument]:
 
 
 COLUMNS = {
-    "bias": affinity("V_d"),
+    "bias": affinity("V_d", optional=True),
     "col_offsets": affinity("V_t + 1", dtypes=INT),
     "col_drafts": affinity("nnz", dtypes=INT),
     "col_weights": affinity("nnz"),
@@ -59,7 +61,7 @@ COLUMNS = {
     "prior": affinity("R", "V_t"),
 }
 ROWS = {
-    "bias": affinity("V_d"),
+    "bias": affinity("V_d", optional=True),
     "row_offsets": affinity("V_d + 1", dtypes=INT),
     "row_targets": affinity("nnz", dtypes=INT),
     "row_cdf": affinity("nnz", dtypes=LONG),

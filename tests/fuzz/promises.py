@@ -55,6 +55,8 @@ def draft_rows(arguments: Arguments, sizes: Sizes) -> tuple[Tensor, Tensor, Tens
     static = arguments["draft_logits"].reshape(math.prod(sizes["..."]), sizes["V_d"]).float()
     temperature = arguments["temperature"].reshape(-1)
     bias, tokens = arguments["bias"], arguments["dynamic_tokens"]
+    if bias is None:
+        bias = torch.zeros(sizes["V_d"])
     if tokens is None:
         return static, temperature, bias
     shape = (static.shape[0], sizes["C"])

@@ -14,6 +14,7 @@ from torch import Tensor
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
 from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.generators import Batch
 
@@ -108,6 +109,26 @@ def test_a_draft_row_without_distribution(case: str, temperature: float) -> None
     )
     assert torch.equal(after[0], expected_tokens)
     torch.testing.assert_close(after[1], expected_stats, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
+@pytest.mark.parametrize("bad", [NAN, -NAN, INF])
+@pytest.mark.parametrize("others", [0.0, -INF])
+def test_one_bad_logit_takes_a_row_its_distribution(
+    dtype: torch.dtype, bad: float, others: float
+) -> None:
+    """Wherever it is among its neighbours in memory, which kernels compare in pairs."""
+    identity = Affinity.intersection(Vocabulary(range(1024), target_size=1024))
+    rows = torch.arange(16)
+    logits = torch.full((17, 1024), others, dtype=dtype)
+    logits[rows, rows] = bad
+    logits[:, 99] = 1.0
+    ones, integers = torch.ones(17), torch.arange(17)
+    tokens, stats = torch.ops.rdk.draft(logits, ones, integers, integers, *identity.by_draft)
+    assert (tokens[:16] == -1).all()
+    assert stats[:16].isnan().all()
+    assert tokens[16] >= 0
+    assert stats[16, 0] == 1.0
 
 
 @pytest.mark.parametrize("token", [-1, LEAST, SIZE, LARGEST])

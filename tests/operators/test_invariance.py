@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
+from rdk_cuda.affinity import Affinity
 from tests import generators
 from tests.generators import Batch
 
@@ -65,9 +67,42 @@ def drafted(
     return tokens, stats, torch.ops.rdk.redistribute(logits, temperature, *by_target, *dynamic)
 
 
+def with_zeros(affinity: Affinity) -> Affinity:
+    """The same, but for a bias of zeros that operators are given."""
+    other = copy.copy(affinity)
+    object.__setattr__(other, "is_biased", True)
+    return other
+
+
 def assert_all_same_bits(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
     for one, other in zip(actual, expected, strict=True):
         assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize("top_k", [None, 40])
+def test_no_bias_and_a_bias_of_zeros(
+    dtype: torch.dtype, temperature: float, top_k: int | None
+) -> None:
+    affinity = generators.affinity("first-order", SIZE)
+    batch = generators.batch(affinity, LENGTHS, dtype=dtype, dynamic=7)
+    assert not batch.affinity.is_biased
+    rows = batch.draft_logits.shape[0]
+    limit = None if top_k is None else torch.full((rows,), top_k, dtype=torch.int32)
+    given = batch.draft_logits, torch.full((rows,), temperature)
+    keys = torch.arange(rows), torch.arange(rows)
+    dynamic = batch.dynamic_tokens, batch.dynamic_logits, limit
+
+    def results(affinity: Affinity) -> tuple[Tensor, ...]:
+        columns = (*affinity.by_target, affinity.row_top)
+        return (
+            *torch.ops.rdk.draft(*given, *keys, *affinity.by_draft, *dynamic),
+            torch.ops.rdk.redistribute(*given, *columns, *dynamic),
+            *verified(batch.replace(affinity=affinity)),
+        )
+
+    assert_all_same_bits(results(batch.affinity), results(with_zeros(batch.affinity)))
 
 
 def test_draft_rows_alone_together_in_any_order_and_shape(batch: Batch) -> None:

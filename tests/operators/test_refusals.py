@@ -117,7 +117,7 @@ def with_spaced_columns(tensor: Tensor) -> Tensor:
     return torch.stack([tensor, tensor], dim=-1)[..., 0]
 
 
-OPTIONAL = {"draft_stats", "draft_rows", "dynamic_tokens", "dynamic_logits"}
+OPTIONAL = {"bias", "draft_stats", "draft_rows", "dynamic_tokens", "dynamic_logits"}
 CHANGES: list[tuple[str, str, Callable[[Tensor], Tensor | None], str]] = [
     (operator, name, change, found)
     for operator, name in TENSORS
@@ -128,7 +128,6 @@ CHANGES: list[tuple[str, str, Callable[[Tensor], Tensor | None], str]] = [
         # PyTorch passes None on as a tensor that is not defined.
         *([(lambda _: None, "is None")] if name not in OPTIONAL else []),
     )
-    if (operator, name, found) != ("gather_logits", "bias", "is None")
 ]
 
 

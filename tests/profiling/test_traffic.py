@@ -17,7 +17,10 @@ def test_a_draft_reads_its_logits_once_and_writes_a_token_and_stats() -> None:
     # Bias and one column of spread for all rows; then 200 bfloat16 logits, temperature, seed and
     # position for each, and out go a token and (max, sum, s_0).
     read = 200 * 4 + 200 * 4 + 3 * (200 * 2 + 4 + 8 + 8)
-    assert traffic(case("draft"), nnz=1000, rank=1) == read + 3 * (8 + 3 * 4)
+    written = 3 * (8 + 3 * 4)
+    assert traffic(case("draft"), nnz=1000, rank=1) == read + written
+    without_bias = traffic(case("draft"), nnz=1000, rank=1, is_biased=False)
+    assert without_bias == read - 200 * 4 + written
 
 
 def test_redistribute_writes_float32_over_the_whole_vocabulary() -> None:
