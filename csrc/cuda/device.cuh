@@ -16,6 +16,13 @@ namespace rdk {
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 #if !defined(RDK_EMULATED)
+// The same number, of which the compiler knows nothing: what a rare branch makes of it is not made
+// before the loop around that branch and kept in registers that the loop lacks.
+__device__ __forceinline__ int made_here(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
 // For workspace that blocks exchange. Loads bypass the L1 cache, which is not coherent between
 // multiprocessors; the emulator withholds stores until a fence publishes them.
 template <typename T>
@@ -76,6 +83,12 @@ __device__ __forceinline__ void async_copy(uint4* shared, const uint4* global) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
+// Of the 16 bytes only these are read; the others become zero.
+__device__ __forceinline__ void async_copy_part(uint4* shared, const uint4* global, int bytes) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -86,8 +99,13 @@ __device__ __forceinline__ void async_wait() {
 
 #define RDK_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #else
+inline int made_here(int number) { return number; }
+
 inline void async_copy(uint4* shared, const uint4* global) {
   emulation::async_copy(shared, global);
+}
+inline void async_copy_part(uint4* shared, const uint4* global, int bytes) {
+  emulation::async_copy_part(shared, global, bytes);
 }
 inline void async_commit() { emulation::async_commit(); }
 template <int kGroups>

@@ -8,8 +8,9 @@ namespace rdk {
 
 constexpr int kWarp = 32;
 
-// Bytes of shared memory for the chunks that a warp has asked for but not yet used.
-constexpr int kRingBytes = 4096;
+// Bytes of shared memory for the chunks that a warp has asked for but not yet used: two of a 16-bit
+// type or one of float32, with 16 bytes more each for rows that are not aligned.
+constexpr int kRingBytes = 4096 + 2 * 16;
 
 // Bytes of shared memory that finding a row's threshold takes of a block (truncation.cuh).
 constexpr int kThresholdBytes = 16528;

@@ -10,6 +10,7 @@ namespace rdk {
 constexpr int kPerLane = kChunk / kWarp;
 // Neighbouring columns of a lane: 16 bytes of a 16-bit type, 32 of float32.
 constexpr int kVector = 8;
+constexpr int kCopied = 16;  // bytes of one load or copy
 
 __device__ __forceinline__ int column_of(int lane, int v) {
   return (v / kVector) * kWarp * kVector + lane * kVector + v % kVector;
@@ -61,7 +62,7 @@ __device__ __forceinline__ unsigned lowest(Float16Bits) { return 0xfc00fc00u; }
 // A row of logits of type T.
 template <typename T>
 struct Logits {
-  static constexpr int kPerLoad = 16 / sizeof(T);
+  static constexpr int kPerLoad = kCopied / sizeof(T);
   static constexpr int kLoads = kVector / kPerLoad;  // of a vector
   const T* row;
 
@@ -72,10 +73,12 @@ struct Logits {
 
   __device__ __forceinline__ float operator[](int i) const { return to_float(row[i]); }
 
-  // Whether a vector may begin at any column that is a multiple of kVector.
-  __device__ __forceinline__ bool aligned() const {
-    return reinterpret_cast<uint64_t>(row) % 16 == 0;
+  // Bytes between the row's first column and the aligned 16 bytes that it lies in.
+  __device__ __forceinline__ int misalignment() const {
+    return static_cast<int>(reinterpret_cast<uint64_t>(row) % kCopied);
   }
+  // Whether a vector may begin at any column that is a multiple of kVector.
+  __device__ __forceinline__ bool aligned() const { return misalignment() == 0; }
 
   // The 16 bytes of an aligned row that begin at column i, and the kPerLoad columns in them.
   __device__ __forceinline__ const uint4* vector(int i) const {
@@ -155,38 +158,49 @@ __device__ __forceinline__ bool is_whole(const Logits<T>& logits, int begin, int
   return logits.aligned() && begin + kChunk <= size;
 }
 
-// Whether a lane reads what other lanes copied. A lane's vector of float32 has 32 bytes, and a copy
-// 16: if each lane copied its own, every copy of a warp would take half of each of 32 sectors, and
-// L2 would send all of them twice. So a warp always copies 512 bytes in a row.
+// Where the ring holds the i-th 16 bytes of a chunk. A warp copies 512 bytes in a row, so that each
+// sector is asked for once, and a lane reads a vector, which others copied if it is float32 or not
+// aligned. For float32 neighbours change places if bit 3 of their number is set: in order, lanes
+// that are four apart would read their vectors from the same banks.
 template <typename T>
-constexpr bool kReadsOthersCopies = Logits<T>::kLoads > 1;
-
-// Where the ring holds the 16 bytes of a chunk that this lane copies of each 512, and those that it
-// reads: from its v-th column on. Neighbours change places if bit 3 of their number is set: in
-// order, lanes that are four apart would read their vectors of float32 from the same banks.
-template <typename T>
-__device__ __forceinline__ int place_of_copy() {
-  return kReadsOthersCopies<T> ? lane_index() ^ (lane_index() / 8 % 2) : lane_index();
+__device__ __forceinline__ int place_of_part(int i) {
+  return Logits<T>::kLoads > 1 ? i ^ (i / 8 % 2) : i;
 }
+// And those that a lane reads, from its v-th column on.
 template <typename T>
 __device__ __forceinline__ int place_of_column(int v) {
   constexpr int kLoads = Logits<T>::kLoads;
-  const int load = v % kVector / Logits<T>::kPerLoad;
-  const int swapped = kReadsOthersCopies<T> ? load ^ (lane_index() / 4 % 2) : load;
-  return v / kVector * kWarp * kLoads + lane_index() * kLoads + swapped;
+  return v / kVector * kWarp * kLoads +
+         place_of_part<T>(lane_index() * kLoads + v % kVector / Logits<T>::kPerLoad);
 }
 
-// Starts the copy of a chunk into the ring, by a warp, if the chunk is whole.
+// Starts the copy of a chunk into the ring, by a warp. Of a row that is not aligned, or ends within
+// the chunk, it is the aligned 16 bytes that the chunk lies in, one more than it has: what they
+// hold of the row before is shifted out, and behind the row's end nothing is read.
 template <typename T>
 __device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, int size,
                                            uint4* landing) {
-  if (!is_whole(logits, begin, size)) return;
+  if (is_whole(logits, begin, size)) {
 #pragma unroll
-  for (int part = 0; part < kPerLane / Logits<T>::kPerLoad; ++part) {
-    async_copy(&landing[part * kWarp + place_of_copy<T>()],
-               logits.vector(begin) + part * kWarp + lane_index());
+    for (int part = 0; part < kPerLane / Logits<T>::kPerLoad; ++part) {
+      async_copy(&landing[part * kWarp + place_of_part<T>(lane_index())],
+                 logits.vector(begin) + part * kWarp + lane_index());
+    }
+    return;
+  }
+  const int lane = made_here(lane_index());
+  const int before = logits.misalignment();
+  const auto* first = reinterpret_cast<const unsigned char*>(logits.row + begin) - before;
+  const uint4* from = reinterpret_cast<const uint4*>(first) + lane;
+  uint4* to = landing + place_of_part<T>(lane);
+  int bytes = before + min(kChunk, size - begin) * static_cast<int>(sizeof(T));
+  bytes -= lane * kCopied;
+#pragma unroll 1
+  for (; bytes > 0; bytes -= kWarp * kCopied, from += kWarp, to += kWarp) {
+    async_copy_part(to, from, min(bytes, kCopied));
   }
 }
+__device__ __forceinline__ void copy_chunk(const Logits<AnyDtype>&, int, int, uint4*) {}
 
 // Where the 16-byte parts of a whole chunk are read from: the ring, where copies have landed, or
 // global memory.
@@ -208,12 +222,68 @@ __device__ __forceinline__ float largest_of(const float (&values)[kPerLane]) {
 template <typename T>
 __device__ __forceinline__ float read_columns(const Logits<T>& logits, int begin, int size,
                                               float (&out)[kPerLane]) {
+  const int lane = made_here(lane_index());
 #pragma unroll
   for (int v = 0; v < kPerLane; ++v) {
-    const int column = begin + column_of(lane_index(), v);
+    const int column = begin + column_of(lane, v);
     out[v] = column < size ? logits[column] : -infinity();
   }
   return largest_of(out);
+}
+
+// 16 bytes that begin this many bytes after the first of 32.
+__device__ __forceinline__ uint4 shifted(uint4 first, uint4 second, int bytes) {
+  const unsigned words[8] = {first.x,  first.y,  first.z,  first.w,
+                             second.x, second.y, second.z, second.w};
+  unsigned pairs[6];
+  unsigned singles[5];
+#pragma unroll
+  for (int i = 0; i < 6; ++i) pairs[i] = (bytes & 8) != 0 ? words[i + 2] : words[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) singles[i] = (bytes & 4) != 0 ? pairs[i + 1] : pairs[i];
+  const int bits = bytes % 4 * 8;
+  return {
+      __funnelshift_r(singles[0], singles[1], bits), __funnelshift_r(singles[1], singles[2], bits),
+      __funnelshift_r(singles[2], singles[3], bits), __funnelshift_r(singles[3], singles[4], bits)};
+}
+
+// A word of a chunk, of which only so many elements are left.
+template <typename T>
+__device__ __forceinline__ unsigned padded(unsigned word, int left) {
+  constexpr int kElements = sizeof(unsigned) / sizeof(T);
+  if (left >= kElements) return word;
+  return left <= 0 ? lowest(T{}) : (word & 0xffffu) | (lowest(T{}) & 0xffff0000u);
+}
+
+// Whether a chunk that is not whole can now be read as if it were: in the ring a warp moves it to
+// where a whole one lies, and pads it.
+template <typename T>
+__device__ __forceinline__ bool made_whole(const Logits<T>&, int, int, InMemory) {
+  return false;
+}
+template <typename T>
+__device__ __forceinline__ bool made_whole(const Logits<T>& logits, int begin, int size,
+                                           uint4* landed) {
+  constexpr int kPerLoad = Logits<T>::kPerLoad;
+  const int before = logits.misalignment();
+  const int lane = made_here(lane_index());
+  const int own = place_of_part<T>(lane);
+  const int next = place_of_part<T>(lane + 1);
+  int left = size - begin - lane * kPerLoad;
+#pragma unroll 1
+  for (int i = 0; i < kPerLane / kPerLoad; ++i, landed += kWarp, left -= kWarp * kPerLoad) {
+    uint4 part = shifted(landed[own], landed[next], before);
+    if (left < kPerLoad) {
+      part.x = padded<T>(part.x, left);
+      part.y = padded<T>(part.y, left - kPerLoad / 4);
+      part.z = padded<T>(part.z, left - kPerLoad / 2);
+      part.w = padded<T>(part.w, left - kPerLoad / 4 * 3);
+    }
+    __syncwarp(kAllLanes);
+    landed[own] = part;
+  }
+  __syncwarp(kAllLanes);
+  return true;
 }
 
 // A chunk of a row, padded with -inf; returns the largest of this lane's columns. All loads of a
@@ -221,18 +291,18 @@ __device__ __forceinline__ float read_columns(const Logits<T>& logits, int begin
 template <typename T, typename Source>
 __device__ __forceinline__ float read_chunk(const Logits<T>& logits, int begin, int size,
                                             Source source, float (&out)[kPerLane]) {
-  if (is_whole(logits, begin, size)) {
-    LargestElement<T> largest;
-#pragma unroll
-    for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
-      const uint4* memory = logits.vector(begin + column_of(lane_index(), v));
-      const uint4 bits = read_part(source, place_of_column<T>(v), memory);
-      Logits<T>::unpack_bits(bits, out + v);
-      largest.add(bits);
-    }
-    return largest.value();
+  if (!is_whole(logits, begin, size) && !made_whole(logits, begin, size, source)) {
+    return read_columns(logits, begin, size, out);
   }
-  return read_columns(logits, begin, size, out);
+  LargestElement<T> largest;
+#pragma unroll
+  for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
+    const uint4* memory = logits.vector(begin + column_of(lane_index(), v));
+    const uint4 bits = read_part(source, place_of_column<T>(v), memory);
+    Logits<T>::unpack_bits(bits, out + v);
+    largest.add(bits);
+  }
+  return largest.value();
 }
 template <typename Source>
 __device__ __forceinline__ float read_chunk(const Logits<AnyDtype>& logits, int begin, int size,

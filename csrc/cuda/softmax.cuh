@@ -83,16 +83,14 @@ __device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
 // microsecond away); 16 warps have 64 KB. Row is a row, or anything that is read in chunks; it
 // counts them in a Place of its own.
 //
-// cp.async.wait_group makes a thread's own copies visible to that thread, which is enough where a
-// lane reads back only what it copied itself. Otherwise a __syncwarp follows the wait, and another
-// one the reads, because a slot is filled again only after its values are in registers. Chunks that
-// are not whole are not copied; their commit is an empty group, so that waiting for all but the
-// last kInFlight - 1 groups stays right.
+// cp.async.wait_group makes a thread's own copies visible to that thread. Lanes read what others
+// copied, too, so a __syncwarp follows the wait, and another one the reads, because a slot is
+// filled again only after its values are in registers. Where nothing is copied, the commit is an
+// empty group, so that waiting for all but the last kInFlight - 1 groups stays right.
 template <typename Row, typename Use>
 __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
                                               int count, Use&& use) {
   constexpr int kInFlight = kChunksInFlight<typename Row::Element>;
-  constexpr bool kSync = kReadsOthersCopies<typename Row::Element>;
   constexpr int kSlot = kRingBytes / kInFlight / static_cast<int>(sizeof(uint4));
   typename Row::Place ahead = row.place(first);
   typename Row::Place place = ahead;
@@ -106,10 +104,10 @@ __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int f
 #pragma unroll 1
   for (int chunk = first; chunk < count; chunk += stride) {
     async_wait<kInFlight - 1>();
-    if (kSync) __syncwarp(kAllLanes);
+    __syncwarp(kAllLanes);
     float z[kPerLane];
     const float largest = row.scaled_chunk(place, ring + slot * kSlot, z);
-    if (kSync) __syncwarp(kAllLanes);
+    __syncwarp(kAllLanes);
     const int next = chunk + kInFlight * stride;
     if (next < count) row.copy(ahead, ring + slot * kSlot);
     async_commit();
@@ -154,7 +152,7 @@ __device__ __forceinline__ Softmax merge_chunks(const ChunkSum* chunks, int coun
 
 // Draws from a chunk's exponentials in the order of its columns.
 __device__ __forceinline__ int draw_in_chunk(const float (&weights)[kPerLane], float u) {
-  const int lane = lane_index();
+  const int lane = made_here(lane_index());
   float running[kPerLane / kVector];  // before this lane's vector of each step
   float carry = 0.0f;
 #pragma unroll
@@ -214,10 +212,11 @@ __device__ __forceinline__ int argmax_column(const Row& row, const Softmax& soft
   chunk = warp_min(chunk);
   float z[kPerLane];
   row.scaled_chunk(chunk, InMemory{}, z);
+  const int lane = made_here(lane_index());
   int column = kChunk;
 #pragma unroll
   for (int v = 0; v < kPerLane; ++v) {
-    if (z[v] == softmax.max) column = min(column, column_of(lane_index(), v));
+    if (z[v] == softmax.max) column = min(column, column_of(lane, v));
   }
   return chunk * kChunk + warp_min(column);
 }

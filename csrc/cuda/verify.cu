@@ -31,8 +31,7 @@ template <typename T, typename C>
 struct TargetSteps {
   using Element = T;
   struct Place {
-    int64_t offset;  // of the row, from the first one's
-    int64_t words;   // the same of its mask
+    int step;  // of the row, from the first one's
     int chunk;
   };
   TargetColumns<T, C> first;
@@ -41,15 +40,14 @@ struct TargetSteps {
   int chunks;  // of a row
 
   __device__ __forceinline__ Place place(int chunk) const {
-    Place place{0, 0, 0};
+    Place place{0, 0};
     advance(chunk, &place);
     return place;
   }
   // No division: most steps stay in the row or go to the next.
   __device__ __forceinline__ void advance(int by, Place* place) const {
     for (place->chunk += by; place->chunk >= chunks; place->chunk -= chunks) {
-      place->offset += stride;
-      place->words += mask_stride;
+      ++place->step;
     }
   }
   __device__ __forceinline__ void copy(const Place& place, uint4* landing) const {
@@ -62,8 +60,8 @@ struct TargetSteps {
   }
   __device__ __forceinline__ TargetColumns<T, C> row(const Place& place) const {
     TargetColumns<T, C> columns = first;
-    columns.logits.advance(place.offset);
-    columns.mask.advance(place.words);
+    columns.logits.advance(place.step * stride);
+    columns.mask.advance(place.step * mask_stride);
     return columns;
   }
 };

@@ -2,16 +2,16 @@
 // so: a GPU may do either.
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 namespace emulation {
 
 class AsyncCopies {
  public:
-  static constexpr size_t kBytes = 16;
+  static constexpr int kBytes = 16;
 
-  void start(void* to, const void* from, bool lands_at_once);
+  // Of kBytes so many are read from there; the others become zero.
+  void start(void* to, const void* from, int bytes, bool lands_at_once);
   void commit() { ++groups_; }
   void wait(unsigned under_way);  // until no more than this many groups are
 
@@ -22,7 +22,8 @@ class AsyncCopies {
   struct Copy {
     void* to;
     const void* from;  // null: has landed
-    unsigned group;    // how many were committed before it
+    int bytes;
+    unsigned group;  // how many were committed before it
   };
   std::vector<Copy> copies_;
   unsigned groups_ = 0;

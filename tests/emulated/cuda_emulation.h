@@ -9,7 +9,7 @@
 //   emulation::introduce(kernel, name, static_bytes)   what a compiled kernel says by itself
 //   emulation::dynamic_shared()           in place of extern __shared__
 //   global_store(p, v), global_load(p)    for global memory that blocks exchange
-//   emulation::async_copy, async_commit, async_wait    in place of cp.async
+//   emulation::async_copy, async_copy_part, async_commit, async_wait    in place of cp.async
 #pragma once
 
 #include <algorithm>
@@ -62,7 +62,7 @@ extern Options options;
 
 // What the kernel of the last launch did.
 struct Counts {
-  int64_t copies = 0;   // of 16 bytes, by async_copy
+  int64_t copies = 0;   // of up to 16 bytes, by async_copy and async_copy_part
   int64_t atomics = 0;  // on global memory
 };
 extern Counts counts;
@@ -95,6 +95,8 @@ void store(void* address, const void* value, size_t size);
 void store_atomic(void* address, const void* value, size_t size);
 
 void async_copy(void* shared, const void* global, Site site = Site::here());  // 16 bytes
+// 16 bytes, of which only these are read; the others become zero.
+void async_copy_part(void* shared, const void* global, int bytes, Site site = Site::here());
 void async_commit();
 void async_wait(unsigned groups_under_way);
 

@@ -36,6 +36,9 @@ inline float __uint_as_float(unsigned bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
+  return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (bits & 31));
+}
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 

@@ -231,6 +231,9 @@ __global__ void misuse_kernel(MisuseParams params) {
     case Misuse::copy_to_global:
       emulation::async_copy(params.out + 4 * thread, params.out);
       break;
+    case Misuse::copy_of_17_bytes:
+      emulation::async_copy_part(dynamic + 4 * thread, params.out, 17);
+      break;
     case Misuse::none:
       break;
   }

@@ -233,6 +233,7 @@ REPORTED = {
     "misaligned": r"an access of 16 bytes is not aligned",
     "return_before_copy": r"thread \(\d+, 0, 0\): it returns while copies are under way",
     "copy_to_global": r"async_copy to memory that is not shared",
+    "copy_of_17_bytes": r"async_copy_part of 17 bytes, of at most 16",
     "mixed_stores": r"memory written by global_store was then written without it",
 }
 

@@ -29,6 +29,7 @@ from tests.devices import MACHINES
 
 from .driver_rules import Driver
 from .test_kernels_schedules import assert_same_bits
+from .test_plans import RING_BYTES
 from .workloads import (
     WORKLOADS,
     batch,
@@ -176,13 +177,13 @@ def test_what_the_machine_has_decides_the_launch(through_python: Installed) -> N
     rows = batch().draft_logits.shape[0]
     one = through_python((1, 227 * 1024))
     draft(batch())
-    assert one.launched == [("draft_kernel<float, Whole>", rows, 256, 8 * 4096)]
+    assert one.launched == [("draft_kernel<float, Whole>", rows, 256, 8 * RING_BYTES)]
     assert one.cleared == []
     many = through_python((132, 227 * 1024))
     draft(batch())
     ((_, blocks, threads, shared_bytes),) = many.launched
     assert blocks > rows
-    assert (threads, shared_bytes) == (64, 2 * 4096)
+    assert (threads, shared_bytes) == (64, 2 * RING_BYTES)
     assert many.cleared == [-(-rows * 4 // 16) * 16]
 
 

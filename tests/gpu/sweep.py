@@ -20,6 +20,7 @@ from tests.emulated.workloads import (
     WORKLOADS,
     batch,
     draft,
+    not_aligned,
     redistribute,
     row_limits,
     verify,
@@ -45,12 +46,7 @@ def sweep() -> int:
             calls += 2
     for dtype in generators.DTYPES:
         few = batch("mixed-2", dtype)
-        unaligned = few.replace(
-            target_logits=generators.in_wider_rows(few.target_logits),
-            draft_logits=generators.in_wider_rows(few.draft_logits),
-            dynamic_logits=generators.in_wider_rows(few.dynamic_logits),
-        )
-        for given in (few, unaligned, repeated(few, TIMES)):
+        for given in (few, not_aligned(few), repeated(few, TIMES)):
             mixed = given.replace(target_logits=given.target_logits.to(torch.bfloat16))
             for call in (draft, redistribute, verify, lambda _, mixed=mixed: verify(mixed)):
                 call(given)

@@ -157,6 +157,27 @@ def test_rows_at_every_alignment(dtype: torch.dtype) -> None:
         assert_same_result(wide, expected[1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [1, 7, 1027])
+def test_rows_that_end_in_the_middle_of_a_word_and_the_same_in_float32(
+    size: int, dtype: torch.dtype
+) -> None:
+    batch = generators.batch(
+        generators.affinity("identity", size),
+        LENGTHS,
+        dtype=dtype,
+        draft_temperature=0.9,
+        target_temperature=1.1,
+    ).replace(logprobs=1)
+    floats = batch.replace(
+        target_logits=batch.target_logits.float(), draft_logits=batch.draft_logits.float()
+    )
+    rows = torch.arange(16)
+    assert_all_same_bits(drafted(batch, rows), drafted(floats, rows))
+    verify = torch.ops.rdk.verify
+    assert_all_same_bits(verify(*batch.arguments()), verify(*floats.arguments()))
+
+
 # ------------------------------------------------------------------------------------------ verify
 
 
