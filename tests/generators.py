@@ -166,6 +166,14 @@ class Batch:
     def replace(self, **changes: object) -> Batch:
         return dataclasses.replace(self, **changes)
 
+    def not_aligned(self) -> Batch:
+        """The same with rows that begin anywhere in memory, for slices of wider rows."""
+        return self.replace(
+            target_logits=in_wider_rows(self.target_logits),
+            draft_logits=in_wider_rows(self.draft_logits),
+            dynamic_logits=in_wider_rows(self.dynamic_logits),
+        )
+
 
 def batch(
     affinity: Affinity,

@@ -33,15 +33,6 @@ def batch(kind: str = "mixed-2", dtype: torch.dtype = torch.float32) -> Batch:
     )
 
 
-def not_aligned(batch: Batch) -> Batch:
-    """The same with rows that begin anywhere, for slices of wider rows."""
-    return batch.replace(
-        target_logits=generators.in_wider_rows(batch.target_logits),
-        draft_logits=generators.in_wider_rows(batch.draft_logits),
-        dynamic_logits=generators.in_wider_rows(batch.dynamic_logits),
-    )
-
-
 def drafter_rows(batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
     rows = batch.draft_logits.shape[0]
     return batch.draft_logits, torch.full((rows,), temperature)
@@ -269,7 +260,7 @@ def step_keys() -> tuple[Tensor, ...]:
 WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "draft": lambda: draft(batch()),
     "draft, 16 bits": lambda: draft(batch("virtual", torch.bfloat16)),
-    "draft, not aligned": lambda: draft(not_aligned(batch("virtual", torch.bfloat16))),
+    "draft, not aligned": lambda: draft(batch("virtual", torch.bfloat16).not_aligned()),
     "draft, greedy": lambda: draft(batch("mixed-2", torch.float16), 0.0),
     "draft, limits": lambda: draft(batch(), limits=row_limits(8)),
     "draft, limits, 16 bits": lambda: draft(
@@ -280,7 +271,7 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "redistribute, limits": lambda: redistribute(few_rows(), limits=row_limits(4)),
     "verify": lambda: verify(batch()),
     "verify, 16 bits": lambda: verify(batch("virtual", torch.bfloat16)),
-    "verify, not aligned": lambda: verify(not_aligned(batch("virtual", torch.bfloat16))),
+    "verify, not aligned": lambda: verify(batch("virtual", torch.bfloat16).not_aligned()),
     "verify, greedy": lambda: verify(greedy_target()),
     "verify, direct pass": lambda: verify(nearly_equal()),
     "verify, no residual": lambda: verify(no_residual()),

@@ -20,7 +20,6 @@ from tests.emulated.workloads import (
     WORKLOADS,
     batch,
     draft,
-    not_aligned,
     redistribute,
     row_limits,
     verify,
@@ -46,7 +45,7 @@ def sweep() -> int:
             calls += 2
     for dtype in generators.DTYPES:
         few = batch("mixed-2", dtype)
-        for given in (few, not_aligned(few), repeated(few, TIMES)):
+        for given in (few, few.not_aligned(), repeated(few, TIMES)):
             mixed = given.replace(target_logits=given.target_logits.to(torch.bfloat16))
             for call in (draft, redistribute, verify, lambda _, mixed=mixed: verify(mixed)):
                 call(given)
