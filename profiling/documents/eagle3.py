@@ -7,7 +7,7 @@ from typing import Any
 from rdk_cuda.calibration.methods import PRUNED
 
 from ..tables import table
-from .acceptance import Way, name_of, share_of
+from .acceptance import name_of, share_of
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
 LIFTED = {
@@ -62,25 +62,30 @@ def loss_of(row: Row) -> str:
 
 def heads_table(link: Link) -> str:
     """docs/calibration.md"""
-    found = content(HEADS)["rows"]
-    shares: dict[Way, dict[tuple[str, float], str]] = {}
-    for row in found:
-        if row.get("recovered"):
-            own = shares.setdefault((row["method"], row.get("batch"), row.get("budget")), {})
-            own[row["drafter"], row["temperature"]] = share_of(row["recovered"])
-    columns = sorted({at for own in shares.values() for at in own}, key=lambda at: (at[0], -at[1]))
-    titles = [f"{drafter}, " + (f"T = {at:g}" if at else "greedy") for drafter, at in columns]
-    lines = [[name_of(*way), *(own.get(at, "") for at in columns)] for way, own in shares.items()]
+    rows = [
+        row for row in content(HEADS)["rows"] if row.get("recovered") and row.get("batch", 1) == 1
+    ]
+    shares: dict[tuple[str, float, float], dict[str, str]] = {}
+    for row in rows:
+        own = shares.setdefault((row["text"], row["keep"], row["temperature"]), {})
+        own[name_of(row["method"], 1, row.get("budget"))] = share_of(row["recovered"])
+    methods = list(dict.fromkeys(method for own in shares.values() for method in own))
+    lines = [
+        [
+            f"{text}, {100 * keep:.3g} %, " + (f"T = {temperature:g}" if temperature else "greedy"),
+            *(own.get(method, "") for method in methods),
+        ]
+        for (text, keep, temperature), own in shares.items()
+    ]
     return "\n\n".join(
         [
             paragraph(
-                "What comes back of that for code, with the first 32,768 tokens, in percent",
-                f"({link('data', f'{RESULTS}/{HEADS}')}, made by",
-                "`python -m profiling.studies.gemma_heads --text code --keep 0.125`). The *full*",
-                "drafter is pruned and has its own rows of the other tokens; for the *published*",
-                "one, trained without them, the target's rows take their place, less an offset:",
+                "What comes back of that for the *full* drafter, pruned to a general vocabulary,",
+                "in percent, where it has its own rows of the other tokens and decodes one",
+                f"sequence ({link('data', f'{RESULTS}/{HEADS}')}, with batches of 8, made by",
+                "`python -m profiling.studies.gemma_heads`):",
             ),
-            table(["", *titles], lines, "lr"),
+            table(["", *methods], lines, "lr"),
         ]
     )
 

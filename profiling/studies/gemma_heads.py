@@ -3,8 +3,8 @@
 `python -m profiling.studies.gemma_heads --full DIR --published DIR` takes the two drafters that
 `python -m examples.eagle3.gemma` trains: with all 262,144 tokens, and with the first 32,768, a
 general vocabulary, as published drafters have. The first one is pruned to tokens chosen on like
-text, and to general vocabularies. For the second one, whose loss is against the first, the target's
-rows take the place of the rows that it does not have, less an offset. Every third position is the
+text, and to general vocabularies. The second one's loss is against the first; what comes back for
+it, whose pruned rows nobody has, is a study of its own, `lifted_rows`. Every third position is the
 first, second or third token of a draft.
 
 Figures are of modules that neither drafter, calibration nor choice of tokens has seen. Acceptance
@@ -36,7 +36,6 @@ from ..commands import Parser, run_command
 from .gemma_acceptance import (
     KEEPS,
     TEMPERATURES,
-    Measured,
     Recorded,
     Row,
     add_options,
@@ -49,7 +48,6 @@ from .gemma_acceptance import (
 from .gemma_screens import WINDOW, Pair, line, measure_pruning
 
 CALIBRATED, DEPTHS, STRIDE, FIRST = 20, 3, 5, 64
-OFFSETS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 
 
 def tokens_of(files: Iterable[Path], kind: str, tokenizer: Any) -> Iterator[list[int]]:
@@ -115,18 +113,15 @@ def rows_of(kind: str, models: Models, options: argparse.Namespace) -> Iterator[
     for size in (round(keep * len(head)) for keep in options.keep):
         cases.append((0, "like text", Vocabulary.most_likely(mean_probs[1.0], size)))
         cases.append((0, "a general vocabulary", Vocabulary(torch.arange(size), len(head))))
-    for own, chosen, vocabulary in (*cases, (1, cases[1][1], checkpoints[1].vocabulary)):
+    cases.append((1, cases[1][1], checkpoints[1].vocabulary))
+    for own, chosen, vocabulary in cases:
         about: Row = {"text": kind, "drafter": ("full", "published")[own], "chosen": chosen}
         about["keep"] = round(len(vocabulary.draft_ids) / len(head), 6)
         lost = list(loss_rows(head, vocabulary, far[own], far[0]))
         yield from ({**about, **row} for row in lost)
-        if options.losses or not any(row["lost"][1] > 0 for row in lost):
+        if options.losses or own or not any(row["lost"][1] > 0 for row in lost):
             continue
-        rows, drafts, against = head, (near[own], far[own]), far[0]
-        if own:
-            drafts = with_constant(near[own], 1), with_constant(far[own], 1)
-            rows, against = with_offset(head, vocabulary, drafts[0]), with_constant(far[0], 0)
-        pair = Pair(rows, vocabulary, mean_probs, counts, *drafts, against)
+        pair = Pair(head, vocabulary, mean_probs, counts, near[0], far[0])
         yield from ({**about, **row} for row in measure_pruning(pair))
 
 
@@ -146,27 +141,6 @@ def loss_rows(
             "pruned": bootstrap.mean(own.pruned),
             "lost": bootstrap.mean(whole.full - own.pruned),
         }
-
-
-def with_constant(at: Recorded, constant: float) -> Recorded:
-    """Drafter's states with one more dimension, which the target's do not use."""
-    target = torch.nn.functional.pad(at.target, (0, 1))
-    return Recorded(
-        target, torch.nn.functional.pad(at.drafter, (0, 1), value=constant), at.contexts
-    )
-
-
-def with_offset(head: Tensor, vocabulary: Vocabulary, near: Recorded) -> Tensor:
-    """Rows for tokens that a drafter was trained without: the target's, less one offset for all.
-
-    In its training nothing kept their logits low. The offset is the best on calibration positions.
-    """
-    rates, lifted = {}, torch.nn.functional.pad(head, (0, 1))
-    for offset in OFFSETS:
-        lifted[vocabulary.pruned, -1] = -offset
-        rates[offset] = float(Measured(lifted, near, vocabulary, 1.0).full.mean())
-    lifted[vocabulary.pruned, -1] = -max(rates, key=lambda offset: rates[offset])
-    return lifted
 
 
 def row_line(row: Row) -> str:

@@ -103,7 +103,6 @@ class Pair:
         head: `[V_t, d]`, the drafter's rows.
         mean_probs: by temperature, the target's.
         calibration, held_out: of the drafter.
-        against: of the drafter whose acceptance is what the small vocabulary loses.
         near: by temperature, acceptance at some of the calibration positions, `few`.
         factors: of the pruned rows, at rank 512 at most.
         screens: by batch and budget, the best.
@@ -115,7 +114,6 @@ class Pair:
     counts: SuccessorCounts
     calibration: Recorded
     held_out: Recorded
-    against: Recorded
 
     def __post_init__(self) -> None:
         successors = SuccessorTable.from_counts(self.counts, self.vocabulary, width=128)
@@ -166,7 +164,7 @@ def measure(kind: str, models: Models) -> Iterator[Row]:
     mean_probs = mean_probs_at(states[:CALIBRATED, 64::2], head)
     for keep in KEEPS:
         vocabulary = Vocabulary.most_likely(mean_probs[1.0], round(keep * len(head)))
-        pair = Pair(head, vocabulary, mean_probs, counts, calibration, held_out, held_out)
+        pair = Pair(head, vocabulary, mean_probs, counts, calibration, held_out)
         for row in measure_pruning(pair, dissected=(kind, keep) == DISSECTED):
             yield {"text": kind, "keep": keep, **row}
 
@@ -179,21 +177,18 @@ def measure_pruning(pair: Pair, *, dissected: bool = False) -> Iterator[Row]:
     """
     for temperature in TEMPERATURES:
         near, far = pair.near[temperature], pair.measured(pair.held_out, temperature)
-        full = far.full
-        if pair.against is not pair.held_out:
-            full = pair.measured(pair.against, temperature).full
-        bootstrap = Bootstrap(list(range(len(full))), seed=0)
+        bootstrap = Bootstrap(list(range(len(far.full))), seed=0)
         base: Row = {
             "temperature": temperature,
-            "positions": full.numel(),
-            "full": bootstrap.mean(full),
+            "positions": far.full.numel(),
+            "full": bootstrap.mean(far.full),
             "pruned": bootstrap.mean(far.pruned),
         }
         rates = rates_of(pair, temperature, near, far)
         if dissected and isinstance(near, Measured) and isinstance(far, Measured):
             rates = itertools.chain(rates, dissected_rates(pair, temperature, near, far))
         for about, rate in rates:
-            share = recovered_share(bootstrap, rate, far.pruned, full)
+            share = recovered_share(bootstrap, rate, far.pruned, far.full)
             yield {**base, **about, "recovered": share}
 
 

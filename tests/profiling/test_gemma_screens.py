@@ -167,7 +167,7 @@ def test_every_method_is_measured_once_and_beside_a_screen_virtual_tokens_do_not
     counts = gemma_acceptance.successor_counts(size, contexts[:, 0].tolist())
     mean_probs = gemma_acceptance.mean_probs_at(states[0], head)
     vocabulary = Vocabulary(list(range(60)), size)
-    pair = study.Pair(head, vocabulary, mean_probs, counts, own, own, own)
+    pair = study.Pair(head, vocabulary, mean_probs, counts, own, own)
     rows = list(study.measure_pruning(pair, dissected=True))
     keys = [
         tuple((k, v) for k, v in row.items() if k not in ("recovered", "full", "pruned"))
