@@ -50,6 +50,17 @@ __device__ __forceinline__ unsigned acquire_release_add(unsigned* address, unsig
   return old;
 }
 
+// By all threads of the blocks of a cluster: none goes on before all have come, and then it sees
+// what they stored before. A device without clusters has no launch that comes here.
+__device__ __forceinline__ void cluster_barrier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "barrier.cluster.arrive.release;\n\t"
+      "barrier.cluster.wait.acquire;" ::
+          : "memory");
+#endif
+}
+
 // exp in three instructions, with a relative error of about 2^-22 for the large terms of a sum;
 // results below 2^-126 become zero.
 __device__ __forceinline__ float fast_exp(float x) {
@@ -126,6 +137,8 @@ inline unsigned acquire_release_add(unsigned* address, unsigned value) {
   emulation::fence();
   return old;
 }
+
+inline void cluster_barrier() { emulation::cluster_barrier(emulation::Site::here()); }
 
 inline float fast_exp(float x) { return expf(x); }
 

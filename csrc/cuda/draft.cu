@@ -1,7 +1,7 @@
 // draft: a drafter token i ~ q' by a draw of two levels, then x ~ A[i] by a search in running sums;
 // q is never built (DESIGN section 3). Memory floor: the V_d + C logits of each row once, and
 // spread and a bias, if there is one, which all rows share. A warp sums a chunk of 1024 columns.
-// Few rows are split over many blocks; the last block of a row draws from the chunk sums, and reads
+// Few rows are split over several blocks; one block of a row draws from the chunk sums, and reads
 // only one chunk again.
 
 #include "draft.h"
@@ -23,7 +23,7 @@ __device__ __forceinline__ int stats_width(const DraftParams& params) {
   return 2 + static_cast<int>(params.affinity.rank) + (C::kCuts ? 1 : 0);
 }
 
-// By a block, the last of its row: where the row is cut. Its sums become those of what is kept.
+// By the block that goes on: where the row is cut. Its sums become those of what is kept.
 template <typename T>
 __device__ __forceinline__ Whole cut_row(const DraftLaunch&, int64_t, const DraftRow<T, Whole>&,
                                          const RowLimits<Whole>&, unsigned char*) {
@@ -114,7 +114,9 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
                   sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank, chunk_sums,
                                   spread_sums);
                 });
-  if (!last_block(launch.tickets + index, launch.splits)) return;
+  const bool goes_on = launch.shape.cluster > 1 ? first_block_of_cluster(launch.splits)
+                                                : last_block(launch.tickets + index, launch.splits);
+  if (!goes_on) return;
   row.cut = cut_row(launch, index, row, limits, shared);
   if (warp_index() == 0) finish_row(launch, index, row, temperature);
 }
@@ -122,6 +124,15 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
 }  // namespace
 
 #if !defined(__CUDACC_RTC__)
+
+#if !defined(RDK_EMULATED)
+cudaError_t compiled_for(int* capability) {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, draft_kernel<float, Whole>);
+  *capability = attributes.ptxVersion;
+  return status;
+}
+#endif
 
 cudaError_t start(const DraftLaunch& launch, cudaStream_t stream) {
   return launch_one_of<DraftLaunch>({RDK_DRAFT_KERNELS(RDK_FUNCTION)}, launch, stream);

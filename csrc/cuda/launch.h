@@ -36,6 +36,9 @@ struct LaunchShape {
   // Dynamic shared memory that the kernel must be allowed on its device before the first launch:
   // the most that any launch there may need, so that it never has to change. 0: nothing to allow.
   int64_t allowed_bytes;
+  // Consecutive blocks that are a thread block cluster: they run at once and may wait for each
+  // other. 0 or 1: none.
+  int64_t cluster;
 };
 
 }  // namespace rdk

@@ -47,11 +47,20 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
   }
 #if defined(RDK_EMULATED)
   return emulation::launch(kernel, dim3(shape.blocks), dim3(shape.threads), shape.shared_bytes,
-                           launch);
+                           launch, static_cast<unsigned>(shape.cluster));
 #else
   void* arguments[] = {const_cast<Launch*>(&launch)};
-  return cudaLaunchKernel(kernel, dim3(shape.blocks), dim3(shape.threads), arguments,
-                          shape.shared_bytes, stream);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(shape.blocks);
+  config.blockDim = dim3(shape.threads);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  return cudaLaunchKernelExC(&config, function, arguments);
 #endif
 }
 

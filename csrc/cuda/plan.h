@@ -17,7 +17,11 @@ namespace rdk {
 struct Machine {
   int64_t multiprocessors;
   int64_t shared_bytes;  // that a block may have, static and dynamic, once its kernel is allowed it
+  int64_t cluster;       // the most blocks of one; 1 where the device or the starter has none
 };
+
+// Blocks of a thread block cluster that every device with clusters takes: CUDA's portable size.
+constexpr int64_t kMostCluster = 8;
 
 // Decides how work is cut into blocks and how much workspace that takes: fills everything but
 // params, from them.

@@ -16,6 +16,10 @@
 
 namespace rdk {
 
+// The compute capability, such as 90, that the kernels on the current device were compiled for: an
+// earlier one than the device's where its driver has translated them.
+cudaError_t compiled_for(int* capability);
+
 cudaError_t start(const DraftLaunch& launch, cudaStream_t stream);
 cudaError_t start(const GatherLogitsLaunch& launch, cudaStream_t stream);
 cudaError_t start(const RedistributeLaunch& launch, cudaStream_t stream);

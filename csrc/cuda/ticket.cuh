@@ -1,5 +1,6 @@
-// No block waits for another: the last one to take a ticket finds the work of all of them done, and
-// goes on alone.
+// Which of several blocks goes on when all of them have done their work. No block waits for
+// another: the last one to take a ticket finds the work done. The blocks of a thread block cluster
+// all run at once, so there the first one can wait for the others.
 #pragma once
 
 #include "device.cuh"
@@ -22,6 +23,12 @@ __device__ __forceinline__ bool last_block(unsigned* ticket, int blocks) {
   }
   __syncthreads();
   return last;
+}
+
+// The same where the blocks are a cluster, which needs no tickets.
+__device__ __forceinline__ bool first_block_of_cluster(int blocks) {
+  cluster_barrier();
+  return blockIdx.x % blocks == 0;
 }
 
 }  // namespace rdk

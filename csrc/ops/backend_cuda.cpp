@@ -6,6 +6,8 @@
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/headeronly/util/shim_utils.h>
 
+#include <array>
+#include <atomic>
 #include <stdexcept>
 #include <string>
 
@@ -27,7 +29,21 @@ Machine CudaStarter::machine() const {
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device_), {});
   check(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
         {});
-  return {multiprocessors, shared_bytes};
+  return {multiprocessors, shared_bytes, most_cluster_blocks()};
+}
+
+// Asked once for each device.
+int64_t CudaStarter::most_cluster_blocks() const {
+  static std::array<std::atomic<int64_t>, 64> known{};  // 0: not yet
+  std::atomic<int64_t>* kept = device_ < 64 ? &known[device_] : nullptr;
+  if (kept != nullptr && *kept != 0) return *kept;
+  int found = 0;
+  int compiled = 0;
+  check(cudaDeviceGetAttribute(&found, cudaDevAttrClusterLaunch, device_), {});
+  if (found != 0) check(compiled_for(&compiled), {});
+  const int64_t most = compiled >= 90 ? kMostCluster : 1;
+  if (kept != nullptr) *kept = most;
+  return most;
 }
 
 void CudaStarter::clear(const LaunchShape& shape, void* workspace) const {

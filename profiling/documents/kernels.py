@@ -68,8 +68,9 @@ def launches_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "Blocks of a launch on an H100 by the number of sequences, and the waves in which",
-                f"they run, by the plans of {found['architecture']}: V_d {found['draft_size']:,},",
+                "Blocks of a launch on an H100 by the number of sequences, the waves in which they",
+                "run and, where they are in clusters, the blocks of one, by the plans of",
+                f"{found['architecture']}: V_d {found['draft_size']:,},",
                 f"V_t {found['target_size']:,}, K = {found['drafts']}, {found['gathered']}",
                 f"gathered tokens a row ({link('data', LAUNCHES)}, made by",
                 "`python -m tests.emulated.launches`):",
@@ -80,7 +81,8 @@ def launches_table(link: Link) -> str:
 
 
 def _blocks(row: dict[str, Any]) -> str:
-    return f"{row['blocks']:,} in {-(-row['blocks'] // row['at_once'])}"
+    of_a_cluster = f", {row['cluster']} each" if row["cluster"] > 1 else ""
+    return f"{row['blocks']:,} in {-(-row['blocks'] // row['at_once'])}{of_a_cluster}"
 
 
 def orders_table(link: Link) -> str:

@@ -1,14 +1,15 @@
 // What a CUDA kernel needs of CUDA, so that g++ compiles its source as C++17 and it runs on the CPU
 // (DESIGN, "How we know it is right", tier 3). One block runs at a time, to its end, or blocks take
-// turns, at barriers; each of its threads is a fiber that runs until a barrier or a warp collective
-// and then gives way to another, in an order that depends on a seed. What would be undefined on a
-// GPU is an emulation::Error here.
+// turns, at barriers, as those of a cluster do; each of its threads is a fiber that runs until a
+// barrier or a warp collective and then gives way to another, in an order that depends on a seed.
+// What would be undefined on a GPU is an emulation::Error here.
 //
 // Beyond CUDA's own names there are
-//   emulation::launch(kernel, grid, block, dynamic_shared_bytes, params)
+//   emulation::launch(kernel, grid, block, dynamic_shared_bytes, params, cluster)
 //   emulation::introduce(kernel, name, static_bytes)   what a compiled kernel says by itself
 //   emulation::dynamic_shared()           in place of extern __shared__
 //   global_store(p, v), global_load(p)    for global memory that blocks exchange
+//   emulation::cluster_barrier(site)      in place of barrier.cluster
 //   emulation::async_copy, async_copy_part, async_commit, async_wait    in place of cp.async
 #pragma once
 
@@ -79,6 +80,8 @@ struct Site {
 enum class Collective { kSyncwarp, kShfl, kShflUp, kShflXor, kBallot, kAll };
 
 void block_barrier(Site site);
+// Of a cluster; like hardware's, it does not wait for blocks that have returned.
+void cluster_barrier(Site site);
 
 // The bits of value of the source lane; for votes, one bit of each lane whose value is not 0.
 uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
@@ -101,7 +104,7 @@ void async_commit();
 void async_wait(unsigned groups_under_way);
 
 cudaError_t launch_threads(const void* kernel, const std::function<void()>& thread, dim3 grid,
-                           dim3 block, size_t dynamic_shared_bytes);
+                           dim3 block, size_t dynamic_shared_bytes, unsigned cluster);
 
 template <typename T>
 struct Identity {
@@ -110,10 +113,10 @@ struct Identity {
 
 template <typename Params>
 cudaError_t launch(void (*kernel)(Params), dim3 grid, dim3 block, size_t dynamic_shared_bytes,
-                   const typename Identity<Params>::type& params) {
+                   const typename Identity<Params>::type& params, unsigned cluster = 1) {
   return launch_threads(
       reinterpret_cast<const void*>(kernel), [&] { kernel(params); }, grid, block,
-      dynamic_shared_bytes);
+      dynamic_shared_bytes, std::max(cluster, 1u));
 }
 
 template <typename T>

@@ -25,27 +25,29 @@ class RefusedByDriverError(RuntimeError):
 
 @dataclass(frozen=True)
 class Gpu:
-    """Bytes are those of shared memory; `opt_in` is the most for a block, static and dynamic."""
+    """Bytes are those of shared memory; `opt_in` is the most for a block, static and dynamic.
+    `cluster` is the most blocks of one, of CUDA's portable size."""
 
     multiprocessors: int
     opt_in: int
     bytes_each: int
     threads_each: int
     blocks_each: int
+    cluster: int = 1
 
     @property
-    def machine(self) -> tuple[int, int]:
+    def machine(self) -> tuple[int, int, int]:
         """As plans take it."""
-        return self.multiprocessors, self.opt_in
+        return self.multiprocessors, self.opt_in, self.cluster
 
 
 GPUS = {
     "sm_80": Gpu(108, 163 * 1024, 164 * 1024, 2048, 32),  # A100
     "sm_86": Gpu(84, 99 * 1024, 100 * 1024, 1536, 16),  # A40
     "sm_89": Gpu(58, 99 * 1024, 100 * 1024, 1536, 24),  # L4
-    "sm_90a": Gpu(132, 227 * 1024, 228 * 1024, 2048, 32),  # H100
-    "sm_100": Gpu(148, 227 * 1024, 228 * 1024, 2048, 32),  # B200
-    "sm_120": Gpu(170, 99 * 1024, 100 * 1024, 1536, 24),  # RTX 5090
+    "sm_90a": Gpu(132, 227 * 1024, 228 * 1024, 2048, 32, 8),  # H100
+    "sm_100": Gpu(148, 227 * 1024, 228 * 1024, 2048, 32, 8),  # B200
+    "sm_120": Gpu(170, 99 * 1024, 100 * 1024, 1536, 24, 8),  # RTX 5090
 }
 
 

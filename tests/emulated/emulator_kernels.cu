@@ -69,6 +69,10 @@ __global__ void shared_softmax_kernel(const SoftmaxParams params) {
 
 // ---- the last block adds up ----
 
+__device__ bool is_clustered(Publication publication) {
+  return publication == Publication::cluster || publication == Publication::cluster_of_lone_blocks;
+}
+
 __device__ bool take_last_ticket(unsigned* ticket) {
   return atomicAdd(ticket, 1u) == gridDim.x - 1;
 }
@@ -83,6 +87,7 @@ __global__ void reduction_kernel(ReductionParams params) {
   const bool warps_fence = publication == Publication::fence_by_warps;
   const bool one_thread_fences =
       !every_thread_fences && !warps_fence && publication != Publication::no_fence;
+  const bool clustered = is_clustered(publication);
   const bool ticket_first = publication == Publication::ticket_first;
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
 
@@ -98,7 +103,9 @@ __global__ void reduction_kernel(ReductionParams params) {
     if (threadIdx.x % warpSize == 0) __threadfence();
   }
   if (barrier) __syncthreads();
-  if (threadIdx.x == 0) {
+  if (publication == Publication::cluster) emulation::cluster_barrier(emulation::Site::here());
+  if (threadIdx.x == 0 && clustered) last = blockIdx.x == 0;
+  if (threadIdx.x == 0 && !clustered) {
     if (one_thread_fences) __threadfence();
     if (!ticket_first) last = take_last_ticket(params.ticket);
   }
@@ -137,6 +144,9 @@ __global__ void misuse_kernel(MisuseParams params) {
   switch (params.misuse) {
     case Misuse::barrier_in_branch:
       if (thread < 16) __syncthreads();
+      break;
+    case Misuse::cluster_barrier_in_branch:
+      if (thread < 16) emulation::cluster_barrier(emulation::Site::here());
       break;
     case Misuse::barriers_of_two_branches:
       if (thread % 2 == 0) {
@@ -279,7 +289,8 @@ void launch_shared_softmax(const SoftmaxParams& params, int rows, bool all_barri
 }
 
 void launch_reduction(const ReductionParams& params, int blocks, int threads) {
-  emulation::launch(reduction_kernel, blocks, threads, 0, params);
+  const unsigned cluster = is_clustered(params.publication) ? blocks : 1;
+  emulation::launch(reduction_kernel, blocks, threads, 0, params, cluster);
 }
 
 void launch_misuse(const MisuseParams& params, int blocks, int threads, size_t dynamic_bytes,

@@ -15,12 +15,14 @@ void launch_softmax(const SoftmaxParams& params, int rows, int threads, bool all
 // One thread a column. With all barriers, or without the one between a read and the next write.
 void launch_shared_softmax(const SoftmaxParams& params, int rows, bool all_barriers);
 
-// Each thread stores a partial sum; the last block to take a ticket adds them all up.
-// Wrong are those without a fence, with the fence of one thread which does not cover the others'
-// sums, and with a ticket that may be taken before the others' fences, or before its own.
+// Each thread stores a partial sum; the last block to take a ticket, or the first block of a
+// cluster, adds them all up. Wrong are those without a fence, with the fence of one thread which
+// does not cover the others' sums, and with a ticket that may be taken before the others' fences,
+// or before its own; and a cluster with barriers of blocks alone.
 #define EMULATOR_PUBLICATIONS(each)                                                             \
   each(fence_after_barrier), each(fence_by_every_thread), each(fence_by_warps), each(no_fence), \
-      each(no_barrier_before_fence), each(no_barrier_after_fences), each(ticket_first)
+      each(no_barrier_before_fence), each(no_barrier_after_fences), each(ticket_first),         \
+      each(cluster), each(cluster_of_lone_blocks)
 #define EMULATOR_NAME(name) name
 enum class Publication : int { EMULATOR_PUBLICATIONS(EMULATOR_NAME) };
 
@@ -32,11 +34,13 @@ struct ReductionParams {
   int size;
   Publication publication;
 };
+// Of a cluster all blocks are one.
 void launch_reduction(const ReductionParams& params, int blocks, int threads);
 
 #define EMULATOR_MISUSES(each)                                                                     \
-  each(barrier_in_branch), each(barriers_of_two_branches), each(return_before_barrier),            \
-      each(shuffle_without_a_lane), each(shuffle_names_returned_lane), each(shuffle_outside_mask), \
+  each(barrier_in_branch), each(cluster_barrier_in_branch), each(barriers_of_two_branches),        \
+      each(return_before_barrier), each(shuffle_without_a_lane),                                   \
+      each(shuffle_names_returned_lane), each(shuffle_outside_mask),                               \
       each(shuffle_reads_lane_outside_mask), each(shuffle_against_ballot),                         \
       each(barrier_against_shuffle), each(circular_wait), each(uninitialised_static),              \
       each(uninitialised_dynamic), each(uninitialised_in_template), each(dynamic_overrun),         \

@@ -78,6 +78,11 @@ void GlobalMemory::publish() {
   }
 }
 
+void GlobalMemory::release() {
+  for (Write& write : writes_) write.released = true;
+  fences_.clear();
+}
+
 GlobalMemory::Turn GlobalMemory::end_turn() {
   take_back();
   publish();

@@ -1,7 +1,8 @@
 // What blocks see of each other's global_store. A block writes to memory itself, so that it sees
 // its own values; what it has not released is taken back when it gives way, until its next turn,
 // and when it ends, until the grid ends. A write is released if a fence follows it and an atomic
-// follows the fence: that is what a block which takes the last ticket may rely on.
+// follows the fence: that is what a block which takes the last ticket may rely on. So is one before
+// a barrier of the block's cluster.
 #pragma once
 
 #include <array>
@@ -32,6 +33,7 @@ class GlobalMemory {
   void fence(const Moment& moment);
   void store_atomic(void* address, const void* value, size_t size, const Moment& moment);
 
+  void release();  // all that the running block has written
   Turn end_turn();
   void begin_turn(Turn turn);
   // A fenced write that no atomic follows may be seen by others or not.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -36,6 +37,7 @@ Scheduler* scheduler = nullptr;
 namespace {
 
 constexpr size_t kSharedAlignment = 128;
+constexpr unsigned kMostOfCluster = 8;  // on every device that has them
 
 GlobalMemory global_memory;
 
@@ -69,7 +71,7 @@ std::string shape(dim3 extent) {
          std::to_string(extent.z) + ")";
 }
 
-void require_configuration(dim3 grid, dim3 block) {
+void require_configuration(dim3 grid, dim3 block, unsigned cluster) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads == 0 || threads > kMaxThreads) {
     throw Error("a block of " + shape(block) + " threads; it takes 1 to 1024");
@@ -77,6 +79,10 @@ void require_configuration(dim3 grid, dim3 block) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
       grid.z > 65535) {
     throw Error("a grid of " + shape(grid) + " blocks; it takes 1 to 2147483647, 65535, 65535");
+  }
+  if (cluster > kMostOfCluster || grid.x % cluster != 0) {
+    throw Error("clusters of " + std::to_string(cluster) + " in a grid of " + shape(grid) +
+                " blocks; it takes 1 to 8, and a grid of whole ones");
   }
 }
 
@@ -87,12 +93,13 @@ void allocate_dynamic_shared(size_t bytes) {
   dynamic_size = bytes;
 }
 
-std::vector<uint64_t> block_order(uint64_t blocks, Random& random) {
-  std::vector<uint64_t> order(blocks);
+// Of blocks, or of clusters.
+std::vector<uint64_t> order_of(uint64_t count, Random& random) {
+  std::vector<uint64_t> order(count);
   std::iota(order.begin(), order.end(), uint64_t{0});
   if (options.block_order == BlockOrder::kReverse) std::reverse(order.begin(), order.end());
   if (options.block_order == BlockOrder::kShuffled) {
-    for (uint64_t last = blocks; last > 1; --last) {
+    for (uint64_t last = count; last > 1; --last) {
       std::swap(order[last - 1], order[random.below(static_cast<uint32_t>(last))]);
     }
   }
@@ -103,7 +110,8 @@ std::vector<uint64_t> block_order(uint64_t blocks, Random& random) {
 struct Resident {
   Scheduler scheduler;
   uint3 index{};
-  bool waits = false;  // for its next turn
+  uint64_t cluster = 0;
+  bool begun = false;  // it has had a turn
   std::vector<char> statics;
   std::vector<char> dynamics;
   GlobalMemory::Turn writes;
@@ -115,18 +123,20 @@ __attribute__((no_sanitize_address)) void copy(volatile char* to, const volatile
   for (size_t i = 0; i < size; ++i) to[i] = from[i];
 }
 
-void begin_turn(Resident& block) {
+void begin_turn(Resident& block, uint64_t* blocks_begun) {
   scheduler = &block.scheduler;
   blockIdx = block.index;
-  if (!block.waits) return;
-  block.waits = false;
+  if (!block.begun) {
+    block.begun = true;
+    poison_shared_memory((*blocks_begun)++);
+    return;
+  }
   copy(emulation_shared_begin, block.statics.data(), block.statics.size());
   copy(dynamic_bytes.get(), block.dynamics.data(), block.dynamics.size());
   global_memory.begin_turn(std::move(block.writes));
 }
 
 void end_turn(Resident& block) {
-  block.waits = true;
   block.statics.resize(emulation_shared_end - emulation_shared_begin);
   block.dynamics.resize(dynamic_size);
   copy(block.statics.data(), emulation_shared_begin, block.statics.size());
@@ -138,46 +148,73 @@ void begin(Resident& block, uint64_t number, const std::function<void()>& thread
   block.index = {static_cast<unsigned>(number % gridDim.x),
                  static_cast<unsigned>(number / gridDim.x % gridDim.y),
                  static_cast<unsigned>(number / gridDim.x / gridDim.y)};
-  block.waits = false;
+  block.begun = false;
   block.scheduler.begin_block(thread, blockDim, random);
 }
 
-// Blocks begin in this order, as soon as there is room for one. Then any of those there takes a
-// turn.
-void run_blocks(const std::vector<uint64_t>& order, const std::function<void()>& thread,
-                std::vector<Resident*>& present, Random& random) {
+// Lets the blocks of a cluster go on, once all that have not returned are at its barrier.
+void pass_cluster_barrier(uint64_t cluster, const std::vector<Resident*>& present) {
+  const auto is_of = [&](const Resident* block) { return block->cluster == cluster; };
+  for (const Resident* block : present) {
+    if (is_of(block) && !block->scheduler.waits_for_cluster()) return;
+  }
+  for (Resident* block : present) {
+    if (is_of(block)) block->scheduler.cluster_has_come();
+  }
+}
+
+// One of those that do not wait for others of their cluster. There always is one: the last of a
+// cluster to come to its barrier lets all of them go on.
+Resident* choose(const std::vector<Resident*>& present, Random& random) {
+  std::vector<Resident*> able;
+  std::copy_if(present.begin(), present.end(), std::back_inserter(able),
+               [](const Resident* block) { return !block->scheduler.waits_for_cluster(); });
+  return able[random.below(static_cast<uint32_t>(able.size()))];
+}
+
+// Clusters begin in this order, each as soon as there is room for all of its blocks. Then any block
+// of those there takes a turn.
+void run_blocks(const std::vector<uint64_t>& order, unsigned cluster,
+                const std::function<void()>& thread, std::vector<Resident*>& present,
+                Random& random) {
   static std::vector<std::unique_ptr<Resident>> residents;  // kept, with their stacks
-  while (residents.size() < options.resident) residents.push_back(std::make_unique<Resident>());
+  const unsigned room = std::max(options.resident, cluster);
+  while (residents.size() < room) residents.push_back(std::make_unique<Resident>());
   std::vector<Resident*> free;
-  for (unsigned i = 0; i < options.resident; ++i) free.push_back(residents[i].get());
-  uint64_t turn = options.seed;
-  for (auto block = order.begin(); block != order.end() || !present.empty();) {
+  for (unsigned i = 0; i < room; ++i) free.push_back(residents[i].get());
+  uint64_t blocks_begun = options.seed;
+  for (auto number = order.begin(); number != order.end() || !present.empty();) {
     Resident* next = nullptr;
-    if (block != order.end() && !free.empty()) {
-      next = free.back();
-      free.pop_back();
-      present.push_back(next);
-      poison_shared_memory(turn++);
-      begin(*next, *block++, thread, random);
+    if (number != order.end() && free.size() >= cluster) {
+      for (unsigned i = 0; i < cluster; ++i) {
+        next = free.back();
+        free.pop_back();
+        present.push_back(next);
+        next->cluster = *number;
+        begin(*next, *number * cluster + i, thread, random);
+      }
+      ++number;
     } else {
-      next = present[random.below(static_cast<uint32_t>(present.size()))];
+      next = choose(present, random);
     }
-    begin_turn(*next);
+    begin_turn(*next, &blocks_begun);
     if (next->scheduler.run_block(options.resident > 1)) {
       global_memory.end_block(random.coin());
       present.erase(std::find(present.begin(), present.end(), next));
       free.push_back(next);
     } else {
+      if (next->scheduler.waits_for_cluster()) global_memory.release();
       end_turn(*next);
     }
+    pass_cluster_barrier(next->cluster, present);
   }
 }
 
-void run_grid(const std::function<void()>& thread, Random& random) {
-  const uint64_t blocks = uint64_t{gridDim.x} * gridDim.y * gridDim.z;
+void run_grid(unsigned cluster, const std::function<void()>& thread, Random& random) {
+  const uint64_t clusters = uint64_t{gridDim.x} / cluster * gridDim.y * gridDim.z;
   std::vector<Resident*> present;
   try {
-    run_blocks(block_order(blocks, random), thread, present, random);
+    run_blocks(order_of(clusters, random), cluster, thread, present, random);
   } catch (...) {
     const uint3 failed = blockIdx;
     for (Resident* block : present) {
@@ -193,7 +230,7 @@ void run_grid(const std::function<void()>& thread, Random& random) {
 }  // namespace
 
 cudaError_t launch_threads(const void* kernel, const std::function<void()>& thread, dim3 grid,
-                           dim3 block, size_t dynamic_shared_bytes) {
+                           dim3 block, size_t dynamic_shared_bytes, unsigned cluster) {
   report("launch", kernel, static_cast<int64_t>(dynamic_shared_bytes));
   static std::recursive_mutex one_at_a_time;  // by other threads; a kernel itself must not launch
   const std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
@@ -202,13 +239,13 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
   blockIdx = {0, 0, 0};
   counts = {};
   try {
-    require_configuration(grid, block);
+    require_configuration(grid, block, cluster);
     require_shared_memory(kernel, dynamic_shared_bytes);
     gridDim = grid;
     blockDim = block;
     allocate_dynamic_shared(dynamic_shared_bytes);
     Random random(options.seed);
-    run_grid(thread, random);
+    run_grid(cluster, thread, random);
   } catch (const Error& error) {
     global_memory.forget();
     throw Error("kernel " + name_of(kernel) + ", block " +
@@ -223,6 +260,7 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
 void* dynamic_shared() { return dynamic_bytes.get(); }
 
 void block_barrier(Site site) { scheduler->block_barrier(site); }
+void cluster_barrier(Site site) { scheduler->block_barrier(site, true); }
 
 uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                          Site site) {

@@ -50,6 +50,7 @@ def content(plans: ModuleType) -> dict[str, Any]:
                     "blocks": plan["blocks"],
                     "threads": plan["threads"],
                     "at_once": at_once,
+                    "cluster": plan["cluster"],
                 }
             )
     return {

@@ -20,7 +20,7 @@ namespace rdk::ops {
 namespace {
 
 // Small, so that small inputs meet every strategy; a test sets its own.
-Machine machine{4, 227 * 1024};
+Machine machine{4, 227 * 1024, 1};
 
 bool python_starts = false;
 
@@ -55,7 +55,7 @@ void start_bytes(const std::string& kernel, int64_t blocks, int64_t threads, int
   Launch launch;
   std::memcpy(&launch, bytes.data(), bytes.size());
   if (kernel != kernel_name(launch)) throw std::runtime_error("another kernel than " + kernel);
-  launch.shape = {blocks, threads, shared_bytes, 0, 0, launch.shape.allowed_bytes};
+  launch.shape = {blocks, threads, shared_bytes, 0, 0, launch.shape.allowed_bytes, 1};
   check(rdk::start(launch, nullptr));
 }
 
@@ -103,11 +103,12 @@ PYBIND11_MODULE(rdk_emulated, module) {
   emulation::bind_plans(module);
   module.def(
       "set_machine",
-      [](int64_t multiprocessors, int64_t shared_bytes) {
-        machine = {multiprocessors, shared_bytes};
+      [](int64_t multiprocessors, int64_t shared_bytes, int64_t cluster) {
+        machine = {multiprocessors, shared_bytes, cluster};
         emulation::use_device(shared_bytes);
       },
-      pybind11::arg("multiprocessors") = 4, pybind11::arg("shared_bytes") = 227 * 1024);
+      pybind11::arg("multiprocessors") = 4, pybind11::arg("shared_bytes") = 227 * 1024,
+      pybind11::arg("cluster") = 1);
   // By a callable of "set" or "launch", the kernel and bytes; None ends it.
   module.def("watch_shared_memory", [](const pybind11::object& callable) {
     if (callable.is_none()) return emulation::watch_shared_memory(nullptr);

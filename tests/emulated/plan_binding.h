@@ -1,27 +1,31 @@
 // Gives a pybind11 module the plans of launches, for problems of any size: nothing is allocated.
 //   plan_redistribute(machine, rows=1, draft_size=1, target_size=1, dynamic_size=0, rank=0)
-// and its like; machine is (multiprocessors, shared bytes), the result a dict. Entries of S are
-// those of one for each target token unless they are given.
+// and its like; machine is (multiprocessors, shared bytes, blocks of a cluster), the result a dict.
+// Entries of S are those of one for each target token unless they are given.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
-#include <utility>
+#include <algorithm>
+#include <tuple>
 
 #include "cuda/plan.h"
 
 namespace emulation {
 
-using MachineFacts = std::pair<int64_t, int64_t>;
+using MachineFacts = std::tuple<int64_t, int64_t, int64_t>;
 
 template <typename Launch>
 pybind11::dict planned(const MachineFacts& machine, Launch* launch) {
-  plan({machine.first, machine.second}, launch);
+  const auto [multiprocessors, shared_bytes, cluster] = machine;
+  plan({multiprocessors, shared_bytes, cluster}, launch);
   using pybind11::arg;
   return pybind11::dict(arg("kernel") = kernel_name(*launch), arg("blocks") = launch->shape.blocks,
                         arg("threads") = launch->shape.threads,
                         arg("shared_bytes") = launch->shape.shared_bytes,
                         arg("workspace_bytes") = launch->shape.workspace_bytes,
+                        arg("zeroed_bytes") = launch->shape.zeroed_bytes,
+                        arg("cluster") = std::max<int64_t>(1, launch->shape.cluster),
                         arg("allowed_bytes") = launch->shape.allowed_bytes);
 }
 

@@ -17,6 +17,7 @@ constexpr unsigned kNamedThreads = 4;
 constexpr unsigned kBarriersOfATurn = 4;  // on average
 
 constexpr const char* kBarrier = "__syncthreads";
+constexpr const char* kClusterBarrier = "barrier.cluster";
 
 const char* name_of(Collective kind) {
   constexpr const char* names[] = {"__syncwarp",      "__shfl_sync",   "__shfl_up_sync",
@@ -51,7 +52,7 @@ void Scheduler::begin_block(const std::function<void()>& thread, dim3 shape, Ran
   body_ = &thread;
   random_ = &random;
   finished_ = arrived_ = barriers_ = 0;
-  unwinding_ = paused_ = false;
+  unwinding_ = paused_ = waits_for_cluster_ = false;
   failure_ = nullptr;
   for (Warp& warp : warps_) warp = Warp();
   for (unsigned i = 0; i < count_; ++i) {
@@ -152,8 +153,9 @@ Moment Scheduler::now() const {
 
 // ---- barriers and collectives ----
 
-void Scheduler::block_barrier(Site site) {
-  const std::string name = kBarrier;
+void Scheduler::block_barrier(Site site, bool of_cluster) {
+  const char* const waits_at = of_cluster ? kClusterBarrier : kBarrier;
+  const std::string name = waits_at;
   Warp& warp = warps_[current_->warp()];
   const unsigned bit = 1u << lane();
   if (finished_ > 0) {
@@ -174,7 +176,7 @@ void Scheduler::block_barrier(Site site) {
     fail("barrier divergence: " + name + " while " + describe_waiting(), site);
   }
   warp.at_block_barrier |= bit;
-  current_->waits_at = kBarrier;
+  current_->waits_at = waits_at;
   current_->site = site;
   if (++arrived_ == count_) {
     arrived_ = 0;
@@ -182,7 +184,8 @@ void Scheduler::block_barrier(Site site) {
     for (Warp& each : warps_) each.at_block_barrier = 0;
     for (unsigned i = 0; i < count_; ++i) threads_[i]->waits_at = nullptr;
     ready_.push_block(count_, *random_);
-    if (gives_way_ && random_->below(kBarriersOfATurn) == 0) return give_way();
+    waits_for_cluster_ = of_cluster;
+    if (of_cluster || (gives_way_ && random_->below(kBarriersOfATurn) == 0)) return give_way();
   }
   wait();
 }

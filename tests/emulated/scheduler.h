@@ -21,10 +21,14 @@ namespace emulation {
 class Scheduler {
  public:
   void begin_block(const std::function<void()>& thread, dim3 shape, Random& random);
-  // True when every thread has returned, false at a barrier where the block gives way to others.
+  // True when every thread has returned, false at a barrier where the block gives way to others; at
+  // one of its cluster it has to.
   // Rethrows what the first thread threw, with the others unwound.
   bool run_block(bool gives_way);
   void abandon_block();  // unwinds its threads
+
+  bool waits_for_cluster() const { return waits_for_cluster_; }
+  void cluster_has_come() { waits_for_cluster_ = false; }
 
   bool running() const { return current_ != nullptr; }
   unsigned lane() const { return current_->number % warpSize; }
@@ -33,7 +37,7 @@ class Scheduler {
   bool coin() { return random_->coin(); }
   AsyncCopies& async_copies() { return current_->async_copies; }
 
-  void block_barrier(Site site);
+  void block_barrier(Site site, bool of_cluster = false);
   uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                            Site site);
 
@@ -99,6 +103,7 @@ class Scheduler {
   bool unwinding_ = false;
   bool gives_way_ = false;
   bool paused_ = false;
+  bool waits_for_cluster_ = false;
   std::exception_ptr failure_;
 
   Site barrier_site_{};

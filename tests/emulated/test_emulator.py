@@ -156,12 +156,14 @@ def last_block_sums(
         # Without a fence no other block sees it until the grid ends.
         ("no_fence", "never"),
         ("no_barrier_before_fence", "never"),
+        ("cluster", "always"),
+        ("cluster_of_lone_blocks", "never"),
         # The ticket may be taken before the fence.
         ("ticket_first", "not always"),
         ("no_barrier_after_fences", "not always"),
     ],
 )
-def test_the_last_block_sees_what_was_fenced_before_the_ticket(
+def test_the_last_block_sees_what_was_fenced_before_the_ticket_and_a_cluster_what_was_stored(
     emulator: ModuleType, publication: str, seen: str
 ) -> None:
     found = [last_block_sums(emulator, publication, seed) for seed in SEEDS]
@@ -179,9 +181,14 @@ def test_blocks_that_take_turns_see_what_was_fenced_before_the_ticket(
     """And nothing else, and each has its own shared memory and threads."""
     logits = random_logits(7, 500)
     for seed in SEEDS:
-        for publication in ("fence_after_barrier", "fence_by_every_thread", "fence_by_warps"):
+        for publication in (
+            "fence_after_barrier",
+            "fence_by_every_thread",
+            "fence_by_warps",
+            "cluster",
+        ):
             assert last_block_sums(emulator, publication, seed, 8, resident) == (True, True)
-        for publication in ("no_fence", "no_barrier_before_fence"):
+        for publication in ("no_fence", "no_barrier_before_fence", "cluster_of_lone_blocks"):
             assert last_block_sums(emulator, publication, seed, 8, resident) == (False, True)
         assert is_softmax(softmax(emulator, logits, 128), logits)
         with pytest.raises(emulator.EmulationError):
@@ -221,6 +228,7 @@ def test_a_copy_that_was_not_waited_for_may_read_as_garbage(
 
 REPORTED = {
     "barrier_in_branch": r"barrier divergence: .*__syncthreads",
+    "cluster_barrier_in_branch": r"barrier divergence: .*barrier.cluster",
     "barriers_of_two_branches": r"barrier divergence: .* waits at __syncthreads \(emulator_kernels",
     "return_before_barrier": r"thread \(3, 0, 0\)(: barrier divergence: it returns|, which has)",
     "shuffle_without_a_lane": r"thread \((5|37), 0, 0\)(: it returns while|, which has returned)",
@@ -291,6 +299,12 @@ def test_a_launch_that_no_gpu_takes_is_refused(
     assert message in str(error.value)
     emulator.misuse(emulator.Misuse.none, out, 2, 1024, 48 * 1024 - 128)
     np.testing.assert_array_equal(out, np.tile(np.arange(1024), 2))
+
+
+def test_a_cluster_that_no_gpu_has_is_refused(emulator: ModuleType) -> None:
+    with pytest.raises(emulator.EmulationError, match=r"clusters of 9 in a grid of \(9, 1, 1\)"):
+        last_block_sums(emulator, "cluster", seed=0, blocks=9)
+    assert last_block_sums(emulator, "cluster", seed=0, blocks=8) == (True, True)
 
 
 def test_a_kernel_has_as_much_shared_memory_as_it_was_allowed_last(emulator: ModuleType) -> None:

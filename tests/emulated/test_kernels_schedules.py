@@ -80,6 +80,17 @@ def test_any_schedule_gives_the_same_bits(
         assert_same_bits(WORKLOADS[workload](), expected)
 
 
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name.startswith("draft")])
+def test_clusters_give_the_same_bits(emulated: ModuleType, workload: str, cluster: int) -> None:
+    """As one block for each row does; few blocks take turns, or many."""
+    expected = in_order(emulated, workload)
+    emulated.set_machine(132, FULL, cluster)
+    for seed, resident in enumerate((1, 3 * cluster)):
+        emulated.configure(seed=seed, resident=resident)
+        assert_same_bits(WORKLOADS[workload](), expected)
+
+
 @pytest.mark.parametrize("seeds", [(1, 2, 5), pytest.param((3, 4, 6), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("workload", VERIFY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from types import ModuleType
 from typing import Any
@@ -95,7 +96,7 @@ def test_the_other_operators_ask_for_what_the_driver_gives(
 def test_a_block_that_searches_for_a_threshold_has_room_for_it(plans: ModuleType) -> None:
     """In `draft` where the rings were, which small blocks have fewer of."""
     for multiprocessors in (1, 132):
-        machine = multiprocessors, 227 * 1024
+        machine = multiprocessors, 227 * 1024, 1
         for limits, least in ((False, 0), (True, THRESHOLD_BYTES)):
             drafted = plans.plan_draft(machine, 8, 32_000, limits=limits)
             assert drafted["shared_bytes"] == max(drafted["threads"] // 32 * RING_BYTES, least)
@@ -144,7 +145,7 @@ def test_weights_are_shared_where_a_tile_uses_them(plans: ModuleType) -> None:
 
 def test_lanes_take_neighbours_where_rows_are_aligned(plans: ModuleType) -> None:
     for target_size, adjacent in ((128_256, True), (50_257, False), (32_001, False), (4, True)):
-        plan = plans.plan_redistribute((132, 227 * 1024), target_size=target_size)
+        plan = plans.plan_redistribute((132, 227 * 1024, 1), target_size=target_size)
         assert plan["adjacent"] == adjacent
         assert plan["tile"] % 4 == 0
 
@@ -191,6 +192,25 @@ def test_blocks_fill_the_gpu_evenly(plans: ModuleType, architecture: str) -> Non
         if plan["tiles"] > 1:
             assert plan["blocks"] <= machine[0]
             assert_one_wave(architecture, plan)
+
+
+@pytest.mark.parametrize("architecture", GPUS)
+def test_few_drafted_rows_have_clusters_of_blocks_where_there_are_any(
+    plans: ModuleType, architecture: str
+) -> None:
+    """They need no cleared tickets. Of a very long row, more blocks than those read parts."""
+    gpu = GPUS[architecture]
+    for size, rows in itertools.product((2_000, 32_000, 128_256), (1, 8, 33, 64, 100)):
+        plan = plans.plan_draft(gpu.machine, rows, size)
+        assert plan["blocks"] == rows * plan["splits"]
+        assert plan["splits"] > 1 or size == 2_000 or rows >= gpu.multiprocessors
+        assert plan["cluster"] == (plan["splits"] if gpu.cluster > 1 else 1)
+        assert plan["cluster"] in (1, 2, 4, 8)
+        assert (plan["zeroed_bytes"] > 0) == (plan["cluster"] < plan["splits"])
+    for rows in (1, gpu.multiprocessors):
+        plan = plans.plan_draft(gpu.machine, rows, 262_144)
+        assert plan["cluster"] == 1
+        assert (plan["zeroed_bytes"] > 0) == (rows == 1)
 
 
 @pytest.mark.parametrize("architecture", GPUS)

@@ -27,7 +27,7 @@ from .calls import Call, make_call
 from .contract import OPERATORS, RefusedError, sizes_of
 
 REFERENCE_EVERY = 40  # sets; it is slow
-MACHINES = [(1, 227 * 1024), (4, 227 * 1024), (132, 1024)]  # for the emulator
+MACHINES = [(1, 227 * 1024), (4, 227 * 1024), (132, 1024, 8)]  # for the emulator
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,18 @@ def test_no_product_is_contracted_with_the_sum_that_follows(
     assert {key: lines for key, lines in found.items() if lines} == {}
 
 
+def test_blocks_of_a_cluster_wait_for_each_other_where_there_are_clusters(
+    codes: dict[tuple[str, str], list[Instruction]],
+) -> None:
+    """In `draft`: they arrive after a fence, and read behind the wait."""
+    for (kernel, arch), code in codes.items():
+        names = [each.name for each in code if each.name in ("UCGABAR_ARV", "UCGABAR_WAIT")]
+        if kernel.startswith("draft") and int(arch.rstrip("a")) >= 90:
+            assert names == ["UCGABAR_ARV", "UCGABAR_WAIT"], (kernel, arch)
+        else:
+            assert not names, (kernel, arch)
+
+
 def test_profilers_and_sanitizers_can_name_lines(
     codes: dict[tuple[str, str], list[Instruction]],
 ) -> None:
