@@ -61,6 +61,18 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 
+// By all threads, before they read or write any memory but their own: a kernel may be launched
+// early, while those before it in the stream still run (launch.h). Behind this all of them have
+// ended, what they wrote is visible, and the kernel behind this one may be launched early.
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "griddepcontrol.wait;\n\t"
+      "griddepcontrol.launch_dependents;" ::
+          : "memory");
+#endif
+}
+
 // exp in three instructions, with a relative error of about 2^-22 for the large terms of a sum;
 // results below 2^-126 become zero.
 __device__ __forceinline__ float fast_exp(float x) {
@@ -139,6 +151,8 @@ inline unsigned acquire_release_add(unsigned* address, unsigned value) {
 }
 
 inline void cluster_barrier() { emulation::cluster_barrier(emulation::Site::here()); }
+
+inline void wait_for_earlier_kernels() { emulation::wait_for_earlier_kernels(); }
 
 inline float fast_exp(float x) { return expf(x); }
 

@@ -88,6 +88,7 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
 template <typename T, typename C>
 __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const DraftLaunch launch) {
   RDK_DYNAMIC_SHARED(shared);
+  wait_for_earlier_kernels();
   const DraftParams& params = launch.params;
   const int64_t index = blockIdx.x / launch.splits;
   const int split = blockIdx.x % launch.splits;

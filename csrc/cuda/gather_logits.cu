@@ -132,6 +132,7 @@ __device__ __forceinline__ float dot(const Logits<T>& row, const Logits<T>& hidd
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads, kBlocks)
     gather_logits_kernel(const GatherLogitsLaunch launch) {
+  wait_for_earlier_kernels();
   const GatherLogitsParams& params = launch.params;
   const int row = blockIdx.x / launch.splits;
   const int split = blockIdx.x % launch.splits;

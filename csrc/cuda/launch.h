@@ -39,6 +39,9 @@ struct LaunchShape {
   // Consecutive blocks that are a thread block cluster: they run at once and may wait for each
   // other. 0 or 1: none.
   int64_t cluster;
+  // 1: the launch may begin while kernels before it in the stream still run, and its kernel waits
+  // for them. 0 behind a memset, which is no kernel.
+  int64_t early;
 };
 
 }  // namespace rdk

@@ -47,19 +47,26 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
   }
 #if defined(RDK_EMULATED)
   return emulation::launch(kernel, dim3(shape.blocks), dim3(shape.threads), shape.shared_bytes,
-                           launch, static_cast<unsigned>(shape.cluster));
+                           launch, {static_cast<unsigned>(shape.cluster), shape.early != 0});
 #else
   void* arguments[] = {const_cast<Launch*>(&launch)};
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.blocks);
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  config.attrs = attributes;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (shape.early != 0) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
   return cudaLaunchKernelExC(&config, function, arguments);
 #endif
 }

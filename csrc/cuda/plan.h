@@ -18,10 +18,16 @@ struct Machine {
   int64_t multiprocessors;
   int64_t shared_bytes;  // that a block may have, static and dynamic, once its kernel is allowed it
   int64_t cluster;       // the most blocks of one; 1 where the device or the starter has none
+  bool early;            // whether it can launch kernels early
 };
 
 // Blocks of a thread block cluster that every device with clusters takes: CUDA's portable size.
 constexpr int64_t kMostCluster = 8;
+
+// Once a launch has its workspace.
+inline bool may_be_early(const Machine& machine, const LaunchShape& shape) {
+  return machine.early && shape.zeroed_bytes == 0;
+}
 
 // Decides how work is cut into blocks and how much workspace that takes: fills everything but
 // params, from them.

@@ -290,6 +290,7 @@ template <typename T, typename C>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     redistribute_kernel(const RedistributeLaunch launch) {
   RDK_DYNAMIC_SHARED(shared);
+  wait_for_earlier_kernels();
   if constexpr (C::kCuts) {
     Tile* tile = &reinterpret_cast<CutScratch*>(shared)->tile;
     if (threadIdx.x == 0) *tile = tile_of<C>(launch, shared);

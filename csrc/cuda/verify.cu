@@ -299,6 +299,7 @@ template <typename T, typename D, typename R>
 __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
   RDK_DYNAMIC_SHARED(shared);
   __shared__ unsigned number;  // of the share
+  wait_for_earlier_kernels();
   if (threadIdx.x == 0) number = blockIdx.x;
   __syncthreads();
 #pragma unroll 1

@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     verify_tree_kernel(const VerifyTreeLaunch launch) {
   __shared__ int next;
   RDK_DYNAMIC_SHARED(shared);
+  wait_for_earlier_kernels();
   const VerifyTreeParams& params = launch.params;
   const int64_t sequence = blockIdx.x;
   const int max_depth = static_cast<int>(params.max_depth);

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
@@ -15,6 +16,19 @@ extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_inde
                                                              void** ret_stream);
 
 namespace rdk::ops {
+namespace {
+
+// What they save is not measured yet.
+bool early_launches_are_asked_for() {
+  const char* asked = std::getenv("RDK_EARLY_LAUNCH");
+  const std::string early = asked == nullptr ? "" : asked;
+  if (early == "1") return true;
+  if (early.empty() || early == "0") return false;
+  throw std::invalid_argument("RDK_EARLY_LAUNCH is \"" + early +
+                              "\"; set it to 1 or 0, or unset it");
+}
+
+}  // namespace
 
 CudaStarter::CudaStarter(const char* operator_name, int32_t device)
     : operator_name_(operator_name), device_(device) {
@@ -29,21 +43,20 @@ Machine CudaStarter::machine() const {
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device_), {});
   check(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
         {});
-  return {multiprocessors, shared_bytes, most_cluster_blocks()};
+  const bool has_attributes = has_code_of_9_0();
+  return {multiprocessors, shared_bytes, has_attributes ? kMostCluster : 1,
+          early_launches_are_asked_for() && has_attributes};
 }
 
-// Asked once for each device.
-int64_t CudaStarter::most_cluster_blocks() const {
-  static std::array<std::atomic<int64_t>, 64> known{};  // 0: not yet
-  std::atomic<int64_t>* kept = device_ < 64 ? &known[device_] : nullptr;
-  if (kept != nullptr && *kept != 0) return *kept;
-  int found = 0;
-  int compiled = 0;
-  check(cudaDeviceGetAttribute(&found, cudaDevAttrClusterLaunch, device_), {});
-  if (found != 0) check(compiled_for(&compiled), {});
-  const int64_t most = compiled >= 90 ? kMostCluster : 1;
-  if (kept != nullptr) *kept = most;
-  return most;
+// Whether kernels are compiled for compute capability 9.0 or later, from which on launches have
+// clusters and may be early. Asked once for each device.
+bool CudaStarter::has_code_of_9_0() const {
+  static std::array<std::atomic<int>, 64> known{};  // 0: not yet
+  std::atomic<int>* kept = device_ < 64 ? &known[device_] : nullptr;
+  int compiled = kept != nullptr ? kept->load() : 0;
+  if (compiled == 0) check(compiled_for(&compiled), {});
+  if (kept != nullptr) *kept = compiled;
+  return compiled >= 90;
 }
 
 void CudaStarter::clear(const LaunchShape& shape, void* workspace) const {

@@ -22,7 +22,7 @@ class CudaStarter {
   }
 
  private:
-  int64_t most_cluster_blocks() const;
+  bool has_code_of_9_0() const;
   void clear(const LaunchShape& shape, void* workspace) const;
   void check(cudaError_t status, const LaunchShape& shape) const;
 

@@ -82,7 +82,7 @@ Machine PythonStarter::machine() const {
       !PyArg_ParseTuple(facts.get(), "LL:machine", &multiprocessors, &shared_bytes)) {
     rethrow(operator_name_);
   }
-  return {multiprocessors, shared_bytes, 1};  // CuPy's launches have no clusters
+  return {multiprocessors, shared_bytes, 1, false};  // CuPy's launches have no attributes
 }
 
 void PythonStarter::start(const char* kernel, const LaunchShape& shape, const void* launch,

@@ -21,13 +21,15 @@ template <typename Launch, typename Starter>
 void launch_on(Starter& starter, const typename Launch::Params& params, const Tensor& on) {
   Launch launch{};
   launch.params = params;
-  plan(starter.machine(), &launch);
+  const Machine machine = starter.machine();
+  plan(machine, &launch);
   if (launch.shape.blocks == 0) return;
   // Freed on return, while the kernel may still run: the allocator gives the memory only to later
   // work on the same stream.
   const Tensor workspace = torch::stable::new_empty(
       on, std::vector<int64_t>{launch.shape.workspace_bytes}, torch::headeronly::ScalarType::Byte);
   place(workspace.mutable_data_ptr(), &launch);
+  launch.shape.early = may_be_early(machine, launch.shape);
   starter.start(launch, workspace.mutable_data_ptr());
 }
 

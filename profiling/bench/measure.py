@@ -16,7 +16,8 @@ A row has what all rows have (../results.py), and
     warm_us, graph_us           directly after the same call; in a CUDA graph (batch 1)
     peers                       by name: median_us, p10_us, p90_us, and `ratio`, their time over
                                 ours, median of the rounds; or `skipped`, why not. On a GPU ours
-                                in each order of work is among those of `verify`
+                                launched early is among them, and in each order of work among
+                                those of `verify`
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from .workloads import Call, Workload, build
 
 COMPILED = "compiled"
 ORDERS = ("split", "in-order", "queue")  # of work in `verify` (DESIGN section 6)
-PEERS = ("eager", "sparse", *ORDERS, COMPILED)
+EARLY = "early"
+PEERS = ("eager", "sparse", *ORDERS, EARLY, COMPILED)
 
 
 @dataclass
@@ -138,7 +140,7 @@ class Bench:
 
     def _calls(self, workload: Workload) -> tuple[dict[str, Call], dict[str, str]]:
         """The calls that can be timed, ours first, and why the others cannot."""
-        peers = workload.peers | (orders(workload) if self.device.type == "cuda" else {})
+        peers = workload.peers | (variants(workload) if self.device.type == "cuda" else {})
         wanted = {name: call for name, call in peers.items() if name in self.peers}
         skipped = {}
         if COMPILED in self.peers:
@@ -199,21 +201,22 @@ class Compiler:
         return lambda index: compiled(*arguments[index])
 
 
-def orders(workload: Workload) -> dict[str, Call]:
-    """Our own call in each order of work, where it has one."""
-    if not workload.case.verifies:
-        return {}
-    return {order: partial(in_the_order, order, workload.ours) for order in ORDERS}
+def variants(workload: Workload) -> dict[str, Call]:
+    """Our own call launched early and, where it has one, in each order of work."""
+    asked = {EARLY: ("RDK_EARLY_LAUNCH", "1")}
+    if workload.case.verifies:
+        asked |= {order: ("RDK_VERIFY_ORDER", order) for order in ORDERS}
+    return {name: partial(with_variable, *each, workload.ours) for name, each in asked.items()}
 
 
-def in_the_order(order: str, call: Call, index: int) -> object:
-    """Make a call with `verify` in this order of work."""
-    before = os.environ.get("RDK_VERIFY_ORDER", "")
-    os.environ["RDK_VERIFY_ORDER"] = order
+def with_variable(name: str, value: str, call: Call, index: int) -> object:
+    """Make a call with this in the environment."""
+    before = os.environ.get(name, "")
+    os.environ[name] = value
     try:
         return call(index)
     finally:
-        os.environ["RDK_VERIFY_ORDER"] = before
+        os.environ[name] = before
 
 
 def against(times: Sequence[float], ours: Sequence[float]) -> dict[str, float]:

@@ -5,11 +5,12 @@
 // What would be undefined on a GPU is an emulation::Error here.
 //
 // Beyond CUDA's own names there are
-//   emulation::launch(kernel, grid, block, dynamic_shared_bytes, params, cluster)
+//   emulation::launch(kernel, grid, block, dynamic_shared_bytes, params, attributes)
 //   emulation::introduce(kernel, name, static_bytes)   what a compiled kernel says by itself
 //   emulation::dynamic_shared()           in place of extern __shared__
 //   global_store(p, v), global_load(p)    for global memory that blocks exchange
 //   emulation::cluster_barrier(site)      in place of barrier.cluster
+//   emulation::wait_for_earlier_kernels() in place of griddepcontrol
 //   emulation::async_copy, async_copy_part, async_commit, async_wait    in place of cp.async
 #pragma once
 
@@ -68,6 +69,12 @@ struct Counts {
 };
 extern Counts counts;
 
+// What a launch may have besides its shape.
+struct Attributes {
+  unsigned cluster = 1;  // 0: the same
+  bool early = false;    // kernels before it in the stream may still run
+};
+
 // Where a kernel calls the emulator.
 struct Site {
   const char* file;
@@ -82,6 +89,8 @@ enum class Collective { kSyncwarp, kShfl, kShflUp, kShflXor, kBallot, kAll };
 void block_barrier(Site site);
 // Of a cluster; like hardware's, it does not wait for blocks that have returned.
 void cluster_barrier(Site site);
+// In an early launch each thread comes here before it copies anything or returns.
+void wait_for_earlier_kernels();
 
 // The bits of value of the source lane; for votes, one bit of each lane whose value is not 0.
 uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
@@ -104,7 +113,7 @@ void async_commit();
 void async_wait(unsigned groups_under_way);
 
 cudaError_t launch_threads(const void* kernel, const std::function<void()>& thread, dim3 grid,
-                           dim3 block, size_t dynamic_shared_bytes, unsigned cluster);
+                           dim3 block, size_t dynamic_shared_bytes, Attributes attributes);
 
 template <typename T>
 struct Identity {
@@ -113,10 +122,10 @@ struct Identity {
 
 template <typename Params>
 cudaError_t launch(void (*kernel)(Params), dim3 grid, dim3 block, size_t dynamic_shared_bytes,
-                   const typename Identity<Params>::type& params, unsigned cluster = 1) {
+                   const typename Identity<Params>::type& params, Attributes attributes = {}) {
   return launch_threads(
       reinterpret_cast<const void*>(kernel), [&] { kernel(params); }, grid, block,
-      dynamic_shared_bytes, std::max(cluster, 1u));
+      dynamic_shared_bytes, attributes);
 }
 
 template <typename T>

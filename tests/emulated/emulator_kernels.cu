@@ -241,6 +241,13 @@ __global__ void misuse_kernel(MisuseParams params) {
     case Misuse::copy_to_global:
       emulation::async_copy(params.out + 4 * thread, params.out);
       break;
+    case Misuse::early_without_a_wait:
+      break;
+    case Misuse::early_copy_before_the_wait:
+      emulation::async_copy(dynamic + 4 * thread, params.out);
+      emulation::async_wait(0);
+      emulation::wait_for_earlier_kernels();
+      break;
     case Misuse::copy_of_17_bytes:
       emulation::async_copy_part(dynamic + 4 * thread, params.out, 17);
       break;
@@ -290,7 +297,7 @@ void launch_shared_softmax(const SoftmaxParams& params, int rows, bool all_barri
 
 void launch_reduction(const ReductionParams& params, int blocks, int threads) {
   const unsigned cluster = is_clustered(params.publication) ? blocks : 1;
-  emulation::launch(reduction_kernel, blocks, threads, 0, params, cluster);
+  emulation::launch(reduction_kernel, blocks, threads, 0, params, {cluster, false});
 }
 
 void launch_misuse(const MisuseParams& params, int blocks, int threads, size_t dynamic_bytes,
@@ -301,7 +308,9 @@ void launch_misuse(const MisuseParams& params, int blocks, int threads, size_t d
                                                 allowed_bytes) != cudaSuccess) {
     throw emulation::Error("the driver refuses " + std::to_string(allowed_bytes) + " bytes");
   }
-  emulation::launch(misuse_kernel, blocks, threads, dynamic_bytes, params);
+  const bool early = params.misuse == Misuse::early_without_a_wait ||
+                     params.misuse == Misuse::early_copy_before_the_wait;
+  emulation::launch(misuse_kernel, blocks, threads, dynamic_bytes, params, {1, early});
 }
 
 int live_guards() { return guards; }

@@ -47,7 +47,8 @@ void launch_reduction(const ReductionParams& params, int blocks, int threads);
       each(static_overrun), each(global_overrun), each(misaligned), each(signed_overflow),         \
       each(throws), each(mixed_stores), each(copy_not_waited_for),                                 \
       each(copy_of_the_last_group_not_waited_for), each(return_before_copy), each(copy_to_global), \
-      each(copy_of_17_bytes), each(none)
+      each(copy_of_17_bytes), each(early_without_a_wait), each(early_copy_before_the_wait),        \
+      each(none)
 enum class Misuse : int { EMULATOR_MISUSES(EMULATOR_NAME) };
 
 struct MisuseParams {

@@ -40,6 +40,7 @@ constexpr size_t kSharedAlignment = 128;
 constexpr unsigned kMostOfCluster = 8;  // on every device that has them
 
 GlobalMemory global_memory;
+bool is_early = false;  // the launch
 
 // Allocated for each launch with exactly the bytes asked for, so that a sanitizer sees an overrun.
 std::unique_ptr<char, decltype(&std::free)> dynamic_bytes{nullptr, std::free};
@@ -149,7 +150,7 @@ void begin(Resident& block, uint64_t number, const std::function<void()>& thread
                  static_cast<unsigned>(number / gridDim.x % gridDim.y),
                  static_cast<unsigned>(number / gridDim.x / gridDim.y)};
   block.begun = false;
-  block.scheduler.begin_block(thread, blockDim, random);
+  block.scheduler.begin_block(thread, blockDim, is_early, random);
 }
 
 // Lets the blocks of a cluster go on, once all that have not returned are at its barrier.
@@ -230,7 +231,7 @@ void run_grid(unsigned cluster, const std::function<void()>& thread, Random& ran
 }  // namespace
 
 cudaError_t launch_threads(const void* kernel, const std::function<void()>& thread, dim3 grid,
-                           dim3 block, size_t dynamic_shared_bytes, unsigned cluster) {
+                           dim3 block, size_t dynamic_shared_bytes, Attributes attributes) {
   report("launch", kernel, static_cast<int64_t>(dynamic_shared_bytes));
   static std::recursive_mutex one_at_a_time;  // by other threads; a kernel itself must not launch
   const std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
@@ -238,14 +239,16 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
     throw Error("a kernel launches a kernel, which is not emulated");
   blockIdx = {0, 0, 0};
   counts = {};
+  attributes.cluster = std::max(attributes.cluster, 1u);
   try {
-    require_configuration(grid, block, cluster);
+    require_configuration(grid, block, attributes.cluster);
     require_shared_memory(kernel, dynamic_shared_bytes);
     gridDim = grid;
     blockDim = block;
     allocate_dynamic_shared(dynamic_shared_bytes);
     Random random(options.seed);
-    run_grid(cluster, thread, random);
+    is_early = attributes.early;
+    run_grid(attributes.cluster, thread, random);
   } catch (const Error& error) {
     global_memory.forget();
     throw Error("kernel " + name_of(kernel) + ", block " +
@@ -284,11 +287,14 @@ void async_copy_part(void* shared, const void* global, int bytes, Site site) {
   if (bytes < 0 || bytes > AsyncCopies::kBytes) {
     fail("async_copy_part of " + std::to_string(bytes) + " bytes, of at most 16", site);
   }
+  if (!scheduler->has_waited()) fail("async_copy before the wait for earlier kernels", site);
   ++counts.copies;
   scheduler->async_copies().start(shared, global, bytes, scheduler->coin());
 }
 void async_commit() { scheduler->async_copies().commit(); }
 void async_wait(unsigned groups_under_way) { scheduler->async_copies().wait(groups_under_way); }
+
+void wait_for_earlier_kernels() { scheduler->wait_for_earlier_kernels(); }
 
 void fence() { global_memory.fence(scheduler->now()); }
 

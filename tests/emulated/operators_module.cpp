@@ -20,7 +20,7 @@ namespace rdk::ops {
 namespace {
 
 // Small, so that small inputs meet every strategy; a test sets its own.
-Machine machine{4, 227 * 1024, 1};
+Machine machine{4, 227 * 1024, 1, true};
 
 bool python_starts = false;
 
@@ -37,6 +37,7 @@ void emulate(const typename Launch::Params& params) {
   std::vector<unsigned char> workspace(launch.shape.workspace_bytes, 0xff);
   place(workspace.data(), &launch);
   std::memset(workspace.data(), 0, launch.shape.zeroed_bytes);
+  launch.shape.early = may_be_early(machine, launch.shape);
   check(rdk::start(launch, nullptr));
 }
 
@@ -55,7 +56,7 @@ void start_bytes(const std::string& kernel, int64_t blocks, int64_t threads, int
   Launch launch;
   std::memcpy(&launch, bytes.data(), bytes.size());
   if (kernel != kernel_name(launch)) throw std::runtime_error("another kernel than " + kernel);
-  launch.shape = {blocks, threads, shared_bytes, 0, 0, launch.shape.allowed_bytes, 1};
+  launch.shape = {blocks, threads, shared_bytes, 0, 0, launch.shape.allowed_bytes, 1, 0};
   check(rdk::start(launch, nullptr));
 }
 
@@ -104,7 +105,7 @@ PYBIND11_MODULE(rdk_emulated, module) {
   module.def(
       "set_machine",
       [](int64_t multiprocessors, int64_t shared_bytes, int64_t cluster) {
-        machine = {multiprocessors, shared_bytes, cluster};
+        machine = {multiprocessors, shared_bytes, cluster, true};
         emulation::use_device(shared_bytes);
       },
       pybind11::arg("multiprocessors") = 4, pybind11::arg("shared_bytes") = 227 * 1024,

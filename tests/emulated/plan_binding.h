@@ -18,7 +18,7 @@ using MachineFacts = std::tuple<int64_t, int64_t, int64_t>;
 template <typename Launch>
 pybind11::dict planned(const MachineFacts& machine, Launch* launch) {
   const auto [multiprocessors, shared_bytes, cluster] = machine;
-  plan({multiprocessors, shared_bytes, cluster}, launch);
+  plan({multiprocessors, shared_bytes, cluster, false}, launch);
   using pybind11::arg;
   return pybind11::dict(arg("kernel") = kernel_name(*launch), arg("blocks") = launch->shape.blocks,
                         arg("threads") = launch->shape.threads,

@@ -45,7 +45,8 @@ std::string hexadecimal(unsigned mask) {
 
 Scheduler::Thread::Thread(unsigned number) : fiber(thread_body, number), number(number) {}
 
-void Scheduler::begin_block(const std::function<void()>& thread, dim3 shape, Random& random) {
+void Scheduler::begin_block(const std::function<void()>& thread, dim3 shape, bool early,
+                            Random& random) {
   using Order = ReadyQueue::Order;
   count_ = shape.x * shape.y * shape.z;
   while (threads_.size() < count_) threads_.push_back(std::make_unique<Thread>(threads_.size()));
@@ -59,6 +60,7 @@ void Scheduler::begin_block(const std::function<void()>& thread, dim3 shape, Ran
     Thread& next = *threads_[i];
     next.index = {i % shape.x, i / shape.x % shape.y, i / (shape.x * shape.y)};
     next.started = next.finished = false;
+    next.has_waited = !early;
     next.waits_at = nullptr;
     next.async_copies.forget();
     warps_[next.warp()].lanes |= 1u << i % warpSize;
@@ -131,6 +133,7 @@ void Scheduler::finish() {
   warp.finished |= bit;
   self.finished = true;
   if (self.async_copies.any_under_way()) fail("it returns while copies are under way", kEnd);
+  if (!self.has_waited) fail("it returns and has not waited for earlier kernels", kEnd);
   if (arrived_ > 0) fail("barrier divergence: it returns while " + describe_waiting(), kEnd);
   for (const Group& group : warp.groups) {
     if (group.mask & bit) {

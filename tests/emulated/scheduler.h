@@ -20,7 +20,7 @@ namespace emulation {
 
 class Scheduler {
  public:
-  void begin_block(const std::function<void()>& thread, dim3 shape, Random& random);
+  void begin_block(const std::function<void()>& thread, dim3 shape, bool early, Random& random);
   // True when every thread has returned, false at a barrier where the block gives way to others; at
   // one of its cluster it has to.
   // Rethrows what the first thread threw, with the others unwound.
@@ -41,6 +41,10 @@ class Scheduler {
   uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                            Site site);
 
+  void wait_for_earlier_kernels() { current_->has_waited = true; }
+  // Whether the running thread may touch memory.
+  bool has_waited() const { return current_->has_waited; }
+
   // Throws an Error in the running thread.
   [[noreturn]] void fail(const std::string& what, Site site) const;
 
@@ -54,6 +58,7 @@ class Scheduler {
     uint3 index{};
     bool started = false;
     bool finished = false;
+    bool has_waited = false;  // for earlier kernels, which a launch that is not early need not
     const char* waits_at = nullptr;  // the barrier or collective; null: running or ready
     Site site{};
     uint64_t value = 0;  // given to a collective, then its result

@@ -16,7 +16,7 @@ MODELS = ("transformers", "sklearn", "rich")  # what decoding with the demo's mo
 # The peers of profiling.bench and of profiling.peers, without those that take minutes: a
 # first torch.compile, and Transformers, which samples one sequence after the other. They are
 # written down here because profiling's own list needs an `import torch`.
-PLAIN = ("eager", "sparse", "split", "in-order", "queue")
+PLAIN = ("eager", "sparse", "split", "in-order", "queue", "early")
 PLAIN_SAMPLERS = (
     *("eager", "eager-gather", "scatter-logits", "sparse", "flashinfer", "vllm", "vllm-v2"),
     *("sglang-chain", "sglang-target-only", "cupy"),

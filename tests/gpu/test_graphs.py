@@ -74,6 +74,36 @@ def test_replays_are_eager_calls_also_with_rewritten_inputs(
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_call_that_is_launched_early_reads_what_kernels_before_it_write(
+    cuda: torch.device, workload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a graph, behind a kernel that chooses between two sets of inputs; and behind copies."""
+    first, other = recorded(workload), recorded(workload).with_other_values()
+    expected = [call.on(cuda)(torch.ops.rdk) for call in (first, other)]
+    monkeypatch.setenv("RDK_EARLY_LAUNCH", "1")
+    static, sources = first.on(cuda), [call.on(cuda).arguments for call in (first, other)]
+    takes_other = torch.zeros((), dtype=torch.bool, device=cuda)
+
+    def chosen() -> Outputs:
+        for into, one, two in zip(static.arguments, *sources, strict=True):
+            if isinstance(into, Tensor):
+                torch.where(takes_other, two, one, out=into)
+        return static(torch.ops.rdk)
+
+    def copied() -> Outputs:
+        rewrite(static.arguments, sources[1])
+        return static(torch.ops.rdk)
+
+    graph, outputs = captured(chosen)
+    for number in (1, 0, 1, 1, 0):
+        takes_other.fill_(bool(number))
+        assert_equal(replayed(graph, outputs), expected[number])
+    graph, outputs = captured(copied)
+    rewrite(static.arguments, sources[0])
+    assert_equal(replayed(graph, outputs), expected[1])
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_call_is_one_launch_and_at_most_one_memset(cuda: torch.device, workload: str) -> None:
     call = recorded(workload).on(cuda)
     graph, _ = captured(lambda: call(torch.ops.rdk), keep_graph=True)

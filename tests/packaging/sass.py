@@ -96,6 +96,24 @@ def local_memory(sequence: list[Instruction]) -> list[str]:
     return [each.code for each in sequence if each.name in ("LDL", "STL")]
 
 
+def touches_nothing(sequence: list[Instruction]) -> bool:
+    """Whether it neither branches nor reads or writes global memory."""
+    memory = (
+        "LD",
+        "LDG",
+        "LDGSTS",
+        "ST",
+        "STG",
+        "ATOM",
+        "ATOMG",
+        "RED",
+        "CCTL",
+        "UBLKCP",
+        "UTMALDG",
+    )
+    return not any(each.name in (*memory, *CONTROL_FLOW) for each in sequence)
+
+
 def loads_before_use(sequence: list[Instruction], name: str) -> list[int]:
     """How many 16-byte global loads are issued before the first of them is waited for, run by run.
 

@@ -29,6 +29,7 @@ from .sass import (
     instructions,
     loads_before_use,
     local_memory,
+    touches_nothing,
 )
 
 pytestmark = pytest.mark.slow
@@ -213,6 +214,19 @@ def test_blocks_of_a_cluster_wait_for_each_other_where_there_are_clusters(
             assert not names, (kernel, arch)
 
 
+def test_an_early_launch_touches_no_memory_before_earlier_kernels_have_ended(
+    codes: dict[tuple[str, str], list[Instruction]],
+) -> None:
+    """Nothing branches around the wait, and no load or store stands before it."""
+    for (kernel, arch), code in codes.items():
+        names = [each.name for each in code]
+        assert names.count("ACQBULK") == names.count("PREEXIT") == (int(arch.rstrip("a")) >= 90)
+        if "ACQBULK" in names:
+            before = code[: names.index("ACQBULK")]
+            assert touches_nothing(before), (kernel, arch)
+            assert not code[len(before)].guarded, (kernel, arch)
+
+
 def test_profilers_and_sanitizers_can_name_lines(
     codes: dict[tuple[str, str], list[Instruction]],
 ) -> None:
@@ -235,6 +249,9 @@ def test_the_reader_of_instructions_tells_good_code_from_bad() -> None:
     copy = Instruction("LDGSTS.E.BYPASS.128", "[R8], desc[UR12][R20.64]")
     assert loads_before_use([copy, copy, Instruction("DEPBAR.LE", "SB0, 0x1")], "LDGSTS") == [2]
     assert local_memory([load, Instruction("STL.64"), product]) == ["STL.64"]
+    assert touches_nothing([product, Instruction("S2R", "R5, SR_CTAID.X")])
+    for other_code in ("LDG.E", "STG.E", "LDGSTS.E", "ATOMG.E.ADD", "RED.E.ADD", "BRA", "EXIT"):
+        assert not touches_nothing([product, Instruction(other_code)])
     for end in (" ;", '     (*"SpillRefill"*);'):
         match = INSTRUCTION.match(f"        /*02f0*/              @!P0 STL [R1], R2{end}")
         assert match

@@ -111,18 +111,21 @@ def test_a_case_that_fails_is_named_and_the_others_are_measured(
     assert "low: RuntimeError: rdk::verify: no such thing\n" in capsys.readouterr().err
 
 
-def test_on_a_gpu_verify_is_measured_in_each_order_of_work(
+def test_on_a_gpu_verify_is_measured_in_each_order_of_work_and_launched_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RDK_VERIFY_ORDER", "split")
+    monkeypatch.setenv("RDK_EARLY_LAUNCH", "")
     made = build(Case("verify", "float32", 300, 100, 2, 2, acceptance="low"), torch.device("cpu"))
-    made = replace(made, ours=lambda index: (os.environ["RDK_VERIFY_ORDER"], index))
-    calls = measure.orders(made)
+    asked = "RDK_VERIFY_ORDER", "RDK_EARLY_LAUNCH"
+    made = replace(made, ours=lambda index: (*map(os.environ.get, asked), index))
+    calls = measure.variants(made)
     assert {name: call(3) for name, call in calls.items()} == {
-        name: (name, 3) for name in measure.ORDERS
+        "early": ("split", "1", 3),
+        **{name: (name, "", 3) for name in measure.ORDERS},
     }
-    assert os.environ["RDK_VERIFY_ORDER"] == "split"
-    assert measure.orders(replace(made, case=Case("draft", "float32"))) == {}
+    assert [os.environ[name] for name in asked] == ["split", ""]
+    assert list(measure.variants(replace(made, case=Case("draft", "float32")))) == ["early"]
 
 
 def test_growth_is_fitted_and_drawn(
