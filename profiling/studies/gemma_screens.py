@@ -14,7 +14,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import torch
@@ -256,9 +256,8 @@ def best_screens(pair: Pair) -> dict[tuple[int, float], ScreenedTokens]:
     known = pair.vocabulary, pair.metric, pair.mean_probs[1.0]
     best: dict[tuple[int, float], tuple[float, ScreenedTokens]] = {}
     for batch, budget in itertools.product(BATCHES, BUDGETS):
-        for screen in screens_within(budget, weight, *known, batch=batch, factors=pair.factors):
-            if screen.width < _LEAST_WIDTH:
-                continue
+        screens = screens_within(budget, weight, *known, batch=batch, factors=pair.factors)
+        for screen in takewhile(lambda screen: screen.width >= _LEAST_WIDTH, screens):
             tokens = offers(screen, pair.few)
             rates = [pair.near[at].acceptance(tokens).mean() for at in TEMPERATURES if at]
             rate, key = float(sum(rates)), (batch, budget)
