@@ -7,7 +7,6 @@
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "cuda/start.h"
 #include "emulation_binding.h"
@@ -29,23 +28,26 @@ void check(cudaError_t status) {
 }
 
 // Workspace is full of what the last use of its memory left there, NaN at worst.
-template <typename Launch>
-void emulate(const typename Launch::Params& params) {
-  Launch launch{};
-  launch.params = params;
-  plan(machine, &launch);
-  std::vector<unsigned char> workspace(launch.shape.workspace_bytes, 0xff);
-  place(workspace.data(), &launch);
-  std::memset(workspace.data(), 0, launch.shape.zeroed_bytes);
-  launch.shape.early = may_be_early(machine, launch.shape);
-  check(rdk::start(launch, nullptr));
-}
+struct EmulatorStarter {
+  Machine machine() const { return rdk::ops::machine; }
+
+  template <typename Launch>
+  void start(const Launch& launch, void* workspace) const {
+    std::memset(workspace, 0xff, launch.shape.workspace_bytes);
+    std::memset(workspace, 0, launch.shape.zeroed_bytes);
+    check(rdk::start(launch, nullptr));
+  }
+};
 
 template <typename Launch>
 void run_on(const char* operator_name, const typename Launch::Params& params, const Tensor& on) {
-  if (!python_starts) return emulate<Launch>(params);
-  PythonStarter starter(operator_name, on.get_device_index());
-  launch_on<Launch>(starter, params, on);
+  if (python_starts) {
+    PythonStarter starter(operator_name, on.get_device_index());
+    launch_on<Launch>(starter, params, on);
+  } else {
+    EmulatorStarter starter;
+    launch_on<Launch>(starter, params, on);
+  }
 }
 
 // What a GPU does: the kernel of this name, in blocks as told, takes the bytes by value.

@@ -23,6 +23,7 @@ INSTRUCTION = re.compile(
 )
 NEAR = 16  # instructions, between a reciprocal and what refines it
 CONTROL_FLOW = ("BRA", "BRX", "CALL", "RET", "EXIT", "BSYNC", "BAR", "WARPSYNC")
+MEMORY = ("LD", "LDG", "LDGSTS", "ST", "STG", "ATOM", "ATOMG", "RED", "CCTL", "UBLKCP", "UTMALDG")
 
 
 @dataclass(frozen=True)
@@ -98,20 +99,7 @@ def local_memory(sequence: list[Instruction]) -> list[str]:
 
 def touches_nothing(sequence: list[Instruction]) -> bool:
     """Whether it neither branches nor reads or writes global memory."""
-    memory = (
-        "LD",
-        "LDG",
-        "LDGSTS",
-        "ST",
-        "STG",
-        "ATOM",
-        "ATOMG",
-        "RED",
-        "CCTL",
-        "UBLKCP",
-        "UTMALDG",
-    )
-    return not any(each.name in (*memory, *CONTROL_FLOW) for each in sequence)
+    return not any(each.name in (*MEMORY, *CONTROL_FLOW) for each in sequence)
 
 
 def loads_before_use(sequence: list[Instruction], name: str) -> list[int]:
