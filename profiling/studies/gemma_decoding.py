@@ -93,7 +93,7 @@ def decoders(
     weight = network.lm_head.weight.detach()
     files = training_files()
     windows = windows_of(files[:: len(files) // (3 * CALIBRATED)], "code", tokenizer, CALIBRATED)
-    near = in_float32(record(model, [network], windows)[0])
+    near = in_float32(record(model, network, windows))
     head = weight, None
     screen = best_screen(head, vocabulary, near, Measured(weight.float(), near, vocabulary, 1.0))
     counts = successor_counts(vocabulary.target_size, tokens_of(files[::3], "code", tokenizer))

@@ -1,13 +1,12 @@
-"""What EAGLE-3 drafters of Gemma 3 270M lose to a small vocabulary, and what comes back.
+"""What an EAGLE-3 drafter of Gemma 3 270M loses to a small vocabulary, and what comes back.
 
-`python -m profiling.studies.gemma_heads --full DIR --published DIR` takes the two drafters that
-`python -m examples.eagle3.gemma` trains: with all 262,144 tokens, and with the first 32,768, a
-general vocabulary, as published drafters have. The first one is pruned to tokens chosen on like
-text, and to general vocabularies. The second one's loss is against the first; what comes back for
-it, whose pruned rows nobody has, is a study of its own, `lifted_rows`. Every third position is the
-first, second or third token of a draft.
+`python -m profiling.studies.gemma_heads --full DIR` takes the drafter with all 262,144 tokens that
+`python -m examples.eagle3.gemma` trains, and prunes it to tokens chosen on like text, and to the
+tokenizer's first ones, a general vocabulary, as published drafters have. What comes back for a
+drafter whose pruned rows nobody has is a study of its own, `lifted_rows`. Every third position is
+the first, second or third token of a draft.
 
-Figures are of modules that neither drafter, calibration nor choice of tokens has seen. Acceptance
+Figures are of modules that neither training, calibration nor choice of tokens has seen. Acceptance
 is exact, `sum_x min(p, q)`, at positions of the text.
 """
 
@@ -64,26 +63,23 @@ def windows_of(files: Iterable[Path], kind: str, tokenizer: Any, count: int) -> 
 
 
 @torch.no_grad()
-def record(model: Any, networks: Sequence[Eagle3Network], windows: Tensor) -> list[Recorded]:
-    """Final hidden states of the target and of each drafter, at the same positions.
+def record(model: Any, network: Eagle3Network, windows: Tensor) -> Recorded:
+    """Final hidden states of the target and of a drafter, at the same positions.
 
-    Position j of a window predicts its token j + 1. A drafter has the target's states up to j - 1
+    Position j of a window predicts its token j + 1. The drafter has the target's states up to j - 1
     less the place in the draft, and its own after that.
     """
     places = torch.arange(FIRST, WINDOW, STRIDE)
     padded = torch.nn.functional.pad(windows, (255, 0), value=-1)
     contexts = padded.unfold(1, 256, 1)[:, places]
-    targets: list[Tensor] = []
-    drafters: list[list[Tensor]] = [[] for _ in networks]
-    layers = networks[0].config.layers_read(model.config.get_text_config().num_hidden_layers)
+    targets, drafters = [], []
+    layers = network.config.layers_read(model.config.get_text_config().num_hidden_layers)
     for part in windows.split(4):
         output = model.base_model(part, output_hidden_states=True, use_cache=False)
         read = torch.cat([output.hidden_states[at] for at in layers], dim=-1)
         targets.append(output.last_hidden_state[:, places])
-        for states, network in zip(drafters, networks, strict=True):
-            states.append(drafted(network, part, read)[:, places])
-    target = torch.cat(targets)
-    return [Recorded(target, torch.cat(states), contexts) for states in drafters]
+        drafters.append(drafted(network, part, read)[:, places])
+    return Recorded(torch.cat(targets), torch.cat(drafters), contexts)
 
 
 def drafted(network: Eagle3Network, windows: Tensor, read: Tensor) -> Tensor:
@@ -100,52 +96,46 @@ def drafted(network: Eagle3Network, windows: Tensor, read: Tensor) -> Tensor:
 def rows_of(kind: str, models: Models, options: argparse.Namespace) -> Iterator[Row]:
     """Rows of one kind of text: what pruning loses and, where it loses some, what comes back."""
     model, tokenizer = models.target, models.tokenizer
-    checkpoints = [read_checkpoint(path, model) for path in (options.full, options.published)]
-    networks = [each.network for each in checkpoints]
+    network = read_checkpoint(options.full, model).network
     head = model.get_output_embeddings().weight.detach()
     files, held_out = training_files(), held_out_files()
     some = files[:: len(files) // (3 * CALIBRATED)]
-    near = record(model, networks, windows_of(some, kind, tokenizer, CALIBRATED))
-    far = record(model, networks, windows_of(held_out, kind, tokenizer, len(held_out)))
+    near = record(model, network, windows_of(some, kind, tokenizer, CALIBRATED))
+    far = record(model, network, windows_of(held_out, kind, tokenizer, len(held_out)))
     counts = successor_counts(len(head), tokens_of(files[::3], kind, tokenizer))
-    mean_probs = mean_probs_at(near[0].target, head)
-    cases = []
+    mean_probs = mean_probs_at(near.target, head)
     for size in (round(keep * len(head)) for keep in options.keep):
-        cases.append((0, "like text", Vocabulary.most_likely(mean_probs[1.0], size)))
-        cases.append((0, "a general vocabulary", Vocabulary(torch.arange(size), len(head))))
-    cases.append((1, cases[1][1], checkpoints[1].vocabulary))
-    for own, chosen, vocabulary in cases:
-        about: Row = {"text": kind, "drafter": ("full", "published")[own], "chosen": chosen}
-        about["keep"] = round(len(vocabulary.draft_ids) / len(head), 6)
-        lost = list(loss_rows(head, vocabulary, far[own], far[0]))
-        yield from ({**about, **row} for row in lost)
-        if options.losses or own or not any(row["lost"][1] > 0 for row in lost):
-            continue
-        pair = Pair(head, vocabulary, mean_probs, counts, near[0], far[0])
-        yield from ({**about, **row} for row in measure_pruning(pair))
+        vocabularies = {
+            "like text": Vocabulary.most_likely(mean_probs[1.0], size),
+            "a general vocabulary": Vocabulary(torch.arange(size), len(head)),
+        }
+        for chosen, vocabulary in vocabularies.items():
+            about: Row = {"text": kind, "chosen": chosen, "keep": round(size / len(head), 6)}
+            lost = list(loss_rows(head, vocabulary, far))
+            yield from ({**about, **row} for row in lost)
+            if any(row["lost"][1] > 0 for row in lost):
+                pair = Pair(head, vocabulary, mean_probs, counts, near, far)
+                yield from ({**about, **row} for row in measure_pruning(pair))
 
 
-def loss_rows(
-    head: Tensor, vocabulary: Vocabulary, held_out: Recorded, full: Recorded
-) -> Iterator[Row]:
+def loss_rows(head: Tensor, vocabulary: Vocabulary, held_out: Recorded) -> Iterator[Row]:
     """At each temperature acceptance of a drafter with all tokens, a pruned one, and the loss."""
     for temperature in TEMPERATURES:
-        whole = measured(head, full, vocabulary, temperature)
-        own = whole if held_out is full else measured(head, held_out, vocabulary, temperature)
-        bootstrap = Bootstrap(list(range(len(whole.full))), seed=0)
+        found = measured(head, held_out, vocabulary, temperature)
+        bootstrap = Bootstrap(list(range(len(found.full))), seed=0)
         yield {
             "temperature": temperature,
             "method": PRUNED,
-            "positions": whole.full.numel(),
-            "full": bootstrap.mean(whole.full),
-            "pruned": bootstrap.mean(own.pruned),
-            "lost": bootstrap.mean(whole.full - own.pruned),
+            "positions": found.full.numel(),
+            "full": bootstrap.mean(found.full),
+            "pruned": bootstrap.mean(found.pruned),
+            "lost": bootstrap.mean(found.full - found.pruned),
         }
 
 
 def row_line(row: Row) -> str:
     """A row on a terminal."""
-    return f"{row['drafter']} {loss_line(row) if 'lost' in row else line(row)}"
+    return loss_line(row) if "lost" in row else line(row)
 
 
 def loss_line(row: Row) -> str:
@@ -158,10 +148,8 @@ def loss_line(row: Row) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     command = Parser(prog="python -m profiling.studies.gemma_heads", description=__doc__)
-    for name in ("full", "published"):
-        command.add_argument(f"--{name}", type=Path, required=True, metavar="DIR")
     command.add_argument(
-        "--losses", action="store_true", help="only what is lost, in minutes instead of an hour"
+        "--full", type=Path, required=True, metavar="DIR", help="the drafter with all tokens"
     )
     command.add_argument(
         "--keep", type=share, nargs="+", default=KEEPS, metavar="SHARE", help="kept tokens"

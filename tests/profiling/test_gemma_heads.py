@@ -14,7 +14,7 @@ from examples.demo import gemma
 from examples.demo.corpus import training_files
 from examples.eagle3.__main__ import new_network, write
 from examples.eagle3.training import Recipe
-from profiling.studies import gemma_decoding, gemma_heads
+from profiling.studies import gemma_decoding, gemma_heads, gemma_screens
 from rdk_cuda import Vocabulary
 from rdk_cuda.cli.models import load_models
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter
@@ -39,7 +39,7 @@ def test_a_drafter_is_recorded_as_it_drafts() -> None:
     torch.manual_seed(2)
     network = new_network(model, Vocabulary.identity(SIZE), None).eval()
     windows = torch.randint(SIZE, (2, gemma_heads.WINDOW))
-    (recorded,) = gemma_heads.record(model, [network], windows)
+    recorded = gemma_heads.record(model, network, windows)
     states = model(windows, output_hidden_states=True).hidden_states
     drafter = Eagle3Drafter(network, LAYERS)
     read = torch.cat([states[at] for at in drafter.state_layers], -1)
@@ -58,8 +58,8 @@ def test_a_drafter_is_recorded_as_it_drafts() -> None:
 
 
 @pytest.fixture
-def drafters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """A tiny target in place of the real one, and a drafter of each kind."""
+def drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With all tokens, of a tiny target that is in place of the real one."""
     save_pair(tmp_path)
     model = target()
     model.save_pretrained(tmp_path / "target")
@@ -67,21 +67,43 @@ def drafters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]
     monkeypatch.setattr(gemma, "load_gemma", lambda: models)
     monkeypatch.setattr(gemma, "refuse_missing", lambda: None)
     monkeypatch.setattr(gemma, "terms", lambda: "")
-    kept = {"full": Vocabulary.identity(SIZE), "published": Vocabulary(range(100), SIZE)}
-    for name, vocabulary in kept.items():
-        network = new_network(model, vocabulary, None)
-        write(tmp_path / name, network, vocabulary, Recipe(steps=1))
-    return {name: tmp_path / name for name in kept}
+    every = Vocabulary.identity(SIZE)
+    write(tmp_path / "full", new_network(model, every, None), every, Recipe(steps=1))
+    return tmp_path / "full"
+
+
+def test_what_comes_back_is_measured_where_something_is_lost(
+    drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = training_files()[:60]
+    monkeypatch.setattr(gemma_heads, "training_files", lambda: files)
+    monkeypatch.setattr(gemma_screens, "BUDGETS", (0.9,))
+    monkeypatch.setattr(gemma_screens, "BATCHES", (1,))
+    monkeypatch.setattr(gemma_screens, "VIRTUAL", 4)
+    monkeypatch.setattr(gemma_screens, "_LEAST_WIDTH", 64)
+    options = ["--full", str(drafter), "--text", "code", "--keep", "0.25"]
+    assert gemma_heads.main([*options, "--output", str(tmp_path / "out.json")]) == 0
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    by_choice: dict[str, list[Any]] = {}
+    for row in rows:
+        by_choice.setdefault(row["chosen"], []).append(row)
+    assert list(by_choice) == ["like text", "a general vocabulary"]
+    for own in by_choice.values():
+        lost, recovered = own[:3], own[3:]
+        assert [row["temperature"] for row in lost] == [1.0, 0.7, 0.0]
+        assert bool(recovered) == any(row["lost"][1] > 0 for row in lost)
+        assert all(row["full"] == lost[0]["full"] for row in own if row["temperature"] == 1)
+    assert any("recovered" in row for row in rows)
 
 
 def test_decoders_take_turns_and_their_parts_are_whole(
-    drafters: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gemma_decoding, "BUDGET", 0.9)
     monkeypatch.setattr(gemma_decoding, "PROFILED", 4)
     few = training_files()[:40]
     monkeypatch.setattr(gemma_decoding, "training_files", lambda: few)
-    options = ["--full", str(drafters["full"]), "--kept", "100"]
+    options = ["--full", str(drafter), "--kept", "100"]
     options += ["--batch", "2", "--draft-length", "2", "--temperature", "1", "--dtype", "bfloat16"]
     options += ["--tokens", "12", "--rounds", "2", "--output", str(tmp_path / "out.json")]
     assert gemma_decoding.main(["--device", "cpu", *options]) == 0
