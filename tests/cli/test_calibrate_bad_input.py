@@ -284,7 +284,7 @@ def test_bad_ids_to_keep_are_named(
 # The machine.
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_full_disk_is_one_line(
     pair: Pair,
     files: list[Path],

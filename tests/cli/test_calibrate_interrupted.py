@@ -86,7 +86,7 @@ def interrupted_while_calibrating(argv: list[str]) -> None:
     assert out == ""
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_killed_and_an_interrupted_run_go_on_and_end_as_an_uninterrupted_one(
     directories: Pair, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

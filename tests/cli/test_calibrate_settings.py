@@ -79,7 +79,7 @@ def test_the_recording_serves_another_call_which_writes_the_same_to_the_bit(
     assert digests(tmp_path / "out") == expected
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("name", NAMES)
 def test_each_is_to_the_bit_what_a_call_of_its_own_writes(
     several: Path, directories: Pair, texts: list[Path], tmp_path: Path, name: str
@@ -90,7 +90,7 @@ def test_each_is_to_the_bit_what_a_call_of_its_own_writes(
     assert digests(tmp_path / "out") == digests(several / "out" / name)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_text_is_read_once_for_all_of_them(
     directories: Pair, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +102,7 @@ def test_the_text_is_read_once_for_all_of_them(
     assert counted == once
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_named_tokens_at_several_temperatures_are_named_by_these(
     directories: Pair, texts: list[Path], tmp_path: Path
 ) -> None:
@@ -127,7 +127,7 @@ def test_several_are_not_replaced_with_a_folder_of_mine_among_them(
     assert sorted(os.listdir(tmp_path / "out")) == sorted([*NAMES, "mine"])
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_several_are_replaced_as_a_whole_if_asked(
     several: Path, calibrated: Calibrated, directories: Pair, tmp_path: Path
 ) -> None:
@@ -136,7 +136,7 @@ def test_several_are_replaced_as_a_whole_if_asked(
     assert settings_of(tmp_path / "out")["keep"] == 0.75
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_an_interruption_between_two_of_them_leaves_no_directory(
     directories: Pair, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -282,7 +282,7 @@ def test_its_acceptance_is_that_of_the_loaded_drafter(
     assert row["head_rows"] == drafter.affinity.draft_size
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ctrl_c_is_one_line_and_leaves_no_files(
     calibrated: Calibrated, directories: Pair, tmp_path: Path
 ) -> None:

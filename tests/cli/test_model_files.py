@@ -57,7 +57,7 @@ def test_a_gguf_file_has_the_model_and_its_tokenizer(file: Path) -> None:
     shutil.rmtree(file.parent / "saved")
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("dtype", ["gguf", "bfloat16"])
 def test_commands_take_it_and_its_drafter_decodes(
     file: Path, tmp_path: Path, dtype: str, capsys: pytest.CaptureFixture[str]

@@ -83,7 +83,7 @@ def test_exp_and_masses_are_those_of_the_reference_to_the_bit(
                 assert found == (kept.numel(), int(masses[kept].sum()))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_exp_is_right_to_a_unit_in_the_last_place(arithmetics: list[Arithmetic]) -> None:
     x = torch.cat([every(97, math.log(2**-126), -1e-30), torch.linspace(0, 88, 100_001)])
     exact = x.double().exp()

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
 SIZE, LENGTH, PROMPT, SAMPLES = 6, 3, [2, 4], 12_000
 FALSE_ALARM, CAUGHT = 1e-4, 1e-6
-SLOW = pytest.mark.slow
+SLOW = pytest.mark.night
 
 TARGET = TableModel(random_table(SIZE, seed=1), SIZE)
 DRAFTER = 0.6 * TARGET.table + random_table(SIZE, seed=2, spread=0.8)

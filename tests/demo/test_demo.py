@@ -25,7 +25,7 @@ from tests import interruptible
 
 from .conftest import SHORT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 METHODS = ["target alone", "full drafter"] + 2 * [
     "pruned drafter",

@@ -86,7 +86,7 @@ def test_the_file_is_put_together_once_and_checked_every_time(package: Path) -> 
     assert not list(package.glob("*.gguf*"))
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_it_names_the_terms_and_the_time_and_then_decodes(
     package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -211,7 +211,7 @@ def verify_one_rejected_draft(multiprocessors: int) -> None:
     assert accepted.tolist() == [0]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize(("multiprocessors", "survives"), [(1, True), (132, False)])
 def test_in_order_rows_behind_the_first_rejection_are_never_read(
     emulated: ModuleType, multiprocessors: int, survives: bool
@@ -283,7 +283,7 @@ SANITIZED = [
 RUN_TESTS = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_address_and_undefined_behaviour_sanitizers_find_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,9 +30,13 @@ from .workloads import (
 FULL = 227 * 1024
 # One multiprocessor never splits; then splits of every number of blocks and, in redistribute, of
 # groups and tiles. 1000 bytes hold neither q' nor the marks of a large tile.
-MACHINES = [(1, 1000), (5, 1000), (132, 40_000)]
-MACHINES += [
-    pytest.param(*each, marks=pytest.mark.slow) for each in [(2, FULL), (4, 40_000), (16, FULL)]
+MACHINES = [
+    (5, 1000),
+    *(pytest.param(*each, marks=pytest.mark.ci) for each in [(1, 1000), (132, 40_000)]),
+    *(
+        pytest.param(*each, marks=pytest.mark.night)
+        for each in [(2, FULL), (4, 40_000), (16, FULL)]
+    ),
 ]
 STATIC_BYTES = static_bytes("redistribute_kernel<float, Whole>")
 
@@ -64,8 +68,8 @@ def test_any_machine_gives_the_same_bits(
     assert_same_bits(WORKLOADS[workload](), expected)
 
 
-@pytest.mark.parametrize("seeds", [(1, 2), pytest.param((3, 4), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("multiprocessors", [1, 16])
+@pytest.mark.parametrize("seeds", [(1, 2), pytest.param((3, 4), marks=pytest.mark.night)])
+@pytest.mark.parametrize("multiprocessors", [16, pytest.param(1, marks=pytest.mark.ci)])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_any_schedule_gives_the_same_bits(
     emulated: ModuleType, workload: str, multiprocessors: int, seeds: tuple[int, ...]
@@ -80,7 +84,9 @@ def test_any_schedule_gives_the_same_bits(
         assert_same_bits(WORKLOADS[workload](), expected)
 
 
-@pytest.mark.parametrize("cluster", [2, 4, 8])
+@pytest.mark.parametrize(
+    "cluster", [2, *(pytest.param(size, marks=pytest.mark.ci) for size in (4, 8))]
+)
 @pytest.mark.parametrize("workload", [name for name in WORKLOADS if name.startswith("draft")])
 def test_clusters_give_the_same_bits(emulated: ModuleType, workload: str, cluster: int) -> None:
     """As one block for each row does; few blocks take turns, or many."""
@@ -91,7 +97,7 @@ def test_clusters_give_the_same_bits(emulated: ModuleType, workload: str, cluste
         assert_same_bits(WORKLOADS[workload](), expected)
 
 
-@pytest.mark.parametrize("seeds", [(1, 2, 5), pytest.param((3, 4, 6), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [(1, 2, 5), pytest.param((3, 4, 6), marks=pytest.mark.night)])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("workload", VERIFY)
 def test_any_order_of_work_gives_the_same_bits(

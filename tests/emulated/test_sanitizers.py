@@ -10,7 +10,7 @@ import pytest
 from .conftest import EMULATOR_KERNELS
 from .module_builder import build_module, run_sanitized
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 WRONG = """
 import sys, numpy as np, emulator_kernels as emulator

@@ -41,7 +41,7 @@ def test_output_does_not_depend_on_the_cache(cache: str | None, seed: int) -> No
     assert torch.equal(ours, target().generate(**arguments))
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("draft_length", [1, 4, 9])
 @pytest.mark.parametrize("lengths", [(1,), (30,), (4, 17, 1, 8)])
 def test_a_static_cache_is_never_moved(

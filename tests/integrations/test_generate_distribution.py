@@ -114,10 +114,10 @@ def p_value(observed: Counter[tuple[int, ...]], options: dict[str, Any]) -> floa
 @pytest.mark.parametrize(
     ("options", "others"),
     [
-        pytest.param(PLAIN, PENALISED, marks=pytest.mark.slow),
+        pytest.param(PLAIN, PENALISED, marks=pytest.mark.night),
         (TRUNCATED, PLAIN),
         (IN_THE_OPERATOR, PLAIN),
-        pytest.param(PENALISED, TRUNCATED, marks=pytest.mark.slow),
+        pytest.param(PENALISED, TRUNCATED, marks=pytest.mark.night),
     ],
     ids=["plain", "truncated", "in the operator", "penalised"],
 )
@@ -176,7 +176,7 @@ def test_what_comes_last_is_left_to_verify(
     assert (on_cuda.top_k, on_cuda.min_p) == (None, None)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_control_processors_that_do_not_see_the_drafts_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,7 +184,7 @@ def test_control_processors_that_do_not_see_the_drafts_are_caught(
     assert p_value(samples(PENALISED), PENALISED) < CAUGHT
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_control_a_temperature_behind_the_warpers_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

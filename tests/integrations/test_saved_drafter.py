@@ -207,7 +207,7 @@ save_drafter(sys.argv[1], model, words(), pruned(model), {})
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
 def test_a_run_that_ends_in_the_middle_leaves_no_directory(
     tmp_path: Path, how: signal.Signals

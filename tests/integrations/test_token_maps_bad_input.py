@@ -296,7 +296,7 @@ def _damage(content: bytes, random: Random) -> bytes:
     return bytes(damaged)
 
 
-@pytest.mark.parametrize("count", [80, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [80, pytest.param(1500, marks=pytest.mark.night)])
 @pytest.mark.parametrize("form", range(len(WHOLE)))
 def test_a_damaged_file_is_read_or_refused_in_one_line(
     tmp_path: Path, form: int, count: int

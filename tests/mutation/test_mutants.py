@@ -37,7 +37,7 @@ def test_every_mutant_applies_to_the_kernels_as_they_are_and_names_tests_that_ex
         MUTANTS[0].apply(tmp_path / "0")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_mutants_of_the_day_are_caught(outcomes: list[Outcome]) -> None:
     """A few a day, by date; the table at the end of the output says which and by what."""
     outcomes += run(of_the_day(OF_THE_DAY))
@@ -51,7 +51,7 @@ def test_every_mutant_has_its_day() -> None:
     assert turns == {mutant.name for mutant in MUTANTS}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
     """The control: the tests pass on unbroken kernels, so it is the break that they notice."""
     harmless = Mutant(

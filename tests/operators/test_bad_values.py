@@ -131,6 +131,7 @@ def test_one_bad_logit_takes_a_row_its_distribution(
     assert stats[16, 0] == 1.0
 
 
+@pytest.mark.fast_in_the_emulator(token=(-1,))
 @pytest.mark.parametrize("token", [-1, LEAST, SIZE, LARGEST])
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_an_unused_dynamic_column_is_not_read(token: int, temperature: float) -> None:
@@ -288,6 +289,7 @@ def test_a_draft_row_out_of_range_is_rejected(row: int, stats: bool) -> None:
 NARROW, WIDE = [SIZE, -2, LEAST, LARGEST], [2**62, -(2**62), 2**32 + 5, -(2**32) + 5]
 
 
+@pytest.mark.fast_in_the_emulator(token=(2500,))
 @pytest.mark.parametrize("draft_temperature", [1.0, 0.0])
 @pytest.mark.parametrize(
     ("token", "dtype"),

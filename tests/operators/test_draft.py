@@ -56,6 +56,7 @@ def assert_drafts_as_the_reference(*arguments: Tensor | None) -> None:
         assert_as_exact_as_torch(stats[..., column], by_torch[..., column], exact[..., column])
 
 
+@pytest.mark.fast_in_the_emulator(kind=("mixed-2",))
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
 @pytest.mark.parametrize("kind", [*generators.AFFINITIES, "mixed-4"])
 def test_every_affinity_and_dtype(kind: str, dtype: torch.dtype) -> None:
@@ -93,7 +94,8 @@ def test_any_number_of_dynamic_columns(columns: int, temperature: float) -> None
     assert_drafts_as_the_reference(*given)
 
 
-@pytest.mark.slow
+@pytest.mark.not_on("small-batches")
+@pytest.mark.ci
 def test_ten_thousand_draws() -> None:
     """Fewer than 5 in 10,000 tokens may differ, each at a boundary within 1e-5 (section 5)."""
     given = arguments(generators.affinity("mixed-2", 60), 10_000, dynamic=3)
@@ -118,6 +120,7 @@ def test_margins_tell_how_far_a_draw_was_from_another_token() -> None:
 # ------------------------------------------------------------------------------- temperature zero
 
 
+@pytest.mark.fast_in_the_emulator(kind=("virtual",))
 @pytest.mark.parametrize("kind", generators.AFFINITIES)
 @pytest.mark.parametrize("dynamic", [None, 9])
 def test_temperature_zero_is_greedy(kind: str, dynamic: int | None) -> None:
@@ -171,6 +174,7 @@ def test_a_greedy_tie_between_lanes_and_chunks_goes_to_the_lower_column(
 # ---------------------------------------------------------------------- rare tokens are reachable
 
 
+@pytest.mark.not_on("small-batches")
 def test_a_token_of_the_smallest_mass_can_be_drawn() -> None:
     """A mass of 2^-32 is drawn by the last random word and only by it."""
     affinity = Affinity.from_rows([{0: 2.0**32 - 1, 1: 1.0}], target_size=2)

@@ -28,6 +28,7 @@ def assert_exact(hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | 
     return actual
 
 
+@pytest.mark.fast_in_the_emulator(width=(257,))
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
 @pytest.mark.parametrize("width", [1, 7, 8, 31, 64, 255, 256, 257, 1000, 2049, 4096])
 def test_every_dtype_and_width(width: int, dtype: torch.dtype) -> None:

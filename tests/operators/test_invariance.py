@@ -250,6 +250,7 @@ def test_sequences_in_another_order(batch: Batch) -> None:
     assert_same_result(flipped, (tokens[order], num_accepted[order]))
 
 
+@pytest.mark.fast_in_the_emulator
 def test_stats_passed_or_recomputed(batch: Batch) -> None:
     assert_same_result(with_stats(batch), verified(batch))
 

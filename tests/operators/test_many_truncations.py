@@ -129,7 +129,7 @@ def test_tokens_of_ten_thousand_sequences_are_those_of_masking_first_to_the_bit(
     assert_tokens_are_those_of_masking_first(range(20))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_tokens_of_a_hundred_thousand_sequences_are_those_of_masking_first_to_the_bit() -> None:
     assert_tokens_are_those_of_masking_first(range(1000, 1200))
 

@@ -255,6 +255,7 @@ def test_drafts_are_compared_by_identity() -> None:
     assert drafted(seeds=1, positions=10) != FIRST
 
 
+@pytest.mark.not_on("cuda")
 def test_a_step_of_the_python_layer_compiles_into_one_graph() -> None:
     affinity = identity()
 

@@ -115,6 +115,7 @@ def test_tensors_of_an_affinity_may_begin_anywhere() -> None:
         assert torch.equal(torch.ops.rdk.redistribute(*given, *moved), expected)
 
 
+@pytest.mark.fast_in_the_emulator
 def test_temperature_zero_is_one_hot() -> None:
     zeros = torch.zeros(50)
     q = assert_exact(generators.affinity("mixed-2", 500), 50, zeros, 9, dtype=torch.bfloat16)

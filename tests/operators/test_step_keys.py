@@ -41,6 +41,7 @@ def test_a_uniform_is_never_one() -> None:
     assert reference.uniform(0xFF) == 0
 
 
+@pytest.mark.fast_in_the_emulator(shape=((257,),))
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(
     "shape", [(), (0,), (1,), (255,), (256,), (257,), (99, 7), (5000,)], ids=str

@@ -16,6 +16,7 @@ from tests import generators
 from tests.devices import MACHINES
 
 
+@pytest.mark.fast_in_the_emulator
 def test_ties_at_a_threshold_all_stay(device: str) -> None:
     """A thousand equal logits: top-k of 1 and a tiny top-p keep all of them."""
     size, count = 4000, 20 if device in MACHINES else 2000
@@ -33,6 +34,7 @@ def test_ties_at_a_threshold_all_stay(device: str) -> None:
         torch.testing.assert_close(verified.logprobs, torch.full((count, 1), -math.log(1000)))
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 def test_zeros_of_either_sign_are_equal() -> None:
     """Also where they are the largest, and each chunk has one of them."""
@@ -46,6 +48,7 @@ def test_zeros_of_either_sign_are_equal() -> None:
         torch.testing.assert_close(verified.logprobs, torch.full((4, 1), -math.log(2000)))
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 def test_zeros_of_either_sign_have_their_mass_where_another_limit_is_zero() -> None:
     """Top-k, or min-p, keeps all zeros, so without any of them top-p would need one column less."""
@@ -63,6 +66,7 @@ def test_zeros_of_either_sign_have_their_mass_where_another_limit_is_zero() -> N
         torch.testing.assert_close(verified.logprobs[:, 0], expected + above)
 
 
+@pytest.mark.fast_in_the_emulator
 def test_values_that_differ_in_their_last_bit_are_told_apart(device: str) -> None:
     """Each of them is 1/4000 of the row, so that one too many shows in the log-probability."""
     size = 4000
@@ -102,6 +106,7 @@ def test_a_boundary_that_is_the_least_value_of_its_bin_is_found(bins: int) -> No
     assert verified.tokens.unique().numel() > 1
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 def test_a_row_with_one_finite_value_gives_it() -> None:
     row = torch.full((1, 1, 3000), -math.inf)
@@ -122,6 +127,7 @@ def thresholds(z: Tensor, **limits: Tensor) -> Tensor:
     return stats[:, -1]
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 def test_masses_are_those_of_the_contract_to_the_last_unit() -> None:
     """The next float32 of top_p decides between two values, if the second one's mass is exact."""
@@ -144,6 +150,7 @@ def test_masses_are_those_of_the_contract_to_the_last_unit() -> None:
     assert torch.equal(thresholds(z, top_p=top_p), torch.tensor(near))
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 def test_the_lowest_numbers_are_told_apart() -> None:
     lowest = torch.finfo(torch.float32).min

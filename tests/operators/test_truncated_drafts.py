@@ -67,18 +67,20 @@ def assert_drafts_as_the_reference(seed: int) -> None:
     assert_same_draws(actual[0], expected[0], trace.margins(batch.size))
 
 
+@pytest.mark.fast_in_the_emulator
 def test_truncated_drafts_are_those_of_the_reference(device: str) -> None:
     for seed in range(16 if device in MACHINES else 150):
         assert_drafts_as_the_reference(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_many_truncated_drafts_are_those_of_the_reference(device: str) -> None:
     """A tenth of them in the emulator, which is slow."""
     for seed in range(1000, 1150 if device in MACHINES else 2500):
         assert_drafts_as_the_reference(seed)
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 def test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits() -> None:
     batch = generators.batch(generators.affinity("mixed-2", 2500), [3] * 5, dynamic=9)
@@ -99,6 +101,7 @@ def test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits() -> None:
     assert torch.equal(*verified)
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("operator", ["draft", "redistribute"])
 def test_a_row_of_drafts_has_the_bits_that_it_has_alone(operator: str) -> None:

@@ -40,11 +40,13 @@ def assert_walks_trees_as_the_reference(seed: int) -> int:
     return int(actual[1].sum())
 
 
+@pytest.mark.fast_in_the_emulator
 def test_truncated_trees_are_walked_as_by_the_reference(device: str) -> None:
     trees = 24 if device in MACHINES else 300
     assert sum(map(assert_walks_trees_as_the_reference, range(trees))) > trees
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 def test_a_tree_has_the_bits_that_it_has_alone() -> None:
     sizes = [9, 0, 14, 5]

@@ -95,18 +95,19 @@ def test_tokens_are_those_of_masking_first_in_float64(method: int) -> None:
     assert_verifies_as_if_masked_first(range(120), method)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("method", METHODS)
 def test_tokens_of_a_thousand_cases_are_those_of_masking_first_in_float64(method: int) -> None:
     assert_verifies_as_if_masked_first(range(1000, 1500), method)
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.parametrize("method", METHODS)
 def test_every_backend_gives_the_tokens_of_masking_first(device: str, method: int) -> None:
     assert_verifies_as_if_masked_first(range(30 if device in MACHINES else 60), method)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("method", METHODS)
 def test_every_backend_gives_the_tokens_of_masking_first_in_many_cases(
     device: str, method: int
@@ -240,6 +241,7 @@ def test_the_direct_pass_keeps_to_the_limits() -> None:
     assert int(expected[:, 0].max()) < size // 2
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 def test_log_probabilities_alone() -> None:
     batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)

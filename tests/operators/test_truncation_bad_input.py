@@ -74,6 +74,7 @@ def test_a_bad_value_anywhere_in_a_large_row_leaves_it_without_a_distribution(
     assert torch.equal(tokens[20:], columns[20:].int())
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_with_nothing_allowed_has_no_distribution(temperature: float) -> None:
@@ -87,6 +88,7 @@ def test_a_row_with_nothing_allowed_has_no_distribution(temperature: float) -> N
     assert logprobs.tolist() == [[-math.inf], [0.0]]
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
 def test_what_is_not_allowed_is_not_seen() -> None:
     """NaN there does no harm, but the raw log-probability is NaN."""
@@ -136,6 +138,7 @@ def test_a_draft_with_an_unusable_threshold_is_rejected(threshold: float) -> Non
     assert not torch.ops.rdk.verify(*batch.replace(draft_stats=stats).arguments())[1].any()
 
 
+@pytest.mark.fast_in_the_emulator(bad=({"top_k": -1}, {"top_p": 0.0}, {"min_p": 1.5}))
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("bad", BAD, ids=str)
 def test_a_bad_limit_leaves_a_row_of_drafts_without_a_distribution(bad: dict[str, float]) -> None:

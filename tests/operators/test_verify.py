@@ -81,7 +81,8 @@ def test_batch_sizes(lengths: list[int]) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.not_on("large-batches", "small-batches")
+@pytest.mark.ci
 def test_four_thousand_sequences() -> None:
     """Fewer than 5 in 10,000 may differ, each at a boundary within 1e-5 (section 5)."""
     batch = generators.batch(
@@ -98,6 +99,7 @@ def test_four_thousand_sequences() -> None:
 # ------------------------------------------------------------------------------------- temperature
 
 
+@pytest.mark.fast_in_the_emulator(kind=("virtual",))
 @pytest.mark.parametrize("kind", ["identity", "virtual", "mixed-2"])
 @pytest.mark.parametrize("draft_temperature", [0.0, 0.6])
 def test_a_greedy_target_returns_what_greedy_decoding_returns(
@@ -162,6 +164,7 @@ def test_temperatures_are_per_sequence() -> None:
 # --------------------------------------------------------------------------- what ends a draft
 
 
+@pytest.mark.fast_in_the_emulator
 def test_a_draft_token_of_minus_one_ends_the_draft() -> None:
     batch = generators.batch(generators.affinity("mixed-2", 300), [4] * 50, scale=0.1)
     drafts = batch.draft_token_ids.reshape(50, 4).clone()
@@ -199,6 +202,7 @@ def test_a_token_that_the_target_forbids_is_never_put_out() -> None:
 # ------------------------------------------------------------------------------- the direct pass
 
 
+@pytest.mark.not_on("small-batches")
 def test_the_direct_pass_is_what_the_reference_does() -> None:
     """p and q differ only in a token of mass 3 %, which p forbids and the draft proposes.
 
@@ -220,6 +224,7 @@ def test_the_direct_pass_is_what_the_reference_does() -> None:
     assert 0.25 < decisions(trace, "direct") / sequences < 0.5
 
 
+@pytest.mark.not_on("small-batches")
 def test_a_residual_without_mass_is_drawn_from_p() -> None:
     """Stats of half the sum make q = 2 p: half are rejected, and nothing is left of p - q."""
     size, sequences = 1100, 100

@@ -22,6 +22,7 @@ def by_block(batch: Batch) -> Batch:
     return batch.replace(method=1)
 
 
+@pytest.mark.fast_in_the_emulator(kind=("mixed-2",))
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
 @pytest.mark.parametrize("kind", [*generators.AFFINITIES, "mixed-4"])
 def test_every_affinity_and_dtype_by_block(kind: str, dtype: torch.dtype) -> None:
@@ -54,7 +55,8 @@ def test_batch_sizes(lengths: list[int]) -> None:
     assert_verifies_as_the_reference(by_block(batch))
 
 
-@pytest.mark.slow
+@pytest.mark.not_on("large-batches", "small-batches")
+@pytest.mark.ci
 def test_four_thousand_sequences_by_block() -> None:
     batch = generators.batch(
         generators.affinity("mixed-2", 60), [4, 1, 3, 2] * 1000, dynamic=3, draft_temperature=0.9
@@ -62,6 +64,7 @@ def test_four_thousand_sequences_by_block() -> None:
     assert_verifies_as_the_reference(by_block(batch))
 
 
+@pytest.mark.fast_in_the_emulator(draft_temperature=(0.6,))
 @pytest.mark.parametrize("draft_temperature", [0.0, 0.6])
 def test_a_greedy_target_decides_by_block_as_by_token(draft_temperature: float) -> None:
     batch = generators.batch(
@@ -120,6 +123,7 @@ def ended(batch: Batch, j: int, **changes: Tensor) -> None:
     assert (tokens[:, j + 1 :] == -1).all()
 
 
+@pytest.mark.fast_in_the_emulator
 def test_what_ends_a_draft() -> None:
     batch = generators.batch(generators.affinity("mixed-2", 80), [4] * 24)
     drafts = batch.draft_token_ids.reshape(24, 4)
@@ -147,6 +151,7 @@ def test_what_ends_a_draft() -> None:
         assert all(map(torch.equal, verified(by_block(batch).replace(**changes)), expected))
 
 
+@pytest.mark.fast_in_the_emulator
 def test_a_target_row_without_distribution_ends_the_draft() -> None:
     """Shorter prefixes race on; if none of them wins, the output stops there without a token."""
     batch = by_block(generators.batch(generators.affinity("mixed-2", 80), [4] * 60))

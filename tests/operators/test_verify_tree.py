@@ -42,6 +42,7 @@ def assert_walks_as_the_reference(trees: Trees) -> Tensor:
     return accepted
 
 
+@pytest.mark.fast_in_the_emulator(size=(2500,))
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
 @pytest.mark.parametrize("size", [1, 7, 1024, 2500])
 def test_every_dtype_and_vocabulary(size: int, dtype: torch.dtype) -> None:
@@ -53,6 +54,7 @@ def test_every_dtype_and_vocabulary(size: int, dtype: torch.dtype) -> None:
         assert accepted.sum() > 10
 
 
+@pytest.mark.fast_in_the_emulator
 def test_temperature_zero_walks_along_the_argmax() -> None:
     trees = generators.trees(SIZES, 2500, temperature=0.0)
     tokens, accepted, path = torch.ops.rdk.verify_tree(*trees.arguments())
@@ -103,6 +105,7 @@ def test_the_words_of_a_position_do_not_depend_on_the_tree() -> None:
     assert torch.equal(torch.ops.rdk.verify(*plain.arguments())[0], first)
 
 
+@pytest.mark.fast_in_the_emulator
 def test_of_siblings_with_one_token_the_first_wins() -> None:
     target = torch.full((5, 9), -60.0)
     target[range(5), [4, 1, 2, 3, 5]] = 60.0
@@ -121,6 +124,7 @@ def test_of_siblings_with_one_token_the_first_wins() -> None:
 NOBODYS = [0, 1, 2, 7, -2, 2**31 - 1, -(2**31)]
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.parametrize("parent", NOBODYS)
 def test_a_parent_that_is_not_an_earlier_node_has_no_such_child(parent: int) -> None:
     """Itself, a later one, one of another sequence: no cycle, no forward reference."""

@@ -17,7 +17,7 @@ import rdk_cuda
 
 from .distributions import ROOT, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 IMPORT = "import json, rdk_cuda; print(rdk_cuda.__file__); print(json.dumps(rdk_cuda.build_info()))"
 

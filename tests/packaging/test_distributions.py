@@ -24,7 +24,7 @@ from .distributions import (
     run,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 TAG = f"cp310-abi3-linux_{platform.machine()}"
 METADATA = f"rdk_cuda-{rdk_cuda.__version__}.dist-info/"

@@ -11,7 +11,7 @@ import rdk_cuda
 
 from .distributions import copy_repository, environment_with, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 # `pip install -e` without the minute of a compiler: the binary is the one of these tests.
 EDITABLE_WHEEL = """

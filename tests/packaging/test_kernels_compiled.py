@@ -5,7 +5,6 @@ No GPU is needed: nvcc compiles, NVIDIA's disassembler reads the result.
 
 from __future__ import annotations
 
-import datetime
 import difflib
 import json
 import os
@@ -32,23 +31,16 @@ from .sass import (
     touches_nothing,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 GOLDEN = Path(__file__).with_name("kernel_resources.json")
 REWRITE = f"python setup.py build_kernels --json tests/packaging/{GOLDEN.name}"
 EVERY_ARCH = build_kernels.DEFAULT_ARCHS.split()
 
 
-def archs_of_the_day(day: datetime.date | None = None) -> list[str]:
-    """The oldest, Hopper, and another one each day: all of them take two cores ten minutes."""
-    always = ("80", "90a")
-    others = [arch for arch in EVERY_ARCH if arch not in always]
-    today = others[(day or datetime.date.today()).toordinal() % len(others)]
-    return [arch for arch in EVERY_ARCH if arch in (*always, today)]
-
-
-# RDK_ARCHS, as when building, says otherwise; whoever changes a kernel gives it all of them.
-ARCHS = build_kernels.architectures() if "RDK_ARCHS" in os.environ else archs_of_the_day()
+# Every one takes two cores ten minutes; `make night`, and whoever changes a kernel, says so by
+# RDK_ARCHS, as when building.
+ARCHS = build_kernels.architectures() if "RDK_ARCHS" in os.environ else ["90a"]
 # More would leave one block of 256 threads to a multiprocessor, and too few loads under way.
 MOST_REGISTERS = 128
 # A lane's 32 columns of a chunk; of gather_logits 8 columns of two rows, and four steps of them.
@@ -110,11 +102,6 @@ def codes(cubins: dict[tuple[str, str], Path]) -> dict[tuple[str, str], list[Ins
         for (_, arch), cubin in cubins.items()
         for name, found in instructions(cubin).items()
     }
-
-
-def test_every_architecture_has_its_day() -> None:
-    days = [datetime.date(2026, 1, 1) + datetime.timedelta(i) for i in range(len(EVERY_ARCH))]
-    assert {arch for day in days for arch in archs_of_the_day(day)} == set(EVERY_ARCH)
 
 
 def test_every_kernel_compiles_without_spills(

@@ -14,7 +14,7 @@ from rdk_cuda.integrations.cupy.cubin_cache import Cubin
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 NAMES = [name for entry in nvrtc.kernels().values() for name in entry["kernels"]]
 # All for one architecture, and a kernel of each operator for the oldest and the newest.

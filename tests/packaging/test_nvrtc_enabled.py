@@ -17,7 +17,7 @@ import rdk_cuda
 from rdk_cuda import _C
 from rdk_cuda.integrations.cupy import nvrtc
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 if rdk_cuda.build_info()["cuda"] is not None:
     pytest.skip("this build has CUDA operators", allow_module_level=True)

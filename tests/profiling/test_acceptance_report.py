@@ -71,7 +71,7 @@ def command(tiny: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_one_command_measures_every_part_and_writes_the_report(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,7 +102,7 @@ def test_a_file_of_something_else_is_left_alone(
 LONG = ("--preset", "tiny", "--repeats", "1000000", "--seconds", "0.5", "--threads", "1")
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("module", "options", "reached", "finished"),
     [

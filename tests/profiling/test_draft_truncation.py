@@ -13,7 +13,7 @@ from profiling.studies.acceptance.laboratory import Settings
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_more_is_accepted_inside_the_same_top_p(tmp_path: Path) -> None:
     """With little text: its intervals are wide, and its figures near those that are committed."""
     output = tmp_path / "rows.json"

@@ -60,7 +60,7 @@ def test_every_head_has_a_row_with_either_sampling_next_to_the_target_alone(
         assert row["accepted_length"] == lengths[head]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_as_many_drafts_are_accepted_as_was_asked_for_whoever_samples() -> None:
     for accepted_length in (0.5, 1.5, 3.0):
         steps = tiny_steps(accepted_length)

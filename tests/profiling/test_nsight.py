@@ -27,7 +27,7 @@ def run() -> DecodingRun:
     return decoding_run.prepare(OPTIONS)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_decoder_marks_everything_that_the_legend_has(
     run: DecodingRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,7 +45,7 @@ def test_the_decoder_marks_everything_that_the_legend_has(
     assert set(payloads["draft"]) <= {1, 2}
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_torch_profile_shows_where_a_step_goes(
     run: DecodingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ HERE = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("acceptance", ACCEPTANCES)
 @pytest.mark.parametrize(("name", "sampler"), HERE)
 def test_peers_that_run_here_are_right(name: str, sampler: str, acceptance: str) -> None:
@@ -93,7 +93,7 @@ ADAPTERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("acceptance", ACCEPTANCES)
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_adapters_call_packages_as_their_sources_say(

@@ -65,7 +65,7 @@ def test_every_stage_of_both_commands_is_timed_and_written(
     assert all(f"| {stage} |" in printed for stage in stages)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,7 +84,7 @@ def test_the_committed_result_has_every_drafter_temperature_and_length() -> None
             assert row[WAYS[1]] == row[WAYS[0]]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("drafter", ["drafter", "eagle3"])
 def test_the_study_measures_prints_and_writes(
     drafter: str,

@@ -11,7 +11,7 @@ from tests import generators, large_vocabulary
 from tests.generators import Batch
 from tests.operators.test_invariance import alone, assert_same_bits
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 CLUSTERS = 256
 SEQUENCES, LENGTHS = 200, [0, 1, 2, 3, 4]

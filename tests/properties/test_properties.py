@@ -18,7 +18,7 @@ from tests.tolerances import SUM_TO_ONE, assert_as_exact_as_torch, assert_same_d
 
 from .strategies import affinities, batches, draft_arguments, examples
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("device")]
+pytestmark = [pytest.mark.night, pytest.mark.usefixtures("device")]
 
 
 @examples

@@ -48,7 +48,7 @@ from tests.calibration.test_methods import OPTIONS
 from tests.integrations.pair import VOCABULARY as SMALL
 from tests.integrations.pair import drafter, padded, pruned, target
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 RANDOM = torch.Generator().manual_seed(5)
 SIZE = 9

@@ -9,7 +9,7 @@ from tests.tolerances import FALSE_ALARM
 from .__main__ import Soak
 from .cases import CASES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 TOKENS = 400_000
 

@@ -45,7 +45,7 @@ def truncated() -> tuple[Models, Models]:
     return models, Models(target, models.drafter, models.affinity)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_three_tokens_of_a_truncated_target_have_its_joint_distribution(device: str) -> None:
     models, cut = truncated()
     sequences = 2_000 if device in MACHINES else 20_000
@@ -54,7 +54,7 @@ def test_three_tokens_of_a_truncated_target_have_its_joint_distribution(device: 
     assert_caught(counts, models.exact(LENGTH))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_residuals_of_the_untruncated_target_are_caught(device: str) -> None:
     """The control."""
     models, cut = truncated()

@@ -111,7 +111,7 @@ def test_an_archive_is_no_larger_than_may_be_handed_back(
     assert f"without {tmp_path.name}/noise\n" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_dry_run_shows_the_archive_without_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

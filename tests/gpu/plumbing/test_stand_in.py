@@ -135,7 +135,7 @@ def test_what_stands_for_hypothesis_skips_the_test_that_it_would_drive() -> None
         driven()
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_without_hypothesis_only_the_tests_that_it_drives_are_skipped() -> None:
     tests = "test_greedy_ties or test_batch_sizes"
     result = subprocess.run(

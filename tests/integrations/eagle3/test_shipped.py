@@ -46,7 +46,7 @@ def test_it_drafts_what_the_target_says() -> None:
     assert sum(made.statistics.accepted) > sum(made.statistics.drafted) / 3
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_lifted_rows_are_accepted_and_rows_of_other_tokens_are_not() -> None:
     """The head never had rows for seven of eight tokens."""
     models = load_models(SHIPPED / "target", SHIPPED / "eagle3")
