@@ -16,7 +16,7 @@
 #   make gpu-sanitize  run compute-sanitizer over what was built;  make gpu-measure: measure it
 # These install nothing: PYTHON must have torch with CUDA, pytest and numpy, and nvcc and ninja on the PATH.
 # The results of each come as one archive into GPU_RESULTS (build). Options go into GPU_CHECK, as in
-# `make gpu-check GPU_CHECK="--resume"`.
+# `make gpu-check GPU_CHECK=graphs`, which runs that part alone.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -72,13 +72,13 @@ test-sglang: $(ENVIRONMENT)/.rdk-dev .sglang/$(SGLANG_VERSION)
 	$(RUN) -m pytest $(PYTEST_OPTIONS) tests/engines tests/integrations -k sglang
 
 gpu-check:
-	$(PYTHON) -m tests.gpu --results "$(GPU_RESULTS)" $(GPU_CHECK)
+	$(PYTHON) -m tests.gpu check --results "$(GPU_RESULTS)" $(GPU_CHECK)
 
 gpu-sanitize:
-	$(PYTHON) -m tests.gpu --sanitize --results "$(GPU_RESULTS)" $(GPU_CHECK)
+	$(PYTHON) -m tests.gpu sanitize --results "$(GPU_RESULTS)" $(GPU_CHECK)
 
 gpu-measure:
-	$(PYTHON) -m tests.gpu --measure --results "$(GPU_RESULTS)" $(GPU_CHECK)
+	$(PYTHON) -m tests.gpu measure --results "$(GPU_RESULTS)" $(GPU_CHECK)
 
 lint: $(ENVIRONMENT)/.rdk-dev
 	$(RUN) -m ruff check .

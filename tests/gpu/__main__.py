@@ -1,220 +1,121 @@
-"""Builds, tests, sanitizes and measures the operators on a GPU, in nine minutes for each command.
+"""Builds, tests, sanitizes and measures on a GPU: `make gpu-check`, `gpu-sanitize`, `gpu-measure`.
 
-python3 -m tests.gpu                     build and test: `make gpu-check`
-python3 -m tests.gpu --sanitize          compute-sanitizer's four tools: `make gpu-sanitize`
-python3 -m tests.gpu --measure           figures: `make gpu-measure`
-python3 -m tests.gpu --list              the parts and their limits; also of the other commands
-python3 -m tests.gpu --part build --part graphs
-python3 -m tests.gpu --resume            what has not passed yet for these sources and this GPU
-python3 -m tests.gpu --dry-run           without a GPU: the CPU operators take its place
+    python3 -m tests.gpu check|sanitize|measure [PART ...] [--results DIR] [--dry-run]
 
-It needs torch with CUDA, nvcc, ninja, pytest and numpy, and no network. The operators are built in
-place, for this GPU only (RDK_ARCHS for others). RDK_COMMIT names the commit where there is no git.
-After every part all logs, tables and figures so far are packed into one archive, in the folder that
---results names. Parts that are run by name alone, such as `cupy`, kernels compiled without nvcc,
-`properties`, `growth` and
-`compiled`, each fit into a command of their own.
-Exit status: 0, 1 if a part failed, 2 if there is no GPU, 130 after Ctrl-C.
+Each command takes at most 540 seconds. It needs torch with CUDA, nvcc, ninja, pytest and numpy,
+and no network; the operators are built in place for this GPU. After every part
+DIR/gpu-COMMAND.tar.gz has all results and logs so far. Parts marked * run only when they are named.
+`--dry-run` prints the commands.
+Exit status: 0, 1 if a part failed, 2 if there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib.util
 import json
+import os
+import shutil
+import signal
+import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from . import report
-from .machine import ROOT
-from .measurements import measurements
-from .parts import parts, sanitizers
-from .running import (
-    Outcome,
-    Part,
-    Stopped,
-    run,
-    stoppable,
-    tail,
-)
+from .parts import COMMANDS, OUT, ROOT, Part
 
-Look = Callable[[argparse.Namespace], tuple[dict[str, Any], Outcome]]
-MakeParts = Callable[[dict[str, Any], Path], list[Part]]
-ENVIRONMENT = "environment"
+ENVIRONMENT = {
+    "RDK_GPU_TESTS_ON": "cuda",
+    "RDK_CUDA": "on",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHON": sys.executable,
+}
 
 
-@dataclass(frozen=True)
-class Command:
-    """What is run together.
-
-    Attributes:
-        look_limit: seconds for the machine, in which `import torch` is the first of all or not.
-    """
-
-    name: str
-    look_limit: int
-    make_parts: MakeParts
-
-
-CHECK = Command("gpu-check", 120, parts)
-SANITIZE = Command("gpu-sanitize", 60, sanitizers)  # gpu-check has built what it runs, so looked
-MEASURE = Command("gpu-measure", 120, measurements)
-
-
-class NoGpuError(Exception):
-    """With the reason in words."""
-
-
-def look(options: argparse.Namespace) -> tuple[dict[str, Any], Outcome]:
-    """The machine, seen by a process of its own: a driver that hangs takes only its time."""
-    log, limit = options.output / f"{ENVIRONMENT}.log", options.command.look_limit
-    command = [sys.executable, "-m", "tests.gpu.machine"]
-    outcome = run(Part(ENVIRONMENT, "what is here", limit, [command]), log)
-    if outcome.outcome != "passed":
-        raise NoGpuError(f"looking for one {outcome.outcome} ({outcome.detail})")
-    machine: dict[str, Any] = json.loads(outcome.detail)
-    no_gpu = machine.pop("no_gpu", None)
-    if options.dry_run:
-        machine |= {"gpu": "dry run on the CPU", "capability": "9.0", "dry_run": True}
-    elif no_gpu is not None:
-        raise NoGpuError(no_gpu)
-    words = report.in_words(machine)
-    return machine, Outcome(outcome.outcome, outcome.seconds, outcome.limit, words)
-
-
-def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python3 -m tests.gpu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--part", action="append", metavar="NAME", help="only this; repeatable")
-    parser.add_argument("--resume", action="store_true", help="not what has passed already")
-    parser.add_argument("--list", action="store_true", help="name the parts, run none")
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU, without a GPU")
-    command = parser.add_mutually_exclusive_group()
-    command.add_argument("--measure", action="store_true", help="the parts that measure instead")
-    command.add_argument("--sanitize", action="store_true", help="the sanitizers instead")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="for logs and figures")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="for the archive of --output")
-    options = parser.parse_args(given)
-    options.command = MEASURE if options.measure else SANITIZE if options.sanitize else CHECK
-    name = options.command.name + ("-dry-run" if options.dry_run else "")
-    options.output = (options.output or ROOT / "build" / name).resolve()
-    options.results = (options.results or options.output.parent).resolve()
-    return options
-
-
-def listed(look_limit: int, every: Sequence[Part]) -> str:
-    rows = [(ENVIRONMENT, "always first", f"{look_limit}", "")]
-    rows += [(part.name, part.what, f"{part.limit:.0f}", part.skipped) for part in every]
-    total = look_limit + sum(part.limit for part in every if not part.by_name)
-    return f"{report.table(rows)}\ntogether at most {total:.0f} s"
-
-
-@dataclass
-class Check:
-    """One call: what was found so far, by part in their order; None where nothing was."""
-
-    output: Path
-    results: Path
-    machine: dict[str, Any]
-    outcomes: dict[str, Outcome | None]
-
-    def known(self) -> dict[str, Outcome]:
-        return {name: outcome for name, outcome in self.outcomes.items() if outcome is not None}
-
-    def save(self) -> str:
-        """Where it is, and what is not."""
-        report.save(self.output, self.machine, self.known())
-        archive, left_out = report.archive(self.output, self.results)
-        return f"{archive}" + (f", without {', '.join(left_out)}" if left_out else "")
-
-    def run(self, part: Part, place: str) -> None:
-        """`Stopped` leaves the part interrupted."""
-        print(f"[{place}] {part.name}: {part.what}, at most {part.limit:.0f} s ...", flush=True)
-        log, start = self.output / f"{part.name}.log", time.monotonic()
+def run(part: Part, environment: dict[str, str]) -> str:
+    """passed, skipped or what went wrong; what it prints is in OUT/PART.log."""
+    module = part.needs.replace("-", "_")
+    if part.needs and not (importlib.util.find_spec(module) or shutil.which(part.needs)):
+        return f"skipped: {part.needs} is not installed"
+    log = OUT / f"{part.name.rstrip('*')}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            part.command.split(), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
         try:
-            outcome = run(part, log)
-        except Stopped:
-            seconds = time.monotonic() - start
-            self.outcomes[part.name] = Outcome("interrupted", seconds, part.limit, "")
-            raise
-        self.outcomes[part.name] = outcome
-        self.save()
-        print(f"    {outcome.outcome} in {outcome.seconds:.1f} s  {outcome.detail}", flush=True)
-        if outcome.outcome in ("failed", "timed out") and log.exists():
-            print(f"    the end of {log}:\n{tail(log)}", flush=True)
-
-    def summarize(self) -> int:
-        """Prints and writes all that is known; 1 if a part of it is bad."""
-        archive = self.save()
-        print(f"\n{report.summary(self.known())}\n", flush=True)
-        print(f"results and logs: {self.output}\nas one file: {archive}", flush=True)
-        bad = [o for o in self.known().values() if o.outcome in ("failed", "timed out")]
-        return 1 if bad else 0
+            status = process.wait(part.limit)
+        except subprocess.TimeoutExpired:
+            return f"failed: not done within {part.limit} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    text = log.read_text(errors="replace")
+    if part.says in text if part.says else status == 0:
+        return "passed"
+    return f"failed with status {status}: {text.strip().splitlines()[-1:]}"
 
 
-def check(options: argparse.Namespace, look: Look, make_parts: MakeParts) -> int:
-    """The exit status."""
-    machine, environment = look(options)
-    print(environment.detail, flush=True)
-    every = make_parts(machine, options.output)
-    names = [part.name for part in every]
-    for name in options.part or []:
-        if name not in names:
-            print(f"there is no part {name!r}; there are {', '.join(names)}")
-            return 1
-    # Single parts and resumed calls add to what other calls have found.
-    before = report.load(options.output, machine) if options.part or options.resume else {}
-    found = {name: before.get(name) for name in [ENVIRONMENT, *names]}
-    known = found | {ENVIRONMENT: environment}
-    state = Check(options.output, options.results, machine, known)
-    state.save()
-    named = options.part or [part.name for part in every if not part.by_name]
-    chosen = [part for part in every if part.name in named]
-    print(f"{len(chosen)} parts, at most {sum(p.limit for p in chosen):.0f} s together", flush=True)
-    try:
-        for number, part in enumerate(chosen, 1):
-            done = found[part.name] if options.resume else None
-            if done is not None and done.outcome == "passed":
-                print(f"[{number}/{len(chosen)}] {part.name}: passed before", flush=True)
-            else:
-                state.run(part, f"{number}/{len(chosen)}")
-    except Stopped:
-        state.summarize()
-        raise
-    return state.summarize()
+def said(command: str) -> str:
+    """The output of a short command; empty where it is not there."""
+    if shutil.which(command.split()[0]) is None:
+        return ""
+    return subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
-def main(
-    given: Sequence[str] | None = None, look: Look = look, make_parts: MakeParts | None = None
-) -> int:
-    """The exit status."""
-    options = arguments(given)
-    make_parts = make_parts or options.command.make_parts
-    if options.list:
-        unknown = {
-            "capability": "9.0",
-            "compute_sanitizer": "compute-sanitizer",
-            "xdist": True,
-            "cupy": False,
-            "dry_run": options.dry_run,
-        }
-        print(listed(options.command.look_limit, make_parts(unknown, options.output)))
+def main() -> int:
+    """Runs the parts of one command; see above."""
+    parser = argparse.ArgumentParser(prog="python3 -m tests.gpu", description=__doc__)
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("--results", type=Path, default=ROOT / "build", metavar="DIR")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args()
+    parts = COMMANDS[options.command]
+    named = {part.name.rstrip("*"): part for part in parts}
+    if unknown := set(options.parts) - set(named):
+        parser.error(f"no part is named {sorted(unknown)}; there are {', '.join(named)}")
+    chosen = [named[name] for name in options.parts] or [
+        p for p in parts if not p.name.endswith("*")
+    ]
+    print(f"{len(chosen)} parts, at most {sum(part.limit for part in chosen)} s together")
+    if options.dry_run:
+        print("\n".join(f"{part.name}: {part.command}" for part in chosen))
         return 0
-    try:
-        with stoppable():
-            return check(options, look, make_parts)
-    except NoGpuError as error:
-        print(f"no GPU here: {error}")
+
+    import torch
+
+    if not torch.cuda.is_available():
+        print(f"no GPU: torch {torch.__version__} finds none")
         return 2
-    except Stopped as stopped:
-        print(stopped, flush=True)
-        return stopped.exit_status
+    major, minor = torch.cuda.get_device_capability()
+    archs = os.environ.get("RDK_ARCHS", "90a" if major == 9 else f"{major}{minor}")
+    facts = {
+        "date": datetime.date.today().isoformat(),
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "driver": said("nvidia-smi --query-gpu=driver_version --format=csv,noheader"),
+        "commit": os.environ.get("RDK_COMMIT") or said("git describe --always --dirty"),
+    }
+    print(*facts.values(), sep=", ")
+    OUT.mkdir(parents=True, exist_ok=True)
+    environment, results = os.environ | ENVIRONMENT | {"RDK_ARCHS": archs}, {}
+    # Each tensor is then an allocation of its own: nothing follows it in memory.
+    environment |= {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if options.command == "sanitize" else {}
+    for part in chosen:
+        start = time.monotonic()
+        results[part.name] = run(part, environment)
+        print(
+            f"{part.name:<18} {time.monotonic() - start:6.1f} s  {results[part.name]}", flush=True
+        )
+        (OUT / f"{options.command}.json").write_text(
+            json.dumps(facts | {"parts": results}, indent=1)
+        )
+        with tarfile.open(options.results / f"gpu-{options.command}.tar.gz", "w:gz") as archive:
+            archive.add(OUT, "gpu")
+    return int(any(result.startswith("failed") for result in results.values()))
 
 
 if __name__ == "__main__":

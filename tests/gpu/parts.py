@@ -1,134 +1,73 @@
-"""What `make gpu-check` and `make gpu-sanitize` run, in order, each within a limit of seconds.
-
-A rented machine may cut a command at ten minutes: the limits of one are at most `TOGETHER`, and
-what takes more is run by its name alone.
-"""
+"""What the three commands of tests.gpu run, in order, each part within a limit of seconds."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from .machine import ROOT, architecture
-from .running import Part
-
-TOOLS = {
-    "memcheck": "reads and writes outside of memory",
-    "racecheck": "threads of a block that race for shared memory",
-    "initcheck": "reads of global memory that nobody wrote",
-    "synccheck": "barriers that not all threads reach",
-}
-# What a tool says of an error that is planted without breaking a kernel, which it is seen to find.
-PLANTED = {"memcheck": "Invalid __", "initcheck": "Uninitialized __global__ memory read"}
-FOLDER = "tests/gpu"
-CUPY = "cupy"
-TOGETHER = 540  # seconds, of all parts of a command
-# Modules that are parts of their own; the part "tests" is all others.
-OWN_PARTS = {
-    "agreement": ("CPU and CUDA draw the same tokens", 30, "tests/gpu/test_agreement.py"),
-    "invariance": (
-        "the same bits in any batch, slot and strategy",
-        25,
-        "tests/gpu/test_invariance.py",
-    ),
-    "graphs": ("captured, replayed, one launch each", 25, "tests/gpu/test_graphs.py"),
-    "streams": ("streams, threads and devices next to each other", 20, "tests/gpu/test_streams.py"),
-    CUPY: ("kernels compiled and started through CuPy; by name", 150, "tests/gpu/test_nvrtc.py"),
-    "properties": ("any legal batch; by name", 300, "tests/properties/test_properties.py"),
-    # Last: a first compilation is the slowest to start, and nothing else needs it.
-    "compile": (
-        "torch.compile without breaks, opcheck",
-        120,
-        "tests/gpu/test_compile.py tests/operators/test_pytorch.py",
-    ),
-}
-# The suites that run on every backend, on the device here; see tests/devices.py.
-ON_EVERY_DEVICE = (
-    "tests/operators",
-    "tests/statistics/test_one_position.py",
-    "tests/statistics/test_decoding_loops.py",
-    "tests/decoding/test_losslessness.py",
-    "tests/properties/test_properties.py",
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "build" / "gpu"
+PYTHON = sys.executable
+PYTEST = f"{PYTHON} -m pytest -q -p no:cacheprovider"
+SUITES = (
+    "tests/operators tests/statistics/test_one_position.py tests/statistics/test_decoding_loops.py "
+    "tests/decoding/test_losslessness.py"
 )
+SWEEP = f"{PYTHON} -m tests.gpu.sweep"
+# torch's own kernels would take most of the time; ours are named _ZN3rdk...
+SANITIZER = (
+    "compute-sanitizer --tool={} --error-exitcode=86 --print-limit=10 --launch-timeout=0 "
+    "--kernel-name=kernel_substring=_ZN3rdk --report-api-errors=no " + SWEEP
+)
+BENCH = f"{PYTHON} -m profiling.bench --device cuda --preset"
+PEERS = f"{PYTHON} -m profiling.peers --device cuda --seconds 2 --output {OUT}/"
 
 
-def on_device(machine: dict[str, Any]) -> dict[str, str]:
-    """The environment of tests: on the GPU, or in a dry run on what takes its place."""
-    place = "cpu" if machine.get("dry_run") else "cuda"
-    return {"RDK_GPU_TESTS_ON": place, "PYTHONUNBUFFERED": "1"}
+class Part(NamedTuple):
+    """`needs`: a module or program; `says`: what its output must have, whatever its status."""
+
+    name: str
+    limit: int  # seconds
+    command: str
+    needs: str = ""
+    says: str = ""
 
 
-def build(machine: dict[str, Any]) -> Part:
-    """In place for this GPU; in a dry run elsewhere, so that what is built here stays."""
-    python = sys.executable
-    archs = os.environ.get("RDK_ARCHS") or architecture(machine["capability"])
-    # ninja may be next to a Python whose folder is not on the PATH.
-    path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
-    dry_run = machine.get("dry_run", False)
-    folder = ROOT / "build" / ("dry-run-operators" if dry_run else "gpu-operators")
-    # Folders of their own: what another build left in the usual one would pass as up to date.
-    folders = [f"--build-{each}={folder / each}" for each in ("temp", "lib")]
-    setup = [python, "setup.py", "build_ext", *folders]
-    return Part(
-        "build",
-        "the operators for the CPU, elsewhere" if dry_run else f"in place, for sm_{archs}",
-        90,
-        [setup] if dry_run else [[*setup, "--inplace"], [python, "-m", "tests.gpu.built"]],
-        {"RDK_CUDA": "off" if dry_run else "on", "RDK_ARCHS": archs, "PATH": path},
-    )
-
-
-def parts(machine: dict[str, Any], output: Path) -> list[Part]:
-    """What `make gpu-check` runs on this machine."""
-    python = sys.executable
-
-    def pytest(*arguments: str, at_once: int = 1) -> list[list[str]]:
-        several = ["-n", str(at_once)] if machine["xdist"] and at_once > 1 else []
-        return [[python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *several, *arguments]]
-
-    on_gpu = on_device(machine)
-    ignored = [f"--ignore={path}" for _, _, paths in OWN_PARTS.values() for path in paths.split()]
-    return [
-        build(machine),
-        Part(
-            "tests",
-            "the CPU operators' tests, statistics and decoding on the device",
-            110,
-            pytest(FOLDER, *ON_EVERY_DEVICE, *ignored, at_once=min(8, os.cpu_count() or 1)),
-            on_gpu,
-        ),
-        *(
-            Part(
-                name,
-                what,
-                limit,
-                pytest(*paths.split()),
-                on_gpu,
-                skipped="CuPy is not installed" if name == CUPY and not machine["cupy"] else "",
-                by_name=what.endswith("by name"),
-            )
-            for name, (what, limit, paths) in OWN_PARTS.items()
-        ),
-    ]
-
-
-def sanitizers(machine: dict[str, Any], output: Path) -> list[Part]:
-    """What `make gpu-sanitize` runs on this machine, with the operators built already."""
-    sanitizer, dry_run = machine["compute_sanitizer"], machine.get("dry_run")
-    return [
-        Part(
-            tool,
-            f"compute-sanitizer: {what}",
-            120,
-            [
-                [sys.executable, "-m", "tests.gpu.sweep", "--device", "cpu"]
-                if dry_run
-                else [sys.executable, "-m", "tests.gpu.sanitize", tool, str(sanitizer)]
-            ],
-            on_device(machine),
-            skipped="" if sanitizer or dry_run else "compute-sanitizer is not installed",
-        )
-        for tool, what in TOOLS.items()
-    ]
+COMMANDS = {
+    "check": [
+        Part("build", 120, f"{PYTHON} setup.py build_ext --inplace"),
+        Part("tests", 150, f"{PYTEST} -m gpu tests/gpu {SUITES} -n 8", needs="xdist"),
+        Part("agreement", 60, f"{PYTEST} tests/gpu/test_agreement.py tests/gpu/test_invariance.py"),
+        Part("graphs", 60, f"{PYTEST} tests/gpu/test_graphs.py tests/gpu/test_streams.py"),
+        Part("compile", 120, f"{PYTEST} tests/gpu/test_compile.py tests/operators/test_pytorch.py"),
+        Part("cupy*", 150, f"{PYTEST} tests/gpu/test_nvrtc.py", needs="cupy"),
+        Part("properties*", 300, f"{PYTEST} tests/properties/test_properties.py"),
+    ],
+    "sanitize": [
+        # The controls: each must find an error that is planted without breaking a kernel.
+        Part("planted-memcheck", 40, SANITIZER.format("memcheck") + " --planted memcheck",
+             "compute-sanitizer", "Invalid __"),
+        Part("planted-initcheck", 40, SANITIZER.format("initcheck") + " --planted initcheck",
+             "compute-sanitizer", "Uninitialized __global__ memory read"),
+        *(Part(tool, 115, SANITIZER.format(tool), "compute-sanitizer")
+          for tool in ("memcheck", "racecheck", "initcheck", "synccheck")),
+    ],
+    "measure": [
+        Part("serving", 110, f"{BENCH} serving --seconds 0.5 --output {OUT}/serving.json "
+             "--peers eager sparse split in-order queue early"),
+        Part("variants", 50, f"{BENCH} variants --seconds 0.5 --output {OUT}/variants.json "
+             "--peers split in-order queue"),
+        Part("peers", 90, f"{PEERS}peers.json --peers eager eager-gather scatter-logits sparse "
+             "flashinfer vllm vllm-v2 sglang-chain sglang-target-only cupy"),
+        Part("kernels", 100, f"profiling/nsight/ncu.sh {OUT}/ncu", "ncu"),
+        Part("timeline", 60, f"{PYTHON} -m profiling.nsight.torch_profile --device cuda --batch 8 "
+             f"--output {OUT}/timeline", "transformers"),
+        Part("nsys", 60, f"profiling/nsight/nsys.sh {OUT}/nsys --batch 8", "nsys"),
+        Part("growth*", 300, f"{BENCH} growth --seconds 0.5 --output {OUT}/growth.json"),
+        Part("compiled*", 400, f"{BENCH} serving --seconds 0.5 --output {OUT}/compiled.json "
+             "--peers compiled"),
+        Part("slow-peers*", 400, f"{PEERS}slow-peers.json "
+             "--peers compiled compiled-gather transformers"),
+    ],
+}  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .machine import ROOT
+from .parts import ROOT
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 

@@ -17,7 +17,7 @@ from rdk_cuda.affinity import Affinity
 from tests import generators
 from tests.emulated.workloads import WORKLOADS, batch
 from tests.gpu.batches import BATCHES, repeated
-from tests.gpu.machine import ROOT
+from tests.gpu.parts import ROOT
 from tests.gpu.recorded import FREE, recorded
 from tests.gpu.stand_in import OnDevice, laid_out_alike, moved
 from tests.without_hypothesis import Strategies, given
