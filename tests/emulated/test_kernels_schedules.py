@@ -159,6 +159,7 @@ def whole_vectors(count: int) -> int:
     return -(-count // 4) * 4
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("limits", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_redistribute_at_each_limit_of_shared_memory(

@@ -156,6 +156,7 @@ def any_call() -> Tensor:
     return result
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_the_same_bits_as_kernels_that_the_module_starts(
     emulated: ModuleType, through_python: Installed, workload: str

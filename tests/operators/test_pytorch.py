@@ -100,7 +100,7 @@ def gathered(arguments: dict[str, Any]) -> Tensor:
 COMPILED: list[tuple[Callable[..., Any], tuple[str, ...], str, bool | None]] = [
     (step, ("verify", "draft"), "aot_eager", None),
     (step, ("verify", "draft"), "aot_eager", True),
-    (step, ("verify", "draft"), "inductor", None),
+    pytest.param(step, ("verify", "draft"), "inductor", None, marks=pytest.mark.ci),
     (redistributed, ("redistribute",), "aot_eager", None),
     (gathered, ("gather_logits",), "aot_eager", None),
 ]
