@@ -322,13 +322,15 @@ def cached_pass(model: Any, context: Tensor) -> Callable[[int], None]:
     """The model's pass over a number of further tokens; its cache is as before afterwards."""
     from transformers import DynamicCache
 
+    from ..integrations.huggingface.library import cache_argument
+
     context = context.to(model.device).view(1, -1)
     cache = DynamicCache()  # without a config, so that layers that slide keep what crop() needs
-    model(input_ids=context, past_key_values=cache, use_cache=True)
+    cached = {cache_argument(model): cache, "use_cache": True}
+    model(input_ids=context, **cached)
 
     def run(tokens: int) -> None:
-        ids = context[:, -1:].expand(-1, tokens)
-        model(input_ids=ids, past_key_values=cache, use_cache=True)
+        model(input_ids=context[:, -1:].expand(-1, tokens), **cached)
         cache.crop(-tokens)
         finish(model)
 

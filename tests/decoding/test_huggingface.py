@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import random
+import re
 import time
 from typing import Any
 
@@ -14,12 +16,16 @@ from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.calibration import prune_head
 from rdk_cuda.decoding import SpeculativeDecoder
 
-transformers = pytest.importorskip("transformers", minversion="4.56")
+transformers = pytest.importorskip("transformers", minversion="5.0")
 from rdk_cuda.integrations.huggingface import (  # noqa: E402
     HuggingFaceModel,
     slot_cache,
 )
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
+from rdk_cuda.integrations.huggingface.library import (  # noqa: E402
+    CACHE_ARGUMENTS,
+    cache_argument,
+)
 from tests.architectures import (  # noqa: E402
     CONFIGS,
     CONTEXT,
@@ -75,6 +81,36 @@ def assert_session_is_exact(model: Any, wrapped: HuggingFaceModel, seed: int) ->
 def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str, attention: str) -> None:
     model = tiny(name, attention=attention)
     assert_session_is_exact(model, HuggingFaceModel(model), seed=1)
+
+
+def call_cache(name: str, module: Any) -> None:
+    """Let its forward take its KV cache as an argument of this name, and of no other."""
+    forward, own = module.forward, cache_argument(module)
+    signature = inspect.signature(forward)
+
+    def renamed(**arguments: Any) -> Any:
+        assert name == own or arguments.get(own) is None
+        if name in arguments:
+            arguments[own] = arguments.pop(name)
+        return forward(**arguments)
+
+    renamed.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[
+            each.replace(name=name) if each.name == own else each
+            for each in signature.parameters.values()
+        ]
+    )
+    module.forward = renamed
+
+
+@pytest.mark.parametrize("name", CACHE_ARGUMENTS)
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.filterwarnings("error:.past_key_values. is deprecated:FutureWarning")
+def test_a_model_may_call_its_cache_by_either_name(name: str, hidden: bool) -> None:
+    """The library's own have one before 5.24 and the other from then on, other people's either."""
+    model = tiny()
+    call_cache(name, model.base_model if hidden else model)
+    assert_session_is_exact(tiny(), HuggingFaceModel(model, return_hidden=hidden), seed=2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -317,7 +353,7 @@ def test_recent_tokens_beside_virtual_ones_leave_greedy_output_as_it_is() -> Non
             "chunked attention",
         ),
         ("Lfm2Config", GROUPED | {"layer_types": ["conv", "full_attention"]}, "LinearAttention"),
-        ("MambaConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*past_key_values"),
+        ("MambaConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*position_ids"),
         ("BloomConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*position_ids"),
         ("FalconConfig", {"vocab_size": SIZE, "hidden_size": 284, "alibi": True}, "ALiBi"),
         ("GPTNeoConfig", {"vocab_size": SIZE, "hidden_size": 64}, "local attention"),
@@ -330,7 +366,8 @@ def test_models_that_cannot_roll_back_are_refused(
     kind = "AutoModelForSeq2SeqLM" if config == "T5Config" else "AutoModelForCausalLM"
     with torch.device("meta"):
         model = getattr(transformers, kind).from_config(config_object, attn_implementation="eager")
-    with pytest.raises(TypeError, match=reason):
+    version = re.escape(f"of Transformers {transformers.__version__} ")
+    with pytest.raises(TypeError, match=f"{version}.*{reason}"):
         HuggingFaceModel(model.eval())
 
 

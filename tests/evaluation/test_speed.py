@@ -180,6 +180,8 @@ def test_times_are_medians_of_warm_calls(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_models_are_timed_behind_their_context_and_left_as_they_were(window: int | None) -> None:
     """Also where layers slide, whose own cache cannot go back beyond its window."""
     transformers = pytest.importorskip("transformers")
+    from rdk_cuda.integrations.huggingface.library import given_cache
+
     size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
     config = transformers.MistralConfig(
         **size,
@@ -192,7 +194,7 @@ def test_models_are_timed_behind_their_context_and_left_as_they_were(window: int
     seen: list[tuple[int, int]] = []
 
     def note(module: object, args: object, kwargs: dict, output: object) -> None:
-        cache = kwargs.get("past_key_values")
+        _, cache = given_cache(kwargs)
         if cache is not None:
             seen.append((kwargs["input_ids"].shape[1], cache.get_seq_length()))
 

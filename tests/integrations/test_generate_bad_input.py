@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("transformers", minversion="5.17")
+pytest.importorskip("transformers", minversion="5.0")
 import transformers
 from transformers import StoppingCriteria
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.huggingface.generate import Generate
+from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, cache_argument
 from rdk_cuda.integrations.huggingface.saved_drafter import SavedDrafterError
 
 from .pair import PAD, SIZE, drafter, full, padded, target
@@ -141,12 +142,21 @@ def test_other_caches_are_refused() -> None:
     for kind in ("offloaded", "offloaded_static"):
         with pytest.raises(ValueError, match=f"cache_implementation is '{kind}'; .*'static'"):
             generate(cache_implementation=kind)
-    cache = transformers.DynamicCache()
-    target()(torch.tensor([[1, 2], [3, 4]]), past_key_values=cache)
-    with pytest.raises(ValueError, match="past_key_values has 2 tokens; needs none"):
-        generate(past_key_values=cache)
     with pytest.raises(ValueError, match="use_cache is False"):
         generate(use_cache=False)
+
+
+@pytest.mark.parametrize("given", CACHE_ARGUMENTS)
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
+def test_a_cache_with_tokens_is_refused_by_either_name(given: str) -> None:
+    """Before 5.24, the library itself refuses the newer one."""
+    cache, own = transformers.DynamicCache(), cache_argument(target())
+    target()(torch.tensor([[1, 2], [3, 4]]), **{own: cache})
+    reason = f"Generate: {own} has 2 tokens; needs none"
+    if (given, own) == ("cache", "past_key_values"):
+        reason = r"not used by the model: \['cache'\]"
+    with pytest.raises(ValueError, match=reason):
+        generate(**{given: cache})
 
 
 def test_processors_that_remember_are_refused() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("transformers", minversion="5.17")
+pytest.importorskip("transformers", minversion="5.0")
 from transformers import DynamicCache, StaticCache
 
+from rdk_cuda.integrations.huggingface.library import cache_argument
 from rdk_cuda.integrations.huggingface.slot_layer import SlotLayer
 
 from .pair import (
@@ -65,7 +66,7 @@ def test_an_empty_cache_of_the_caller_says_its_kind_and_stays_empty(kind: str) -
     if kind == "static":
         own = StaticCache(config=target().config, max_cache_len=64)
     arguments = {**padded(4, 9), "do_sample": False, "max_new_tokens": 9}
-    ours = target().generate(**arguments, past_key_values=own, custom_generate=full())
+    ours = target().generate(**arguments, **{cache_argument(target()): own}, custom_generate=full())
     assert torch.equal(ours, target().generate(**arguments))
     assert int(own.get_seq_length()) == 0
 

@@ -17,7 +17,7 @@ import torch
 from table_model import chi_square
 from torch import Tensor
 
-pytest.importorskip("transformers", minversion="5.17")
+pytest.importorskip("transformers", minversion="5.0")
 from transformers import LogitsProcessorList
 
 from rdk_cuda import Affinity, Vocabulary

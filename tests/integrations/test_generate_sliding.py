@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-pytest.importorskip("transformers", minversion="5.17")
+pytest.importorskip("transformers", minversion="5.0")
 from rdk_cuda.integrations.huggingface import Generate
 from tests.architectures import SLIDING, WINDOW, near, tiny
 

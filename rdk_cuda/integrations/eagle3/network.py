@@ -18,6 +18,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ..huggingface.library import cache_argument
+
 __all__ = ["Eagle3Config", "Eagle3Network"]
 
 
@@ -106,6 +108,7 @@ class Eagle3Network(nn.Module):
         self.layers = nn.ModuleList(
             decoder_layer(config.layer, place) for place in range(config.layer.num_hidden_layers)
         )
+        self._cache_argument = cache_argument(self.layers[0])
         if config.eagle2:
             self.layers[0].input_layernorm = self.norm = nn.Identity()
         else:
@@ -173,7 +176,7 @@ class Eagle3Network(nn.Module):
             mask = mask[None, None]
         shared = {
             "attention_mask": mask,
-            "past_key_values": cache,
+            self._cache_argument: cache,
             "position_embeddings": self.rotary_emb(states, positions),
         }
         embedded, first = self.embed_tokens(tokens).to(states), 0

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from .library import not_served
+
 __all__ = ["Layers", "context_length", "first_seen", "is_seen", "layers_of"]
 
 
@@ -34,23 +36,24 @@ def layers_of(model: Any) -> Layers:
     kinds = {type(layer).__name__ for layer in layers}
     other = kinds - {"DynamicLayer", "DynamicSlidingWindowLayer"}
     if other:
-        raise TypeError(
-            f"HuggingFaceModel: {type(model).__name__} keeps its past as "
-            f"{' and '.join(sorted(other))}; only full attention (DynamicLayer) and sliding "
-            "windows (DynamicSlidingWindowLayer) can roll sequences back separately"
+        raise not_served(
+            model,
+            f"keeps its past as {' and '.join(sorted(other))}; only full attention (DynamicLayer) "
+            "and sliding windows (DynamicSlidingWindowLayer) can roll sequences back separately",
         )
     text = model.config.get_text_config(decoder=True)
     if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
-        raise TypeError(
-            f"HuggingFaceModel: {type(model).__name__} has chunked attention, whose chunks the "
-            "library cuts by slots; needs full attention or sliding windows"
+        raise not_served(
+            model,
+            "has chunked attention, whose chunks the library cuts by slots; needs full attention "
+            "or sliding windows",
         )
     windows = [getattr(layer, "sliding_window", None) for layer in layers]
     different = sorted({window for window in windows if window is not None})
     if len(different) > 1:
-        raise TypeError(
-            f"HuggingFaceModel: {type(model).__name__} has sliding windows of {different} tokens; "
-            "needs one length for all sliding layers"
+        raise not_served(
+            model,
+            f"has sliding windows of {different} tokens; needs one length for all sliding layers",
         )
     sliding = [window is not None for window in windows]
     return Layers(sliding, different[0] if different else None)

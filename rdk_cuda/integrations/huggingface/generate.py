@@ -45,7 +45,7 @@ __all__ = ["Generate"]
 class Generate:
     """A drafter for `model.generate(**inputs, custom_generate=Generate(drafter, affinity))`.
 
-    The output is that of `generate` alone (transformers 5.17 or later): the same tokens where it is
+    The output is that of `generate` alone (Transformers 5.0 or later): the same tokens where it is
     greedy, the same distribution where it samples. Batches, left padding, `GenerationConfig`,
     logits processors, stopping criteria and the returned class are the library's own, except that
     no cache is returned. Options that cannot be honoured are refused before the first token.

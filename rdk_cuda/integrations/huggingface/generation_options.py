@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .library import CACHE_ARGUMENTS, given_cache
+
 __all__ = ["is_static", "prompts_of", "refuse_dropped_arguments", "refuse_unsupported"]
 
 _MODES = ("greedy_search", "sample")
@@ -49,9 +51,9 @@ _STATEFUL = {
 _MODEL_ARGUMENTS = {
     "attention_mask",
     "logits_to_keep",
-    "past_key_values",
     "position_ids",
     "use_cache",
+    *CACHE_ARGUMENTS,
 }
 
 
@@ -125,11 +127,11 @@ def refuse_unsupported(
                 f"Generate: {argument} was given for the model's forward; needs input_ids and "
                 "attention_mask alone"
             )
-    cache = model_arguments.get("past_key_values")
+    argument, cache = given_cache(model_arguments)
     if cache is not None and int(cache.get_seq_length()) > 0:
         raise ValueError(
-            f"Generate: past_key_values has {int(cache.get_seq_length())} tokens; needs none, or "
-            "an empty one, since the cache is Generate's own: give the whole input_ids"
+            f"Generate: {argument} has {int(cache.get_seq_length())} tokens; needs none, or an "
+            "empty one, since the cache is Generate's own: give the whole input_ids"
         )
 
 
@@ -137,7 +139,7 @@ def is_static(config: Any, model_arguments: Mapping[str, Any]) -> bool:
     """Whether a cache is asked for that allocates all of its memory at once."""
     from transformers import StaticCache
 
-    given = model_arguments.get("past_key_values")
+    _, given = given_cache(model_arguments)
     return config.cache_implementation == "static" or isinstance(given, StaticCache)
 
 

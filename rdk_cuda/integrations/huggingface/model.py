@@ -12,6 +12,7 @@ from torch import Tensor
 from rdk_cuda.decoding import Output
 
 from .attention import context_length, layers_of
+from .library import cache_argument, not_served
 from .placement import weight_of
 from .slot_cache import SlotCache, lay_out, pieces
 
@@ -23,7 +24,7 @@ class HuggingFaceModel:
     """A Hugging Face causal language model whose KV cache rolls back per sequence.
 
     Args:
-        model: from `AutoModelForCausalLM` (transformers 4.56 or later) in evaluation mode, with
+        model: from `AutoModelForCausalLM` (Transformers 5.0 or later) in evaluation mode, with
             attention "sdpa" or "eager". Layers have full attention or a sliding window.
         head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
             `rdk_cuda.calibration.prune_head`. Brought to the model's dtype and device.
@@ -81,6 +82,7 @@ class HuggingFaceModel:
             raise ValueError(f"HuggingFaceModel: recent is {recent}; needs at least 1, or None")
         self.slots, self.state_layers = slots, tuple(state_layers)
         self.model, self.return_hidden = model, return_hidden or head is not None
+        self._cache_argument = cache_argument(model.base_model if self.return_hidden else model)
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
         self._readable, self.context = embedding.shape[0], context_length(model.config)
@@ -152,7 +154,7 @@ class HuggingFaceModel:
             "input_ids": ids.to(self.device),
             "position_ids": positions,
             "attention_mask": masks,
-            "past_key_values": self._cache.past,
+            self._cache_argument: self._cache.past,
             "use_cache": True,
         }
         if self.state_layers:
@@ -243,12 +245,12 @@ def _refuse_unsupported(model: Any) -> None:
     """Refuse what the library's own descriptions of a model already tell."""
     name, config = type(model).__name__, getattr(model, "config", None)
     if config is None or getattr(model, "get_output_embeddings", lambda: None)() is None:
-        raise TypeError(f"HuggingFaceModel: {name} has no LM head; use AutoModelForCausalLM")
+        raise not_served(model, "has no LM head; use AutoModelForCausalLM")
     if model.training:
         raise ValueError(f"HuggingFaceModel: {name} is in training mode; call model.eval() first")
     if config.is_encoder_decoder:
-        raise TypeError(f"HuggingFaceModel: {name} is an encoder-decoder; needs a causal model")
-    needed = {"position_ids", "past_key_values", "logits_to_keep"}
+        raise not_served(model, "is an encoder-decoder; needs a causal model")
+    needed = {"position_ids", cache_argument(model), "logits_to_keep"}
     missing = sorted(needed - set(inspect.signature(model.forward).parameters))
     reason = f"does not take {' and '.join(missing)}" if missing else None
     if getattr(config, "alibi", False):
@@ -256,12 +258,14 @@ def _refuse_unsupported(model: Any) -> None:
     if "local" in getattr(config, "attention_layers", ()):
         reason = "has local attention layers, which measure their window in slots"
     if reason:
-        raise TypeError(
-            f"HuggingFaceModel: {name} {reason}; needs explicit positions and a KV cache, or else "
-            "the sequences of a batch cannot roll back separately"
+        raise not_served(
+            model,
+            f"{reason}; needs explicit positions and a KV cache, or else the sequences of a batch "
+            "cannot roll back separately",
         )
     if config._attn_implementation not in ("sdpa", "eager"):
-        raise TypeError(
-            f"HuggingFaceModel: {name} has attention {config._attn_implementation!r}; needs one "
-            "that takes a 4D mask: load it with attn_implementation='sdpa' or 'eager'"
+        raise not_served(
+            model,
+            f"has attention {config._attn_implementation!r}; needs one that takes a 4D mask: load "
+            "it with attn_implementation='sdpa' or 'eager'",
         )

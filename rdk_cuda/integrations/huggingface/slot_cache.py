@@ -37,7 +37,7 @@ class SlotCache:
         dtype, device: of the masks.
 
     Attributes:
-        past: what the model takes as `past_key_values`.
+        past: what the model takes as its KV cache.
         lengths: how many tokens each sequence has.
         recent: each layer sees only so many of the last tokens, and the first. None: all.
     """

@@ -1,0 +1,42 @@
+"""What differs between the releases of Transformers that are served, from 5.0 on.
+
+A model's KV cache is its argument `cache` from 5.24 on, and `past_key_values` before. A model whose
+code is not the library's own can have either name with any release. `Cache.crop` takes how many
+tokens to drop, as a negative number; from 5.24 on it refuses how many to keep.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import transformers
+
+__all__ = ["CACHE_ARGUMENTS", "cache_argument", "given_cache", "not_served"]
+
+CACHE_ARGUMENTS = ("cache", "past_key_values")
+
+
+def cache_argument(module: Any) -> str:
+    """What a module's forward calls its KV cache; the newest name if it takes none.
+
+    Where a decorator takes the old name, too, the signature is still that of the function itself.
+    """
+    names = inspect.signature(module.forward).parameters
+    return next((name for name in CACHE_ARGUMENTS if name in names), CACHE_ARGUMENTS[0])
+
+
+def given_cache(arguments: Mapping[str, Any]) -> tuple[str, Any]:
+    """The name and the KV cache among arguments of a model's forward; None in its place if none."""
+    given = [name for name in CACHE_ARGUMENTS if arguments.get(name) is not None]
+    name = given[0] if given else CACHE_ARGUMENTS[0]
+    return name, arguments.get(name)
+
+
+def not_served(model: Any, reason: str) -> TypeError:
+    """The error for a model of which this release of the library does not give what is needed."""
+    return TypeError(
+        f"HuggingFaceModel: {type(model).__name__} of Transformers {transformers.__version__} "
+        f"{reason}"
+    )
