@@ -11,6 +11,14 @@ from .library import not_served
 
 __all__ = ["Layers", "context_length", "first_seen", "is_seen", "layers_of"]
 
+# Classes of layers in a cache, and the types that configurations name. Chunks are refused by name.
+_SERVED = {"DynamicLayer", "DynamicSlidingWindowLayer"} | {
+    "attention",
+    "chunked_attention",
+    "full_attention",
+    "sliding_attention",
+}
+
 
 class Layers(NamedTuple):
     """The attention layers of a model.
@@ -34,15 +42,17 @@ def layers_of(model: Any) -> Layers:
 
     layers = DynamicCache(config=model.config).layers
     kinds = {type(layer).__name__ for layer in layers}
-    other = kinds - {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    text = model.config.get_text_config(decoder=True)
+    types = set(getattr(text, "layer_types", None) or ())
+    # 5.0 has a DynamicLayer also for layers of other types, which it does not know.
+    other = (kinds | types) - _SERVED
     if other:
         raise not_served(
             model,
             f"keeps its past as {' and '.join(sorted(other))}; only full attention (DynamicLayer) "
             "and sliding windows (DynamicSlidingWindowLayer) can roll sequences back separately",
         )
-    text = model.config.get_text_config(decoder=True)
-    if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
+    if "chunked_attention" in types:
         raise not_served(
             model,
             "has chunked attention, whose chunks the library cuts by slots; needs full attention "

@@ -35,6 +35,7 @@ from .generation_options import (
     refuse_dropped_arguments,
     refuse_unsupported,
 )
+from .library import drop_unused_cache
 from .model import HuggingFaceModel
 from .padded_batch import PaddedBatch
 from .saved_drafter import drafting_model, load_drafter
@@ -182,6 +183,7 @@ class Generate:
             TypeError, ValueError: an option that cannot be honoured, by name.
             RuntimeError: scores are no distribution: NaN or +inf, or none finite.
         """
+        drop_unused_cache(model)
         refuse_dropped_arguments()
         refuse_unsupported(model, generation_config, logits_processor, model_kwargs)
         prompts = prompts_of(input_ids, model_kwargs)

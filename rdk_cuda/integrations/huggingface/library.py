@@ -13,7 +13,13 @@ from typing import Any
 
 import transformers
 
-__all__ = ["CACHE_ARGUMENTS", "cache_argument", "given_cache", "not_served"]
+__all__ = [
+    "CACHE_ARGUMENTS",
+    "cache_argument",
+    "drop_unused_cache",
+    "given_cache",
+    "not_served",
+]
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 
@@ -32,6 +38,16 @@ def given_cache(arguments: Mapping[str, Any]) -> tuple[str, Any]:
     given = [name for name in CACHE_ARGUMENTS if arguments.get(name) is not None]
     name = given[0] if given else CACHE_ARGUMENTS[0]
     return name, arguments.get(name)
+
+
+def drop_unused_cache(model: Any) -> None:
+    """Take a static cache that nobody has filled off a model.
+
+    5.0 keeps there what `generate` makes, and with the next call fails on one that is not filled.
+    """
+    cache = getattr(model, "_cache", None)
+    if isinstance(cache, transformers.StaticCache) and not cache.is_initialized:
+        del model._cache
 
 
 def not_served(model: Any, reason: str) -> TypeError:
