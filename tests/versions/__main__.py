@@ -1,0 +1,172 @@
+"""Run the Hugging Face tests with other releases of Transformers and torch than the installed ones.
+
+python -m tests.versions                        # oldest and newest of both: four combinations
+python -m tests.versions --transformers newest --torch installed
+python -m tests.versions --newest-if-new        # does nothing where constraints.txt has the newest
+
+The oldest is the one that pyproject.toml names, the newest what the index has, upper bound or not.
+Each combination has an environment under build/versions, which is kept. It sees the packages of the
+one that runs this command. For another torch the operators are compiled again; TORCH_INDEX is the
+index that it comes from, as for `make`.
+
+A line for each combination says what was tested, or that the index did not have it. The exit status
+is 1 unless all tests passed with all of them; with --newest-if-new it is always 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Sequence
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "versions"
+TESTS = (
+    "tests/decoding/test_huggingface.py",
+    "tests/evaluation/test_speed.py",
+    "tests/integrations/eagle3",
+    *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/integrations/test_gen*.py")),
+    "tests/integrations/test_saved_drafter.py",
+)
+# Without the working directory, so that the package is the one that was built.
+PYTEST = "import sys; del sys.path[0]; import pytest; sys.exit(pytest.main())"
+
+
+class NotTested(Exception):
+    """Why there is no result."""
+
+
+def oldest(package: str) -> str:
+    """The lower bound in pyproject.toml."""
+    found = re.search(rf'"{package}>=([\d.]+)', (ROOT / "pyproject.toml").read_text())
+    assert found is not None, f"pyproject.toml has no lower bound of {package}"
+    return found[1]
+
+
+def constrained(package: str) -> str:
+    """The release in constraints.txt, or the installed one where that file has none."""
+    path = ROOT / "constraints.txt"
+    lines = path.read_text() if path.exists() else ""
+    found = re.search(rf"^{package}==([^\s;]+)", lines, re.MULTILINE)
+    return found[1] if found else version(package)
+
+
+def release(package: str, which: str) -> str:
+    """A release by its number, for "oldest" and "newest" as the index has them."""
+    if which == "installed":
+        return version(package)
+    wanted = {"oldest": f"{package}=={oldest(package)}", "newest": package}
+    options = ["--dry-run", "--ignore-installed", "--no-deps", "--report", "-"]
+    found = pip(sys.executable, package, *options, wanted.get(which, f"{package}=={which}"))
+    return str(json.loads(found)["install"][0]["metadata"]["version"])
+
+
+def pip(python: str | Path, package: str, *arguments: str) -> str:
+    """What `pip install` prints."""
+    index = os.environ.get("TORCH_INDEX") if package == "torch" else None
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet"]
+        + (["--index-url", index] if index else [])
+        + list(arguments),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        raise NotTested(f"pip install {arguments[-1]}: {(errors or ['it failed'])[-1]}")
+    return done.stdout
+
+
+def environment(transformers: str, torch: str) -> tuple[Path, Path]:
+    """An environment's folder, made where there is none, and the folder of the package for it."""
+    folder = BUILD / f"transformers-{transformers}-torch-{torch}"
+    python, done = folder / "bin" / "python", folder / "installed"
+    if not done.exists():
+        venv.create(folder, clear=True, with_pip=True)
+        (here,) = folder.glob("lib/python*/site-packages")
+        (here / "running.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        for package, wanted in (("torch", torch), ("transformers", transformers)):
+            if wanted != version(package):
+                pip(python, package, f"{package}=={wanted}")
+        done.touch()
+    if torch == version("torch"):
+        return python, ROOT
+    library = folder / "package"
+    command = ["setup.py", "build", "--build-base", str(folder), "--build-lib", str(library)]
+    built = subprocess.run(
+        [python, *command], cwd=ROOT, env=os.environ | {"RDK_CUDA": "off"}, capture_output=True
+    )
+    if built.returncode != 0:
+        (folder / "build.log").write_bytes(built.stdout + built.stderr)
+        raise NotTested(f"the operators do not compile: {folder / 'build.log'}")
+    return python, library
+
+
+def run(transformers: str, torch: str) -> tuple[bool, str]:
+    """Whether all tests pass, and a line that says so."""
+    name = f"Transformers {transformers}, torch {torch}"
+    try:
+        transformers, torch = release("transformers", transformers), release("torch", torch)
+        name = f"Transformers {transformers}, torch {torch}"
+        python, package = environment(transformers, torch)
+    except NotTested as error:
+        return False, f"{name}: NOT TESTED: {error}"
+    paths = os.pathsep.join(dict.fromkeys([str(package), str(ROOT)]))
+    done = subprocess.run(
+        [python, "-c", PYTEST, "-q", "-n", "auto", "--import-mode=append", *TESTS],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    lines = done.stdout.splitlines() or ["nothing was printed"]
+    if done.returncode == 0:
+        return True, f"{name}: {lines[-1]}"
+    log = BUILD / f"transformers-{transformers}-torch-{torch}.log"
+    log.write_text(done.stdout + done.stderr)
+    return False, f"{name}: FAILED: {lines[-1]}; {log}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.versions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    releases = '"oldest", "newest", "installed" or a number; may be repeated'
+    for package in ("transformers", "torch"):
+        parser.add_argument(f"--{package}", action="append", help=releases)
+    parser.add_argument("--newest-if-new", action="store_true")
+    given = parser.parse_args(arguments)
+    if given.newest_if_new:
+        try:
+            newest = release("transformers", "newest")
+        except NotTested as error:
+            print(f"Transformers newest: NOT TESTED: {error}")
+            return 0
+        if newest == constrained("transformers"):
+            print(f"Transformers {newest}: is the newest, and what the tests run with")
+        else:
+            print(run(newest, "installed")[1])
+        return 0
+    both = ["oldest", "newest"]
+    passed = True
+    for transformers, torch in product(given.transformers or both, given.torch or both):
+        right, line = run(transformers, torch)
+        print(line, flush=True)
+        passed &= right
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
