@@ -99,6 +99,9 @@ def test_the_pages_name_what_is_supported_as_the_metadata_do() -> None:
     (torch_version,) = re.findall(r'^dependencies = \["torch>=([\d.]+)"', metadata, re.MULTILINE)
     assert f"Linux, Python {python}+, torch {torch_version}+" in readme
     assert rdk_cuda.build_info()["torch_target"] == torch_version
+    ((oldest, above),) = re.findall(r'"transformers>=(5\.\d+),<5\.(\d+)"', metadata)
+    install = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert f"Transformers ({oldest} to 5.{int(above) - 1})" in install
 
 
 def test_the_readme_fits_two_hundred_lines() -> None:

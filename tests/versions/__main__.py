@@ -6,8 +6,8 @@ python -m tests.versions --newest-if-new        # does nothing where constraints
 
 The oldest is the one that pyproject.toml names, the newest what the index has, upper bound or not.
 Each combination has an environment under build/versions, which is kept. It sees the packages of the
-one that runs this command. For another torch the operators are compiled again; TORCH_INDEX is the
-index that it comes from, as for `make`.
+one that runs this command, and the operators as they are built in place: they fit every torch.
+TORCH_INDEX is the index that torch comes from, as for `make`.
 
 A line for each combination says what was tested, or that the index did not have it. The exit status
 is 1 unless all tests passed with all of them; with --newest-if-new it is always 0.
@@ -37,11 +37,9 @@ TESTS = (
     *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/integrations/test_gen*.py")),
     "tests/integrations/test_saved_drafter.py",
 )
-# Without the working directory, so that the package is the one that was built.
-PYTEST = "import sys; del sys.path[0]; import pytest; sys.exit(pytest.main())"
 
 
-class NotTested(Exception):
+class NotTestedError(Exception):
     """Why there is no result."""
 
 
@@ -82,12 +80,12 @@ def pip(python: str | Path, package: str, *arguments: str) -> str:
     )
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        raise NotTested(f"pip install {arguments[-1]}: {(errors or ['it failed'])[-1]}")
+        raise NotTestedError(f"pip install {arguments[-1]}: {(errors or ['it failed'])[-1]}")
     return done.stdout
 
 
-def environment(transformers: str, torch: str) -> tuple[Path, Path]:
-    """An environment's folder, made where there is none, and the folder of the package for it."""
+def environment(transformers: str, torch: str) -> Path:
+    """The Python of an environment, which is made where there is none."""
     folder = BUILD / f"transformers-{transformers}-torch-{torch}"
     python, done = folder / "bin" / "python", folder / "installed"
     if not done.exists():
@@ -98,17 +96,7 @@ def environment(transformers: str, torch: str) -> tuple[Path, Path]:
             if wanted != version(package):
                 pip(python, package, f"{package}=={wanted}")
         done.touch()
-    if torch == version("torch"):
-        return python, ROOT
-    library = folder / "package"
-    command = ["setup.py", "build", "--build-base", str(folder), "--build-lib", str(library)]
-    built = subprocess.run(
-        [python, *command], cwd=ROOT, env=os.environ | {"RDK_CUDA": "off"}, capture_output=True
-    )
-    if built.returncode != 0:
-        (folder / "build.log").write_bytes(built.stdout + built.stderr)
-        raise NotTested(f"the operators do not compile: {folder / 'build.log'}")
-    return python, library
+    return python
 
 
 def run(transformers: str, torch: str) -> tuple[bool, str]:
@@ -117,14 +105,12 @@ def run(transformers: str, torch: str) -> tuple[bool, str]:
     try:
         transformers, torch = release("transformers", transformers), release("torch", torch)
         name = f"Transformers {transformers}, torch {torch}"
-        python, package = environment(transformers, torch)
-    except NotTested as error:
+        python = environment(transformers, torch)
+    except NotTestedError as error:
         return False, f"{name}: NOT TESTED: {error}"
-    paths = os.pathsep.join(dict.fromkeys([str(package), str(ROOT)]))
     done = subprocess.run(
-        [python, "-c", PYTEST, "-q", "-n", "auto", "--import-mode=append", *TESTS],
+        [python, "-m", "pytest", "-q", "-n", "auto", *TESTS],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
     )
@@ -151,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.newest_if_new:
         try:
             newest = release("transformers", "newest")
-        except NotTested as error:
+        except NotTestedError as error:
             print(f"Transformers newest: NOT TESTED: {error}")
             return 0
         if newest == constrained("transformers"):

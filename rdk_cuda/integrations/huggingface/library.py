@@ -43,7 +43,7 @@ def given_cache(arguments: Mapping[str, Any]) -> tuple[str, Any]:
 def drop_unused_cache(model: Any) -> None:
     """Take a static cache that nobody has filled off a model.
 
-    Up to 5.12, `generate` keeps there what it makes, and fails if the next call finds it not filled.
+    Up to 5.12, `generate` keeps there what it makes, and fails with the next call if it is empty.
     """
     cache = getattr(model, "_cache", None)
     if isinstance(cache, transformers.StaticCache) and not cache.is_initialized:
