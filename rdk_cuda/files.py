@@ -1,9 +1,10 @@
-"""Files and folders that are there whole or not at all: named tensors, results, plots."""
+"""Files that are read with suspicion, and files and folders written whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import json
 import math
 import os
@@ -17,14 +18,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "FLOATS",
+    "LARGEST_JSON",
     "TensorFile",
     "folder_written_whole",
+    "json_of",
+    "opened_tensors",
+    "read_json",
+    "read_small",
+    "regular_file",
     "system_errors",
     "to_bytes",
     "without_nan",
@@ -33,6 +41,87 @@ __all__ = [
     "write_json",
     "write_whole",
 ]
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""What weights may be: torch computes with all of these, and with no other floating dtype."""
+
+_DEEPEST_JSON = 100  # objects and lists inside of each other; `repr` of more would overflow
+LARGEST_JSON = 1 << 24  # bytes; the index of a checkpoint of a trillion parameters has half of it
+
+
+@contextmanager
+def regular_file(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file, or what a link to one leads to, open for reading, and its size in bytes.
+
+    Raises:
+        OSError: it cannot be opened, or is a pipe or device, which may never end.
+    """
+
+    def without_waiting(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)  # of a pipe, for somebody who writes to it
+
+    with open(path, "rb", opener=without_waiting) as file:
+        opened = os.fstat(file.fileno())
+        if not stat.S_ISREG(opened.st_mode):
+            raise OSError(errno.EINVAL, "Is not a regular file", str(path))
+        yield file, opened.st_size
+
+
+def read_small(path: Path, most: int = LARGEST_JSON) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        ValueError: it has more than `most` bytes.
+        OSError: as `regular_file`.
+    """
+    with regular_file(path) as (file, size):
+        content = b"" if size > most else file.read(most + 1)
+    if max(size, len(content)) > most:  # it may have grown
+        raise ValueError(f"has {max(size, len(content))} bytes; needs at most {most}")
+    return content
+
+
+def read_json(path: Path, most: int = LARGEST_JSON) -> Any:
+    """What a regular file says in JSON; errors as `read_small` and `json_of`."""
+    return json_of(read_small(path, most))
+
+
+def json_of(text: str | bytes) -> Any:
+    """What JSON says.
+
+    Raises:
+        ValueError: it is none, or is nested too deeply.
+    """
+    too_deep = f"is nested more than {_DEEPEST_JSON} times"
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(too_deep) from error
+    level = [content] if isinstance(content, (dict, list)) else []
+    for _ in range(_DEEPEST_JSON):
+        parts = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [inner for part in parts for inner in part if isinstance(inner, (dict, list))]
+    if level:
+        raise ValueError(too_deep)
+    return content
+
+
+@contextmanager
+def opened_tensors(path: Path) -> Iterator[Any]:
+    """An open safetensors file; its tensors come to the CPU.
+
+    Raises:
+        SafetensorError: it is none.
+        OSError: as `regular_file`.
+    """
+    import safetensors
+
+    with (
+        regular_file(path),
+        torch.device("cpu"),
+        safetensors.safe_open(path, framework="pt") as file,
+    ):
+        yield file
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
@@ -133,10 +222,15 @@ class TensorFile:
         """The open file, if it says that it is of this kind, and its metadata; errors as `read`."""
         safetensors = self.safetensors()
         try:
-            with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
+            with opened_tensors(path) as file:
                 metadata = file.metadata() or {}
                 self._check_header(path, metadata, set(file.keys()))
                 yield file, metadata
+        except IsADirectoryError as error:
+            raise self.error(
+                f"{self.owner}.load: {path} is a directory; needs a file that {self.owner}.save "
+                "wrote"
+            ) from error
         except safetensors.SafetensorError as error:
             raise self.error(
                 f"{self.owner}.load: {path} is not a complete safetensors file ({error}); needs "

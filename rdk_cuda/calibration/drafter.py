@@ -17,7 +17,7 @@ from ..affinity.file import LARGEST_TARGET
 from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import Contexts, DynamicTokens, dynamic_columns, offered, screens_of
 from ..dynamic_tokens.description import TENSORS, described, source_of
-from ..files import TensorFile
+from ..files import TensorFile, json_of
 from ..functional import redistribute
 from ..vocabulary import Vocabulary
 from .heads import FullHead, prune_head
@@ -146,8 +146,8 @@ class PrunedDrafter:
                 raise ValueError(f"dynamic_tokens takes {len(text)} characters, which is too many")
             source = None
             if text is not None:
-                source = source_of(json.loads(text), vocabulary, tensors, device)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+                source = source_of(json_of(text), vocabulary, tensors, device)
+        except (ValueError, TypeError, KeyError) as error:
             raise SavedDrafterError(f"PrunedDrafter.load: {path}: {error}") from error
         bias, lifted = tensors.get("bias"), None
         if "lifted.map" in tensors:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 
@@ -26,6 +25,7 @@ from rdk_cuda.integrations.huggingface.placement import weight_of
 from ..calibration.methods import Method
 from ..calibration.recording import Window
 from ..evaluation.rows import EvaluationError, Row
+from ..files import opened_tensors
 from .errors import InputError
 from .model_files import ModelFiles, model_files
 from .pairs import Models as Models
@@ -175,7 +175,7 @@ def stored_dtype(directory: Path) -> torch.dtype:
     """The dtype of a model's files; float32 for more than one, and for all others than halves."""
     dtypes = set()
     for file in directory.glob("model*.safetensors"):
-        with safe_open(file, framework="pt") as content:
+        with opened_tensors(file) as content:
             dtypes |= {content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
     halves = {"BF16": torch.bfloat16, "F16": torch.float16}
     return halves.get(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float32

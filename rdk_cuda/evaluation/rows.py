@@ -23,14 +23,13 @@ A figure that does not apply is empty in the CSV file and null in JSON.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rdk_cuda.evaluation.acceptance import Interval
 
-from ..files import write_csv, write_json
+from ..files import read_json, write_csv, write_json
 
 __all__ = [
     "FIELDS",
@@ -111,7 +110,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         EvaluationError: another file, or one that cannot be read.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise EvaluationError(f"{path}: is no evaluation ({error}); name another file") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:

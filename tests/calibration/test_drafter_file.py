@@ -214,7 +214,7 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (SCREENED | {"dynamic_tokens": said(width=10)}, "width is 10"),
     ({"dynamic_tokens": "{"}, "Expecting"),
-    ({"dynamic_tokens": "[" * 999}, "recursion|Expecting"),
+    ({"dynamic_tokens": "[" * 999}, "nested more than 100|Expecting"),
     ({"dynamic_tokens": " " * 2000}, "takes 2000 characters"),
     ({"dynamic_tokens": "[]"}, "list indices"),
     ({"dynamic_tokens": '"many"'}, "string indices"),

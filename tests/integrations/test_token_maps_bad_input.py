@@ -26,6 +26,8 @@ from rdk_cuda.integrations.token_maps import (
 )
 from rdk_cuda.integrations.token_maps import files as token_map_files
 
+from ..bounded_memory import memory_for
+
 # torch warns of pickles that are not its own before it refuses them.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 
@@ -271,8 +273,16 @@ def test_an_index_leads_only_to_files_next_to_it(tmp_path: Path, file: str) -> N
 @pytest.mark.parametrize("values", [[1.5], [[1]], [], [True]])
 def test_values_in_memory_that_are_no_integers(values: Any) -> None:
     for read in (from_ids, from_d2t):
-        with pytest.raises(TokenMapError, match=r"needs \[V_d\] integers with V_d >= 1"):
+        with pytest.raises(TokenMapError, match=r"integers with V_d from 1 to V_t = 41"):
             read(torch.tensor(values), SIZE)
+
+
+def test_values_in_memory_are_at_most_as_many_as_the_target_has() -> None:
+    expanded = torch.zeros(1, dtype=torch.int64).expand(2**31)
+    with memory_for(1 << 28):
+        for read in (from_ids, from_d2t):
+            with pytest.raises(TokenMapError, match=r"has shape \[2147483648\]"):
+                read(expanded, SIZE)
 
 
 WHOLE = [

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...files import TensorFile, system_errors, write_whole
+from ...files import TensorFile, json_of, system_errors, write_whole
 
 __all__ = ["SAMPLE_LAYOUT", "Layout", "RecordingError", "RecordingFormat", "check_values"]
 
@@ -88,7 +88,7 @@ class RecordingFormat:
 
 def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
-        about: dict[str, Any] = json.loads(metadata["about"])
+        about: dict[str, Any] = json_of(metadata["about"])
         temperatures = about["temperatures"]
         sound = all(isinstance(one, float) and 0 < one < float("inf") for one in temperatures)
         if not sound or not temperatures or len(set(temperatures)) < len(temperatures):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from ...files import opened_tensors, read_json
 from ..token_maps.files import load_torch
 
 __all__ = ["WEIGHTS", "CheckpointError", "read_tensors", "tensor_names"]
@@ -24,10 +25,10 @@ def tensor_names(folder: Path) -> frozenset[str]:
     names: list[str] = []
     for file in _weight_files(folder):
         if file.suffix == ".safetensors":
-            from safetensors import SafetensorError, safe_open
+            from safetensors import SafetensorError
 
             try:
-                with safe_open(file, framework="pt") as content:
+                with opened_tensors(file) as content:
                     names += content.keys()
             except SafetensorError as error:
                 raise CheckpointError(f"{file}: is no file of plain tensors ({error})") from error
@@ -60,10 +61,8 @@ def _weight_files(folder: Path) -> list[Path]:
         index = folder / f"{name}.index.json"
         if index.is_file():
             try:
-                names = sorted(
-                    {str(v) for v in json.loads(index.read_bytes())["weight_map"].values()}
-                )
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                names = sorted({str(v) for v in read_json(index)["weight_map"].values()})
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise CheckpointError(
                     f"{index}: is no index of a checkpoint ({error!r})"
                 ) from error
@@ -77,9 +76,8 @@ def _weight_files(folder: Path) -> list[Path]:
 def _tensors_of(file: Path) -> dict[str, Tensor]:
     try:
         if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return dict(load_file(file))
+            with opened_tensors(file) as content:
+                return {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
         loaded = load_torch(file)
     except OSError:
         raise
@@ -88,4 +86,13 @@ def _tensors_of(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{file}: is no file of plain tensors ({reason:.200})") from error
     if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
         raise CheckpointError(f"{file}: holds more than named tensors; needs a state_dict")
+    for name, tensor in loaded.items():
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise CheckpointError(f"{file}: {name} is {tensor.layout}; needs plain tensors")
+    size, needed = file.stat().st_size, sum(tensor.nbytes for tensor in loaded.values())
+    if needed > 2 * size:  # twice, since a head may be tied to the embeddings
+        raise CheckpointError(
+            f"{file}: has {size} bytes, and its tensors would take {needed}; needs tensors that "
+            "are stored whole"
+        )
     return {str(name): tensor for name, tensor in loaded.items()}

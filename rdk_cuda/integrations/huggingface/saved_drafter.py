@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from ...calibration.drafter import PrunedDrafter, SavedDrafterError
-from ...files import folder_written_whole
+from ...files import folder_written_whole, read_json, read_small
 from .model import HuggingFaceModel
 
 __all__ = [
@@ -210,7 +210,7 @@ def _settings_as_json(settings: Mapping[str, Any]) -> str:
 
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except ValueError as error:
         raise SavedDrafterError(
             f"load_drafter: {path} is not JSON ({error}); save the drafter again"
@@ -239,7 +239,11 @@ def _load_model(directory: Path) -> Any:
         raise SavedDrafterError(
             f"load_drafter: {directory} has no config.json; needs the model that was saved there"
         )
-    if b'"draft_vocab_size"' in (directory / "config.json").read_bytes():
+    try:
+        config = read_small(directory / "config.json")
+    except ValueError as error:
+        raise SavedDrafterError(f"load_drafter: {directory / 'config.json'} {error}") from error
+    if b'"draft_vocab_size"' in config:
         raise SavedDrafterError(
             f"load_drafter: {directory} has a drafter that reads its target's states; needs "
             "rdk_cuda.integrations.eagle3.load_state_drafter, and the target"

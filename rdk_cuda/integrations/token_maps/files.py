@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import zipfile
@@ -12,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from ...files import json_of, opened_tensors, read_json, read_small, regular_file
 
 __all__ = ["D2T", "INTEGERS", "TokenMapError", "load_torch", "read_content"]
 
@@ -59,14 +60,14 @@ def read_content(path: Path, target_size: int) -> Tensor | D2T:
     """
     if path.is_dir():
         return _from_directory(path, target_size)
-    with path.open("rb") as file:
+    with regular_file(path) as (file, size):
         start = file.read(9)
     if start.startswith(b"\x93NUMPY"):
         return _from_numpy(path, target_size)
     if start.startswith(b"PK\x03\x04") or start[:1] == b"\x80":  # what a pickle begins with
         return _of_torch(path, load_torch(path), target_size)
     header = int.from_bytes(start[:8], "little")
-    if start[8:] == b"{" and header + 8 <= path.stat().st_size:
+    if start[8:] == b"{" and header + 8 <= size:
         return _d2t(path, _from_safetensors(path, target_size), target_size)
     return _vector(f"{path}", _integers(path, _from_text(path)), target_size)
 
@@ -94,11 +95,10 @@ def _from_directory(folder: Path, target_size: int) -> D2T:
 
 def _shards(index: Path) -> list[Path]:
     """The files, next to an index, that it says the maps and the head are in."""
-    _refuse_large(index)
     try:
-        names = json.loads(index.read_bytes())["weight_map"]
+        names = read_json(index)["weight_map"]
         files = sorted({str(names[name]) for name in names if _role(name)})
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise TokenMapError(f"{index}: is no index of a checkpoint ({error!r})") from error
     present = {entry.name for entry in index.parent.iterdir() if entry.is_file()}
     for file in files:
@@ -114,7 +114,7 @@ def _from_safetensors(path: Path, target_size: int) -> dict[str, Any]:
         raise ImportError(f"{path} is a safetensors file: pip install safetensors") from error
     found: dict[str, Any] = {}
     try:
-        with torch.device("cpu"), safetensors.safe_open(path, framework="pt") as file:
+        with opened_tensors(path) as file:
             for name in file.keys():  # noqa: SIM118  it is no mapping
                 role = _role(name)
                 if role is None:
@@ -173,11 +173,12 @@ def _d2t(path: Path, found: dict[str, Any], target_size: int) -> D2T:
 def load_torch(path: Path) -> Any:
     """Plain data and tensors; a checkpoint's are mapped, not read."""
     try:
-        is_zip = zipfile.is_zipfile(path)  # it, too, raises BadZipFile at some archives
+        with regular_file(path) as (file, size):
+            is_zip = zipfile.is_zipfile(file)  # it, too, raises BadZipFile at some archives
         if is_zip:
             _refuse_compressed(path)
-        else:
-            _refuse_large(path)
+        elif size > _LARGEST_LIST:
+            raise TokenMapError(f"{path}: has {size} bytes; needs at most {_LARGEST_LIST}")
         return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         if named := re.search(r"GLOBAL (\S+)", str(error)):
@@ -256,17 +257,16 @@ def _from_numpy(path: Path, target_size: int) -> Tensor:
 
 def _from_text(path: Path) -> list[Any]:
     """A JSON list, or ids between white space, where # begins a comment."""
-    _refuse_large(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_small(path, _LARGEST_LIST).decode("utf-8-sig")
         if text.lstrip()[:1] in ("[", "{"):
-            content = json.loads(text)
+            content = json_of(text)
             if not isinstance(content, list):
                 raise ValueError("a JSON object")
             return content
         lines = (line.partition("#")[0] for line in text.splitlines())
         return [int(word) for line in lines for word in line.split()]
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise TokenMapError(
             f"{path}: {_last_line(error)}; needs target ids, one a line or as a JSON list"
         ) from error
@@ -295,13 +295,6 @@ def _refuse_shape(name: str, shape: Iterable[int], target_size: int) -> None:
     if len(sizes) != 1 or not 1 <= sizes[0] <= target_size:
         raise TokenMapError(
             f"{name} has shape {sizes}; needs one dimension with 1 to V_t = {target_size} entries"
-        )
-
-
-def _refuse_large(path: Path) -> None:
-    if path.stat().st_size > _LARGEST_LIST:
-        raise TokenMapError(
-            f"{path}: has {path.stat().st_size} bytes; needs at most {_LARGEST_LIST} for a list"
         )
 
 

@@ -113,7 +113,7 @@ def from_ids(
         >>> from_ids([3, 1, 3], target_size=4, mask_repeats=True).draft_ids.tolist()
         [3, 1, -1]
     """
-    drafts = _integers("ids", ids)
+    drafts = _integers("ids", ids, target_size)
     outside = ((drafts < 0) | (drafts >= target_size)).nonzero()
     if outside.numel():
         at = int(outside[0])
@@ -162,7 +162,7 @@ def from_d2t(
         >>> from_d2t(torch.tensor([1, 2, 5]), target_size=8, stored="absolute").draft_ids.tolist()
         [1, 2, 5]
     """
-    offsets = _integers("d2t", d2t)
+    offsets = _integers("d2t", d2t, target_size)
     places = torch.arange(offsets.numel(), device="cpu")
     readings = {"offset": offsets + places, "absolute": offsets}
     mask = None if t2d is None else _mask(t2d, target_size)
@@ -259,12 +259,16 @@ def _refuse_other_head(content: D2T) -> None:
         )
 
 
-def _integers(name: str, values: Tensor | Sequence[int]) -> Tensor:
+def _integers(name: str, values: Tensor | Sequence[int], target_size: int) -> Tensor:
     tensor = on_host(values)
-    if tensor.dim() != 1 or not tensor.numel() or tensor.dtype not in INTEGERS:
+    if (
+        tensor.dim() != 1
+        or not 1 <= tensor.numel() <= target_size  # an expanded tensor has any length in 8 bytes
+        or tensor.dtype not in INTEGERS
+    ):
         raise TokenMapError(
             f"{name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; needs [V_d] integers "
-            "with V_d >= 1"
+            f"with V_d from 1 to V_t = {target_size}"
         )
     return tensor.to(torch.int64)
 

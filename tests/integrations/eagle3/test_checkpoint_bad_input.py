@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from rdk_cuda.integrations.eagle3 import CheckpointError, is_checkpoint, read_checkpoint
 
+from ...bounded_memory import memory_for
 from .test_published import PUBLISHED, target
 
 
@@ -71,6 +73,26 @@ LAYER = "transformer_layer_config"
         (field("eagle_aux_hidden_state_layer_ids", [1, 2, 9]), "needs different ones from 0 to 7"),
         (field("eagle_aux_hidden_state_layer_ids", "2"), "needs a list of layers"),
         (field(LAYER, []), "transformer_layer_config is []"),
+        (field("model_type", ["llama"], LAYER), "model_type is ['llama']"),
+        (field("hidden_act", "none", LAYER), "hidden_act is 'none'"),
+        (field("hidden_act", 3, LAYER), "hidden_act is 3"),
+        (field("layer_types", 5, LAYER), "layer_types is 5"),
+        (field("num_attention_heads", 0, LAYER), "num_attention_heads is 0"),
+        (field("num_key_value_heads", -2, LAYER), "num_key_value_heads is -2"),
+        (field("num_key_value_heads", 3, LAYER), "num_key_value_heads 3"),
+        (field("head_dim", 7, LAYER), "head_dim"),
+        (field("attention_bias", "no", LAYER), "attention_bias is 'no'"),
+        (field("rms_norm_eps", 10**400, LAYER), "rms_norm_eps is 1000"),
+        (field("rope_parameters", 5, LAYER), "rope_parameters is 5"),
+        (field("rope_parameters", {"rope_type": "none"}, LAYER), "rope_type is 'none'"),
+        (field("rope_parameters", {"rope_type": ["linear"]}, LAYER), "rope_type is ['linear']"),
+        (field("rope_parameters", {"rope_type": "linear"}, LAYER), "rope_parameters"),
+        (
+            field("rope_parameters", {"rope_type": "linear", "factor": "2"}, LAYER),
+            "rope_parameters",
+        ),
+        (field("architectures", json.loads("[" * 300 + "]" * 300)), "nested more than 100 times"),
+        (tensor("norm.weight", lambda t: t.to(torch.float8_e4m3fn)), "torch.float8_e4m3fn"),
         (tensor("fc.weight", lambda t: t[:, :32]), r"fc.weight has shape [16, 32]"),
         (
             tensor("fc.weight", lambda t: t.long()),
@@ -103,6 +125,66 @@ def assert_refused(folder: Path, named: str) -> None:
     assert str(folder) in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (field("intermediate_size", 40_000_000, LAYER), "needs [16, 40000000]"),
+        (field("head_dim", 50_000_000, LAYER), "needs [100000000, 32]"),
+        (field("head_dim", 2**31 - 2, LAYER), "needs "),
+        (field("num_hidden_layers", 3_000_000, LAYER), "num_hidden_layers is 3000000"),
+        (field("draft_vocab_size", 2**31), "needs draft_vocab_size = 2147483648"),
+    ],
+)
+def test_sizes_beyond_the_tensors_are_refused_before_anything_is_made_of_them(
+    folder: Path, change: Callable[[Path], None], named: str
+) -> None:
+    change(folder)
+    started = time.monotonic()
+    with memory_for(1 << 28):
+        assert_refused(folder, named)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "linear", "factor": 2.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    ],
+    ids=lambda rope: str(rope["rope_type"]),
+)
+def test_control_rotary_tables_of_other_kinds_are_made(folder: Path, rope: dict[str, Any]) -> None:
+    field("rope_parameters", {"rope_theta": 10000.0, **rope}, LAYER)(folder)
+    plain = target().model.rotary_emb.inv_freq
+    table = read_checkpoint(folder, target()).network.rotary_emb.inv_freq
+    assert table.device.type == "cpu"
+    assert not torch.equal(table, plain[: len(table)])
+
+
+def test_a_field_that_the_layers_do_not_read_costs_nothing(folder: Path) -> None:
+    field("num_labels", 30_000_000, LAYER)(folder)
+    with memory_for(1 << 28):
+        assert read_checkpoint(folder, target()).vocabulary.target_size == 40
+
+
+@pytest.mark.parametrize("name", ["d2t", "embed_tokens.weight"])
+def test_a_tensor_that_is_longer_than_its_bytes_is_refused(folder: Path, name: str) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    kind = torch.zeros(1, 1, dtype=torch.int64 if name == "d2t" else torch.float32)
+    tensors[name] = kind[0].expand(2**31) if name == "d2t" else kind.expand(40, 50_000_000)
+    torch.save(tensors, folder / "pytorch_model.bin")
+    with memory_for(1 << 28):
+        assert_refused(folder, "needs tensors that are stored whole")
+
+
 def without_the_bias(folder: Path) -> None:
     tensors = torch.load(folder / "pytorch_model.bin", weights_only=True)
     del tensors["fc.bias"]
@@ -120,7 +202,7 @@ def without_the_bias(folder: Path) -> None:
         (field("hidden_size", 32), "hidden_size is 32, and the target's states have 16"),
         (field("model_type", "mixtral"), "model_type is 'mixtral'"),
         (field("draft_vocab_size", 12), "no d2t that says which"),
-        (field("num_hidden_layers", 2), "has no layers.1.input_layernorm.weight"),
+        (field("num_hidden_layers", 2), "num_hidden_layers is 2, and there are tensors of 1"),
     ],
 )
 def test_it_is_refused_of_eagle_2(

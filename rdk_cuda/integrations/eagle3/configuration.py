@@ -1,0 +1,239 @@
+"""The `config.json` of an EAGLE drafter: each field is checked before anything is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...files import read_json
+from .network import Eagle3Config
+from .weights import CheckpointError
+
+__all__ = ["FLAGS", "configuration", "read_fields", "says_eagle3"]
+
+FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_STATE_NORM = "layers.0.hidden_norm.weight"  # EAGLE-3's alone
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 1 <= value < 2**31
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < 1e300  # no float holds every int
+
+
+# What the layers read of a configuration, what it may be, and that in words. Nothing is made of
+# other fields, such as num_labels.
+_LAYER_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model_type": (lambda value: value in ("llama", "qwen3"), "'llama' or 'qwen3'"),
+    "hidden_act": (lambda value: isinstance(value, str), "a name, as 'silu'"),
+    "layer_types": (
+        lambda value: isinstance(value, list) and all(each == "full_attention" for each in value),
+        "a list of full_attention, without sliding windows",
+    ),
+    "use_sliding_window": (lambda value: value is False, "false: there are no sliding windows"),
+    **dict.fromkeys(
+        (
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "max_position_embeddings",
+        ),
+        (_is_size, "a positive integer"),
+    ),
+    **dict.fromkeys(
+        ("rms_norm_eps", "initializer_range", "attention_dropout", "rope_theta"),
+        (_is_number, "a number"),
+    ),
+    **dict.fromkeys(
+        ("attention_bias", "mlp_bias", "tie_word_embeddings"),
+        (lambda value: type(value) is bool, "true or false"),
+    ),
+    **dict.fromkeys(
+        ("rope_parameters", "rope_scaling"), (lambda value: isinstance(value, dict), "an object")
+    ),
+}
+_REQUIRED = ("model_type", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+
+
+def read_fields(folder: Path) -> dict[str, Any]:
+    """What `config.json` in a folder says.
+
+    Raises:
+        CheckpointError: there is none, or it is no JSON object.
+        OSError: it cannot be opened, or is no regular file.
+    """
+    path = folder / "config.json"
+    try:
+        fields = read_json(path)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{folder}: has no config.json; needs the directory of a drafter's checkpoint"
+        ) from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: is no JSON ({error}); copy it anew") from error
+    if not isinstance(fields, dict):
+        raise CheckpointError(f"{path}: holds a {type(fields).__name__}; needs an object")
+    return fields
+
+
+def says_eagle3(fields: Mapping[str, Any]) -> bool:
+    """Whether a configuration is of EAGLE-3 by its own words."""
+    own = {"speculators_model_type", "draft_vocab_size"} & fields.keys()
+    return bool(own) or "Eagle3" in str(fields.get("architectures"))
+
+
+def configuration(
+    folder: Path, fields: Mapping[str, Any], names: Container[str], target: Any
+) -> Eagle3Config:
+    """The configuration, from any format, for this target; `names` are those of the tensors.
+
+    Raises:
+        CheckpointError: what is not supported, or does not fit the target. Names the field.
+    """
+    name = f"{folder / 'config.json'}"
+    layer, text = _layer_fields(name, fields, target), target.config.get_text_config()
+    nested = _object(name, fields, "eagle_config") if "eagle_config" in fields else {}
+    found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
+    if not says_eagle3(fields) and _STATE_NORM not in names:
+        return _eagle2_config(name, found, layer, text.hidden_size)
+    config = Eagle3Config(
+        _layer_config(name, layer),
+        draft_size=_positive(name, found, "draft_vocab_size", layer["vocab_size"]),
+        target_hidden_size=_positive(name, found, "target_hidden_size", text.hidden_size),
+        state_layers=_layer_ids(name, found.get("eagle_aux_hidden_state_layer_ids")),
+        **{flag: bool(found.get(flag)) for flag in FLAGS},
+    )
+    if config.target_hidden_size != text.hidden_size:
+        raise CheckpointError(
+            f"{name}: target_hidden_size is {config.target_hidden_size}, and the target's states "
+            f"have {text.hidden_size}; needs the target that the drafter was trained for"
+        )
+    try:
+        config.layers_read(text.num_hidden_layers)
+    except ValueError as error:
+        raise CheckpointError(f"{name}: {error}") from error
+    return config
+
+
+def _eagle2_config(
+    name: str, found: Mapping[str, Any], layer: Mapping[str, Any], width: int
+) -> Eagle3Config:
+    """Of EAGLE and EAGLE-2, for a target whose states are so wide."""
+    for field in (*FLAGS, "eagle_aux_hidden_state_layer_ids"):
+        if found.get(field):
+            raise CheckpointError(f"{name}: {field} is EAGLE-3's; needs a checkpoint of one kind")
+    if layer["hidden_size"] != width:
+        raise CheckpointError(
+            f"{name}: hidden_size is {layer['hidden_size']}, and the target's states have {width}; "
+            "needs the target that the drafter was trained for"
+        )
+    bias = found.get("bias", True)
+    if type(bias) is not bool:
+        raise CheckpointError(f"{name}: bias is {bias!r:.40}; needs true or false")
+    return Eagle3Config(
+        _layer_config(name, layer), layer["vocab_size"], width, eagle2=True, fc_bias=bias
+    )
+
+
+def _layer_fields(name: str, fields: Mapping[str, Any], target: Any) -> dict[str, Any]:
+    """The part of the configuration that describes the decoder layers, each field checked."""
+    kind, layer = fields.get("speculators_model_type"), fields
+    if kind is not None:
+        if kind != "eagle3":
+            raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs 'eagle3'")
+        layer = _object(name, fields, "transformer_layer_config")
+    if fields.get("quantization_config") or layer.get("quantization_config"):
+        raise CheckpointError(f"{name}: has a quantization_config; needs a drafter that has none")
+    found = {}
+    for field, (sound, needs) in _LAYER_FIELDS.items():
+        value = layer.get(field)
+        if value is None and field not in _REQUIRED:
+            continue
+        if not sound(value):
+            raise CheckpointError(f"{name}: {field} is {value!r:.40}; needs {needs}")
+        found[field] = value
+    target_size = target.get_output_embeddings().weight.shape[0]
+    if found["vocab_size"] != target_size:
+        raise CheckpointError(
+            f"{name}: vocab_size is {found['vocab_size']}, and the target predicts {target_size} "
+            "tokens; needs the target that the drafter was trained for"
+        )
+    return found
+
+
+def _layer_config(name: str, fields: Mapping[str, Any]) -> Any:
+    from transformers import LlamaConfig, Qwen3Config
+    from transformers.activations import ACT2FN
+
+    kinds: dict[str, Callable[..., Any]] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+    activation = fields.get("hidden_act", "silu")
+    if activation not in ACT2FN:
+        raise CheckpointError(
+            f"{name}: hidden_act is {activation!r:.40}; needs one that Transformers has, as 'silu'"
+        )
+    ours = {field: value for field, value in fields.items() if field != "model_type"}
+    try:
+        config = kinds[fields["model_type"]](**ours)
+    except Exception as error:  # whatever Transformers makes of values that do not fit
+        raise CheckpointError(f"{name}: Transformers refuses it: {error}") from error
+    _refuse_heads(name, config)
+    _refuse_rope(name, config)
+    return config
+
+
+def _refuse_heads(name: str, config: Any) -> None:
+    heads, shared = config.num_attention_heads, config.num_key_value_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    if heads % shared or width % 2 or width < 1:
+        raise CheckpointError(
+            f"{name}: num_attention_heads is {heads}, num_key_value_heads {shared} and head_dim "
+            f"{width}; needs a multiple of the second, and an even head_dim"
+        )
+
+
+def _refuse_rope(name: str, config: Any) -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if not isinstance(kind, str) or kind not in ("default", *ROPE_INIT_FUNCTIONS):
+        raise CheckpointError(
+            f"{name}: rope_type is {kind!r:.40}; needs one that Transformers has, as 'default'"
+        )
+    if kind in ("dynamic", "longrope"):
+        raise CheckpointError(
+            f"{name}: rope_type is {kind!r}, where positions depend on the batch's longest "
+            "sequence; needs another"
+        )
+
+
+def _object(name: str, fields: Mapping[str, Any], field: str) -> dict[str, Any]:
+    value = fields.get(field)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{name}: {field} is {value!r:.40}; needs an object")
+    return value
+
+
+def _positive(name: str, fields: Mapping[str, Any], field: str, default: int | None) -> int:
+    value = fields.get(field)
+    value = default if value is None else value
+    if type(value) is not int or value < 1:
+        raise CheckpointError(f"{name}: {field} is {value!r:.40}; needs a positive integer")
+    return value
+
+
+def _layer_ids(name: str, value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or any(type(each) is not int for each in value):
+        raise CheckpointError(
+            f"{name}: eagle_aux_hidden_state_layer_ids is {value!r:.40}; needs a list of layers"
+        )
+    return tuple(value)

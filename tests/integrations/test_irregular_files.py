@@ -1,0 +1,113 @@
+"""A pipe, a device or a directory in a file's place is refused; a link to a file is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rdk_cuda import Affinity, AffinityError, Vocabulary
+from rdk_cuda.calibration import PrunedDrafter, Recording, RecordingError
+from rdk_cuda.calibration.drafter import SavedDrafterError
+from rdk_cuda.evaluation.rows import EvaluationError, read_evaluation
+from rdk_cuda.files import json_of, read_small
+from rdk_cuda.integrations.eagle3 import CheckpointError, is_checkpoint, read_checkpoint
+from rdk_cuda.integrations.huggingface.saved_drafter import PRUNED, SETTINGS, load_pruned
+from rdk_cuda.integrations.token_maps import read_token_map
+
+from ..bounded_memory import memory_for
+
+ERRORS = (OSError, AffinityError, CheckpointError, EvaluationError, RecordingError)
+
+
+def of_a_checkpoint(path: Path) -> None:
+    (path.parent / "config.json").symlink_to(path)
+    assert not is_checkpoint(path.parent)
+    read_checkpoint(path.parent, None)
+
+
+def of_a_saved_drafter(path: Path) -> None:
+    (path.parent / "drafter").mkdir()
+    (path.parent / PRUNED).touch()
+    (path.parent / SETTINGS).symlink_to(path)
+    load_pruned(path.parent)
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "token map": lambda path: read_token_map(path, 41),
+    "config.json": of_a_checkpoint,
+    "calibration.json": of_a_saved_drafter,
+    "affinity": Affinity.load,
+    "pruned drafter": PrunedDrafter.load,
+    "recording": Recording.load,
+    "evaluation": read_evaluation,
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_regular_file_is_refused_at_once(
+    tmp_path: Path, read: Callable[[Path], Any], kind: str
+) -> None:
+    path = tmp_path / "it"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with memory_for(1 << 28), pytest.raises(ERRORS, match=r"(?i)not a regular file") as refused:
+        read(path)
+    assert str(tmp_path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("read", "error"),
+    [
+        (Affinity.load, AffinityError),
+        (PrunedDrafter.load, SavedDrafterError),
+        (Recording.load, RecordingError),
+    ],
+)
+def test_a_directory_in_a_file_s_place_is_named(
+    tmp_path: Path, read: Callable[[Path], Any], error: type[ValueError]
+) -> None:
+    with pytest.raises(error, match=r"\.load: .* is a directory; needs a file that .*\.save wrote"):
+        read(tmp_path)
+
+
+def test_control_a_link_to_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text("[3, 1]")
+    (tmp_path / "link").symlink_to("ids")
+    assert read_token_map(tmp_path / "link", 41).draft_ids.tolist() == [3, 1]
+    save_file({"d2t": torch.tensor([3, 5])}, tmp_path / "blob")
+    (tmp_path / "d2t").symlink_to("blob")
+    kept = read_token_map(tmp_path / "d2t", 41, "d2t-absolute").draft_ids
+    assert kept.tolist() == [3, 5]
+    affinity = Affinity.intersection(Vocabulary([3, 1], 41))
+    affinity.save(tmp_path / "affinity")
+    (tmp_path / "other").symlink_to("affinity")
+    assert Affinity.load(tmp_path / "other").draft_size == 2
+
+
+def test_more_json_than_is_said_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # a hole: it takes no place on the disk
+    with memory_for(1 << 28):
+        with pytest.raises(ValueError, match="has 1099511627776 bytes; needs at most 16777216"):
+            read_small(path)
+        with pytest.raises(CheckpointError, match=r"config\.json.*1099511627776 bytes"):
+            read_checkpoint(tmp_path, None)
+
+
+@pytest.mark.parametrize("depth", [101, 100_000])
+def test_deeply_nested_json_is_refused(depth: int) -> None:
+    for start, end in (("[", "]"), ('{"a":', "}")):
+        inner = "1" if start != "[" else ""
+        with pytest.raises(ValueError, match="is nested more than 100 times"):
+            json_of(start * depth + inner + end * depth)
+        assert json_of(start * 100 + inner + end * 100)
