@@ -27,15 +27,22 @@ def takes_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Paramete
     """Arrays of CuPy, NumPy, JAX and other libraries with `__dlpack__` are arguments like tensors.
 
     They are read where they are, without a copy; what CuPy has under way on its own stream comes
-    first. Results stay tensors.
+    first. Results stay tensors. What is annotated as a tensor or an `Affinity` has to be one.
     """
-    names = list(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    names, kinds = list(parameters), {name: str(p.annotation) for name, p in parameters.items()}
 
     @wraps(function)
     def converted(*args: Any, **kwargs: Any) -> Any:
-        name = function.__qualname__
-        given = [_as_tensor(name, *pair) for pair in zip(names, args, strict=False)]
-        named = {argument: _as_tensor(name, argument, x) for argument, x in kwargs.items()}
+        name = f"rdk_cuda.{function.__qualname__}"
+        given = [
+            _checked(name, argument, _as_tensor(name, argument, x), kinds[argument])
+            for argument, x in zip(names, args, strict=False)
+        ]
+        named = {
+            argument: _checked(name, argument, _as_tensor(name, argument, x), kinds.get(argument))
+            for argument, x in kwargs.items()
+        }
         return function(*given, *args[len(names) :], **named)
 
     return cast(Callable[_Parameters, _Result], converted)
@@ -49,9 +56,35 @@ def _as_tensor(function: str, name: str, value: Any) -> Any:
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         kind = f"{type(value).__module__}.{type(value).__name__}"
         raise ValueError(
-            f"rdk_cuda.{function}: {name} is a {kind} that torch cannot take ({error}); pass a "
+            f"{function}: {name} is a {kind} that torch cannot take ({error}); pass a "
             "tensor, or a writable array of numbers that lies in memory as torch's do"
         ) from error
+
+
+def _checked(function: str, name: str, value: Any, kind: str | None) -> Any:
+    if kind == "Tensor" or (kind == "Tensor | None" and value is not None):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{function}: {name} is a {type(value).__name__}; needs a tensor")
+    elif kind == "Affinity":
+        refuse_other_than_affinity(function, value)
+    return value
+
+
+def refuse_other_than_affinity(function: str, value: Any) -> None:
+    """A `Vocabulary`, for example, has the same sizes, and would be noticed late."""
+    if not hasattr(type(value), "by_draft"):  # the class itself imports this module
+        raise TypeError(
+            f"{function}: affinity is a {type(value).__name__}; needs an Affinity, as "
+            "Affinity.intersection makes of a Vocabulary"
+        )
+
+
+def whole_number(function: str, name: str, value: Any) -> int:
+    """The integer that `value` is; a float is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{function}: {name} is {value!r:.40}; needs an integer") from None
 
 
 def on_host(values: Any) -> Tensor:
@@ -75,7 +108,12 @@ def temperatures(
         return torch.full(needed, float(temperature), device=device, dtype=torch.float32)
     given = temperature
     if not isinstance(given, Tensor):
-        given = torch.as_tensor(given, dtype=torch.float32, device="cpu")
+        try:
+            given = torch.as_tensor(given, dtype=torch.float32, device="cpu")
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"{function}: {name} is {given!r:.40}; needs a number, or a tensor or list of them"
+            ) from None
     if tuple(given.shape) not in ((), needed, needed[:1]):
         choices = " or ".join(dict.fromkeys(str(list(s)) for s in (needed[:1], needed)))
         raise ValueError(

@@ -17,7 +17,7 @@ from ..affinity.file import LARGEST_TARGET
 from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import Contexts, DynamicTokens, dynamic_columns, offered, screens_of
 from ..dynamic_tokens.description import TENSORS, described, source_of
-from ..files import TensorFile, json_of
+from ..files import FLOATS, TensorFile, json_of
 from ..functional import redistribute
 from ..vocabulary import Vocabulary
 from .heads import FullHead, prune_head
@@ -187,16 +187,16 @@ class PrunedDrafter:
             SavedDrafterError: which part does not fit. The message begins with `name`.
         """
         weight, bias, rows = self.weight, self.bias, self.affinity.draft_size
-        if weight.dim() != 2 or weight.shape[0] != rows or not weight.is_floating_point():
+        if weight.dim() != 2 or weight.shape[0] != rows or weight.dtype not in FLOATS:
             raise SavedDrafterError(
                 f"{name}: the head's weight has shape {list(weight.shape)} and dtype "
-                f"{weight.dtype}; needs floating-point [V_d, d] with V_d = {rows}, the drafter "
-                "tokens of the affinity"
+                f"{weight.dtype}; needs {', '.join(map(str, FLOATS))} [V_d, d] with V_d = {rows}, "
+                "the drafter tokens of the affinity"
             )
-        if bias is not None and (bias.shape != (rows,) or not bias.is_floating_point()):
+        if bias is not None and (bias.shape != (rows,) or bias.dtype != weight.dtype):
             raise SavedDrafterError(
                 f"{name}: the head's bias has shape {list(bias.shape)} and dtype {bias.dtype}; "
-                f"needs floating-point [V_d] = [{rows}]"
+                f"needs {weight.dtype}, as the weight has, [V_d] = [{rows}]"
             )
         if not all(bool(part.isfinite().all()) for part in (weight, bias) if part is not None):
             raise SavedDrafterError(f"{name}: the head is not finite; needs finite numbers")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .. import functional
-from .._ops.inputs import Integers, Numbers
+from .._ops.inputs import Integers, Numbers, refuse_other_than_affinity, whole_number
 from ..affinity import Affinity
 from ..dynamic_tokens import DynamicTokens, FullHead, dynamic_columns
 from ..functional import METHODS, Draft, Method
@@ -106,6 +106,7 @@ class SpeculativeDecoder:
     ) -> None:
         if affinity is None:
             affinity = Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
+        refuse_other_than_affinity("SpeculativeDecoder", affinity)
         if drafter is target:
             raise ValueError(
                 "SpeculativeDecoder: target and drafter are one object, but each has to read its "
@@ -119,6 +120,7 @@ class SpeculativeDecoder:
                 f"but the affinity maps {sizes[1]} drafter tokens to {sizes[0]} target tokens; "
                 "pass the affinity of this pair"
             )
+        draft_length = whole_number("SpeculativeDecoder", "draft_length", draft_length)
         if draft_length < 0 or (drafter is None) != (draft_length == 0):
             raise ValueError(
                 f"SpeculativeDecoder: draft_length is {draft_length}; needs at least 1 with a "

@@ -101,7 +101,8 @@ def source_of(
         parts = [source_of(part, vocabulary, tensors, device) for part in said["sources"]]
         return CombinedTokens(parts, vocabulary, width, device=device)
     if kind == "screened":
-        if not torch.equal(tensors["screen.tokens"], vocabulary.pruned.int()):
+        tokens = tensors["screen.tokens"]
+        if tokens.dtype != torch.int32 or not torch.equal(tokens, vocabulary.pruned.int()):
             raise ValueError("the screen is of other tokens than the drafter's pruned ones")
         own: dict[str, Any] = {field: tensors[name] for name, field in _SCREEN.items()}
         own |= {field: tensors.get(name) for name, field in _SCREEN_MAY_HAVE.items()}

@@ -12,7 +12,6 @@ the steps before (DESIGN section 5).
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -124,8 +123,8 @@ class RecentTokens:
             raise ValueError(
                 f"RecentTokens: width is {width} and window {window}; both need to be at least 1"
             )
-        if not math.isfinite(bonus):
-            raise ValueError(f"RecentTokens: bonus is {bonus}; needs a finite number")
+        if not abs(bonus) <= torch.finfo(torch.float32).max:  # not of NaN
+            raise ValueError(f"RecentTokens: bonus is {bonus!r:.40}; needs a finite number")
         self.width, self.window, self.bonus = width, window, bonus
         self.allowed = is_pruned(vocabulary, device)
 

@@ -61,7 +61,7 @@ def redistribute(
         `[..., V_t]` float32, rows sum to 1; NaN where a row has no distribution.
 
     Raises:
-        RuntimeError: naming the argument that does not fit.
+        TypeError, RuntimeError: naming the argument that does not fit.
 
     Example:
         >>> import torch, rdk_cuda
@@ -130,7 +130,7 @@ def draft(
         A `Draft`, all that `verify` needs. Its tokens are -1 where a row has no distribution.
 
     Raises:
-        ValueError, RuntimeError: naming the argument that does not fit.
+        TypeError, ValueError, RuntimeError: naming the argument that does not fit.
 
     Example:
         >>> import torch, rdk_cuda
@@ -251,7 +251,7 @@ def verify(
         `Verified(tokens [B, K + 1], num_accepted [B], logprobs)`.
 
     Raises:
-        ValueError, RuntimeError: naming the argument that does not fit.
+        TypeError, ValueError, RuntimeError: naming the argument that does not fit.
 
     Example: see `draft`.
     """
@@ -348,7 +348,7 @@ def gather_logits(
         `[0, V)`.
 
     Raises:
-        RuntimeError: naming the argument that does not fit.
+        TypeError, RuntimeError: naming the argument that does not fit.
 
     Example:
         >>> import torch, rdk_cuda
@@ -372,7 +372,7 @@ def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
         int64 of that shape.
 
     Raises:
-        RuntimeError: naming the argument that does not fit.
+        TypeError, RuntimeError: naming the argument that does not fit.
 
     Example:
         >>> import torch, rdk_cuda

@@ -99,6 +99,11 @@ class Draft:
     @classmethod
     def join(cls, drafts: Sequence[Draft]) -> Draft:
         """The drafts of one step, each made with `after=` the one before, as one `[B, K]` draft."""
+        if not isinstance(drafts, Sequence) or not all(isinstance(part, Draft) for part in drafts):
+            raise TypeError(
+                f"Draft.join: drafts is a {type(drafts).__name__}; needs Draft objects, as draft "
+                "returns them, in order"
+            )
         if not drafts:
             raise ValueError("Draft.join: drafts is empty; needs at least one Draft")
         first = drafts[0]

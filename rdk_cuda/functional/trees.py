@@ -77,7 +77,7 @@ def verify_tree(
         `VerifiedTree(tokens [B, max_depth + 1], num_accepted [B], path [B, max_depth])`.
 
     Raises:
-        ValueError, RuntimeError: naming the argument that does not fit.
+        TypeError, ValueError, RuntimeError: naming the argument that does not fit.
 
     Example:
         >>> import torch, rdk_cuda

@@ -21,8 +21,10 @@ from rdk_cuda import (
     Vocabulary,
 )
 from rdk_cuda.calibration.drafter import PrunedDrafter, SavedDrafterError
+from rdk_cuda.calibration.lifted import LiftedRows
 from rdk_cuda.dynamic_tokens import dynamic_columns
 
+safe_open = pytest.importorskip("safetensors").safe_open
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 SIZE, WIDTH = 12, 3
@@ -195,6 +197,8 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (source(bonus="much"), "bonus 'much'; needs a number"),
     (source(bonus=math.inf), "bonus is inf; needs a finite"),
+    (source(bonus=10**400), "bonus is 1000.*; needs a finite"),
+    ({"bias": torch.ones(5, dtype=torch.bfloat16)}, "bias .* torch.bfloat16; needs torch.float32"),
     ({"drop": "successors.tokens"}, "successors.tokens"),
     (SCREENED | {"screen__tokens": SCREEN["screen__tokens"] + 1}, "other tokens than the drafter"),
     (SCREENED | {"screen__scale": SCREEN["screen__scale"] * torch.nan}, "scale is not finite"),
@@ -238,6 +242,30 @@ def test_a_damaged_file_is_refused_by_its_name(
     with pytest.raises(SavedDrafterError, match=message) as refusal:
         PrunedDrafter.load(file)
     assert refusal.value.reason.startswith(str(file))
+
+
+ODD = (torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.uint16, torch.uint64, torch.complex64)
+
+
+@pytest.mark.parametrize("dtype", [*ODD, torch.bool, torch.float64], ids=str)
+def test_a_tensor_of_another_dtype_is_refused_by_the_file_s_name(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    file = tmp_path / "file"
+    both = CombinedTokens([successors(), screen(rank=1, candidates=4)], VOCABULARY, width=4)
+    lifted = LiftedRows(torch.ones(WIDTH + 2, WIDTH), torch.zeros(SIZE))
+    drafter(dynamic_tokens=both, lifted=lifted).save(file)
+    whole = file.read_bytes()
+    with safe_open(file, framework="pt") as content:
+        shapes = {name: content.get_slice(name).get_shape() for name in content.keys()}  # noqa: SIM118
+    assert len(shapes) == 20
+    for name, shape in shapes.items():
+        for changed in (torch.zeros(shape), torch.zeros(())):
+            file.write_bytes(whole)
+            rewritten(file, **{name: changed.to(dtype)})
+            with pytest.raises(SavedDrafterError) as refusal:
+                PrunedDrafter.load(file)
+            assert refusal.value.reason.startswith(str(file)), name
 
 
 def test_a_file_that_is_cut_off_or_missing_is_refused(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def _with(value: float):
     return change
 
 
+NESTED = json.loads("[" * 200 + "]" * 200)
 BAD_FILES = [
     ({"format": "other"}, "format 'other'; needs 'rdk_cuda.recording"),
     ({"format_version": "2"}, "format version '2'; this rdk_cuda reads version 1"),
@@ -56,6 +57,7 @@ BAD_FILES = [
     ({"more": lambda _: torch.ones(1)}, r"lacks \[\] and has unknown \['more'\]"),
     ({"temperatures": [1.0, 0.0]}, "does not tell at which temperatures"),
     ({"temperatures": 1.0}, "does not tell at which temperatures"),
+    ({"more": NESTED}, "is nested more than 100 times"),
     ({"hidden": lambda x: x.double()}, "hidden is torch.float64"),
     ({"hidden": lambda x: x[1:].clone()}, r"has shape \[(19|20).*as the rest of the file"),
     ({"targets": lambda x: x[:, 1:].clone()}, "as the rest of the file"),

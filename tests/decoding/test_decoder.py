@@ -248,6 +248,12 @@ def test_sizes_that_do_not_agree_are_refused() -> None:
         SpeculativeDecoder(model, small, Affinity.intersection(VOCABULARY), draft_length=0)
     with pytest.raises(ValueError, match="draft_length is 4"):
         SpeculativeDecoder(model)
+    half: Any = 2.5
+    with pytest.raises(TypeError, match=r"draft_length is 2\.5; needs an integer"):
+        SpeculativeDecoder(model, copy(model), draft_length=half)
+    vocabulary: Any = Vocabulary.identity(SIZE)
+    with pytest.raises(TypeError, match="affinity is a Vocabulary; needs an Affinity"):
+        SpeculativeDecoder(model, copy(model), vocabulary)
     for temperature in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="draft_temperature is"):
             SpeculativeDecoder(model, copy(model), draft_temperature=temperature)

@@ -242,6 +242,16 @@ class Elsewhere:
     def reset(self, batch_size: int) -> None: ...
 
 
+def test_arguments_of_another_kind_are_named() -> None:
+    elsewhere = Elsewhere()
+    vocabulary: Any = Vocabulary.identity(SIZE)
+    half: Any = 2.5
+    with pytest.raises(TypeError, match="Generate: affinity is a Vocabulary; needs an Affinity"):
+        Generate(elsewhere, vocabulary)
+    with pytest.raises(TypeError, match=r"Generate: draft_length is 2\.5; needs an integer"):
+        Generate(elsewhere, draft_length=half)
+
+
 def test_a_drafter_on_another_device_is_refused() -> None:
     with pytest.raises(ValueError, match="the drafter is on meta, the model on cpu"):
         generate(Generate(Elsewhere()))

@@ -290,6 +290,10 @@ def with_pickled_weights(directory: Path) -> None:
         (lambda d: truncate(d / "drafter" / "model.safetensors"), "pruned/drafter: "),
         (lambda d: (d / "calibration.json").write_text("{"), "calibration.json is not JSON"),
         (lambda d: (d / "calibration.json").write_bytes(b"\xff"), "calibration.json is not JSON"),
+        (
+            lambda d: (d / "calibration.json").write_text("[" * 100_000),
+            "calibration.json is not JSON .is nested more than 100 times",
+        ),
         (lambda d: (d / "calibration.json").write_text("[]"), "json is of format None; needs"),
         (
             lambda d: spoil_json(d / "calibration.json", format_version="2"),

@@ -22,7 +22,7 @@ from transformers.generation import (
     TopKLogitsWarper,
 )
 
-from ..._ops.inputs import Integers
+from ..._ops.inputs import Integers, refuse_other_than_affinity, whole_number
 from ...affinity import Affinity
 from ...decoding import CausalModel, SpeculativeDecoder
 from ...decoding.generation import Statistics
@@ -117,18 +117,21 @@ class Generate:
             drafter = HuggingFaceModel(drafter, return_hidden=dynamic_tokens is not None)
         self.drafter: CausalModel = drafter
         size = drafter.vocabulary_size
-        if affinity is not None and affinity.draft_size != size:
-            raise ValueError(
-                f"Generate: the drafter predicts {size} tokens, the affinity leads from "
-                f"{affinity.draft_size} drafter tokens; needs the head and the affinity of one "
-                "drafter"
-            )
+        if affinity is not None:
+            refuse_other_than_affinity("Generate", affinity)
+            if affinity.draft_size != size:
+                raise ValueError(
+                    f"Generate: the drafter predicts {size} tokens, the affinity leads from "
+                    f"{affinity.draft_size} drafter tokens; needs the head and the affinity of one "
+                    "drafter"
+                )
         pair = {each.target_size for each in (affinity, vocabulary) if each is not None}
         if len(pair) > 1:
             raise ValueError(
                 f"Generate: affinity and vocabulary are of {sorted(pair)} target tokens; needs "
                 "those of one drafter"
             )
+        draft_length = whole_number("Generate", "draft_length", draft_length)
         if draft_length < 1:
             raise ValueError(f"Generate: draft_length is {draft_length}; needs at least 1")
         if method not in METHODS:
