@@ -8,11 +8,10 @@ below.
 from __future__ import annotations
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-import torch as _torch  # noqa: F401  the operators link against its libraries
 
 __version__ = "0.1.0"
 
@@ -32,30 +31,42 @@ def _load_operators() -> Any:
         ) from error
 
 
-_operators = _load_operators()
+def _is_being_looked_for() -> bool:
+    """Whether this is `python -m rdk_cuda`, which loads the rest once it has to run a command.
 
-from ._ops import fakes as _fake_kernels  # noqa: E402, F401  registers them
-from .affinity import Affinity, AffinityError  # noqa: E402
-from .dynamic_tokens import (  # noqa: E402  # noqa: E402
-    CombinedTokens,
-    RecentTokens,
-    ScreenedTokens,
-    SuccessorCounts,
-    SuccessorTable,
-    distinct_tokens,
-)
-from .functional import (  # noqa: E402
-    Draft,
-    Verified,
-    VerifiedTree,
-    draft,
-    gather_logits,
-    redistribute,
-    step_keys,
-    verify,
-    verify_tree,
-)
-from .vocabulary import Vocabulary  # noqa: E402
+    Its --help would wait for torch otherwise. `sys.argv[0]` is "-m" until Python has found the
+    module to run.
+    """
+    return sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == __name__
+
+
+if not _is_being_looked_for():
+    import torch as _torch  # noqa: F401  the operators link against its libraries
+
+    _operators = _load_operators()
+
+    from ._ops import fakes as _fake_kernels  # noqa: F401  registers them
+    from .affinity import Affinity, AffinityError
+    from .dynamic_tokens import (
+        CombinedTokens,
+        RecentTokens,
+        ScreenedTokens,
+        SuccessorCounts,
+        SuccessorTable,
+        distinct_tokens,
+    )
+    from .functional import (
+        Draft,
+        Verified,
+        VerifiedTree,
+        draft,
+        gather_logits,
+        redistribute,
+        step_keys,
+        verify,
+        verify_tree,
+    )
+    from .vocabulary import Vocabulary
 
 __all__ = [
     "Affinity",

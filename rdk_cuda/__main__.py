@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Sequence
+from importlib import reload
 
+import rdk_cuda
 from rdk_cuda.cli import calibrate, evaluate, inspect
 from rdk_cuda.cli.program import Parser, answered
 
@@ -10,6 +12,7 @@ from rdk_cuda.cli.program import Parser, answered
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names; returns its exit code."""
     parser = Parser(prog="python -m rdk_cuda", description="Reduced-vocabulary drafters, lossless.")
+    parser.add_argument("--version", action="version", version=f"rdk_cuda {rdk_cuda.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
     calibrate.add_command(commands)
     evaluate.add_command(commands)
@@ -18,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "run" not in arguments:  # no command was named
         parser.print_help(sys.stderr)
         return 2
+    if "Affinity" not in vars(rdk_cuda):  # as long as nothing but its name was needed
+        reload(rdk_cuda)
     return answered(arguments.prog, lambda: int(arguments.run(arguments)))
 
 

@@ -26,7 +26,13 @@ def train(output: Path) -> int:
     """Train the demo's models into `output`; their checkpoints stay in `output`/training."""
     from .training import train
 
-    train(output, working_directory=output / "training")
+    checkpoints = output / "training"
+    try:
+        train(output, working_directory=checkpoints)
+    except KeyboardInterrupt:
+        if not any(checkpoints.glob("*.checkpoint.pt")):
+            raise
+        raise KeyboardInterrupt(f"The same command goes on from {checkpoints}.") from None
     models = f"--target {output / 'target'} --drafter {output / 'drafter'}"
     print(f"To use them: python -m examples.demo {models}")
     return 0

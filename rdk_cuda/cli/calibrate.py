@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..calibration import SCORES
+from ..scores import SCORES
 from .arguments import (
     add_device,
     add_dtype,

@@ -79,8 +79,7 @@ def run_calibration(request: Request, stages: Stages | None = None) -> int:
             rows = measure(models, request, drafters, held_out, stages)
         save(models, request, drafters, rows, text, held_out)
     except KeyboardInterrupt:
-        file.interrupted()
-        raise
+        raise KeyboardInterrupt(*file.kept) from None
     show(models, request, drafters, rows, text, held_out)
     say(file.close())
     return 0

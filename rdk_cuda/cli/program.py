@@ -20,12 +20,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def answered(prog: str, run: Callable[[], int]) -> int:
-    """The exit code of `run`, or of what ended it, which is said on standard error."""
+    """The exit code of `run`, or of what ended it, which is said on standard error.
+
+    A `KeyboardInterrupt` may bring a sentence on what was kept.
+    """
     try:
         return run()
     except (InputError, OSError) as error:  # the latter of a full disk, or without permission
         print(f"{prog}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+    except KeyboardInterrupt as interruption:
+        print("Interrupted.", *interruption.args, file=sys.stderr)
         return INTERRUPTED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,13 +130,12 @@ class RecordingFile:
         until = "kept" if self.named else "removed when all is done"
         return f"Calibrating: recording in {self.path}, {size}, {until} ..."
 
-    def interrupted(self) -> None:
-        """Say on standard error what was kept."""
-        if self.path.exists():
-            print(
-                f"{self.path} ({self.size}) has what was read; the same command goes on from it.",
-                file=sys.stderr,
-            )
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """A sentence for an interrupted run, if there is anything to go on from."""
+        if not self.path.exists():
+            return ()
+        return (f"{self.path} ({self.size}) has what was read; the same command goes on from it.",)
 
     def close(self) -> str:
         """Remove it unless it has a name; says what became of it."""

@@ -1,10 +1,16 @@
-"""What `calibrate` is asked for. The command line takes its defaults from here."""
+"""What `calibrate` is asked for. The command line takes its defaults from here, without torch."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product, starmap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rdk_cuda.calibration.calibrate import SCORES, Setting
+from ..scores import SCORES
+
+if TYPE_CHECKING:
+    from ..calibration import Setting
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class Request:
     @property
     def settings(self) -> list[Setting]:
         """Each share with each temperature, once."""
+        from ..calibration import Setting
+
         return list(dict.fromkeys(starmap(Setting, product(self.keep, self.temperature))))
 
     def name(self, setting: Setting) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import rdk_cuda
 from examples.demo.__main__ import main as demo
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.__main__ import main
@@ -41,6 +43,36 @@ def test_what_the_extras_install_is_not_imported_before_a_command_needs_it() -> 
     imported = done.stdout.split()
     assert "rdk_cuda.cli.inspect" in imported
     assert not [name for name in extras if name in imported]
+
+
+@pytest.mark.parametrize("asked", ["--help", "--version", *(f"{name} --help" for name in COMMANDS)])
+def test_help_and_version_do_not_wait_for_torch(asked: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "rdk_cuda", *asked.split()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "rdk_cuda.cli.inspect" in imported
+    assert not imported & {"torch", "numpy", "safetensors"}
+    assert ("rdk_cuda 0." if asked == "--version" else "usage: python -m rdk_cuda") in done.stdout
+
+
+def test_control_a_command_in_a_process_of_its_own_has_all_that_it_needs(tmp_path: Path) -> None:
+    Affinity.intersection(Vocabulary([3, 1], 41)).save(tmp_path / "--help")
+    command = [sys.executable, "-m", "rdk_cuda", "inspect", "--", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=with_path())
+    assert "target tokens (V_t)" in done.stdout, done.stderr
+    # A program of another name that imports rdk_cuda gets all of it.
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "__init__.py").write_text("import rdk_cuda\nrdk_cuda.Affinity\n")
+    (tmp_path / "other" / "__main__.py").write_text("print('ran')\n")
+    command = [sys.executable, "-m", "other", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=with_path())
+    assert done.stdout == "ran\n", done.stderr
+
+
+def with_path() -> dict[str, str]:
+    """The environment, from which this rdk_cuda is found in every folder."""
+    return {**os.environ, "PYTHONPATH": str(Path(rdk_cuda.__file__).parents[1])}
 
 
 def test_keep_is_described_in_the_same_words_by_every_command(

@@ -184,3 +184,22 @@ def test_training_goes_to_the_output_directory(
     assert main(["--train", "--output", str(tmp_path)]) == 0
     assert called == {"output": tmp_path, "working_directory": tmp_path / "training"}
     assert f"--target {tmp_path / 'target'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_interrupted_training_says_that_the_same_command_goes_on_where_it_does(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    saved: bool,
+) -> None:
+    def train(output: Path, *, working_directory: Path) -> None:
+        working_directory.mkdir()
+        if saved:
+            (working_directory / "target.checkpoint.pt").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("examples.demo.training.train", train)
+    assert main(["--train", "--output", str(tmp_path)]) == 130
+    goes_on = f"Interrupted. The same command goes on from {tmp_path / 'training'}.\n"
+    assert capsys.readouterr().err == (goes_on if saved else "Interrupted.\n")

@@ -89,7 +89,10 @@ def test_one_command_measures_every_part_and_writes_the_report(
 
 
 def test_finished_parts_are_neither_measured_again_nor_lost_by_an_interruption(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     measured = []
     measure = acceptance.measure_part
@@ -112,6 +115,11 @@ def test_finished_parts_are_neither_measured_again_nor_lost_by_an_interruption(
 
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert command("--part", "sizes") == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "Interrupted."
+    assert command("--part", "similarities", "--part", "sizes") == 130
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "Interrupted. Parts that were finished are kept; the same command goes on with the others."
+    )
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 

@@ -64,8 +64,15 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
         if name not in missing:
             print(f"{name}: there already, with the same settings", file=sys.stderr)
     if missing:
-        with Stages() as stages:
-            run_parts(missing, options, settings, stages)
+        try:
+            with Stages() as stages:
+                run_parts(missing, options, settings, stages)
+        except KeyboardInterrupt:
+            if options.again or not any(finished(name, options, settings) for name in wanted):
+                raise
+            raise KeyboardInterrupt(
+                "Parts that were finished are kept; the same command goes on with the others."
+            ) from None
     written = write_report(options.output, list(settings.parts))
     print(f"written to {written}")
 
