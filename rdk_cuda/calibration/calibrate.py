@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..scores import SCORES
 from ..vocabulary import Vocabulary
 from .heads import FullHead
 from .material import Material, Options, successor_counts
@@ -17,6 +16,9 @@ from .methods import PRUNED, RECOMMENDED, Method, Pruning
 from .recording import Each, Recording
 
 __all__ = ["SCORES", "Calibrated", "Setting", "calibrate", "kept_tokens"]
+
+SCORES = ("probability", "frequency", "variance")
+"""How tokens to keep are chosen: by mean target probability, count, or its variance."""
 
 
 class Setting(NamedTuple):

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..scores import SCORES
 from .arguments import (
     add_device,
     add_dtype,
@@ -64,10 +63,10 @@ def add_command(commands: Any) -> None:
     add_keep(add, defaults.keep)
     add(
         "--keep-by",
-        choices=SCORES,
         default=defaults.keep_by,
-        help="keep tokens by mean target probability, by their frequency in the text, or by the "
-        "variance of the target's probability (%(default)s)",
+        metavar="SCORE",
+        help="keep tokens by the mean of the target's probability, by their frequency in the text, "
+        "or by the variance of that probability (%(default)s)",
     )
     add(
         "--kept",
@@ -125,6 +124,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not output.parent.is_dir():
         raise InputError(f"--out {output}: {output.parent} is no directory; make it first")
+    from ..calibration import SCORES
+
+    if arguments.keep_by not in SCORES:
+        raise InputError(f"--keep-by {arguments.keep_by}: needs one of {', '.join(SCORES)}")
     if arguments.kept is not None and len(set(arguments.keep)) > 1:
         raise InputError(
             f"--kept {arguments.kept}: names the tokens to keep, and --keep several shares; give "

@@ -7,8 +7,6 @@ from itertools import product, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..scores import SCORES
-
 if TYPE_CHECKING:
     from ..calibration import Setting
 
@@ -38,7 +36,7 @@ class Request:
     output: Path
     held_out: tuple[Path, ...] = ()
     keep: tuple[float, ...] = (0.25,)
-    keep_by: str = SCORES[0]
+    keep_by: str = "probability"
     kept: Path | None = None
     virtual: int = 64
     dynamic: int = 128

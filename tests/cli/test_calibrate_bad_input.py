@@ -53,7 +53,7 @@ def refused(
     [
         (["--keep", "0"], "--keep: got '0'; needs a share above 0 and at most 1"),
         (["--keep", "0.5"], "--keep 0.5 is 200 tokens, fewer than the 257 special tokens and"),
-        (["--keep-by", "luck"], "--keep-by: invalid choice: 'luck'"),
+        (["--keep-by", "luck"], "--keep-by luck: needs one of probability, frequency, variance"),
         (["--temperature", "0"], "--temperature: got '0'; needs a number above 0"),
         (["--temperature", "1e-40"], "overflow float32; needs a higher temperature"),
         (["--virtual", "0"], "--virtual: got '0'; needs a whole number, at least 1"),

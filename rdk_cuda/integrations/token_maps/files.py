@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ def read_content(path: Path, target_size: int) -> Tensor | D2T:
     header = int.from_bytes(start[:8], "little")
     if start[8:] == b"{" and header + 8 <= size:
         return _d2t(path, _from_safetensors(path, target_size), target_size)
-    return _vector(f"{path}", _integers(path, _from_text(path)), target_size)
+    return _vector(f"{path}", _integers(path, _from_text(path), target_size), target_size)
 
 
 # A checkpoint's folder, whole or in shards.
@@ -215,7 +215,7 @@ def _of_torch(path: Path, content: Any, target_size: int) -> Tensor | D2T:
         tensors = _state_dict(path, content)
         return _d2t(path, _roles(path, tensors, target_size), target_size)
     if isinstance(content, (list, tuple)):
-        content = _integers(path, content)
+        content = _integers(path, content, target_size)
     return _vector(f"{path}", content, target_size)
 
 
@@ -272,8 +272,8 @@ def _from_text(path: Path) -> list[Any]:
         ) from error
 
 
-def _integers(path: Path, content: Iterable[Any]) -> Tensor:
-    ids = list(content)
+def _integers(path: Path, ids: Sequence[Any], target_size: int) -> Tensor:
+    _refuse_shape(f"{path}", [len(ids)], target_size)
     for at, id in enumerate(ids):
         if type(id) is not int or not -_INT64_MAX <= id <= _INT64_MAX:  # True is an int, too
             raise TokenMapError(f"{path}: [{at}] is {id!r:.40}; needs target ids")
