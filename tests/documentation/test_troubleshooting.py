@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import torch
 
@@ -45,3 +47,25 @@ def test_without_a_step_key_a_position_that_is_drafted_again_draws_the_same_toke
     assert not torch.equal(in_step(10), in_step(12))
     again = rdk_cuda.draft(LOGITS, AFFINITY, seeds=seeds, positions=12)
     assert torch.equal(again.tokens[:, 0], in_step(12))
+
+
+FORKED = """
+import os, torch, rdk_cuda
+torch.set_num_threads(2)
+affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(20_000))
+logits = torch.zeros(64, 20_000)
+rdk_cuda.redistribute(logits, affinity)
+child = os.fork()
+if child == 0:
+    torch.set_num_threads(1)
+    rdk_cuda.redistribute(logits, affinity)
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_on_one_thread_does_not_hang() -> None:
+    assert "call `torch.set_num_threads(1)` first in the child" in TABLE
+    command = [sys.executable, "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "7\n", done.stderr
