@@ -139,10 +139,10 @@ def test_sizes_beyond_the_tensors_are_refused_before_anything_is_made_of_them(
     folder: Path, change: Callable[[Path], None], named: str
 ) -> None:
     change(folder)
-    started = time.monotonic()
+    started = time.process_time()
     with memory_for(1 << 28):
         assert_refused(folder, named)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(
