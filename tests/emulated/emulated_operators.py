@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import torch
 from torch.utils import cpp_extension
 
-from .module_builder import build_module, load_module
+from .module_builder import OPTIMIZE, build_module, load_module
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 
-def build(csrc: Path = CSRC, sanitize: bool = False) -> Path:
+def build(csrc: Path = CSRC, sanitize: bool = False, optimize: Sequence[str] = OPTIMIZE) -> Path:
     """Compiles the operators of a source tree; see `build_module`."""
     operators = sorted((csrc / "ops").glob("*.cpp"))
     return build_module(
@@ -35,6 +36,7 @@ def build(csrc: Path = CSRC, sanitize: bool = False) -> Path:
         ],
         [csrc, *map(Path, cpp_extension.include_paths())],
         sanitize=sanitize,
+        optimize=optimize,
         definitions=["TORCH_TARGET_VERSION=0x020b000000000000", "RDK_NAMESPACE=rdk_emulated"],
         libraries=[Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"],
     )

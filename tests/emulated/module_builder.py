@@ -74,6 +74,7 @@ def build_module(
     sources: Sequence[Path],
     include_dirs: Sequence[Path] = (),
     sanitize: bool = False,
+    optimize: Sequence[str] = OPTIMIZE,
     definitions: Sequence[str] = (),
     libraries: Sequence[Path] = (),
 ) -> Path:
@@ -81,16 +82,19 @@ def build_module(
 
     The module named `name` comes back as a file: for `load_module`, or with `sanitize`, where
     kernels and emulator are under AddressSanitizer and UBSan, for `run_sanitized`. Kernels see
-    cuda_emulation.h first. Raises BuildError with the compiler's own words.
+    cuda_emulation.h first, and are compiled with `optimize` where there are no sanitizers. Raises
+    BuildError with the compiler's own words.
     """
     defined = [f"-D{definition}" for definition in definitions]
-    kernels = [*COMPILE, *(SANITIZE if sanitize else OPTIMIZE), *defined]
+    kernels = [*COMPILE, *(SANITIZE if sanitize else optimize), *defined]
+    emulator = [*COMPILE, *(SANITIZE if sanitize else OPTIMIZE), *defined]
     binding = [*COMPILE, *BINDING, *defined]
 
     def compile_one(source: Path) -> Path:
         of_kernels = source.suffix == ".cu" or source.parent.name == "cuda"
-        is_binding = not of_kernels and source not in EMULATOR_SOURCES
-        return compile_source(source, include_dirs, binding if is_binding else kernels)
+        of_emulator = source in EMULATOR_SOURCES
+        flags = kernels if of_kernels else emulator if of_emulator else binding
+        return compile_source(source, include_dirs, flags)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, [*sources, *EMULATOR_SOURCES]))

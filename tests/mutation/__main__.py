@@ -1,6 +1,6 @@
-"""Break the CUDA kernels on purpose and see tests fail.
+"""Break the kernels on purpose and see tests fail.
 
-python -m tests.mutation                 the mutants of the day, as in the test command
+python -m tests.mutation                 those that .ci/run tries: of files that changed lately
 python -m tests.mutation --all
 python -m tests.mutation --list
 python -m tests.mutation "NAME" ...      those whose name contains one of these
@@ -12,12 +12,7 @@ import argparse
 import sys
 
 from .mutants import MUTANTS
-from .running import (
-    line,
-    of_the_day,
-    run,
-    total,
-)
+from .running import line, of_changed_files, run
 
 
 def main() -> int:
@@ -29,25 +24,23 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--all", action="store_true", help="every mutant")
     parser.add_argument("--list", action="store_true", help="name them, run none")
-    parser.add_argument("--count", type=int, default=4, help="mutants of the day (default: 4)")
     options = parser.parse_args()
+    chosen = [
+        mutant for mutant in MUTANTS if options.all or any(n in mutant.name for n in options.names)
+    ]
+    if options.names and not chosen:
+        parser.error("no mutant has such a name; see --list")
     if options.list:
-        for mutant in MUTANTS:
+        for mutant in chosen or MUTANTS:
             print(f"{mutant.name}  ({mutant.file})")
         return 0
-    chosen = of_the_day(options.count)
-    if options.all:
-        chosen = list(MUTANTS)
-    elif options.names:
-        chosen = [m for m in MUTANTS if any(name in m.name for name in options.names)]
-        if not chosen:
-            parser.error("no mutant has such a name; see --list")
     outcomes = []
-    for outcome in run(chosen):
+    for outcome in run(chosen or of_changed_files()):
         outcomes.append(outcome)
         print(line(outcome), flush=True)
-    print(total(outcomes))
-    return 0 if all(outcome.caught for outcome in outcomes) else 1
+    caught = sum(outcome.caught for outcome in outcomes)
+    print(f"{caught} of {len(outcomes)} mutants caught")
+    return 0 if caught == len(outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from tests.emulated.emulated_operators import CSRC
 from tests.emulated.module_builder import compile_source, link_module
 
-ROOT = CSRC.parent
+from .mutants import ROOT
+
 INFO = {"version": "mutant", "torch_target": "2.11", "built_with_torch": "", "cuda": None,
         "cuda_reason": "mutant", "architectures": []}  # fmt: skip
 FLAGS = [
@@ -31,23 +31,16 @@ FLAGS = [
 ]
 
 
-def build(csrc: Path) -> Path:
-    """Compiles what differs from other builds. Raises BuildError."""
-    folders = (csrc, csrc / "cpu", csrc / "ops", csrc / "cuda")
-    sources = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
-    sources = [path for path in sources if path.name != "backend_cuda.cpp"]
+def complete(csrc: Path) -> Path:
+    """Put what pytest can be run in next to a source tree. Raises BuildError."""
+    sources = [path for path in sorted(csrc.rglob("*.cpp")) if path.name != "backend_cuda.cpp"]
     includes = [csrc, *map(Path, cpp_extension.include_paths())]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(lambda source: compile_source(source, includes, FLAGS), sources))
-    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    return link_module("_C", objects, [torch_cpu], [])
-
-
-def tree(folder: Path, module: Path) -> Path:
-    """What pytest can be run in, with ``module`` as the package's extension."""
+    module = link_module("_C", objects, [Path(torch.__file__).parent / "lib/libtorch_cpu.so"], [])
     without = shutil.ignore_patterns("_C.*", "__pycache__", "*.so")
     for name in ("rdk_cuda", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=without)
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    shutil.copy(module, folder / "rdk_cuda" / "_C.abi3.so")
-    return folder
+        shutil.copytree(ROOT / name, csrc.parent / name, ignore=without)
+    shutil.copy(ROOT / "pyproject.toml", csrc.parent)
+    shutil.copy(module, csrc.parent / "rdk_cuda" / "_C.abi3.so")
+    return csrc.parent

@@ -1,4 +1,4 @@
-"""Ways to break the CUDA kernels, and the tests that must notice: mutants.txt.
+"""Ways to break the kernels, and the tests that must notice: mutants.txt.
 
 Each is an exact substitution in one file of csrc/. It has to apply exactly once: when kernels
 change, these change with them.
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_suffix(".txt")
 ENTRY = re.compile(r"^\[(.+)\]\n(\S+) (.+)\n((?:-.*\n)+)((?:\+.*\n)+)", re.MULTILINE)
 
@@ -21,7 +21,7 @@ class StaleMutantError(ValueError):
 
 @dataclass(frozen=True)
 class Mutant:
-    """``tests`` are relative to tests/; they run in this order until one fails."""
+    """``tests`` are pytest's, from the repository's root; they run in order until one fails."""
 
     name: str
     file: str
@@ -43,19 +43,20 @@ class Mutant:
 
 
 def _parsed(text: str) -> tuple[Mutant, ...]:
-    paths = [*TESTS.glob("emulated/test_*.py"), *TESTS.glob("operators/test_*.py")]
-    folders = {path.stem: path.parent.name for path in paths}
+    folders = ("emulated", "operators", "cpu")
+    paths = [path for folder in folders for path in ROOT.glob(f"tests/{folder}/test_*.py")]
+    files = {path.stem: str(path.relative_to(ROOT)) for path in paths}
 
-    def test(written: str) -> str:
-        stem, name = written.split("::")
-        return f"{folders[stem]}/{stem}.py::{name}"
+    def tests(written: str) -> tuple[str, ...]:
+        pairs = (each.split("::") for each in written.split())
+        return tuple(f"{files[stem]}::{name}" for stem, name in pairs)
 
     def lines(signed: str) -> str:
         return "\n".join(line[2:] for line in signed.splitlines())
 
     return tuple(
-        Mutant(name, file, lines(old), lines(new), tuple(map(test, tests.split())))
-        for name, file, tests, old, new in ENTRY.findall(text)
+        Mutant(name, file, lines(old), lines(new), tests(written))
+        for name, file, written, old, new in ENTRY.findall(text)
     )
 
 

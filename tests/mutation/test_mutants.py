@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import shutil
 from pathlib import Path
 
@@ -10,15 +9,11 @@ import pytest
 
 from tests.emulated.emulated_operators import CSRC
 
-from .mutants import MUTANTS, SOURCE, TESTS, Mutant, StaleMutantError
-from .running import (
-    Outcome,
-    of_the_day,
-    run,
-    run_one,
-)
+from .mutants import MUTANTS, ROOT, SOURCE, Mutant, StaleMutantError
+from .running import of_changed_files, run_one
 
-OF_THE_DAY = 4
+NONE = pytest.mark.skip("the last 30 commits changed no file with a mutant, or there are fewer")
+CHANGED = [pytest.param(mutant, id=mutant.name) for mutant in of_changed_files()]
 
 
 def test_every_mutant_applies_to_the_kernels_as_they_are_and_names_tests_that_exist(
@@ -32,26 +27,19 @@ def test_every_mutant_applies_to_the_kernels_as_they_are_and_names_tests_that_ex
         assert (csrc / mutant.file).read_text() != (CSRC / mutant.file).read_text()
         for test in mutant.tests:
             file, _, name = test.partition("::")
-            assert f"def {name}(" in (TESTS / file).read_text(encoding="utf-8")
+            assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
     with pytest.raises(StaleMutantError, match="has the text it replaces 0 times"):
         MUTANTS[0].apply(tmp_path / "0")
 
 
-@pytest.mark.ci
-def test_the_mutants_of_the_day_are_caught(outcomes: list[Outcome]) -> None:
-    """A few a day, by date; the table at the end of the output says which and by what."""
-    outcomes += run(of_the_day(OF_THE_DAY))
-    assert all(outcome.caught for outcome in outcomes), "see the table at the end"
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", CHANGED or [pytest.param(None, marks=NONE, id="none")])
+def test_a_mutant_of_a_file_that_changed_is_caught(mutant: Mutant) -> None:
+    outcome = run_one(mutant)
+    assert outcome.caught, outcome.how
 
 
-def test_every_mutant_has_its_day() -> None:
-    day = datetime.date(2026, 1, 1)
-    days = [day + datetime.timedelta(i) for i in range(-(-len(MUTANTS) // OF_THE_DAY))]
-    turns = {mutant.name for day in days for mutant in of_the_day(OF_THE_DAY, day)}
-    assert turns == {mutant.name for mutant in MUTANTS}
-
-
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
     """The control: the tests pass on unbroken kernels, so it is the break that they notice."""
     harmless = Mutant(
@@ -59,7 +47,7 @@ def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
         "cuda/step_keys.h",
         "constexpr int kThreads = 256;",
         "constexpr int kThreads = 128;",
-        ("operators/test_step_keys.py",),
+        ("tests/operators/test_step_keys.py",),
     )
     outcome = run_one(harmless)
     assert (outcome.caught, outcome.how) == (False, "no test fails")
