@@ -34,14 +34,14 @@ def test_every_mutant_applies_to_the_kernels_as_they_are_and_names_tests_that_ex
         MUTANTS[0].apply(csrc)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("mutant", CHANGED or [pytest.param(None, marks=NONE, id="none")])
 def test_a_mutant_of_a_file_that_changed_is_caught(mutant: Mutant) -> None:
     outcome = run_one(mutant)
     assert outcome.caught, outcome.how
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
     """The control: the tests pass on unbroken kernels, so it is the break that they notice."""
     harmless = Mutant(
