@@ -25,9 +25,12 @@ class Hook(NamedTuple):
     Attributes:
         module: where it is defined.
         name: `function`, `Class` or `Class.method`.
-        parameters: of a function, in order, with `self`; None for a class, or for any.
+        parameters: of a function, in order, with `self`; None for a class, or for any. Others may
+            follow if they have defaults.
         attributes: of a class: annotated in its body, defined in it, or assigned to `self`.
         calls: of a function: what it has to call, by the last part of the name.
+        replaced: of a function: ours stands in its place, and the engine may pass it all
+            parameters that there are. So none may be added.
     """
 
     module: str
@@ -35,6 +38,7 @@ class Hook(NamedTuple):
     parameters: tuple[str, ...] | None = None
     attributes: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
+    replaced: bool = False
 
 
 def differences(hooks: tuple[Hook, ...], source: Callable[[str], str | None]) -> list[str]:
@@ -67,12 +71,16 @@ def _differences(hook: Hook, module: ast.Module | None) -> Iterator[str]:
         for name in sorted(set(hook.attributes) - _declared(node)):
             yield f"{hook.module}.{hook.name} has no {name}"
         return
-    parameters = _parameters(node)
-    if hook.parameters is not None and parameters != hook.parameters:
-        yield (
-            f"{hook.module}.{hook.name} takes ({', '.join(parameters)}) and not "
-            f"({', '.join(hook.parameters)})"
-        )
+    known = hook.parameters
+    if known is not None:
+        parameters, optional = _parameters(node)
+        added = parameters[len(known) :]
+        may_be_added = set() if hook.replaced else optional
+        if parameters[: len(known)] != known or not may_be_added.issuperset(added):
+            yield (
+                f"{hook.module}.{hook.name} takes ({', '.join(parameters)}) and not "
+                f"({', '.join(known)})"
+            )
     for name in sorted(set(hook.calls) - _called(node)):
         yield f"{hook.module}.{hook.name} does not call {name}"
 
@@ -91,9 +99,14 @@ def _find(module: ast.Module, name: str) -> ast.ClassDef | _Function | None:
     return None if isinstance(found, ast.Module) else found
 
 
-def _parameters(function: _Function) -> tuple[str, ...]:
+def _parameters(function: _Function) -> tuple[tuple[str, ...], set[str]]:
+    """All names in order, and which of them have defaults."""
     given = function.args
-    return tuple(p.arg for p in [*given.posonlyargs, *given.args, *given.kwonlyargs])
+    positional = [*given.posonlyargs, *given.args]
+    by_keyword = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    optional = positional[len(positional) - len(given.defaults) :]
+    optional += [parameter for parameter, default in by_keyword if default is not None]
+    return tuple(p.arg for p in [*positional, *given.kwonlyargs]), {p.arg for p in optional}
 
 
 def _declared(node: ast.ClassDef) -> set[str]:

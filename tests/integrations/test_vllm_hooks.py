@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +68,28 @@ def test_without_a_known_vllm_the_refusal_names_the_versions(
     monkeypatch.setattr(hooks, "_installed_source", lambda module: None)
     with pytest.raises(hooks.UnknownEngineError, match=re.escape(", ".join(hooks.KNOWN))):
         hooks.refuse_unknown(hooks.CPU)
+    with pytest.raises(hooks.UnknownEngineError) as refused:
+        hooks.refuse_unknown(hooks.GPU_V2)
+    assert f"knows model runner V2 of vLLM {', '.join(hooks.KNOWN_V2)};" in str(refused.value)
+    assert "VLLM_USE_V2_MODEL_RUNNER=0" in str(refused.value)
+
+
+def test_every_function_with_one_of_ours_in_its_place_is_checked_to_the_last_parameter() -> None:
+    """Those of ours that pass on whatever they get need no check."""
+    ours = {
+        inside.name
+        for path in Path(hooks.__file__).parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        for inside in node.body
+        if isinstance(inside, ast.FunctionDef) and not inside.args.vararg
+    } - {"__init__"}
+    named = {
+        hook.name: hook.replaced
+        for hook in (*hooks.CPU_V2, *hooks.CPU)
+        if hook.parameters and hook.name.rpartition(".")[2] in ours
+    }
+    assert len(named) > 10
+    # The runners stay vLLM's own.
+    lax = {name for name, replaced in named.items() if not replaced}
+    assert {name for name in lax if not name.startswith("GPUModelRunner.")} == set()

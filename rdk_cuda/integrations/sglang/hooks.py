@@ -22,6 +22,10 @@ def _function(module: str, name: str, parameters: str | None, calls: str = "") -
     return Hook(f"sglang.srt.{module}", name, named, calls=tuple(calls.split()))
 
 
+def _replaced(module: str, name: str, parameters: str, calls: str = "") -> Hook:
+    return _function(module, name, parameters, calls)._replace(replaced=True)
+
+
 def _class(module: str, name: str, attributes: str) -> Hook:
     return Hook(f"sglang.srt.{module}", name, None, tuple(attributes.split()))
 
@@ -32,48 +36,48 @@ _UTILS = "speculative.spec_utils"
 _GRAPH = "speculative.eagle_draft_cuda_graph_runner"
 _FIELDS = "arg_groups.fields"
 
-CREATE_WORKER = _function(
+CREATE_WORKER = _replaced(
     "speculative.spec_info", "SpeculativeAlgorithm.create_worker", "self server_args"
 )
 """Around this SGLang's process for one rank asks for its worker: where the others are put in."""
 
 AROUND = {
-    "init_token_map": _function(_WORKER, "EagleDraftWorker.init_token_map", "self"),
-    "init_eagle_head": _function(_WORKER, "EagleDraftWorker.init_lm_head", "self"),
-    "init_standalone_head": _function(_STANDALONE, "StandaloneDraftWorker.init_lm_head", "self"),
-    "draft_forward": _function(
+    "init_token_map": _replaced(_WORKER, "EagleDraftWorker.init_token_map", "self"),
+    "init_eagle_head": _replaced(_WORKER, "EagleDraftWorker.init_lm_head", "self"),
+    "init_standalone_head": _replaced(_STANDALONE, "StandaloneDraftWorker.init_lm_head", "self"),
+    "draft_forward": _replaced(
         _WORKER, "EagleDraftWorker.draft_forward", "self forward_batch", "sample_draft_proposal"
     ),
-    "draft_extend_for_prefill": _function(
+    "draft_extend_for_prefill": _replaced(
         _WORKER,
         "EagleDraftWorker._draft_extend_for_prefill",
         "self batch target_hidden_states next_token_ids mm_input_embeds kv_loc_plan",
         "renorm_draft_probs fast_sample",
     ),
-    "draft_extend_for_decode": _function(
+    "draft_extend_for_decode": _replaced(
         _WORKER,
         "EagleDraftWorker._draft_extend_for_decode",
         "self batch batch_result kv_loc_plan",
         "sample_draft_proposal",
     ),
-    "renorm_draft_probs": _function(
+    "renorm_draft_probs": _replaced(
         _UTILS, "renorm_draft_probs", "next_token_logits sampling_info use_rejection_sampling"
     ),
-    "fast_sample": _function(
+    "fast_sample": _replaced(
         _UTILS, "fast_sample", "probs num_samples sampling_seed positions draft_step"
     ),
-    "sample_draft_proposal": _function(
+    "sample_draft_proposal": _replaced(
         _UTILS,
         "sample_draft_proposal",
         "next_token_logits temperatures top_ks sampling_seed positions draft_step",
     ),
-    "capture_one_shape": _function(
+    "capture_one_shape": _replaced(
         _GRAPH,
         "EAGLEDraftCudaGraphRunner.capture_one_shape",
         "self size forward stream_idx variant_label attention_variant",
         "draft_forward",
     ),
-    "eagle_sample": _function(
+    "eagle_sample": _replaced(
         "speculative.eagle_utils",
         "eagle_sample",
         "verify_input batch logits_output grammar_mask uno_target_max_top_k watermark_state "

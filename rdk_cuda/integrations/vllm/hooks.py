@@ -13,18 +13,26 @@ __all__ = [
     "GPU",
     "GPU_V2",
     "KNOWN",
+    "KNOWN_V2",
     "Hook",
     "UnknownEngineError",
     "differences",
     "refuse_unknown",
 ]
 
-KNOWN = ("0.32.0",)
-"""The versions of vLLM whose hooks are those below, and in which `CPUWorker` has run."""
+KNOWN = ("0.32.0", "0.33.0")
+"""The versions of vLLM whose hooks are those below. `CPUWorker` has run in the first."""
+
+KNOWN_V2 = ("0.32.0",)
+"""Those whose model runner V2 is known, too."""
 
 
 def _function(module: str, name: str, parameters: str) -> Hook:
     return Hook(f"vllm.{module}", name, tuple(parameters.split()))
+
+
+def _replaced(module: str, name: str, parameters: str) -> Hook:
+    return _function(module, name, parameters)._replace(replaced=True)
 
 
 def _class(module: str, name: str, attributes: str) -> Hook:
@@ -49,15 +57,15 @@ _BOTH = (
         "rejection_sample_method target_parallel_config use_heterogeneous_vocab",
     ),
     _class("sampling_params", "SamplingParams", "logit_bias min_p seed structured_outputs"),
-    _function("sampling_params", "SamplingParams._validate_spec_decode", "self speculative_config"),
+    _replaced("sampling_params", "SamplingParams._validate_spec_decode", "self speculative_config"),
     _class("v1.worker.gpu_worker", "Worker", "model_runner use_v2_model_runner"),
-    _function("v1.worker.gpu_worker", "Worker.execute_model", "self scheduler_output"),
-    _function("v1.worker.gpu_worker", "Worker.init_device", "self"),
-    _function("v1.worker.gpu_worker", "Worker.load_model", "self load_dummy_weights"),
-    _function("v1.worker.gpu_worker", "Worker.sample_tokens", "self grammar_output"),
-    _function("v1.worker.gpu_worker", "Worker.take_draft_token_ids", "self"),
+    _replaced("v1.worker.gpu_worker", "Worker.execute_model", "self scheduler_output"),
+    _replaced("v1.worker.gpu_worker", "Worker.init_device", "self"),
+    _replaced("v1.worker.gpu_worker", "Worker.load_model", "self load_dummy_weights"),
+    _replaced("v1.worker.gpu_worker", "Worker.sample_tokens", "self grammar_output"),
+    _replaced("v1.worker.gpu_worker", "Worker.take_draft_token_ids", "self"),
 )
-_CPU_WORKER = _function("v1.worker.cpu_worker", "CPUWorker.init_device", "self")
+_CPU_WORKER = _replaced("v1.worker.cpu_worker", "CPUWorker.init_device", "self")
 
 _V1 = (
     _class(
@@ -86,8 +94,8 @@ _V1 = (
         "SpecDecodeMetadata",
         "draft_token_ids logits_indices max_spec_len num_draft_tokens",
     ),
-    _function(_PROPOSER, "SpecDecodeBaseProposer.load_model", "self target_model"),
-    _function(
+    _replaced(_PROPOSER, "SpecDecodeBaseProposer.load_model", "self target_model"),
+    _replaced(
         _PROPOSER,
         "SpecDecodeBaseProposer._sample_draft_tokens",
         "self hidden_states sampling_metadata",
@@ -109,7 +117,7 @@ _V1 = (
         "self vllm_config device runner",
     ),
     _function("v1.spec_decode.eagle", "EagleProposer.__init__", "self vllm_config device runner"),
-    _function(
+    _replaced(
         _SAMPLER,
         "Sampler.forward",
         "self logits sampling_metadata predict_bonus_token logprobs_mode_override",
@@ -122,7 +130,7 @@ _V1 = (
         "Sampler.gather_specific_token_logprobs",
         "self logprobs logprob_token_ids sampled",
     ),
-    _function(
+    _replaced(
         "v1.sample.rejection_sampler",
         "RejectionSampler.forward",
         "self metadata draft_probs logits sampling_metadata",
@@ -190,8 +198,8 @@ _V2 = (
     ),
     _class("v1.outputs", "DraftTokenIds", "draft_token_ids req_ids"),
     _function(_SPECULATOR, "DraftModelSpeculator.__init__", "self vllm_config device"),
-    _function(_SPECULATOR, "DraftModelSpeculator.load_model", "self target_model"),
-    _function(
+    _replaced(_SPECULATOR, "DraftModelSpeculator.load_model", "self target_model"),
+    _replaced(
         _SPECULATOR,
         "DraftModelSpeculator.sample_draft",
         "self hidden_states sample_src_positions idx_mapping temperature seeds draft_step "
@@ -211,12 +219,12 @@ _V2 = (
     _function(
         _REJECTION, "RejectionSampler.__init__", "self sampler spec_config device watermark_key"
     ),
-    _function(
+    _replaced(
         _REJECTION,
         "RejectionSampler.__call__",
         "self logits input_batch draft_logits invalid_drafts",
     ),
-    _function(
+    _replaced(
         _REJECTION,
         "RejectionSampler._verify",
         "self logits draft_logits draft_sampled pos cu_num_logits idx_mapping idx_mapping_np "
@@ -227,7 +235,7 @@ _V2 = (
         "Sampler",
         "logprobs_mode needs_logits_processing return_sampling_mask sampling_states",
     ),
-    _function(
+    _replaced(
         "v1.worker.gpu.sample.sampler",
         "Sampler._sample_random",
         "self processed_logits expanded_idx_mapping idx_mapping_np pos top_k top_p "
@@ -268,10 +276,13 @@ def refuse_unknown(hooks: tuple[Hook, ...]) -> None:
     """
     found = differences(hooks, _installed_source)
     if found:
+        v2 = hooks in (CPU_V2, GPU_V2)
+        what, known = ("model runner V2 of vLLM", KNOWN_V2) if v2 else ("vLLM", KNOWN)
+        v1 = f"use V1 of vLLM {', '.join(KNOWN)} (VLLM_USE_V2_MODEL_RUNNER=0), " if v2 else ""
         raise UnknownEngineError(
-            f"rdk_cuda knows vLLM {', '.join(KNOWN)}; in the installed one, "
-            f"{_installed_version()}, {'; '.join(found)}: install a version that is known, or an "
-            "rdk_cuda that knows this one"
+            f"rdk_cuda knows {what} {', '.join(known)}; in the installed one, "
+            f"{_installed_version()}, {'; '.join(found)}: install a version that is known, {v1}or "
+            "an rdk_cuda that knows this one"
         )
 
 
