@@ -16,24 +16,26 @@ from typing import Any
 import pytest
 import torch
 
-from rdk_cuda.integrations.engine_sources import Hook, differences
-from rdk_cuda.integrations.sglang import hooks, plugin
+from rdk_cuda.integrations import engine_version
+from rdk_cuda.integrations.sglang import plugin
 from rdk_cuda.integrations.sglang.drafting import DraftWorker
 from tests.integrations import fake_sglang
 from tests.integrations import test_sglang_plugin as stand_in
 from tests.integrations.test_sglang_configuration import options
 from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
 
+from . import sglang_hooks as hooks
+from .engine_sources import Hook, differences
 from .wheel import Sources, downloaded
 
-WHEELS = {version: downloaded("sglang", version) for version in hooks.KNOWN}
+WHEELS = {version: downloaded("sglang", version) for version in plugin.TESTED}
 MISSING = [version for version, wheel in WHEELS.items() if wheel is None]
 pytestmark = pytest.mark.skipif(
     bool(MISSING), reason=f"no wheel of SGLang {', '.join(MISSING)} in .sglang: make test-sglang"
 )
 
 
-@pytest.fixture(scope="module", params=hooks.KNOWN)
+@pytest.fixture(scope="module", params=plugin.TESTED)
 def source(request: pytest.FixtureRequest) -> Sources:
     wheel = WHEELS[request.param]
     assert wheel is not None
@@ -216,7 +218,7 @@ def test_sglangs_own_settling_of_options_runs_the_plugins_step(
     steps = type(sys)(name)
     exec(compile(str(source(name)), name, "exec"), vars(steps))
     monkeypatch.setitem(sys.modules, name, steps)
-    monkeypatch.setattr(hooks, "differences", lambda *arguments: [])
+    monkeypatch.setattr(engine_version, "_version_of", lambda name: "0.5.23")
     plugin.register()
     engine.HookRegistry.apply_hooks()
     seen = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rdk_cuda.integrations.engine_sources import Hook, differences, installed_source
+from tests.engines.engine_sources import Hook, differences, installed_source
 
 SOURCE = """
 class Worker:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from rdk_cuda.integrations.sglang import hooks, plugin
+from rdk_cuda.integrations import engine_version
+from rdk_cuda.integrations.engine_version import UnknownEngineError
+from rdk_cuda.integrations.sglang import plugin
 from rdk_cuda.integrations.sglang.configuration import (
     Asked,
     UnsupportedConfigurationError,
@@ -112,7 +114,7 @@ def test_what_the_environment_asks_for_is_refused(
 @pytest.fixture
 def registered(sglang: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """SGLang after it has loaded plugins, of a version that is known; `tmp_path` as `DIR`."""
-    monkeypatch.setattr(hooks, "differences", lambda *arguments: [])
+    monkeypatch.setattr(engine_version, "_version_of", lambda name: "0.5.23")
     (tmp_path / "drafter").mkdir()
     pruned().save(tmp_path / "pruned_drafter.safetensors")
     settings = '{"format": "rdk_cuda.drafter", "format_version": "1", "settings": {}}'
@@ -141,7 +143,7 @@ def test_the_entry_point_is_found(tmp_path: Path) -> None:
 
 def test_make_downloads_the_wheels_of_versions_that_are_known() -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
-    assert re.findall(r"^SGLANG_VERSION := (.+)$", makefile, re.MULTILINE) == list(hooks.KNOWN)
+    assert re.findall(r"^SGLANG_VERSION := (.+)$", makefile, re.MULTILINE) == list(plugin.TESTED)
 
 
 def test_it_does_nothing_unless_asked(registered: Any) -> None:
@@ -180,7 +182,7 @@ def test_without_a_hook_where_workers_are_made_it_is_refused(
     registered: Any, tmp_path: Path
 ) -> None:
     registered.HookRegistry._patched.clear()
-    with pytest.raises(hooks.UnknownEngineError, match=r"could not apply hooks to .*create_worker"):
+    with pytest.raises(UnknownEngineError, match=r"could not apply hooks to .*create_worker"):
         settled(registered, options(speculative_token_map=str(tmp_path)))
 
 
@@ -200,13 +202,16 @@ def test_sglangs_option_says_how_it_verifies(
 def test_an_unknown_version_is_refused_where_sglang_stops(
     registered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooks, "differences", lambda *arguments: ["x.y has no z"])
+    monkeypatch.setattr(engine_version, "_version_of", lambda name: "0.5.99")
     given = options(speculative_token_map=str(tmp_path))
-    with pytest.raises(hooks.UnknownEngineError, match=r"knows SGLang 0\.5\.23; .* x\.y has no z"):
+    refusal = r"tested with SGLang 0\.5\.23; installed is 0\.5\.99.* RDK_ANY_ENGINE_VERSION=1"
+    with pytest.raises(UnknownEngineError, match=refusal):
         settled(registered, given)
-    with pytest.raises(hooks.UnknownEngineError, match=r"x\.y has no z"):
+    with pytest.raises(UnknownEngineError, match=refusal):
         registered.SpeculativeAlgorithm().create_worker(given)
     settled(registered, options())  # not asked for: nothing is refused
+    monkeypatch.setenv("RDK_ANY_ENGINE_VERSION", "1")
+    settled(registered, given)
 
 
 def test_another_directory_is_refused(registered: Any, tmp_path: Path) -> None:

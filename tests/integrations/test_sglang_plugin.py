@@ -18,11 +18,13 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.calibration.drafter import PrunedDrafter
-from rdk_cuda.integrations.sglang import hooks, plugin
+from rdk_cuda.integrations.engine_version import UnknownEngineError
+from rdk_cuda.integrations.sglang import plugin
 from rdk_cuda.integrations.sglang.configuration import (
     UnsupportedConfigurationError,
 )
 from rdk_cuda.integrations.sglang.drafting import DraftWorker, seeds_of
+from tests.engines import sglang_hooks
 from tests.generators import generator
 from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
 
@@ -368,7 +370,12 @@ def test_a_model_that_does_not_fit_is_refused(
 # Hooks.
 
 
-@pytest.mark.parametrize("hook", hooks.AROUND.values(), ids=hooks.AROUND)
+def test_what_the_plugin_wraps_is_checked_in_sglangs_sources() -> None:
+    checked = {name: f"{hook.module}.{hook.name}" for name, hook in sglang_hooks.AROUND.items()}
+    assert checked == plugin.AROUND
+
+
+@pytest.mark.parametrize("hook", sglang_hooks.AROUND.values(), ids=sglang_hooks.AROUND)
 def test_the_stand_in_has_the_signatures_that_are_checked(sglang: Any, hook: Any) -> None:
     owner = sglang
     *classes, name = hook.name.split(".")
@@ -379,9 +386,7 @@ def test_the_stand_in_has_the_signatures_that_are_checked(sglang: Any, hook: Any
 
 def test_another_plugins_hooks_are_not_overridden(sglang: Any) -> None:
     sglang.HookRegistry._patched.add("sglang.srt.speculative.eagle_utils.eagle_sample")
-    with pytest.raises(
-        hooks.UnknownEngineError, match=r"another plugin has hooks on .*eagle_sample"
-    ):
+    with pytest.raises(UnknownEngineError, match=r"another plugin has hooks on .*eagle_sample"):
         plugin._install(DraftWorker(pruned()))
     assert sglang.HookRegistry._hooks == {}
 
@@ -390,5 +395,5 @@ def test_hooks_that_sglang_does_not_apply_stop_it(
     sglang: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sglang.HookRegistry, "apply_hooks", lambda: None)
-    with pytest.raises(hooks.UnknownEngineError, match="could not apply hooks to"):
+    with pytest.raises(UnknownEngineError, match="could not apply hooks to"):
         plugin._install(DraftWorker(pruned()))

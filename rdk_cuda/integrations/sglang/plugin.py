@@ -12,13 +12,38 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..engine_version import UnknownEngineError, refuse_untested
 from ..huggingface.saved_drafter import load_pruned
 from .configuration import UnsupportedConfigurationError, asked_for, refuse_unsupported
 from .drafting import DraftWorker
-from .hooks import AROUND, CREATE_WORKER, UnknownEngineError, refuse_unknown
 from .verification import eagle_sample
 
 __all__ = ["register"]
+
+# tests/engines checks all names that are used of SGLang in its wheel.
+TESTED = ("0.5.23",)
+
+CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker"
+"""Around this SGLang's process for one rank asks for its worker: where the others are put in."""
+
+_WORKER = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker"
+_UTILS = "sglang.srt.speculative.spec_utils"
+AROUND = {
+    "init_token_map": f"{_WORKER}.init_token_map",
+    "init_eagle_head": f"{_WORKER}.init_lm_head",
+    "init_standalone_head": "sglang.srt.speculative.standalone_worker_v2.StandaloneDraftWorker"
+    ".init_lm_head",
+    "draft_forward": f"{_WORKER}.draft_forward",
+    "draft_extend_for_prefill": f"{_WORKER}._draft_extend_for_prefill",
+    "draft_extend_for_decode": f"{_WORKER}._draft_extend_for_decode",
+    "renorm_draft_probs": f"{_UTILS}.renorm_draft_probs",
+    "fast_sample": f"{_UTILS}.fast_sample",
+    "sample_draft_proposal": f"{_UTILS}.sample_draft_proposal",
+    "capture_one_shape": "sglang.srt.speculative.eagle_draft_cuda_graph_runner"
+    ".EAGLEDraftCudaGraphRunner.capture_one_shape",
+    "eagle_sample": "sglang.srt.speculative.eagle_utils.eagle_sample",
+}
+"""What the plugin wraps, by the name of its own function."""
 
 
 def register() -> None:
@@ -27,11 +52,7 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     register_resolution_hook("handle_speculative_decoding")(_handle_speculative_decoding)
-    HookRegistry.register(_target(CREATE_WORKER), _create_worker, HookType.AROUND)
-
-
-def _target(hook: Any) -> str:
-    return f"{hook.module}.{hook.name}"
+    HookRegistry.register(CREATE_WORKER, _create_worker, HookType.AROUND)
 
 
 def _handle_speculative_decoding(server_args: Any, previous: Callable[[Any], None]) -> None:
@@ -48,8 +69,8 @@ def _handle_speculative_decoding(server_args: Any, previous: Callable[[Any], Non
     if asked is None:
         previous(server_args)
         return
-    refuse_unknown()
-    _refuse_failed({_target(CREATE_WORKER)} - HookRegistry._patched)
+    refuse_untested("SGLang", ("sglang",), TESTED)
+    _refuse_failed({CREATE_WORKER} - HookRegistry._patched)
     previous(server_args)
     refuse_unsupported(resolved_view(server_args))
     if asked.directory is not None:
@@ -70,7 +91,7 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
     options = resolving_view(server_args)
     asked = asked_for(options)
     if asked is not None:
-        refuse_unknown()
+        refuse_untested("SGLang", ("sglang",), TESTED)
         refuse_unsupported(options)
         if not options.speculative_use_rejection_sampling:
             raise UnsupportedConfigurationError(
@@ -108,17 +129,16 @@ def _install(worker: DraftWorker) -> None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    targets = {name: _target(hook) for name, hook in AROUND.items()}
-    taken = sorted(set(targets.values()) & HookRegistry._patched)
+    taken = sorted(set(AROUND.values()) & HookRegistry._patched)
     if taken:
         raise UnknownEngineError(
             f"rdk_cuda.integrations.sglang: another plugin has hooks on {', '.join(taken)}; leave "
             "it out with SGLANG_PLUGINS=rdk_cuda"
         )
-    for name, target in targets.items():
+    for name, target in AROUND.items():
         HookRegistry.register(target, _wrapped(worker, name), HookType.AROUND)
     HookRegistry.apply_hooks()
-    _refuse_failed(set(targets.values()) - HookRegistry._patched)
+    _refuse_failed(set(AROUND.values()) - HookRegistry._patched)
 
 
 def _refuse_failed(targets: set[str]) -> None:

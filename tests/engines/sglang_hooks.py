@@ -1,4 +1,4 @@
-"""What the plugin uses of SGLang, by name, signature and call, and the check that it is still so.
+"""What the plugin uses of SGLang, by name, signature and call.
 
 A hook that is there but that nobody calls any more would leave a request half served: drafted by
 SGLang, judged as if `rdk::draft` had drafted it. So who calls it is checked, too.
@@ -6,15 +6,7 @@ SGLang, judged as if `rdk::draft` had drafted it. So who calls it is checked, to
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
-from ..engine_sources import Hook, UnknownEngineError, differences
-from ..engine_sources import installed_source as _installed_source
-
-__all__ = ["AROUND", "CREATE_WORKER", "HOOKS", "KNOWN", "UnknownEngineError", "refuse_unknown"]
-
-KNOWN = ("0.5.23",)
-"""The versions of SGLang whose published wheels have the hooks below."""
+from .engine_sources import Hook
 
 
 def _function(module: str, name: str, parameters: str | None, calls: str = "") -> Hook:
@@ -170,25 +162,3 @@ HOOKS = (
     ),
     _function("utils.async_probe", "sanitize_nan_logits", "logits msg"),
 )
-
-
-def refuse_unknown() -> None:
-    """Refuse an installed SGLang that lacks a hook or has another one in its place.
-
-    Raises:
-        UnknownEngineError: naming what differs, and the versions that are known.
-    """
-    found = differences(HOOKS, _installed_source)
-    if found:
-        raise UnknownEngineError(
-            f"rdk_cuda knows SGLang {', '.join(KNOWN)}; in the installed one, "
-            f"{_installed_version()}, {'; '.join(found)}: install a version that is known, or an "
-            "rdk_cuda that knows this one"
-        )
-
-
-def _installed_version() -> str:
-    try:
-        return version("sglang")
-    except PackageNotFoundError:
-        return "of an unknown version"

@@ -1,7 +1,6 @@
 """What an adapter uses of a serving engine, by name and signature, and the check that it is there.
 
-It reads the engine's sources and imports none of its modules, so the same check runs on an
-installed engine when it starts, and on a published wheel in a test.
+It reads the sources, of a published wheel or of what is installed, and imports none of them.
 """
 
 from __future__ import annotations
@@ -12,11 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Hook", "UnknownEngineError", "differences", "installed_source"]
-
-
-class UnknownEngineError(RuntimeError):
-    """The installed engine is not one that the adapter knows."""
+__all__ = ["Hook", "differences", "installed_source"]
 
 
 class Hook(NamedTuple):

