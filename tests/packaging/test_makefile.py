@@ -17,31 +17,36 @@ case "$2" in "import torch"*) exit ${TORCH_MISSING:-0};; esac
 """
 
 
-@pytest.mark.parametrize("index", ["", "https://index.invalid/cpu"])
-@pytest.mark.parametrize("torch_is_there", [True, False])
-def test_what_is_installed_and_how_large_is_said_before_it_begins(
-    tmp_path: Path, torch_is_there: bool, index: str
-) -> None:
-    """Into an environment whose Python is made up."""
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir(parents=True)
+def _made(environment: Path, *arguments: str, torch_is_there: bool = True) -> list[str]:
+    """What make prints into an environment whose Python is made up."""
+    python = environment / "bin" / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
     python.write_text(PYTHON)
     python.chmod(0o755)
-    own = {"VIRTUAL_ENV": str(tmp_path), "TORCH_MISSING": "0" if torch_is_there else "1"}
+    own = {"VIRTUAL_ENV": str(environment), "TORCH_MISSING": "0" if torch_is_there else "1"}
     done = subprocess.run(
-        ["make", "--no-print-directory", "install", f"TORCH_INDEX={index}"],
+        ["make", "--no-print-directory", *arguments],
         cwd=ROOT,
         env=os.environ | own | {"MAKEFLAGS": ""},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("index", ["", "https://index.invalid/cpu"])
+@pytest.mark.parametrize("torch_is_there", [True, False])
+def test_what_is_installed_and_how_large_is_said_before_it_begins(
+    tmp_path: Path, torch_is_there: bool, index: str
+) -> None:
+    lines = _made(tmp_path, "install", f"TORCH_INDEX={index}", torch_is_there=torch_is_there)
+    printed = "\n".join(lines)
 
     torch = [i for i, line in enumerate(lines) if "RUN" in line and "torch==" in line]
     if torch_is_there:
         assert torch == []
-        assert "5 GB" not in done.stdout
+        assert "5 GB" not in printed
     else:
         (begins,) = torch
         said = " ".join(lines[:begins])
@@ -56,6 +61,18 @@ def test_what_is_installed_and_how_large_is_said_before_it_begins(
     assert any("minutes" in line for line in lines[:build] if not line.startswith("RUN"))
     assert [line for line in lines if "--quiet" in line and "setuptools" not in line] == []
     assert f". {tmp_path}/bin/activate" in lines[-1]
+
+
+def test_the_operators_are_compiled_once_until_their_sources_change(tmp_path: Path) -> None:
+    def compiled(*arguments: str) -> int:
+        lines = _made(tmp_path, *arguments)
+        return sum(line.startswith("RUN") and "-e ." in line for line in lines)
+
+    extras = [f"{tmp_path}/.rdk-{extra}" for extra in ("demo", "dev", "gemma")]
+    assert compiled("install") == 1
+    assert compiled("lint", *extras) == 0
+    for source in ("csrc/params.h", "csrc/cpu/verify.cpp", "setup.py"):
+        assert compiled("-W", source, *extras) == 1
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
