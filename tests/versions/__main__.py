@@ -21,7 +21,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import venv
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -85,18 +84,29 @@ def pip(python: str | Path, package: str, *arguments: str) -> str:
 
 
 def environment(transformers: str, torch: str) -> Path:
-    """The Python of an environment, which is made where there is none."""
+    """The Python of an environment with these, which is made where there is none."""
     folder = BUILD / f"transformers-{transformers}-torch-{torch}"
-    python, done = folder / "bin" / "python", folder / "installed"
-    if not done.exists():
+    python = folder / "bin" / "python"
+    if installed(python) != [transformers, torch]:
         venv.create(folder, clear=True, with_pip=True)
-        (here,) = folder.glob("lib/python*/site-packages")
-        (here / "running.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        (packages,) = folder.glob("lib/python*/site-packages")
+        running = [path for path in sys.path if path.endswith("-packages")]
+        (packages / "running.pth").write_text("\n".join(running) + "\n")
         for package, wanted in (("torch", torch), ("transformers", transformers)):
             if wanted != version(package):
                 pip(python, package, f"{package}=={wanted}")
-        done.touch()
+        if (found := installed(python)) != [transformers, torch]:
+            raise NotTestedError(f"{folder} has {' and '.join(found)}")
     return python
+
+
+def installed(python: Path) -> list[str]:
+    """The releases of Transformers and torch that a Python imports; none without such a Python."""
+    code = "from importlib.metadata import version as v; print(v('transformers'), v('torch'))"
+    if not python.exists():
+        return []
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    return done.stdout.split()
 
 
 def run(transformers: str, torch: str) -> tuple[bool, str]:

@@ -93,3 +93,19 @@ def test_the_constrained_release_is_read_from_the_file(
     (tmp_path / "constraints.txt").write_text("torch==2.13.0\ntransformers==5.1.0 ; x\n")
     monkeypatch.setattr(versions, "ROOT", tmp_path)
     assert versions.constrained("transformers") == "5.1.0"
+
+
+def test_an_environment_that_has_other_releases_than_it_should_is_not_tested(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "BUILD", tmp_path)
+    (tmp_path / "transformers-1-torch-2" / "lib" / "python3" / "site-packages").mkdir(parents=True)
+    (tmp_path / "transformers-1-torch-2" / "bin").mkdir()
+    (tmp_path / "transformers-1-torch-2" / "bin" / "python").touch()
+    monkeypatch.setattr(versions, "release", lambda _, which: which)
+    monkeypatch.setattr(versions.venv, "create", lambda *_, **__: None)
+    answering(monkeypatch, 0, out="1 3\n")
+    passed, line = versions.run("1", "2")
+    assert not passed
+    assert "NOT TESTED: " in line
+    assert line.endswith("has 1 and 3")
