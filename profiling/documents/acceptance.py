@@ -1,166 +1,88 @@
-"""How much acceptance comes back, and what calibration takes."""
+"""How much acceptance comes back after pruning, and what chains, blocks and trees accept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..tables import table
-from .results import RESULTS, Link, Row, content, paragraph, threads
+from .results import RESULTS, Link, Row, content, paragraph, share_of
+
+DEMO = {1.0: "demo/results.json", 0.7: "demo-temperature-0.7/results.json"}
+KEEPS, METHODS = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+dynamic")
+COLUMNS = [(temperature, keep) for temperature in DEMO for keep in KEEPS]
+SCREENS, HEADS, SHOWN = "gemma-screens/cpu.json", "gemma-heads/cpu.json", 0.0625
+LIFTED = {
+    "lifted-rows/demo.json": "the demo's",
+    "lifted-rows/gemma.json": "Gemma's",
+}
+TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3"}
+WAYS, LENGTH = ("chain by token", "chain by block", "tree"), 8
 
 
-def demo_share(row: Row) -> str:
-    """Percent of the loss with its interval; empty if nothing was lost."""
-    if row["recovered"] is None:
-        return ""
-    return share_of([row["recovered"][key] for key in ("value", "low", "high")])
-
-
-def demo_cells(row: Row) -> list[str]:
-    """The cells of a row of the demo's table after its method."""
-    acceptance, columns = row["acceptance"], row["dynamic_columns"]
-    return [
-        f"{row['head_rows']}" + (f"+{columns:.0f}" if columns else ""),
-        f"{acceptance['value']:.3f}" if acceptance else "",
-        demo_share(row),
-        f"{row['accepted_length']:.2f}" if acceptance else "",
-        f"{row['target_passes_per_token']:.3f}",
-        f"{row['tokens_per_second']:.0f}",
-    ]
+def recovered() -> dict[tuple[str, tuple[float, float]], list[float]]:
+    """By method, and temperature with share kept: of the demo's loss, with the interval's ends."""
+    return {
+        (row["method"], (temperature, row["keep"])): [
+            row["recovered"][end] for end in ("value", "low", "high")
+        ]
+        for temperature, file in DEMO.items()
+        for row in content(file)["table"]
+        if row["recovered"] is not None
+    }
 
 
 def demo_table(link: Link) -> str:
-    """docs/benchmarks.md"""
-    found = content("demo/results.json")
-    lines, keep = [], None
-    for row in found["table"]:
-        begins = f"*{100 * row['keep']:g} % kept:* " if row["keep"] not in (None, 1, keep) else ""
-        lines.append([begins + row["method"], *demo_cells(row)])
-        keep = row["keep"]
-    titles = ["", "head rows", "acceptance", "% of the loss recovered", "accepted length"]
-    return "\n\n".join(
-        [
-            paragraph(
-                f"Temperature {found['settings']['temperature']:g},",
-                f"{found['positions']['held_out']:,} held-out positions, target 5.4 M and drafter",
-                f"1.5 M parameters, {threads(found['versions'])} of a CPU,",
-                f"{found['elapsed_seconds']:.0f} seconds",
-                f"({link('data', f'{RESULTS}/demo/results.json')}):",
-            ),
-            table([*titles, "passes / token", "tokens / s"], lines, "lr"),
-        ]
-    )
-
-
-def cool_demo_table(link: Link) -> str:
-    """docs/benchmarks.md"""
-    found = content("demo-temperature-0.7/results.json")
-    temperature, keeps = found["settings"]["temperature"], found["settings"]["keep"]
-    shares = {(row["method"], row["keep"]): demo_share(row) for row in found["table"]}
-    methods = ("dynamic tokens", "virtual tokens", "virtual+dynamic")
-    lines = [[method, *(shares[method, keep] for keep in keeps)] for method in methods]
-    title = f"% of the loss recovered, temperature {temperature:g}"
-    return "\n\n".join(
-        [
-            table([title, *(f"{100 * keep:g} % kept" for keep in keeps)], lines, "lr"),
-            f"({link('data', f'{RESULTS}/demo-temperature-0.7/results.json')})",
-        ]
-    )
-
-
-COLUMNS = [(1.0, 0.25), (1.0, 0.0625), (0.7, 0.25), (0.7, 0.0625)]
-
-
-def recovered() -> dict[tuple[str, float, float], tuple[float, float, float]]:
-    """By method, temperature and share kept: percent of the loss, and the interval's ends."""
-    shares = {}
-    for row in content("acceptance/methods.json")["rows"]:
-        ends = row["recovered"], row["recovered_low"], row["recovered_high"]
-        if None not in ends:
-            at = (row["method"], row["temperature"], row["keep"])
-            shares[at] = (100 * ends[0], 100 * ends[1], 100 * ends[2])
-    return shares
-
-
-def share_table(methods: dict[str, str]) -> str:
-    """What methods, by the names that they have there, recover in `COLUMNS`."""
-    shares = recovered()
-    lines = [
-        [name, *("{:.0f} [{:.0f}, {:.0f}]".format(*shares[method, at[0], at[1]]) for at in COLUMNS)]
-        for method, name in methods.items()
-    ]
-    titles = [f"{100 * keep:g} % kept, T = {temperature:g}" for temperature, keep in COLUMNS]
-    return table(["", *titles], lines, "lr")
-
-
-def recovered_table(link: Link) -> str:
-    """README.md"""
-    methods = {name: name for name in ("virtual tokens", "dynamic tokens")}
-    return "\n\n".join(
-        [
-            paragraph(
-                "For the demo's models, which are small, on held-out text (more methods are in",
-                f"{link('calibration', 'docs/calibration.md')}):",
-            ),
-            share_table({**methods, "virtual+dynamic": "**both**"}),
-        ]
-    )
-
-
-def acceptance_table(link: Link) -> str:
     """docs/calibration.md"""
-    names = ("low-rank head", "dynamic tokens", "virtual tokens", "virtual+dynamic")
-    report = f"{RESULTS}/acceptance/report.md"
+    shares = recovered()
+    lines = [[name, *(share_of(shares[name, at]) for at in COLUMNS)] for name in METHODS]
+    titles = [f"{100 * keep:g} % kept, T = {temperature:g}" for temperature, keep in COLUMNS]
+    data = [link(f"T = {at:g}", f"{RESULTS}/{file}") for at, file in DEMO.items()]
     return "\n\n".join(
         [
             paragraph(
-                "Of the acceptance that is lost to pruning, this much comes back on held-out text",
-                f"for the demo's models, in percent with 95 % intervals ({link('report', report)},",
-                "made by `python -m profiling.studies.acceptance`):",
+                "Of the acceptance that is lost to pruning, this much comes back for the demo's",
+                "models on held-out text, in percent with 95 % intervals (`make demo`; data:",
+                f"{' and '.join(data)}):",
             ),
-            share_table({name: name for name in names}),
+            table(["", *titles], lines, "lr"),
         ]
     )
 
 
-Way = tuple[str, int | None, float | None]
-"""A method, with the batch and the share of the bytes that a screen may read."""
-
-SCREENS = "gemma-screens/cpu.json"
-
-
-def real_shares() -> dict[tuple[str, float, float, Way], str]:
-    """By text, share kept, temperature and way: percent of the loss of Gemma 3 270M."""
+def real_shares() -> dict[tuple[str, float, str], str]:
+    """By text, temperature and way to draft: percent of what Gemma loses at `SHOWN`."""
     return {
-        (
-            row["text"],
-            row["keep"],
-            row["temperature"],
-            (row["method"], row.get("batch"), row.get("budget")),
-        ): share_of(row["recovered"])
+        (row["text"], row["temperature"], way_of(row)): share_of(row["recovered"])
         for row in content(SCREENS)["rows"]
-        if row["recovered"] and row["method"] != "dissected"
+        if row["recovered"] and row["method"] != "dissected" and row["keep"] == SHOWN
     }
+
+
+def way_of(row: Row) -> str:
+    """A method, with the bytes that its screen reads and the batch."""
+    if row.get("budget") is None:
+        return str(row["method"])
+    batch = "" if row["batch"] == 1 else f", batch {row['batch']}"
+    return f"{row['method']}, {100 * row['budget']:g} % of the bytes{batch}"
 
 
 def real_table(link: Link) -> str:
     """README.md"""
     shares = real_shares()
-    ways: dict[Way, str] = {
-        ("recent and successor tokens", None, None): "tokens of the context",
-        ("screened tokens", 1, 0.05): "screened tokens, reading 5 % of the pruned rows' bytes",
-        ("all", 1, 0.1): "**both**, reading 10 %",
+    ways = {
+        "recent and successor tokens": "tokens of the context",
+        "screened tokens, 5 % of the bytes": "screened tokens, reading 5 % of the pruned rows",
+        "all, 10 % of the bytes": "**both**, reading 10 %",
     }
-    columns = [(text, 0.0625, at) for text in ("code", "prose") for at in (1.0, 0.7)]
+    columns = [(text, at) for text in ("code", "prose") for at in (1.0, 0.7)]
     lines = [[name, *(shares.get((*at, way), "") for at in columns)] for way, name in ways.items()]
     return "\n\n".join(
         [
             paragraph(
                 "**Acceptance that comes back**, in percent of what pruning the drafter's head",
-                "loses, with 95 % intervals. For a real model, Gemma 3 270M with 262,144 tokens,",
-                "6.25 % of them kept, drafted by itself with a context of 40 tokens, batch 1",
-                f"({link('more', 'docs/calibration.md')}):",
+                "loses, with 95 % intervals: Gemma 3 270M with 6.25 % of its 262,144 tokens kept,",
+                "drafted by itself with a context of 40 tokens, batch 1",
+                f"({link('more', 'docs/calibration.md#how-much-comes-back')}):",
             ),
-            table(["", *(f"{text}, T = {at:g}" for text, _, at in columns)], lines, "lr"),
+            table(["", *(f"{text}, T = {at:g}" for text, at in columns)], lines, "lr"),
         ]
     )
 
@@ -168,122 +90,147 @@ def real_table(link: Link) -> str:
 def screens_table(link: Link) -> str:
     """docs/calibration.md"""
     shares, positions = real_shares(), content(SCREENS)["rows"][0]["positions"]
-    ways: list[Way] = [
-        (method, None, None) for method in ("recent and successor tokens", "virtual tokens")
-    ]
-    ways += [("screened tokens", 1, budget) for budget in (0.05, 0.1)]
-    ways += [("all", 1, 0.05), ("all", 1, 0.1), ("all", 8, 0.1)]
-    columns = [(text, keep) for text in ("code", "prose") for keep in (0.125, 0.0625, 0.03)]
-    blocks = [
-        paragraph(
-            "For a real model, Gemma 3 270M with its 262,144 tokens, drafted by itself with the",
-            "last 40 to 47 tokens as its only context",
-            f"({link('data', f'{RESULTS}/{SCREENS}')}, made by",
-            "`python -m profiling.studies.gemma_screens`), in percent of what pruning loses, with",
-            f"95 % intervals where there are losses enough, on {positions} positions of held-out",
-            "documents. Bytes are a share of those of the pruned rows in bfloat16. *All* is",
-            "screened, recent, successor and, but for greedy decoding, 64 virtual tokens.",
-        )
-    ]
-    for temperature in sorted({at[2] for at in shares}, reverse=True):
-        lines = [
-            [name_of(*way), *(shares.get((*at, temperature, way), "") for at in columns)]
-            for way in ways
-        ]
-        lines = [line for line in lines if any(line[1:])]
-        titles = [f"{text}, {100 * keep:g} % kept" for text, keep in columns]
-        named = f"T = {temperature:g}" if temperature else "greedy"
-        blocks.append(table([named, *titles], lines, "lr"))
-    return "\n\n".join(blocks)
-
-
-def dissected_table(link: Link) -> str:
-    """docs/calibration.md"""
-    rows = [row for row in content(SCREENS)["rows"] if row["method"] == "dissected"]
-    shares = {
-        (row["clusters"], row["kind"], row["temperature"], row["screened"]): share_of(
-            row["recovered"]
-        )
-        for row in rows
-    }
-    columns = [(at, screened) for at in (1.0, 0.7) for screened in (False, True)]
-    lines = [
-        [f"{key[0]:,}, {key[1]}", *(shares[key + at] for at in columns)]
-        for key in dict.fromkeys((row["clusters"], row["kind"]) for row in rows)
-    ]
-    titles = [f"T = {at:g}, {'beside a screen' if on else 'alone'}" for at, on in columns]
-    first = rows[0]
+    ways = ["recent and successor tokens", "virtual tokens"]
+    ways += [f"screened tokens, {share} % of the bytes" for share in (5, 10)]
+    ways += [f"all, {of}" for of in ("5 % of the bytes", "10 % of the bytes")]
+    ways += ["all, 10 % of the bytes, batch 8"]
+    columns = [(text, at) for text in ("code", "prose") for at in (1.0, 0.7, 0.0)]
+    lines = [[way, *(shares.get((*at, way), "") for at in columns)] for way in ways]
     return "\n\n".join(
         [
             paragraph(
-                f"What bounds virtual tokens, for {first['text']} with",
-                f"{100 * first['keep']:g} % kept, alone and beside the screen",
-                "of 5 % of the bytes: more clusters; the exact mass of a cluster in place of",
-                "Jensen's bound on it; and weights within a cluster that follow the state.",
-                "Each has the best offset for all of calibration positions",
-                f"({link('data', f'{RESULTS}/{SCREENS}')}):",
+                "Gemma 3 270M with 6.25 % of its 262,144 tokens kept, drafted by itself with the",
+                f"last 40 to 47 tokens as its only context, on {positions} positions of held-out",
+                "documents, in percent of what pruning loses, with 95 % intervals where enough is",
+                "lost. Bytes are a share of the pruned rows in bfloat16. *All* is screened,",
+                "recent, successor and, but for greedy decoding, virtual tokens",
+                f"({link('other shares', page_of(SCREENS))},",
+                f"{link('data', f'{RESULTS}/{SCREENS}')}, made by",
+                "`python -m studies.gemma_acceptance`):",
             ),
-            table(["clusters", *titles], lines, "lr"),
+            table(["", *titles_of(columns)], lines, "lr"),
         ]
     )
 
 
-def share_of(interval: Sequence[float | None]) -> str:
-    """In percent, with its ends where there are any."""
-    value, low, high = (None if end is None else 100 * end for end in interval)
-    return f"{value:.0f}" + ("" if low is None or high is None else f" [{low:.0f}, {high:.0f}]")
+def titles_of(columns: list[tuple[str, float]]) -> list[str]:
+    """Of texts and temperatures."""
+    return [f"{text}, T = {at:g}" if at else f"{text}, greedy" for text, at in columns]
 
 
-def name_of(method: str, batch: int | None, budget: float | None) -> str:
-    """A row's name."""
-    if budget is None:
-        return method
-    return f"{method}, {100 * budget:g} % of the bytes" + (f", batch {batch}" if batch != 1 else "")
+def page_of(data: str) -> str:
+    """The page next to a result file."""
+    return f"{RESULTS}/{data.removesuffix('.json')}.md"
 
 
-def cost_table(link: Link) -> str:
+def eagle3_table(link: Link) -> str:
     """docs/calibration.md"""
-    found = content("calibration-scale/cpu.json")
-    minutes = sum(row["seconds"] for row in found["rows"]) / 60
-    peak = max(row["peak_bytes"] for row in found["rows"]) / 1e9
-    lines = [
-        [row["stage"], f"{row['seconds'] / 60:.1f}", f"{row['peak_bytes'] / 1e9:.1f}"]
-        for row in found["rows"]
+    cells: dict[str, dict[tuple[str, float], str]] = {}
+    for row in content(HEADS)["rows"]:
+        if round(row["keep"], 3) != round(SHOWN, 3) or row.get("batch", 1) != 1:
+            continue
+        at = row["text"], row["temperature"]
+        if "lost" in row:
+            full = cells.setdefault("accepted with all tokens", {})
+            full[at] = f"{100 * row['full'][0]:.1f}"
+            cells.setdefault(f"lost, {row['chosen']}", {})[at] = points(row["lost"])
+        elif row["chosen"] == "a general vocabulary" and row["recovered"]:
+            cells.setdefault(f"% back, {way_of(row)}", {})[at] = share_of(row["recovered"])
+    columns = [(text, at) for text in ("code", "prose") for at in (1.0, 0.7, 0.0)]
+    lines = [[name, *(of.get(at, "") for at in columns)] for name, of in cells.items()]
+    return "\n\n".join(
+        [
+            paragraph(
+                "What an EAGLE-3 drafter of Gemma 3 270M (`python -m examples.eagle3.gemma",
+                "--steps 1300`) loses where 6.25 % of its tokens are kept: those that are likely",
+                "in *like text*, or the tokenizer's first ones, *a general vocabulary*. Points of",
+                "acceptance; then how much of the loss with a general vocabulary comes back where",
+                "the drafter has its own rows of the other tokens",
+                f"({link('other shares', page_of(HEADS))}, {link('data', f'{RESULTS}/{HEADS}')},",
+                "made by `python -m studies.gemma_acceptance --full DIR`):",
+            ),
+            table(["", *titles_of(columns)], lines, "lr"),
+        ]
+    )
+
+
+def lifted_table(link: Link) -> str:
+    """docs/calibration.md"""
+    found = {file: content(file) for file in LIFTED}
+    columns = [(file, at) for file in LIFTED for at in (1.0, 0.7, 0.0)]
+    cells: dict[str, dict[tuple[str, float], str]] = {"lost": {}}
+    for file, result in found.items():
+        for row in result["rows"]:
+            at = file, row["temperature"]
+            if row["method"] == "pruned drafter":
+                cells["lost"][at] = points(row["lost"])
+            else:
+                cells.setdefault(row["method"], {})[at] = lifted_of(row)
+    lines = [[method, *(of[at] for at in columns)] for method, of in cells.items()]
+    links = [
+        f"{LIFTED[file]}, of {result['rows'][0]['positions']:,} positions "
+        f"({link('all figures', page_of(file))}, {link('data', f'{RESULTS}/{file}')})"
+        for file, result in found.items()
     ]
     return "\n\n".join(
         [
             paragraph(
-                "With models of the size of Llama 3.1 8B, but three layers and random weights: a",
-                f"target of {found['tokens']:,} × {found['width']:,} in bfloat16 and an EAGLE-3",
-                f"drafter with {found['kept']:,} tokens and rows of its own, so that the others",
-                f"are lifted, a screen of {100 * found['screen_bytes']:g} % of the bytes and",
-                f"{found['positions']:,} positions of text. `calibrate` and `evaluate` take",
-                f"{minutes:.0f} minutes and {peak:.1f} GB on {threads(found)} of an",
-                f"{found['device_name']} ({link('data', f'{RESULTS}/calibration-scale/cpu.json')},",
-                "made by `python -m profiling.studies.calibration_scale`):",
+                "What comes back for EAGLE-3 drafters whose pruned rows nobody has. First the",
+                "points of acceptance that such a drafter has less than one of the same recipe",
+                "with all tokens; then the points gained and, in brackets, the share of the loss",
+                "in percent where it is more than chance; on modules that nothing was trained or",
+                f"calibrated on. Drafters: {'; '.join(links)}. Made by",
+                "`python -m studies.lifted_rows`:",
             ),
-            table(["stage", "minutes", "peak GB"], lines, "lr"),
+            table(["", *titles_of([(LIFTED[file], at) for file, at in columns])], lines, "lr"),
         ]
     )
 
 
-def growth_sentence(link: Link) -> str:
-    """docs/samplers.md"""
-    folder = "first-order-growth"
-    forms = ("first-order", "dense")
-    found = content(f"{folder}/results.json")
-    sizes = ({row["size"] for row in found["rows"] if row["form"] == form} for form in forms)
-    size = max(set.intersection(*sizes))
-    fastest = {
-        row["form"]: f"{1000 * row['fastest_seconds']:.1f} ms"
-        for row in found["rows"]
-        if row["size"] == size
-    }
-    exponents = found["exponents"]
-    return paragraph(
-        f"On {threads(found)} of a CPU its time grows as V^{exponents['first-order']:.2f} with a",
-        f"shared vocabulary V, and that of the dense matrix as V^{exponents['dense']:.2f}.",
-        f"At {size:,} tokens, {found['batch']} rows take {fastest['first-order']} and",
-        f"{fastest['dense']} ({link('data', f'{RESULTS}/{folder}/results.json')},",
-        f"{link('plot', f'{RESULTS}/{folder}/growth.png')}).",
+def points(interval: list[float]) -> str:
+    """Of acceptance, with the interval's ends."""
+    return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * end for end in interval))
+
+
+def lifted_of(row: Row) -> str:
+    """Points gained, and the share of what was lost."""
+    gain = f"{100 * row['gain'][0]:+.1f}"
+    return gain if row["recovered"] is None else f"{gain} ({share_of(row['recovered'])})"
+
+
+def trees_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    lines = []
+    for file, pair in TREES.items():
+        rows = [
+            row
+            for row in content(f"{file}.json")["rows"]
+            if (row["method"], row["drafts"]) == ("virtual+dynamic", LENGTH)
+        ]
+        lines += [[pair, f"{row['temperature']:g}", *accepted_of(row)] for row in rows]
+    found = content(f"{next(iter(TREES))}.json")
+    where = [link(name, f"{RESULTS}/{file}.md") for file, name in TREES.items()]
+    data = [link(name, f"{RESULTS}/{file}.json") for file, name in TREES.items()]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"Accepted drafts a pass of the demo's target, of {LENGTH} drafts or nodes, with",
+                f"virtual and dynamic tokens and {found['keep']:.2%} of the vocabulary kept, by",
+                "the demo's drafter or by the EAGLE-3 drafter next to it: expectations given the",
+                f"drafts, over {found['contexts']} contexts of {found['documents']} held-out",
+                "documents. In brackets the 95 % interval of the gain over the chain by token.",
+                f"Other drafters, K from 2 to 8, and the rows that are read: {' and '.join(where)}",
+                f"(data: {' and '.join(data)}), made by `python -m studies.trees`:",
+            ),
+            table(["drafter", "T", "chain, by token", "chain, by block", "tree"], lines, "lr"),
+        ]
     )
+
+
+def accepted_of(row: Row) -> list[str]:
+    """Of the chain, and of the others with their gains' intervals."""
+    cells = [f"{row[WAYS[0]][0]:.2f}"]
+    for way in WAYS[1:]:
+        _, low, high = row[f"{way}, gain"]
+        cells.append(f"{row[way][0]:.2f} ({low:+.2f} to {high:+.2f})")
+    return cells

@@ -55,30 +55,21 @@ def engine_table(link: Link) -> str:
                 f"{figure(worst)}. Those of the controls, and of vLLM's own speculation at",
                 f"{plain['setting']}, are at most {control:.0e}.",
             ),
+            gemma_sentence(link),
             memory_sentence(link),
         ]
     )
 
 
-def gemma_table(link: Link) -> str:
-    """docs/serving.md"""
+def gemma_sentence(link: Link) -> str:
+    """A real model as the target and as its own drafter."""
     found = content(GEMMA)
-    of = found["drafters"][0]
-    return "\n\n".join(
-        [
-            paragraph(
-                f"vLLM {found['vllm']} with {found['model']}, as the target and as its own",
-                f"drafter with K = {found['drafts_per_step']}: {of['prompts']} prompts of code,",
-                f"{found['tokens_per_prompt']} tokens each",
-                f"({link('data', f'{RESULTS}/{GEMMA}')}, made by",
-                "`python -m tests.engines.gemma`):",
-            ),
-            table(
-                ["drafter", "greedy text equal", "accepted, greedy"],
-                [greedy_cells(row) for row in found["drafters"]],
-                "lr",
-            ),
-        ]
+    cells = [greedy_cells(row) for row in found["drafters"]]
+    equal = ", ".join(f"{name} {equal} ({accepted})" for name, equal, accepted in cells)
+    return paragraph(
+        f"{found['model']} in float32 as the target and as its own drafter: greedy text equal, and",
+        f"accepted drafts of {found['drafts_per_step']} in brackets: {equal}",
+        f"({link('data', f'{RESULTS}/{GEMMA}')}, made by `python -m tests.engines.gemma`).",
     )
 
 

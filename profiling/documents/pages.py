@@ -9,25 +9,27 @@ from typing import Any
 
 from .acceptance import (
     COLUMNS,
-    acceptance_table,
-    cool_demo_table,
-    cost_table,
+    METHODS,
     demo_table,
-    dissected_table,
-    growth_sentence,
+    eagle3_table,
+    lifted_table,
     real_table,
     recovered,
-    recovered_table,
     screens_table,
+    trees_table,
 )
 from .chart import source_of
-from .drafts import longer_table, rows_table, trees_table
-from .eagle3 import decoding_table, heads_table, lifted_table, losses_table
-from .engines import engine_table, gemma_table
-from .kernels import code_table, launches_table, orders_table
+from .engines import engine_table
 from .results import ROOT, Link
-from .sampling import gain_table, operators_table, peers, peers_table, step_table, workload
-from .truncation import costs_table, drafts_table
+from .times import (
+    decoding_table,
+    gain_table,
+    operators_table,
+    peers,
+    step_table,
+    truncation_table,
+    workload,
+)
 
 CHART = ROOT / "docs" / "gain.png"
 
@@ -38,33 +40,18 @@ def pages() -> list[Path]:
 
 
 TABLES: dict[str, Callable[[Link], str]] = {
-    "gain": gain_table,
+    "sampling a step": gain_table,
     "recovered with a real model": real_table,
-    "recovered": recovered_table,
-    "operators": operators_table,
-    "peers": peers_table,
-    "decoding step": step_table,
-    "demo": demo_table,
-    "demo at 0.7": cool_demo_table,
-    "acceptance report": acceptance_table,
-    "calibration cost": cost_table,
-    "real model": screens_table,
-    "bounds of virtual tokens": dissected_table,
-    "first-order growth": growth_sentence,
-    "EAGLE-3 drafters": losses_table,
-    "recovered for EAGLE-3 drafters": heads_table,
-    "lifted rows": lifted_table,
     "decoding with a real model": decoding_table,
-    "drafts inside of top-p": drafts_table,
-    "truncation": costs_table,
-    "longer accepted drafts": longer_table,
+    "operators": operators_table,
+    "truncation": truncation_table,
+    "decoding step": step_table,
     "chains and trees": trees_table,
-    "rows read": rows_table,
+    "demo": demo_table,
+    "screens": screens_table,
+    "EAGLE-3 drafters": eagle3_table,
+    "lifted rows": lifted_table,
     "drafters in vLLM": engine_table,
-    "Gemma in vLLM": gemma_table,
-    "code of the kernels": code_table,
-    "launches of the operators": launches_table,
-    "orders of verify": orders_table,
 }
 
 _MARKED = re.compile(r"^<!-- table (.+?) -->\n.*?^<!-- end of table -->$", re.DOTALL | re.MULTILINE)
@@ -105,8 +92,8 @@ def chart_figures() -> dict[str, Any]:
         "workload": workload(rows["ours"]),
         "milliseconds": {name: round(rows[name]["median_us"] / 1000, 1) for name in names},
         "recovered": {
-            method: [[round(end) for end in shares[method, at[0], at[1]]] for at in COLUMNS]
-            for method in ("virtual tokens", "dynamic tokens", "virtual+dynamic")
+            method: [[round(100 * end) for end in shares[method, at]] for at in COLUMNS]
+            for method in METHODS
         },
         "columns": [list(column) for column in COLUMNS],
     }

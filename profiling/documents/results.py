@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,3 +35,9 @@ def paragraph(*sentences: str) -> str:
     )
     lines = textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
     return lines.replace("\0", " ")
+
+
+def share_of(interval: Sequence[float | None]) -> str:
+    """In percent, with its ends where there are any."""
+    value, low, high = (None if end is None else 100 * end for end in interval)
+    return f"{value:.0f}" + ("" if low is None or high is None else f" [{low:.0f}, {high:.0f}]")

@@ -72,7 +72,7 @@ def assert_without_circles(graph: Graph) -> None:
         pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize("folder", ["rdk_cuda", "examples", "profiling"])
+@pytest.mark.parametrize("folder", ["rdk_cuda", "examples", "profiling", "studies"])
 def test_no_modules_import_each_other_in_a_circle(folder: str) -> None:
     assert_without_circles(graph_of(ROOT / folder))
 
@@ -108,8 +108,8 @@ def names_in(folder: Path) -> set[str]:
 
 
 def test_a_folder_has_few_enough_names() -> None:
-    """The package's root, and each folder of profiling/ but its results."""
-    folders = [PACKAGE, ROOT / "profiling", *(ROOT / "profiling").glob("*/")]
+    """The package's root, studies/, and each folder of profiling/ but its results."""
+    folders = [PACKAGE, ROOT / "studies", ROOT / "profiling", *(ROOT / "profiling").glob("*/")]
     for folder in folders:
         if folder.name != "results" and folder.name not in MARKERS:
             assert len(names_in(folder)) <= MOST_NAMES, sorted(names_in(folder))

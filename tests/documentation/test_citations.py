@@ -21,7 +21,7 @@ from .markdown import (
 
 SOURCES = sorted(
     path
-    for folder in ("csrc", "examples", "profiling", "rdk_cuda", "tests")
+    for folder in ("csrc", "examples", "profiling", "rdk_cuda", "studies", "tests")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".pyi", ".h", ".cpp", ".cu", ".cuh"}
     and path.parent != Path(__file__).parent

@@ -8,11 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from profiling.documents import __main__ as command
-from profiling.documents import chart, kernels, pages
-from profiling.documents.drafts import rows_by_token
+from profiling.documents import chart, pages
 
 from .markdown import PAGES, ROOT
 
@@ -59,29 +57,14 @@ def test_every_figure_of_a_table_comes_from_the_results(monkeypatch: pytest.Monk
         return 1.5 * value if isinstance(value, float) else value
 
     written = {name: write(link) for name, write in pages.TABLES.items()}
-    modules = ("acceptance", "drafts", "eagle3", "engines", "kernels", "sampling", "truncation")
-    for module in modules:
+    for module in ("acceptance", "engines", "times"):
         path = f"profiling.documents.{module}.content"
         monkeypatch.setattr(path, lambda file: altered(json.loads((FOLDER / file).read_text())))
 
-    def of_longer_code(file: str) -> object:
-        return json.loads(re.sub(r'": (\d)', r'": 1\1', (ROOT / file).read_text("utf-8")))
-
-    monkeypatch.setattr(kernels, "recorded", of_longer_code)
     for name, write in pages.TABLES.items():
-        assert (write(link) == written[name]) == (name in FORMULAS), name
+        assert write(link) != written[name], name
 
 
-def test_the_rows_that_token_verification_reads_are_those_up_to_a_rejection() -> None:
-    """By simulation, to four standard errors."""
-    rejected = torch.rand(200_000, 4, generator=torch.Generator().manual_seed(1)) >= 0.7
-    read = 1 + (~rejected).int().cumprod(1).sum(1).double()
-    error = float(read.std()) / len(read) ** 0.5
-    assert abs(float(read.mean()) - rows_by_token(0.7, 4)) < 4 * error
-    assert rows_by_token(1.0, 4) == 5
-
-
-FORMULAS = {"rows read"}  # nothing in them was measured
 KEYS = ("temperature", "keep")  # what rows are found by
 FOLDER = ROOT / "profiling" / "results"
 

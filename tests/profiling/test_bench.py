@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from profiling.bench import __main__ as bench
-from profiling.bench import cases, growth, measure, truncation
+from profiling.bench import growth, measure, truncation
 from profiling.bench.cases import PAIR, Case
 from profiling.bench.workloads import build
 from profiling.results import NEEDED
-from rdk_cuda.cli.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,62 +52,6 @@ def test_rows_have_every_field_and_figures_that_agree(
     assert len(captured.err.splitlines()) == 1 + len(rows)
     table = captured.out.splitlines()[-len(rows) :]
     assert [line.split()[1] for line in table] == operators
-
-
-def test_temperatures_dtypes_and_odd_vocabularies_are_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for device, batches in (("cpu", {8}), ("cuda", {1, 64})):
-        every = cases.preset_cases("variants", device)
-        verifies = [case for case in every if case.operator == "verify"]
-        assert {case.batch for case in every} == batches
-        assert {case.temperature for case in every} == {1.0, 0.7}
-        assert {(case.dtype, case.target_dtype) for case in verifies} == {
-            ("bfloat16", None), ("bfloat16", "float32"), ("float32", None)
-        }  # fmt: skip
-        assert {case.target_size % 2 for case in every} == {0, 1}
-        assert len({case.name for case in every}) == len(every) == 9 * len(batches)
-
-    usual = Case("verify", "bfloat16", 301, 100, 2, 2, acceptance="high")
-    variants = [usual, replace(usual, temperature=0.7), replace(usual, target_dtype="float32")]
-    monkeypatch.setattr(cases, "_tiny", lambda device: iter(variants))
-    usual_row, cool, mixed = measured(tmp_path, "--peers", "eager")
-    assert (usual_row["temperature"], cool["temperature"]) == (1.0, 0.7)
-    assert (usual_row["target_dtype"], mixed["target_dtype"]) == (None, "float32")
-    assert mixed["bytes_all"] - usual_row["bytes_all"] == 2 * 3 * 301 * 2
-    assert "T=0.7" in cool["case"]
-    assert "target=float32" in mixed["case"]
-
-
-def test_a_compiler_that_fails_is_a_reason_and_not_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(function: object, **_: object) -> object:
-        def call(*_: object) -> None:
-            raise RuntimeError("no working C++ compiler\nfound anywhere")
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", broken)
-    (row,) = measured(tmp_path, "--operators", "draft", "--peers", "eager", "compiled")
-    assert row["peers"]["compiled"] == {"skipped": "RuntimeError: no working C++ compiler"}
-    assert row["peers"]["eager"]["ratio"] > 0
-
-
-def test_a_case_that_fails_is_named_and_the_others_are_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = measure.build
-
-    def sometimes(case: Case, device: torch.device) -> object:
-        if case.operator == "verify":
-            raise RuntimeError("rdk::verify: no such thing\nas a second line")
-        return build(case, device)
-
-    monkeypatch.setattr(measure, "build", sometimes)
-    (row,) = measured(tmp_path, "--operators", "verify", "gather_logits", code=1)
-    assert row["operator"] == "gather_logits"
-    assert "low: RuntimeError: rdk::verify: no such thing\n" in capsys.readouterr().err
 
 
 def test_on_a_gpu_verify_is_measured_in_each_order_of_work_and_launched_early(
@@ -162,13 +105,6 @@ def test_truncation_is_timed_next_to_rows_without_it_and_to_transformers(
     assert kept["top-k 50"] == 50
     assert kept["top-k 50, top-p 0.9"] < 50
     assert "| verify | flat, float32 | 8 | mask of half |" in capsys.readouterr().out
-
-
-def test_statistics_that_are_none_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "statistics.npz"
-    np.savez(file, mean_prob=np.ones(3, dtype=np.float32))
-    with pytest.raises(InputError, match=r"needs an \.npz with mean_prob and var_prob"):
-        truncation.Statistics.read(file)
 
 
 def test_exponents_of_exact_powers_are_found() -> None:

@@ -16,7 +16,7 @@ from profiling.bench import __main__ as bench
 from profiling.machine import ROOT
 from profiling.peers import __main__ as compare
 from profiling.results import Results
-from profiling.studies.end_to_end import __main__ as end_to_end
+from studies import end_to_end
 from tests import interruptible
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,12 +52,10 @@ def test_a_second_run_appends_its_rows_and_its_page(
     ("program", "options", "message"),
     [
         (bench, ("--device", "tpu"), "invalid choice: 'tpu'"),
-        (bench, (), "required: --device"),
         (bench, ("--repeats", "0"), "--repeats: got '0'; needs a whole number, at least 1"),
         (bench, ("--seconds", "never"), "--seconds: got 'never'; needs a number above 0"),
         (bench, (*TINY[bench], "--dtype", "bfloat16"), "--preset tiny has no case of --operators"),
         (compare, ("--peers", "nobody"), "invalid choice: 'nobody'"),
-        (end_to_end, ("--device", "cpu", "--size", "demo", "--target-layers", "3"), "leave it out"),
     ],
 )
 def test_options_that_cannot_work_are_refused_in_a_sentence(
@@ -106,8 +104,8 @@ LONG = ("--preset", "tiny", "--repeats", "1000000", "--seconds", "0.5", "--threa
 @pytest.mark.parametrize(
     ("module", "options", "reached", "finished"),
     [
-        ("bench", LONG, "[3/", 2),
-        ("peers", (*LONG, "--peers", "eager"), "timing draft+verify pruned", 2),
+        ("profiling.bench", LONG, "[3/", 2),
+        ("profiling.peers", (*LONG, "--peers", "eager"), "timing draft+verify pruned", 2),
         (
             "studies.end_to_end",
             ("--size", "tiny", "--context", "16", "--batch", "1", "64", "--rounds", "2"),
@@ -120,7 +118,7 @@ def test_ctrl_c_keeps_the_finished_rows(
     module: str, options: tuple[str, ...], reached: str, finished: int, tmp_path: Path
 ) -> None:
     output = tmp_path / "rows.json"
-    command = [sys.executable, "-m", f"profiling.{module}", "--device", "cpu", *options]
+    command = [sys.executable, "-m", module, "--device", "cpu", *options]
     process = interruptible.start([*command, "--output", str(output)], ROOT)
     assert process.stderr is not None
     printed = ""

@@ -70,12 +70,3 @@ def test_eager_redistribute_is_that_of_the_operator(
     ours = operators.redistribute(logits, temperature, *affinity.by_target, affinity.row_top)
     q = eager.redistribute(logits, temperature, entries, entries.matrix() if sparse else None)
     torch.testing.assert_close(q, ours, rtol=1e-5, atol=1e-7)
-
-
-def test_eager_gather_logits_is_that_of_the_operator() -> None:
-    hidden, weight = torch.randn(2, 64), torch.randn(50, 64)
-    tokens = torch.randint(0, 50, (2, 7), dtype=torch.int32)
-    ours, theirs = (
-        f(hidden, weight, tokens) for f in (operators.gather_logits, eager.gather_logits)
-    )
-    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)

@@ -108,17 +108,6 @@ def test_a_profiler_without_a_gpu_is_not_started(tmp_path: Path, tool: str) -> N
     assert not done.stdout
 
 
-@TOOLS
-def test_help_needs_no_profiler(tmp_path: Path, tool: str) -> None:
-    done = run_script(tool, tmp_path, "--help", programs={})
-    assert (done.returncode, done.stderr) == (0, "")
-    module = {"nsys": "decoding_run", "ncu": "one_launch"}[tool]
-    usage = f"profiling/nsight/{tool}.sh [FOLDER] [OPTIONS OF python -m profiling.nsight.{module}]"
-    assert f"\n  {usage}\n" in done.stdout
-    assert f"python -m profiling.nsight.{module} --help" in done.stdout
-    assert "#" not in done.stdout
-
-
 @pytest.mark.parametrize(
     ("tool", "asked", "written"),
     [
@@ -142,11 +131,3 @@ def test_a_profiler_records_the_program_and_its_report_is_kept(
     said = (tmp_path / "asked").read_text()
     assert all(words in said for words in asked)
     assert (folder / written).read_text() == "report\n"
-
-
-def test_ncu_that_may_not_read_counters_is_explained(tmp_path: Path) -> None:
-    programs = {"ncu": "exit 1", "python": "exit 0"}
-    folder, python = str(tmp_path / "folder"), str(tmp_path / "python")
-    done = run_script("ncu", tmp_path, folder, programs=programs, python=python)
-    assert done.returncode == 2
-    assert "ERR_NVGPUCTRPERM above means" in done.stderr

@@ -13,7 +13,6 @@ import pytest
 from profiling.bench.measure import in_microseconds
 from profiling.bench.regression import (
     FASTER,
-    FEW,
     SAME,
     SLOWER,
     Comparison,
@@ -104,24 +103,6 @@ def test_a_change_beyond_the_threshold_and_the_spread_is_flagged() -> None:
         assert (verdict(before, after), verdict(after, before)) == (SLOWER, FASTER)
 
 
-def test_few_rounds_decide_nothing() -> None:
-    old, new = timed(NAME, [100.0] * 5), timed(NAME, [200.0] * 5)
-    assert verdict(old, new) == FEW
-    assert "too few rounds to tell" in report([old], [new], 0.1)
-
-
-def test_the_bound_counts_orders() -> None:
-    # Of two and two: the p10 of one pair lies above the p90 of the other only if its upper one
-    # lies above the lower one of the other: 5 of 6 orders.
-    assert chance_of_a_gap(2, 2) == pytest.approx(5 / 6)
-    assert chance_of_a_gap(1, 100) == 1
-    source, above = random.Random(2), 0
-    for _ in range(4000):  # gaps are rarer than the bound
-        old, new = (timed(NAME, rounds(source, 3)) for _ in range(2))
-        above += new["p10_us"] > old["p90_us"]
-    assert 0.05 < above / 4000 < chance_of_a_gap(3, 3)
-
-
 def test_the_last_rows_of_the_same_case_device_and_threads_are_compared() -> None:
     old = [made_row(), made_row(device_name="another"), made_row("redistribute Vt=10 float32")]
     new = [made_row(threads=4), made_row(device_name="another"), made_row("draft Vt=10 float32")]
@@ -148,20 +129,3 @@ def test_the_exit_status_says_whether_anything_became_slower(
     assert "Others were at work on this machine (load 9.0)" in printed
     assert main([str(new), str(old)]) == 0
     assert main([str(old), str(new), "--threshold", "0.7"]) == 0
-
-
-def test_files_that_cannot_be_compared_are_refused_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good = write_rows(tmp_path / "good.json", [made_row()])
-    other = write_rows(tmp_path / "other.json", [made_row(threads=7)])
-    broken = write_rows(tmp_path / "broken.json", [{"case": "draft"}])
-    for files, message in (
-        ((good, other), "have no row in common"),
-        ((good, tmp_path / "missing.json"), "is no result file"),
-        ((broken, good), "row 0 lacks median_us, p10_us"),
-    ):
-        assert main([str(file) for file in files]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("python -m profiling.bench.regression: ")
-        assert message in line

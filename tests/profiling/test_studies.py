@@ -1,128 +1,338 @@
-"""Studies of growth, calibration at scale, lifted rows and orders of work, here at small sizes."""
+"""The studies run, at small sizes, and count what the operators do."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
+import rdk_cuda
+from examples.demo import gemma
+from examples.demo.corpus import calibration_files, training_files
 from examples.demo.shipped import SHIPPED
-from examples.eagle3.__main__ import new_network
-from profiling.studies import calibration_scale as scale
-from profiling.studies import first_order_growth as growth
-from profiling.studies import lifted_rows as lifted
-from profiling.studies import verify_orders as orders
-from profiling.studies.verify_orders import Constants, Shape
-from rdk_cuda import Vocabulary
-from rdk_cuda.cli.models import load_model
-from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
+from examples.eagle3.__main__ import new_network, write
+from examples.eagle3.training import Recipe
+from profiling.bench.page import page as bench_page
+from profiling.bench.truncation import summary as truncation_page
+from profiling.machine import ROOT
+from profiling.peers.page import page as peers_page
+from rdk_cuda import Affinity, Vocabulary, redistribute
+from rdk_cuda.calibration import low_rank_factors
+from rdk_cuda.cli.models import load_model, load_models
+from rdk_cuda.decoding.trees import Tree
+from rdk_cuda.evaluation import acceptance
+from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter
+from studies import (
+    end_to_end,
+    first_order_growth,
+    gemma_acceptance,
+    gemma_decoding,
+    lifted_rows,
+    trees,
+)
+from tests import generators
+
+from ..tiny_models import save_pair
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+RESULTS = ROOT / "profiling" / "results"
+PAGES = {
+    "bench-cpu/serving": bench_page,
+    "bench-cpu/truncation": truncation_page,
+    "end-to-end/cpu-serving": end_to_end.page,
+    "gemma-decoding/cpu": gemma_decoding.page,
+    "gemma-decoding/cpu-avx2": gemma_decoding.page,
+    "gemma-heads/cpu": gemma_acceptance.page,
+    "gemma-screens/cpu": gemma_acceptance.page,
+    "lifted-rows/demo": lifted_rows.page,
+    "lifted-rows/gemma": lifted_rows.page,
+    "peers/cpu": peers_page,
+}
 
-def test_first_order_grows_linearly_and_the_dense_matrix_quadratically() -> None:
-    sizes = {growth.FIRST_ORDER: (4096, 8192, 16384, 32768), growth.DENSE: (1024, 1536, 2048, 3072)}
-    fitted = growth.exponents(growth.measure(sizes, rounds=9))
-    assert fitted[growth.FIRST_ORDER] < 1.3
-    assert fitted[growth.DENSE] > 1.6
-    content = json.loads((growth.RESULTS / "results.json").read_text())
-    assert content["exponents"] == pytest.approx(growth.exponents(content["rows"]))
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_next_to_a_result_is_what_its_program_writes(name: str) -> None:
+    rows = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["rows"]
+    assert (RESULTS / f"{name}.md").read_text("utf-8") == f"{PAGES[name](rows)}\n"
+    assert PAGES[name](rows[:-1]) != PAGES[name](rows)
 
 
-def test_growth_is_printed_written_and_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def run(study: Any, output: Path, *options: str) -> list[Any]:
+    """The rows that a study writes; it names no place on this machine."""
+    assert study.main([*options, "--output", str(output)]) == 0
+    text = output.read_text("utf-8")
+    assert str(output.parent) not in text
+    rows: list[Any] = json.loads(text)["rows"]
+    return rows
+
+
+def test_first_order_grows_linearly_and_the_dense_matrix_quadratically(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("matplotlib")
-    small = {growth.FIRST_ORDER: (64, 128, 256, 512), growth.DENSE: (64, 96, 128, 192)}
-    monkeypatch.setattr(growth, "SIZES", small)
-    assert growth.main(["--output", str(tmp_path)]) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["growth.png", "results.json"]
-    content = json.loads((tmp_path / "results.json").read_text())
-    measured = [(row["form"], row["size"]) for row in content["rows"]]
-    assert sorted(measured) == sorted((form, n) for form, sizes in small.items() for n in sizes)
-    printed = capsys.readouterr().out
-    assert all(f"V^{exponent:.2f}" in printed for exponent in content["exponents"].values())
+    sizes = {"first-order": (4096, 8192, 16384, 32768), "dense": (1024, 1536, 2048, 3072)}
+    monkeypatch.setattr(first_order_growth, "SIZES", sizes)
+    monkeypatch.setattr(first_order_growth, "ROUNDS", 9)
+    fitted = first_order_growth.exponents(run(first_order_growth, tmp_path / "rows.json"))
+    assert fitted["first-order"] < 1.3
+    assert fitted["dense"] > 1.6
+    content = json.loads(first_order_growth.RESULTS.read_text())
+    assert content["exponents"] == pytest.approx(first_order_growth.exponents(content["rows"]))
 
 
-def test_every_stage_of_both_commands_is_timed_and_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow
+def test_steps_are_timed_for_every_head_with_either_sampling(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--size", "tiny", "--context", "16", "--target-layers", "1")
+    rows = run(end_to_end, tmp_path / "rows.json", *options, "--batch", "2", "--rounds", "1")
+    heads = ["target alone", *(head.name for head, _ in end_to_end.VARIANTS)]
+    assert [row["head"] for row in rows] == heads
+    for row in rows:
+        assert sum(row["shares"].values()) == pytest.approx(1)
+        ratio = row["tokens_per_second"] / rows[0]["tokens_per_second"]
+        assert row["speed_up"] == pytest.approx(ratio)
+        assert set(row["parts"]) == set(end_to_end.PARTS) or row["method"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [0.5, 3.0])
+def test_as_many_drafts_are_accepted_as_was_asked_for_whoever_samples(length: float) -> None:
+    noises = {head: end_to_end.noise_for(length) for head in end_to_end.HEADS}
+    models = end_to_end.make_models("tiny", torch.device("cpu"), 1)
+    steps = end_to_end.Steps(models, 16, noises)
+    steps.begin(8)
+    for variant in end_to_end.VARIANTS[2:]:
+        mean = sum(steps.take(variant)[1] for _ in range(12)) / 12
+        # Of 96 sequences, whose accepted drafts deviate by at most 2; the rate is approximate.
+        assert abs(mean - length) < 0.9, variant
+    assert all(m.lengths == [16] * 8 for m in (steps.target, *steps.drafters.values()))
+
+
+SIZE, LENGTH, TIMES = 6, 3, 20_000
+# Of a mean of at most LENGTH: 6 standard errors, so a false alarm in 10^9.
+TOLERANCE = 6 * LENGTH / 2 / TIMES**0.5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_expected_accepted_drafts_are_the_operators_means(seed: int) -> None:
+    target = generators.logits(LENGTH + 1, SIZE, seed, scale=1.0)
+    drafter = target[:-1] + generators.logits(LENGTH, SIZE, seed + 9, scale=1.0)
+    tokens = torch.randperm(SIZE, generator=generators.generator(seed))[None, :LENGTH]
+    affinity = Affinity.intersection(Vocabulary.identity(SIZE))
+    p, q = target.softmax(1)[None], drafter.softmax(1)[None]
+    draft = rdk_cuda.draft(
+        drafter.expand(TIMES, LENGTH, SIZE).contiguous(), affinity, seeds=torch.arange(TIMES)
+    )
+    draft.tokens[:] = tokens
+    given = target.expand(TIMES, LENGTH + 1, SIZE)
+    for method, expected in (
+        ("token", trees.accepted_by_token(p, q, tokens).sum()),
+        ("block", trees.accepted_by_block(p, q, tokens)[0, -1]),
+    ):
+        verified = rdk_cuda.verify(given, draft, affinity, method=method)
+        mean = float(verified.num_accepted.double().mean())
+        assert abs(mean - float(expected)) < TOLERANCE
+
+    tree = Tree(tokens, torch.tensor([[-1, -1, seed % 2]]))
+    walked = rdk_cuda.verify_tree(
+        given, tokens.expand(TIMES, LENGTH), tree.parents[0], seeds=torch.arange(TIMES)
+    )
+    expected = trees.accepted_of_tree(p, tree).sum()
+    assert abs(float(walked.num_accepted.double().mean()) - float(expected)) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["drafter", "eagle3"])
+def test_chains_and_trees_are_compared(
+    drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for needed in ("sklearn", "matplotlib"):
-        pytest.importorskip(needed)
-    path = tmp_path / "scale.json"
-    sizes = ["--tokens=512", "--width=64", "--kept=200", "--positions=300"]
-    assert scale.main([*sizes, "--work", str(tmp_path / "w"), "--output", str(path)]) == 0
-    content = json.loads(path.read_text())
-    stages = [row["stage"] for row in content["rows"]]
-    expected = ["loading the models", "reading text", "lifting rows", "counting successors"]
-    assert stages[:4] == expected
-    assert stages[-1] == "evaluate"
-    assert content["tokens"] == 512
-    assert str(tmp_path) not in path.read_text()
-    assert all(row["peak_bytes"] > 1e7 and row["seconds"] > 0 for row in content["rows"])
-    printed = capsys.readouterr().out
-    assert all(f"| {stage} |" in printed for stage in stages)
+    monkeypatch.setattr(trees, "METHODS", trees.METHODS[:1])
+    monkeypatch.setattr(trees, "LENGTHS", (2, 3))
+    monkeypatch.setattr(trees, "training_files", lambda: calibration_files()[:4])
+    options = ["--contexts=4", "--positions=400", "--drafter", str(SHIPPED / drafter)]
+    rows = run(trees, tmp_path / "trees.json", *options)
+    assert len(rows) == len(trees.TEMPERATURES) * 2
+    for row in rows:
+        assert all(1 <= row[f"{way}, rows read"][0] <= row["drafts"] + 1 for way in trees.WAYS)
 
 
-@pytest.mark.night
-def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("sklearn")
+@pytest.mark.slow
+def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(tmp_path: Path) -> None:
     target = load_model("--target", SHIPPED / "target")
     every = Vocabulary.identity(target.get_output_embeddings().weight.shape[0])
     Eagle3Checkpoint(new_network(target, every, [1, 3, 4]), every).save_pretrained(tmp_path / "all")
-    path = tmp_path / "rows.json"
     given = ["--full", str(tmp_path / "all"), "--published", str(SHIPPED / "eagle3")]
-    sizes = ["--positions=400", "--samples=300", "--compared=40", "--held-out=400"]
-    assert lifted.main([*given, *sizes, "--threads=1", "--output", str(path)]) == 0
-    rows = json.loads(path.read_text())["rows"]
-    names = [(row["temperature"], row["method"]) for row in rows]
-    methods = ("pruned drafter", "virtual tokens", "virtual+dynamic", "lifted head")
-    assert names == [(t, name) for t in (1.0, 0.7, 0.0) for name in methods]
+    sizes = ["--positions=400", "--samples=300", "--compared=40", "--held-out=400", "--threads=1"]
+    rows = run(lifted_rows, tmp_path / "rows.json", *given, *sizes)
+    assert [row["temperature"] for row in rows[::4]] == [1.0, 0.7, 0.0]
     for row in rows:
         assert row["recovered"] is None, "a drafter that was not trained has nothing to lose"
-        gain, plain = row["gain"][0], row["acceptance"][0] - row["gain"][0]
+        plain = row["acceptance"][0] - row["gain"][0]
         assert row["lost"][0] == pytest.approx(row["full"][0] - plain, abs=1e-6)
-        assert (gain == 0) == (row["method"] == "pruned drafter") or row["temperature"] == 0
-    assert str(tmp_path) not in path.read_text()
-    assert "| lifted head | 0.7 |" in capsys.readouterr().out
 
 
-def test_one_sequence_takes_its_bytes_at_a_blocks_rate_and_its_fixed_times() -> None:
-    """By hand: a row of 2,000,000 bytes takes a block 50, and 264 blocks next to nothing."""
-    constants, shape = Constants(), Shape((1,), drafts=3, columns=1_000_000)
-    assert orders.in_order(constants, shape) == pytest.approx(2.5 + 2 * (50 + 3.5) + 3)
-    shared = 8e6 / constants.bandwidth
-    assert orders.split(constants, shape) == pytest.approx(2.5 + shared + 3.5 + 3)
-    # A draft of one, in 123 parts a position: all items are read at once, and then the second
-    # position is decided behind the first.
-    short = Shape((1,), drafts=1, columns=1_000_000)
-    read = 2.0 + 246 * (2e6 / 123) / constants.bandwidth
-    assert orders.queue(constants, short) == pytest.approx(2.5 + read + 2 * 3.5 + 3)
+TOKENS, WIDTH = 40, 8
 
 
-def test_every_order_comes_to_the_floor_where_only_bytes_take_time() -> None:
-    free = Constants(decision=0, last_token=0, start=0, item=0, block_rate=1e9)
-    all_accepted = Shape((5,) * 264)
-    for name, order in orders.ORDERS.items():
-        assert order(free, all_accepted) == pytest.approx(orders.floor(free, all_accepted)), name
-    rejected = Shape((0,) * 264)
-    for name in ("in order", "queue"):
-        assert orders.ORDERS[name](free, rejected) < 2 * orders.floor(free, rejected)
-    # The control: the order that reads all rows whatever is rejected.
-    assert orders.split(free, rejected) == pytest.approx(6 * orders.floor(free, rejected))
-
-
-def test_the_committed_simulation_is_what_the_program_writes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_acceptance_at_recorded_positions_is_that_of_the_operator(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert orders.main(["--batches", "64", "--output", str(tmp_path / "rows.json")]) == 0
-    assert "queue" in capsys.readouterr().out
-    written = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    committed = json.loads((growth.RESULTS.parent / "verify-orders/simulated.json").read_text())
-    expected = [row for row in committed["rows"] if row["batch"] == 64]
-    assert len(written) == len(expected) == 4
-    for ours, row in zip(written, expected, strict=True):
-        assert ours == pytest.approx(row)
+    random = torch.Generator().manual_seed(1)
+    head = torch.randn(TOKENS, WIDTH, generator=random)
+    states = torch.randn(2, 2, 70, WIDTH, generator=random)
+    states[1] = states[0] + 0.5 * states[1]
+    vocabulary, mean_probs = Vocabulary(list(range(10)), TOKENS), torch.rand(TOKENS).double()
+    tokens = torch.randint(10, TOKENS, (140, 1), generator=random).int()
+    recorded = gemma_acceptance.Recorded(states[0], states[1], torch.zeros(2, 70, 256))
+    measured = gemma_acceptance.Measured(head, recorded, vocabulary, temperature)
+    target, logits = states.flatten(1, 2) @ head.T
+    own, everything = logits[:, :10], Affinity.intersection(Vocabulary.identity(TOKENS))
+    affinity = Affinity.intersection(vocabulary)
+    chosen = logits.gather(1, tokens.long())
+    offered = {"dynamic_tokens": tokens, "dynamic_logits": chosen}
+    found = [
+        (measured.pruned, redistribute(own, affinity, temperature)),
+        (measured.full, redistribute(logits, everything, temperature)),
+        (
+            measured.acceptance(tokens),
+            redistribute(own, affinity, temperature, **offered),
+        ),
+    ]
+    if temperature:
+        factors = low_rank_factors((head, None), vocabulary, torch.eye(WIDTH), WIDTH)
+        monkeypatch.setattr(gemma_acceptance, "VIRTUAL", 4)
+        drafter, remainder = gemma_acceptance.virtual_tokens(
+            head, vocabulary, factors[0], mean_probs, temperature
+        )
+        logits = states[1].flatten(0, 1) @ drafter.weight.T
+        q = redistribute(logits, drafter.affinity, temperature, **offered)
+        found.append((measured.acceptance(tokens, remainder), q))
+    for got, q in found:
+        p = redistribute(target, everything, temperature)
+        torch.testing.assert_close(got.float(), acceptance(p, q).view(2, 70), rtol=1e-4, atol=1e-5)
+
+
+def test_the_drafter_sees_the_last_tokens_alone_at_the_target_s_positions() -> None:
+    """With a model whose state is the sum of the ids that it sees, the newest counted twice."""
+
+    def base(ids: torch.Tensor) -> Any:
+        return SimpleNamespace(last_hidden_state=(ids.cumsum(1) + ids).double()[:, :, None])
+
+    model: Any = SimpleNamespace(base_model=base)
+    random = torch.Generator().manual_seed(2)
+    windows = torch.randint(1, 1000, (3, gemma_acceptance.WINDOW), generator=random)
+    windows[:, 0] = 2
+    _, recorded = gemma_acceptance.record_itself(model, windows)
+    assert recorded.target.shape == (3, 64, 1)
+    for ids, target, drafter, contexts in zip(
+        windows, recorded.target, recorded.drafter, recorded.contexts, strict=True
+    ):
+        for place in range(64):
+            at = int((ids.cumsum(0) + ids == int(target[place])).nonzero()[0])
+            seen = gemma_acceptance.CONTEXT + place % gemma_acceptance.RUN
+            assert int(drafter[place]) == 2 + int(ids[at - seen + 1 : at + 1].sum() + ids[at])
+            context = contexts[place][contexts[place] >= 0]
+            assert context.tolist() == ids[1 : at + 1][-256:].tolist()
+
+
+def gemma_target() -> Any:
+    """A tiny one in its place."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=400,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=8,
+        num_attention_heads=2,
+        initializer_range=0.4,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@torch.no_grad()
+def test_an_eagle3_drafter_is_recorded_as_it_drafts() -> None:
+    model, study = gemma_target(), gemma_acceptance
+    torch.manual_seed(2)
+    network = new_network(model, Vocabulary.identity(400), None).eval()
+    windows = torch.randint(400, (2, study.WINDOW))
+    recorded = study.record_drafter(model, network, windows)
+    states = model(windows, output_hidden_states=True).hidden_states
+    drafter = Eagle3Drafter(network, 8)
+    read = torch.cat([states[at] for at in drafter.state_layers], -1)
+    for place in (0, 1, 2, 31):
+        at, depth = study.FIRST + study.STRIDE * place, place % study.DEPTHS
+        tokens = windows[1, : at + 1].tolist()
+        known = len(tokens) - depth
+        drafter.reset(1)
+        drafter.observe([read[1, : known - 1]])
+        for fed in (tokens[:known], *([each] for each in tokens[known:])):
+            hidden = drafter.feed([fed], [1]).hidden
+        assert hidden is not None
+        torch.testing.assert_close(recorded.drafter[1, place], hidden[0, 0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(recorded.target[1, place], states[-1][1, at])
+        assert recorded.contexts[1, place].tolist()[-at - 1 :] == tokens[-256:]
+
+
+@pytest.fixture
+def tiny_gemma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An EAGLE-3 drafter with all tokens, of a tiny target that is in place of Gemma."""
+    save_pair(tmp_path)
+    model, every = gemma_target(), Vocabulary.identity(400)
+    model.save_pretrained(tmp_path / "target")
+    models = load_models(tmp_path / "target", tmp_path / "target")
+    monkeypatch.setattr(gemma, "load_gemma", lambda: models)
+    monkeypatch.setattr(gemma, "refuse_missing", lambda: None)
+    monkeypatch.setattr(gemma, "terms", lambda: "")
+    write(tmp_path / "full", new_network(model, every, None), every, Recipe(steps=1))
+    return tmp_path / "full"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("itself", [True, False])
+def test_what_comes_back_for_a_real_model_is_measured_once_by_every_method(
+    itself: bool, tiny_gemma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = training_files()[:60]
+    for name, value in {
+        "training_files": lambda: files,
+        "BUDGETS": (0.9,),
+        "BATCHES": (1,),
+        "VIRTUAL": 4,
+        "COUNTED": 5,
+        "_LEAST_WIDTH": 64,
+    }.items():
+        monkeypatch.setattr(gemma_acceptance, name, value)
+    options = ["--text", "code", "--keep", "0.25"]
+    options += [] if itself else ["--full", str(tiny_gemma)]
+    rows = run(gemma_acceptance, tmp_path / "rows.json", *options)
+    cells = [gemma_acceptance.cells(row)[:3] for row in rows]
+    assert len({tuple(each) for each in cells}) == len(cells) >= 11
+    for row in rows:
+        if "lost" in row:
+            assert row["lost"][0] == pytest.approx(row["full"][0] - row["pruned"][0], abs=1e-6)
+        elif row["method"] == "all" and row["recovered"]:
+            assert row["recovered"][0] > 0.5
+
+
+@pytest.mark.slow
+def test_decoders_take_turns_and_their_parts_are_whole(
+    tiny_gemma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = training_files()[:40]
+    for name, value in {"BUDGET": 0.9, "PROFILED": 4, "training_files": lambda: files}.items():
+        monkeypatch.setattr(gemma_decoding, name, value)
+    options = ["--device", "cpu", "--full", str(tiny_gemma), "--kept", "100", "--batch", "2"]
+    options += ["--draft-length", "2", "--temperature", "1", "--tokens", "12", "--rounds", "2"]
+    rows = run(gemma_decoding, tmp_path / "rows.json", *options)
+    assert [row["decoder"] for row in rows[:2]] == [gemma_decoding.ALONE, gemma_decoding.LIBRARY]
+    assert len(rows) == 6
+    for row in (rows[0], *rows[2:]):
+        assert sum(row["shares"].values()) == pytest.approx(1)
+        alone = row["decoder"] == gemma_decoding.ALONE
+        assert (row["shares"]["drafter head"] == 0) == (row["accepted_length"] == 0) == alone
+    assert rows[0]["speed_up"] == [1.0, 1.0, 1.0]

@@ -53,12 +53,6 @@ def test_verify_reads_target_rows_up_to_the_first_rejection(
     assert traffic(verify, 1000, 0, accepted) == read + 3 * (5 * 8 + 4)
 
 
-def test_verify_without_stats_reads_the_draft_rows_it_judges() -> None:
-    given = traffic(case("verify", draft_length=4), 1000, 0, (0, 2, 4))
-    without = traffic(case("verify", draft_length=4, stats=False), 1000, 0, (0, 2, 4))
-    assert without - given == (1 + 3 + 4) * (200 * 2 - 2 * 4) + 200 * 4
-
-
 def test_a_step_is_its_drafts_and_their_verification() -> None:
     step, accepted = case(PAIR, draft_length=4), (1, 1, 1)
     drafts = 4 * traffic(case("draft"), 1000, 0)

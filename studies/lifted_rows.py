@@ -1,6 +1,6 @@
 """What lifted rows bring back of the acceptance that a published EAGLE-3 drafter lost.
 
-`python -m profiling.studies.lifted_rows --full DIR --published DIR` takes two drafters of one
+`python -m studies.lifted_rows --full DIR --published DIR` takes two drafters of one
 target by the same recipe, for example `python -m examples.eagle3.demo` with and without `--kept`.
 The first has all tokens. The second stands for a published one: nobody has the rows of the tokens
 that it was trained without. It is calibrated on source code, as `python -m rdk_cuda calibrate`
@@ -26,6 +26,9 @@ import torch
 
 from examples.demo.corpus import calibration_files, held_out_files, read_text, training_files
 from examples.demo.shipped import SHIPPED
+from profiling.commands import Parser, run_command, write_text
+from profiling.machine import describe, now
+from profiling.tables import table
 from rdk_cuda.calibration import (
     BONUSES,
     PRUNED,
@@ -46,10 +49,6 @@ from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.evaluation.acceptance import measure_acceptance, recovered_share
 from rdk_cuda.files import write_json
-
-from ..commands import Parser, run_command
-from ..machine import describe, now
-from ..tables import table
 
 TEMPERATURES, WINDOW = (1.0, 0.7, 0.0), 128
 
@@ -138,15 +137,21 @@ def run(options: argparse.Namespace) -> None:
     """Measure, print and, if asked to, write."""
     torch.set_num_threads(options.threads)
     rows = measure(options)
-    print(table(TITLES, [line(row) for row in rows], "lr"))
+    print(page(rows))
     if options.output is not None:
         paths = ("target", "full", "published", "output")
         settings = {name: v for name, v in vars(options).items() if name not in paths}
         about = {"run": now(), **describe(torch.device("cpu")), **settings}
         write_json({**about, "name": options.target.name, "rows": rows}, options.output)
+        write_text(f"{page(rows)}\n", options.output.with_suffix(".md"))
 
 
 TITLES = ("method", "T", "full drafter", "accepted", "gain, points", "recovered, %", "chosen")
+
+
+def page(rows: Sequence[Row]) -> str:
+    """All rows as a table."""
+    return table(TITLES, map(line, rows), "lr")
 
 
 def line(row: Row) -> list[str]:
@@ -165,14 +170,9 @@ def line(row: Row) -> list[str]:
     ]
 
 
-def share_of(interval: Sequence[float]) -> str:
-    """In percent."""
-    return "{:.0f} [{:.0f}, {:.0f}]".format(*(100 * end for end in interval))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    command = Parser(prog="python -m profiling.studies.lifted_rows", description=__doc__)
+    command = Parser(prog="python -m studies.lifted_rows", description=__doc__)
     add = command.add_argument
     add("--target", type=Path, default=SHIPPED / "target", metavar="DIR", help="the demo's")
     for name in ("full", "published"):
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         add(f"--{name}", type=natural, default=default, metavar="N", help=f"{text} (%(default)s)")
     add("--screen-bytes", type=share, default=0.1, help="as of calibrate (%(default)s)")
-    add("--output", type=Path, metavar="FILE", help="JSON file to write")
+    add("--output", type=Path, metavar="FILE", help="JSON file; next to it the rows as a table")
     return run_command(command, run, arguments)
 
 

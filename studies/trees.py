@@ -1,6 +1,6 @@
 """How many drafts a pass of the target accepts: chains, by token or by block, and trees.
 
-`python -m profiling.studies.trees` takes the demo's target, and its drafter or an EAGLE-3 drafter
+`python -m studies.trees` takes the demo's target, and its drafter or an EAGLE-3 drafter
 (`--drafter DIR`), with the full and with a pruned vocabulary. After held-out contexts each drafter
 drafts a chain, drawn from its q, and a tree of the nodes that it thinks likeliest
 (`rdk_cuda.decoding.trees.best_first`), of as many nodes: the target reads as many positions. Both
@@ -9,58 +9,161 @@ take the drafter as many passes, one for each node.
 What is counted are not accepted drafts of one run but their exact expectation given the drafts, in
 dense algebra, so that only the choice of contexts and the draws of chains are left to chance. A
 chain of length K begins those that are longer, a tree the larger ones. Intervals are of resampled
-documents, the same ones for all (paired). For each way a row has
-
-    accepted drafts, their gain over chains by token
-    rows read           of the target's logits, by `verify` or `verify_tree`
-    tokens per second   at batch 1: tokens of a step over its time (`step_times`), whose parts are
-                        measured with the models' own caches; the interval is that of the tokens
+documents, the same ones for all (paired). For each way a row has accepted drafts, their gain over
+chains by token, and the rows of the target's logits that `verify` or `verify_tree` reads.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import rdk_cuda
 from examples.demo.arguments import Settings
 from examples.demo.calibration import build_methods
 from examples.demo.corpus import held_out_files, read_text, training_files
 from examples.demo.shipped import SHIPPED
 from examples.demo.text import windows_of
+from profiling.commands import Parser, run_command, write_text
+from profiling.machine import ROOT, describe, now
+from profiling.tables import table
 from rdk_cuda.calibration.material import Material, successor_counts
-from rdk_cuda.calibration.methods import DYNAMIC, FULL, PRUNED, RECOMMENDED, VIRTUAL
+from rdk_cuda.calibration.methods import DYNAMIC, FULL, PRUNED, RECOMMENDED, VIRTUAL, Method
 from rdk_cuda.calibration.recording import Each, Window, record
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.documents import encode
 from rdk_cuda.cli.models import load_models
-from rdk_cuda.cli.pairs import Models
+from rdk_cuda.cli.pairs import Models, StateModels
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.decoding.trees import Tree, best_first
+from rdk_cuda.decoding.trees import Tree, attention_mask, best_first, depths
 from rdk_cuda.evaluation.acceptance import Bootstrap
-from rdk_cuda.files import write_json, write_whole
-
-from ...commands import Parser, run_command
-from ...machine import ROOT, describe, now
-from ...tables import table
-from .proposals import Hidden, Pair, branch_of_newest, drafting, drawn_chain
-from .step_times import BY_BLOCK, BY_TOKEN, TREE, StepTimes, measure_steps
+from rdk_cuda.files import write_json
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 RESULTS = ROOT / "profiling" / "results" / "trees" / "demo.json"
 LENGTHS = tuple(range(2, 9))  # K, drafts in a chain and nodes of a tree
 TEMPERATURES = (0.0, 0.7, 1.0)
 METHODS = (FULL, PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
-WAYS = (BY_TOKEN, BY_BLOCK, TREE)
+WAYS = BY_TOKEN, BY_BLOCK, TREE = "chain by token", "chain by block", "tree"
 KEEP = 0.0625
 CONTEXT = 64  # tokens
 BLOCK = 48  # contexts that are drafted for at once
 
 Row = dict[str, Any]
+Hidden = Callable[[Tree], Tensor]  # the drafter's last state `[B, d]` after the newest node
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both models, and a drafter of the demo's at a temperature."""
+
+    models: Models
+    method: Method
+    temperature: float
+
+    def columns(self, hidden: Tensor, branches: list[list[int]]) -> dict[str, Tensor]:
+        """The drafter's logits, and dynamic columns if any."""
+        return self.method.drafter.columns(self.models.drafter_head, hidden, branches)
+
+    def probs(self, hidden: Tensor, branches: list[list[int]]) -> Tensor:
+        """The drafter's q `[B, V_t]`. Greedy drafts are the likeliest tokens at temperature 1."""
+        affinity, temperature = self.method.drafter.affinity, self.temperature or 1.0
+        return rdk_cuda.redistribute(
+            affinity=affinity, temperature=temperature, **self.columns(hidden, branches)
+        )
+
+    def target_probs(self, contexts: Tensor, tree: Tree) -> Tensor:
+        """The target's p `[B, N + 1, V_t]` after the root and every node."""
+        logits = read(self.models.target, contexts, tree).float()
+        if self.temperature == 0:
+            return torch.nn.functional.one_hot(logits.argmax(2), logits.shape[2]).float()
+        return (logits / self.temperature).softmax(2)
+
+
+def read(model: Any, contexts: Tensor, tree: Tree, *, hidden: bool = False) -> Tensor:
+    """Logits or last hidden states after the root and every node, in one pass."""
+    batch, length = contexts.shape
+    seen = attention_mask(tree.parents, length)
+    places = torch.arange(length).expand(batch, length)
+    output = (model.model if hidden else model)(
+        torch.cat([contexts, tree.tokens.clamp(min=0)], 1),
+        attention_mask=torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min),
+        position_ids=torch.cat([places, length + depths(tree.parents)], 1),
+        use_cache=False,
+    )
+    rows: Tensor = output.last_hidden_state if hidden else output.logits
+    return rows[:, length - 1 :]
+
+
+@torch.no_grad()
+def drafting(models: Models, contexts: Tensor) -> Hidden:
+    """The drafter after these contexts."""
+    if not isinstance(models, StateModels):
+        return lambda tree: read(models.drafter, contexts, tree, hidden=True)[:, -1]
+    drafter, texts = models.drafting(), contexts.tolist()
+    batch, length = contexts.shape
+    target = HuggingFaceModel(models.target, state_layers=drafter.state_layers)
+    target.reset(batch)
+    states = target.feed(texts, [length] * batch).states
+    assert states is not None  # it was told which layers
+    drafter.reset(batch)
+    drafter.observe([each[:-1] for each in states])
+    drafter.feed([text[:-1] for text in texts], [1] * batch)
+
+    def fed(tokens: list[list[int]]) -> Tensor:
+        hidden = drafter.feed(tokens, [len(new) for new in tokens]).hidden
+        assert hidden is not None
+        return hidden[:, -1]
+
+    def run(tree: Tree) -> Tensor:
+        drafter.rollback([length - 1] * batch)
+        branches = branch_of_newest(contexts, tree)
+        hidden = fed([text[-1:] for text in texts])
+        for place in range(length, max(map(len, branches))):
+            new = [branch[place : place + 1] for branch in branches]
+            longer = torch.tensor(list(map(bool, new)))[:, None]
+            hidden = fed(new).where(longer, hidden)
+        return hidden
+
+    return run
+
+
+def branch_of_newest(contexts: Tensor, tree: Tree) -> list[list[int]]:
+    """The context of each sequence and the tokens down to its newest node, for dynamic tokens."""
+    found = contexts.tolist()
+    for sequence, tokens, parents in zip(
+        found, tree.tokens.tolist(), tree.parents.tolist(), strict=True
+    ):
+        branch, node = [], len(tokens) - 1
+        while node >= 0:
+            branch.append(tokens[node])
+            node = parents[node]
+        sequence.extend(reversed(branch))
+    return found
+
+
+def drawn_chain(
+    pair: Pair, contexts: Tensor, hidden: Hidden, length: int, seed: int
+) -> tuple[Tree, Tensor]:
+    """A chain drawn from q, its likeliest tokens at temperature 0; and q `[B, K, V_t]`."""
+    batch, generator = len(contexts), torch.Generator().manual_seed(seed)
+    parents = torch.arange(-1, length - 1).repeat(batch, 1)
+    tokens, rows = torch.empty(batch, 0, dtype=torch.int64), []
+    for place in range(length):
+        chain = Tree(tokens, parents[:, :place])
+        rows.append(pair.probs(hidden(chain), branch_of_newest(contexts, chain)))
+        if pair.temperature == 0:
+            rows[-1] = torch.nn.functional.one_hot(rows[-1].argmax(1), rows[-1].shape[1]).float()
+        drawn = torch.multinomial(rows[-1], 1, generator=generator)
+        tokens = torch.cat([tokens, drawn], 1)
+    return Tree(tokens, parents), torch.stack(rows, 1)
 
 
 def ratios(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
@@ -136,7 +239,7 @@ def expected(pair: Pair, contexts: Tensor, hidden: Hidden, longest: int, seed: i
     return torch.stack([accepted, torch.stack([by_token + 1, read_by_block, of_tree + 1], 1)])
 
 
-def rows_of(pair: Pair, found: Tensor, times: StepTimes, bootstrap: Bootstrap) -> list[Row]:
+def rows_of(pair: Pair, found: Tensor, bootstrap: Bootstrap) -> list[Row]:
     """For each K the means, and the differences from chains by token, with intervals."""
     rows = []
     for length in LENGTHS:
@@ -152,9 +255,6 @@ def rows_of(pair: Pair, found: Tensor, times: StepTimes, bootstrap: Bootstrap) -
                 gain = accepted - found[0, :, 0, length - 1 : length]
                 row[f"{name}, gain"] = list(bootstrap.mean(gain))
             row[f"{name}, rows read"] = list(bootstrap.mean(read_rows))
-            seconds = times.seconds(name, length)
-            row[f"{name}, milliseconds"] = 1000 * seconds
-            row[f"{name}, tokens per second"] = [(end + 1) / seconds for end in row[name]]
         rows.append(row)
     return rows
 
@@ -203,7 +303,7 @@ def measure(
                 zip(parts, drafters, strict=True), start=settings.seed
             )
         ]
-        rows += rows_of(pair, torch.cat(found, 1), measure_steps(pair, ids, LENGTHS), bootstrap)
+        rows += rows_of(pair, torch.cat(found, 1), bootstrap)
     return rows, len(bootstrap.members)
 
 
@@ -217,10 +317,6 @@ def lines_of(rows: Sequence[Row]) -> list[list[str]]:
             *(f"{row[way][0]:.2f}" for way in WAYS),
             *("{:+.2f} ({:+.2f} to {:+.2f})".format(*row[f"{way}, gain"]) for way in WAYS[1:]),
             *(f"{row[f'{way}, rows read'][0]:.2f}" for way in WAYS),
-            *(
-                "{:.0f} ({:.0f} to {:.0f})".format(*row[f"{way}, tokens per second"])
-                for way in WAYS
-            ),
         ]
         for row in rows
     ]
@@ -228,7 +324,7 @@ def lines_of(rows: Sequence[Row]) -> list[list[str]]:
 
 TITLES = (
     *("drafter", "T", "K", *WAYS, "gain by block", "gain of trees"),
-    *("rows by token", "by block", "of a tree", "tokens/s by token", "by block", "with a tree"),
+    *("rows by token", "by block", "of a tree"),
 )
 
 
@@ -247,26 +343,17 @@ def run(options: argparse.Namespace) -> None:
     about |= describe(torch.device("cpu"))
     write_json({"run": now(), "keep": KEEP, **about, "rows": rows}, options.output)
     page = f"Accepted drafts a pass of the target, and gains over chains by token.\n\n{lines}\n"
-    write_whole(
-        options.output.with_suffix(".md"), lambda path: path.write_text(page, encoding="utf-8")
-    )
+    write_text(page, options.output.with_suffix(".md"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    made = Parser(prog="python -m profiling.studies.trees", description=__doc__)
-    made.add_argument(
-        "--drafter",
-        type=Path,
-        default=SHIPPED / "drafter",
-        metavar="DIR",
-        help="default: the demo's",
-    )
-    made.add_argument("--contexts", type=natural, default=160, help="held-out ones (%(default)s)")
-    made.add_argument(
-        "--positions", type=natural, default=2048, help="a third of what calibration reads"
-    )
-    made.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help="JSON file")
+    made = Parser(prog="python -m studies.trees", description=__doc__)
+    add, own = made.add_argument, SHIPPED / "drafter"
+    add("--drafter", type=Path, default=own, metavar="DIR", help="default: the demo's")
+    add("--contexts", type=natural, default=160, help="held-out ones (%(default)s)")
+    add("--positions", type=natural, default=2048, help="a third of what calibration reads")
+    add("--output", type=Path, default=RESULTS, metavar="FILE", help="JSON file")
     return run_command(made, run, arguments)
 
 

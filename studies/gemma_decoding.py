@@ -1,6 +1,6 @@
 """Tokens a second with Gemma 3 270M on this machine: the target alone, and with an EAGLE-3 drafter.
 
-`python -m profiling.studies.gemma_decoding --device cpu --full DIR` takes the drafter with all
+`python -m studies.gemma_decoding --device cpu --full DIR` takes the drafter with all
 tokens that `python -m examples.eagle3.gemma` trains. Pruned, it has the tokenizer's first ones, a
 general vocabulary, as published drafters have. Every row is a decoder, at a batch, a draft
 length K and a temperature:
@@ -11,7 +11,7 @@ length K and a temperature:
     speed_up                over the target alone, likewise, within each round
     accepted_length         drafts accepted in a pass of the target
     shares                  of the time of a step: heads, bodies, sampling, and the rest
-    run, date, load ...     as in results.py
+    run, date, load ...     as in profiling/results.py
 """
 
 from __future__ import annotations
@@ -34,6 +34,18 @@ from transformers import GenerationConfig
 
 from examples.demo import gemma
 from examples.demo.corpus import held_out_files, read_text, training_files
+from profiling.commands import (
+    Parser,
+    Progress,
+    add_measuring,
+    measure_rows,
+    page_of,
+    run_columns,
+    run_command,
+)
+from profiling.machine import now
+from profiling.results import Row
+from profiling.tables import figure, table
 from rdk_cuda import (
     Affinity,
     CombinedTokens,
@@ -51,27 +63,17 @@ from rdk_cuda.evaluation.timing import spread
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter, Eagle3Network, read_checkpoint
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
-from ..commands import (
-    Parser,
-    Progress,
-    add_measuring,
-    measure_rows,
-    page_of,
-    run_columns,
-    run_command,
-)
-from ..machine import now
-from ..results import Row
-from ..tables import figure, table
 from .gemma_acceptance import (
     Measured,
     Recorded,
     mean_probs_at,
     metric,
     offers,
+    record_drafter,
     successor_counts,
+    tokens_of,
+    windows_of,
 )
-from .gemma_heads import record, tokens_of, windows_of
 
 PROMPT, CALIBRATED, BUDGET, PROFILED = 256, 12, 0.05, 12
 ALONE, LIBRARY = "target alone", "Transformers' generate, without speculation"
@@ -93,7 +95,7 @@ def decoders(
     weight = network.lm_head.weight.detach()
     files = training_files()
     windows = windows_of(files[:: len(files) // (3 * CALIBRATED)], "code", tokenizer, CALIBRATED)
-    near = in_float32(record(model, network, windows))
+    near = in_float32(record_drafter(model, network, windows))
     head = weight, None
     screen = best_screen(head, vocabulary, near, Measured(weight.float(), near, vocabulary, 1.0))
     counts = successor_counts(vocabulary.target_size, tokens_of(files[::3], "code", tokenizer))
@@ -323,7 +325,7 @@ page = partial(page_of, "Decoding with Gemma 3 270M", preamble, "batch", section
 def parser() -> Parser:
     """The command line."""
     summary = (__doc__ or "").splitlines()[0]
-    command = Parser(prog="python -m profiling.studies.gemma_decoding", description=summary)
+    command = Parser(prog="python -m studies.gemma_decoding", description=summary)
     add_measuring(command, "JSON file to append rows to; next to it the same rows as tables")
     add = command.add_argument
     add("--full", type=Path, required=True, metavar="DIR", help="the drafter with all tokens")

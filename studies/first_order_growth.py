@@ -1,8 +1,8 @@
 """How the time to redistribute grows with the vocabulary: first-order RDK next to the dense matrix.
 
 arXiv:2506.03206 says O(N) for the first-order form, whose matrix is never built, and O(N^2) for the
-dense one. `python -m profiling.studies.first_order_growth` measures both on the CPU, without the
-time to build the dense matrix, fits the exponents, and draws them.
+dense one. `python -m studies.first_order_growth` measures both on the CPU, without the time to
+build the dense matrix, and fits the exponents.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from typing import Any
 import torch
 
 import rdk_cuda
-from rdk_cuda.cli.arguments import refuse_missing
-from rdk_cuda.files import write_figure, write_json
+from profiling.bench.growth import fitted_exponent
+from profiling.commands import Parser, run_command
+from profiling.machine import ROOT, describe, now
+from rdk_cuda.files import write_json
 from rdk_cuda.reference import dense
 
-from ..bench.growth import fitted_exponent
-from ..commands import Parser, run_command
-from ..machine import ROOT, describe, now
-
-RESULTS = ROOT / "profiling" / "results" / "first-order-growth"
+RESULTS = ROOT / "profiling" / "results" / "first-order-growth" / "results.json"
 
 FIRST_ORDER, DENSE = "first-order", "dense"
 SIZES = {
@@ -77,43 +75,21 @@ def exponents(rows: Sequence[Row]) -> dict[str, float]:
     return fitted
 
 
-def picture(rows: Sequence[Row], title: str) -> Any:
-    """Time against size as a matplotlib `Figure`, both axes logarithmic."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for form, exponent in exponents(rows).items():
-        points = [row for row in rows if row["form"] == form]
-        times = [1000 * row["fastest_seconds"] for row in points]
-        label = f"{form}: $V^{{{exponent:.2f}}}$"
-        axes.loglog([row["size"] for row in points], times, marker="o", label=label)
-    axes.set(xlabel="vocabulary, tokens", ylabel=f"time to redistribute {BATCH} rows, ms")
-    axes.legend(title="fitted growth")
-    axes.grid(alpha=0.3)
-    figure.suptitle(title, fontsize=10)
-    return figure
-
-
 def run(options: argparse.Namespace) -> None:
     """Measure and write."""
-    refuse_missing(["matplotlib"])
     torch.set_num_threads(1)  # whose own time is measured, whatever else the machine does
     about = {"run": now(), **describe(torch.device("cpu")), "batch": BATCH}
     rows = measure(SIZES)
     fitted = exponents(rows)
-    options.output.mkdir(parents=True, exist_ok=True)
-    write_json({**about, "rows": rows, "exponents": fitted}, options.output / "results.json")
-    title = f"{about['device_name']}, one thread, float32"
-    write_figure(picture(rows, title), options.output / "growth.png")
+    write_json({**about, "rows": rows, "exponents": fitted}, options.output)
     grows = ", ".join(f"{form} as V^{exponent:.2f}" for form, exponent in fitted.items())
     print(f"Time grows: {grows}. Written to {options.output}.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    command = Parser(prog="python -m profiling.studies.first_order_growth", description=__doc__)
-    command.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    command = Parser(prog="python -m studies.first_order_growth", description=__doc__)
+    command.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help="JSON file")
     return run_command(command, run, arguments)
 
 

@@ -1,0 +1,201 @@
+"""How long sampling takes: alone, within limits, in a decoding step, and with a real model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tables import figure, table
+from .results import RESULTS, Link, Row, content, paragraph, threads
+
+OPERATORS, TRUNCATION = "bench-cpu/serving", "bench-cpu/truncation"
+STEP, PEERS, DECODING = "end-to-end/cpu-serving", "peers/cpu", "gemma-decoding/cpu"
+GAIN = {
+    "ours": "**rdk_cuda**",
+    "eager": "PyTorch, eager",
+    "compiled": "PyTorch, `torch.compile`",
+    "transformers": "Transformers",
+}
+
+
+def peers() -> list[Row]:
+    """One step of a batch of 8, by all samplers that ran and were right; ours first."""
+    return [
+        row
+        for row in content(f"{PEERS}.json")["rows"]
+        if (row["sampler"], row["batch"], row["status"]) == ("virtual", 8, "right")
+    ]
+
+
+def workload(row: Row) -> str:
+    """The size of a row, and where it was measured."""
+    return (
+        f"V_t {row['target_size']:,}, V_d {row['draft_size']:,} with virtual tokens, batch "
+        f"{row['batch']}, K = {row['draft_length']}, {row['dtype']}, on {threads(row)} "
+        f"of an {row['device_name']}"
+    )
+
+
+def full(link: Link, file: str) -> str:
+    """Links to the full table and to its data."""
+    page, data = f"{RESULTS}/{file}.md", f"{RESULTS}/{file}.json"
+    return f"{link('all rows', page)}, {link('data', data)}"
+
+
+def gain_table(link: Link) -> str:
+    """README.md"""
+    rows = {row["peer"]: row for row in peers()}
+    lines = [
+        [
+            name,
+            f"{rows[peer]['median_us'] / 1000:,.1f} ms",
+            f"{figure(rows[peer]['ratio'])}×",
+            f"{figure(rows[peer]['kept_bytes'] / 1000)} KB",
+        ]
+        for peer, name in GAIN.items()
+    ]
+    return "\n\n".join(
+        [
+            paragraph(
+                "**Sampling one decoding step**: four drafts for each of 8 sequences, and",
+                f"their verification. {workload(rows['ours'])} ({full(link, PEERS)}):",
+            ),
+            table(["", "time", "compared with ours", "kept for a drafted position"], lines, "lr"),
+        ]
+    )
+
+
+def operators_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    rows = [
+        row
+        for row in content(f"{OPERATORS}.json")["rows"]
+        if row["operator"] in ("draft+verify", "redistribute", "gather_logits")
+    ]
+    of = rows[0]
+    growth = link("how time grows", f"{RESULTS}/bench-cpu/growth.png")
+    lines = [
+        [
+            row["operator"]
+            + (f", {row['accepted_mean']:.2f} accepted" if row["acceptance"] else ""),
+            row["dtype"],
+            f"{row['median_us']:.0f}",
+            f"{100 * row['share_of_floor']:.0f} %",
+            *(f"{row['peers'][peer]['ratio']:.3g}" for peer in ("eager", "compiled")),
+        ]
+        for row in rows
+    ]
+    titles = ["", "logits", "µs", "share of the floor", "times as fast as eager", "as compiled"]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"On {threads(of)} of an {of['device_name']} with {of['capability']},",
+                f"batch {of['batch']}, V_t {of['target_size']:,} and V_d {of['draft_size']:,} with",
+                f"virtual tokens ({full(link, OPERATORS)}; {growth} and",
+                f"{link('its data', f'{RESULTS}/bench-cpu/growth.json')}):",
+            ),
+            table(titles, lines, "llr"),
+        ]
+    )
+
+
+def truncation_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    rows = [
+        row
+        for row in content(f"{TRUNCATION}.json")["rows"]
+        if (row["batch"], row["dtype"]) == (8, "bfloat16") and row["operator"] != "Generate"
+    ]
+    of = {(row["operator"], row["limits"], row["shape"]): row for row in rows}
+    lines = []
+    for operator, limits in dict.fromkeys((row["operator"], row["limits"]) for row in rows):
+        usual, flat = (of[operator, limits, shape] for shape in ("like a model's", "flat"))
+        peer = usual["peers"].get("transformers")
+        lines.append(
+            [
+                f"`{operator}`, {limits}",
+                figure(usual["kept_mean"]),
+                figure(usual["times_untruncated"]),
+                figure(flat["times_untruncated"]),
+                figure(peer["ratio"]) if peer else "",
+            ]
+        )
+    first = rows[0]
+    titles = ["", "kept", "× untruncated", "× untruncated, flat", "Transformers, × ours"]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"Truncation on {threads(first)} of an {first['device_name']} with",
+                f"{first['capability']}: V_t {first['target_size']:,}, bfloat16, batch 8, K =",
+                f"{first['draft_length']}, all target rows read. How many columns a row keeps, the",
+                "time next to that without limits, the same where all logits are nearly equal, and",
+                "the time of Transformers' warpers and the untruncated `verify` next to ours",
+                f"({full(link, TRUNCATION)}):",
+            ),
+            table(titles, lines, "lr"),
+        ]
+    )
+
+
+def step_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    parts = ("drafter body", "drafter head", "draft", "target", "verify")
+    rows = [
+        row
+        for row in content(f"{STEP}.json")["rows"]
+        if row["batch"] == 8 and row["head"].startswith(("full", "virtual"))
+    ]
+    lines = [
+        [
+            row["head"],
+            row["sampling"],
+            *(f"{figure(1000 * row['parts'][part])} ({row['shares'][part]:.0%})" for part in parts),
+            figure(1000 * row["step_seconds"]),
+        ]
+        for row in rows
+    ]
+    names = [part.removeprefix("drafter ") for part in parts]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"At batch {rows[0]['batch']} on {rows[0]['threads']} threads of an",
+                f"{rows[0]['device_name']}, a drafter of one layer and a target of two with the",
+                "width of Llama 3.1 8B, bfloat16, in milliseconds and shares of the step",
+                f"({full(link, STEP)}):",
+            ),
+            table(["drafter", "sampling", *names, "step"], lines, "llr"),
+        ]
+    )
+
+
+def decoding_table(link: Link) -> str:
+    """README.md"""
+    rows = content(f"{DECODING}.json")["rows"]
+    columns = sorted({(row["batch"], -row["temperature"]) for row in rows})
+    best: dict[Any, Row] = {}
+    for row in rows:
+        key = row["decoder"], (row["batch"], -row["temperature"])
+        if key not in best or row["tokens_per_second"][0] > best[key]["tokens_per_second"][0]:
+            best[key] = row
+    lines = [
+        [name, *(speed_of(best[name, column]) for column in columns)]
+        for name in dict.fromkeys(row["decoder"] for row in rows)
+    ]
+    first = rows[0]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"**Tokens a second** with Gemma 3 270M in {first['dtype']} on {threads(first)} of",
+                f"an {first['device_name']} with {first['capability']}, and in brackets × the",
+                "target alone. The drafter is an EAGLE-3 head with all tokens, or pruned to the",
+                "first 32,768; each at its best draft length",
+                f"({link('where it loses', 'docs/benchmarks.md#decoding-with-a-real-model')},",
+                f"{full(link, DECODING)}):",
+            ),
+            table(["", *(f"batch {batch}, T = {-at:g}" for batch, at in columns)], lines, "lr"),
+        ]
+    )
+
+
+def speed_of(row: Row) -> str:
+    """A decoder's cell."""
+    return f"{row['tokens_per_second'][0]:.1f} ({row['speed_up'][0]:.2f} ×)"

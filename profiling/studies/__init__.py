@@ -1,1 +1,0 @@
-"""Studies that back claims of the documents; each has a command and may run for long."""

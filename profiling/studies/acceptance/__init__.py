@@ -1,1 +1,0 @@
-"""`python -m profiling.studies.acceptance`: what each method recovers of the lost acceptance."""

@@ -1,1 +1,0 @@
-"""How many drafts a pass of the target accepts, and how fast: chains and trees."""

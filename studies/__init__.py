@@ -1,0 +1,1 @@
+"""Programs whose figures the documents cite, one file each, run by hand."""
