@@ -65,9 +65,9 @@ def gemma_sentence(link: Link) -> str:
     """A real model as the target and as its own drafter."""
     found = content(GEMMA)
     cells = [greedy_cells(row) for row in found["drafters"]]
-    equal = ", ".join(f"{name} {equal} ({accepted})" for name, equal, accepted in cells)
+    equal = "; ".join(f"{name} {equal} ({accepted})" for name, equal, accepted in cells)
     return paragraph(
-        f"{found['model']} in float32 as the target and as its own drafter: greedy text equal, and",
+        f"{found['model']} as the target and as its own drafter: greedy text equal, and",
         f"accepted drafts of {found['drafts_per_step']} in brackets: {equal}",
         f"({link('data', f'{RESULTS}/{GEMMA}')}, made by `python -m tests.engines.gemma`).",
     )

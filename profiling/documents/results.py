@@ -33,7 +33,7 @@ def paragraph(*sentences: str) -> str:
     text = re.sub(
         r"`[^`]*`| %|\[[^]]*\]", lambda kept: kept[0].replace(" ", "\0"), " ".join(sentences)
     )
-    lines = textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False)
     return lines.replace("\0", " ")
 
 

@@ -179,6 +179,7 @@ def decoding_table(link: Link) -> str:
     lines = [
         [name, *(speed_of(best[name, column]) for column in columns)]
         for name in dict.fromkeys(row["decoder"] for row in rows)
+        if not name.startswith("screened,")
     ]
     first = rows[0]
     return "\n\n".join(

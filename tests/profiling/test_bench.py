@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +10,8 @@ import pytest
 import torch
 
 from profiling.bench import __main__ as bench
-from profiling.bench import growth, measure, truncation
+from profiling.bench import growth, truncation
 from profiling.bench.cases import PAIR, Case
-from profiling.bench.workloads import build
 from profiling.results import NEEDED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,23 +49,6 @@ def test_rows_have_every_field_and_figures_that_agree(
     assert len(captured.err.splitlines()) == 1 + len(rows)
     table = captured.out.splitlines()[-len(rows) :]
     assert [line.split()[1] for line in table] == operators
-
-
-def test_on_a_gpu_verify_is_measured_in_each_order_of_work_and_launched_early(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RDK_VERIFY_ORDER", "split")
-    monkeypatch.setenv("RDK_EARLY_LAUNCH", "")
-    made = build(Case("verify", "float32", 300, 100, 2, 2, acceptance="low"), torch.device("cpu"))
-    asked = "RDK_VERIFY_ORDER", "RDK_EARLY_LAUNCH"
-    made = replace(made, ours=lambda index: (*map(os.environ.get, asked), index))
-    calls = measure.variants(made)
-    assert {name: call(3) for name, call in calls.items()} == {
-        "early": ("split", "1", 3),
-        **{name: (name, "", 3) for name in measure.ORDERS},
-    }
-    assert [os.environ[name] for name in asked] == ["split", ""]
-    assert list(measure.variants(replace(made, case=Case("draft", "float32")))) == ["early"]
 
 
 def test_growth_is_fitted_and_drawn(

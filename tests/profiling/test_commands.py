@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,6 @@ from profiling.bench import __main__ as bench
 from profiling.machine import ROOT
 from profiling.peers import __main__ as compare
 from profiling.results import Results
-from studies import end_to_end
 from tests import interruptible
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -24,56 +24,33 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = {
     bench: ("--device", "cpu", "--preset", "tiny", "--operators", "draft", "--repeats", "3"),
     compare: ("--device", "cpu", "--preset", "tiny", "--peers", "eager", "--draws", "256"),
-    end_to_end: ("--device", "cpu", "--size", "tiny", "--context", "16", "--rounds", "1"),
 }
-NAMES = {bench: "bench", compare: "compare", end_to_end: "end_to_end"}
+NAMES = {bench: "bench", compare: "compare"}
 PROGRAMS = pytest.mark.parametrize("program", list(TINY), ids=list(NAMES.values()))
 
 
 @PROGRAMS
 def test_a_second_run_appends_its_rows_and_its_page(
-    program: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "new folder" / "rows.json"
-    assert program.main([*TINY[program], "--output", str(output)]) == 0  # type: ignore[attr-defined]
+    assert program.main([*TINY[program], "--output", str(output)]) == 0
     content = json.loads(output.read_text())
     assert (content["format"], content["format_version"]) == (f"rdk_cuda.{NAMES[program]}", 1)
     first, page = content["rows"], output.with_suffix(".md").read_text()
-    assert capsys.readouterr().out == page == f"{program.page(first)}\n"  # type: ignore[attr-defined]
+    assert capsys.readouterr().out == page == f"{program.page(first)}\n"
     assert all(set(row) == set(first[0]) for row in first)
-    assert first[0]["command"] == " ".join([program.parser().prog, *TINY[program]])  # type: ignore[attr-defined]
+    assert first[0]["command"] == " ".join([program.parser().prog, *TINY[program]])
 
     again = Results(output, NAMES[program])
     again.append({**first[0], "run": "another"})
     assert json.loads(output.read_text())["rows"] == [*first, *again.new_rows]
 
 
-@pytest.mark.parametrize(
-    ("program", "options", "message"),
-    [
-        (bench, ("--device", "tpu"), "invalid choice: 'tpu'"),
-        (bench, ("--repeats", "0"), "--repeats: got '0'; needs a whole number, at least 1"),
-        (bench, ("--seconds", "never"), "--seconds: got 'never'; needs a number above 0"),
-        (bench, (*TINY[bench], "--dtype", "bfloat16"), "--preset tiny has no case of --operators"),
-        (compare, ("--peers", "nobody"), "invalid choice: 'nobody'"),
-    ],
-)
-def test_options_that_cannot_work_are_refused_in_a_sentence(
-    program: object, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in refusal(program, options, capsys)
-
-
-def refusal(program: object, options: object, capsys: pytest.CaptureFixture[str]) -> str:
-    code: object
-    try:
-        code = program.main(options)  # type: ignore[attr-defined]
-    except SystemExit as exit:  # argparse's own refusals
-        code = exit.code
-    captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
-    assert line.startswith(f"{program.parser().prog}: ")  # type: ignore[attr-defined]
-    assert (code, captured.out) == (2, "")
+def refusal(program: Any, options: object, capsys: pytest.CaptureFixture[str]) -> str:
+    assert program.main(options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{program.parser().prog}: ")
     return str(line)
 
 
@@ -106,12 +83,6 @@ LONG = ("--preset", "tiny", "--repeats", "1000000", "--seconds", "0.5", "--threa
     [
         ("profiling.bench", LONG, "[3/", 2),
         ("profiling.peers", (*LONG, "--peers", "eager"), "timing draft+verify pruned", 2),
-        (
-            "studies.end_to_end",
-            ("--size", "tiny", "--context", "16", "--batch", "1", "64", "--rounds", "2"),
-            "batch 64: round 0",
-            11,
-        ),
     ],
 )
 def test_ctrl_c_keeps_the_finished_rows(

@@ -12,7 +12,6 @@ from profiling.bench.cases import (
     ACCEPTANCES,
     DTYPES,
     OPERATORS,
-    PAIR,
     SAMPLERS,
     Case,
     preset_cases,
@@ -34,19 +33,6 @@ def test_drafts_are_mostly_rejected_or_mostly_accepted(sampler: str, dtype: str)
     }
     assert means["low"] < 1
     assert means["high"] > 2.5
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_step_decides_what_its_verification_alone_decides(sampler: str) -> None:
-    verify, step, without = (
-        build(replace(VERIFY, sampler=sampler, **change), CPU)  # type: ignore[arg-type]
-        for change in ({}, {"operator": PAIR}, {"stats": False})
-    )
-    for index in range(verify.sets):
-        tokens, accepted, _ = verify.ours(index)  # type: ignore[misc]
-        assert tuple(accepted.tolist()) == verify.accepted[index]
-        for other in (step, without):
-            assert torch.equal(other.ours(index)[0], tokens)  # type: ignore[index]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -93,19 +93,13 @@ TOOLS = pytest.mark.parametrize("tool", ["nsys", "ncu"])
 
 
 @TOOLS
-def test_a_missing_profiler_is_named_with_where_to_get_it(tmp_path: Path, tool: str) -> None:
-    done = run_script(tool, tmp_path, programs={})
-    assert done.returncode == 2
-    assert f"profiling/nsight/{tool}.sh: {tool} is not on the PATH. It comes with" in done.stderr
-
-
-@TOOLS
-def test_a_profiler_without_a_gpu_is_not_started(tmp_path: Path, tool: str) -> None:
-    programs = {tool: "echo started", "python": "exit 1"}  # as where torch sees no GPU
+@pytest.mark.parametrize("there", [True, False])
+def test_a_missing_profiler_or_gpu_is_named(tmp_path: Path, tool: str, there: bool) -> None:
+    programs = {tool: "echo started", "python": "exit 1"} if there else {}  # torch sees no GPU
     done = run_script(tool, tmp_path, programs=programs, python=str(tmp_path / "python"))
-    assert done.returncode == 2
-    assert "torch sees no GPU" in done.stderr
-    assert not done.stdout
+    missing = "torch sees no GPU" if there else f"{tool} is not on the PATH. It comes with"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert missing in done.stderr
 
 
 @pytest.mark.parametrize(

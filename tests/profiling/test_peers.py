@@ -15,7 +15,6 @@ from profiling.bench.cases import ACCEPTANCES, PAIR, Case
 from profiling.bench.workloads import affinity_of, draw_inputs
 from profiling.peers import __main__ as compare
 from profiling.peers import installed as installed_peers
-from profiling.peers import losslessness
 from profiling.peers.losslessness import Verdict, check
 from profiling.peers.memory import kept_bytes, peak_bytes
 from profiling.peers.samplers import (
@@ -82,23 +81,11 @@ def without_residual(target: Tensor, q: Tensor, tokens: Tensor, temperature: Ten
     return decided.scatter(1, accepted[:, None], torch.multinomial(at_stop, 1)), accepted
 
 
-def cautious(target: Tensor, q: Tensor, tokens: Tensor, temperature: Tensor) -> Decided:
-    """Right tokens, but half of the drafts are thrown away: it only looks lossless and slow."""
-    p = torch.softmax(target[:, 0] / temperature[:, None], 1)
-    plain, _ = eager.verify(target, q, tokens, temperature)
-    thrown = torch.rand(len(p)) < 0.5
-    none = torch.full_like(plain, -1)
-    none[:, 0] = torch.multinomial(p, 1).squeeze(1)
-    decided = torch.where(thrown[:, None], none, plain)
-    return decided, (decided >= 0).sum(1) - 1
-
-
 @pytest.mark.parametrize(
     ("judge", "acceptance", "place"),
     [
         (without_residual, "low", "token 1"),
         (without_residual, "high", "token 1"),
-        (cautious, "high", "accepts"),
     ],
 )
 def test_wrong_samplers_are_beyond_doubt(
@@ -110,21 +97,6 @@ def test_wrong_samplers_are_beyond_doubt(
     assert place in found.wrong
     figures = found.figures
     assert min(*figures["token_probabilities"], figures["accepted_probability"]) < CERTAIN
-
-
-def test_moments_are_those_of_enumeration_and_the_bound_on_deviations_holds() -> None:
-    a, b, c = 0.9, 0.5, 0.3
-    chances = {0: 1 - a, 1: a * (1 - b), 2: a * b * (1 - c), 3: a * b * c}
-    mean = sum(n * p for n, p in chances.items())
-    variance = sum((n - mean) ** 2 * p for n, p in chances.items())
-    rates = torch.tensor([[a, b, c]], dtype=torch.float64)
-    assert losslessness.accepted_moments(rates) == pytest.approx((mean, variance))
-    # The chance that it states is at least the share of sums that are as far from their mean.
-    random = torch.Generator().manual_seed(0)
-    sums = (torch.rand(20_000, 50, generator=random) < 0.1).sum(1).double()
-    for deviation in (5, 8, 12):
-        share = float(((sums - 5).abs() >= deviation).double().mean())
-        assert share <= losslessness.chance_of_deviation(deviation, 50 * 0.09, 1) <= 1
 
 
 def test_memory_is_counted_at_the_peak_and_by_storage() -> None:

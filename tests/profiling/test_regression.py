@@ -17,9 +17,7 @@ from profiling.bench.regression import (
     SLOWER,
     Comparison,
     chance_of_a_gap,
-    compared,
     main,
-    report,
 )
 
 NAME = "verify virtual Vt=1000 Vd=100 B=8 K=4 float32 high"
@@ -101,20 +99,6 @@ def test_a_change_beyond_the_threshold_and_the_spread_is_flagged() -> None:
         before = timed(NAME, rounds(source, 20, spread=0.05))
         after = timed(NAME, rounds(source, 20, median=150, spread=0.05))
         assert (verdict(before, after), verdict(after, before)) == (SLOWER, FASTER)
-
-
-def test_the_last_rows_of_the_same_case_device_and_threads_are_compared() -> None:
-    old = [made_row(), made_row(device_name="another"), made_row("redistribute Vt=10 float32")]
-    new = [made_row(threads=4), made_row(device_name="another"), made_row("draft Vt=10 float32")]
-    (pair,) = compared(old, new, 0.1)
-    assert pair.new["device_name"] == "another"
-    text = report(old, new, 0.1)
-    assert "Only in the old file: redistribute Vt=10 float32 (a processor, 2 threads)" in text
-    assert "Only in the new file: draft Vt=10 float32 (a processor, 2 threads)" in text
-    assert "(a processor, 4 threads)" in text
-    earlier = timed(NAME, [300.0] * 20, run="2025-01-01T00:00:00Z")
-    (pair,) = compared([timed(NAME, [100.0] * 20), earlier], [timed(NAME, [100.0] * 20)], 0.1)
-    assert pair.ratio == 1
 
 
 def test_the_exit_status_says_whether_anything_became_slower(

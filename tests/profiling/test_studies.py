@@ -98,20 +98,6 @@ def test_steps_are_timed_for_every_head_with_either_sampling(tmp_path: Path) -> 
         assert set(row["parts"]) == set(end_to_end.PARTS) or row["method"] is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("length", [0.5, 3.0])
-def test_as_many_drafts_are_accepted_as_was_asked_for_whoever_samples(length: float) -> None:
-    noises = {head: end_to_end.noise_for(length) for head in end_to_end.HEADS}
-    models = end_to_end.make_models("tiny", torch.device("cpu"), 1)
-    steps = end_to_end.Steps(models, 16, noises)
-    steps.begin(8)
-    for variant in end_to_end.VARIANTS[2:]:
-        mean = sum(steps.take(variant)[1] for _ in range(12)) / 12
-        # Of 96 sequences, whose accepted drafts deviate by at most 2; the rate is approximate.
-        assert abs(mean - length) < 0.9, variant
-    assert all(m.lengths == [16] * 8 for m in (steps.target, *steps.drafters.values()))
-
-
 SIZE, LENGTH, TIMES = 6, 3, 20_000
 # Of a mean of at most LENGTH: 6 standard errors, so a false alarm in 10^9.
 TOLERANCE = 6 * LENGTH / 2 / TIMES**0.5

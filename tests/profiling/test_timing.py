@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import torch
 
 from profiling.bench import timing
 from profiling.bench.measure import against
-from profiling.bench.timing import FEWEST_ROUNDS, bandwidths, interleaved
+from profiling.bench.timing import FEWEST_ROUNDS, interleaved
 from rdk_cuda.evaluation.timing import quantiles
 
 
@@ -52,11 +51,6 @@ def test_the_time_given_ends_the_rounds_but_never_the_first_three(
 ) -> None:
     assert len(rounds(monkeypatch, seconds=30, repeats=100)[1]["x"]) == 6  # 5 s a round
     assert len(rounds(monkeypatch, seconds=0.1, repeats=100)[1]["x"]) == FEWEST_ROUNDS == 3
-
-
-def test_a_copy_counts_twice() -> None:
-    found = bandwidths(CountingClock(), torch.device("cpu"), size=4096)
-    assert found == {"read": 4096, "copy": 2 * 4096}
 
 
 def test_a_ratio_is_of_the_same_round_and_not_of_two_medians() -> None:

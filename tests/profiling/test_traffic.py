@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiling.bench.cases import PAIR, Case
+from profiling.bench.cases import Case
 from profiling.bench.traffic import traffic, visited_rows
 
 
@@ -30,12 +30,6 @@ def test_redistribute_writes_float32_over_the_whole_vocabulary() -> None:
     assert traffic(case("redistribute"), nnz=1000, rank=1) == read + 3 * 1000 * 4
 
 
-def test_gather_logits_reads_the_rows_it_gathers() -> None:
-    gather = case("gather_logits", draft_size=0, columns=10, hidden_size=64)
-    rows, hidden, tokens = 3 * 10 * 64 * 2, 3 * 64 * 2, 3 * 10 * 4
-    assert traffic(gather, nnz=0, rank=0) == rows + hidden + tokens + 3 * 10 * 2
-
-
 @pytest.mark.parametrize(
     ("accepted", "rows", "judged"),
     [((0, 0, 0), 3, 3), ((0, 2, 4), 1 + 3 + 5, 1 + 3 + 4), (None, 15, 12)],
@@ -51,10 +45,3 @@ def test_verify_reads_target_rows_up_to_the_first_rejection(
     sequence = 2 * 4 + 2 * 8 + 4
     read = rows * 1000 * 2 + judged * draft + 3 * sequence
     assert traffic(verify, 1000, 0, accepted) == read + 3 * (5 * 8 + 4)
-
-
-def test_a_step_is_its_drafts_and_their_verification() -> None:
-    step, accepted = case(PAIR, draft_length=4), (1, 1, 1)
-    drafts = 4 * traffic(case("draft"), 1000, 0)
-    verification = traffic(case("verify", draft_length=4), 1000, 0, accepted)
-    assert traffic(step, 1000, 0, accepted) == drafts + verification
