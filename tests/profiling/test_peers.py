@@ -64,7 +64,7 @@ HERE = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("acceptance", ACCEPTANCES)
 @pytest.mark.parametrize(("name", "sampler"), HERE)
 def test_peers_that_run_here_are_right(name: str, sampler: str, acceptance: str) -> None:

@@ -85,7 +85,7 @@ def test_first_order_grows_linearly_and_the_dense_matrix_quadratically(
     assert content["exponents"] == pytest.approx(first_order_growth.exponents(content["rows"]))
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_steps_are_timed_for_every_head_with_either_sampling(tmp_path: Path) -> None:
     options = ("--device", "cpu", "--size", "tiny", "--context", "16", "--target-layers", "1")
     rows = run(end_to_end, tmp_path / "rows.json", *options, "--batch", "2", "--rounds", "1")
@@ -131,7 +131,7 @@ def test_expected_accepted_drafts_are_the_operators_means(seed: int) -> None:
     assert abs(float(walked.num_accepted.double().mean()) - float(expected)) < TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("drafter", ["drafter", "eagle3"])
 def test_chains_and_trees_are_compared(
     drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -146,7 +146,7 @@ def test_chains_and_trees_are_compared(
         assert all(1 <= row[f"{way}, rows read"][0] <= row["drafts"] + 1 for way in trees.WAYS)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(tmp_path: Path) -> None:
     target = load_model("--target", SHIPPED / "target")
     every = Vocabulary.identity(target.get_output_embeddings().weight.shape[0])
@@ -278,7 +278,7 @@ def tiny_gemma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "full"
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("itself", [True, False])
 def test_what_comes_back_for_a_real_model_is_measured_once_by_every_method(
     itself: bool, tiny_gemma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -305,7 +305,7 @@ def test_what_comes_back_for_a_real_model_is_measured_once_by_every_method(
             assert row["recovered"][0] > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_decoders_take_turns_and_their_parts_are_whole(
     tiny_gemma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
