@@ -31,12 +31,13 @@ from .gpu.stand_in import OPERATORS, OnDevice
 
 PLACE = os.environ.get("RDK_GPU_TESTS_ON") or ("cuda" if torch.cuda.is_available() else "")
 
-# The emulator's: multiprocessors, and bytes of shared memory that a block may have.
+# The emulator's: multiprocessors, bytes of shared memory that a block may have, blocks of a cluster.
 MACHINES = {
     # Any batch is a large one: rows are not split, positions are verified in order.
-    "large-batches": (1, 227 * 1024),
-    # Any batch is a small one: everything is split, and q' does not fit in shared memory.
-    "small-batches": (132, 1024),
+    "large-batches": (1, 227 * 1024, 1),
+    # Any batch is a small one: everything is split, drafts into clusters of blocks, and q' does not
+    # fit in shared memory.
+    "small-batches": (132, 1024, 8),
 }
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 if "RDK_GPU_TESTS_ON" in os.environ:

@@ -10,6 +10,7 @@ namespace rdk {
 
 constexpr int kThreads = RedistributeLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
+static_assert((kWarps & (kWarps - 1)) == 0, "sum_rows deals out chunks by a mask");
 constexpr int kBlocks = RedistributeLaunch::kBlocks;
 constexpr int kMaxGroup = RedistributeLaunch::kMaxGroup;
 constexpr int kTokens = RedistributeLaunch::kTokens;

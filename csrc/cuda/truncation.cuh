@@ -177,11 +177,13 @@ __device__ __forceinline__ void fill_histogram(const Row& row, const ChunkSum* c
 template <typename Needed>
 __device__ __forceinline__ void find_bin(uint64_t before, ThresholdScratch* scratch,
                                          Needed&& needed) {
-  const int each = ThresholdScratch::kBins / static_cast<int>(blockDim.x);
+  constexpr int kBins = ThresholdScratch::kBins;
+  const int threads = static_cast<int>(blockDim.x);  // not always a power of two
+  const int each = (kBins + threads - 1) / threads;
   const int first = static_cast<int>(threadIdx.x) * each;
   uint64_t own = 0;
 #pragma unroll 1
-  for (int i = first; i < first + each; ++i) own += scratch->amount(i);
+  for (int i = first; i < min(first + each, kBins); ++i) own += scratch->amount(i);
   const uint64_t running = warp_running_sum(own);
   const int warp = warp_index();
   if (lane_index() == kWarp - 1) scratch->of_warps[warp] = running;
@@ -282,6 +284,7 @@ __device__ __forceinline__ void sum_kept_chunks(const Row& row, ChunkSum* sums, 
 #pragma unroll 1
   for (int chunk = warp_index(); chunk < row.chunks(); chunk += warps) {
     if (global_load(&sums[chunk].max) < row.cut.threshold) {
+      __syncwarp(kAllLanes);  // all lanes have loaded what the first one overwrites
       store_chunk_sum({-infinity(), 0.0f}, &sums[chunk]);
       continue;
     }

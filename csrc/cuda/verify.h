@@ -36,6 +36,7 @@ struct VerifyQueue {
 struct VerifyLaunch {
   using Params = VerifyParams;
   static constexpr int kThreads = 256;  // of a block
+  static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
   static constexpr int kStaticSharedBytes = 816;
   Params params;

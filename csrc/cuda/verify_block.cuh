@@ -117,7 +117,7 @@ __device__ __forceinline__ int weigh_prefixes(const VerifyLaunch& launch, const 
     global_store(&launch.factors[slot_of(launch, sequence, 0)], factor);
   }
 #pragma unroll 1
-  for (int begin = first;; begin += together) {
+  for (int begin = first;; begin = min(begin + together, last + 1)) {
     // Then nothing of the last row is asked for.
     if (begin == sequence.count && given_up(race_words(sequence, begin, 0), factor)) return begin;
     if (begin > last) return -1;

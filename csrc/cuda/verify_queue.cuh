@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_share(const VerifyLaunch& launch, unsigned 
                                            Share* share, Sequence* sequence) {
   const Share found = share_of(launch, number);
   const bool ended =
-      launch.order == VerifyOrder::kQueue && global_load(&launch.ended[found.index]) != 0;
+      launch.order == VerifyOrder::kQueue && relaxed_load(&launch.ended[found.index]) != 0;
   load_sequence(launch.params, found.index, sequence);
   if (lane_index() != 0) return;
   *share = found;
@@ -82,7 +82,7 @@ __device__ __forceinline__ int last_summed(const VerifyLaunch& launch, const Seq
   if (warp_index() == 0) {
     const int behind = step + 1 + lane_index();
     const bool summed = lane_index() + 1 < kWarp && behind <= sequence.count &&
-                        global_load(ticket_of(launch, sequence.index, behind)) ==
+                        relaxed_load(ticket_of(launch, sequence.index, behind)) ==
                             static_cast<unsigned>(launch.splits);
     const unsigned missing = ~__ballot_sync(kAllLanes, summed);
     __threadfence();  // no load of a sum before that of its ticket

@@ -8,7 +8,8 @@
 //   emulation::launch(kernel, grid, block, dynamic_shared_bytes, params, attributes)
 //   emulation::introduce(kernel, name, static_bytes)   what a compiled kernel says by itself
 //   emulation::dynamic_shared()           in place of extern __shared__
-//   global_store(p, v), global_load(p)    for global memory that blocks exchange
+//   global_store(p, v), global_load(p)    for global memory that blocks exchange: weak, so that a
+//                                         race within a warp, or with an atomic, is an error
 //   emulation::cluster_barrier(site)      in place of barrier.cluster
 //   emulation::wait_for_earlier_kernels() in place of griddepcontrol
 //   emulation::async_copy, async_copy_part, async_commit, async_wait    in place of cp.async
@@ -103,6 +104,7 @@ void introduce(const void* kernel, const char* name, int64_t static_shared_bytes
 void* dynamic_shared();
 
 void fence();
+void access(const void* address, bool stores, Site site);  // before a load or a store
 void store(void* address, const void* value, size_t size);
 void store_atomic(void* address, const void* value, size_t size);
 
@@ -201,11 +203,13 @@ void global_store(T* address, const typename emulation::Identity<T>::type& value
                   emulation::Site site = emulation::Site::here()) {
   static_assert(sizeof(T) <= 16, "no GPU stores more at once");
   emulation::require_alignment(address, site);
+  emulation::access(address, true, site);
   emulation::store(address, &value, sizeof(T));
 }
 
 template <typename T>
 T global_load(const T* address, emulation::Site site = emulation::Site::here()) {
+  emulation::access(address, false, site);
   return __ldg(address, site);
 }
 

@@ -224,6 +224,19 @@ __global__ void misuse_kernel(MisuseParams params) {
       global_store(&params.out[thread], x);
       x += 1;
       break;
+    case Misuse::load_against_store:
+      x = global_load(&params.out[0]);
+      if (lane == 0) global_store(&params.out[0], x);
+      break;
+    case Misuse::store_before_shuffle:
+      if (thread == 0) global_store(&params.out[0], x);
+      x = __shfl_sync(kFullMask, x, 0);
+      if (thread < 32) x += global_load(&params.out[0]);
+      break;
+    case Misuse::weak_load_of_a_counter:
+      atomicAdd(reinterpret_cast<unsigned*>(params.out), 1u);
+      x = global_load(&params.out[0]);
+      break;
     case Misuse::copy_not_waited_for:
     case Misuse::copy_of_the_last_group_not_waited_for:
       for (int group = 0; group < 2; ++group) {

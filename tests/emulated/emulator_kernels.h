@@ -45,7 +45,8 @@ void launch_reduction(const ReductionParams& params, int blocks, int threads);
       each(barrier_against_shuffle), each(circular_wait), each(uninitialised_static),              \
       each(uninitialised_dynamic), each(uninitialised_in_template), each(dynamic_overrun),         \
       each(static_overrun), each(global_overrun), each(misaligned), each(signed_overflow),         \
-      each(throws), each(mixed_stores), each(copy_not_waited_for),                                 \
+      each(throws), each(mixed_stores), each(load_against_store), each(store_before_shuffle),      \
+      each(weak_load_of_a_counter), each(copy_not_waited_for),                                     \
       each(copy_of_the_last_group_not_waited_for), each(return_before_copy), each(copy_to_global), \
       each(copy_of_17_bytes), each(early_without_a_wait), each(early_copy_before_the_wait),        \
       each(none)

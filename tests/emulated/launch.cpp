@@ -9,6 +9,7 @@
 #include <mutex>
 #include <new>
 #include <numeric>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -40,7 +41,8 @@ constexpr size_t kSharedAlignment = 128;
 constexpr unsigned kMostOfCluster = 8;  // on every device that has them
 
 GlobalMemory global_memory;
-bool is_early = false;  // the launch
+std::unordered_set<const void*> counters;  // in global memory: what atomics of this launch changed
+bool is_early = false;                     // the launch
 
 // Allocated for each launch with exactly the bytes asked for, so that a sanitizer sees an overrun.
 std::unique_ptr<char, decltype(&std::free)> dynamic_bytes{nullptr, std::free};
@@ -239,6 +241,7 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
     throw Error("a kernel launches a kernel, which is not emulated");
   blockIdx = {0, 0, 0};
   counts = {};
+  counters.clear();
   attributes.cluster = std::max(attributes.cluster, 1u);
   try {
     require_configuration(grid, block, attributes.cluster);
@@ -298,6 +301,11 @@ void wait_for_earlier_kernels() { scheduler->wait_for_earlier_kernels(); }
 
 void fence() { global_memory.fence(scheduler->now()); }
 
+void access(const void* address, bool stores, Site site) {
+  if (counters.count(address) > 0) fail("a weak access to what atomics change", site);
+  scheduler->access(address, stores, site);
+}
+
 void store(void* address, const void* value, size_t size) {
   global_memory.store(address, value, size, scheduler->now());
 }
@@ -307,6 +315,7 @@ void store_atomic(void* address, const void* value, size_t size) {
     std::memcpy(address, value, size);
   } else {
     ++counts.atomics;
+    counters.insert(address);
     global_memory.store_atomic(address, value, size, scheduler->now());
   }
 }

@@ -184,7 +184,11 @@ void Scheduler::block_barrier(Site site, bool of_cluster) {
   if (++arrived_ == count_) {
     arrived_ = 0;
     ++barriers_;
-    for (Warp& each : warps_) each.at_block_barrier = 0;
+    for (Warp& each : warps_) {
+      each.at_block_barrier = 0;
+      each.loads.clear();
+      each.stores.clear();
+    }
     for (unsigned i = 0; i < count_; ++i) threads_[i]->waits_at = nullptr;
     ready_.push_block(count_, *random_);
     waits_for_cluster_ = of_cluster;
@@ -268,9 +272,32 @@ void Scheduler::complete(const Group& group) {
     thread.waits_at = nullptr;
     ready_.push(thread.number);
   }
-  if (group.kind == Collective::kSyncwarp &&
-      (group.mask | warps_[warp].finished) == warps_[warp].lanes) {
+  if ((group.mask | warps_[warp].finished) != warps_[warp].lanes) return;
+  // What a lane loaded before a shuffle or vote is there; only __syncwarp makes others see a store.
+  warps_[warp].loads.clear();
+  if (group.kind == Collective::kSyncwarp) {
+    warps_[warp].stores.clear();
     ++warps_[warp].barriers;
+  }
+}
+
+// ---- races within a warp ----
+
+void Scheduler::access(const void* address, bool stores, Site site) {
+  Warp& warp = warps_[current_->warp()];
+  require_no_other(warp.stores, address, "stored", site);
+  if (stores) require_no_other(warp.loads, address, "loaded", site);
+  (stores ? warp.stores : warp.loads).push_back({address, lane()});
+}
+
+void Scheduler::require_no_other(const std::vector<Access>& others, const void* address,
+                                 const char* what, Site site) const {
+  for (const Access& other : others) {
+    if (other.address != address || other.lane == lane()) continue;
+    const uint3 i = lane_of(current_->warp(), other.lane).index;
+    fail("race: thread (" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " +
+             std::to_string(i.z) + ") has " + what + " it, and nothing orders the two",
+         site);
   }
 }
 

@@ -41,6 +41,9 @@ class Scheduler {
   uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                            Site site);
 
+  // By the running thread: refused where nothing orders it and what another lane of its warp did.
+  void access(const void* address, bool stores, Site site);
+
   void wait_for_earlier_kernels() { current_->has_waited = true; }
   // Whether the running thread may touch memory.
   bool has_waited() const { return current_->has_waited; }
@@ -72,12 +75,19 @@ class Scheduler {
     unsigned mask;
     unsigned arrived;
   };
+  // Of memory that blocks exchange.
+  struct Access {
+    const void* address;
+    unsigned lane;
+  };
   struct Warp {
     unsigned lanes = 0;  // one bit each
     unsigned finished = 0;
     unsigned at_block_barrier = 0;
     unsigned barriers = 0;
     std::vector<Group> groups;
+    std::vector<Access> loads;   // since all lanes last met in a collective
+    std::vector<Access> stores;  // since their last __syncwarp
   };
 
   static void thread_body();
@@ -87,6 +97,8 @@ class Scheduler {
   void give_way();
   void finish();
 
+  void require_no_other(const std::vector<Access>& others, const void* address, const char* what,
+                        Site site) const;
   void require_all_lanes(const char* name, unsigned mask, unsigned source, Site site) const;
   Group& join(Collective kind, unsigned mask, Site site);
   void complete(const Group& group);

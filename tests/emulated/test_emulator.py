@@ -244,6 +244,9 @@ REPORTED = {
     "copy_of_17_bytes": r"async_copy_part of 17 bytes, of at most 16",
     "early_without_a_wait": r"it returns and has not waited for earlier kernels",
     "early_copy_before_the_wait": r"async_copy before the wait for earlier kernels",
+    "load_against_store": r"race: thread \(\d+, 0, 0\) has (stored|loaded) it",
+    "store_before_shuffle": r"race: thread \(0, 0, 0\) has stored it",
+    "weak_load_of_a_counter": r"a weak access to what atomics change",
     "mixed_stores": r"memory written by global_store was then written without it",
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tests import generators
+from tests.operators.test_thresholds import thresholds
 
 from .driver_rules import static_bytes
 from .workloads import (
@@ -28,11 +31,11 @@ from .workloads import (
 )
 
 FULL = 227 * 1024
-# One multiprocessor never splits; then splits of every number of blocks and, in redistribute, of
-# groups and tiles. 1000 bytes hold neither q' nor the marks of a large tile.
+# Splits of every number of blocks and, in redistribute, of groups and tiles. 1000 bytes hold
+# neither q' nor the marks of a large tile.
 MACHINES = [
     (5, 1000),
-    *(pytest.param(*each, marks=pytest.mark.ci) for each in [(1, 1000), (132, 40_000)]),
+    pytest.param(132, 40_000, marks=pytest.mark.ci),
     *(
         pytest.param(*each, marks=pytest.mark.night)
         for each in [(2, FULL), (4, 40_000), (16, FULL)]
@@ -69,14 +72,23 @@ def test_any_machine_gives_the_same_bits(
 
 
 @pytest.mark.parametrize("seeds", [(1, 2), pytest.param((3, 4), marks=pytest.mark.night)])
-@pytest.mark.parametrize("multiprocessors", [16, pytest.param(1, marks=pytest.mark.ci)])
+@pytest.mark.parametrize(
+    ("multiprocessors", "shared_bytes"), [(16, FULL), pytest.param(1, 1000, marks=pytest.mark.ci)]
+)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_any_schedule_gives_the_same_bits(
-    emulated: ModuleType, workload: str, multiprocessors: int, seeds: tuple[int, ...]
+    emulated: ModuleType,
+    workload: str,
+    multiprocessors: int,
+    shared_bytes: int,
+    seeds: tuple[int, ...],
 ) -> None:
-    """Threads shuffled or not; blocks forwards, backwards and shuffled; fences seen late."""
+    """Threads shuffled or not; blocks forwards, backwards and shuffled; fences seen late.
+
+    One multiprocessor never splits.
+    """
     expected = in_order(emulated, workload)
-    emulated.set_machine(multiprocessors, FULL)
+    emulated.set_machine(multiprocessors, shared_bytes)
     emulated.configure(shuffle=False, block_order="reverse")
     assert_same_bits(WORKLOADS[workload](), expected)
     for seed in seeds:
@@ -95,6 +107,39 @@ def test_clusters_give_the_same_bits(emulated: ModuleType, workload: str, cluste
     for seed, resident in enumerate((1, 3 * cluster)):
         emulated.configure(seed=seed, resident=resident)
         assert_same_bits(WORKLOADS[workload](), expected)
+
+
+def test_a_boundary_in_any_bin_is_found_by_a_block_of_any_shape(emulated: ModuleType) -> None:
+    """Of 2 to 8 warps, which a plan gives a cluster of two by the number of chunks.
+
+    The first turn has 2048 bins of 2^21 floats, the second 2048 of 2^10. Rows that are not cut have
+    the same bits as in one block.
+    """
+    sizes, rows = range(1024, 2**17 + 1, 1024), (1, 8, 33, 50, 100, 131, 132)
+    machines = [(132, FULL, cluster) for cluster in (1, 2, 4, 8)]
+    planned = {
+        emulated.plan_draft(machine, count, size, limits=True)["threads"] // 32
+        for machine, count, size in itertools.product(machines, rows, sizes)
+    }
+    assert planned == set(range(2, 9))
+    four = torch.tensor(4.0).view(torch.int32)
+    bins = torch.tensor([0, 1, 1024, 1919, 1920, 2015, 2016, 2047], dtype=torch.int32)
+    least = (four - (1 << 21) - (bins << 10)).view(torch.float32)
+    least = torch.cat([least, torch.tensor([-3e38])])
+    for warps in planned:
+        emulated.set_machine(1, FULL)
+        uncut = generators.batch(generators.affinity("identity", 2048 * warps - 5), [2])
+        expected = draft(uncut)
+        emulated.set_machine(132, FULL, cluster=2)
+        assert_same_bits(draft(uncut), expected)
+        z = torch.full((least.numel(), 2048 * warps), -math.inf)
+        z[:-1] = -1.0
+        z[:, 2000] = least
+        z[:, 5] = torch.tensor([*[4.0] * bins.numel(), 3e38])
+        plan = emulated.plan_draft((132, FULL, 2), *z.shape, limits=True)
+        assert (plan["threads"], plan["cluster"]) == (32 * warps, 2)
+        top_k = torch.full(least.shape, 2, dtype=torch.int32)
+        assert torch.equal(thresholds(z, top_k=top_k), least), warps
 
 
 @pytest.mark.parametrize("seeds", [(1, 2, 5), pytest.param((3, 4, 6), marks=pytest.mark.night)])

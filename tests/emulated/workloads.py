@@ -188,6 +188,26 @@ def unlikely_residual() -> Batch:
 
 
 @functools.cache
+def long_drafts() -> Batch:
+    """As many drafts as a block has warps, one more or less, and several times as many.
+
+    By block, the first mostly leaves a factor below 1, and the last makes it 1 again or does not.
+    """
+    lengths = torch.tensor([8, 8, 8, 7, 9, 16, 17, 40])
+    made = generators.batch(generators.affinity("identity", 300), lengths.tolist())
+    sequences = torch.arange(made.size)
+    drafts = torch.arange(int(lengths.sum()))
+    rows = drafts + sequences.repeat_interleave(lengths)
+    target = made.target_logits.clone()
+    target[rows] = made.draft_logits
+    first = made.draft_offsets[:-1].long()
+    last = first + lengths - 1
+    target[rows[first], made.draft_token_ids[first]] -= torch.tensor([2.0, 2, 2, 1, 1, 2, 0, 1])
+    target[rows[last], made.draft_token_ids[last]] += torch.tensor([3.0, 3, 1, 3, 1, 3, 3, 3])
+    return made.replace(target_logits=target)
+
+
+@functools.cache
 def without_distributions() -> Batch:
     """Sequences with a bad draft row, a bad target row, a bad id and bad offsets."""
     made = batch("virtual")
@@ -291,6 +311,8 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "verify, by block, limits, 16 bits": lambda: verify(
         limited(torch.bfloat16, logprobs=2).replace(method=1)
     ),
+    "verify, long drafts": lambda: verify(long_drafts()),
+    "verify, by block, long drafts": lambda: verify(long_drafts().replace(method=1)),
     "verify_tree": lambda: verify_tree(torch.float32),
     "verify_tree, 16 bits": lambda: verify_tree(torch.bfloat16),
     "verify_tree, greedy": lambda: verify_tree(torch.float16, 0.0),

@@ -27,7 +27,9 @@ from .calls import Call, make_call
 from .contract import OPERATORS, RefusedError, sizes_of
 
 REFERENCE_EVERY = 40  # sets; it is slow
-MACHINES = [(1, 227 * 1024), (4, 227 * 1024), (132, 1024, 8)]  # for the emulator
+# For the emulator: machines, and orders of work, "" that of the plan.
+MACHINES = [(1, 227 * 1024), (4, 227 * 1024), (132, 1024, 8)]
+ORDERS = ["", "split", "in-order", "queue"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def main() -> None:
             signal.setitimer(signal.ITIMER_REAL, work.time_limit)  # SIGALRM ends the process
             if emulator is not None:
                 emulator.set_machine(*MACHINES[index % len(MACHINES)])
+                os.environ["RDK_VERIFY_ORDER"] = ORDERS[index // len(MACHINES) % len(ORDERS)]
                 emulator.configure(seed=index)
             try:
                 outcome = try_index(work, index, operators)

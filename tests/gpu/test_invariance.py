@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests import generators
-from tests.emulated.workloads import ORDERS, VERIFY, WORKLOADS
+from tests.emulated.workloads import ORDERS, VERIFY, WORKLOADS, row_limits
 from tests.generators import Batch
 from tests.operators.test_invariance import (
     assert_same_bits,
@@ -74,21 +74,26 @@ def test_verify_of_a_large_vocabulary_alone_and_among_others(sequences: int, kin
     assert_same_bits(actual[1], num_accepted.repeat(sequences))
 
 
+@pytest.mark.parametrize("limits", [False, True])
 @pytest.mark.parametrize("kind", ["mixed", "16 bits"])
-@pytest.mark.parametrize("rows", [1, 3, 200])
-def test_draft_and_redistribute_of_few_and_many_rows(rows: int, kind: str) -> None:
+@pytest.mark.parametrize("rows", [1, 3, 100, 200])
+def test_draft_and_redistribute_of_few_and_many_rows(rows: int, kind: str, limits: bool) -> None:
+    """On an H100 of 132 multiprocessors clusters of 4 blocks a row, of 2 for 100 rows, and none."""
     batch = BATCHES[kind]()
     affinity = batch.affinity
+    limits_of = row_limits(8) if limits else {}
 
     def drafted(index: Tensor) -> tuple[Tensor, ...]:
         logits = batch.draft_logits[index]
         temperature = torch.full(index.shape, 0.9)
         dynamic = batch.dynamic_tokens[index], batch.dynamic_logits[index]
+        cuts = [limit[index] for limit in limits_of.values()]
         seeds, columns = index * 31, (*affinity.by_target, affinity.row_top)
         tokens, stats = torch.ops.rdk.draft(
-            logits, temperature, seeds, seeds + 2**33, *affinity.by_draft, *dynamic
+            logits, temperature, seeds, seeds + 2**33, *affinity.by_draft, *dynamic, *cuts
         )
-        return tokens, stats, torch.ops.rdk.redistribute(logits, temperature, *columns, *dynamic)
+        columns = (*columns, *dynamic, *cuts)
+        return tokens, stats, torch.ops.rdk.redistribute(logits, temperature, *columns)
 
     together = drafted(torch.arange(8))
     index = torch.arange(rows) % 8
