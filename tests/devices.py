@@ -31,7 +31,7 @@ from .gpu.stand_in import OPERATORS, OnDevice
 
 PLACE = os.environ.get("RDK_GPU_TESTS_ON") or ("cuda" if torch.cuda.is_available() else "")
 
-# The emulator's: multiprocessors, bytes of shared memory that a block may have, blocks of a cluster.
+# The emulator's: multiprocessors, bytes of shared memory of a block, blocks of a cluster.
 MACHINES = {
     # Any batch is a large one: rows are not split, positions are verified in order.
     "large-batches": (1, 227 * 1024, 1),
