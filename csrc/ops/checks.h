@@ -109,7 +109,8 @@ class Checks {
   // Refuses what autograd would record, because without a formula the gradient would silently be
   // lost. The stable ABI does not tell which tensors require grad, but a view of one is recorded,
   // and so is no leaf. This sees autograd's mode only because autograd falls through to the
-  // operator (rdk_cuda/_ops/__init__.py). Without autograd it costs one look at the mode.
+  // operator (rdk_cuda/_ops/__init__.py). Without autograd it costs one look at the mode. What it
+  // cannot see, transforms of torch.func and tangents, is refused by rdk_cuda/_ops/gradients.py.
   void no_gradient(const char* argument, const Tensor& tensor) const {
     if (!aoti_torch_grad_mode_is_enabled() || !tensor.defined()) return;
     StableIValue stack[1] = {torch::stable::detail::from(torch::stable::unsqueeze(tensor, 0))};

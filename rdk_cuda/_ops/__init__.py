@@ -1,7 +1,8 @@
 """torch.ops.rdk.* under names that type checkers know; the schemas are in docs/design.md.
 
 Autograd lets all of them pass: integers have no gradient, and `redistribute` and `gather_logits`
-refuse what requires grad by themselves. `help(torch.ops.rdk.draft)` says where to look.
+refuse what requires grad by themselves, or in gradients.py. `help(torch.ops.rdk.draft)` says where
+to look.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .gradients import refuse_gradients
+
 Fake = Callable[[SimpleNamespace], Any]
 
 
@@ -37,12 +39,8 @@ def _fake(operator: str, *, refuses_grad: bool = False) -> Callable[[Fake], Fake
                         f"rdk::{operator}: {name} is on {tensor.device}, but needs the device of "
                         f"{first_name}, {first.device}; move it with .to({first_name}.device)"
                     )
-                if refuses_grad and torch.is_grad_enabled() and tensor.requires_grad:
-                    raise RuntimeError(
-                        f"rdk::{operator}: {name} requires grad, but needs a tensor that does not, "
-                        "because the operator has no gradient; call it under torch.no_grad(), pass "
-                        f".detach(), or use rdk_cuda.reference.{operator}, which has one"
-                    )
+            if refuses_grad:
+                refuse_gradients(operator, tensors)
             return kernel(SimpleNamespace(**(defaults | arguments)))
 
         torch.library.register_fake(f"rdk::{operator}", checked)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _ops as operators
+from .._ops.gradients import refuse_gradients
 from .._ops.inputs import (
     Integers,
     Numbers,
@@ -73,6 +74,8 @@ def redistribute(
     leading = draft_logits.shape[:-1]
     name, device = "rdk_cuda.redistribute", draft_logits.device
     at = temperatures(name, temperature, leading, device)
+    given = {"draft_logits": draft_logits, "temperature": at, "dynamic_logits": dynamic_logits}
+    refuse_gradients("redistribute", given)
     with Range("redistribute", leading.numel()):
         return operators.redistribute(
             draft_logits,
@@ -355,6 +358,8 @@ def gather_logits(
         >>> rdk_cuda.gather_logits(torch.ones(2), torch.eye(3, 2), torch.tensor([1, -1]))
         tensor([1., -inf])
     """
+    given = {"hidden": hidden, "weight": weight, "bias": bias}
+    refuse_gradients("gather_logits", given)
     return operators.gather_logits(hidden, weight, tokens, bias)
 
 

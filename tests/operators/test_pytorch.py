@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import rdk_cuda
 from rdk_cuda import reference
+from tests import generators
 from tests.devices import CPU_OR_CUDA, PLACE
 from tests.gpu.stand_in import moved
 from tests.operators import test_refusals
@@ -156,6 +158,87 @@ def test_a_gradient_that_would_be_lost_is_refused_by_a_compiler(operator: str, n
         compiled(arguments)
     with torch.no_grad():
         assert torch.equal(compiled(arguments), packet(**arguments) * 2)
+
+
+def forward_mode(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        return function(forward_ad.make_dual(tensor, torch.ones_like(tensor)))
+
+
+def summed(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: function(tensor).sum()
+
+
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
+    "grad": lambda f, x: torch.func.grad(summed(f))(x),
+    "vjp": lambda f, x: torch.func.vjp(f, x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (torch.ones_like(x),)),
+    "jacrev": lambda f, x: torch.func.jacrev(f)(x),
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
+    "hessian": lambda f, x: torch.func.hessian(summed(f))(x),
+    "grad of grad, of the outer argument": lambda f, x: torch.func.grad(
+        lambda y: torch.func.grad(lambda z: (z * f(y).sum()).sum())(y).sum()
+    )(x),
+    "compiled grad": lambda f, x: torch.compile(torch.func.grad(summed(f)), backend="aot_eager")(x),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize(("operator", "name"), DIFFERENTIABLE)
+def test_a_transform_that_would_lose_a_gradient_is_refused(
+    operator: str, name: str, transform: str
+) -> None:
+    torch._dynamo.reset()
+    packet, arguments = getattr(torch.ops.rdk, operator), calls()[operator]
+
+    def function(tensor: Tensor) -> Tensor:
+        result: Tensor = packet(**{**arguments, name: tensor})
+        return result
+
+    needs = f"{operator}: {name} (requires grad|has a tangent), but needs"
+    with pytest.raises(RuntimeError, match=needs):
+        TRANSFORMS[transform](function, arguments[name])
+    TRANSFORMS[transform](lambda x: x * function(x.detach()).sum(), arguments[name])  # passes
+
+
+def test_what_no_transform_tracks_is_a_constant_to_it() -> None:
+    arguments = calls()["gather_logits"]
+
+    def gather(hidden: Tensor, tokens: Tensor) -> Tensor:
+        given = {**arguments, "hidden": hidden, "tokens": tokens}
+        result: Tensor = torch.ops.rdk.gather_logits(**given)
+        return result
+
+    def constant(hidden: Tensor, tokens: Tensor) -> Tensor:
+        return (hidden * gather(hidden.detach(), tokens).sum()).sum()
+
+    given = arguments["hidden"], arguments["tokens"]
+    each = gather(*given)
+    assert torch.equal(torch.vmap(gather)(*given), each)
+    slopes = torch.vmap(torch.func.grad(constant))(*given)
+    assert torch.equal(slopes, each.sum(1, keepdim=True).expand_as(slopes))
+    _, tangent = torch.func.jvp(lambda x: constant(x, given[1]), given[:1], given[:1])
+    assert torch.equal(tangent, constant(*given))
+
+
+@pytest.mark.parametrize("name", ["draft_logits", "temperature", "dynamic_logits"])
+def test_the_python_layer_refuses_the_tangents_of_redistribute(name: str) -> None:
+    affinity, arguments = generators.affinity("mixed-2", 40), calls()["redistribute"]
+    given = {
+        each: arguments[each].to("cpu")
+        for each in ("draft_logits", "temperature", "dynamic_tokens", "dynamic_logits")
+    }
+    with pytest.raises(RuntimeError, match=f"redistribute: {name} has a tangent, but needs"):
+        forward_mode(
+            lambda x: rdk_cuda.redistribute(**{**given, name: x}, affinity=affinity), given[name]
+        )
+
+
+@pytest.mark.parametrize("name", ["hidden", "weight", "bias"])
+def test_the_python_layer_refuses_the_tangents_of_gather_logits(name: str) -> None:
+    given = calls()["gather_logits"]
+    with pytest.raises(RuntimeError, match=f"gather_logits: {name} has a tangent, but needs"):
+        forward_mode(lambda x: rdk_cuda.gather_logits(**{**given, name: x}), given[name])
 
 
 @pytest.mark.parametrize("operator", ["draft", "verify"])
