@@ -154,7 +154,7 @@ def draw_outputs(
     seeds = torch.arange(DRAWS, device="cpu") + (seed << 32)
     each: dict[str, Any] = {name: columns.expand(DRAWS, -1) for name, columns in dynamic.items()}
     draft = rdk_cuda.draft(
-        draft_logits.expand(DRAWS, -1), affinity, temperature, seeds=seeds, **each
+        draft_logits.expand(DRAWS, -1), affinity, temperature, seeds=seeds, positions=0, **each
     )
     tokens, _, _ = torch.ops.rdk.verify(
         target_logits.expand(2 * DRAWS, -1),

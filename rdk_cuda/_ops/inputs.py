@@ -19,6 +19,14 @@ from .. import _ops as operators
 Integers = int | Sequence[int] | Tensor
 Numbers = float | Sequence[float] | Tensor
 
+WITHIN: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "temperature": (lambda t: (t >= 0) & (t < math.inf), "a finite number of at least 0"),
+    "top_k": (lambda k: k >= 0, "0 or more"),
+    "top_p": (lambda p: (p > 0) & (p <= 1), "above 0 and at most 1"),
+    "min_p": (lambda p: (p >= 0) & (p <= 1), "from 0 to 1"),
+}
+"""Which values a temperature or a limit may have, of numbers and of tensors, and in words."""
+
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -95,6 +103,26 @@ def on_host(values: Any) -> Tensor:
     return given
 
 
+def _refuse_number(function: str, name: str, value: Any) -> None:
+    """Refuses Python numbers out of range, alone or in lists.
+
+    Tensors are not looked at, which would wait for a device: operators have a result for them.
+    """
+    if isinstance(value, Tensor):
+        return
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        for each in value:
+            _refuse_number(function, name, each)
+        return
+    within, needs = WITHIN[name]
+    try:
+        valid = bool(within(value))
+    except TypeError:
+        valid = False
+    if not valid:
+        raise ValueError(f"{function}: {name} is {value!r}; needs to be {needs}")
+
+
 def temperatures(
     function: str,
     temperature: Numbers,
@@ -103,6 +131,7 @@ def temperatures(
     name: str = "temperature",
 ) -> Tensor:
     """Float32 of the leading shape, from one number, `[B]` or that shape."""
+    _refuse_number(function, name, temperature)
     needed = tuple(leading)
     if isinstance(temperature, (int, float)):
         return torch.full(needed, float(temperature), device=device, dtype=torch.float32)
@@ -127,24 +156,33 @@ def per_sequence(
     function: str, name: str, value: Integers, batch: int, device: torch.device
 ) -> Tensor:
     """Int64 `[B]`, from one integer or `[B]`. Integers of 64 unsigned bits keep their bits."""
-    if isinstance(value, (Tensor, Sequence)) and not isinstance(value, str):
-        given = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+    if isinstance(value, Tensor):
+        given = value
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        signed = [_signed(function, name, each, batch) for each in value]
+        given = torch.tensor(signed, device="cpu", dtype=torch.int64)
     else:
-        try:
-            number = operator.index(value)
-        except TypeError:
-            raise ValueError(
-                f"{function}: {name} is {value!r}; needs an integer, or {batch} of them"
-            ) from None
-        return torch.full(
-            (batch,), (number + 2**63) % 2**64 - 2**63, device=device, dtype=torch.int64
-        )
+        signed_one = _signed(function, name, value, batch)
+        return torch.full((batch,), signed_one, device=device, dtype=torch.int64)
     if tuple(given.shape) not in ((), (batch,)) or given.is_floating_point():
         raise ValueError(
             f"{function}: {name} is {given.dtype} of shape {list(given.shape)}; needs int64 of "
             f"shape [{batch}], one for each sequence, or one int"
         )
     return given.to(device, torch.int64).expand(batch).contiguous()
+
+
+def _signed(function: str, name: str, value: Any, batch: int) -> int:
+    """The integer of 64 signed bits that has the bits of this one."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(
+            f"{function}: {name} is {value!r}; needs an integer, or {batch} of them"
+        ) from None
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(f"{function}: {name} is {number}; needs an integer of 64 bits")
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def limits(
@@ -156,13 +194,16 @@ def limits(
         return None
     if name != "top_k":
         return temperatures(function, value, leading, device, name)
-    needed = tuple(leading)
+    _refuse_number(function, name, value)
+    needed, most = tuple(leading), 2**31 - 1
+    if not isinstance(value, Tensor):
+        value = [min(k, most) for k in value] if isinstance(value, Sequence) else min(value, most)
     if not isinstance(value, Tensor) or tuple(value.shape) != needed:
         given = per_sequence(function, name, cast(Integers, value), math.prod(needed[:1]), device)
         value = given.reshape(needed[:1] + (1,) * (len(needed) - 1))
     elif value.is_floating_point():
         raise ValueError(f"{function}: top_k is {value.dtype}; needs integers")
-    return value.to(device).clamp(-1, 2**31 - 1).int().expand(needed).contiguous()
+    return value.to(device).clamp(-1, most).int().expand(needed).contiguous()
 
 
 def user_seeds(
@@ -184,3 +225,24 @@ def user_seeds(
     if isinstance(seeds, Sequence) or (isinstance(seeds, Tensor) and seeds.dim() == 1):
         return given
     return operators.step_keys(given, torch.arange(batch, device=device))
+
+
+def step_keys_and_positions(
+    function: str,
+    seeds: Integers | None,
+    positions: Integers | None,
+    generator: torch.Generator | None,
+    batch: int,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """The key of a step and the position of its first token, of each sequence."""
+    if seeds is not None and positions is None:
+        raise ValueError(
+            f"{function}: got seeds without positions, with which every step would draw the same "
+            "random numbers; pass positions= too, the absolute position of the step's first token: "
+            "how many tokens are decided"
+        )
+    first = per_sequence(
+        function, "positions", 0 if positions is None else positions, batch, device
+    )
+    return operators.step_keys(user_seeds(function, seeds, generator, batch, device), first), first

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._ops.inputs import (
+    WITHIN,
     Integers,
     Numbers,
     limits,
@@ -193,7 +194,7 @@ class Batch:
         host = torch.device("cpu")
         limits = per_sequence(name, "max_new_tokens", max_new_tokens, count, host).tolist()
         target = temperatures(name, temperature, (count,), host)
-        if min(limits, default=0) < 0 or not bool(((target >= 0) & target.isfinite()).all()):
+        if min(limits, default=0) < 0 or not bool(WITHIN["temperature"][0](target).all()):
             raise ValueError(
                 f"{name}: max_new_tokens is {max_new_tokens} and temperature {temperature}; both "
                 "need to be finite and at least 0"
@@ -228,13 +229,9 @@ def _checked_limit(
     function: str, name: str, value: Numbers, count: int, device: torch.device
 ) -> Tensor:
     given = cast(Tensor, limits(function, name, value, (count,), torch.device("cpu")))
-    needs = {
-        "top_k": ("0 or more", given >= 0),
-        "top_p": ("above 0 and at most 1", (given > 0) & (given <= 1)),
-        "min_p": ("from 0 to 1", (given >= 0) & (given <= 1)),
-    }[name]
-    if not bool(needs[1].all()):
-        raise ValueError(f"{function}: {name} is {value}; needs to be {needs[0]}")
+    within, needs = WITHIN[name]
+    if not bool(within(given).all()):
+        raise ValueError(f"{function}: {name} is {value}; needs to be {needs}")
     return given.to(device)
 
 

@@ -19,10 +19,9 @@ from .._ops.inputs import (
     Integers,
     Numbers,
     limits,
-    per_sequence,
+    step_keys_and_positions,
     takes_arrays,
     temperatures,
-    user_seeds,
 )
 from ..affinity import Affinity
 from .ranges import Range
@@ -115,9 +114,10 @@ def draft(
         temperature: one for all or `[B]`; at least 0, and 0 is greedy. 1 if not given.
         seeds: `[B]` int64, a seed for each sequence that stays the same through its decoding, or
             one int from which each sequence gets its own. Drawn from `generator` if not given. The
-            key of each step is derived here (DESIGN section 5).
-        positions: the absolute position of the first token drafted, one for all or `[B]`; 0 if not
-            given.
+            key of each step is derived here (DESIGN section 5), from seeds and positions.
+        positions: the absolute position of the first token drafted, one for all or `[B]`: how many
+            tokens of the sequence are decided. Needed with `seeds`, since without it every step
+            would draw the same random numbers; 0 if neither is given.
         generator: where seeds come from if none are given; torch's default one if not given. Not
             for compiled code: torch.compile takes no generator.
         after: the previous draft of the same step. Seeds, positions, temperature and limits are
@@ -154,11 +154,8 @@ def draft(
     batch, length, _ = draft_logits.shape
     if after is None:
         name, device = "rdk_cuda.draft", draft_logits.device
-        first = per_sequence(
-            name, "positions", 0 if positions is None else positions, batch, device
-        )
+        keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
         scale = temperatures(name, 1.0 if temperature is None else temperature, (batch,), device)
-        keys = step_keys(user_seeds(name, seeds, generator, batch, device), first)
         offset = 0
         truncation: tuple[Tensor | None, ...] = _limits(name, top_k, top_p, min_p, (batch,), device)
     else:

@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from .. import _ops as operators
-from .._ops.inputs import Integers, per_sequence, takes_arrays, user_seeds
+from .._ops.inputs import Integers, step_keys_and_positions, takes_arrays
 
 Method = Literal["token", "block"]
 """How `verify` judges a step's drafts: one by one, or together."""
@@ -71,7 +70,7 @@ class Draft:
         tokens: Tensor,
         *,
         seeds: Integers | None = None,
-        positions: Integers = 0,
+        positions: Integers | None = None,
         generator: torch.Generator | None = None,
     ) -> Draft:
         """Drafts of an n-gram, suffix or copying drafter: q is one-hot on each given token.
@@ -82,7 +81,8 @@ class Draft:
 
         Example:
             >>> import torch, rdk_cuda
-            >>> copied = rdk_cuda.Draft.without_distribution(torch.tensor([[3, 1]]), seeds=7)
+            >>> copied = rdk_cuda.Draft.without_distribution(
+            ...     torch.tensor([[3, 1]]), seeds=7, positions=12)
             >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(5))
             >>> tokens, accepted, _ = rdk_cuda.verify(torch.zeros(1, 3, 5), copied, affinity)
         """
@@ -91,8 +91,7 @@ class Draft:
                 f"Draft.without_distribution: tokens has shape {list(tokens.shape)}; needs [B, K]"
             )
         name, batch, device = "Draft.without_distribution", tokens.shape[0], tokens.device
-        first = per_sequence(name, "positions", positions, batch, device)
-        keys = operators.step_keys(user_seeds(name, seeds, generator, batch, device), first)
+        keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
         temperature = torch.zeros(batch, device=device, dtype=torch.float32)
         return cls(tokens.long(), None, None, temperature, keys, first)
 

@@ -12,10 +12,9 @@ from .._ops.inputs import (
     Integers,
     Numbers,
     limits,
-    per_sequence,
+    step_keys_and_positions,
     takes_arrays,
     temperatures,
-    user_seeds,
 )
 
 
@@ -43,7 +42,7 @@ def verify_tree(
     temperature: Numbers = 1.0,
     *,
     seeds: Integers | None = None,
-    positions: Integers = 0,
+    positions: Integers | None = None,
     generator: torch.Generator | None = None,
     max_depth: int | None = None,
     top_k: Integers | None = None,
@@ -84,7 +83,8 @@ def verify_tree(
         >>> target = torch.full((1, 4, 9), -50.0)
         >>> target[0, [0, 1, 2, 3], [5, 0, 7, 3]] = 0.0  # 5 follows the root, 7 node 1, 3 node 2
         >>> rdk_cuda.verify_tree(
-        ...     target, torch.tensor([[4, 5, 7]]), torch.tensor([-1, -1, 1]), seeds=0, max_depth=2)
+        ...     target, torch.tensor([[4, 5, 7]]), torch.tensor([-1, -1, 1]), seeds=0, positions=12,
+        ...     max_depth=2)
         VerifiedTree(tokens=tensor([[5, 7, 3]]), num_accepted=tensor([2], dtype=torch.int32), \
 path=tensor([[1, 2]], dtype=torch.int32))
     """
@@ -107,8 +107,7 @@ path=tensor([[1, 2]], dtype=torch.int32))
             f"{name}: allowed has shape {list(allowed.shape)}; needs [{batch}, {nodes + 1}, "
             "ceil(V_t / 32)], rows parallel to those of target_logits"
         )
-    first = per_sequence(name, "positions", positions, batch, device)
-    keys = operators.step_keys(user_seeds(name, seeds, generator, batch, device), first)
+    keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
     verified = operators.verify_tree(
         target_logits.flatten(0, 1),
         tokens.flatten().contiguous(),

@@ -171,7 +171,9 @@ def test_truncated_drafts_are_lossless_over_one_position(kind: str) -> None:
         "dynamic_tokens": torch.tensor([[[3, 0]]], dtype=torch.int32).expand(count, 1, 2),
         "dynamic_logits": DRAFTER[7][[3, 0]].expand(count, 1, 2),
     }
-    draft = rdk_cuda.draft(logits, AFFINITY, seeds=torch.arange(count), **DRAFTS, **dynamic)
+    draft = rdk_cuda.draft(
+        logits, AFFINITY, seeds=torch.arange(count), positions=0, **DRAFTS, **dynamic
+    )
     assert draft.stats is not None
     q = rdk_cuda.redistribute(
         logits[0, 0], AFFINITY, **DRAFTS,

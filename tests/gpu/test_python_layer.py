@@ -41,7 +41,7 @@ def step(
         }
         drafts.append(rdk_cuda.draft(logits[:, part], affinity, **link, **dynamic))
     verified = rdk_cuda.verify(target, drafts, affinity, 0.9)
-    copied = rdk_cuda.Draft.without_distribution(drafts[0].tokens, seeds=seeds)
+    copied = rdk_cuda.Draft.without_distribution(drafts[0].tokens, seeds=seeds, positions=0)
     width = copied.tokens.shape[1] + 1
     greedy = rdk_cuda.verify(target[:, :width], copied, affinity, temperature=0)
     return (*verified, *greedy, *(draft.tokens for draft in drafts))

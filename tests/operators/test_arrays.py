@@ -47,7 +47,7 @@ def step(affinity: rdk_cuda.Affinity, of: Any) -> tuple[Tensor, ...]:
     )
     verified = rdk_cuda.verify(of(target), drafted, affinity, temperature)
     seeds = rdk_cuda.step_keys(integers, integers)
-    copied = rdk_cuda.Draft.without_distribution(of(drafted.tokens), seeds=integers)
+    copied = rdk_cuda.Draft.without_distribution(of(drafted.tokens), seeds=integers, positions=0)
     return dynamic, q, drafted.tokens, *verified, seeds, copied.tokens, copied.step_keys
 
 
@@ -62,7 +62,7 @@ def test_arrays_give_what_tensors_give(of: Any) -> None:
 def test_an_array_is_read_where_it_lies() -> None:
     logits = np.zeros((1, 3), dtype=np.float32)
     affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(3))
-    drafted = rdk_cuda.draft(logits, affinity, seeds=0)
+    drafted = rdk_cuda.draft(logits, affinity, seeds=0, positions=0)
     assert drafted.logits is not None
     logits[0, 1] = 5
     assert drafted.logits[0, 0].tolist() == [0, 5, 0]
@@ -74,7 +74,7 @@ def test_what_torch_cannot_take_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"rdk_cuda\.draft: draft_logits is a numpy\.ndarray that"):
         rdk_cuda.draft(words, affinity)
     with pytest.raises(ValueError, match=r"rdk_cuda\.draft: seeds is a numpy\.ndarray that"):
-        rdk_cuda.draft(torch.zeros(1, 3), affinity, seeds=words)
+        rdk_cuda.draft(torch.zeros(1, 3), affinity, seeds=words, positions=0)
     doubles = np.zeros((1, 3))
     with pytest.raises(RuntimeError, match="draft_logits has dtype Double"):
         rdk_cuda.draft(doubles, affinity)

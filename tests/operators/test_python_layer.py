@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -116,6 +117,7 @@ def test_one_scalar_seed_is_never_shared(affinity: Affinity) -> None:
             logits,
             affinity,
             seeds=seeds,
+            positions=0,
             generator=generators.generator(1) if seeds is None else None,
         )
         assert draft.step_keys.unique().numel() == 500
@@ -143,7 +145,7 @@ def test_a_draft_without_distribution(affinity: Affinity) -> None:
     target = inputs(affinity)[3]
     copied = target[:, :DRAFTS].argmax(-1)
     copied[1, 1] = -1
-    draft = rdk_cuda.Draft.without_distribution(copied, seeds=2)
+    draft = rdk_cuda.Draft.without_distribution(copied, seeds=2, positions=0)
     verified = rdk_cuda.verify(target, draft, affinity, temperature=0)
     assert verified.num_accepted.tolist() == [3, 1, 3, 3]
     assert torch.equal(verified.tokens[0], target[0].argmax(-1))
@@ -179,7 +181,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     ),
     DRAFT + r"positions is .* \[9\]": lambda: drafted(positions=torch.arange(9)),
     DRAFT + "got both seeds and generator": lambda: drafted(
-        seeds=1, generator=generators.generator(1)
+        seeds=1, positions=0, generator=generators.generator(1)
     ),
     DRAFT + "temperature, seeds, .* belong to the first draft": lambda: drafted(1.0, after=FIRST),
     DRAFT + ".* seeds, .* belong to the first draft": lambda: drafted(seeds=1, after=FIRST),
@@ -208,7 +210,7 @@ REFUSED: dict[str, Callable[[], object]] = {
         [FIRST, with_dynamic(2, after=FIRST)]
     ),
     r"Draft\.without_distribution: tokens has shape \[1\]": lambda: (
-        rdk_cuda.Draft.without_distribution(torch.zeros(1), seeds=1)
+        rdk_cuda.Draft.without_distribution(torch.zeros(1), seeds=1, positions=0)
     ),
 }
 
@@ -219,10 +221,78 @@ def test_what_does_not_fit_together_is_refused_by_function_and_argument(message:
         REFUSED[message]()
 
 
+STEPS: dict[str, Callable[..., object]] = {
+    "rdk_cuda.draft": drafted,
+    "Draft.without_distribution": lambda **given: rdk_cuda.Draft.without_distribution(
+        torch.zeros(1, 1, dtype=torch.int64), **given
+    ),
+    "rdk_cuda.verify_tree": lambda **given: rdk_cuda.verify_tree(
+        TARGET, torch.zeros(1, 2, dtype=torch.int64), torch.tensor([-1, 0]), **given
+    ),
+}
+
+
+@pytest.mark.parametrize("function", STEPS)
+def test_seeds_without_positions_would_share_a_key_and_are_refused(function: str) -> None:
+    with pytest.raises(ValueError, match=f"{function}: got seeds without positions.* pass pos"):
+        STEPS[function](seeds=1)
+    STEPS[function](positions=3)  # each call has seeds of its own
+    STEPS[function](generator=generators.generator(1))
+
+
+@pytest.mark.parametrize("function", STEPS)
+def test_seeds_and_positions_of_64_unsigned_bits_are_taken_in_every_form(function: str) -> None:
+    for unsigned in (2**63, 2**64 - 1):
+        forms = [[unsigned], [unsigned - 2**64], torch.tensor([unsigned - 2**64])]
+        results = [STEPS[function](seeds=form, positions=form) for form in forms]
+        for each in results[1:]:
+            for name in ("tokens", "step_keys", "path"):
+                if hasattr(each, name):
+                    assert torch.equal(getattr(each, name), getattr(results[0], name))
+    for beyond in (2**64, -(2**63) - 1):
+        for form in (beyond, [beyond]):
+            with pytest.raises(
+                ValueError, match=rf"{function}: seeds is -?\d+; needs an integer of"
+            ):
+                STEPS[function](seeds=form, positions=0)
+
+
+OUT_OF_RANGE = {
+    "temperature": [-1, -1e-9, math.nan, math.inf, None, "hot"],
+    "top_k": [-1, [-1], "all"],
+    "top_p": [0, 95, -0.1, 1.1, math.nan, [95.0]],
+    "min_p": [-0.1, 1.1, math.nan, [math.nan]],
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_numbers_that_are_no_temperature_or_limit_are_refused_by_name(name: str) -> None:
+    tree = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([-1, 0])
+    functions: dict[str, Callable[..., object]] = {
+        "draft": drafted,
+        "redistribute": lambda **given: rdk_cuda.redistribute(TWO[:1], identity(), **given),
+        "verify": lambda **given: rdk_cuda.verify(TARGET, [FIRST, SECOND], identity(), **given),
+        "verify_tree": lambda **given: rdk_cuda.verify_tree(TARGET, *tree, **given),
+    }
+    for function, call in functions.items():
+        for value in OUT_OF_RANGE[name]:
+            if value is None and function == "draft":
+                continue  # the default
+            with pytest.raises(
+                ValueError, match=rf"rdk_cuda\.{function}: {name} is .*; needs to be"
+            ):
+                call(**{name: value})
+        call(**{name: torch.tensor([-1])})  # in a tensor it has a result
+        call(**{name: 1})
+        call(**{name: [1]})
+    free, vast = drafted(seeds=1, positions=0), drafted(seeds=1, positions=0, top_k=2**70)
+    assert torch.equal(free.tokens, vast.tokens)
+
+
 @pytest.mark.parametrize("seeds", [1.5, [1.0, 2.0], [1, 2, 3], "7", torch.ones(2)])
 def test_seeds_that_are_none_are_refused_by_name(seeds: Any) -> None:
     with pytest.raises(ValueError, match=r"rdk_cuda\.draft: seeds is"):
-        rdk_cuda.draft(TWO, identity(), seeds=seeds)
+        rdk_cuda.draft(TWO, identity(), seeds=seeds, positions=0)
 
 
 # ----------------------------------------------------------------------------------- other forms
@@ -232,12 +302,14 @@ def test_copied_drafts_may_be_views() -> None:
     history = torch.arange(5)
     for tokens in (history[None, :4:2], history[:4].view(2, 2)[:, :1]):
         batch, length = tokens.shape
-        copied = rdk_cuda.Draft.without_distribution(tokens, seeds=3)
+        copied = rdk_cuda.Draft.without_distribution(tokens, seeds=3, positions=0)
         rdk_cuda.verify(torch.zeros(batch, length + 1, 5), copied, identity())
 
 
 def test_seeds_have_64_bits_signed_or_not() -> None:
-    assert torch.equal(drafted(seeds=2**64 - 1).step_keys, drafted(seeds=-1).step_keys)
+    assert torch.equal(
+        drafted(seeds=2**64 - 1, positions=0).step_keys, drafted(seeds=-1, positions=0).step_keys
+    )
 
 
 def test_lists_do_for_numbers_of_each_sequence() -> None:

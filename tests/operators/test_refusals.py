@@ -322,5 +322,7 @@ def test_strides_of_tensors_without_elements_do_not_matter(operator: str) -> Non
 def test_an_empty_array_of_numpy_is_drafted_from() -> None:
     affinity = Affinity.intersection(Vocabulary.identity(7))
     logits = np.zeros((0, 7), dtype=np.float32)
-    draft = rdk_cuda.draft(torch.from_numpy(logits)[:, None], affinity, seeds=torch.empty(0).long())
+    draft = rdk_cuda.draft(
+        torch.from_numpy(logits)[:, None], affinity, seeds=torch.empty(0).long(), positions=0
+    )
     assert draft.tokens.shape == (0, 1)

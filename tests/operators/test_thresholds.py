@@ -23,7 +23,7 @@ def test_ties_at_a_threshold_all_stay(device: str) -> None:
     row = torch.full((size,), -1.0)
     row[1500:2500] = 3.0
     copied = rdk_cuda.Draft.without_distribution(
-        torch.full((count, 0), 0), seeds=torch.arange(count)
+        torch.full((count, 0), 0), seeds=torch.arange(count), positions=0
     )
     affinity = generators.affinity("identity", size)
     target = row.expand(count, 1, size)
@@ -41,7 +41,9 @@ def test_zeros_of_either_sign_are_equal() -> None:
     row = torch.full((4, 1, 3000), -2.0)
     row[:2, :, :1024] = row[2:, :, 1024:2000] = 0.0
     row[:2, :, 1024:2000] = row[2:, :, :1024] = -0.0
-    copied = rdk_cuda.Draft.without_distribution(torch.full((4, 0), 0), seeds=torch.arange(4))
+    copied = rdk_cuda.Draft.without_distribution(
+        torch.full((4, 0), 0), seeds=torch.arange(4), positions=0
+    )
     affinity = generators.affinity("identity", 3000)
     for limit in ({"top_k": 7}, {"top_k": 1999}, {"top_p": 0.5}, {"top_p": 0.9}):
         verified = rdk_cuda.verify(row, copied, affinity, logprobs="processed", **limit)
@@ -56,7 +58,9 @@ def test_zeros_of_either_sign_have_their_mass_where_another_limit_is_zero() -> N
     row[:, :, :1500] = -0.0
     row[:, :, 1500:1800] = 0.0
     row[:, :, ::300] = 1.0
-    copied = rdk_cuda.Draft.without_distribution(torch.full((2, 0), 0), seeds=torch.arange(2))
+    copied = rdk_cuda.Draft.without_distribution(
+        torch.full((2, 0), 0), seeds=torch.arange(2), positions=0
+    )
     affinity = generators.affinity("identity", 3000)
     kept = int((row[0] >= 0).sum())
     expected = -math.log(kept - 10 + 10 * math.e)
@@ -77,7 +81,7 @@ def test_values_that_differ_in_their_last_bit_are_told_apart(device: str) -> Non
     both = [{"top_k": k, "top_p": 0.5} for k in (2, 3, 999)]
     count = 2 if device in MACHINES else 20
     seeds, tokens = torch.arange(count), torch.empty(count, 0, dtype=torch.int64)
-    copied = rdk_cuda.Draft.without_distribution(tokens, seeds=seeds)
+    copied = rdk_cuda.Draft.without_distribution(tokens, seeds=seeds, positions=0)
     limits += [{"top_k": k} for k in range(3, 13)]  # neighbours may have one quotient
     for limit, temperature in product((*limits, *both), (1.0, 1.5)):
         verified = rdk_cuda.verify(
@@ -98,7 +102,9 @@ def test_a_boundary_that_is_the_least_value_of_its_bin_is_found(bins: int) -> No
     least = (four - (bins << 21) + 1).view(torch.float32)
     row = torch.full((3000,), -1.0)
     row[5], row[1500:1510] = 4.0, least
-    copied = rdk_cuda.Draft.without_distribution(torch.empty(40, 0, dtype=torch.int64), seeds=1)
+    copied = rdk_cuda.Draft.without_distribution(
+        torch.empty(40, 0, dtype=torch.int64), seeds=1, positions=0
+    )
     affinity, target = generators.affinity("identity", 3000), row.expand(40, 1, 3000)
     verified = rdk_cuda.verify(target, copied, affinity, top_k=2, logprobs="processed")
     log_p = row.double().masked_fill(row < least, -math.inf).log_softmax(0)[verified.tokens]
@@ -111,7 +117,9 @@ def test_a_boundary_that_is_the_least_value_of_its_bin_is_found(bins: int) -> No
 def test_a_row_with_one_finite_value_gives_it() -> None:
     row = torch.full((1, 1, 3000), -math.inf)
     row[..., 2222] = -70.0
-    copied = rdk_cuda.Draft.without_distribution(torch.empty(1, 0, dtype=torch.int64), seeds=1)
+    copied = rdk_cuda.Draft.without_distribution(
+        torch.empty(1, 0, dtype=torch.int64), seeds=1, positions=0
+    )
     limits = {"top_k": 5, "top_p": 0.3, "min_p": 0.5}
     affinity = generators.affinity("identity", 3000)
     verified = rdk_cuda.verify(row, copied, affinity, 0.5, **limits, logprobs="raw")

@@ -270,7 +270,7 @@ def test_a_mask_may_be_a_slice_of_wider_rows() -> None:
 def test_the_python_layer_spreads_one_number_over_the_batch() -> None:
     affinity = generators.affinity("virtual", 300)
     drafts = rdk_cuda.draft(
-        generators.logits(4, affinity.draft_size).unsqueeze(1), affinity, seeds=3
+        generators.logits(4, affinity.draft_size).unsqueeze(1), affinity, seeds=3, positions=0
     )
     target = generators.logits(8, 300, 1).view(4, 2, 300)
     one = rdk_cuda.verify(target, drafts, affinity, 0.8, top_k=9, top_p=0.9, min_p=0.01)

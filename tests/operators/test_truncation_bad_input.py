@@ -168,7 +168,7 @@ def test_a_bad_limit_leaves_a_row_of_drafts_without_a_distribution(bad: dict[str
 
 def test_the_python_layer_refuses_what_does_not_fit() -> None:
     affinity = generators.affinity("identity", 40)
-    copied = rdk_cuda.Draft.without_distribution(torch.tensor([[1]]), seeds=1)
+    copied = rdk_cuda.Draft.without_distribution(torch.tensor([[1]]), seeds=1, positions=0)
     target = torch.zeros(1, 2, 40)
     with pytest.raises(ValueError, match=r"allowed has shape \[2, 2\]; needs \[1, 2, ceil"):
         rdk_cuda.verify(target, copied, affinity, allowed=torch.zeros(2, 2, dtype=torch.int32))

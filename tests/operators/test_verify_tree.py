@@ -374,4 +374,4 @@ def test_the_python_layer_refuses_what_does_not_fit(changed: dict[str, Tensor], 
         "parents": torch.tensor([-1, 0, 1]),
     }
     with pytest.raises(ValueError, match=f"rdk_cuda.verify_tree: {found}"):
-        rdk_cuda.verify_tree(**{**given, **changed}, seeds=1)
+        rdk_cuda.verify_tree(**{**given, **changed}, seeds=1, positions=0)

@@ -58,7 +58,7 @@ def test_the_operators_import_where_only_torch_is_installed(tmp_path: Path) -> N
 import torch, rdk_cuda
 from rdk_cuda import calibration, decoding
 affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([4, 0, 2], target_size=5))
-drafted = rdk_cuda.draft(torch.zeros(1, 3), affinity, seeds=0)
+drafted = rdk_cuda.draft(torch.zeros(1, 3), affinity, seeds=0, positions=0)
 rdk_cuda.verify(torch.zeros(1, 2, 5), drafted, affinity)
 affinity.save("affinity.safetensors")
 """

@@ -149,8 +149,8 @@ def operators() -> list[Any]:
     dynamic = {"dynamic_tokens": DYNAMIC, "dynamic_logits": LOGITS[..., :2].contiguous()}
     first = rdk_cuda.draft(LOGITS[:, 0], RANKED, 0.7, seeds=3, positions=[4, 5, 6])
     second = rdk_cuda.draft(LOGITS[:, 1], RANKED, after=first)
-    whole = rdk_cuda.draft(LOGITS, RANKED, [0.7, 0.3, 1.1], seeds=SEEDS, **dynamic)
-    copied = Draft.without_distribution(DYNAMIC[:, 0], seeds=[1, 2, 3])
+    whole = rdk_cuda.draft(LOGITS, RANKED, [0.7, 0.3, 1.1], seeds=SEEDS, positions=0, **dynamic)
+    copied = Draft.without_distribution(DYNAMIC[:, 0], seeds=[1, 2, 3], positions=0)
     return [
         rdk_cuda.redistribute(LOGITS, RANKED, 0.7),
         rdk_cuda.redistribute(LOGITS, RANKED, [0.7, 0.3, 1.1], **dynamic),
@@ -161,8 +161,12 @@ def operators() -> list[Any]:
         rdk_cuda.verify(TARGET_LOGITS, [first, second], RANKED, 0.7),
         rdk_cuda.verify(TARGET_LOGITS, whole, RANKED, (0.7, 0.3, 1.1)),
         rdk_cuda.verify(TARGET_LOGITS, copied, RANKED, 0.7),
-        rdk_cuda.verify_tree(TARGET_LOGITS, DYNAMIC[:, 0], DYNAMIC[0, 0], 0.7, seeds=SEEDS),
-        rdk_cuda.verify_tree(TARGET_LOGITS, DYNAMIC[:, 0], DYNAMIC[:, 0], seeds=3, max_depth=1),
+        rdk_cuda.verify_tree(
+            TARGET_LOGITS, DYNAMIC[:, 0], DYNAMIC[0, 0], 0.7, seeds=SEEDS, positions=0
+        ),
+        rdk_cuda.verify_tree(
+            TARGET_LOGITS, DYNAMIC[:, 0], DYNAMIC[:, 0], seeds=3, positions=0, max_depth=1
+        ),
         *trees(),
         rdk_cuda.draft(LOGITS, RANKED, generator=torch.Generator().manual_seed(3)),
     ]
