@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ def redistribution(form: str, size: int) -> Callable[[], object]:
     if form == DENSE:
         matrix = dense.first_order_rdk(mean, TAU)
         return lambda: dense.exact_redistribute(logits.softmax(1), matrix)
-    affinity = rdk_cuda.Affinity.first_order(rdk_cuda.Vocabulary.identity(size), mean, TAU)
+    with warnings.catch_warnings():  # of few accepted drafts: here it is about time
+        warnings.simplefilter("ignore", UserWarning)
+        affinity = rdk_cuda.Affinity.first_order(rdk_cuda.Vocabulary.identity(size), mean, TAU)
     return lambda: rdk_cuda.redistribute(logits, affinity)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -104,7 +105,9 @@ def affinity_of(sampler: str, target_size: int, draft_size: int) -> Affinity:
     if sampler != "virtual":
         vocabulary = Vocabulary.most_likely(probs, draft_size)
         if sampler == "first-order":
-            return Affinity.first_order(vocabulary, probs, tau=1 / target_size)
+            with warnings.catch_warnings():  # of few accepted drafts: here it is about time
+                warnings.simplefilter("ignore", UserWarning)
+                return Affinity.first_order(vocabulary, probs, tau=1 / target_size)
         return Affinity.intersection(vocabulary)
     vocabulary = Vocabulary.most_likely(probs, draft_size - VIRTUAL)
     random = torch.Generator().manual_seed(2)

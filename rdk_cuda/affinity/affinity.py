@@ -5,6 +5,7 @@ Every row of `A` sums to 1, exactly: its masses are whole numbers of 2^-32.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -265,9 +266,16 @@ class Affinity:
         `Omega = mu mu^T`, with `exp(x) ~ 1 + x`. A token that the target lacks has `mu_i = 0` and
         spreads evenly.
 
+        Redistributing all of the mass usually costs more acceptance than it brings. So this warns
+        (UserWarning) if the affinity overlaps less than `intersection` with the target's mean. The
+        overlap is `sum_x min(mean_probs(x), q(x))`, with `q` what the affinity makes of
+        `mean_probs` over the drafter's tokens, normalised. It knows no context: no warning is no
+        promise (docs/samplers.md).
+
         Args:
             mean_probs: `[V_t]`, mean target probabilities; normalised here.
-            tau: temperature of the affinity, positive. Small values favour likely tokens.
+            tau: temperature of the affinity, positive. Small values favour likely tokens; around
+                `mean_probs / V_t` half of a row is uniform.
             keep: what share of its own mass each drafter token keeps, 0 to 1: one number or
                 `[V_d]`. The rest is redistributed. A token that the target lacks keeps nothing.
 
@@ -276,7 +284,18 @@ class Affinity:
             tensor([[0.7500, 0.2500],
                     [0.5000, 0.5000]], dtype=torch.float64)
         """
-        return cls(**samplers.first_order(vocabulary, mean_probs, tau, keep))
+        affinity = cls(**samplers.first_order(vocabulary, mean_probs, tau, keep))
+        mean = mean_probs.detach().cpu().double()
+        got, plain = overlaps(affinity, vocabulary, mean / mean.sum())
+        if got < plain - 1e-6:  # more than rounding
+            warnings.warn(
+                f"Affinity.first_order: at tau = {tau} the drafter's mean overlaps the target's by "
+                f"{got:.3f}, but with Affinity.intersection by {plain:.3f}, so fewer drafts are "
+                "accepted; pass keep=0.9 or so, or use Affinity.virtual_tokens or intersection",
+                UserWarning,
+                stacklevel=2,
+            )
+        return affinity
 
     @classmethod
     def covariance(
@@ -411,3 +430,19 @@ class Affinity:
             return cls(**tensors).to(device)
         except AffinityError as error:
             raise AffinityError(f"Affinity.load: {path}: {error}") from error
+
+
+def overlaps(affinity: Affinity, vocabulary: Vocabulary, mean: Tensor) -> tuple[float, float]:
+    """Of the target's mean `[V_t]` float64 with the drafter's, through an affinity and without.
+
+    The drafter's mean is the target's over the tokens that both have, normalised.
+    """
+    known = vocabulary.draft_ids >= 0
+    own = torch.where(known, mean[vocabulary.draft_ids], 0.0)
+    plain = float(own.sum())
+    own /= plain or 1.0
+    rows, spread, prior = (to_float64(units) for units in units_of(affinity._canonical()))
+    drafted = (own @ spread) @ prior
+    entries = own[affinity._entry_rows()] * rows
+    drafted.index_add_(0, affinity.row_targets.long(), entries)
+    return float(torch.minimum(mean, drafted).sum()), plain

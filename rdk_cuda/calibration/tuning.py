@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..affinity import Affinity
 from ..affinity.entries import nonnegative
+from ..affinity.samplers import first_order
 from ..vocabulary import Vocabulary
 from .drafter import FullHead, PrunedDrafter, sampled_acceptance, sampled_draft_probs
 from .recording.samples import Samples
@@ -149,7 +150,8 @@ def tuned_first_order(
     scales = mean[vocabulary.kept] / mean.sum() / size
 
     def sampler(tau: float, keep: float) -> Affinity:
-        return Affinity.first_order(vocabulary, mean, tau, keep=keep)
+        # Not the constructor, which warns of what the samples will rule out.
+        return Affinity(**first_order(vocabulary, mean, tau, keep))
 
     return _tuned(samples, full_head, vocabulary, temperature, keeps, scales, sampler)
 

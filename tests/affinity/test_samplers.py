@@ -1,6 +1,7 @@
 """Every constructor is the sampler that DESIGN section 2 says it is. RDK's are in test_rdk."""
 
 import math
+import warnings
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rdk_cuda
 from rdk_cuda.affinity import Affinity, AffinityError
 from rdk_cuda.affinity.fixed_point import ONE
 from rdk_cuda.reference import dense
@@ -303,3 +305,30 @@ def test_a_sum_that_overflows_is_refused_by_the_name_of_what_was_given(message):
 def test_the_cure_that_the_refusal_names_helps():
     scaled = Affinity.cold_mass(KEPT, HUGE / HUGE.max())
     assert_is(scaled, [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0.5, 0.5]])
+
+
+def test_first_order_warns_where_it_loses_what_the_intersection_has() -> None:
+    """A Zipf-like target of 16,384 tokens, 10 % kept: docs/samplers.md has the figures."""
+    random, size, rows = torch.Generator().manual_seed(0), 16384, 32
+    likely = -1.1 * torch.arange(1, size + 1).log()
+    target = likely + 2 * torch.randn(rows, size, generator=random)
+    drafter = target + torch.randn(rows, size, generator=random)
+    p = torch.softmax(target, 1)
+    vocabulary = Vocabulary.most_likely(p.mean(0), size // 10)
+
+    def acceptance(affinity: Affinity) -> float:
+        q = rdk_cuda.redistribute(drafter[:, vocabulary.draft_ids], affinity)
+        return float(torch.minimum(p, q).sum(1).mean())
+
+    plain = acceptance(Affinity.intersection(vocabulary))
+    with pytest.warns(
+        UserWarning, match=r"by 0\.240, but with Affinity\.intersection by 0\.8"
+    ) as got:
+        affinity = Affinity.first_order(vocabulary, p.mean(0), tau=0.001)
+    assert got[0].filename == __file__
+    assert acceptance(affinity) == pytest.approx(0.14, abs=0.005)
+    assert plain == pytest.approx(0.62, abs=0.005)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        keeping = Affinity.first_order(vocabulary, p.mean(0), tau=0.001, keep=0.9)
+    assert acceptance(keeping) == pytest.approx(0.63, abs=0.005)

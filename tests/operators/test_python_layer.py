@@ -93,7 +93,7 @@ def test_a_step_is_the_operators_with_step_keys(affinity: Affinity) -> None:
 
 def test_drafting_one_by_one_is_drafting_at_once(affinity: Affinity) -> None:
     logits, tokens, values, target = inputs(affinity)
-    first: dict[str, Any] = {"temperature": 0.9, "seeds": 3}
+    first: dict[str, Any] = {"temperature": 0.9, "seeds": 3, "positions": 0}
     at_once = rdk_cuda.draft(
         logits, affinity, dynamic_tokens=tokens, dynamic_logits=values, **first
     )
