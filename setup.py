@@ -121,7 +121,7 @@ def extension(info: dict[str, object]) -> Extension:
         [str(path.relative_to(ROOT)) for path in sources],
         depends=[
             str(path.relative_to(ROOT))
-            for pattern in ("*.h", "*.cu", "*.cuh")
+            for pattern in ("*.h", "*.def", "*.cu", "*.cuh")
             for path in sorted((ROOT / "csrc").rglob(pattern))
         ],
         define_macros=macros,

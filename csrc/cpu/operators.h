@@ -6,11 +6,8 @@
 
 namespace rdk::cpu {
 
-void redistribute(const RedistributeParams& params, const Threads& threads);
-void draft(const DraftParams& params, const Threads& threads);
-void verify(const VerifyParams& params, const Threads& threads);
-void verify_tree(const VerifyTreeParams& params, const Threads& threads);
-void gather_logits(const GatherLogitsParams& params, const Threads& threads);
-void step_keys(const StepKeysParams& params, const Threads& threads);
+#define RDK_OPERATOR(name, Name, NAME) \
+  void name(const Name##Params& params, const Threads& threads);
+#include "../operators.def"
 
 }  // namespace rdk::cpu

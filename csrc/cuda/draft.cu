@@ -135,10 +135,8 @@ cudaError_t compiled_for(int* capability) {
 }
 #endif
 
-cudaError_t start(const DraftLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<DraftLaunch>({RDK_DRAFT_KERNELS(RDK_FUNCTION)}, launch, stream);
-}
-
 #endif
+
+RDK_START(Draft, DRAFT)
 
 }  // namespace rdk

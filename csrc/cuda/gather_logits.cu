@@ -158,13 +158,6 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks)
 
 }  // namespace
 
-#if !defined(__CUDACC_RTC__)
-
-cudaError_t start(const GatherLogitsLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<GatherLogitsLaunch>({RDK_GATHER_LOGITS_KERNELS(RDK_FUNCTION)}, launch,
-                                           stream);
-}
-
-#endif
+RDK_START(GatherLogits, GATHER_LOGITS)
 
 }  // namespace rdk

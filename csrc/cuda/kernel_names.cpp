@@ -6,12 +6,9 @@ namespace rdk {
 namespace {
 
 #define RDK_NAME(...) #__VA_ARGS__
-constexpr const char* kDraft[] = {RDK_DRAFT_KERNELS(RDK_NAME)};
-constexpr const char* kGatherLogits[] = {RDK_GATHER_LOGITS_KERNELS(RDK_NAME)};
-constexpr const char* kRedistribute[] = {RDK_REDISTRIBUTE_KERNELS(RDK_NAME)};
-constexpr const char* kStepKeys[] = {RDK_STEP_KEYS_KERNELS(RDK_NAME)};
-constexpr const char* kVerify[] = {RDK_VERIFY_KERNELS(RDK_NAME)};
-constexpr const char* kVerifyTree[] = {RDK_VERIFY_TREE_KERNELS(RDK_NAME)};
+#define RDK_OPERATOR(name, Name, NAME) \
+  constexpr const char* k##Name[] = {RDK_##NAME##_KERNELS(RDK_NAME)};
+#include "../operators.def"
 
 template <typename Launch, size_t kCount>
 std::string entry(const char* operator_name, const char* launch,
@@ -26,20 +23,16 @@ std::string entry(const char* operator_name, const char* launch,
 
 }  // namespace
 
-const char* kernel_name(const DraftLaunch& launch) { return kDraft[launch.kernel()]; }
-const char* kernel_name(const GatherLogitsLaunch& launch) { return kGatherLogits[launch.kernel()]; }
-const char* kernel_name(const RedistributeLaunch& launch) { return kRedistribute[launch.kernel()]; }
-const char* kernel_name(const StepKeysLaunch& launch) { return kStepKeys[launch.kernel()]; }
-const char* kernel_name(const VerifyLaunch& launch) { return kVerify[launch.kernel()]; }
-const char* kernel_name(const VerifyTreeLaunch& launch) { return kVerifyTree[launch.kernel()]; }
+#define RDK_OPERATOR(name, Name, NAME) \
+  const char* kernel_name(const Name##Launch& launch) { return k##Name[launch.kernel()]; }
+#include "../operators.def"
 
 std::string kernels_as_json() {
-  return "{" + entry<DraftLaunch>("draft", "DraftLaunch", kDraft) + ", " +
-         entry<GatherLogitsLaunch>("gather_logits", "GatherLogitsLaunch", kGatherLogits) + ", " +
-         entry<RedistributeLaunch>("redistribute", "RedistributeLaunch", kRedistribute) + ", " +
-         entry<StepKeysLaunch>("step_keys", "StepKeysLaunch", kStepKeys) + ", " +
-         entry<VerifyLaunch>("verify", "VerifyLaunch", kVerify) + ", " +
-         entry<VerifyTreeLaunch>("verify_tree", "VerifyTreeLaunch", kVerifyTree) + "}";
+  std::string entries;
+#define RDK_OPERATOR(name, Name, NAME) \
+  entries += (entries.empty() ? "" : ", ") + entry<Name##Launch>(#name, #Name "Launch", k##Name);
+#include "../operators.def"
+  return "{" + entries + "}";
 }
 
 }  // namespace rdk

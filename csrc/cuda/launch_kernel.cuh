@@ -71,15 +71,17 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
 #endif
 }
 
-// Launches the one of these instantiations that the launch's dtypes need: RDK_NAME_KERNELS of its
-// header, of which RDK_FUNCTION makes functions.
+// Defines what starts an operator's kernels: the one of RDK_NAME_KERNELS that the launch needs.
 #define RDK_FUNCTION(...) __VA_ARGS__
-template <typename Launch>
-cudaError_t launch_one_of(std::initializer_list<void (*)(const Launch)> kernels,
-                          const Launch& launch, cudaStream_t stream) {
-  return launch_kernel(kernels.begin()[launch.kernel()], launch, stream);
-}
+#define RDK_START(Name, NAME)                                               \
+  cudaError_t start(const Name##Launch& launch, cudaStream_t stream) {      \
+    const std::initializer_list<void (*)(const Name##Launch)> kernels = {   \
+        RDK_##NAME##_KERNELS(RDK_FUNCTION)};                                \
+    return launch_kernel(kernels.begin()[launch.kernel()], launch, stream); \
+  }
 
 }  // namespace rdk
 
+#else
+#define RDK_START(Name, NAME)
 #endif

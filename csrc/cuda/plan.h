@@ -4,12 +4,7 @@
 
 #include <string>
 
-#include "draft.h"
-#include "gather_logits.h"
-#include "redistribute.h"
-#include "step_keys.h"
-#include "verify.h"
-#include "verify_tree.h"
+#include "../operators.def"
 
 namespace rdk {
 
@@ -29,32 +24,18 @@ inline bool may_be_early(const Machine& machine, const LaunchShape& shape) {
   return machine.early && shape.zeroed_bytes == 0;
 }
 
-// Decides how work is cut into blocks and how much workspace that takes: fills everything but
-// params, from them.
-void plan(const Machine& machine, DraftLaunch* launch);
-void plan(const Machine& machine, GatherLogitsLaunch* launch);
-void plan(const Machine& machine, RedistributeLaunch* launch);
-void plan(const Machine& machine, StepKeysLaunch* launch);
-void plan(const Machine& machine, VerifyLaunch* launch);
-void plan(const Machine& machine, VerifyTreeLaunch* launch);
-
-// Hands out the parts of the workspace; the caller clears its first zeroed_bytes. With a null
-// pointer it only counts the bytes.
-void place(void* workspace, DraftLaunch* launch);
-void place(void* workspace, GatherLogitsLaunch* launch);
-void place(void* workspace, RedistributeLaunch* launch);
-void place(void* workspace, StepKeysLaunch* launch);
-void place(void* workspace, VerifyLaunch* launch);
-void place(void* workspace, VerifyTreeLaunch* launch);
-
-// The kernel that is launched, as in "draft_kernel<float, Whole>": for those who compile and start
-// it by name.
-const char* kernel_name(const DraftLaunch& launch);
-const char* kernel_name(const GatherLogitsLaunch& launch);
-const char* kernel_name(const RedistributeLaunch& launch);
-const char* kernel_name(const StepKeysLaunch& launch);
-const char* kernel_name(const VerifyLaunch& launch);
-const char* kernel_name(const VerifyTreeLaunch& launch);
+// Of every operator:
+//   plan         decides how work is cut into blocks and how much workspace that takes: fills
+//                everything but params, from them
+//   place        hands out the parts of the workspace; the caller clears its first zeroed_bytes.
+//                With a null pointer it only counts the bytes
+//   kernel_name  the kernel that is launched, as in "draft_kernel<float, Whole>": for those who
+//                compile and start it by name
+#define RDK_OPERATOR(name, Name, NAME)                     \
+  void plan(const Machine& machine, Name##Launch* launch); \
+  void place(void* workspace, Name##Launch* launch);       \
+  const char* kernel_name(const Name##Launch& launch);
+#include "../operators.def"
 
 // All of them, as JSON: by operator, which is the stem of the kernel's file, the struct that it is
 // launched with, that struct's bytes, the static shared memory of a block, and the names.

@@ -303,13 +303,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 }  // namespace
 
-#if !defined(__CUDACC_RTC__)
-
-cudaError_t start(const RedistributeLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<RedistributeLaunch>({RDK_REDISTRIBUTE_KERNELS(RDK_FUNCTION)}, launch,
-                                           stream);
-}
-
-#endif
+RDK_START(Redistribute, REDISTRIBUTE)
 
 }  // namespace rdk

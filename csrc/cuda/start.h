@@ -7,12 +7,7 @@
 #include <cuda_runtime.h>
 #endif
 
-#include "draft.h"
-#include "gather_logits.h"
-#include "redistribute.h"
-#include "step_keys.h"
-#include "verify.h"
-#include "verify_tree.h"
+#include "../operators.def"
 
 namespace rdk {
 
@@ -20,11 +15,8 @@ namespace rdk {
 // earlier one than the device's where its driver has translated them.
 cudaError_t compiled_for(int* capability);
 
-cudaError_t start(const DraftLaunch& launch, cudaStream_t stream);
-cudaError_t start(const GatherLogitsLaunch& launch, cudaStream_t stream);
-cudaError_t start(const RedistributeLaunch& launch, cudaStream_t stream);
-cudaError_t start(const StepKeysLaunch& launch, cudaStream_t stream);
-cudaError_t start(const VerifyLaunch& launch, cudaStream_t stream);
-cudaError_t start(const VerifyTreeLaunch& launch, cudaStream_t stream);
+#define RDK_OPERATOR(name, Name, NAME) \
+  cudaError_t start(const Name##Launch& launch, cudaStream_t stream);
+#include "../operators.def"
 
 }  // namespace rdk

@@ -20,12 +20,6 @@ __global__ void __launch_bounds__(kThreads) step_keys_kernel(const StepKeysLaunc
 
 }  // namespace
 
-#if !defined(__CUDACC_RTC__)
-
-cudaError_t start(const StepKeysLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<StepKeysLaunch>({RDK_STEP_KEYS_KERNELS(RDK_FUNCTION)}, launch, stream);
-}
-
-#endif
+RDK_START(StepKeys, STEP_KEYS)
 
 }  // namespace rdk

@@ -310,12 +310,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
 
 }  // namespace
 
-#if !defined(__CUDACC_RTC__)
-
-cudaError_t start(const VerifyLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<VerifyLaunch>({RDK_VERIFY_KERNELS(RDK_FUNCTION)}, launch, stream);
-}
-
-#endif
+RDK_START(Verify, VERIFY)
 
 }  // namespace rdk

@@ -122,12 +122,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 }  // namespace
 
-#if !defined(__CUDACC_RTC__)
-
-cudaError_t start(const VerifyTreeLaunch& launch, cudaStream_t stream) {
-  return launch_one_of<VerifyTreeLaunch>({RDK_VERIFY_TREE_KERNELS(RDK_FUNCTION)}, launch, stream);
-}
-
-#endif
+RDK_START(VerifyTree, VERIFY_TREE)
 
 }  // namespace rdk

@@ -40,28 +40,10 @@ void run_on(const char* operator_name, const typename Launch::Params& params, co
 
 }  // namespace
 
-void run(const RedistributeParams& params, const Tensor& on) {
-  run_on<RedistributeLaunch>("redistribute", params, on, cpu::redistribute);
-}
-
-void run(const DraftParams& params, const Tensor& on) {
-  run_on<DraftLaunch>("draft", params, on, cpu::draft);
-}
-
-void run(const VerifyParams& params, const Tensor& on) {
-  run_on<VerifyLaunch>("verify", params, on, cpu::verify);
-}
-
-void run(const VerifyTreeParams& params, const Tensor& on) {
-  run_on<VerifyTreeLaunch>("verify_tree", params, on, cpu::verify_tree);
-}
-
-void run(const GatherLogitsParams& params, const Tensor& on) {
-  run_on<GatherLogitsLaunch>("gather_logits", params, on, cpu::gather_logits);
-}
-
-void run(const StepKeysParams& params, const Tensor& on) {
-  run_on<StepKeysLaunch>("step_keys", params, on, cpu::step_keys);
-}
+#define RDK_OPERATOR(name, Name, NAME)                     \
+  void run(const Name##Params& params, const Tensor& on) { \
+    run_on<Name##Launch>(#name, params, on, cpu::name);    \
+  }
+#include "../operators.def"
 
 }  // namespace rdk::ops

@@ -11,11 +11,7 @@ namespace rdk::ops {
 using torch::stable::Tensor;
 
 // on: any tensor of the call; its device is that of all.
-void run(const RedistributeParams& params, const Tensor& on);
-void run(const DraftParams& params, const Tensor& on);
-void run(const VerifyParams& params, const Tensor& on);
-void run(const VerifyTreeParams& params, const Tensor& on);
-void run(const GatherLogitsParams& params, const Tensor& on);
-void run(const StepKeysParams& params, const Tensor& on);
+#define RDK_OPERATOR(name, Name, NAME) void run(const Name##Params& params, const Tensor& on);
+#include "../operators.def"
 
 }  // namespace rdk::ops

@@ -1,6 +1,6 @@
 #include "affinity_arguments.h"
 #include "backend.h"
-#include "operators.h"
+#include "registration.h"
 #include "truncation_arguments.h"
 
 namespace rdk::ops {
@@ -44,3 +44,12 @@ std::tuple<Tensor, Tensor> draft(
 }
 
 }  // namespace rdk::ops
+
+RDK_REGISTER(
+    draft,
+    "draft(Tensor draft_logits, Tensor temperature, Tensor step_keys, Tensor positions, "
+    "Tensor? bias, Tensor row_offsets, Tensor row_targets, Tensor row_cdf, Tensor row_top, "
+    "Tensor spread, Tensor spread_cdf, Tensor prior_cdf, "
+    "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
+    "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None) "
+    "-> (Tensor tokens, Tensor stats)")

@@ -1,6 +1,6 @@
 #include "backend.h"
 #include "checks.h"
-#include "operators.h"
+#include "registration.h"
 
 namespace rdk::ops {
 
@@ -44,3 +44,7 @@ Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& t
 }
 
 }  // namespace rdk::ops
+
+RDK_REGISTER(gather_logits,
+             "gather_logits(Tensor hidden, Tensor weight, Tensor tokens, Tensor? bias=None) "
+             "-> Tensor logits")

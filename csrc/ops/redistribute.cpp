@@ -1,6 +1,6 @@
 #include "affinity_arguments.h"
 #include "backend.h"
-#include "operators.h"
+#include "registration.h"
 #include "truncation_arguments.h"
 
 namespace rdk::ops {
@@ -47,3 +47,10 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature,
 }
 
 }  // namespace rdk::ops
+
+RDK_REGISTER(redistribute,
+             "redistribute(Tensor draft_logits, Tensor temperature, "
+             "Tensor? bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
+             "Tensor spread, Tensor prior, Tensor row_top, "
+             "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
+             "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None) -> Tensor probs")

@@ -1,6 +1,6 @@
 #include "backend.h"
 #include "checks.h"
-#include "operators.h"
+#include "registration.h"
 
 namespace rdk::ops {
 
@@ -18,3 +18,5 @@ Tensor step_keys(const Tensor& seeds, const Tensor& positions) {
 }
 
 }  // namespace rdk::ops
+
+RDK_REGISTER(step_keys, "step_keys(Tensor seeds, Tensor positions) -> Tensor step_keys")

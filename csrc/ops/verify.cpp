@@ -2,7 +2,7 @@
 
 #include "affinity_arguments.h"
 #include "backend.h"
-#include "operators.h"
+#include "registration.h"
 #include "target_arguments.h"
 #include "truncation_arguments.h"
 
@@ -100,3 +100,15 @@ std::tuple<Tensor, Tensor, Tensor> verify(
 }
 
 }  // namespace rdk::ops
+
+RDK_REGISTER(
+    verify,
+    "verify(Tensor target_logits, Tensor draft_logits, Tensor? draft_stats, "
+    "Tensor? draft_rows, Tensor draft_token_ids, Tensor draft_offsets, "
+    "Tensor target_temperature, Tensor draft_temperature, Tensor step_keys, Tensor positions, "
+    "Tensor? bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
+    "Tensor spread, Tensor prior, SymInt max_draft, "
+    "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
+    "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, "
+    "Tensor? allowed=None, int logprobs=0, int method=0) "
+    "-> (Tensor tokens, Tensor num_accepted, Tensor logprobs)")

@@ -1,7 +1,7 @@
 #include <limits>
 
 #include "backend.h"
-#include "operators.h"
+#include "registration.h"
 #include "target_arguments.h"
 #include "truncation_arguments.h"
 
@@ -61,3 +61,10 @@ std::tuple<Tensor, Tensor, Tensor> verify_tree(
 }
 
 }  // namespace rdk::ops
+
+RDK_REGISTER(verify_tree,
+             "verify_tree(Tensor target_logits, Tensor tree_token_ids, Tensor parents, "
+             "Tensor tree_offsets, Tensor temperature, Tensor step_keys, Tensor positions, "
+             "SymInt max_depth, "
+             "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, Tensor? allowed=None) "
+             "-> (Tensor tokens, Tensor num_accepted, Tensor path)")

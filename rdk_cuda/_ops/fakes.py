@@ -1,6 +1,6 @@
 """What the operators return, in shapes and dtypes only: for torch.compile and the meta device.
 
-Arguments have the names of the schemas in csrc/registration.cpp.
+Arguments have the names of the schemas in csrc/ops.
 """
 
 from __future__ import annotations

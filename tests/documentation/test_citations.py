@@ -104,5 +104,5 @@ def test_the_layout_in_design_names_files_that_exist() -> None:
     for indent, name in re.findall(r"^( {4}| {6})(\S+)", layout, re.MULTILINE):
         folder = name if len(indent) == 4 else folder
         named.append(name if len(indent) == 4 else folder + name)
-    assert "csrc/registration.cpp" in named
+    assert "csrc/operators.def" in named
     assert not [name for name in named if not (ROOT / name).exists()]

@@ -29,7 +29,6 @@ def build(csrc: Path = CSRC, sanitize: bool = False, optimize: Sequence[str] = O
         [
             # In place of ops/backend.cpp and backend_cuda.cpp.
             Path(__file__).with_name("operators_module.cpp"),
-            csrc / "registration.cpp",
             *(path for path in operators if path.stem not in ("backend", "backend_cuda")),
             *sorted((csrc / "cuda").glob("*.cpp")),
             *sorted((csrc / "cuda").glob("*.cu")),

@@ -65,38 +65,19 @@ void start_bytes(const std::string& kernel, int64_t blocks, int64_t threads, int
 void start_named(const std::string& kernel, int64_t blocks, int64_t threads, int64_t shared_bytes,
                  const std::string& launch) {
   const std::string_view operator_name(kernel.data(), kernel.find("_kernel"));
-  const auto start_it = operator_name == "draft"           ? start_bytes<DraftLaunch>
-                        : operator_name == "gather_logits" ? start_bytes<GatherLogitsLaunch>
-                        : operator_name == "redistribute"  ? start_bytes<RedistributeLaunch>
-                        : operator_name == "step_keys"     ? start_bytes<StepKeysLaunch>
-                        : operator_name == "verify_tree"   ? start_bytes<VerifyTreeLaunch>
-                                                           : start_bytes<VerifyLaunch>;
-  start_it(kernel, blocks, threads, shared_bytes, launch);
+#define RDK_OPERATOR(name, Name, NAME) \
+  if (operator_name == #name)          \
+    start_bytes<Name##Launch>(kernel, blocks, threads, shared_bytes, launch);
+#include "operators.def"
 }
 
 }  // namespace
 
-void run(const RedistributeParams& params, const Tensor& on) {
-  run_on<RedistributeLaunch>("redistribute", params, on);
-}
-
-void run(const DraftParams& params, const Tensor& on) { run_on<DraftLaunch>("draft", params, on); }
-
-void run(const VerifyParams& params, const Tensor& on) {
-  run_on<VerifyLaunch>("verify", params, on);
-}
-
-void run(const VerifyTreeParams& params, const Tensor& on) {
-  run_on<VerifyTreeLaunch>("verify_tree", params, on);
-}
-
-void run(const GatherLogitsParams& params, const Tensor& on) {
-  run_on<GatherLogitsLaunch>("gather_logits", params, on);
-}
-
-void run(const StepKeysParams& params, const Tensor& on) {
-  run_on<StepKeysLaunch>("step_keys", params, on);
-}
+#define RDK_OPERATOR(name, Name, NAME)                     \
+  void run(const Name##Params& params, const Tensor& on) { \
+    run_on<Name##Launch>(#name, params, on);               \
+  }
+#include "operators.def"
 
 }  // namespace rdk::ops
 

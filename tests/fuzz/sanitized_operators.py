@@ -39,7 +39,6 @@ FLAGS = [
 def build(csrc: Path = CSRC) -> Path:
     """Compiles what setup.py compiles of a source tree for the CPU, but for the Python module."""
     sources = [
-        csrc / "registration.cpp",
         *sorted(csrc.glob("cpu/**/*.cpp")),
         *(path for path in sorted(csrc.glob("ops/*.cpp")) if path.name != "backend_cuda.cpp"),
         *sorted(csrc.glob("cuda/*.cpp")),

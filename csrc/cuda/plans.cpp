@@ -1,0 +1,60 @@
+// Plans of operators that need no more than a few lines: how they are launched on a GPU.
+
+#include "workspace.h"
+
+namespace rdk {
+
+void plan(const Machine& machine, GatherLogitsLaunch* launch) {
+  const GatherLogitsParams& params = launch->params;
+  const int64_t rows = std::max<int64_t>(1, params.rows);
+  // Few tokens have a block each, all at once. With more of them a warp takes one, in blocks that
+  // are smaller where large ones would leave multiprocessors without any.
+  const int64_t few = GatherLogitsLaunch::kSmallBlocks * machine.multiprocessors;
+  launch->together = rows * params.tokens_per_row <= few;
+  int64_t threads = GatherLogitsLaunch::kMaxThreads;
+  const auto blocks = [&] {
+    return launch->together ? params.tokens_per_row
+                            : divide_up(params.tokens_per_row, threads / kWarp);
+  };
+  if (launch->together || rows * blocks() < machine.multiprocessors) {
+    threads = GatherLogitsLaunch::kParts * kWarp;
+  }
+  const int64_t at_once =
+      launch->together ? few : GatherLogitsLaunch::kBlocks * machine.multiprocessors;
+  launch->splits = static_cast<int>(splits_of(blocks(), at_once, params.rows));
+  launch->shape = {
+      params.tokens_per_row > 0 ? params.rows * launch->splits : 0, threads, 0, 0, 0, 0};
+}
+
+void place(void*, GatherLogitsLaunch*) {}  // needs none
+
+// A thread for each seed.
+void plan(const Machine&, StepKeysLaunch* launch) {
+  constexpr int64_t kThreads = StepKeysLaunch::kThreads;
+  launch->shape = {divide_up(launch->params.count, kThreads), kThreads, 0, 0, 0, 0};
+}
+
+void place(void*, StepKeysLaunch*) {}
+
+// A block for each sequence, which reads one row after the other, because only the token drawn from
+// a row says which one is next.
+void plan(const Machine&, VerifyTreeLaunch* launch) {
+  constexpr int64_t kRings = VerifyTreeLaunch::kThreads / kWarp * kRingBytes;
+  static_assert(VerifyTreeLaunch::kStaticSharedBytes + kRings <= kAlwaysAllowed);
+  static_assert(kThresholdBytes <= kRings, "it lies where the rings were");
+  place(nullptr, launch);
+  launch->shape.blocks = launch->params.sequences;
+  launch->shape.threads = VerifyTreeLaunch::kThreads;
+  launch->shape.shared_bytes = kRings;
+  launch->shape.allowed_bytes = 0;
+}
+
+void place(void* workspace, VerifyTreeLaunch* launch) {
+  const VerifyTreeParams& params = launch->params;
+  WorkspaceParts parts(workspace);
+  launch->shape.zeroed_bytes = 0;
+  launch->chunks = parts.take<ChunkSum>(params.sequences * chunks_of(params.target.size));
+  launch->shape.workspace_bytes = parts.bytes();
+}
+
+}  // namespace rdk
