@@ -102,6 +102,32 @@ struct Truncation {
   bool given;  // whether there is any of them, also where no row is
 };
 
+// B sequences under verification, each with its own of these; temperature and truncation are the
+// target's.
+struct Sequences {
+  int64_t count;  // B
+  const float* temperature;
+  const int64_t* step_keys;
+  const int64_t* positions;
+  Truncation truncation;
+};
+
+// What is proposed for all sequences, packed: drafts, or nodes of trees.
+struct Proposed {
+  TokenIds token_ids;
+  int64_t count;  // N
+  const int32_t* offsets;
+};
+
+// Which row of the drafter's each draft was drawn from.
+struct DraftRows {
+  int64_t available;     // M
+  const int32_t* index;  // null: draft n owns row n
+  const float* stats;    // null: computed here
+  int64_t stats_width;   // 2 + R, and one more if the drafts were truncated
+  const float* temperature;
+};
+
 // Whose log-probabilities verify returns.
 enum class Logprobs : int32_t { kNone, kProcessed, kRaw };
 
@@ -132,27 +158,15 @@ struct DraftParams {
 };
 
 struct VerifyParams {
-  Dtype target_dtype;
-  Rows target_logits;
+  TargetRows target;
+  Sequences sequences;
+  Proposed drafts;
   DraftColumns draft;
-  int64_t draft_rows_available;  // M
-  const float* draft_stats;      // null: computed here
-  int64_t draft_stats_width;     // 2 + R, and one more if the drafts were truncated
-  const int32_t* draft_rows;     // null: draft n owns row n
-  TokenIds draft_token_ids;
-  int64_t num_drafts;  // N
-  const int32_t* draft_offsets;
-  const float* target_temperature;
-  const float* draft_temperature;
-  const int64_t* step_keys;
-  const int64_t* positions;
+  DraftRows draft_rows;
   AffinityColumns affinity;
   int64_t max_draft;
   int64_t* tokens;
   int32_t* num_accepted;
-  int64_t sequences;
-  Truncation truncation;
-  Rows allowed;  // of 32-bit words; no data: every token
   Logprobs logprobs_of;
   float* logprobs;
   Method method;
@@ -160,19 +174,13 @@ struct VerifyParams {
 
 struct VerifyTreeParams {
   TargetRows target;
-  TokenIds token_ids;
+  Sequences sequences;
+  Proposed nodes;
   const int32_t* parents;
-  int64_t num_nodes;  // N
-  const int32_t* offsets;
-  const float* temperature;
-  const int64_t* step_keys;
-  const int64_t* positions;
   int64_t max_depth;
   int64_t* tokens;
   int32_t* num_accepted;
   int32_t* path;
-  int64_t sequences;
-  Truncation truncation;
 };
 
 struct GatherLogitsParams {

@@ -66,7 +66,7 @@ void verify_sequence(const VerifyParams& params, int64_t sequence, const Threads
 
 void verify(const VerifyParams& params, const Threads& threads) {
   for_each_row<VerifyScratch>(
-      threads, params.sequences, params.affinity.target_size,
+      threads, params.sequences.count, params.affinity.target_size,
       [&](int64_t sequence, const Threads& for_sequence, VerifyScratch* scratch) {
         verify_sequence(params, sequence, for_sequence, scratch);
       });

@@ -11,10 +11,6 @@
 
 namespace rdk::cpu {
 
-inline TargetRows target_rows(const VerifyParams& params) {
-  return {params.target_dtype, params.target_logits, params.allowed, params.affinity.target_size};
-}
-
 // q at one drafted position. Unusable: q = 0 everywhere and the draft is rejected.
 class DraftDistribution {
  public:
@@ -22,8 +18,8 @@ class DraftDistribution {
                     const Threads& threads, Softmax* softmax)
       : params_(params),
         token_(token),
-        index_(params.draft_rows ? params.draft_rows[draft] : draft),
-        temperature_(params.draft_temperature[sequence]),
+        index_(params.draft_rows.index ? params.draft_rows.index[draft] : draft),
+        temperature_(params.draft_rows.temperature[sequence]),
         kind_(classify(threads, softmax)) {}
 
   bool usable() const { return kind_ != Kind::kUnusable; }
@@ -57,15 +53,15 @@ class DraftDistribution {
   Kind classify(const Threads& threads, Softmax* softmax) {
     if (token_ < 0 || token_ >= params_.affinity.target_size) return Kind::kUnusable;
     if (index_ == -1) return Kind::kOneHot;
-    if (index_ < 0 || index_ >= params_.draft_rows_available) return Kind::kUnusable;
+    if (index_ < 0 || index_ >= params_.draft_rows.available) return Kind::kUnusable;
     if (temperature_ == 0.0f) return Kind::kOneHot;
     if (!usable_temperature(temperature_)) return Kind::kUnusable;
     row_.emplace(params_.draft, index_, temperature_);
     const int64_t width = 2 + params_.affinity.rank;
-    if (params_.draft_stats != nullptr) {
-      const float* stats = params_.draft_stats + index_ * params_.draft_stats_width;
+    if (params_.draft_rows.stats != nullptr) {
+      const float* stats = params_.draft_rows.stats + index_ * params_.draft_rows.stats_width;
       std::copy_n(stats, width, stats_);
-      if (params_.draft_stats_width > width) {
+      if (params_.draft_rows.stats_width > width) {
         if (!(stats[width] < kInfinity)) return Kind::kUnusable;
         row_->cut(stats[width]);
       }

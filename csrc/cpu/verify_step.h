@@ -22,32 +22,31 @@ class VerifyStep {
  public:
   VerifyStep(const VerifyParams& params, int64_t sequence)
       : params_(params),
-        rows_(target_rows(params)),
         sequence_(sequence),
-        limits_(params.truncation, sequence),
-        drafts_(owned(params.draft_offsets, sequence, params.num_drafts)) {}
+        limits_(params.sequences.truncation, sequence),
+        drafts_(owned(params.drafts.offsets, sequence, params.drafts.count)) {}
 
   const VerifyParams& params() const { return params_; }
   int64_t drafts() const { return std::min(drafts_.count, params_.max_draft); }
-  bool greedy() const { return params_.target_temperature[sequence_] == 0.0f; }
+  bool greedy() const { return params_.sequences.temperature[sequence_] == 0.0f; }
   bool truncated() const { return limits_.any(); }
 
   // -1: the draft ends before j.
   int64_t token(int64_t j) const {
     if (j >= drafts()) return -1;
-    return params_.draft_token_ids[drafts_.start + j];
+    return params_.drafts.token_ids[drafts_.start + j];
   }
 
   PhiloxWords words(int64_t j, Purpose purpose, uint32_t attempt) const {
-    return random_words(params_.step_keys[sequence_], later(params_.positions[sequence_], j),
-                        purpose, attempt);
+    return random_words(params_.sequences.step_keys[sequence_],
+                        later(params_.sequences.positions[sequence_], j), purpose, attempt);
   }
 
   int64_t row(int64_t j) const { return drafts_.start + sequence_ + j; }
   TargetDistribution target(int64_t j, const Threads& threads, Softmax* softmax) const {
-    return {rows_,
+    return {params_.target,
             row(j),
-            params_.target_temperature[sequence_],
+            params_.sequences.temperature[sequence_],
             limits_,
             threads,
             softmax,
@@ -59,7 +58,6 @@ class VerifyStep {
 
  private:
   const VerifyParams& params_;
-  TargetRows rows_;
   int64_t sequence_;
   RowLimits limits_;
   Owned drafts_;
@@ -102,7 +100,7 @@ class VerifyOutput {
  private:
   // At temperature 1; NaN where the raw logits have no distribution.
   float raw_log_probability(int64_t row, int64_t token) const {
-    const TargetRow raw(target_rows(params_), row, 1.0f, false);
+    const TargetRow raw(params_.target, row, 1.0f, false);
     summarize(raw, threads_, raw_);
     return raw_->valid ? log_probability(raw.value(token), *raw_)
                        : std::numeric_limits<float>::quiet_NaN();

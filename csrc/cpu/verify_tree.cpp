@@ -17,7 +17,7 @@ constexpr int64_t kNone = -1;
 int64_t child_of(const VerifyTreeParams& params, const Owned& tree, int64_t node, int64_t token) {
   for (int64_t child = node + 1; child < tree.count; ++child) {
     const int64_t place = tree.start + child;
-    if (params.parents[place] == node && params.token_ids[place] == token) return child;
+    if (params.parents[place] == node && params.nodes.token_ids[place] == token) return child;
   }
   return kNone;
 }
@@ -31,17 +31,17 @@ void verify_sequence(const VerifyTreeParams& params, int64_t sequence, const Thr
   std::fill_n(path, params.max_depth, -1);
   *num_accepted = 0;
 
-  const Owned tree = owned(params.offsets, sequence, params.num_nodes);
-  const RowLimits limits(params.truncation, sequence);
+  const Owned tree = owned(params.nodes.offsets, sequence, params.nodes.count);
+  const RowLimits limits(params.sequences.truncation, sequence);
   int64_t node = kNone;  // the root
   for (int64_t depth = 0;; ++depth) {
     const TargetDistribution target(params.target, tree.start + sequence + 1 + node,
-                                    params.temperature[sequence], limits, threads, softmax,
-                                    &threshold_of_thread());
+                                    params.sequences.temperature[sequence], limits, threads,
+                                    softmax, &threshold_of_thread());
     if (!target.valid()) return;
-    const int64_t position = later(params.positions[sequence], depth);
-    tokens[depth] =
-        target.draw(random_words(params.step_keys[sequence], position, Purpose::kBonus, 0));
+    const int64_t position = later(params.sequences.positions[sequence], depth);
+    tokens[depth] = target.draw(
+        random_words(params.sequences.step_keys[sequence], position, Purpose::kBonus, 0));
     if (depth == params.max_depth) return;
     node = child_of(params, tree, node, tokens[depth]);
     if (node == kNone) return;
@@ -53,7 +53,7 @@ void verify_sequence(const VerifyTreeParams& params, int64_t sequence, const Thr
 }  // namespace
 
 void verify_tree(const VerifyTreeParams& params, const Threads& threads) {
-  for_each_row<Softmax>(threads, params.sequences, params.target.size,
+  for_each_row<Softmax>(threads, params.sequences.count, params.target.size,
                         [&](int64_t sequence, const Threads& for_sequence, Softmax* softmax) {
                           verify_sequence(params, sequence, for_sequence, softmax);
                         });

@@ -43,7 +43,7 @@ void plan(const Machine&, VerifyTreeLaunch* launch) {
   static_assert(VerifyTreeLaunch::kStaticSharedBytes + kRings <= kAlwaysAllowed);
   static_assert(kThresholdBytes <= kRings, "it lies where the rings were");
   place(nullptr, launch);
-  launch->shape.blocks = launch->params.sequences;
+  launch->shape.blocks = launch->params.sequences.count;
   launch->shape.threads = VerifyTreeLaunch::kThreads;
   launch->shape.shared_bytes = kRings;
   launch->shape.allowed_bytes = 0;
@@ -53,7 +53,7 @@ void place(void* workspace, VerifyTreeLaunch* launch) {
   const VerifyTreeParams& params = launch->params;
   WorkspaceParts parts(workspace);
   launch->shape.zeroed_bytes = 0;
-  launch->chunks = parts.take<ChunkSum>(params.sequences * chunks_of(params.target.size));
+  launch->chunks = parts.take<ChunkSum>(params.sequences.count * chunks_of(params.target.size));
   launch->shape.workspace_bytes = parts.bytes();
 }
 

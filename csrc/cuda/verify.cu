@@ -79,14 +79,14 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
   const int start = split * kWarps + warp_index();
   const int in_all = (last - first + 1) * target_chunks;
   const TargetSteps<T, C> steps{target_row<T>(params, sequence, first, cut),
-                                params.target_logits.inner_stride, params.allowed.inner_stride,
-                                target_chunks};
+                                params.target.logits.inner_stride,
+                                params.target.allowed.inner_stride, target_chunks};
   ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, first) * target_chunks;
   stream_chunks(steps, ring, start, stride, in_all,
                 [&](int chunk, float (&z)[kPerLane], float largest) {
                   store_chunk_sum(exponentiate(cut, largest, z), &sums[chunk]);
                 });
-  if (params.draft_stats != nullptr) return;
+  if (params.draft_rows.stats != nullptr) return;
   const int rank = static_cast<int>(params.affinity.rank);
   int before = in_all;  // chunks of the rows that this warp's count has passed
 #pragma unroll 1
@@ -260,7 +260,7 @@ __device__ __forceinline__ void verify_share(const VerifyLaunch& launch, const u
   const int draft_chunks =
       chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size);
   const auto limits_of = [&params] {  // read again where they are used, not kept
-    return RowLimits<C>(params.truncation, sequence.index,
+    return RowLimits<C>(params.sequences.truncation, sequence.index,
                         static_cast<int>(params.affinity.target_size), sequence.target_temperature);
   };
   const bool usable = usable_temperature(sequence.target_temperature) && limits_of().usable();

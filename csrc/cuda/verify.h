@@ -59,17 +59,18 @@ struct VerifyLaunch {
 
   RDK_HOST_DEVICE int kernel() const {
     constexpr int kDtypes = 3;
-    const int target = static_cast<int>(params.target_dtype);
+    const int target = static_cast<int>(params.target.dtype);
     if (by_block()) return 3 * kDtypes + target;
     if (!whole()) return 2 * kDtypes + target;
-    return params.draft.dtype == params.target_dtype ? target : kDtypes + target;
+    return params.draft.dtype == params.target.dtype ? target : kDtypes + target;
   }
   RDK_HOST_DEVICE bool by_block() const { return params.method == Method::kBlock; }
   // Whether the call has nothing that changes a row, or that asks for more than tokens.
   RDK_HOST_DEVICE bool whole() const {
-    return !params.truncation.given && params.allowed.data == nullptr &&
+    return !params.sequences.truncation.given && params.target.allowed.data == nullptr &&
            params.logprobs_of == Logprobs::kNone &&
-           !(params.draft_stats != nullptr && params.draft_stats_width > 2 + params.affinity.rank);
+           !(params.draft_rows.stats != nullptr &&
+             params.draft_rows.stats_width > 2 + params.affinity.rank);
   }
 };
 

@@ -48,30 +48,14 @@ __device__ __forceinline__ Cut cut_of(const VerifyLaunch& launch, const Sequence
   return limits.at(global_load(&launch.thresholds[slot_of(launch, sequence, step)]));
 }
 
-// By one warp: all of a position but the verdict. (decide has these lines for itself: it has no
-// register left for a call.)
+// By one warp: all of a position but the verdict.
 template <typename T>
 __device__ __forceinline__ void describe(const VerifyLaunch& launch, const Sequence& sequence,
                                          int step, int draft_chunks, const Cut& cut,
                                          Position* position) {
-  const VerifyParams& params = launch.params;
-  const TargetColumns<T, Cut> columns = target_row<T>(params, sequence, step, cut);
-  const bool greedy = sequence.target_temperature == 0.0f;
-  const int64_t slot = slot_of(launch, sequence, step);
-  const Softmax target =
-      merge_chunks(launch.target_chunks + slot * columns.chunks(), columns.chunks());
-  const int argmax = greedy && target.valid ? argmax_column(columns, target) : -1;
-  const bool drafted = step < sequence.count;
-  if (lane_index() == 0) {
-    position->target = target;
-    position->argmax = argmax;
-    position->token = drafted ? params.draft_token_ids[sequence.start + step] : -1;
-    position->row = drafted ? draft_row_index(params, sequence.start + step) : -1;
-    position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
-  }
-  __syncwarp(kAllLanes);
-  if (target.valid && position->kind == DraftKind::kRow) {
-    load_draft_stats<Cut>(launch, slot, draft_chunks, position);
+  look_at(launch, sequence, step, target_row<T>(launch.params, sequence, step, cut), position);
+  if (position->target.valid && position->kind == DraftKind::kRow) {
+    load_draft_stats<Cut>(launch, slot_of(launch, sequence, step), draft_chunks, position);
   }
 }
 
@@ -255,7 +239,7 @@ __device__ __forceinline__ bool decide_by_block(const VerifyLaunch& launch,
   int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
 #pragma unroll 1
   for (int step = threadIdx.x; step < prefix; step += VerifyLaunch::kThreads) {
-    tokens[step] = params.draft_token_ids[sequence.start + step];
+    tokens[step] = params.drafts.token_ids[sequence.start + step];
   }
   if (threadIdx.x == 0) {
     params.num_accepted[sequence.index] = prefix;

@@ -74,7 +74,7 @@ __device__ __forceinline__ void write_logprob(const VerifyLaunch& launch, const 
   if (params.logprobs_of == Logprobs::kNone || position.verdict == Verdict::kStopped) return;
   const float temperature = sequence.target_temperature;
   const bool greedy = temperature == 0.0f;
-  const bool is_raw = (greedy || temperature == 1.0f) && params.allowed.data == nullptr &&
+  const bool is_raw = (greedy || temperature == 1.0f) && params.target.allowed.data == nullptr &&
                       cut.threshold == -infinity();
   float logprob = 0.0f;  // of the processed row at temperature 0
   if (params.logprobs_of == Logprobs::kRaw && !is_raw) {

@@ -38,12 +38,12 @@ struct Sequence {
 // cost the time of a load.
 __device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_t index,
                                               Sequence* sequence) {
-  const Owned drafts = owned(params.draft_offsets, index, params.num_drafts);
+  const Owned drafts = owned(params.drafts.offsets, index, params.drafts.count);
   int count = static_cast<int>(min(drafts.count, params.max_draft));
 #pragma unroll 1
   for (int begin = 0; begin < count; begin += kWarp) {
     const int j = begin + lane_index();
-    const bool ends = j < count && params.draft_token_ids[drafts.start + j] == -1;
+    const bool ends = j < count && params.drafts.token_ids[drafts.start + j] == -1;
     const unsigned found = __ballot_sync(kAllLanes, ends);
     if (found != 0) count = begin + __ffs(found) - 1;
   }
@@ -51,35 +51,36 @@ __device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_
   *sequence = {index,
                drafts.start,
                count,
-               params.step_keys[index],
-               params.positions[index],
-               params.target_temperature[index],
-               params.draft_temperature[index]};
+               params.sequences.step_keys[index],
+               params.sequences.positions[index],
+               params.sequences.temperature[index],
+               params.draft_rows.temperature[index]};
 }
 
 template <typename T, typename C>
 __device__ __forceinline__ TargetColumns<T, C> target_row(const VerifyParams& params,
                                                           const Sequence& sequence, int step,
                                                           const C& cut) {
-  const Rows& rows = params.target_logits;  // of two dimensions, so of one stride
+  const Rows& rows = params.target.logits;  // of two dimensions, so of one stride
   const int64_t row = sequence.start + sequence.index + step;
-  return {Logits<T>(params.target_dtype, rows.data, row * rows.inner_stride),
+  return {Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
           static_cast<int>(params.affinity.target_size), Scale(sequence.target_temperature), cut,
-          C::Mask::of(params.allowed, row)};
+          C::Mask::of(params.target.allowed, row)};
 }
 
 __device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64_t draft) {
-  return params.draft_rows != nullptr ? params.draft_rows[draft] : static_cast<int>(draft);
+  return params.draft_rows.index != nullptr ? params.draft_rows.index[draft]
+                                            : static_cast<int>(draft);
 }
 
 // What the arguments alone say about a draft's distribution. A row may still turn out to have none.
 __device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params,
                                                    const Sequence& sequence, int step) {
-  const int64_t token = params.draft_token_ids[sequence.start + step];
+  const int64_t token = params.drafts.token_ids[sequence.start + step];
   const int row = draft_row_index(params, sequence.start + step);
   if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;
   if (row == -1) return DraftKind::kOneHot;
-  if (row < 0 || row >= params.draft_rows_available) return DraftKind::kUnusable;
+  if (row < 0 || row >= params.draft_rows.available) return DraftKind::kUnusable;
   if (sequence.draft_temperature == 0.0f) return DraftKind::kOneHot;
   return usable_temperature(sequence.draft_temperature) ? DraftKind::kRow : DraftKind::kUnusable;
 }
@@ -100,7 +101,8 @@ __device__ __forceinline__ DraftRow<T, Cut> cut_draft(const VerifyParams& params
                                                       const Sequence& sequence,
                                                       const Position& position, const Cut&) {
   const int64_t width = 2 + params.affinity.rank;
-  const float threshold = params.draft_stats_width > width ? position.stats[width] : -infinity();
+  const float threshold =
+      params.draft_rows.stats_width > width ? position.stats[width] : -infinity();
   return {
       params.draft, position.row, sequence.draft_temperature,
       threshold > -infinity() ? Cut::below(threshold, sequence.draft_temperature) : Cut::nothing()};
@@ -128,10 +130,10 @@ __device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int
                                                  int draft_chunks, Position* position) {
   const VerifyParams& params = launch.params;
   const int rank = static_cast<int>(params.affinity.rank);
-  if (params.draft_stats != nullptr) {
-    const int width = C::kCuts ? static_cast<int>(params.draft_stats_width) : 2 + rank;
+  if (params.draft_rows.stats != nullptr) {
+    const int width = C::kCuts ? static_cast<int>(params.draft_rows.stats_width) : 2 + rank;
     if (lane_index() < width) {
-      const float* stats = params.draft_stats + static_cast<int64_t>(position->row) * width;
+      const float* stats = params.draft_rows.stats + static_cast<int64_t>(position->row) * width;
       position->stats[lane_index()] = stats[lane_index()];
     }
   } else {
@@ -145,11 +147,33 @@ __device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int
   for (int i = 0; i < 2 + rank; ++i) {
     finite = finite && fabsf(position->stats[i]) < infinity();
   }
-  if (C::kCuts && params.draft_stats_width > 2 + rank) {
+  if (C::kCuts && params.draft_rows.stats_width > 2 + rank) {
     finite = finite && position->stats[2 + rank] < infinity();
   }
   if (lane_index() == 0 && !(finite && position->stats[1] > 0.0f)) {
     position->kind = DraftKind::kUnusable;
+  }
+  __syncwarp(kAllLanes);
+}
+
+// By one warp: what a position has of its rows before it is judged.
+template <typename T, typename C>
+__device__ __forceinline__ void look_at(const VerifyLaunch& launch, const Sequence& sequence,
+                                        int step, const TargetColumns<T, C>& columns,
+                                        Position* position) {
+  const VerifyParams& params = launch.params;
+  const bool greedy = sequence.target_temperature == 0.0f;
+  const int64_t slot = slot_of(launch, sequence, step);
+  const Softmax target =
+      merge_chunks(launch.target_chunks + slot * columns.chunks(), columns.chunks());
+  const int argmax = greedy && target.valid ? argmax_column(columns, target) : -1;
+  const bool drafted = step < sequence.count;
+  if (lane_index() == 0) {
+    position->target = target;
+    position->argmax = argmax;
+    position->token = drafted ? params.drafts.token_ids[sequence.start + step] : -1;
+    position->row = drafted ? draft_row_index(params, sequence.start + step) : -1;
+    position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
   }
   __syncwarp(kAllLanes);
 }
@@ -161,34 +185,20 @@ __device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequenc
                                        Position* position) {
   const VerifyParams& params = launch.params;
   const TargetColumns<T, C> columns = target_row<T>(params, sequence, step, cut);
-  const bool greedy = sequence.target_temperature == 0.0f;
-  const int64_t slot = slot_of(launch, sequence, step);
-  const Softmax target =
-      merge_chunks(launch.target_chunks + slot * columns.chunks(), columns.chunks());
-  const int argmax = greedy && target.valid ? argmax_column(columns, target) : -1;
-  const bool drafted = step < sequence.count;
-  if (lane_index() == 0) {
-    position->target = target;
-    position->argmax = argmax;
-    position->token = drafted ? params.draft_token_ids[sequence.start + step] : -1;
-    position->row = drafted ? draft_row_index(params, sequence.start + step) : -1;
-    position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
-  }
-  __syncwarp(kAllLanes);
-
+  look_at(launch, sequence, step, columns, position);
   Verdict verdict = Verdict::kRejected;
-  if (!target.valid) {
+  if (!position->target.valid) {
     verdict = Verdict::kStopped;
-  } else if (!drafted) {
+  } else if (step >= sequence.count) {
     verdict = Verdict::kBonus;
   } else {
     if (position->kind == DraftKind::kRow) {
-      load_draft_stats<C>(launch, slot, draft_chunks, position);
+      load_draft_stats<C>(launch, slot_of(launch, sequence, step), draft_chunks, position);
     }
     if (position->kind == DraftKind::kUnusable) {
       verdict = Verdict::kRejected;
-    } else if (greedy) {
-      verdict = position->token == argmax ? Verdict::kAccepted : Verdict::kRejected;
+    } else if (sequence.target_temperature == 0.0f) {
+      verdict = position->token == position->argmax ? Verdict::kAccepted : Verdict::kRejected;
     } else {
       const float coin = uniform(
           random_words(sequence.step_key, later(sequence.position, step), Purpose::kAccept, 0)

@@ -23,14 +23,14 @@ struct Share {
 // Blocks that share a sequence are neighbours; of a queue all parts of a step are.
 __device__ __forceinline__ Share share_of(const VerifyLaunch& launch, unsigned number) {
   const unsigned splits = static_cast<unsigned>(launch.splits);
-  const unsigned sequences = static_cast<unsigned>(launch.params.sequences);
+  const unsigned sequences = static_cast<unsigned>(launch.params.sequences.count);
   const unsigned row = number / splits;
   const unsigned step = row / sequences;
   return {row - step * sequences, static_cast<int>(step), static_cast<int>(number - row * splits)};
 }
 
 __device__ __forceinline__ unsigned items_of(const VerifyLaunch& launch) {
-  return static_cast<unsigned>(launch.params.sequences * launch.slots * launch.splits);
+  return static_cast<unsigned>(launch.params.sequences.count * launch.slots * launch.splits);
 }
 
 // By a block, into shared memory: false if there is none. The first items are those of the blocks'
@@ -60,7 +60,7 @@ __device__ __forceinline__ void end_sequence(const VerifyLaunch& launch, int64_t
   if (launch.order != VerifyOrder::kQueue || threadIdx.x != 0) return;
   atomicAdd(&launch.ended[sequence], 1u);
   const unsigned ended = atomicAdd(&launch.queue->ended, 1u) + 1;
-  if (ended == launch.params.sequences) atomicAdd(&launch.queue->drawn, items_of(launch));
+  if (ended == launch.params.sequences.count) atomicAdd(&launch.queue->drawn, items_of(launch));
 }
 
 __device__ __forceinline__ unsigned* ticket_of(const VerifyLaunch& launch, int64_t sequence,

@@ -25,7 +25,7 @@ __device__ __forceinline__ int child_of(const VerifyTreeParams& params, const Ow
     const int child = first + lane_index();
     const int64_t place = tree.start + child;
     const bool is_it =
-        child < count && params.parents[place] == node && params.token_ids[place] == token;
+        child < count && params.parents[place] == node && params.nodes.token_ids[place] == token;
     const unsigned found = __ballot_sync(kAllLanes, is_it);
     if (found != 0) return first + __ffs(found) - 1;
   }
@@ -55,10 +55,11 @@ __device__ __forceinline__ int drawn_token(const VerifyTreeLaunch& launch, int64
   const VerifyTreeParams& params = launch.params;
   const Softmax softmax = merge_chunks(sums, columns.chunks());
   if (!softmax.valid) return -1;
-  if (params.temperature[sequence] == 0.0f) return argmax_column(columns, softmax);
-  const int64_t position = later(params.positions[sequence], depth);
-  return draw_column(columns, softmax,
-                     random_words(params.step_keys[sequence], position, Purpose::kBonus, 0));
+  if (params.sequences.temperature[sequence] == 0.0f) return argmax_column(columns, softmax);
+  const int64_t position = later(params.sequences.positions[sequence], depth);
+  return draw_column(
+      columns, softmax,
+      random_words(params.sequences.step_keys[sequence], position, Purpose::kBonus, 0));
 }
 
 template <typename T, typename C>
@@ -78,13 +79,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (i < max_depth) path[i] = -1;
   }
   if (threadIdx.x == 0) params.num_accepted[sequence] = 0;
-  const float temperature = params.temperature[sequence];
-  const RowLimits<C> limits(params.truncation, sequence, static_cast<int>(params.target.size),
-                            temperature);
+  const float temperature = params.sequences.temperature[sequence];
+  const RowLimits<C> limits(params.sequences.truncation, sequence,
+                            static_cast<int>(params.target.size), temperature);
   if (!usable_temperature(temperature) || !limits.usable()) return;
   __syncthreads();
 
-  const Owned tree = owned(params.offsets, sequence, params.num_nodes);
+  const Owned tree = owned(params.nodes.offsets, sequence, params.nodes.count);
   const Rows& rows = params.target.logits;  // of two dimensions, so of one stride
   const int chunks = (static_cast<int>(params.target.size) + kChunk - 1) / kChunk;
   ChunkSum* sums = launch.chunks + sequence * chunks;

@@ -24,7 +24,7 @@ struct VerifyTreeLaunch {
   RDK_HOST_DEVICE int kernel() const {
     constexpr int kDtypes = 3;
     const int of_dtype = static_cast<int>(params.target.dtype);
-    const bool whole = !params.truncation.given && params.target.allowed.data == nullptr;
+    const bool whole = !params.sequences.truncation.given && params.target.allowed.data == nullptr;
     return whole ? of_dtype : kDtypes + of_dtype;
   }
 };

@@ -21,10 +21,10 @@ std::tuple<Tensor, Tensor, Tensor> verify(
     int64_t method) {
   const Checks checks("verify", "target_logits", target_logits);
   VerifyParams params{};
-  params.target_dtype = checks.logits("target_logits", target_logits);
+  params.target.dtype = checks.logits("target_logits", target_logits);
   const Dtype dtype = checks.logits("draft_logits", draft_logits);
   checks.dimensions("draft_logits", draft_logits, 2, "[M, V_d]");
-  params.draft_rows_available = draft_logits.size(0);
+  params.draft_rows.available = draft_logits.size(0);
   params.affinity = affinity_columns(checks, draft_logits.size(1), bias, col_offsets, col_drafts,
                                      col_weights, spread, prior);
   params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
@@ -33,14 +33,15 @@ std::tuple<Tensor, Tensor, Tensor> verify(
     checks.refuse("max_draft", "is " + std::to_string(max_draft), "0 or more, below 2^31 - 1");
   }
   params.max_draft = max_draft;
-  params.sequences = count_sequences(checks, "draft_offsets", draft_offsets);
-  params.draft_token_ids = drafted_ids(checks, "draft_token_ids", draft_token_ids);
-  params.num_drafts = draft_token_ids.size(0);
-  check_target(checks, target_logits, params.num_drafts + params.sequences,
+  params.sequences.count = count_sequences(checks, "draft_offsets", draft_offsets);
+  params.drafts.token_ids = drafted_ids(checks, "draft_token_ids", draft_token_ids);
+  params.drafts.count = draft_token_ids.size(0);
+  check_target(checks, target_logits, params.drafts.count + params.sequences.count,
                params.affinity.target_size);
-  params.target_logits = checks.rows("target_logits", target_logits);
+  params.target.size = params.affinity.target_size;
+  params.target.logits = checks.rows("target_logits", target_logits);
 
-  const Shape per_sequence = {params.sequences};
+  const Shape per_sequence = {params.sequences.count};
   constexpr const char* kPerSequence = "[B], one for each sequence of draft_offsets";
   checks.plain("target_temperature", target_temperature, ScalarType::Float, per_sequence,
                kPerSequence);
@@ -51,23 +52,24 @@ std::tuple<Tensor, Tensor, Tensor> verify(
   if (draft_stats) {
     const int64_t width = 2 + params.affinity.rank;
     const bool truncated = draft_stats->dim() == 2 && draft_stats->size(1) == width + 1;
-    params.draft_stats_width = truncated ? width + 1 : width;
+    params.draft_rows.stats_width = truncated ? width + 1 : width;
     checks.plain("draft_stats", *draft_stats, ScalarType::Float,
-                 {params.draft_rows_available, params.draft_stats_width},
+                 {params.draft_rows.available, params.draft_rows.stats_width},
                  "[M, 2 + R], or [M, 3 + R] of truncated drafts, as draft returns it for the rows "
                  "of draft_logits");
-    params.draft_stats = draft_stats->const_data_ptr<float>();
+    params.draft_rows.stats = draft_stats->const_data_ptr<float>();
   }
   if (draft_rows) {
-    checks.plain("draft_rows", *draft_rows, ScalarType::Int, {params.num_drafts},
+    checks.plain("draft_rows", *draft_rows, ScalarType::Int, {params.drafts.count},
                  "[N], one for each of draft_token_ids");
-    params.draft_rows = draft_rows->const_data_ptr<int32_t>();
+    params.draft_rows.index = draft_rows->const_data_ptr<int32_t>();
   }
-  params.truncation = truncation(checks, params.affinity.target_size, per_sequence, kPerSequence,
-                                 top_k, top_p, min_p);
+  params.sequences.truncation = truncation(checks, params.affinity.target_size, per_sequence,
+                                           kPerSequence, top_k, top_p, min_p);
   if (allowed) {
-    params.allowed = allowed_rows(checks, *allowed, params.num_drafts + params.sequences,
-                                  params.affinity.target_size);
+    params.target.allowed =
+        allowed_rows(checks, *allowed, params.drafts.count + params.sequences.count,
+                     params.affinity.target_size);
   }
   if (logprobs < 0 || logprobs > 2) {
     checks.refuse("logprobs", "is " + std::to_string(logprobs),
@@ -80,18 +82,18 @@ std::tuple<Tensor, Tensor, Tensor> verify(
   }
   params.method = static_cast<Method>(method);
   const Tensor tokens = torch::stable::new_empty(
-      target_logits, Shape{params.sequences, max_draft + 1}, ScalarType::Long);
+      target_logits, Shape{params.sequences.count, max_draft + 1}, ScalarType::Long);
   const Tensor num_accepted =
       torch::stable::new_empty(target_logits, per_sequence, ScalarType::Int);
   const Tensor token_logprobs = torch::stable::new_empty(
-      target_logits, logprobs == 0 ? Shape{0} : Shape{params.sequences, max_draft + 1},
+      target_logits, logprobs == 0 ? Shape{0} : Shape{params.sequences.count, max_draft + 1},
       ScalarType::Float);
 
-  params.draft_offsets = draft_offsets.const_data_ptr<int32_t>();
-  params.target_temperature = target_temperature.const_data_ptr<float>();
-  params.draft_temperature = draft_temperature.const_data_ptr<float>();
-  params.step_keys = step_keys.const_data_ptr<int64_t>();
-  params.positions = positions.const_data_ptr<int64_t>();
+  params.drafts.offsets = draft_offsets.const_data_ptr<int32_t>();
+  params.sequences.temperature = target_temperature.const_data_ptr<float>();
+  params.draft_rows.temperature = draft_temperature.const_data_ptr<float>();
+  params.sequences.step_keys = step_keys.const_data_ptr<int64_t>();
+  params.sequences.positions = positions.const_data_ptr<int64_t>();
   params.tokens = tokens.mutable_data_ptr<int64_t>();
   params.num_accepted = num_accepted.mutable_data_ptr<int32_t>();
   params.logprobs = token_logprobs.mutable_data_ptr<float>();

@@ -18,41 +18,41 @@ std::tuple<Tensor, Tensor, Tensor> verify_tree(
   params.target.dtype = checks.logits("target_logits", target_logits);
   checks.dimensions("target_logits", target_logits, 2, "[N + B, V_t], packed");
   params.target.size = target_logits.size(1);
-  params.sequences = count_sequences(checks, "tree_offsets", tree_offsets);
-  params.token_ids = drafted_ids(checks, "tree_token_ids", tree_token_ids);
-  params.num_nodes = tree_token_ids.size(0);
-  const int64_t needed_rows = params.num_nodes + params.sequences;
+  params.sequences.count = count_sequences(checks, "tree_offsets", tree_offsets);
+  params.nodes.token_ids = drafted_ids(checks, "tree_token_ids", tree_token_ids);
+  params.nodes.count = tree_token_ids.size(0);
+  const int64_t needed_rows = params.nodes.count + params.sequences.count;
   check_target(checks, target_logits, needed_rows, params.target.size);
   params.target.logits = checks.rows("target_logits", target_logits);
-  checks.plain("parents", parents, ScalarType::Int, {params.num_nodes},
+  checks.plain("parents", parents, ScalarType::Int, {params.nodes.count},
                "[N], one for each of tree_token_ids");
   if (max_depth < 0 || max_depth >= std::numeric_limits<int32_t>::max()) {
     checks.refuse("max_depth", "is " + std::to_string(max_depth), "0 or more, below 2^31 - 1");
   }
   params.max_depth = max_depth;
 
-  const Shape per_sequence = {params.sequences};
+  const Shape per_sequence = {params.sequences.count};
   constexpr const char* kPerSequence = "[B], one for each sequence of tree_offsets";
   checks.plain("temperature", temperature, ScalarType::Float, per_sequence, kPerSequence);
   checks.plain("step_keys", step_keys, ScalarType::Long, per_sequence, kPerSequence);
   checks.plain("positions", positions, ScalarType::Long, per_sequence, kPerSequence);
-  params.truncation =
+  params.sequences.truncation =
       truncation(checks, params.target.size, per_sequence, kPerSequence, top_k, top_p, min_p);
   if (allowed) {
     params.target.allowed = allowed_rows(checks, *allowed, needed_rows, params.target.size);
   }
   const Tensor tokens = torch::stable::new_empty(
-      target_logits, Shape{params.sequences, max_depth + 1}, ScalarType::Long);
+      target_logits, Shape{params.sequences.count, max_depth + 1}, ScalarType::Long);
   const Tensor num_accepted =
       torch::stable::new_empty(target_logits, per_sequence, ScalarType::Int);
-  const Tensor path =
-      torch::stable::new_empty(target_logits, Shape{params.sequences, max_depth}, ScalarType::Int);
+  const Tensor path = torch::stable::new_empty(
+      target_logits, Shape{params.sequences.count, max_depth}, ScalarType::Int);
 
   params.parents = parents.const_data_ptr<int32_t>();
-  params.offsets = tree_offsets.const_data_ptr<int32_t>();
-  params.temperature = temperature.const_data_ptr<float>();
-  params.step_keys = step_keys.const_data_ptr<int64_t>();
-  params.positions = positions.const_data_ptr<int64_t>();
+  params.nodes.offsets = tree_offsets.const_data_ptr<int32_t>();
+  params.sequences.temperature = temperature.const_data_ptr<float>();
+  params.sequences.step_keys = step_keys.const_data_ptr<int64_t>();
+  params.sequences.positions = positions.const_data_ptr<int64_t>();
   params.tokens = tokens.mutable_data_ptr<int64_t>();
   params.num_accepted = num_accepted.mutable_data_ptr<int32_t>();
   params.path = path.mutable_data_ptr<int32_t>();

@@ -78,8 +78,8 @@ inline void bind_plans(pybind11::module_& module) {
       [](const MachineFacts& machine, int64_t sequences, int64_t num_drafts, int64_t max_draft,
          int64_t draft_size, int64_t target_size, int64_t dynamic_size, int64_t rank) {
         rdk::VerifyLaunch launch{};
-        launch.params.sequences = sequences;
-        launch.params.num_drafts = num_drafts;
+        launch.params.sequences.count = sequences;
+        launch.params.drafts.count = num_drafts;
         launch.params.max_draft = max_draft;
         launch.params.draft = draft_columns(draft_size, dynamic_size);
         launch.params.affinity.target_size = target_size;
@@ -96,7 +96,7 @@ inline void bind_plans(pybind11::module_& module) {
       "plan_verify_tree",
       [](const MachineFacts& machine, int64_t sequences, int64_t target_size) {
         rdk::VerifyTreeLaunch launch{};
-        launch.params.sequences = sequences;
+        launch.params.sequences.count = sequences;
         launch.params.target.size = target_size;
         return planned(machine, &launch);
       },
