@@ -26,8 +26,9 @@ import torch
 
 import rdk_cuda
 from rdk_cuda import _ops as operators
+from rdk_cuda._ops.contract import OPERATORS
 
-from .gpu.stand_in import OPERATORS, OnDevice
+from .gpu.stand_in import OnDevice
 
 PLACE = os.environ.get("RDK_GPU_TESTS_ON") or ("cuda" if torch.cuda.is_available() else "")
 

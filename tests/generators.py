@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rdk_cuda import reference
+from rdk_cuda._ops.contract import LIMITS, LOGITS, OPERATORS, Argument, Number, shape_of
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 
@@ -327,3 +330,35 @@ def trees(
         torch.randint(0, 2**33, (batch,), generator=random),
         max(sizes, default=0),
     )
+
+
+def call(operator: str, dtype: torch.dtype = torch.float32, **given: int) -> dict[str, Any]:
+    """A valid call of any operator, by the contract alone, with every argument by name.
+
+    Args:
+        dtype: of logits.
+        given: sizes in place of the usual ones.
+    """
+    sizes = {"...": (6,), "B": 3, "N": 6, "M": 6, "V_t": 40, "C": 4, "V": 40, "d": 16} | given
+    made = affinity("mixed-2", sizes["V_t"])
+    sizes |= {"V_d": made.draft_size, "R": made.rank}
+    random = generator(0)
+
+    def value(name: str, rule: Argument | Number) -> Any:
+        if isinstance(rule, Number):
+            return min(rule.most, 2)
+        if rule.affinity:
+            return getattr(made, name)
+        shape = shape_of(rule._replace(shape=re.sub(">= | or .*", "", rule.shape)), sizes)
+        if rule.dtypes == LOGITS:
+            return (torch.randn(shape, generator=random) * 2).to(dtype)
+        if rule.dtypes[0] == torch.float32:
+            return torch.full(shape, float(name != "min_p"))
+        count = torch.arange(math.prod(shape)).reshape(shape).to(rule.dtypes[0])
+        if name.endswith("offsets"):
+            return count * (sizes["N"] // sizes["B"])
+        if name in ("parents", "allowed", *LIMITS):
+            return torch.full_like(count, 0 if name in LIMITS else -1)
+        return count % sizes["V_t"]
+
+    return {name: value(name, rule) for name, rule in OPERATORS[operator].arguments.items()}

@@ -1,4 +1,4 @@
-"""torch.ops.rdk.* under names that type checkers know; the schemas are in docs/design.md.
+"""torch.ops.rdk.*, by name; the schemas are in docs/design.md.
 
 Autograd lets all of them pass: integers have no gradient, and `redistribute` and `gather_logits`
 refuse what requires grad by themselves, or in gradients.py. `help(torch.ops.rdk.draft)` says where
@@ -7,20 +7,21 @@ to look.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from .. import _C  # noqa: F401  registers them
+from .contract import OPERATORS
 
-redistribute = torch.ops.rdk.redistribute
-draft = torch.ops.rdk.draft
-verify = torch.ops.rdk.verify
-verify_tree = torch.ops.rdk.verify_tree
-gather_logits = torch.ops.rdk.gather_logits
-step_keys = torch.ops.rdk.step_keys
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
 
 _library = torch.library.Library("rdk", "IMPL")
-for _operator in (redistribute, draft, verify, verify_tree, gather_logits, step_keys):
-    _name = _operator.__name__
+for _name in OPERATORS:
+    _operator = globals()[_name] = getattr(torch.ops.rdk, _name)
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
     _operator.__doc__ = f"""The operator itself, on tensors.
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .contract import OPERATORS
+
 _library = torch.library.Library("rdk", "IMPL")
 
 
@@ -83,5 +85,5 @@ def _in_transform(operator: str) -> Callable[..., Tensor]:
     return kernel
 
 
-for _name in ("redistribute", "gather_logits"):
+for _name in [name for name, each in OPERATORS.items() if each.loses_gradients]:
     _library.impl(_name, _in_transform(_name), "FuncTorchDynamicLayerFrontMode")

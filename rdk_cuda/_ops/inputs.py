@@ -224,7 +224,8 @@ def user_seeds(
     given = per_sequence(function, "seeds", seeds, batch, device)
     if isinstance(seeds, Sequence) or (isinstance(seeds, Tensor) and seeds.dim() == 1):
         return given
-    return operators.step_keys(given, torch.arange(batch, device=device))
+    keys: Tensor = operators.step_keys(given, torch.arange(batch, device=device))
+    return keys
 
 
 def step_keys_and_positions(
@@ -245,4 +246,7 @@ def step_keys_and_positions(
     first = per_sequence(
         function, "positions", 0 if positions is None else positions, batch, device
     )
-    return operators.step_keys(user_seeds(function, seeds, generator, batch, device), first), first
+    keys: Tensor = operators.step_keys(
+        user_seeds(function, seeds, generator, batch, device), first
+    )
+    return keys, first

@@ -76,7 +76,7 @@ def redistribute(
     given = {"draft_logits": draft_logits, "temperature": at, "dynamic_logits": dynamic_logits}
     refuse_gradients("redistribute", given)
     with Range("redistribute", leading.numel()):
-        return operators.redistribute(
+        probs: Tensor = operators.redistribute(
             draft_logits,
             at,
             *affinity.by_target,
@@ -85,6 +85,7 @@ def redistribute(
             dynamic_logits,
             *_limits(name, top_k, top_p, min_p, leading, device),
         )
+    return probs
 
 
 @takes_arrays
@@ -357,7 +358,8 @@ def gather_logits(
     """
     given = {"hidden": hidden, "weight": weight, "bias": bias}
     refuse_gradients("gather_logits", given)
-    return operators.gather_logits(hidden, weight, tokens, bias)
+    logits: Tensor = operators.gather_logits(hidden, weight, tokens, bias)
+    return logits
 
 
 @takes_arrays
@@ -381,4 +383,5 @@ def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
         >>> rdk_cuda.step_keys(torch.tensor([0]), torch.tensor([0]))
         tensor([-2204013331526194987])
     """
-    return operators.step_keys(seeds, positions)
+    keys: Tensor = operators.step_keys(seeds, positions)
+    return keys

@@ -135,6 +135,7 @@ class DraftArena:
                 "DraftArena.draft: dynamic_tokens and the arena's dynamic_width go together; pass "
                 "both or neither (-1 for an unused column)"
             )
+        tokens: Tensor
         tokens, stats = operators.draft(
             logits,
             temperature,

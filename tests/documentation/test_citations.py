@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rdk_cuda._ops.contract import OPERATORS
+
 from .markdown import (
     DESIGN,
     PAGES,
@@ -75,9 +77,6 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
 def test_the_readme_leads_to_every_page() -> None:
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(README)}
     assert set(PAGES) - {README} <= linked
-
-
-OPERATORS = ("draft", "gather_logits", "redistribute", "step_keys", "verify", "verify_tree")
 
 
 def missing_files(text: str) -> list[str]:

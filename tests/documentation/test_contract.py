@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import rdk_cuda
+from rdk_cuda._ops.contract import OPERATORS
 
+from . import shapes
 from .markdown import (
     DESIGN,
     README,
     ROOT,
     headings,
 )
-
-OPERATORS = ("redistribute", "draft", "verify", "verify_tree", "gather_logits", "step_keys")
 
 
 def schema(name: str) -> str:
@@ -46,16 +46,20 @@ def test_printed_schema_is_the_registered_one(name: str) -> None:
     assert printed_schemas()[name] == schema(name)
 
 
-def test_design_explains_every_argument_and_result() -> None:
-    tables = DESIGN.read_text(encoding="utf-8").split("### Tensors")[1].split("###")[0]
-    explained = set()
-    for row in tables.splitlines():
-        if row.startswith("| `"):
-            explained |= set(re.findall(r"`(\w+)`", row.split("|")[1]))
-    for name in OPERATORS:
+def test_the_contract_has_the_arguments_and_results_of_every_schema() -> None:
+    for name, described in OPERATORS.items():
         operator = getattr(torch.ops.rdk, name).default._schema
-        for value in (*operator.arguments, *operator.returns):
-            assert value.name in explained, f"{value.name} of {name}"
+        assert [argument.name for argument in operator.arguments] == list(described.arguments)
+        assert [result.name for result in operator.returns] == list(described.results)
+
+
+def test_design_explains_every_argument_and_result_with_the_shape_of_the_contract() -> None:
+    page = DESIGN.read_text(encoding="utf-8")
+    expected, explained, returned = shapes.filled(page)
+    assert page == expected, "python -m tests.documentation.shapes"
+    for name, described in OPERATORS.items():
+        assert {each for operator, each in explained if operator == name} == {*described.arguments}
+        assert {each for operator, each in returned if operator == name} == {*described.results}
 
 
 def test_design_keeps_its_section_numbers() -> None:

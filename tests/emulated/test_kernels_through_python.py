@@ -22,6 +22,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rdk_cuda._ops.contract import OPERATORS
 from rdk_cuda.integrations.cupy import nvrtc
 from rdk_cuda.integrations.cupy.cubin_cache import Cubin
 from tests import generators
@@ -36,7 +37,6 @@ from .workloads import (
     draft,
     limited,
     redistribute,
-    row_limits,
     verify,
 )
 
@@ -220,20 +220,12 @@ def test_a_thread_never_takes_shared_memory_from_another(through_python: Install
 
 
 def in_dtype(dtype: torch.dtype) -> None:
-    """Every operator once."""
-    drafts = generators.batch(generators.affinity("mixed-1", 60), [2, 1], dtype=dtype, dynamic=3)
-    draft(drafts)
-    redistribute(drafts)
-    for method in (0, 1):
-        verify(drafts.replace(method=method))
-    limits = row_limits(3)
-    draft(drafts, limits=limits)
-    redistribute(drafts, limits=limits)
-    trees = generators.trees([3, 1], 60, dtype=dtype)
-    for walked in (trees, trees.replace(**row_limits(2))):
-        torch.ops.rdk.verify_tree(*walked.arguments())
-    hidden, weight = generators.logits(2, 9, dtype=dtype), generators.logits(5, 9, dtype=dtype)
-    torch.ops.rdk.gather_logits(hidden, weight, torch.tensor([[1], [2]]))
+    """Every operator once with each option, and once with none."""
+    for name in OPERATORS:
+        operator, arguments = getattr(torch.ops.rdk, name), generators.call(name, dtype)
+        schema = operator.default._schema.arguments
+        operator(**arguments)
+        operator(**arguments | {a.name: a.default_value for a in schema if a.has_default_value()})
 
 
 def test_every_kernel_is_started_by_the_name_that_it_is_compiled_by(

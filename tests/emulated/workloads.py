@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from rdk_cuda._ops.contract import OPERATORS
 from tests import generators
 from tests.generators import Batch
 
@@ -272,6 +273,11 @@ def gather_logits(given: tuple[Tensor, Tensor, Tensor | None, Tensor]) -> tuple[
     return (torch.ops.rdk.gather_logits(hidden, weight, tokens, bias),)
 
 
+def by_contract(operator: str) -> tuple[Tensor, ...]:
+    result = getattr(torch.ops.rdk, operator)(*generators.call(operator, V_t=SIZE).values())
+    return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
 def step_keys() -> tuple[Tensor, ...]:
     integers = torch.arange(-300, 300)
     return (torch.ops.rdk.step_keys(integers * 2**53, integers * 2**40),)
@@ -321,6 +327,11 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "gather_logits": lambda: gather_logits(head()),
     "gather_logits, aligned": lambda: gather_logits(aligned_head()),
     "step_keys": step_keys,
+}
+WORKLOADS |= {
+    operator: functools.partial(by_contract, operator)
+    for operator in OPERATORS
+    if operator not in WORKLOADS
 }
 VERIFY = [name for name in WORKLOADS if name == "verify" or name.startswith("verify,")]
 ORDERS = ("split", "in-order", "queue")  # of work in verify: RDK_VERIFY_ORDER

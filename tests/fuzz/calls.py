@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -14,16 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rdk_cuda._ops.contract import LOGITS, LONG, OPERATORS, shape_of
 from rdk_cuda.affinity import Affinity
 from tests import generators
 
 from . import changes
-from .contract import (
-    LOGITS,
-    OPERATORS,
-    RefusedError,
-    sizes_of,
-)
+from .judge import refusals
 
 LEADING = [(), (1,), (2,), (3,), (7,), (2, 2), (1, 3), (2, 1, 2), (2, 2, 2), (0,), (2, 0)]
 TARGET_SIZES = [1, 2, 3, 5, 17, 40]
@@ -61,7 +58,8 @@ def make_call(
     """Argument set ``index``; ``without`` leaves out some of its changes."""
     values = Values(Random(f"{seed}/{index}"))
     operator = values.random.choice(operators)
-    call = Call(operator, MAKERS[operator](values))
+    make = MAKERS.get(operator)
+    call = Call(operator, make(values) if make else by_contract(values, operator))
     original = dict(call.arguments)
     count = values.random.choices([0, 1, 2, 3], [45, 40, 12, 3])[0]
     for i in range(count):
@@ -73,11 +71,9 @@ def make_call(
 
 def keep_trusted_values(call: Call, original: dict[str, Any]) -> None:
     """A changed affinity that is still accepted may be inconsistent, and its values are trusted."""
-    try:
-        sizes_of(call.operator, call.arguments)
-    except RefusedError:
+    if refusals(call.operator, call.arguments):
         return
-    for name, rule in OPERATORS[call.operator].items():
+    for name, rule in OPERATORS[call.operator].tensors.items():
         if rule.affinity:
             call.arguments[name] = original[name]
 
@@ -152,7 +148,9 @@ class Values:
 
 def of_affinity(values: Values, operator: str, made: Affinity) -> dict[str, Tensor | None]:
     tensors = {
-        name: getattr(made, name) for name, rule in OPERATORS[operator].items() if rule.affinity
+        name: getattr(made, name)
+        for name, rule in OPERATORS[operator].tensors.items()
+        if rule.affinity
     }
     without_bias = not made.is_biased and values.chance(0.5)
     return tensors | ({"bias": None} if without_bias else {})
@@ -323,9 +321,20 @@ def gather_logits(values: Values) -> dict[str, Any]:
     }
 
 
-def step_keys(values: Values) -> dict[str, Any]:
-    shape = values.random.choice(LEADING)
-    return {"seeds": values.integers(shape), "positions": values.integers(shape)}
+def by_contract(values: Values, operator: str) -> dict[str, Any]:
+    """For an operator of no affinity, whose values may be any of their dtype."""
+    sizes = defaultdict(lambda: values.random.choice(TARGET_SIZES))
+    sizes["..."] = values.random.choice(LEADING)
+    dtype = values.random.choice(LOGITS)
+    arguments = {}
+    for name, rule in OPERATORS[operator].tensors.items():
+        shape = shape_of(rule, sizes)
+        if rule.dtypes == LOGITS:
+            arguments[name] = values.logits(shape, dtype)
+        else:
+            make = values.integers if rule.dtypes == LONG else values.temperatures
+            arguments[name] = make(shape)
+    return arguments
 
 
 MAKERS = {
@@ -334,5 +343,4 @@ MAKERS = {
     "verify": verify,
     "verify_tree": verify_tree,
     "gather_logits": gather_logits,
-    "step_keys": step_keys,
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .contract import OPERATORS
+from rdk_cuda._ops.contract import OPERATORS
 
 if TYPE_CHECKING:
     from .calls import Call
@@ -31,7 +31,7 @@ DTYPES = [
 
 
 def change(call: Call, random: Random) -> None:
-    rules = OPERATORS[call.operator]
+    rules = OPERATORS[call.operator].tensors
     names = [name for name in rules if call.arguments[name] is not None]
     name = random.choice(names)
     kind = random.choices(list(KINDS), [weight for weight, _ in KINDS.values()])[0]

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rdk_cuda._ops.contract import OPERATORS
 from tests.emulated import emulated_operators
 from tests.emulated.module_builder import replacing
 
 from . import sanitized_operators
-from .contract import OPERATORS
 from .worker import Work
 
 ROOT = Path(__file__).resolve().parents[2]

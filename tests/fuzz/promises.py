@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import reference
+from rdk_cuda._ops.contract import LOGITS, OPERATORS, Sizes, dtype_of, shape_of, sizes_of
 from tests.tolerances import BOUNDARY
-
-from .contract import Sizes
 
 Outputs = tuple[Tensor, ...]
 Arguments = dict[str, Any]
@@ -68,7 +67,6 @@ def draft_rows(arguments: Arguments, sizes: Sizes) -> tuple[Tensor, Tensor, Tens
 
 def redistribute(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     (probs,) = outputs
-    require_form("probs", probs, torch.float32, (*sizes["..."], sizes["V_t"]))
     rows, temperature, bias = draft_rows(arguments, sizes)
     good = has_distribution(rows, temperature, bias) & usable_limits(arguments, temperature)
     probs = probs.reshape(rows.shape[0], sizes["V_t"])
@@ -83,13 +81,9 @@ def redistribute(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
 
 def draft(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     tokens, stats = outputs
-    require_form("tokens", tokens, torch.int64, sizes["..."])
-    truncates = any(arguments[name] is not None for name in ("top_k", "top_p", "min_p"))
-    width = 2 + sizes["R"] + truncates
-    require_form("stats", stats, torch.float32, (*sizes["..."], width))
     rows, temperature, bias = draft_rows(arguments, sizes)
     good = has_distribution(rows, temperature, bias) & usable_limits(arguments, temperature)
-    tokens, stats = tokens.reshape(-1), stats.reshape(rows.shape[0], width)
+    tokens, stats = tokens.reshape(-1), stats.reshape(rows.shape[0], stats.shape[-1])
     require((tokens[~good] == -1).all(), "a row without distribution has a token")
     require(stats[~good].isnan().all(), "a row without distribution has stats")
     inside = (tokens[good] >= 0) & (tokens[good] < sizes["V_t"])
@@ -97,7 +91,7 @@ def draft(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     greedy = temperature == 0
     require((stats[good & greedy] == 0).all(), "stats at temperature 0 are not zeros")
     stats = stats[good & ~greedy]
-    if truncates:
+    if sizes["limited"]:
         require((stats[:, -1] <= stats[:, 0]).all(), "a threshold is above the largest value")
         stats = stats[:, :-1]
     require(stats.isfinite().all(), "stats are not finite")
@@ -108,12 +102,8 @@ def draft(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
 
 def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     tokens, num_accepted, logprobs = outputs
-    sequences, width = sizes["B"], arguments["max_draft"] + 1
-    require_form("tokens", tokens, torch.int64, (sequences, width))
-    require_form("num_accepted", num_accepted, torch.int32, (sequences,))
-    asked = arguments["logprobs"] > 0
-    require_form("logprobs", logprobs, torch.float32, (sequences, width) if asked else (0,))
-    if asked:
+    width = arguments["max_draft"] + 1
+    if arguments["logprobs"] > 0:
         require((logprobs[tokens == -1] == -math.inf).all(), "no token has a log-probability")
         some = logprobs[tokens >= 0]
         require((some.isnan() | (some < 1e-5)).all(), "a log-probability is above 0")
@@ -146,10 +136,7 @@ def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
 
 def verify_tree(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     tokens, num_accepted, path = outputs
-    sequences, depth = sizes["B"], arguments["max_depth"]
-    require_form("tokens", tokens, torch.int64, (sequences, depth + 1))
-    require_form("num_accepted", num_accepted, torch.int32, (sequences,))
-    require_form("path", path, torch.int32, (sequences, depth))
+    depth = arguments["max_depth"]
     proposed, parents = arguments["tree_token_ids"].tolist(), arguments["parents"].tolist()
     offsets, temperatures = arguments["tree_offsets"].tolist(), arguments["temperature"]
     for b, accepted in enumerate(num_accepted.tolist()):
@@ -209,7 +196,6 @@ def owned(begin: int, end: int, drafts: int) -> tuple[int, int]:
 def gather_logits(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     (logits,) = outputs
     hidden, weight, tokens = (arguments[name] for name in ("hidden", "weight", "tokens"))
-    require_form("logits", logits, hidden.dtype, tuple(tokens.shape))
     outside = (tokens < 0) | (tokens >= sizes["V"])
     require((logits[outside] == -math.inf).all(), "a token outside of the head has a logit")
     if sizes["V"] == 0:
@@ -227,7 +213,6 @@ def gather_logits(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
 
 def step_keys(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     (seeds,) = outputs
-    require_form("step_keys", seeds, torch.int64, sizes["..."])
     expected = reference.step_keys(arguments["seeds"], arguments["positions"])
     require(torch.equal(seeds, expected), "a key is not that of the reference")
 
@@ -242,25 +227,30 @@ PROMISES: dict[str, Callable[[Arguments, Sizes, Outputs], None]] = {
 }
 
 
+def check(
+    operator: str, arguments: Arguments, outputs: Outputs, against_reference: bool = False
+) -> None:
+    """Everything that is promised; `BrokenPromiseError` says what does not hold."""
+    sizes = sizes_of(operator, arguments)
+    for (name, rule), output in zip(OPERATORS[operator].results.items(), outputs, strict=True):
+        require_form(name, output, dtype_of(rule, arguments), shape_of(rule, sizes))
+    if operator in PROMISES:
+        PROMISES[operator](arguments, sizes, outputs)
+    if against_reference and comparable(operator, arguments, sizes):
+        agrees_with_the_reference(operator, arguments, outputs)
+
+
 # ----------------------------------------------------------------------------- against float64
 
 
 def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
     """Whether float64 computes nearly the same logits, so that it has to draw the same tokens."""
-    if operator not in ("redistribute", "draft", "verify", "verify_tree"):
+    if operator in ("gather_logits", "step_keys"):
         return False  # compared in every call
-    pairs = {
-        "redistribute": [("draft_logits", "temperature"), ("dynamic_logits", "temperature")],
-        "verify": [
-            ("target_logits", "target_temperature"),
-            ("draft_logits", "draft_temperature"),
-            ("dynamic_logits", "draft_temperature"),
-        ],
-        "verify_tree": [("target_logits", "temperature")],
-    }
-    pairs["draft"] = pairs["redistribute"]
-    for name, scale in pairs[operator]:
-        temperatures = arguments[scale]
+    tensors = OPERATORS[operator].tensors
+    for name in [name for name, rule in tensors.items() if rule.dtypes == LOGITS]:
+        scale = "target_temperature" if name == "target_logits" else "draft_temperature"
+        temperatures = arguments[scale if scale in tensors else "temperature"]
         coldest = min((t for t in temperatures.flatten().tolist() if t > 0), default=1.0)
         if arguments[name] is not None:
             logits = arguments[name].float()
@@ -278,18 +268,14 @@ def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
 
 def agrees_with_the_reference(operator: str, arguments: Arguments, outputs: Outputs) -> None:
     """In float64, but for draws that float64 shows to be near a boundary."""
-    if operator == "redistribute":
-        exact = reference.redistribute(**arguments, dtype=torch.float64)
+    function = getattr(reference, operator)
+    if outputs[0].is_floating_point():
+        exact = function(**arguments, dtype=torch.float64)
         close = torch.allclose(outputs[0].double(), exact, rtol=1e-4, atol=1e-7, equal_nan=True)
-        require(close, "q is not that of the reference")
+        require(close, f"{next(iter(OPERATORS[operator].results))} is not that of the reference")
         return
     trace = reference.Trace()
-    operators = {
-        "draft": reference.draft,
-        "verify": reference.verify,
-        "verify_tree": reference.verify_tree,
-    }
-    expected = operators[operator](**arguments, dtype=torch.float64, trace=trace)[0]
+    expected = function(**arguments, dtype=torch.float64, trace=trace)[0]
     different = outputs[0] != expected
     different = different.reshape(-1) if operator == "draft" else different.any(1)
     clear = trace.margins(different.numel()) > BOUNDARY

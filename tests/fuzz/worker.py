@@ -24,7 +24,7 @@ import rdk_cuda  # noqa: F401  (torch.ops.rdk, for what prepares an argument set
 
 from . import promises
 from .calls import Call, make_call
-from .contract import OPERATORS, RefusedError, sizes_of
+from .judge import Reasons, named_in, refusals
 
 REFERENCE_EVERY = 40  # sets; it is slow
 # For the emulator: machines, and orders of work, "" that of the plan.
@@ -107,10 +107,7 @@ def smallest(work: Work, index: int, operators: Any, failure: FailureError) -> s
 
 def try_call(call: Call, operators: Any, against_reference: bool) -> str:
     """The outcome in words, equal for calls that ended alike, or `FailureError`."""
-    try:
-        sizes, reason = sizes_of(call.operator, call.arguments), None
-    except RefusedError as refused:
-        sizes, reason = {}, str(refused)
+    reasons = refusals(call.operator, call.arguments)
     operator = getattr(operators, call.operator)
     before = contents(call)
     try:
@@ -118,15 +115,13 @@ def try_call(call: Call, operators: Any, against_reference: bool) -> str:
     except Exception as error:
         if contents(call) != before:
             raise FailureError("an argument was modified, and the call refused") from None
-        return outcome_of_refusal(call, error, reason)
+        return outcome_of_refusal(call, error, reasons)
     if contents(call) != before:
         raise FailureError("an argument was modified")
-    if reason is not None:
-        raise FailureError(f"accepted, although {reason}")
+    for name, reason in reasons.items():
+        raise FailureError(f"accepted, although {name} {reason}")
     try:
-        promises.PROMISES[call.operator](call.arguments, sizes, outputs)
-        if against_reference and promises.comparable(call.operator, call.arguments, sizes):
-            promises.agrees_with_the_reference(call.operator, call.arguments, outputs)
+        promises.check(call.operator, call.arguments, outputs, against_reference)
     except promises.BrokenPromiseError as broken:
         raise FailureError(f"{broken}\n{describe(outputs)}") from None
     again = as_tuple(operator(**call.arguments))
@@ -154,18 +149,19 @@ def contents(call: Call) -> list[bytes]:
     return [ctypes.string_at(memory.data_ptr(), memory.nbytes()) for memory in memories]
 
 
-def outcome_of_refusal(call: Call, error: Exception, reason: str | None) -> str:
+def outcome_of_refusal(call: Call, error: Exception, reasons: Reasons) -> str:
     """Errors that differ only in numbers are one outcome."""
     text = str(error).split("\nPosition: ")[0].split("\nDeclaration: ")[0].splitlines()[0]
     if not isinstance(error, (RuntimeError, TypeError, ValueError)):
         raise FailureError(f"refused by {type(error).__name__}: {text}") from None
-    if reason is None:
+    if not reasons:
         raise FailureError(f"a valid call is refused: {text}") from None
     named = re.search(rf"\brdk\w*::{call.operator}\b", str(error))
-    names = [*OPERATORS[call.operator], "max_draft", "max_depth", "logprobs", "method"]
-    argument = next((name for name in names if re.search(rf"\b{name}\b", text)), None)
+    argument = named_in(call.operator, str(error))
     if not named or argument is None:
         raise FailureError(f"the error names no operator or no argument: {text}") from None
+    if ", but needs " in text and argument not in reasons:
+        raise FailureError(f"refused for {argument}, although {reasons}: {text}") from None
     text = re.sub(rf"rdk\w*::{call.operator}(\(\))?:? ", "", text)
     text = re.sub(r"\[[-\d, ]*\]", "[#]", text)
     text = re.sub(r"has dtype \w+", "has dtype #", text)

@@ -14,12 +14,11 @@ import pytest
 import torch
 
 import rdk_cuda
+from rdk_cuda._ops.contract import OPERATORS
 from tests.devices import PLACE
 
 # Autouse.
 from tests.operators.conftest import _one_thread  # noqa: F401
-
-from .stand_in import OPERATORS
 
 FOLDER = Path(__file__).parent
 

@@ -9,18 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rdk_cuda._ops.contract import OPERATORS, Argument
 from tests.emulated.workloads import WORKLOADS
 
 from .stand_in import moved
 
 # The arguments that may hold any values: not an affinity's, which are trusted, and not offsets.
 FREE = {
-    "redistribute": (0, 1, *range(9, 14)),
-    "draft": (0, 1, 2, 3, *range(12, 17)),
-    "verify": (0, 1, 2, 3, 4, 6, 7, 8, 9, *range(17, 23)),
-    "verify_tree": (0, 1, 2, 4, 5, 6, *range(8, 12)),
-    "gather_logits": (0, 1, 2, 3),
-    "step_keys": (0, 1),
+    operator: [
+        place
+        for place, rule in enumerate(each.arguments.values())
+        if isinstance(rule, Argument) and not rule.affinity and rule.shape != "B + 1"
+    ]
+    for operator, each in OPERATORS.items()
 }
 
 

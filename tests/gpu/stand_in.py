@@ -14,8 +14,6 @@ from torch import Tensor
 
 from rdk_cuda.affinity import Affinity
 
-OPERATORS = ("redistribute", "draft", "verify", "verify_tree", "gather_logits", "step_keys")
-
 
 def laid_out_alike(tensor: Tensor, device: torch.device) -> Tensor:
     """A copy with the same strides and offset, in a storage that has all that surrounds it.

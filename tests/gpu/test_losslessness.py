@@ -13,6 +13,7 @@ pytest.importorskip("scipy", reason="scipy is not installed: no chi-square tests
 from table_model import TableModel, chi_square, continuations, joint, pruned
 
 from rdk_cuda import _ops as operators
+from rdk_cuda._ops.contract import OPERATORS
 from rdk_cuda.decoding import Output, SpeculativeDecoder
 from tests.decoding.test_losslessness import (
     DRAFTER,
@@ -24,8 +25,6 @@ from tests.decoding.test_losslessness import (
     TARGET,
     virtual_tokens,
 )
-
-from .stand_in import OPERATORS
 
 pytestmark = pytest.mark.usefixtures("on_device")
 

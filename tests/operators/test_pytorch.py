@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 
 import rdk_cuda
 from rdk_cuda import reference
+from rdk_cuda._ops.contract import LIMITS, OPERATORS
 from tests import generators
 from tests.devices import CPU_OR_CUDA, PLACE
 from tests.gpu.stand_in import moved
@@ -38,11 +39,10 @@ def calls() -> dict[str, dict[str, Any]]:
     return made
 
 
-OPERATORS = list(calls())
-
-
 def without_optional(arguments: dict[str, Any]) -> dict[str, Any]:
-    optional = ("dynamic_tokens", "dynamic_logits", "draft_stats", "draft_rows")
+    optional = {
+        name for each in OPERATORS.values() for name, r in each.tensors.items() if r.optional
+    }
     return {name: None if name in optional else value for name, value in arguments.items()}
 
 
@@ -123,9 +123,9 @@ def test_torch_compile_without_graph_breaks(
 
 DIFFERENTIABLE = [
     (operator, name)
-    for operator in ("redistribute", "gather_logits")
-    for name, value in calls()[operator].items()
-    if isinstance(value, Tensor) and value.is_floating_point()
+    for operator, described in OPERATORS.items()
+    for name, value in (calls()[operator].items() if described.loses_gradients else ())
+    if isinstance(value, Tensor) and value.is_floating_point() and name not in LIMITS
 ]
 
 

@@ -15,7 +15,8 @@ _COLUMNS = 64  # that are brought into order at a time
 
 def random_keys(seed: int, positions: Tensor) -> Tensor:
     """A random int64 for each position of the text, which depends on nothing but the seed."""
-    return operators.step_keys(torch.full_like(positions, seed), positions)
+    keys: Tensor = operators.step_keys(torch.full_like(positions, seed), positions)
+    return keys
 
 
 def likeliest_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -103,6 +103,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         if drafts is not None:
             judged = self._with_forbidden(judged, state, positions)
         counts = judged.counts
+        tokens: Tensor
         tokens, _, _ = operators.verify(
             judged.logits,
             state.logits,

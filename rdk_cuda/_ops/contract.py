@@ -1,0 +1,237 @@
+"""What docs/design.md section 4 says of the arguments and results of every operator, as a table.
+
+A shape is a list of dimensions. A symbol stands for one size wherever an operator names it, "..."
+for any number of leading dimensions, and `>= N + B` for at least so many. Fake kernels, the page's
+table and what tests try are made of this; the operators' own checks, in csrc/ops, are written by
+hand, and the fuzzer holds them to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+LOGITS = (torch.float32, torch.float16, torch.bfloat16)
+FLOAT, INT, LONG = (torch.float32,), (torch.int32,), (torch.int64,)
+IDS = (*LONG, *INT)
+MAX_PRIORS = 4
+AT_LEAST_ONE = ("V_d", "V_t", "d")
+LIMITS = ("top_k", "top_p", "min_p")
+
+
+class Argument(NamedTuple):
+    """A tensor: a result too, where nothing is said of layouts and trust."""
+
+    shape: str
+    dtypes: tuple[torch.dtype, ...]
+    optional: bool = False
+    rows: bool = False  # only each row is contiguous, and rows have at most two strides
+    dtype_of: str | None = None  # the argument whose dtype this one shares
+    affinity: bool = False  # its values are trusted
+    if_asked: str | None = None  # empty unless this number is given
+
+
+class Number(NamedTuple):
+    """An int."""
+
+    least: int
+    most: int
+
+
+class Operator(NamedTuple):
+    """By name, in the order of the schema."""
+
+    arguments: Mapping[str, Argument | Number]
+    results: Mapping[str, Argument]
+    loses_gradients: bool = False  # so it refuses tensors that require grad
+
+    @property
+    def tensors(self) -> dict[str, Argument]:
+        """The arguments that are."""
+        return {n: rule for n, rule in self.arguments.items() if isinstance(rule, Argument)}
+
+
+def _affinity(**tensors: tuple[str, tuple[torch.dtype, ...]]) -> dict[str, Argument]:
+    return {
+        name: Argument(shape, dtypes, optional=name == "bias", affinity=True)
+        for name, (shape, dtypes) in tensors.items()
+    }
+
+
+def _dynamic(rows: str) -> dict[str, Argument]:
+    shape, like = f"{rows}, C", "draft_logits"
+    return {
+        "dynamic_tokens": Argument(shape, INT, optional=True, rows=True),
+        "dynamic_logits": Argument(shape, LOGITS, optional=True, rows=True, dtype_of=like),
+    }
+
+
+def _limits(rows: str) -> dict[str, Argument]:
+    dtypes = (INT, FLOAT, FLOAT)
+    return {n: Argument(rows, d, optional=True) for n, d in zip(LIMITS, dtypes, strict=True)}
+
+
+_COLUMNS = _affinity(
+    bias=("V_d", FLOAT),
+    col_offsets=("V_t + 1", INT),
+    col_drafts=("nnz", INT),
+    col_weights=("nnz", FLOAT),
+    spread=("V_d, R", FLOAT),
+    prior=("R, V_t", FLOAT),
+)
+_ROWS = _affinity(
+    bias=("V_d", FLOAT),
+    row_offsets=("V_d + 1", INT),
+    row_targets=("nnz", INT),
+    row_cdf=("nnz", LONG),
+    row_top=("V_d", INT),
+    spread=("V_d, R", FLOAT),
+    spread_cdf=("V_d, R", LONG),
+    prior_cdf=("R, V_t", LONG),
+)
+_TARGET_LOGITS = {"target_logits": Argument(">= N + B, V_t", LOGITS, rows=True)}
+_ALLOWED = {"allowed": Argument(">= N + B, ceil(V_t / 32)", INT, optional=True, rows=True)}
+_DRAFT_LOGITS = {"draft_logits": Argument("..., V_d", LOGITS, rows=True)}
+_KEYS = {"step_keys": Argument("B", LONG), "positions": Argument("B", LONG)}
+_AT_MOST = Number(0, 2**31 - 2)
+
+OPERATORS = {
+    "redistribute": Operator(
+        {
+            **_DRAFT_LOGITS,
+            "temperature": Argument("...", FLOAT),
+            **_COLUMNS,
+            **_affinity(row_top=("V_d", INT)),
+            **_dynamic("..."),
+            **_limits("..."),
+        },
+        {"probs": Argument("..., V_t", FLOAT)},
+        loses_gradients=True,
+    ),
+    "draft": Operator(
+        {
+            **_DRAFT_LOGITS,
+            "temperature": Argument("...", FLOAT),
+            "step_keys": Argument("...", LONG),
+            "positions": Argument("...", LONG),
+            **_ROWS,
+            **_dynamic("..."),
+            **_limits("..."),
+        },
+        {
+            "tokens": Argument("...", LONG),
+            "stats": Argument("..., 2 + R + limited", FLOAT),
+        },
+    ),
+    "verify": Operator(
+        {
+            **_TARGET_LOGITS,
+            "draft_logits": Argument("M, V_d", LOGITS, rows=True),
+            "draft_stats": Argument("M, 2 + R or 3 + R", FLOAT, optional=True),
+            "draft_rows": Argument("N", INT, optional=True),
+            "draft_token_ids": Argument("N", IDS),
+            "draft_offsets": Argument("B + 1", INT),
+            "target_temperature": Argument("B", FLOAT),
+            "draft_temperature": Argument("B", FLOAT),
+            **_KEYS,
+            **_COLUMNS,
+            "max_draft": _AT_MOST,
+            **_dynamic("M"),
+            **_limits("B"),
+            **_ALLOWED,
+            "logprobs": Number(0, 2),
+            "method": Number(0, 1),
+        },
+        {
+            "tokens": Argument("B, max_draft + 1", LONG),
+            "num_accepted": Argument("B", INT),
+            "logprobs": Argument("B, max_draft + 1", FLOAT, if_asked="logprobs"),
+        },
+    ),
+    "verify_tree": Operator(
+        {
+            **_TARGET_LOGITS,
+            "tree_token_ids": Argument("N", IDS),
+            "parents": Argument("N", INT),
+            "tree_offsets": Argument("B + 1", INT),
+            "temperature": Argument("B", FLOAT),
+            **_KEYS,
+            "max_depth": _AT_MOST,
+            **_limits("B"),
+            **_ALLOWED,
+        },
+        {
+            "tokens": Argument("B, max_depth + 1", LONG),
+            "num_accepted": Argument("B", INT),
+            "path": Argument("B, max_depth", INT),
+        },
+    ),
+    "gather_logits": Operator(
+        {
+            "hidden": Argument("..., d", LOGITS, rows=True),
+            "weight": Argument("V, d", LOGITS, rows=True, dtype_of="hidden"),
+            "tokens": Argument("..., C", IDS),
+            "bias": Argument("V", LOGITS, optional=True, dtype_of="hidden"),
+        },
+        {"logits": Argument("..., C", LOGITS, dtype_of="hidden")},
+        loses_gradients=True,
+    ),
+    "step_keys": Operator(
+        {"seeds": Argument("...", LONG), "positions": Argument("...", LONG)},
+        {"step_keys": Argument("...", LONG)},
+    ),
+}
+
+Sizes = dict[str, Any]  # by symbol, "..." a tuple; and the numbers by name
+
+
+def sizes_of(operator: str, arguments: Mapping[str, Any]) -> Sizes:
+    """The size of each symbol in a call, of the first argument that has it; nothing is checked."""
+    sizes: Sizes = {"limited": any(arguments.get(name) is not None for name in LIMITS)}
+    for name, rule in OPERATORS[operator].arguments.items():
+        value = arguments[name]
+        if isinstance(rule, Number):
+            sizes[name] = value
+        elif value is not None:
+            for symbol, size in symbols(rule, value.shape):
+                sizes.setdefault(symbol, size)
+    return sizes
+
+
+def symbols(rule: Argument, shape: Sequence[int]) -> Iterator[tuple[str, Any]]:
+    """The symbols that a tensor of this shape gives a size, and these."""
+    dimensions = rule.shape.split(", ")
+    if dimensions[0] == "...":
+        named = len(dimensions) - 1
+        yield "...", tuple(shape[: len(shape) - named])
+        dimensions, shape = dimensions[1:], shape[len(shape) - named :]
+    for dimension, size in zip(dimensions, shape, strict=False):
+        if one := re.fullmatch(r"([A-Za-z]\w*)(?: \+ (\d))?", dimension):
+            yield one[1], size - int(one[2] or 0)
+
+
+def size_of(dimension: str, sizes: Sizes) -> Any:
+    """What a dimension comes to: a quotient, or a sum of symbols and numbers."""
+    if quotient := re.fullmatch(r"ceil\((\w+) / (\d+)\)", dimension):
+        return -(-sizes[quotient[1]] // int(quotient[2]))
+    return sum(int(term) if term.isdigit() else sizes[term] for term in dimension.split(" + "))
+
+
+def shape_of(rule: Argument, sizes: Sizes) -> tuple[Any, ...]:
+    """Of a result."""
+    if rule.if_asked is not None and not sizes[rule.if_asked]:
+        return (0,)
+    sizes_of_each = (
+        sizes["..."] if dimension == "..." else (size_of(dimension, sizes),)
+        for dimension in rule.shape.split(", ")
+    )
+    return tuple(size for each in sizes_of_each for size in each)
+
+
+def dtype_of(rule: Argument, arguments: Mapping[str, Any]) -> torch.dtype:
+    """Of a result."""
+    dtype: torch.dtype = rule.dtypes[0] if rule.dtype_of is None else arguments[rule.dtype_of].dtype
+    return dtype

@@ -1,0 +1,90 @@
+"""The shapes and dtypes in the tables of docs/design.md, "Tensors", from the operators' contract.
+
+`python -m tests.documentation.shapes` writes the tables' second column. A row is of the names in
+its first column, in the operators that follow "of", or in all that have no row of their own.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rdk_cuda._ops.contract import OPERATORS, Argument, Number
+
+from .markdown import DESIGN
+
+Rule = Argument | Number
+Names = set[tuple[str, str]]  # operator, and argument or result
+START, RESULTS, END = "### Tensors", "| result |", "### One distribution, not two"
+
+
+def listed(words: list[str], last: str = "and") -> str:
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def shape_in_words(rule: Rule) -> str:
+    if isinstance(rule, Number):
+        return f"int from {rule.least} to {'2^31 - 2' if rule.most == 2**31 - 2 else rule.most}"
+    rows, _, last = rule.shape.rpartition(", ")
+    choices = [f"`[{rows + ', ' if rows else ''}{each}]`" for each in last.split(" or ")]
+    return " or ".join(choices) + (" or `[0]`" if rule.if_asked else "")
+
+
+def dtype_in_words(rule: Rule) -> str:
+    if isinstance(rule, Number):
+        return ""
+    if rule.dtype_of is not None:
+        return f"dtype of `{rule.dtype_of}`"
+    return listed([str(dtype).removeprefix("torch.") for dtype in rule.dtypes], "or")
+
+
+def cell(rules: dict[str, Rule]) -> str:
+    """Of one name, whose shape may differ from operator to operator."""
+    users: dict[str, list[str]] = {}
+    for operator, rule in rules.items():
+        users.setdefault(shape_in_words(rule), []).append(f"`{operator}`")
+    (first, _), *others = users.items()
+    shapes = [first, *(f"in {listed(names)} {shape}" for shape, names in others)]
+    return ", ".join(filter(None, [*shapes, dtype_in_words(next(iter(rules.values())))]))
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"`(\w+)`", text)
+
+
+def table(text: str, rules: dict[str, dict[str, Rule]]) -> tuple[str, Names]:
+    """A table with its second column anew, and what its rows are of."""
+    rows = [line[2:].split(" | ", 2) for line in text.split("\n") if line.startswith("| `")]
+    heads = [
+        (words(names), words(of)) for names, _, of in (row[0].partition(" of ") for row in rows)
+    ]
+    apart = {(operator, name) for names, of in heads for operator in of for name in names}
+    covered: Names = set()
+    for (head, old, meaning), (names, of) in zip(rows, heads, strict=True):
+        cells = []
+        for name in names:
+            its = {
+                operator: each[name]
+                for operator, each in rules.items()
+                if name in each and (operator in of or (not of and (operator, name) not in apart))
+            }
+            covered |= {(operator, name) for operator in its}
+            cells.append(cell(its))
+        new = "; ".join(dict.fromkeys(cells))
+        text = text.replace(f"| {head} | {old} | {meaning}", f"| {head} | {new} | {meaning}")
+    return text, covered
+
+
+def filled(page: str) -> tuple[str, Names, Names]:
+    """The page, and the arguments and results that it explains."""
+    before, rest = page.split(START)
+    tables, after = rest.split(END)
+    of_arguments, of_results = tables.split(RESULTS)
+    arguments = {name: dict(each.arguments) for name, each in OPERATORS.items()}
+    results: dict[str, dict[str, Rule]] = {n: {**each.results} for n, each in OPERATORS.items()}
+    first, explained = table(of_arguments, arguments)
+    second, returned = table(of_results, results)
+    return before + START + first + RESULTS + second + END + after, explained, returned
+
+
+if __name__ == "__main__":
+    DESIGN.write_text(filled(DESIGN.read_text(encoding="utf-8"))[0], encoding="utf-8")
