@@ -246,7 +246,5 @@ def step_keys_and_positions(
     first = per_sequence(
         function, "positions", 0 if positions is None else positions, batch, device
     )
-    keys: Tensor = operators.step_keys(
-        user_seeds(function, seeds, generator, batch, device), first
-    )
+    keys: Tensor = operators.step_keys(user_seeds(function, seeds, generator, batch, device), first)
     return keys, first
