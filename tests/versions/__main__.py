@@ -27,6 +27,8 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
+from tests.constraints import ALL, pinned
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "versions"
 TESTS = (
@@ -50,11 +52,9 @@ def oldest(package: str) -> str:
 
 
 def constrained(package: str) -> str:
-    """The release in constraints.txt, or the installed one where that file has none."""
-    path = ROOT / "constraints.txt"
-    lines = path.read_text() if path.exists() else ""
-    found = re.search(rf"^{package}==([^\s;]+)", lines, re.MULTILINE)
-    return found[1] if found else version(package)
+    """The release in constraints.txt for this Python, or the installed one if that has none."""
+    pins = pinned(ALL, f"{sys.version_info[0]}.{sys.version_info[1]}")
+    return str(pins[package]) if package in pins else version(package)
 
 
 def release(package: str, which: str) -> str:
