@@ -79,7 +79,8 @@ def pip(python: str | Path, package: str, *arguments: str) -> str:
     )
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        raise NotTestedError(f"pip install {arguments[-1]}: {(errors or ['it failed'])[-1]}")
+        reason = errors[-1] if errors else f"ended with {done.returncode}: {done.stderr[-200:]}"
+        raise NotTestedError(f"pip install {arguments[-1]}: {reason}")
     return done.stdout
 
 
@@ -88,7 +89,7 @@ def environment(transformers: str, torch: str) -> Path:
     folder = BUILD / f"transformers-{transformers}-torch-{torch}"
     python = folder / "bin" / "python"
     if installed(python) != [transformers, torch]:
-        venv.create(folder, clear=True, with_pip=True)
+        venv.create(folder, with_pip=True)
         (packages,) = folder.glob("lib/python*/site-packages")
         running = [path for path in sys.path if path.endswith("-packages")]
         (packages / "running.pth").write_text("\n".join(running) + "\n")
