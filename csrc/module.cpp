@@ -29,10 +29,16 @@ PyObject* kernels(PyObject*, PyObject*) {
   return PyUnicode_FromString(rdk::kernels_as_json().c_str());
 }
 
+PyObject* forget_environment(PyObject*, PyObject*) {
+  rdk::forget_environment();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"build_info", build_info, METH_NOARGS, "How the operators were built, as JSON."},
     {"cpu_capability", cpu_capability, METH_NOARGS, "The instruction set of the CPU operators."},
     {"kernels", kernels, METH_NOARGS, "The kernels of every operator, as JSON."},
+    {"forget_environment", forget_environment, METH_NOARGS, "The next launch reads it anew."},
 #if !defined(RDK_WITH_CUDA)
     {"set_starter", rdk::ops::set_starter, METH_O, "What starts kernels on a GPU, or None."},
     {"has_starter", rdk::ops::has_starter, METH_NOARGS, "Whether something starts kernels."},

@@ -15,6 +15,24 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "Affinity",
+    "AffinityError",
+    "CombinedTokens",
+    "Draft",
+    "RecentTokens",
+    "ScreenedTokens",
+    "SuccessorCounts",
+    "SuccessorTable",
+    "Verified",
+    "VerifiedTree",
+    "Vocabulary",
+    "__version__",
+    "build_info",
+    "distinct_tokens",
+    "verify_tree",
+]
+
 
 def _load_operators() -> Any:
     name = f"{__name__}._C"
@@ -55,41 +73,12 @@ if not _is_being_looked_for():
         SuccessorTable,
         distinct_tokens,
     )
-    from .functional import (
-        Draft,
-        Verified,
-        VerifiedTree,
-        draft,
-        gather_logits,
-        redistribute,
-        step_keys,
-        verify,
-        verify_tree,
-    )
+    from .functional import Draft, Verified, VerifiedTree, verify_tree
+    from .functional import operators as _functions
+    from .functional.operators import *  # noqa: F403
     from .vocabulary import Vocabulary
 
-__all__ = [
-    "Affinity",
-    "AffinityError",
-    "CombinedTokens",
-    "Draft",
-    "RecentTokens",
-    "ScreenedTokens",
-    "SuccessorCounts",
-    "SuccessorTable",
-    "Verified",
-    "VerifiedTree",
-    "Vocabulary",
-    "__version__",
-    "build_info",
-    "distinct_tokens",
-    "draft",
-    "gather_logits",
-    "redistribute",
-    "step_keys",
-    "verify",
-    "verify_tree",
-]
+    __all__ += _functions.__all__
 
 
 def build_info() -> dict[str, Any]:

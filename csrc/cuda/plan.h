@@ -2,6 +2,7 @@
 // nvcc, by NVRTC, or run by the emulator.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "../operators.def"
@@ -18,6 +19,14 @@ struct Machine {
 
 // Blocks of a thread block cluster that every device with clusters takes: CUDA's portable size.
 constexpr int64_t kMostCluster = 8;
+
+// Read at the first launch, because a launch has no time for it; results do not depend on it.
+struct Environment {
+  std::optional<VerifyOrder> verify_order;  // RDK_VERIFY_ORDER
+  bool early;                               // RDK_EARLY_LAUNCH
+};
+Environment environment();
+void forget_environment();  // for tests and measurements: the next launch reads it anew
 
 // Once a launch has its workspace.
 inline bool may_be_early(const Machine& machine, const LaunchShape& shape) {

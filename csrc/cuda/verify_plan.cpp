@@ -1,9 +1,5 @@
 // How verify is launched on a GPU.
 
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
-
 #include "workspace.h"
 
 namespace rdk {
@@ -20,18 +16,9 @@ constexpr int64_t kMostSplitBytes = int64_t{64} << 20;
 
 // Splitting pays while there are more multiprocessors than sequences. With more sequences, one
 // block for each has enough loads in flight, and not reading rows after a rejection saves more.
-// What a queue saves is not measured yet: it has to be asked for.
 VerifyOrder order_of(const Machine& machine, int64_t sequences) {
-  const char* asked = std::getenv("RDK_VERIFY_ORDER");
-  const std::string order = asked == nullptr ? "" : asked;
-  if (order == "split") return VerifyOrder::kSplit;
-  if (order == "in-order") return VerifyOrder::kInOrder;
-  if (order == "queue") return VerifyOrder::kQueue;
-  if (!order.empty()) {
-    throw std::invalid_argument("RDK_VERIFY_ORDER is \"" + order +
-                                "\"; set it to split, in-order or queue, or unset it");
-  }
-  return sequences >= machine.multiprocessors ? VerifyOrder::kInOrder : VerifyOrder::kSplit;
+  const bool many = sequences >= machine.multiprocessors;
+  return environment().verify_order.value_or(many ? VerifyOrder::kInOrder : VerifyOrder::kSplit);
 }
 
 // Blocks that share a sequence, or parts of a row in a queue. Small parts spread a step of few

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
@@ -16,20 +15,6 @@ extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_inde
                                                              void** ret_stream);
 
 namespace rdk::ops {
-namespace {
-
-// What they save is not measured yet.
-bool early_launches_are_asked_for() {
-  const char* asked = std::getenv("RDK_EARLY_LAUNCH");
-  const std::string early = asked == nullptr ? "" : asked;
-  if (early == "1") return true;
-  if (early.empty() || early == "0") return false;
-  throw std::invalid_argument("RDK_EARLY_LAUNCH is \"" + early +
-                              "\"; set it to 1 or 0, or unset it");
-}
-
-}  // namespace
-
 CudaStarter::CudaStarter(const char* operator_name, int32_t device)
     : operator_name_(operator_name), device_(device) {
   void* current = nullptr;
@@ -45,7 +30,7 @@ Machine CudaStarter::machine() const {
         {});
   const bool has_attributes = has_code_of_9_0();
   return {multiprocessors, shared_bytes, has_attributes ? kMostCluster : 1,
-          early_launches_are_asked_for() && has_attributes};
+          environment().early && has_attributes};
 }
 
 // Whether kernels are compiled for compute capability 9.0 or later, from which on launches have

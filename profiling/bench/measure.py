@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 
+from rdk_cuda import _C
 from rdk_cuda.evaluation.timing import quantiles
 
 from ..commands import one_line
@@ -213,10 +214,12 @@ def with_variable(name: str, value: str, call: Call, index: int) -> object:
     """Make a call with this in the environment."""
     before = os.environ.get(name, "")
     os.environ[name] = value
+    _C.forget_environment()
     try:
         return call(index)
     finally:
         os.environ[name] = before
+        _C.forget_environment()
 
 
 def against(times: Sequence[float], ours: Sequence[float]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The operators on an `Affinity` and a batch, in place of its tensors and a packed list."""
 
-from .operators import draft, gather_logits, redistribute, step_keys, verify
+from . import operators as _operators
+from .operators import *  # noqa: F403  its __all__
 from .step import METHODS, Draft, Method, Verified
 from .trees import VerifiedTree, verify_tree
 
@@ -10,10 +11,6 @@ __all__ = [
     "Method",
     "Verified",
     "VerifiedTree",
-    "draft",
-    "gather_logits",
-    "redistribute",
-    "step_keys",
-    "verify",
     "verify_tree",
 ]
+__all__ += _operators.__all__

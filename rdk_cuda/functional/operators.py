@@ -27,6 +27,8 @@ from ..affinity import Affinity
 from .ranges import Range
 from .step import METHODS, Draft, Method, Verified
 
+__all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
+
 _LOGPROBS = {None: 0, "processed": 1, "raw": 2}
 
 

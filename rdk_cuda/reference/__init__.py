@@ -12,11 +12,7 @@ from .dense import first_order_rdk as first_order_rdk
 from .dense import output_distribution as output_distribution
 from .dense import residual as residual
 from .dense import with_kept_mass as with_kept_mass
-from .operators import draft as draft
-from .operators import gather_logits as gather_logits
-from .operators import redistribute as redistribute
-from .operators import step_keys as step_keys
-from .operators import verify as verify
+from .operators import *  # noqa: F403  its __all__
 from .random import ACCEPT as ACCEPT
 from .random import BLOCK as BLOCK
 from .random import BONUS as BONUS

@@ -19,6 +19,8 @@ from .random import DRAFT, STEP, Trace, draw, philox
 from .truncation import Limits, threshold, without_forbidden
 from .verification import Step, by_block, by_token
 
+__all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
+
 # --------------------------------------------------------------------------------- the operators
 
 

@@ -8,6 +8,7 @@ import mmap
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +43,7 @@ def far_apart(rows: Tensor, folder: Path) -> Tensor:
 
 
 def test_a_queue_reads_and_draws_little_behind_rejections(
-    emulated: ModuleType, monkeypatch: pytest.MonkeyPatch
+    emulated: ModuleType, ask: Callable[[str, str], None]
 ) -> None:
     """The first drafts of all sequences are rejected, but one, and one has a bad temperature."""
     size, sequences, drafts = 8 * 1024, 8, 6
@@ -60,7 +61,7 @@ def test_a_queue_reads_and_draws_little_behind_rejections(
         max_draft=1000,  # so there are steps that no draft has
     )
     row = size * 4 // 16
-    monkeypatch.setenv("RDK_VERIFY_ORDER", "queue")
+    ask("RDK_VERIFY_ORDER", "queue")
     for seed in range(4):
         emulated.set_machine(2)
         emulated.configure(seed=seed, resident=4)
@@ -69,7 +70,7 @@ def test_a_queue_reads_and_draws_little_behind_rejections(
         copies, atomics = emulated.counts()
         assert (sequences - 1 + 3) * row <= copies < 22 * row
         assert atomics < 100
-    monkeypatch.delenv("RDK_VERIFY_ORDER")
+    ask("RDK_VERIFY_ORDER", "")
     for multiprocessors, rows in ((2, 10), (16, (sequences - 1) * (drafts + 1))):
         emulated.set_machine(multiprocessors)  # the controls: in order, and split
         torch.ops.rdk.verify(*made.arguments())
@@ -77,7 +78,7 @@ def test_a_queue_reads_and_draws_little_behind_rejections(
 
 
 def test_a_queue_reads_each_row_of_accepted_drafts_once(
-    emulated: ModuleType, monkeypatch: pytest.MonkeyPatch
+    emulated: ModuleType, ask: Callable[[str, str], None]
 ) -> None:
     """Also those whose sums were there before the step in front of them was decided."""
     size, sequences, drafts = 8 * 1024, 2, 6
@@ -88,7 +89,7 @@ def test_a_queue_reads_each_row_of_accepted_drafts_once(
         draft_rows=torch.full((sequences * drafts,), -1, dtype=torch.int32),
         target_temperature=torch.zeros(sequences),
     )
-    monkeypatch.setenv("RDK_VERIFY_ORDER", "queue")
+    ask("RDK_VERIFY_ORDER", "queue")
     emulated.set_machine(4)
     for seed in range(8):
         emulated.configure(seed=seed, resident=8)

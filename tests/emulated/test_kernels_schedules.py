@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -150,11 +151,11 @@ def test_any_order_of_work_gives_the_same_bits(
     workload: str,
     order: str,
     seeds: tuple[int, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[str, str], None],
 ) -> None:
     """One block after the other, and several that take turns, with few and with many at once."""
     expected = in_order(emulated, workload)
-    monkeypatch.setenv("RDK_VERIFY_ORDER", order)
+    ask("RDK_VERIFY_ORDER", order)
     for multiprocessors, seed in zip((1, 3, 16), seeds, strict=True):
         emulated.set_machine(multiprocessors, FULL)
         emulated.configure(seed=seed, resident=2 * multiprocessors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -236,7 +237,7 @@ def test_a_gather_of_few_tokens_has_a_block_for_every_multiprocessor(
 
 
 def test_verify_takes_the_order_that_was_asked_for(
-    plans: ModuleType, monkeypatch: pytest.MonkeyPatch
+    plans: ModuleType, ask: Callable[[str, str], None]
 ) -> None:
     """Otherwise many sequences are taken in order, and few are split."""
     machine = GPUS["sm_90a"].machine
@@ -247,23 +248,23 @@ def test_verify_takes_the_order_that_was_asked_for(
 
     assert [order(count) for count in (1, 131, 132)] == ["split", "split", "in-order"]
     for asked in ("split", "in-order", "queue"):
-        monkeypatch.setenv("RDK_VERIFY_ORDER", asked)
+        ask("RDK_VERIFY_ORDER", asked)
         assert [order(count) for count in (1, 131, 132)] == [asked] * 3
-    monkeypatch.setenv("RDK_VERIFY_ORDER", "split")
+    ask("RDK_VERIFY_ORDER", "split")
     assert order(600) == "in-order", "a block each"
-    monkeypatch.setenv("RDK_VERIFY_ORDER", "")
+    ask("RDK_VERIFY_ORDER", "")
     assert order(1) == "split"
-    monkeypatch.setenv("RDK_VERIFY_ORDER", "in order")
+    ask("RDK_VERIFY_ORDER", "in order")
     with pytest.raises(ValueError, match='RDK_VERIFY_ORDER is "in order"; set it to split, in-o'):
         order(1)
 
 
 @pytest.mark.parametrize("architecture", GPUS)
 def test_a_queue_has_about_as_many_parts_of_a_step_as_blocks_run_at_once(
-    plans: ModuleType, architecture: str, monkeypatch: pytest.MonkeyPatch
+    plans: ModuleType, architecture: str, ask: Callable[[str, str], None]
 ) -> None:
     """And a warp has a chunk of each part at least."""
-    monkeypatch.setenv("RDK_VERIFY_ORDER", "queue")
+    ask("RDK_VERIFY_ORDER", "queue")
     machine = GPUS[architecture].machine
     at_once = 2 * machine[0]
     for count in (1, 2, 8, 64, 131, 256, 600, 4096):
@@ -274,9 +275,9 @@ def test_a_queue_has_about_as_many_parts_of_a_step_as_blocks_run_at_once(
 
 
 def test_a_queue_whose_workspace_is_too_large_is_taken_in_order(
-    plans: ModuleType, monkeypatch: pytest.MonkeyPatch
+    plans: ModuleType, ask: Callable[[str, str], None]
 ) -> None:
-    monkeypatch.setenv("RDK_VERIFY_ORDER", "queue")
+    ask("RDK_VERIFY_ORDER", "queue")
     careless = verify_bytes(plans, 600, 600 * 64, 2**31 - 2)
     assert (careless["order"], careless["splits"]) == ("in-order", 1)
     assert careless["blocks"] == 600

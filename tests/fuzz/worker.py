@@ -74,6 +74,7 @@ def main() -> None:
             if emulator is not None:
                 emulator.set_machine(*MACHINES[index % len(MACHINES)])
                 os.environ["RDK_VERIFY_ORDER"] = ORDERS[index // len(MACHINES) % len(ORDERS)]
+                emulator.forget_environment()
                 emulator.configure(seed=index)
             try:
                 outcome = try_index(work, index, operators)

@@ -75,12 +75,12 @@ def test_replays_are_eager_calls_also_with_rewritten_inputs(
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_call_that_is_launched_early_reads_what_kernels_before_it_write(
-    cuda: torch.device, workload: str, monkeypatch: pytest.MonkeyPatch
+    cuda: torch.device, workload: str, ask: Callable[[str, str], None]
 ) -> None:
     """In a graph, behind a kernel that chooses between two sets of inputs; and behind copies."""
     first, other = recorded(workload), recorded(workload).with_other_values()
     expected = [call.on(cuda)(torch.ops.rdk) for call in (first, other)]
-    monkeypatch.setenv("RDK_EARLY_LAUNCH", "1")
+    ask("RDK_EARLY_LAUNCH", "1")
     static, sources = first.on(cuda), [call.on(cuda).arguments for call in (first, other)]
     takes_other = torch.zeros((), dtype=torch.bool, device=cuda)
 

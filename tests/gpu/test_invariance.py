@@ -6,6 +6,7 @@ taken in order: of 1, 3 and 200 sequences the last is large on every GPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -114,12 +115,12 @@ def test_the_same_call_again_and_again(workload: str, native: Any, device: torch
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("workload", VERIFY)
 def test_any_order_of_work_gives_the_same_bits(
-    workload: str, order: str, native: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    workload: str, order: str, native: Any, device: torch.device, ask: Callable[[str, str], None]
 ) -> None:
     """Blocks draw from a queue in another order each time."""
     call = recorded(workload).on(device)
     expected = call(native)
-    monkeypatch.setenv("RDK_VERIFY_ORDER", order)
+    ask("RDK_VERIFY_ORDER", order)
     for _ in range(AGAIN):
         for actual, same in zip(call(native), expected, strict=True):
             assert_same_bits(actual, same)
