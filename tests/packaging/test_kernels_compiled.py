@@ -43,39 +43,25 @@ EVERY_ARCH = build_kernels.DEFAULT_ARCHS.split()
 ARCHS = build_kernels.architectures() if "RDK_ARCHS" in os.environ else ["90a"]
 # More would leave one block of 256 threads to a multiprocessor, and too few loads under way.
 MOST_REGISTERS = 128
-# A lane's 32 columns of a chunk; of gather_logits 8 columns of two rows, and four steps of them.
-OF_ANY_DRAFTER = {
-    "verify_kernel<float, AnyDtype, {}>": ("LDGSTS", 8),
-    "verify_kernel<BFloat16Bits, AnyDtype, {}>": ("LDGSTS", 4),
-    "verify_kernel<Float16Bits, AnyDtype, {}>": ("LDGSTS", 4),
-}
-OF_ROWS = {
-    "draft_kernel<float, {}>": ("LDGSTS", 8),
-    "draft_kernel<BFloat16Bits, {}>": ("LDGSTS", 4),
-    "draft_kernel<Float16Bits, {}>": ("LDGSTS", 4),
-    "redistribute_kernel<float, {}>": ("LDG", 8),
-    "redistribute_kernel<BFloat16Bits, {}>": ("LDG", 4),
-    "redistribute_kernel<Float16Bits, {}>": ("LDG", 4),
-    "verify_tree_kernel<float, {}>": ("LDGSTS", 8),
-    "verify_tree_kernel<BFloat16Bits, {}>": ("LDGSTS", 4),
-    "verify_tree_kernel<Float16Bits, {}>": ("LDGSTS", 4),
-}
-VECTOR_LOADS = {
-    **{name.format(rows): loads for rows in ("Whole", "Cut") for name, loads in OF_ROWS.items()},
-    "verify_kernel<float, float, Whole>": ("LDGSTS", 8),
-    "verify_kernel<BFloat16Bits, BFloat16Bits, Whole>": ("LDGSTS", 4),
-    "verify_kernel<Float16Bits, Float16Bits, Whole>": ("LDGSTS", 4),
-    **{
-        name.format(rows): loads
-        for rows in ("Whole", "Cut", "Block")
-        for name, loads in OF_ANY_DRAFTER.items()
-    },
-    "gather_logits_kernel<float>": ("LDG", 16),
-    "gather_logits_kernel<BFloat16Bits>": ("LDG", 8),
-    "gather_logits_kernel<Float16Bits>": ("LDG", 8),
-}
 ELEMENT_BY_ELEMENT = {
     "step_keys_kernel": "reads two numbers a thread",
+}
+# What loads a lane's columns, and how many it takes of float32; of 16 bits, half as many. Most copy
+# the 32 of a chunk; of gather_logits they are 8 columns of two rows, and four steps of them.
+LOADS = {"redistribute": ("LDG", 8), "gather_logits": ("LDG", 16)}
+COPIES = ("LDGSTS", 8)
+
+
+def loads_of(operator: str, kernel: str) -> tuple[str, int]:
+    name, of_float = LOADS.get(operator, COPIES)
+    return name, of_float if f"{operator}_kernel<float" in kernel else of_float // 2
+
+
+VECTOR_LOADS = {
+    kernel: loads_of(operator, kernel)
+    for operator, entry in nvrtc.kernels().items()
+    for kernel in entry["kernels"]
+    if kernel not in ELEMENT_BY_ELEMENT
 }
 
 
