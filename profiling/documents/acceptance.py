@@ -94,7 +94,7 @@ def screens_table(link: Link) -> str:
     ways += [f"screened tokens, {share} % of the bytes" for share in (5, 10)]
     ways += [f"all, {of}" for of in ("5 % of the bytes", "10 % of the bytes")]
     ways += ["all, 10 % of the bytes, batch 8"]
-    columns = [(text, at) for text in ("code", "prose") for at in (1.0, 0.7, 0.0)]
+    columns = [(text, at) for text in ("code", "prose") for at in (1.0, 0.7)]
     lines = [[way, *(shares.get((*at, way), "") for at in columns)] for way in ways]
     return "\n\n".join(
         [
@@ -103,8 +103,8 @@ def screens_table(link: Link) -> str:
                 f"last 40 to 47 tokens as its only context, on {positions} positions of held-out",
                 "documents, in percent of what pruning loses, with 95 % intervals where enough is",
                 "lost. Bytes are a share of the pruned rows in bfloat16. *All* is screened,",
-                "recent, successor and, but for greedy decoding, virtual tokens",
-                f"({link('other shares', page_of(SCREENS))},",
+                "recent, successor and virtual tokens",
+                f"({link('more', page_of(SCREENS))},",
                 f"{link('data', f'{RESULTS}/{SCREENS}')}, made by",
                 "`python -m studies.gemma_acceptance`):",
             ),
@@ -127,7 +127,9 @@ def eagle3_table(link: Link) -> str:
     """docs/calibration.md"""
     cells: dict[str, dict[tuple[str, float], str]] = {}
     for row in content(HEADS)["rows"]:
-        if round(row["keep"], 3) != round(SHOWN, 3) or row.get("batch", 1) != 1:
+        if round(row["keep"], 3) != round(SHOWN, 3):
+            continue
+        if (row.get("batch", 1), row.get("budget", 0.05)) != (1, 0.05):
             continue
         at = row["text"], row["temperature"]
         if "lost" in row:
@@ -136,7 +138,7 @@ def eagle3_table(link: Link) -> str:
             cells.setdefault(f"lost, {row['chosen']}", {})[at] = points(row["lost"])
         elif row["chosen"] == "a general vocabulary" and row["recovered"]:
             cells.setdefault(f"% back, {way_of(row)}", {})[at] = share_of(row["recovered"])
-    columns = [(text, at) for text in ("code", "prose") for at in (1.0, 0.7, 0.0)]
+    columns = [(text, at) for text in ("code", "prose") for at in (1.0, 0.0)]
     lines = [[name, *(of.get(at, "") for at in columns)] for name, of in cells.items()]
     return "\n\n".join(
         [
@@ -146,7 +148,7 @@ def eagle3_table(link: Link) -> str:
                 "in *like text*, or the tokenizer's first ones, *a general vocabulary*. Points of",
                 "acceptance; then how much of the loss with a general vocabulary comes back where",
                 "the drafter has its own rows of the other tokens",
-                f"({link('other shares', page_of(HEADS))}, {link('data', f'{RESULTS}/{HEADS}')},",
+                f"({link('more', page_of(HEADS))}, {link('data', f'{RESULTS}/{HEADS}')},",
                 "made by `python -m studies.gemma_acceptance --full DIR`):",
             ),
             table(["", *titles_of(columns)], lines, "lr"),

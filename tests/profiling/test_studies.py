@@ -138,8 +138,8 @@ def test_chains_and_trees_are_compared(
 ) -> None:
     monkeypatch.setattr(trees, "METHODS", trees.METHODS[:1])
     monkeypatch.setattr(trees, "LENGTHS", (2, 3))
-    monkeypatch.setattr(trees, "training_files", lambda: calibration_files()[:4])
-    options = ["--contexts=4", "--positions=400", "--drafter", str(SHIPPED / drafter)]
+    monkeypatch.setattr(trees, "training_files", lambda: calibration_files()[:2])
+    options = ["--contexts=2", "--positions=150", "--drafter", str(SHIPPED / drafter)]
     rows = run(trees, tmp_path / "trees.json", *options)
     assert len(rows) == len(trees.TEMPERATURES) * 2
     for row in rows:
@@ -152,7 +152,7 @@ def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(tmp_path: Pa
     every = Vocabulary.identity(target.get_output_embeddings().weight.shape[0])
     Eagle3Checkpoint(new_network(target, every, [1, 3, 4]), every).save_pretrained(tmp_path / "all")
     given = ["--full", str(tmp_path / "all"), "--published", str(SHIPPED / "eagle3")]
-    sizes = ["--positions=400", "--samples=300", "--compared=40", "--held-out=400", "--threads=1"]
+    sizes = ["--positions=200", "--samples=150", "--compared=20", "--held-out=200", "--threads=1"]
     rows = run(lifted_rows, tmp_path / "rows.json", *given, *sizes)
     assert [row["temperature"] for row in rows[::4]] == [1.0, 0.7, 0.0]
     for row in rows:
