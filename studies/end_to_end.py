@@ -14,7 +14,6 @@ target alone, at a batch:
     parts, shares                 seconds of each part, medians of `rounds`; and of their sum
     step_seconds                  of a whole step, median
     accepted_length               from the file `accepted_from`
-    accepted_here                 mean over the rounds, of what was verified in its place
     tokens_per_second             (1 + accepted_length) * batch / step_seconds
     speed_up                      over the target alone
     run, date, load ...           as in profiling/results.py
@@ -251,8 +250,8 @@ class Steps:
         }
 
     @torch.no_grad()
-    def take(self, variant: Variant) -> tuple[dict[str, float], float]:
-        """Seconds of each part, and accepted drafts of a sequence."""
+    def take(self, variant: Variant) -> dict[str, float]:
+        """Seconds of each part."""
         drafter, target, watch = self.drafters[variant[0]], self.target, self.watch
         sampling = self.samplings[variant]
         self.turn += 1
@@ -271,12 +270,12 @@ class Steps:
         watch.lap(TARGET)
         verified = self._verified_in_place_of(logits, seen, variant[0])
         watch.lap(UNTIMED)
-        accepted = sampling.verify(verified)[1].tolist()
+        sampling.verify(verified)[1].tolist()
         watch.lap(VERIFY)
         for model in (drafter, target):
             model.rollback([self.context] * self.batch)
         watch.lap(CACHE)
-        return watch.stop(), math.fsum(accepted) / self.batch
+        return watch.stop()
 
     @torch.no_grad()
     def take_alone(self) -> dict[str, float]:
@@ -378,16 +377,11 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
         progress.show(f"batch {batch}: reading the context")
         steps.begin(batch)
         times: dict[Variant | None, list[dict[str, float]]] = defaultdict(list)
-        lengths: dict[Variant, list[float]] = defaultdict(list)
         for turn in range(arguments.rounds + 1):  # the first does not count
             progress.show(f"batch {batch}: round {turn} of {arguments.rounds}")
-            alone = steps.take_alone()
-            taken = {each: steps.take(each) for each in VARIANTS}
-            if turn:
-                times[None].append(alone)
-                for each, (seconds, length) in taken.items():
-                    times[each].append(seconds)
-                    lengths[each].append(length)
+            for each in (None, *VARIANTS):
+                seconds = steps.take(each) if each else steps.take_alone()
+                times[each] += [seconds] if turn else []
         common |= {"batch": batch, "date": now(), "load": os.getloadavg()[0]}
         alone_seconds = statistics.median(sum(each.values()) for each in times[None])
         for variant in (None, *VARIANTS):
@@ -397,7 +391,6 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
             length = accepted[variant[0]] if variant else 0.0
             yield {
                 **described(variant, steps.vocabulary),
-                "accepted_here": statistics.fmean(lengths[variant]) if variant else None,
                 "parts": parts,
                 "shares": {name: each / sum(parts.values()) for name, each in parts.items()},
                 "step_seconds": step,
@@ -410,12 +403,12 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
 
 def described(variant: Variant | None, vocabulary: int) -> Row:
     """The columns of a head and a way to sample; None is the target alone."""
+    columns = "head", "method", "keep", "head_rows", "sampling"
     if variant is None:
-        named: Row = {"head": ALONE, "method": None, "keep": None}
-        return {**named, "head_rows": vocabulary, "sampling": "PyTorch"}
+        return dict(zip(columns, (ALONE, None, None, vocabulary, "PyTorch"), strict=True))
     head, sampling = variant
-    named = {"head": head.name, "method": head.method, "keep": head.keep}
-    return {**named, "head_rows": head.rows(vocabulary), "sampling": sampling}
+    values = head.name, head.method, head.keep, head.rows(vocabulary), sampling
+    return dict(zip(columns, values, strict=True))
 
 
 def preamble(row: Row) -> str:

@@ -95,7 +95,8 @@ def decoders(
     weight = network.lm_head.weight.detach()
     files = training_files()
     windows = windows_of(files[:: len(files) // (3 * CALIBRATED)], "code", tokenizer, CALIBRATED)
-    near = in_float32(record_drafter(model, network, windows))
+    near = record_drafter(model, network, windows)
+    near.target, near.drafter = near.target.float(), near.drafter.float()
     head = weight, None
     screen = best_screen(head, vocabulary, near, Measured(weight.float(), near, vocabulary, 1.0))
     counts = successor_counts(vocabulary.target_size, tokens_of(files[::3], "code", tokenizer))
@@ -116,11 +117,6 @@ def decoders(
         "screened tokens": pruned(dynamic_tokens=screen, full_head=head),
         "screened, recent and successor tokens": pruned(dynamic_tokens=everything, full_head=head),
     }
-
-
-def in_float32(at: Recorded) -> Recorded:
-    """What models of any dtype have recorded."""
-    return Recorded(at.target.float(), at.drafter.float(), at.contexts)
 
 
 def best_screen(
