@@ -111,7 +111,10 @@ def test_expected_accepted_drafts_are_the_operators_means(seed: int) -> None:
     affinity = Affinity.intersection(Vocabulary.identity(SIZE))
     p, q = target.softmax(1)[None], drafter.softmax(1)[None]
     draft = rdk_cuda.draft(
-        drafter.expand(TIMES, LENGTH, SIZE).contiguous(), affinity, seeds=torch.arange(TIMES)
+        drafter.expand(TIMES, LENGTH, SIZE).contiguous(),
+        affinity,
+        seeds=torch.arange(TIMES),
+        positions=0,
     )
     draft.tokens[:] = tokens
     given = target.expand(TIMES, LENGTH + 1, SIZE)
@@ -124,9 +127,8 @@ def test_expected_accepted_drafts_are_the_operators_means(seed: int) -> None:
         assert abs(mean - float(expected)) < TOLERANCE
 
     tree = Tree(tokens, torch.tensor([[-1, -1, seed % 2]]))
-    walked = rdk_cuda.verify_tree(
-        given, tokens.expand(TIMES, LENGTH), tree.parents[0], seeds=torch.arange(TIMES)
-    )
+    nodes = tokens.expand(TIMES, LENGTH), tree.parents[0]
+    walked = rdk_cuda.verify_tree(given, *nodes, seeds=torch.arange(TIMES), positions=0)
     expected = trees.accepted_of_tree(p, tree).sum()
     assert abs(float(walked.num_accepted.double().mean()) - float(expected)) < TOLERANCE
 
