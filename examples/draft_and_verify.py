@@ -12,7 +12,7 @@ import torch
 
 import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.calibration import prune_head
+from rdk_cuda.drafter import prune_head
 
 V, D, KEPT, CLUSTERS, K = 400, 16, 80, 20, 4
 

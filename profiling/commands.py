@@ -12,12 +12,11 @@ from pathlib import Path
 import torch
 
 import rdk_cuda
-from rdk_cuda.cli.arguments import natural
-from rdk_cuda.cli.errors import InputError
-from rdk_cuda.cli.program import INTERRUPTED, Parser, answered
+from rdk_cuda.cli.arguments import INTERRUPTED, Parser, answered, natural
 from rdk_cuda.evaluation import EvaluationError
 from rdk_cuda.evaluation.timing import others_at_work
 from rdk_cuda.files import write_whole
+from rdk_cuda.pair.errors import InputError
 
 from .machine import describe, now
 from .results import Results, Row

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.cli.errors import InputError
 from rdk_cuda.files import write_json
+from rdk_cuda.pair.errors import InputError
 
 BENCH, FORMAT_VERSION = "bench", 1
 

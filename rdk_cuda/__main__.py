@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from importlib import reload
 
 import rdk_cuda
-from rdk_cuda.cli import calibrate, evaluate, inspect
-from rdk_cuda.cli.program import Parser, answered
+from rdk_cuda.cli.arguments import Parser, answered
+from rdk_cuda.cli.command_lines import add_calibrate, add_evaluate, add_inspect
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,9 +14,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rdk_cuda", description="Reduced-vocabulary drafters, lossless.")
     parser.add_argument("--version", action="version", version=f"rdk_cuda {rdk_cuda.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
-    calibrate.add_command(commands)
-    evaluate.add_command(commands)
-    inspect.add_command(commands)
+    for add_command in (add_calibrate, add_evaluate, add_inspect):
+        add_command(commands)
     arguments = parser.parse_args(argv)
     if "run" not in arguments:  # no command was named
         parser.print_help(sys.stderr)

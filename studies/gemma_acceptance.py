@@ -40,7 +40,6 @@ from profiling.machine import describe, now
 from profiling.tables import table
 from rdk_cuda import ScreenedTokens, SuccessorCounts, SuccessorTable, Vocabulary
 from rdk_cuda.calibration import (
-    PrunedDrafter,
     cluster_pruned_tokens,
     low_rank_factors,
     screens_within,
@@ -48,12 +47,13 @@ from rdk_cuda.calibration import (
 )
 from rdk_cuda.calibration.virtual import virtual_logits
 from rdk_cuda.cli.arguments import natural, share
-from rdk_cuda.cli.models import Models
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import distinct_tokens, recent_and_successors
 from rdk_cuda.dynamic_tokens.sources import is_pruned
 from rdk_cuda.evaluation import Bootstrap, recovered_share
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.eagle3 import Eagle3Network, read_checkpoint
+from rdk_cuda.pair.pairs import Pair as Models
 
 KINDS, KEEPS, TEMPERATURES = ("code", "prose"), (0.125, 0.0625, 0.03), (1.0, 0.7, 0.0)
 BUDGETS, BATCHES, VIRTUAL = (0.05, 0.1), (1, 8), 64

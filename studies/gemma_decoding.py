@@ -54,10 +54,10 @@ from rdk_cuda import (
     Vocabulary,
 )
 from rdk_cuda.calibration import screens_within
-from rdk_cuda.calibration.heads import FullHead
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind
+from rdk_cuda.drafter import FullHead
 from rdk_cuda.dynamic_tokens import recent_and_successors
 from rdk_cuda.evaluation.timing import spread
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter, Eagle3Network, read_checkpoint

@@ -43,19 +43,20 @@ from rdk_cuda.calibration import (
     successor_counts,
 )
 from rdk_cuda.cli.arguments import natural, share
-from rdk_cuda.cli.documents import Text, encode, first_token, read_documents
-from rdk_cuda.cli.models import Models, load_models
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.evaluation.acceptance import measure_acceptance, recovered_share
 from rdk_cuda.files import write_json
+from rdk_cuda.pair.documents import Text, encode, first_token, read_documents
+from rdk_cuda.pair.loading import load_pair
+from rdk_cuda.pair.pairs import Pair
 
 TEMPERATURES, WINDOW = (1.0, 0.7, 0.0), 128
 
 Row = dict[str, Any]
 
 
-def windows_of(models: Models, files: Sequence[Path], count: int) -> list[Window]:
+def windows_of(models: Pair, files: Sequence[Path], count: int) -> list[Window]:
     """That many positions of the files; some modules are empty."""
     files = [file for file in files if read_text(file).strip()]
     text = Text(read_documents(models.tokenizer, files), WINDOW, first_token(models.tokenizer))
@@ -63,8 +64,8 @@ def windows_of(models: Models, files: Sequence[Path], count: int) -> list[Window
 
 
 def calibrated(
-    models: Models, options: argparse.Namespace, stages: Stages
-) -> tuple[Models, dict[float, list[Method]]]:
+    models: Pair, options: argparse.Namespace, stages: Stages
+) -> tuple[Pair, dict[float, list[Method]]]:
     """The models with lifted rows, and at each temperature the methods of the published drafter."""
     recording = record(
         models.read(options.draft_length),
@@ -98,7 +99,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
     """All rows."""
     dtype = getattr(torch, options.dtype)
     published, full = (
-        load_models(options.target, drafter, dtype=dtype)
+        load_pair(options.target, drafter, dtype=dtype)
         for drafter in (options.published, options.full)
     )
     with Stages() as stages:

@@ -38,14 +38,15 @@ from rdk_cuda.calibration.material import Material, successor_counts
 from rdk_cuda.calibration.methods import DYNAMIC, FULL, PRUNED, RECOMMENDED, VIRTUAL, Method
 from rdk_cuda.calibration.recording import Each, Window, record
 from rdk_cuda.cli.arguments import natural
-from rdk_cuda.cli.documents import encode
-from rdk_cuda.cli.models import load_models
-from rdk_cuda.cli.pairs import Models, StateModels
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.decoding.trees import Tree, attention_mask, best_first, depths
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.pair.documents import encode
+from rdk_cuda.pair.loading import load_pair
+from rdk_cuda.pair.pairs import Pair as Models
+from rdk_cuda.pair.pairs import StatePair
 
 RESULTS = ROOT / "profiling" / "results" / "trees" / "demo.json"
 LENGTHS = tuple(range(2, 9))  # K, drafts in a chain and nodes of a tree
@@ -105,7 +106,7 @@ def read(model: Any, contexts: Tensor, tree: Tree, *, hidden: bool = False) -> T
 @torch.no_grad()
 def drafting(models: Models, contexts: Tensor) -> Hidden:
     """The drafter after these contexts."""
-    if not isinstance(models, StateModels):
+    if not isinstance(models, StatePair):
         return lambda tree: read(models.drafter, contexts, tree, hidden=True)[:, -1]
     drafter, texts = models.drafting(), contexts.tolist()
     batch, length = contexts.shape
@@ -332,7 +333,7 @@ def run(options: argparse.Namespace) -> None:
     """Measure, print and write."""
     torch.set_num_threads(1)
     settings = Settings(keep=(KEEP,), positions=options.positions)
-    models = load_models(SHIPPED / "target", options.drafter)
+    models = load_pair(SHIPPED / "target", options.drafter)
     with Stages() as stages:
         rows, documents = measure(models, settings, options.contexts, stages)
     lines = table(TITLES, lines_of(rows), "lrr")

@@ -28,7 +28,7 @@ from .devices import (  # noqa: F401  (fixtures)
 )
 
 if TYPE_CHECKING:
-    from rdk_cuda.cli.models import Models
+    from rdk_cuda.pair.pairs import ModelPair
 
 
 # Their tests share what takes a minute to build.
@@ -99,11 +99,11 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny(directories: tuple[Path, Path]) -> Models:
+def tiny(directories: tuple[Path, Path]) -> ModelPair:
     """Both, loaded."""
-    from rdk_cuda.cli.models import load_models
+    from rdk_cuda.pair.loading import load_pair
 
-    return load_models(*directories)
+    return load_pair(*directories)
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from rdk_cuda.cli.arguments import add_keep, natural, number, seed
-from rdk_cuda.cli.program import Parser
+from rdk_cuda.cli.arguments import Parser, add_keep, natural, number, seed
 
 temperature = number(
     float,

@@ -14,9 +14,9 @@ from rdk_cuda.calibration.methods import (
     Pruning,
 )
 from rdk_cuda.calibration.recording import Each, record
-from rdk_cuda.calibration.recording.windows import Window
-from rdk_cuda.cli.documents import encode
-from rdk_cuda.cli.models import Models
+from rdk_cuda.calibration.recording.reading import Window
+from rdk_cuda.pair.documents import encode
+from rdk_cuda.pair.pairs import ModelPair
 
 from .arguments import Settings
 from .corpus import read_text, training_files
@@ -26,7 +26,7 @@ SHOWN = (PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, RECOMMENDED)
 
 
 def calibrate(
-    models: Models, windows: Sequence[Window], settings: Settings, each: Each
+    models: ModelPair, windows: Sequence[Window], settings: Settings, each: Each
 ) -> Material:
     """Read calibration text with both models; count successors in all of the training text."""
     recording = record(

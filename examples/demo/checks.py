@@ -9,7 +9,7 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import Affinity
-from rdk_cuda.cli.models import Models
+from rdk_cuda.pair.pairs import ModelPair
 
 from .chi_square import chi_square
 from .text import Prompt
@@ -34,7 +34,7 @@ class Check:
 
 
 @torch.no_grad()
-def greedy_outputs(models: Models, prompts: Sequence[Prompt], tokens: int) -> list[list[int]]:
+def greedy_outputs(models: ModelPair, prompts: Sequence[Prompt], tokens: int) -> list[list[int]]:
     """The target's own greedy `generate`, up to an end token, for prompts of one length."""
     ids = torch.tensor([prompt.ids for prompt in prompts], dtype=torch.int64, device="cpu")
     generated = models.target.generate(
@@ -50,7 +50,7 @@ def until_end(tokens: list[int], eos: frozenset[int]) -> list[int]:
 
 
 def check_greedy(
-    models: Models,
+    models: ModelPair,
     prompts: Sequence[Prompt],
     expected: Sequence[Sequence[int]],
     decoded: Mapping[str, Sequence[Sequence[int]]],
@@ -81,7 +81,7 @@ def check_greedy(
 
 @torch.no_grad()
 def part_at_a_tie(
-    models: Models, prompt: Prompt, output: Sequence[int], right: Sequence[int]
+    models: ModelPair, prompt: Prompt, output: Sequence[int], right: Sequence[int]
 ) -> bool:
     """Whether the target's logits of the first two different tokens are nearly equal."""
     pairs = enumerate(zip(output, right, strict=False))

@@ -8,18 +8,19 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from rdk_cuda.cli.models import Models, load_models, quiet
+from rdk_cuda.cli.figures import versions
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.cli.versions import versions
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.evaluation.plots import acceptance_figure
 from rdk_cuda.files import write_figure, write_json
+from rdk_cuda.pair.loading import quiet
+from rdk_cuda.pair.pairs import ModelPair
 
 from . import gemma, report
 from .arguments import Settings
 from .experiment import Measured, expected, measure
 from .results import continuation, plotted, table_rows
-from .shipped import load_shipped
+from .shipped import load_shipped, load_two
 
 
 def train(output: Path) -> int:
@@ -58,14 +59,14 @@ def demo(target: Path | None, drafter: Path | None, output: Path, settings: Sett
     start = time.monotonic()
     quiet()
     shipped = target is None or drafter is None
-    models = load_shipped() if target is None or drafter is None else load_models(target, drafter)
+    models = load_shipped() if target is None or drafter is None else load_two(target, drafter)
     if settings.threads is not None or shipped:
         # Of models this small, a second thread costs more than it brings.
         torch.set_num_threads(settings.threads or 1)
     return run(replace(models, recent=settings.recent), output, settings, start)
 
 
-def run(models: Models, output: Path, settings: Settings, start: float) -> int:
+def run(models: ModelPair, output: Path, settings: Settings, start: float) -> int:
     """Measure, print and write."""
     with Stages() as stages:
         measured = measure(models, settings, stages)
@@ -82,7 +83,7 @@ def run(models: Models, output: Path, settings: Settings, start: float) -> int:
     return 0 if all(check.passed for check in measured.checks) else 1
 
 
-def results_of(models: Models, settings: Settings, measured: Measured) -> dict[str, Any]:
+def results_of(models: ModelPair, settings: Settings, measured: Measured) -> dict[str, Any]:
     """Everything that is shown and written, as plain data."""
     bootstrap = Bootstrap([window.document for window in measured.windows], seed=settings.seed)
     rows = table_rows(models.vocabulary_size, measured, bootstrap)

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from rdk_cuda.calibration.methods import FULL, Method
 from rdk_cuda.calibration.recording import Each
-from rdk_cuda.cli.models import Models
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind, Statistics
 from rdk_cuda.evaluation.timing import Watch
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.pair.pairs import ModelPair
 
 from .arguments import Settings
 from .reading import drafting_model
@@ -61,7 +61,7 @@ class Decoded:
         return [one.tokens / took for one, took in zip(self.rounds, self.seconds, strict=True)]
 
 
-def decoder_of(models: Models, method: Method | None, draft_length: int) -> SpeculativeDecoder:
+def decoder_of(models: ModelPair, method: Method | None, draft_length: int) -> SpeculativeDecoder:
     """The decoder of a method, or of the target alone."""
     target = HuggingFaceModel(models.target)
     if method is None:
@@ -83,7 +83,7 @@ def head_of(method: Method) -> dict[str, Tensor | None]:
 
 
 def decode_in_turn(
-    models: Models,
+    models: ModelPair,
     methods: Sequence[Method | None],
     prompts: Sequence[Prompt],
     settings: Settings,

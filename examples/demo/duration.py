@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from rdk_cuda.cli.models import Models
+from rdk_cuda.pair.pairs import ModelPair
 
 from .arguments import Settings
 from .decoding import ROUNDS, decoder_of
@@ -19,7 +19,7 @@ OTHER = 1.4  # counting, clusters, offsets and checks come on top
 
 
 def minutes(
-    models: Models, settings: Settings, prompts: list[Prompt], windows: int, methods: int
+    models: ModelPair, settings: Settings, prompts: list[Prompt], windows: int, methods: int
 ) -> float:
     """A rough guess.
 

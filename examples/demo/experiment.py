@@ -8,12 +8,12 @@ from torch import Tensor
 
 from rdk_cuda.calibration.material import Material
 from rdk_cuda.calibration.methods import RECOMMENDED, Method
-from rdk_cuda.calibration.recording.windows import Window
-from rdk_cuda.cli.documents import encode
-from rdk_cuda.cli.errors import InputError
-from rdk_cuda.cli.models import Models
+from rdk_cuda.calibration.recording.reading import Window
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.acceptance import measure_acceptance
+from rdk_cuda.pair.documents import encode
+from rdk_cuda.pair.errors import InputError
+from rdk_cuda.pair.pairs import ModelPair
 
 from .arguments import Settings
 from .calibration import SHOWN, build_methods, calibrate
@@ -59,7 +59,7 @@ class Measured:
     checks: list[Check]
 
 
-def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
+def measure(models: ModelPair, settings: Settings, stages: Stages) -> Measured:
     """Run the whole experiment.
 
     Raises:
@@ -89,7 +89,7 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     return Measured(material, methods, held_out, rates, prompts, alone, decoded, doubt, checks)
 
 
-def expected(models: Models, settings: Settings) -> str:
+def expected(models: ModelPair, settings: Settings) -> str:
     """How long it will take, in a sentence."""
     windows = (1 + CALIBRATION_FACTOR) * settings.positions // settings.length
     methods = 1 + len(SHOWN) * len(settings.keep)
@@ -97,7 +97,7 @@ def expected(models: Models, settings: Settings) -> str:
     return f"This will take about {max(1, round(guess))} minutes on this machine as busy as it is."
 
 
-def choose_prompts(models: Models, settings: Settings) -> list[Prompt]:
+def choose_prompts(models: ModelPair, settings: Settings) -> list[Prompt]:
     """Held-out modules, or the user's prompt several times, to be sampled with several seeds."""
     if settings.prompt is None:
         prompts = held_out_prompts(models.tokenizer)
@@ -114,7 +114,7 @@ def choose_prompts(models: Models, settings: Settings) -> list[Prompt]:
 
 
 def greedy_check(
-    models: Models,
+    models: ModelPair,
     methods: Sequence[Method],
     prompts: Sequence[Prompt],
     settings: Settings,
@@ -136,7 +136,7 @@ def greedy_check(
 
 @torch.no_grad()
 def lossless_check(
-    models: Models,
+    models: ModelPair,
     method: Method,
     windows: Sequence[Window],
     rates: Tensor,

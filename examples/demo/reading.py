@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from rdk_cuda.calibration.recording.reading import Read, Reading, read_models
-from rdk_cuda.cli.models import Models
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.pair.pairs import ModelPair
 
 
-def drafting_model(models: Models, **head: Any) -> HuggingFaceModel:
+def drafting_model(models: ModelPair, **head: Any) -> HuggingFaceModel:
     """The drafter, with a head of its own if there is one in `head`."""
     return HuggingFaceModel(models.drafter, recent=models.recent, **head)
 
 
-def reader(models: Models) -> Read:
+def reader(models: ModelPair) -> Read:
     """What both models say of a text."""
     if models.recent is None:
         return read_models(models.target, models.drafter)

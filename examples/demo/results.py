@@ -33,6 +33,7 @@ def table_rows(
         }
     ]
     baseline = {m.keep: rate for m, rate in zip(methods, rates, strict=True) if m.name == PRUNED}
+    contexts = [window.contexts for window in measured.windows]
     for method, rate, run in zip(methods, rates, measured.decoded, strict=True):
         share = None
         if method.name not in (FULL, PRUNED):
@@ -42,7 +43,7 @@ def table_rows(
                 "method": method.name,
                 "keep": method.keep,
                 "head_rows": method.drafter.affinity.draft_size,
-                "dynamic_columns": method.drafter.mean_dynamic_columns(measured.windows),
+                "dynamic_columns": method.drafter.mean_dynamic_columns(contexts),
                 "acceptance": plain(bootstrap.mean(rate)),
                 "recovered": plain(share),
                 "tuned": method.tuned,

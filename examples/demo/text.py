@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rdk_cuda.calibration.recording.windows import Window, cut_windows
-from rdk_cuda.cli.documents import encode, first_token
-from rdk_cuda.cli.errors import InputError
+from rdk_cuda.calibration.recording.reading import Window, cut_windows
+from rdk_cuda.pair.documents import encode, first_token
+from rdk_cuda.pair.errors import InputError
 
 from .corpus import held_out_files, read_text
 

@@ -18,8 +18,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import LlamaConfig
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.cli.models import load_model, load_tokenizer
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Config, Eagle3Network
+from rdk_cuda.pair.loading import load_model, load_tokenizer
 
 from .training import Recipe, Training
 

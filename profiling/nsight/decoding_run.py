@@ -24,13 +24,12 @@ from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import Pruning
 from rdk_cuda.calibration.recording import record
-from rdk_cuda.calibration.recording.reading import read_models
-from rdk_cuda.calibration.recording.windows import cut_windows
+from rdk_cuda.calibration.recording.reading import cut_windows, read_models
 from rdk_cuda.cli.arguments import natural, share
-from rdk_cuda.cli.models import quiet
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Generation
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.pair.loading import quiet
 
 from ..commands import Parser, refuse_device, run_command
 

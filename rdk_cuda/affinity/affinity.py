@@ -361,7 +361,7 @@ class Affinity:
 
         The virtual token of cluster c is drafter token `vocabulary.draft_size + c`. Its row is
         `w`, proportional to `mean_probs^(1 / temperature)` within the cluster, and its bias is
-        the entropy `H(w)` in nats plus `offset`. `rdk_cuda.calibration.prune_head` makes the
+        the entropy `H(w)` in nats plus `offset`. `rdk_cuda.drafter.prune_head` makes the
         matching rows of the drafter's head.
 
         Args:

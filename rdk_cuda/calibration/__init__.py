@@ -6,20 +6,14 @@
     drafter = calibrated.method.drafter
 
 `python -m rdk_cuda calibrate` does that from model directories and text files. The parts can be
-used on their own: clusters, heads, offsets, and every method for one pruning.
+used on their own: clusters, offsets, and every method for one pruning.
 """
 
 from .calibrate import SCORES, Calibrated, Setting, calibrate, kept_tokens
 from .clusters import cluster_pruned_tokens
-from .drafter import PrunedDrafter, sampled_acceptance
-from .heads import FullHead, prune_head
-from .lifted import BONUSES, LiftedHead, LiftedRows, lift_rows, shifted_rows
-from .lifted_fit import refitted_rows
-from .low_rank import low_rank_factors, low_rank_head
+from .lifted import BONUSES, lift_rows, refitted_rows, shifted_rows
 from .material import Material, Options, successor_counts
-from .methods import FULL, METHODS, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
-from .moments import second_moment
-from .offsets import calibrate_offsets, with_offsets
+from .methods import BUILDERS, FULL, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
 from .recording import (
     Read,
     Reading,
@@ -31,26 +25,30 @@ from .recording import (
     read_models,
     record,
 )
-from .screens import screens_within
-from .tuning import TauAndKeep, Tuned, tune, tuned_covariance, tuned_first_order
-from .virtual import refine_virtual, virtual_drafter
+from .screens import low_rank_factors, screens_within
+from .tuning import (
+    TauAndKeep,
+    Tuned,
+    sampled_acceptance,
+    second_moment,
+    tune,
+    tuned_covariance,
+    tuned_first_order,
+)
+from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_offsets
 
 __all__ = [
     "BONUSES",
+    "BUILDERS",
     "FULL",
-    "METHODS",
     "PRUNED",
     "RECOMMENDED",
     "SCORES",
     "VIRTUAL",
     "Calibrated",
-    "FullHead",
-    "LiftedHead",
-    "LiftedRows",
     "Material",
     "Method",
     "Options",
-    "PrunedDrafter",
     "Pruning",
     "Read",
     "Reading",
@@ -68,8 +66,6 @@ __all__ = [
     "kept_tokens",
     "lift_rows",
     "low_rank_factors",
-    "low_rank_head",
-    "prune_head",
     "read_models",
     "record",
     "refine_virtual",

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..drafter import FullHead
 from ..vocabulary import Vocabulary
-from .heads import FullHead
 from .material import Material, Options, successor_counts
 from .methods import PRUNED, RECOMMENDED, Method, Pruning
 from .recording import Each, Recording

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..affinity.entries import nonnegative
+from ..drafter.heads import check_head
 from ..vocabulary import Vocabulary
-from .heads import check_head
 
 __all__ = ["cluster_pruned_tokens"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..drafter import FullHead
 from ..dynamic_tokens import SuccessorCounts
-from .heads import FullHead
 from .recording import Recording
 
 __all__ = ["Material", "Options", "successor_counts"]

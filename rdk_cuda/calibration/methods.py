@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
+from ..drafter import FullHead, PrunedDrafter
 from ..dynamic_tokens import (
     CombinedTokens,
     DynamicTokens,
@@ -22,24 +23,19 @@ from ..dynamic_tokens import (
 )
 from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
-from .drafter import FullHead, PrunedDrafter
-from .low_rank import low_rank_head
 from .material import Material, Options
-from .moments import second_moment
-from .offsets import calibrate_offsets, with_offsets
 from .recording.samples import Samples
 from .screens import screens_within
-from .tuning import hurts, tune, tuned_covariance, tuned_first_order
-from .virtual import refine_virtual, virtual_drafter
+from .tuning import hurts, second_moment, tune, tuned_covariance, tuned_first_order
+from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_offsets
 
 __all__ = [
+    "BUILDERS",
     "COVARIANCE",
     "DYNAMIC",
     "FIRST_ORDER",
     "FULL",
     "LIFTED",
-    "LOW_RANK",
-    "METHODS",
     "PRUNED",
     "RECOMMENDED",
     "SECOND_MOMENT",
@@ -50,7 +46,6 @@ __all__ = [
 
 FULL, LIFTED, PRUNED = "full drafter", "lifted head", "pruned drafter"
 FIRST_ORDER, SECOND_MOMENT, COVARIANCE = "first-order RDK", "RDK, E[p pᵀ]", "RDK, covariance"
-LOW_RANK = "low-rank head"
 DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
 RECOMMENDED = "virtual+dynamic"
 
@@ -60,17 +55,15 @@ class Method:
     """A drafter and how it was made.
 
     Attributes:
-        name: one of `METHODS`, or FULL, or LIFTED: with lifted rows in place of those pruned.
+        name: one of `BUILDERS`, or FULL, or LIFTED: with lifted rows in place of those pruned.
         keep: the share of the vocabulary that its head keeps.
         tuned: what was chosen on the calibration text, in words; empty if nothing was.
-        rank: of a low-rank head. The `drafter` then has the full matrix that the factors make.
     """
 
     name: str
     keep: float
     drafter: PrunedDrafter
     tuned: str = ""
-    rank: int | None = None
 
     def __str__(self) -> str:
         """For example `virtual tokens at 25 %`."""
@@ -117,7 +110,7 @@ class Pruning:
         return self.vocabulary.draft_size / self.vocabulary.target_size
 
     def method(self, name: str, temperature: float) -> Method:
-        """One of `METHODS`, calibrated for a temperature.
+        """One of `BUILDERS`, calibrated for a temperature.
 
         Args:
             temperature: a recorded one, or 0 for greedy decoding. A greedy method is calibrated for
@@ -126,8 +119,8 @@ class Pruning:
         Raises:
             ValueError: an unknown method, or a temperature that was not recorded.
         """
-        if name not in METHODS:
-            raise ValueError(f"Pruning.method: got {name!r}; needs one of {', '.join(METHODS)}")
+        if name not in BUILDERS:
+            raise ValueError(f"Pruning.method: got {name!r}; needs one of {', '.join(BUILDERS)}")
         recorded = self.material.recording.temperatures
         if temperature != 0 and temperature not in recorded:
             raise ValueError(
@@ -135,10 +128,10 @@ class Pruning:
                 f"{', '.join(map(str, recorded))}; needs one of these, or 0"
             )
         if temperature == 0:
-            drafter, tuned = self._greedy(METHODS[name])
+            drafter, tuned = self._greedy(BUILDERS[name])
         else:
-            drafter, tuned = METHODS[name](self, temperature)
-        return Method(name, self.keep, drafter, tuned, self.rank if name == LOW_RANK else None)
+            drafter, tuned = BUILDERS[name](self, temperature)
+        return Method(name, self.keep, drafter, tuned)
 
     def _greedy(self, build: Build) -> Built:
         lowest = min(self.material.recording.temperatures)
@@ -150,11 +143,6 @@ class Pruning:
         candidates.append(("off when greedy", self.plain))
         best = tune(candidates, self.samples, self.full_head, 0.0)
         return best.drafter, best.label
-
-    @property
-    def rank(self) -> int:
-        """The low-rank head's, an eighth of the width."""
-        return max(1, self.full_head[0].shape[1] // 8)
 
     # What several methods need.
 
@@ -344,21 +332,6 @@ def _similarities(*, centered: bool) -> Build:
     return build
 
 
-def _low_rank(pruning: Pruning, temperature: float) -> Built:
-    if not pruning.pruned_mass(temperature) > 0:
-        return pruning.plain, ""
-    head = low_rank_head(
-        pruning.full_head,
-        pruning.vocabulary,
-        pruning.material.recording.hidden_second_moment,
-        pruning.rank,
-        mean_probs=pruning.mean_probs(temperature),
-    )
-    everything = Vocabulary.identity(pruning.vocabulary.target_size)
-    drafter = PrunedDrafter(everything, Affinity.intersection(everything), *head)
-    return drafter, f"rank {pruning.rank}"
-
-
 def described(drafter: PrunedDrafter) -> str:
     """How many virtual tokens are used, for example `48 of 64 virtual tokens`."""
     bias = drafter.affinity.bias[drafter.vocabulary.draft_size :]
@@ -380,12 +353,11 @@ def screened(source: object) -> str:
     return ", ".join(words)
 
 
-METHODS: dict[str, Build] = {
+BUILDERS: dict[str, Build] = {
     PRUNED: _pruned,
     FIRST_ORDER: _first_order,
     SECOND_MOMENT: _similarities(centered=False),
     COVARIANCE: _similarities(centered=True),
-    LOW_RANK: _low_rank,
     DYNAMIC: _dynamic,
     VIRTUAL: _virtual,
     RECOMMENDED: _recommended,

@@ -6,20 +6,24 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from ..affinity.entries import nonnegative
+from ..drafter import FullHead
+from ..drafter.heads import check_head
 from ..dynamic_tokens import ScreenedTokens
 from ..vocabulary import Vocabulary
-from .heads import FullHead
-from .low_rank import low_rank_factors
 
-__all__ = ["screens_within"]
+__all__ = ["low_rank_factors", "screens_within"]
 
 _WIDTHS = tuple(1 << power for power in range(6, 14))
 _RATIOS = (8, 4)  # of candidates to offered tokens
 _MOST_CANDIDATES = 1 << 14
 _HIGHEST_RANK = 512
 _SECOND_SHARES = (0.4, 0.2)  # of all directions, at which a second look is
+_BLOCK_ROWS = 1 << 13  # of the head, in float64
+_LEAST = 1e-9  # of the largest eigenvalue: below, a direction of hidden states is rounding
 
 
 def screens_within(
@@ -108,3 +112,74 @@ def _sizes(room: float, pruned: int, hidden_size: int, row: int, batch: int) -> 
             rank = int((room - each - 4 * hidden_size * second) // pruned)
             if candidates <= min(pruned, _MOST_CANDIDATES) and 1 <= rank < second:
                 yield _Size(width, rank, candidates, second)
+
+
+@torch.no_grad()
+def low_rank_factors(
+    full_head: FullHead,
+    vocabulary: Vocabulary,
+    second_moment: Tensor,
+    rank: int,
+    *,
+    mean_probs: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The factors of the matrix of rank r that is closest to a head's pruned rows.
+
+    Of all matrices of rank r theirs has the least mean squared error of the logits,
+    `sum_c mu_c E[((h_c - l_c) . x)^2]`: it comes from the truncated SVD (Eckart and Young, 1936)
+    of `diag(mu)^(1/2) H M^(1/2)` with `M = E[x x^T]`, computed from a `[d, d]` Gram matrix that is
+    summed in float64. The first directions explain most: the first s columns and rows are the
+    factors of rank s. SVD-softmax (Shim et al., NeurIPS 2017) previews logits by them too.
+
+    Args:
+        full_head: weight `[V_t, d]` and bias `[V_t]` or None; the bias is not part of it.
+        second_moment: `[d, d]`, M, positive semi-definite.
+        rank: 1 to d.
+        mean_probs: `[V_t]`, mu, how much the logits of each token matter. None: all alike.
+
+    Returns:
+        left `[P, r]`, by ascending pruned id, and right `[r, d]`, float32.
+
+    Raises:
+        ValueError: shapes that disagree, no pruned token, a rank out of range, or mean_probs
+            that are 0 for all pruned tokens.
+    """
+    weight, bias = full_head
+    check_head("low_rank_factors", weight, bias, vocabulary)
+    width, pruned = weight.shape[1], vocabulary.pruned
+    if not 1 <= rank <= width or not pruned.numel():
+        raise ValueError(
+            f"low_rank_factors: rank is {rank} and {pruned.numel()} tokens are pruned; needs a "
+            f"rank of 1 to d = {width} and at least one pruned token"
+        )
+    if mean_probs is None:
+        mean_probs = torch.ones(vocabulary.target_size, dtype=torch.float32, device="cpu")
+    size = (vocabulary.target_size,)
+    mass = nonnegative("low_rank_factors: mean_probs", mean_probs, size)[pruned]
+    if not mass.sum() > 0:
+        raise ValueError(
+            "low_rank_factors: mean_probs is 0 for all pruned tokens; needs some above 0"
+        )
+    metric, inverse = _metric(second_moment, width)
+    gram = torch.zeros(width, width, dtype=torch.float64, device="cpu")
+    for rows, share in zip(pruned.split(_BLOCK_ROWS), mass.split(_BLOCK_ROWS), strict=True):
+        part = weight[rows].double()
+        gram += part.T @ (part * share[:, None])
+    main = torch.linalg.eigh(metric.T @ gram @ metric)[1][:, -rank:].flip(1)
+    project, right = metric @ main, main.T @ inverse
+    left = [weight[rows].float() @ project.float() for rows in pruned.split(_BLOCK_ROWS)]
+    return torch.cat(left), right.float()
+
+
+def _metric(moment: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """`B [d, d]` with `B B^T = moment`, and its inverse, float64."""
+    if moment.shape != (width, width) or not bool(moment.isfinite().all()):
+        raise ValueError(
+            f"low_rank_factors: second_moment has shape {list(moment.shape)} or is not finite; "
+            f"needs finite [d, d] with d = {width}"
+        )
+    values, vectors = torch.linalg.eigh(moment.detach().double())
+    if not values[-1] > 0:
+        raise ValueError("low_rank_factors: second_moment is 0; needs that of some hidden states")
+    scales = values.clamp_min(float(values[-1]) * _LEAST).sqrt()
+    return vectors * scales, vectors.T / scales[:, None]

@@ -1,8 +1,13 @@
-"""The best of several pruned drafters on samples, and the tau and keep of the RDK samplers."""
+"""The best of several pruned drafters on samples, and RDK tuned on them.
+
+The kernel of RDK (arXiv:2506.03206) is `softmax(Omega / tau)` of the covariance or the second
+moment of the target's distributions.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
@@ -13,15 +18,27 @@ from torch import Tensor
 from ..affinity import Affinity
 from ..affinity.entries import nonnegative
 from ..affinity.samplers import first_order
+from ..drafter import FullHead, PrunedDrafter
+from ..functional import redistribute
 from ..vocabulary import Vocabulary
-from .drafter import FullHead, PrunedDrafter, sampled_acceptance, sampled_draft_probs
 from .recording.samples import Samples
 
-__all__ = ["TauAndKeep", "Tuned", "hurts", "tune", "tuned_covariance", "tuned_first_order"]
+__all__ = [
+    "TauAndKeep",
+    "Tuned",
+    "hurts",
+    "sampled_acceptance",
+    "second_moment",
+    "tune",
+    "tuned_covariance",
+    "tuned_first_order",
+]
 
 Label = TypeVar("Label")
 
 KEEPS = tuple(sixteenths / 16 for sixteenths in range(17))
+_BLOCK_ENTRIES = 1 << 25  # of q that are held at a time, 128 MB
+_BLOCK_ROWS = 128  # of moments: few enough that [n, rows] stays in the cache at n = 2000
 _MOST_DECADES = 10  # of tau; below, all rows but the rarest have long been one-hot
 
 
@@ -99,6 +116,88 @@ def hurts(
     residuals = torch.zeros(count, dtype=loss.dtype, device="cpu").index_add_(0, place, loss - mean)
     error = residuals.square().sum().sqrt() / len(loss) * math.sqrt(count / (count - 1))
     return bool(mean > 2 * error)
+
+
+@torch.no_grad()
+def second_moment(
+    samples: Samples,
+    vocabulary: Vocabulary,
+    temperature: float,
+    *,
+    entries: int | None = None,
+    centered: bool = False,
+) -> Tensor:
+    """`E[p p^T]`, or the covariance `E[p p^T] - E[p] E[p]^T`, in the rows of kept tokens.
+
+    Tokens that a sample did not record (where m is less than V_t) count as 0.
+
+    Args:
+        temperature: of the target, one of those of the samples.
+        entries: keep only this many entries of each row, the largest positive ones. The others
+            count as 0, the floor of a sparse Omega. None keeps all that are not 0, for small
+            vocabularies: their number grows with V_d V_t. `.to_dense()` then gives
+            `Affinity.covariance` the negative ones too.
+        centered: the covariance.
+
+    Returns:
+        Sparse `[V_t, V_t]` float32, coalesced; the rows of pruned tokens are empty.
+
+    Raises:
+        ValueError: a temperature that was not recorded, or less than 1 entry.
+
+    Example:
+        >>> samples = Samples(
+        ...     hidden=torch.zeros(1, 2),
+        ...     targets=torch.tensor([[2, 0]], dtype=torch.int32),
+        ...     target_logits=torch.tensor([[0.75, 0.25]]).log(),
+        ...     temperatures=(1.0,),
+        ...     log_normalizers=torch.zeros(1, 1),
+        ...     contexts=torch.full((1, 1), -1, dtype=torch.int32),
+        ...     documents=torch.zeros(1, dtype=torch.int64),
+        ... )
+        >>> second_moment(samples, Vocabulary([0], target_size=3), 1.0).to_dense()
+        tensor([[0.0625, 0.0000, 0.1875],
+                [0.0000, 0.0000, 0.0000],
+                [0.0000, 0.0000, 0.0000]])
+    """
+    if entries is not None and entries < 1:
+        raise ValueError(f"second_moment: entries is {entries}; needs at least 1, or None for all")
+    size, count = vocabulary.target_size, len(samples)
+    probs = _by_token(samples, temperature, size)
+    mean = probs.sum(1).to_dense() / count
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        matrix = probs.to_sparse_csr()
+    places, values = [], []
+    for rows in vocabulary.kept.split(_BLOCK_ROWS):
+        block = probs.index_select(0, rows).to_dense()
+        moments = torch.sparse.mm(matrix, block.T.contiguous()).T / count
+        if centered:
+            moments = moments - mean[rows, None] * mean
+        if entries is None:
+            row, column = moments.nonzero().unbind(1)
+        else:
+            top, best = moments.topk(min(entries, size))
+            row, rank = (top > 0).nonzero().unbind(1)
+            column = best[row, rank]
+        places.append(torch.stack([rows[row], column]))
+        values.append(moments[row, column])
+    return torch.sparse_coo_tensor(
+        torch.cat(places, 1), torch.cat(values), (size, size), check_invariants=False, device="cpu"
+    ).coalesce()
+
+
+def _by_token(samples: Samples, temperature: float, size: int) -> Tensor:
+    """The target's recorded probabilities, sparse `[V_t, n]`."""
+    count, likeliest = samples.targets.shape
+    sample = torch.arange(count, device="cpu").repeat_interleave(likeliest)
+    return torch.sparse_coo_tensor(
+        torch.stack([samples.targets.flatten().long(), sample]),
+        samples.target_probs(temperature).flatten(),
+        (size, count),
+        check_invariants=False,
+        device="cpu",
+    ).coalesce()
 
 
 def tuned_covariance(
@@ -196,3 +295,26 @@ def _tuned(
     rate, exponent, keep = best
     drafter = replace(plain, affinity=sampler(10**exponent, keep))
     return Tuned(TauAndKeep(10**exponent, keep), drafter, rate)
+
+
+@torch.no_grad()
+def sampled_draft_probs(
+    samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
+) -> Tensor:
+    """`q` at the recorded target tokens of each sample: `[n, m]` float32."""
+    probs = torch.empty(samples.targets.shape, dtype=torch.float32, device="cpu")
+    block = max(1, _BLOCK_ENTRIES // drafter.affinity.target_size)
+    for rows in torch.arange(len(samples), device="cpu").split(block):
+        part = samples.select(rows)
+        columns = drafter.columns(full_head, part.hidden, part.contexts)
+        q = redistribute(affinity=drafter.affinity, temperature=temperature, **columns)
+        probs[rows] = q.gather(1, part.targets.long())
+    return probs
+
+
+def sampled_acceptance(
+    samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
+) -> Tensor:
+    """`sum_x min(p(x), q(x))` over the recorded target tokens of each sample: `[n]` float32."""
+    q = sampled_draft_probs(samples, drafter, full_head, temperature)
+    return torch.minimum(samples.target_probs(temperature), q).sum(1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from .drafter import FullHead, PrunedDrafter
+from ..drafter import FullHead, PrunedDrafter
 from .recording.samples import Samples
 
 __all__ = ["VirtualMasses", "virtual_masses"]

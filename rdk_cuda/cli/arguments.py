@@ -1,15 +1,43 @@
-"""What the commands read from the command line. Imports nothing but the standard library."""
+"""What all command lines share: kinds of arguments, and bad input answered with one line.
+
+Imports nothing heavy: a command line is read before torch is loaded.
+"""
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from .errors import InputError
+from ..pair.errors import INSTALL, InputError
 
-INSTALL = "in the source folder, pip install --no-build-isolation '.[{}]'"
+# Of a program that a signal ended, as shells count it: 128 + SIGINT.
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers bad input with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def answered(prog: str, run: Callable[[], int]) -> int:
+    """The exit code of `run`, or of what ended it, which is said on standard error.
+
+    A `KeyboardInterrupt` may bring a sentence on what was kept.
+    """
+    try:
+        return run()
+    except (InputError, OSError) as error:  # the latter of a full disk, or without permission
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as interruption:
+        print("Interrupted.", *interruption.args, file=sys.stderr)
+        return INTERRUPTED
 
 
 def refuse_missing(modules: Sequence[str], extra: str = "demo") -> None:

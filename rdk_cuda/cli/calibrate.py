@@ -1,149 +1,244 @@
-"""The command line of `calibrate`. Nothing heavy is imported before it is read."""
+"""`calibrate`, step by step: from two models and text to directories of calibrated drafters."""
 
-import argparse
-import os
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from .arguments import (
-    add_device,
-    add_dtype,
-    add_keep,
-    natural,
-    natural_or_none,
-    number,
-    positive,
-    refuse_missing,
-    refuse_missing_accelerate,
-    seed,
+import torch
+from rich.console import Console
+
+from rdk_cuda import Vocabulary
+from rdk_cuda.calibration import BONUSES, Calibrated, Method, Options, calibrate
+from rdk_cuda.integrations.huggingface.saved_drafter import (
+    SavedDrafterError,
+    refuse_existing,
+    save_drafter,
+    written_whole,
 )
-from .errors import InputError
+from rdk_cuda.integrations.token_maps import TokenMapError, read_token_map
+from rdk_cuda.vocabulary.indispensable import indispensable_tokens
+
+from ..evaluation.rows import TIMED, Row
+from ..evaluation.table import show_notes, show_rows
+from ..files import without_nan
+from ..pair.documents import Text, calibration_and_held_out
+from ..pair.errors import InputError
+from ..pair.loading import load_pair, quiet, weight_sample
+from ..pair.pairs import Pair
+from .figures import evaluate_pair, versions
+from .progress import Stages
+from .recording_file import RecordingFile
 from .request import Request
 
-REQUIRED = ("transformers", "tokenizers", "sklearn", "rich")
 
-budget = number(float, lambda value: 0 <= value <= 1, "a share from 0 to 1, as 0.05")
-gibibytes = number(float, lambda value: 0 < value <= 2**20, "GiB, above 0")
+def run_calibration(request: Request, stages: Stages | None = None) -> int:
+    """Calibrate for each setting and write the directory; returns the exit code.
 
-DESCRIPTION = """\
-Prunes a drafter's vocabulary and makes up for it: reads text with target and drafter, keeps the
-tokens that matter, finds virtual tokens for the rest and dynamic ones for what the context names,
-and calibrates them for a temperature. Writes one directory, whole or not at all: the drafter, its
-small head, its affinity, a table of successors, and what each is worth on held-out text. With
-several values of --keep or --temperature the text is read once, and the directory has one such
-directory for each pair, as keep-0.25-temperature-0.7. A run that was interrupted goes on where it
-was when the same command is given again."""
-
-
-def add_command(commands: Any) -> None:
-    """Add `calibrate` to the subparsers of `python -m rdk_cuda`."""
-    parser = commands.add_parser(
-        "calibrate",
-        help="prune a drafter, and find the affinity that makes up for it",
-        description=DESCRIPTION,
+    Args:
+        stages: shows the progress. None: as the command does.
+    """
+    quiet()
+    try:
+        refuse_existing(request.output, request.overwrite)
+    except SavedDrafterError as error:
+        raise InputError(f"--out {error.reason}") from error
+    file = RecordingFile.of(request)
+    dtype = getattr(torch, request.dtype)
+    models = load_pair(request.target, request.drafter, request.device, dtype, request.device_map)
+    text, held_out = calibration_and_held_out(
+        models.tokenizer, request.text, request.held_out, models.context, request.draft_length
     )
-    parser.set_defaults(run=run, prog=parser.prog)
-    add = parser.add_argument
-    add("--target", type=Path, required=True, metavar="DIR", help="a local Hugging Face model")
-    add("--drafter", type=Path, required=True, metavar="DIR", help="its drafter, same tokenizer")
-    add(
-        "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
-    )
-    add("--out", type=Path, required=True, metavar="DIR", help="what to write; must not exist")
-    add("--overwrite", action="store_true", help="replace what an earlier calibration wrote there")
-    add(
-        "--held-out",
-        type=Path,
-        nargs="+",
-        default=(),
-        metavar="FILE",
-        help="text to measure on (every fifth of --text, which then is not calibrated on)",
-    )
-    defaults = Request
-    add_keep(add, defaults.keep)
-    add(
-        "--keep-by",
-        default=defaults.keep_by,
-        metavar="SCORE",
-        help="keep tokens by the mean of the target's probability, by their frequency in the text, "
-        "or by the variance of that probability (%(default)s)",
-    )
-    add(
-        "--kept",
-        type=Path,
-        metavar="FILE",
-        help="keep these target ids instead, and as always special tokens and bytes: text with one "
-        "a line, JSON, .npy, a list of FR-Spec or SGLang (.pt), or an EAGLE-3 checkpoint with d2t",
-    )
-    for name, type_, text in (
-        ("virtual", natural, "virtual tokens, at most"),
-        ("dynamic", natural_or_none, "dynamic tokens of a row, at most; 0 for none"),
-        ("window", natural, "how many of the last tokens of the context are recent"),
-        (
-            "screen-bytes",
-            budget,
-            "share of the pruned rows' bytes that a screen of them may read, "
-            "which then offers likely ones as further dynamic tokens; 0 for none",
-        ),
-        ("batch", natural, "sequences that share one reading of the screen"),
-        ("draft-length", natural, "drafts for each target pass, for the predicted speed-up"),
-        ("positions", natural, "of the text that the models read, spread over it"),
-        ("memory", gibibytes, "GiB for what is recorded of it"),
-        ("seed", seed, "of samples and clusters"),
-    ):
-        default = getattr(defaults, name.replace("-", "_"))
-        add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
-    add(
-        "--temperature",
-        type=positive,
-        nargs="+",
-        default=defaults.temperature,
-        metavar="T",
-        help="temperatures of target and drafter in use (1)",
-    )
-    add(
-        "--recording",
-        type=Path,
-        metavar="FILE",
-        help="keep what the models say of the text here, up to --memory GiB, and use it again: "
-        "other shares, and any of its temperatures, need no further reading (a file next to --out, "
-        "until that is written)",
-    )
-    add_device(parser)
-    add_dtype(add)
+    always = indispensable_tokens(models.tokenizer)
+    kept = models.kept
+    if kept is None:
+        kept = named_tokens(request, models.vocabulary_size, always)
+    else:
+        request = keeping_own(request, kept)
+    try:
+        with stages or Stages() as stages:
+            windows = text.windows(request.positions)
+            recording = file.record(models, request, windows, stages)
+            if models.kept is not None:
+                for given in stages.each([recording], "Calibrating: lifting rows"):
+                    models = models.with_rows(given, stages.each)
+            drafters = calibrate(
+                recording,
+                models.drafter_head,
+                text.ids,
+                request.settings,
+                keep_by=request.keep_by,
+                always=always,
+                kept=kept,
+                options=options_of(models, request),
+                dtype=models.drafter_dtype,
+                each=stages.each,
+            )
+            rows = measure(models, request, drafters, held_out, stages)
+        save(models, request, drafters, rows, text, held_out)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*file.kept) from None
+    show(models, request, drafters, rows, text, held_out)
+    say(file.close())
+    return 0
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Check what can be checked at once, then calibrate; returns the exit code."""
-    refuse_missing(REQUIRED)
-    refuse_missing_accelerate(arguments)
-    output = Path(os.path.abspath(arguments.out))  # a name of its own, even for "." and ".."
-    if os.path.lexists(output) and not arguments.overwrite:
+def named_tokens(request: Request, size: int, always: torch.Tensor) -> Vocabulary | None:
+    """The tokens of `--kept` and those that are always kept; refuses before long work.
+
+    Without `--kept` None, once each `--keep` was found to have room for the latter.
+    """
+    if request.kept is None:
+        for keep in request.keep:
+            if (count := max(1, round(keep * size))) < always.numel():
+                raise InputError(
+                    f"--keep {keep:g} is {count} tokens, fewer than the {always.numel()} special "
+                    "tokens and single bytes that are always kept; keep more"
+                )
+        return None
+    try:
+        ids = read_token_map(request.kept, size).draft_ids
+    except OSError as error:
+        reason = f"{error.strerror}; needs a readable file"
+        raise InputError(f"--kept {request.kept}: {reason}") from error
+    except TokenMapError as error:
+        raise InputError(f"--kept {error}") from error
+    return Vocabulary(torch.cat([ids, always[~torch.isin(always, ids)]]), size)
+
+
+def keeping_own(request: Request, kept: Vocabulary) -> Request:
+    """The request for a drafter that has a small head already, and keeps its tokens."""
+    if request.kept is not None or request.keep != Request.keep:
         raise InputError(
-            f"--out {output}: exists; name another directory, or --overwrite an earlier calibration"
+            f"--drafter {request.drafter}: has a head of {kept.draft_size} tokens, which are the "
+            "ones that are kept; leave out --keep and --kept"
         )
-    if not output.parent.is_dir():
-        raise InputError(f"--out {output}: {output.parent} is no directory; make it first")
-    from ..calibration import SCORES
+    return replace(request, keep=(kept.draft_size / kept.target_size,))
 
-    if arguments.keep_by not in SCORES:
-        raise InputError(f"--keep-by {arguments.keep_by}: needs one of {', '.join(SCORES)}")
-    if arguments.kept is not None and len(set(arguments.keep)) > 1:
-        raise InputError(
-            f"--kept {arguments.kept}: names the tokens to keep, and --keep several shares; give "
-            "one of them"
-        )
-    if arguments.screen_bytes and not arguments.dynamic:
-        raise InputError(
-            f"--screen-bytes {arguments.screen_bytes:g}: what a screen offers are dynamic tokens, "
-            "and --dynamic is 0; leave one of them out"
-        )
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
-    from .calibration import run_calibration
 
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in vars(arguments).items()
-        if name not in ("run", "prog", "out")
+def options_of(models: Pair, request: Request) -> Options:
+    """How large the drafters may be."""
+    dynamic = min(request.dynamic, models.vocabulary_size)
+    return Options(
+        virtual=request.virtual,
+        dynamic=dynamic,
+        recent=max(1, min(Options.recent, dynamic)),
+        window=request.window,
+        bonuses=() if models.lifted is None else BONUSES,
+        screen=request.screen_bytes,
+        batch=request.batch,
+        seed=request.seed,
+    )
+
+
+def measure(
+    models: Pair,
+    request: Request,
+    drafters: Sequence[Calibrated],
+    held_out: Text,
+    stages: Stages,
+) -> list[list[Row]]:
+    """The rows of each drafter: the full, the pruned and the calibrated one on held-out text."""
+    methods: dict[float, list[Method]] = {}
+    for one in drafters:
+        chosen = methods.setdefault(one.setting.temperature, [models.whole])
+        chosen += [one.plain, one.method]
+    rows = evaluate_pair(
+        models,
+        methods,
+        held_out.held_out_windows(),
+        draft_length=request.draft_length,
+        each=stages.each,
+        seed=request.seed,
+    )
+    grouped = []
+    for chosen in methods.values():
+        full, *others = (rows.pop(0) for _ in chosen)
+        grouped += [[full, *others[first : first + 2]] for first in range(0, len(others), 2)]
+    return grouped
+
+
+def save(
+    models: Pair,
+    request: Request,
+    drafters: Sequence[Calibrated],
+    rows: Sequence[Sequence[Row]],
+    text: Text,
+    held_out: Text,
+) -> None:
+    """Write the drafter's directory or, for several settings, a directory of them."""
+    several = len(drafters) > 1
+    place = written_whole(request.output, request.overwrite) if several else nullcontext()
+    dtype = models.drafter_dtype
+    sources = {"text": text.sources, "held_out": held_out.sources}
+    try:
+        with place as folder:
+            for one, measured in zip(drafters, rows, strict=True):
+                save_drafter(
+                    request.output if folder is None else folder / request.name(one.setting),
+                    models.saved_drafter,
+                    models.tokenizer,
+                    replace(one.method.drafter.in_dtype(dtype), lifted=models.lifted),
+                    {**settings_of(models, request, one, measured), **sources},
+                    overwrite=request.overwrite,
+                )
+    except SavedDrafterError as error:
+        raise InputError(f"--out {error.reason}") from error
+
+
+def settings_of(
+    models: Pair, request: Request, one: Calibrated, rows: Sequence[Row]
+) -> dict[str, Any]:
+    """What `calibration.json` says."""
+    settings: dict[str, Any] = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in asdict(request).items()
+        if name not in ("output", "overwrite", "recording", "text", "held_out")
     }
-    return run_calibration(Request(output=output, **given))
+    return settings | {
+        "keep": one.setting.keep,
+        "temperature": one.setting.temperature,
+        "versions": versions(),
+        "target_weights": weight_sample(models.target),
+        "tuned": one.method.tuned,
+        # Times depend on the moment and the machine: `evaluate` measures them again.
+        "figures": without_nan([{**row, **dict.fromkeys(TIMED)} for row in rows]),
+    }
+
+
+def show(
+    models: Pair,
+    request: Request,
+    drafters: Sequence[Calibrated],
+    rows: Sequence[Sequence[Row]],
+    text: Text,
+    held_out: Text,
+) -> None:
+    """A table for each drafter, what was chosen, and what was written."""
+    console = Console()
+    for one, measured in zip(drafters, rows, strict=True):
+        show_rows(console, measured)
+        kept = one.plain.drafter.vocabulary
+        say(
+            f"\n{kept.draft_size} of {kept.target_size} tokens are kept, which have "
+            f"{one.coverage:.1%} of the target's mean probability. Chosen: {one.method.tuned}."
+        )
+    say("")
+    if models.rows:
+        say(models.rows)
+    show_notes(console, [row for measured in rows for row in measured])
+    if left_out := len(text.too_short) + len(held_out.too_short):
+        say(
+            f"{left_out} documents were left out, shorter than the {text.length} tokens (held "
+            f"out: {held_out.length}) that are read at once."
+        )
+    names = [request.name(one.setting) for one in drafters] if len(drafters) > 1 else []
+    say(f"{request.output} written" + (f", with {', '.join(names)}." if names else "."))
+
+
+def say(words: str) -> None:
+    """Print words as they are."""
+    Console().print(words, soft_wrap=True, highlight=False, markup=False)

@@ -1,78 +1,160 @@
-"""The command line of `evaluate`. Nothing heavy is imported before it is read."""
+"""`evaluate`, step by step: a saved drafter on text, as a table, files and a picture."""
+
+from __future__ import annotations
 
 import argparse
-import os
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .arguments import (
-    add_device,
-    add_dtype,
-    natural,
-    number,
-    prepare_output,
-    refuse_missing,
-    refuse_missing_accelerate,
-    seed,
+import torch
+from rich.console import Console
+
+from rdk_cuda.calibration import PRUNED, RECOMMENDED, Method, Window
+from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.integrations.huggingface.saved_drafter import (
+    MODEL,
+    SETTINGS,
+    SavedDrafterError,
+    load_pruned,
+    refuse_other_model,
 )
 
-REQUIRED = ("transformers", "tokenizers", "matplotlib", "rich")
+from ..evaluation.plots import acceptance_figure
+from ..evaluation.rows import write_evaluation
+from ..evaluation.table import counted, show_notes, show_rows
+from ..files import write_figure
+from ..pair.documents import Text, first_token, read_documents, window_length
+from ..pair.errors import InputError
+from ..pair.loading import load_pair, quiet, same_weights
+from ..pair.pairs import Pair, StatePair
+from .figures import evaluate_pair, versions
+from .progress import Stages
 
-DESCRIPTION = """\
-Measures a calibrated drafter on text: how much of its drafts the target accepts, compared with the
-full and the pruned drafter, with 95 % intervals over documents; what the head costs; and the
-speed-up that follows from the models' times on this machine. Writes evaluation.json, .csv, .png."""
-
-temperature = number(float, lambda value: 0 <= value < 1e6, "a temperature, 0 for greedy")
-
-
-def add_command(commands: Any) -> None:
-    """Add `evaluate` to the subparsers of `python -m rdk_cuda`."""
-    parser = commands.add_parser(
-        "evaluate",
-        help="what a calibrated drafter is worth on some text",
-        description=DESCRIPTION,
-    )
-    parser.set_defaults(run=run, prog=parser.prog)
-    add = parser.add_argument
-    add("drafter", type=Path, metavar="DIR", help="what `calibrate` wrote")
-    add("--target", type=Path, required=True, metavar="DIR", help="the target it was made for")
-    add(
-        "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
-    )
-    add(
-        "--temperature",
-        type=temperature,
-        nargs="+",
-        metavar="T",
-        help="of target and drafter, 0 for greedy (the one calibrated for)",
-    )
-    add("--draft-length", type=natural, default=4, metavar="K", help="drafts a pass (%(default)s)")
-    add(
-        "--positions",
-        type=natural,
-        metavar="N",
-        help="to measure at, spread over the documents "
-        "(8192, or more, so that every document has a window of them)",
-    )
-    add(
-        "--output",
-        type=Path,
-        default=Path("evaluation"),
-        metavar="DIR",
-        help="where the results go (%(default)s)",
-    )
-    add_device(parser)
-    add_dtype(add)
-    add("--seed", type=seed, default=0, metavar="N", help="of the intervals (%(default)s)")
+NAMED = 3  # documents, of those that were left out
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Check what can be checked at once, then evaluate; returns the exit code."""
-    refuse_missing(REQUIRED)
-    refuse_missing_accelerate(arguments)
-    prepare_output(arguments.output)
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
-    from .evaluation import run_evaluation
+def run_evaluation(arguments: argparse.Namespace) -> int:
+    """Measure, print and write; returns the exit code."""
+    quiet()
+    models, drafter, settings = load_saved(arguments)
+    documents = read_documents(models.tokenizer, arguments.text)
+    length = window_length(documents, models.context, arguments.draft_length)
+    text = Text(documents, length, first_token(models.tokenizer))
+    windows = text.held_out_windows(arguments.positions)
+    calibrated_for = calibrated_temperature(arguments.drafter, settings)
+    methods = methods_of(models, drafter, str(settings.get("tuned", "")))
+    with Stages() as stages:
+        rows = evaluate_pair(
+            models,
+            dict.fromkeys(arguments.temperature or [calibrated_for], methods),
+            windows,
+            draft_length=arguments.draft_length,
+            each=stages.each,
+            seed=arguments.seed,
+        )
+    console = Console()
+    measured = what_was_measured(text, windows)
+    same_target = same_weights(settings.get("target_weights"), models.target)
+    about_text = " ".join([*left_out(measured), *other_target(same_target, arguments.target)])
+    show_rows(console, rows, calibrated_for)
+    console.print()
+    show_notes(console, rows, about_text)
+    path = arguments.output / "evaluation.json"
+    about = {
+        "text": text.sources,
+        "measured": measured,
+        "calibrated_target": same_target,
+        "versions": versions(),
+        "calibration": {**settings, "figures": None, "target_weights": None},
+    }
+    table = write_evaluation(rows, about, path)
+    picture = path.with_suffix(".png")
+    write_figure(acceptance_figure(rows, "Held-out text"), picture)
+    console.print(f"\n{path}, {table} and {picture} written.", soft_wrap=True, highlight=False)
+    return 0
 
-    return run_evaluation(arguments)
+
+def load_saved(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter, dict[str, Any]]:
+    """The target and the full drafter, the saved head, and the settings of its calibration."""
+    directory: Path = arguments.drafter
+    try:
+        drafter, settings = load_pruned(directory)
+        dtype = getattr(torch, arguments.dtype)
+        models = load_pair(
+            arguments.target, directory / MODEL, arguments.device, dtype, arguments.device_map
+        )
+        refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
+    except SavedDrafterError as error:
+        raise InputError(error.reason) from error
+    if isinstance(models, StatePair):
+        models = replace(models, lifted=drafter.lifted)
+    return models, drafter, settings
+
+
+def calibrated_temperature(directory: Path, settings: Mapping[str, Any]) -> float:
+    """The temperature that the offsets and the kept tokens are for; 1 if none is named."""
+    said = settings.get("temperature", 1.0)
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 <= said < math.inf:
+        raise InputError(
+            f"{directory / SETTINGS}: temperature is {said!r}; needs a number, 0 or more: "
+            "calibrate again"
+        )
+    return float(said)
+
+
+def methods_of(models: Pair, drafter: PrunedDrafter, tuned: str) -> list[Method]:
+    """The full drafter, the pruned one, and the saved one, `tuned` in words."""
+    full_head, vocabulary = models.drafter_head, drafter.vocabulary
+    keep = vocabulary.draft_size / vocabulary.target_size
+    return [
+        models.whole,
+        Method(PRUNED, keep, PrunedDrafter.plain(full_head, vocabulary)),
+        Method(RECOMMENDED, keep, drafter.in_dtype(full_head[0].dtype), tuned),
+    ]
+
+
+def what_was_measured(text: Text, windows: Sequence[Window]) -> dict[str, Any]:
+    """How much of the given text."""
+    return {
+        "positions": text.length * len(windows),
+        "positions_given": sum(map(len, text.ids)),
+        "windows": len(windows),
+        "window_length": text.length,
+        "documents": len({window.document for window in windows}),
+        "documents_given": len(text.documents),
+        "documents_too_short": text.too_short,
+    }
+
+
+def left_out(measured: Mapping[str, Any]) -> list[str]:
+    """What share of the text was measured, and which documents were not."""
+    share = measured["positions"] / measured["positions_given"]
+    sentences = [
+        f"That is {share:.0%} of the {measured['positions_given']} positions of "
+        f"{counted(measured['documents_given'], 'document')} given."
+    ]
+    if short := measured["documents_too_short"]:
+        names = ", ".join(short[:NAMED]) + (", ..." if len(short) > NAMED else "")
+        sentences.append(
+            f"{len(short)} of them left out, shorter than the {measured['window_length']} tokens "
+            f"that are read at once: {names}."
+        )
+    others = measured["documents_given"] - measured["documents"] - len(short)
+    if others:
+        sentences.append(f"{others} more left out for --positions; the default measures in all.")
+    return sentences
+
+
+def other_target(same: bool | None, target: Path) -> list[str]:
+    """A warning if the drafter was calibrated for a target other than this one."""
+    if same is None:
+        return ["It was not recorded which target this was calibrated for."]
+    if same:
+        return []
+    return [
+        f"Not the target that this was calibrated for: the weights in {target} are different. The "
+        "figures are still those of drafting for it; calibrate for it to do better."
+    ]

@@ -1,42 +1,18 @@
-"""`python -m rdk_cuda inspect`: what an affinity does, in words.
-
-Nothing heavy is imported before its command line is read.
-"""
+"""`inspect`: what an affinity does, in words."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from .arguments import refuse_missing
-from .errors import InputError
+import torch
 
-if TYPE_CHECKING:
-    from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import Affinity, AffinityError, Vocabulary
 
-DESCRIPTION = """\
-Says what an affinity does: its sizes, and how its drafter tokens reach the target's. Reads an
-affinity file, or the directory of a calibrated drafter, which also says which tokens were kept."""
+from ..pair.errors import InputError
 
 
-def add_command(commands: Any) -> None:
-    """Add `inspect` to the subparsers of `python -m rdk_cuda`."""
-    parser = commands.add_parser(
-        "inspect", help="what an affinity does, in words", description=DESCRIPTION
-    )
-    parser.set_defaults(run=run, prog=parser.prog)
-    parser.add_argument(
-        "file", type=Path, metavar="FILE", help="an affinity file or a calibrated drafter"
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run_inspection(path: Path) -> int:
     """Read the files and print; returns the exit code."""
-    path: Path = arguments.file
-    if not path.exists():
-        raise InputError(f"{path}: no such file; needs an affinity file or a calibrated drafter")
-    refuse_missing(("transformers",) if path.is_dir() else ())
     affinity, vocabulary = read(path)
     rows = summary(affinity, vocabulary)
     width = max(len(name) for name in rows)
@@ -52,8 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read(path: Path) -> tuple[Affinity, Vocabulary | None]:
     """The affinity and, in a calibrated drafter's directory, the kept tokens."""
-    from rdk_cuda import Affinity, AffinityError
-
     if not path.is_dir():
         try:
             return Affinity.load(path), None
@@ -76,8 +50,6 @@ def summary(affinity: Affinity, vocabulary: Vocabulary | None) -> dict[str, str]
         vocabulary: the drafter's kept tokens, which come before its virtual ones. None if unknown:
             a row with one entry then counts as the row of a kept token.
     """
-    import torch
-
     entries, targets = affinity.row_offsets.long().diff(), affinity.row_targets.long()
     own = torch.full((affinity.draft_size,), -1)
     if vocabulary is not None:

@@ -71,7 +71,7 @@ class SpeculativeDecoder:
             or keep them. The drafter has to return its hidden state, which a source with
             `reads_hidden`, such as `rdk_cuda.ScreenedTokens`, gets as `hidden`, `[B, d]`.
         full_head: weight `[V_t, d]` and bias `[V_t]` (or None) for the logits of dynamic tokens; or
-            what gives these, as `rdk_cuda.calibration.LiftedHead`: called with hidden states
+            what gives these, as `rdk_cuda.drafter.LiftedHead`: called with hidden states
             `[B, d]` and tokens `[B, C]`, with `size` V_t. None: the drafter's own, which a
             `HuggingFaceModel` has.
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..calibration.drafter import FullHead, PrunedDrafter
-from ..calibration.recording.reading import Read
-from ..calibration.recording.windows import Window
+from ..calibration.recording.reading import Read, Window
+from ..drafter import FullHead, PrunedDrafter
 from ..functional import redistribute
 
 __all__ = ["Bootstrap", "Interval", "acceptance", "measure_acceptance", "recovered_share"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..calibration.drafter import FullHead
 from ..calibration.methods import FULL, PRUNED, Method
 from ..calibration.recording import Each, Read, Window, read_models
+from ..drafter import FullHead
 from .acceptance import Bootstrap, measure_acceptance, recovered_share
 from .rows import EvaluationError, Row, evaluation_row
 from .speed import HeadCost, Times, expected_accepted_length, measure_model_times
@@ -69,7 +69,7 @@ def evaluate(
             if method.name not in (FULL, PRUNED) and (FULL, 1.0) in measured:
                 pruned = measured[PRUNED, method.keep]
                 recovered = recovered_share(bootstrap, rate, pruned, measured[FULL, 1.0])
-            columns = method.drafter.mean_dynamic_columns(windows)
+            columns = method.drafter.mean_dynamic_columns(window.contexts for window in windows)
             cost = head_cost(method, full_head, columns, head_dtype)
             lengths = expected_accepted_length(rate, draft_length)[..., ::drafts_every]
             length = float(lengths.double().mean())
@@ -133,14 +133,10 @@ def predicted_speed_up(
 def head_cost(
     method: Method, full_head: FullHead, dynamic_columns: float, dtype: torch.dtype
 ) -> HeadCost:
-    """For a position; a low-rank head counts as its factors, not as the matrix they make."""
-    size, width = full_head[0].shape
+    """For a position."""
     drafter = method.drafter
-    if method.rank is None:
-        return HeadCost(
-            *(drafter.affinity.draft_size, width, dtype.itemsize, dynamic_columns),
-            screen_bytes=drafter.screen_bytes,
-            screen_bytes_each=drafter.screen_bytes_each,
-        )
-    kept = round(method.keep * size)
-    return HeadCost(kept, width, dtype.itemsize, dynamic_columns, size - kept, method.rank)
+    return HeadCost(
+        *(drafter.affinity.draft_size, full_head[0].shape[1], dtype.itemsize, dynamic_columns),
+        screen_bytes=drafter.screen_bytes,
+        screen_bytes_each=drafter.screen_bytes_each,
+    )

@@ -22,7 +22,7 @@ __all__ = ["acceptance_figure"]
 
 BLACK, GREY = "#000000", "#777777"
 ORANGE, GREEN, BLUE = "#E69F00", "#009E73", "#0072B2"
-VERMILLION, OLIVE = "#D55E00", "#8A7A1C"
+VERMILLION = "#D55E00"
 
 
 class Style(NamedTuple):
@@ -38,7 +38,6 @@ STYLES = {
     names.FIRST_ORDER: Style(VERMILLION, "v", ":"),
     names.SECOND_MOMENT: Style(VERMILLION, "^", "--"),
     names.COVARIANCE: Style(VERMILLION, "<", "-."),
-    names.LOW_RANK: Style(OLIVE, "P", "--"),
     names.DYNAMIC: Style(BLUE, "D"),
     names.VIRTUAL: Style(ORANGE),
     names.RECOMMENDED: Style(GREEN, "*"),

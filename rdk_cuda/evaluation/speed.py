@@ -81,7 +81,6 @@ class HeadCost:
         dynamic_columns: gathered rows, on average.
         screen_bytes: of screens, one byte a weight, read once for a batch.
         screen_bytes_each: of their second looks, two bytes a weight, read for each position.
-        factored_rows, rank: further rows of a low-rank head, `[factored_rows, rank] @ [rank, d]`.
 
     Example:
         >>> full = HeadCost(rows=128256, hidden_size=4096)
@@ -96,15 +95,13 @@ class HeadCost:
     hidden_size: int
     bytes_each: int = 2
     dynamic_columns: float = 0.0
-    factored_rows: int = 0
-    rank: int = 0
     screen_bytes: int = 0
     screen_bytes_each: int = 0
 
     @property
     def static_weights(self) -> int:
         """Weights that every position needs."""
-        return self.rows * self.hidden_size + self.rank * (self.factored_rows + self.hidden_size)
+        return self.rows * self.hidden_size
 
     @property
     def dynamic_weights(self) -> float:

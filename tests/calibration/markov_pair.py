@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.drafter import FullHead
 from rdk_cuda.calibration.material import Material, successor_counts
 from rdk_cuda.calibration.recording import record
-from rdk_cuda.calibration.recording.reading import Reading
-from rdk_cuda.calibration.recording.windows import Window
+from rdk_cuda.calibration.recording.reading import Reading, Window
+from rdk_cuda.drafter import FullHead
 
 V, D, KEPT = 60, 6, 15
 TEMPERATURES = (1.0, 0.7)

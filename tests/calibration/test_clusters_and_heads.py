@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.calibration import cluster_pruned_tokens, prune_head
+from rdk_cuda.calibration import cluster_pruned_tokens
+from rdk_cuda.drafter import prune_head
 from rdk_cuda.vocabulary import Vocabulary
 
 V_T, D, K = 60, 8, 5

@@ -20,8 +20,7 @@ from rdk_cuda import (
     SuccessorTable,
     Vocabulary,
 )
-from rdk_cuda.calibration.drafter import PrunedDrafter, SavedDrafterError
-from rdk_cuda.calibration.lifted import LiftedRows
+from rdk_cuda.drafter import LiftedRows, PrunedDrafter, SavedDrafterError
 from rdk_cuda.dynamic_tokens import dynamic_columns
 
 safe_open = pytest.importorskip("safetensors").safe_open

@@ -1,4 +1,4 @@
-"""A head whose pruned rows have low rank, against the dense singular value decomposition."""
+"""The factors of a head's pruned rows, against the dense singular value decomposition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration import low_rank_head
+from rdk_cuda.calibration import low_rank_factors
 
 from . import tiny_pair as tiny
 
@@ -35,31 +35,36 @@ def _loss(head, moment, mean_probs):
     return float((mean_probs * ((errors @ moment) * errors).sum(1)).sum())
 
 
-def test_kept_tokens_are_exact_at_any_rank_and_all_of_them_at_full_rank():
+def _head(head, kept, *args, **options):
+    """The head with the product of the factors in place of its pruned rows."""
+    left, right = low_rank_factors(head, kept, *args, **options)
+    weight = head[0].clone()
+    weight[kept.pruned] = left @ right
+    return weight, head[1]
+
+
+def test_factors_have_the_asked_rank_and_are_exact_at_full_rank():
     kept = tiny.vocabulary()
-    weight, bias = low_rank_head(HEAD, kept, _moment(), 2)
-    assert torch.equal(weight[kept.kept], WEIGHT[kept.kept])
-    assert torch.equal(bias, BIAS)
-    assert int(torch.linalg.matrix_rank(weight[kept.pruned], rtol=1e-5)) == 2
-    full, _ = low_rank_head(HEAD, kept, _moment(), tiny.D, mean_probs=_mean_probs())
+    left, right = low_rank_factors(HEAD, kept, _moment(), 2)
+    assert int(torch.linalg.matrix_rank(left @ right, rtol=1e-5)) == 2
+    full, _ = _head(HEAD, kept, _moment(), tiny.D, mean_probs=_mean_probs())
     torch.testing.assert_close(full, WEIGHT, rtol=1e-4, atol=1e-4)
-    half, nothing = low_rank_head((WEIGHT.bfloat16(), None), kept, _moment(), 2)
-    assert half.dtype == torch.bfloat16
-    assert nothing is None
+    halves = low_rank_factors((WEIGHT.bfloat16(), None), kept, _moment(), 2)
+    assert {part.dtype for part in halves} == {torch.float32}
 
 
 @pytest.mark.parametrize("rank", [1, 3, tiny.D - 1])
 def test_it_is_optimal_in_the_metric_of_the_hidden_states(rank, monkeypatch):
-    monkeypatch.setattr("rdk_cuda.calibration.low_rank._BLOCK_ROWS", 5)  # blocks change nothing
+    monkeypatch.setattr("rdk_cuda.calibration.screens._BLOCK_ROWS", 5)  # blocks change nothing
     kept, moment, mean_probs = tiny.vocabulary(), _moment(), _mean_probs()
-    head = low_rank_head(HEAD, kept, moment, rank, mean_probs=mean_probs)
+    head = _head(HEAD, kept, moment, rank, mean_probs=mean_probs)
     root = torch.linalg.cholesky(moment)
     weighted = mean_probs[kept.pruned].sqrt()[:, None] * WEIGHT[kept.pruned].double() @ root
     least = float(torch.linalg.svdvals(weighted)[rank:].square().sum())
     assert _loss(head, moment, mean_probs) == pytest.approx(least, rel=1e-4)
     for other in (
-        low_rank_head(HEAD, kept, torch.eye(tiny.D), rank, mean_probs=mean_probs),
-        low_rank_head(HEAD, kept, moment, rank),
+        _head(HEAD, kept, torch.eye(tiny.D), rank, mean_probs=mean_probs),
+        _head(HEAD, kept, moment, rank),
     ):
         assert _loss(other, moment, mean_probs) > 1.001 * least
 
@@ -67,7 +72,7 @@ def test_it_is_optimal_in_the_metric_of_the_hidden_states(rank, monkeypatch):
 def test_directions_that_hidden_states_never_take_cost_nothing():
     # Rank 2 is exact for states in a plane.
     plane = torch.randn(tiny.D, 2, generator=torch.Generator().manual_seed(6))
-    head = low_rank_head(HEAD, tiny.vocabulary(), plane @ plane.T, 2)
+    head = _head(HEAD, tiny.vocabulary(), plane @ plane.T, 2)
     hidden = torch.randn(20, 2) @ plane.T
     torch.testing.assert_close(_logits(hidden, head), _logits(hidden), rtol=1e-3, atol=1e-3)
 
@@ -76,9 +81,9 @@ def test_a_permuted_vocabulary_gets_the_permuted_rows():
     kept = tiny.vocabulary()
     to = torch.randperm(tiny.V_T, generator=torch.Generator().manual_seed(5))
     back = to.argsort()
-    ours = low_rank_head(HEAD, kept, _moment(), 3, mean_probs=_mean_probs())[0]
+    ours = _head(HEAD, kept, _moment(), 3, mean_probs=_mean_probs())[0]
     renamed = Vocabulary(to[kept.draft_ids], tiny.V_T)
-    theirs = low_rank_head(
+    theirs = _head(
         (WEIGHT[back], BIAS[back]), renamed, _moment(), 3, mean_probs=_mean_probs()[back]
     )[0]
     torch.testing.assert_close(theirs[to], ours, rtol=1e-4, atol=1e-4)
@@ -88,12 +93,12 @@ def test_what_has_no_low_rank_form_is_refused():
     kept, moment = tiny.vocabulary(), _moment()
     for rank in (0, tiny.D + 1):
         with pytest.raises(ValueError, match=f"rank is {rank} .* 1 to d = 6"):
-            low_rank_head(HEAD, kept, moment, rank)
+            low_rank_factors(HEAD, kept, moment, rank)
     with pytest.raises(ValueError, match="0 tokens are pruned"):
-        low_rank_head(HEAD, Vocabulary.identity(tiny.V_T), moment, 1)
+        low_rank_factors(HEAD, Vocabulary.identity(tiny.V_T), moment, 1)
     with pytest.raises(ValueError, match="second_moment has shape"):
-        low_rank_head(HEAD, kept, torch.eye(tiny.D + 1), 1)
+        low_rank_factors(HEAD, kept, torch.eye(tiny.D + 1), 1)
     with pytest.raises(ValueError, match="second_moment is 0"):
-        low_rank_head(HEAD, kept, moment * 0, 1)
+        low_rank_factors(HEAD, kept, moment * 0, 1)
     with pytest.raises(ValueError, match="mean_probs is 0 for all pruned tokens"):
-        low_rank_head(HEAD, kept, moment, 1, mean_probs=torch.zeros(tiny.V_T))
+        low_rank_factors(HEAD, kept, moment, 1, mean_probs=torch.zeros(tiny.V_T))

@@ -12,16 +12,14 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.drafter import PrunedDrafter, sampled_acceptance
 from rdk_cuda.calibration.lifted import BONUSES
 from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import (
+    BUILDERS,
     COVARIANCE,
     DYNAMIC,
     FIRST_ORDER,
     FULL,
-    LOW_RANK,
-    METHODS,
     PRUNED,
     RECOMMENDED,
     SECOND_MOMENT,
@@ -29,6 +27,8 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
+from rdk_cuda.calibration.tuning import sampled_acceptance
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.functional import redistribute
 
 from .markov_pair import (
@@ -53,7 +53,6 @@ TUNED = {
     FIRST_ORDER: _TAU,
     SECOND_MOMENT: rf"{_TAU}, keep [\d.]+",
     COVARIANCE: rf"{_TAU}, keep [\d.]+",
-    LOW_RANK: "rank 1",
     DYNAMIC: "",
     VIRTUAL: r"[0-4] of 4 virtual tokens",
     RECOMMENDED: r"off|(dynamic tokens off, )?\d of 4 virtual tokens(, refined)?",
@@ -116,7 +115,7 @@ def test_recent_tokens_are_raised_where_the_samples_say_so_and_only_there() -> N
             assert gain > 0.005 if repeats else gain == 0
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", BUILDERS)
 def test_every_method_drafts_from_a_distribution(honest: Pruning, name: str) -> None:
     for temperature in ALL_TEMPERATURES:
         method = _method(honest, name, temperature)
@@ -146,7 +145,7 @@ def _full_softmax(pruning: Pruning, temperature: float) -> Tensor:
 def test_a_temperature_that_was_not_recorded_is_refused(
     honest: Pruning, temperature: float
 ) -> None:
-    for name in METHODS:
+    for name in BUILDERS:
         needed = f"temperature is {temperature} for {name!r}; recorded were 1.0, 0.7"
         with pytest.raises(ValueError, match=re.escape(needed)):
             honest.method(name, temperature)
@@ -165,7 +164,7 @@ def test_unknown_methods_and_sizes_below_one_are_refused_by_name(honest: Pruning
 
 def test_no_dynamic_tokens_can_be_asked_for() -> None:
     pruning = Pruning(material(PAIR), KEPT_TOKENS, replace(OPTIONS, dynamic=0))
-    for name in METHODS:
+    for name in BUILDERS:
         method = pruning.method(name, 1.0)
         assert method.drafter.dynamic_tokens is None
         _assert_distributions(_q(method.drafter, pruning, 1.0))
@@ -238,7 +237,7 @@ def test_the_recommended_is_never_below_the_pruned_drafter(pair: MarkovPair) -> 
 @pytest.mark.parametrize("pair", ["misled when greedy", "wrong about the pruned"])
 def test_no_method_hurts_when_greedy(pair: str) -> None:
     pruning = _pruning(ADVERSARIAL[pair])
-    pruned, *others = _rates(pruning, 0.0, *METHODS)
+    pruned, *others = _rates(pruning, 0.0, *BUILDERS)
     assert min(others) >= pruned
 
 
@@ -291,7 +290,7 @@ def test_what_helps_is_on() -> None:
 def test_where_nothing_is_pruned_nothing_is_added(temperature: float) -> None:
     pruning = _pruning(PAIR, Vocabulary.identity(V))
     redistributing = FIRST_ORDER, SECOND_MOMENT, COVARIANCE
-    for name in METHODS:
+    for name in BUILDERS:
         method = pruning.method(name, temperature)
         q = _q(method.drafter, pruning, temperature)
         _assert_distributions(q)
@@ -300,7 +299,7 @@ def test_where_nothing_is_pruned_nothing_is_added(temperature: float) -> None:
             torch.testing.assert_close(q, _full_softmax(pruning, temperature))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", BUILDERS)
 def test_any_number_of_tokens_may_be_kept_and_one_document_is_enough(name: str) -> None:
     """Fewer may be pruned than `Options.virtual`; of one document nothing can be held out."""
     for kept in (1, V - 2):
@@ -318,7 +317,7 @@ def test_any_number_of_tokens_may_be_kept_and_one_document_is_enough(name: str) 
 
 # Of the others, virtual tokens depend on where k-means starts, which is drawn by place; what is
 # chosen among discrete candidates (tau, keep, steps) may go either way where rounding decides.
-NAMELESS = (PRUNED, DYNAMIC, LOW_RANK)
+NAMELESS = (PRUNED, DYNAMIC)
 
 
 @pytest.mark.parametrize("name", NAMELESS)

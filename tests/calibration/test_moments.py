@@ -7,14 +7,14 @@ import torch
 
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.calibration import (
-    moments,
-    prune_head,
     second_moment,
     tune,
     tuned_covariance,
     tuned_first_order,
+    tuning,
 )
-from rdk_cuda.calibration.drafter import PrunedDrafter, sampled_acceptance
+from rdk_cuda.calibration.tuning import sampled_acceptance
+from rdk_cuda.drafter import PrunedDrafter, prune_head
 from rdk_cuda.vocabulary import Vocabulary
 
 from . import recorded
@@ -40,7 +40,7 @@ def _plain(vocabulary):
 def test_the_rows_of_kept_tokens_are_those_of_the_dense_product(
     centered, width, temperature, monkeypatch
 ):
-    monkeypatch.setattr(moments, "_BLOCK_ROWS", 4)  # six rows are two blocks
+    monkeypatch.setattr(tuning, "_BLOCK_ROWS", 4)  # six rows are two blocks
     samples, vocabulary = recorded.samples(width=width), recorded.vocabulary()
     omega = second_moment(samples, vocabulary, temperature, centered=centered)
     expected = _moment(samples, temperature, centered)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration import prune_head
+from rdk_cuda.drafter import prune_head
 
 transformers = pytest.importorskip("transformers")
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from rdk_cuda.calibration.recording import Recording, record
-from rdk_cuda.calibration.recording.file import SAMPLE_LAYOUT
 from rdk_cuda.calibration.recording.reading import Reading, read_models
-from rdk_cuda.calibration.recording.reservoir import Reservoir, likeliest_tokens, random_keys
+from rdk_cuda.calibration.recording.running import Reservoir, likeliest_tokens, random_keys
 
 from .bigram_recordings import (
     MEMORY,
@@ -79,12 +78,15 @@ def test_samples_of_a_text_that_fits_are_all_of_it() -> None:
     assert samples.contexts.tolist() == contexts
     documents = [window.document for window in windows for _ in window.ids]
     assert samples.documents.tolist() == documents
-    dtypes = {name: tensor.dtype for name, tensor in vars(samples).items() if name in _tensors_of()}
-    assert dtypes == _tensors_of()
-
-
-def _tensors_of() -> dict[str, torch.dtype]:
-    return {name: dtype for name, (dtype, _) in SAMPLE_LAYOUT.items()}
+    dtypes = {name: part.dtype for name, part in vars(samples).items() if torch.is_tensor(part)}
+    assert dtypes == {
+        "hidden": torch.float32,
+        "targets": torch.int32,
+        "target_logits": torch.float32,
+        "log_normalizers": torch.float32,
+        "contexts": torch.int32,
+        "documents": torch.int64,
+    }
 
 
 def test_the_likeliest_are_in_order_and_ties_go_to_the_lowest_id() -> None:

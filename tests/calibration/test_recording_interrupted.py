@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rdk_cuda.calibration.recording import RecordingError
-from rdk_cuda.calibration.recording.file import RecordingFormat
+from rdk_cuda.calibration.recording import state as recording_state
 from rdk_cuda.calibration.recording.reading import Reading
 from tests import interruptible
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def always_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state after every batch, where `save_every` is 0, however long it takes."""
-    monkeypatch.setattr("rdk_cuda.calibration.recording.state._SLOWDOWN", 0)
+    monkeypatch.setattr(recording_state, "_SLOWDOWN", 0)
 
 
 class StopReading(Exception):  # noqa: N818
@@ -69,7 +69,7 @@ def test_the_state_is_left_alone_between_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    monkeypatch.setattr(RecordingFormat, "write", lambda _, path, *__: written.append(path))
+    monkeypatch.setattr(recording_state, "write", lambda path, *_: written.append(path))
     recorded(state=tmp_path / "state")
     assert written == [tmp_path / "state"]  # at the end
     recorded(state=tmp_path / "state", save_every=0.0)

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from rdk_cuda import CombinedTokens, ScreenedTokens, Vocabulary
-from rdk_cuda.calibration import low_rank_head, sampled_acceptance, screens_within
-from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.calibration import low_rank_factors, sampled_acceptance, screens_within
 from rdk_cuda.calibration.material import Options
 from rdk_cuda.calibration.methods import (
     DYNAMIC,
@@ -22,6 +21,7 @@ from rdk_cuda.calibration.methods import (
     Pruning,
     screened,
 )
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import screens_of
 from rdk_cuda.evaluation.drafters import head_cost
 
@@ -74,8 +74,8 @@ def test_a_screen_has_the_scores_of_the_low_rank_rows() -> None:
     screens = list(screens_within(0.05, head, VOCABULARY, torch.eye(D), everything))
     assert {screen.second_rank for screen in screens} == {None, 13}
     for screen in screens:
-        weight, _ = low_rank_head(head, VOCABULARY, torch.eye(D), screen.rank)
-        exact = torch.nn.functional.linear(hidden, weight, bias)[:, VOCABULARY.pruned]
+        left, right = low_rank_factors(head, VOCABULARY, torch.eye(D), screen.rank)
+        exact = torch.nn.functional.linear(hidden, left @ right, bias[VOCABULARY.pruned])
         # Eight bits are worth about 1 % of the logits' spread.
         assert float((screen.scores(hidden) - exact).std()) < 0.01 * float(exact.std())
 

@@ -12,16 +12,15 @@ import torch
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.calibration import (
     calibrate_offsets,
-    prune_head,
     refine_virtual,
     sampled_acceptance,
     virtual_drafter,
     with_offsets,
 )
-from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.calibration.recording.samples import Samples, held_out_rows
 from rdk_cuda.calibration.virtual import cluster_log_masses, virtual_logits
 from rdk_cuda.calibration.virtual_masses import virtual_masses
+from rdk_cuda.drafter import PrunedDrafter, prune_head
 
 from . import tiny_pair as tiny
 

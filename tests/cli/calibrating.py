@@ -13,7 +13,7 @@ import torch
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration import Read, Reading
-from rdk_cuda.cli.pairs import Models
+from rdk_cuda.pair.pairs import ModelPair
 
 Pair = tuple[Path, Path]
 
@@ -66,9 +66,9 @@ def sources(files: list[Path]) -> list[dict[str, str]]:
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many windows each reading of the calibration text has; the list grows."""
     counted: list[int] = []
-    of_models = Models.read
+    of_models = ModelPair.read
 
-    def counting(models: Models, draft_length: int) -> Read:
+    def counting(models: ModelPair, draft_length: int) -> Read:
         read = of_models(models, draft_length)
 
         def count(ids: torch.Tensor) -> Reading:
@@ -77,7 +77,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return count
 
-    monkeypatch.setattr(Models, "read", counting)
+    monkeypatch.setattr(ModelPair, "read", counting)
     return counted
 
 

@@ -20,9 +20,7 @@ from transformers import AutoModelForCausalLM
 
 import rdk_cuda
 from rdk_cuda.__main__ import main
-from rdk_cuda.cli.calibration import options_of
-from rdk_cuda.cli.documents import WINDOW, Document, hold_out, window_length
-from rdk_cuda.cli.models import Models, stored_dtype
+from rdk_cuda.cli.calibrate import options_of
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.dynamic_tokens import screens_of
 from rdk_cuda.evaluation.rows import TIMED
@@ -32,6 +30,9 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     load_drafter,
     load_pruned,
 )
+from rdk_cuda.pair.documents import WINDOW, Document, hold_out, window_length
+from rdk_cuda.pair.loading import stored_dtype
+from rdk_cuda.pair.pairs import ModelPair
 from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
 from .calibrating import Pair, command, digests, settings_of, sources
@@ -50,7 +51,7 @@ def evaluated(
     return rows
 
 
-def assert_greedy_decoding_is_the_targets_own(saved: Path, tiny: Models, text: Path) -> None:
+def assert_greedy_decoding_is_the_targets_own(saved: Path, tiny: ModelPair, text: Path) -> None:
     model, drafter, _ = load_drafter(saved)
     assert model.dtype == drafter.weight.dtype
     decoder = SpeculativeDecoder(
@@ -69,7 +70,7 @@ def assert_greedy_decoding_is_the_targets_own(saved: Path, tiny: Models, text: P
     assert statistics.tokens == 40
 
 
-def test_dynamic_tokens_come_back_with_their_table(calibrated: Calibrated, tiny: Models) -> None:
+def test_dynamic_tokens_come_back_with_their_table(calibrated: Calibrated, tiny: ModelPair) -> None:
     drafter, _ = load_pruned(calibrated.saved)
     assert drafter.dynamic_tokens is not None
     pruned = drafter.vocabulary.pruned.tolist()
@@ -81,7 +82,7 @@ def test_dynamic_tokens_come_back_with_their_table(calibrated: Calibrated, tiny:
     assert follower[1] in drafter.dynamic_tokens([[follower[0]]])[0].tolist()
 
 
-def test_special_tokens_and_bytes_are_always_kept(calibrated: Calibrated, tiny: Models) -> None:
+def test_special_tokens_and_bytes_are_always_kept(calibrated: Calibrated, tiny: ModelPair) -> None:
     always = indispensable_tokens(tiny.tokenizer)
     assert always.numel() == 257
     drafter, _ = load_pruned(calibrated.saved)
@@ -104,7 +105,7 @@ def test_settings_say_what_was_read_and_with_which_versions(calibrated: Calibrat
     ids=str,
 )
 def test_a_drafter_stays_in_its_dtype_and_figures_are_those_of_what_was_written(
-    calibrated: Calibrated, directories: Pair, tiny: Models, tmp_path: Path, dtype: torch.dtype
+    calibrated: Calibrated, directories: Pair, tiny: ModelPair, tmp_path: Path, dtype: torch.dtype
 ) -> None:
     drafter, saved = directories[1], calibrated.saved
     if dtype != torch.float32:
@@ -225,7 +226,7 @@ def test_tokens_can_be_named_and_indispensable_ones_join_them(
     calibrated: Calibrated,
     directories: Pair,
     tmp_path: Path,
-    tiny: Models,
+    tiny: ModelPair,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In a text with a document that is too short, which is counted."""

@@ -19,8 +19,9 @@ from safetensors.torch import load_file, save_file
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration.recording import reading
 from rdk_cuda.calibration.recording.reading import Read
-from rdk_cuda.cli import calibration, pairs, recorded_text
+from rdk_cuda.cli import calibrate, recording_file
 from rdk_cuda.evaluation import drafters as evaluation
+from rdk_cuda.pair import pairs
 
 from .calibrating import Pair, command, digests, refusal, write_texts
 
@@ -295,7 +296,7 @@ def test_a_full_disk_is_one_line(
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device", "somewhere")
 
-    monkeypatch.setattr(calibration, "save_drafter", full)
+    monkeypatch.setattr(calibrate, "save_drafter", full)
     argv = command(pair, files, tmp_path / "out")
     assert "[Errno 28] No space left on device: 'somewhere'" in refusal(capsys, argv)
     monkeypatch.undo()
@@ -323,8 +324,8 @@ def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
     while_writing: str,
 ) -> None:
     module, name, file = {
-        "the recording": (recorded_text, "record", "out.recording.tmp"),
-        "the drafter": (calibration, "save_drafter", "out"),
+        "the recording": (recording_file, "record", "out.recording.tmp"),
+        "the drafter": (calibrate, "save_drafter", "out"),
     }[while_writing]
     write = getattr(module, name)
 

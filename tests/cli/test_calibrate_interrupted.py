@@ -27,7 +27,8 @@ from functools import partial
 import torch
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration import Pruning
-from rdk_cuda.cli import pairs, recorded_text
+from rdk_cuda.cli import recording_file
+from rdk_cuda.pair import pairs
 
 def slowly(function):
     def run(*arguments):
@@ -37,7 +38,7 @@ def slowly(function):
 
 read_models = pairs.read_models
 pairs.read_models = lambda *models: slowly(read_models(*models))
-recorded_text.record = partial(recorded_text.record, save_every=0.0)
+recording_file.record = partial(recording_file.record, save_every=0.0)
 Pruning.method = slowly(Pruning.method)
 torch.set_num_threads(1)
 sys.exit(main(sys.argv[1:]))
@@ -124,7 +125,7 @@ def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_argument
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rdk_cuda.calibration.drafter.PrunedDrafter.save", interrupted)
+    monkeypatch.setattr("rdk_cuda.drafter.PrunedDrafter.save", interrupted)
     output, state = tmp_path / "out", tmp_path / "out.recording.tmp"
     argv = command(pair, files, output)
     before = set(tmp_path.iterdir())

@@ -141,7 +141,7 @@ def test_an_interruption_between_two_of_them_leaves_no_directory(
     directories: Pair, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    write = "rdk_cuda.calibration.drafter.PrunedDrafter.save"
+    write = "rdk_cuda.drafter.PrunedDrafter.save"
 
     def interrupted(*arguments: object) -> None:
         written.append(arguments)

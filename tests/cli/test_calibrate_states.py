@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration import LiftedHead
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.drafter import LiftedHead
 from rdk_cuda.integrations.eagle3 import (
     Eagle3Checkpoint,
     Eagle3Config,

@@ -21,10 +21,10 @@ import transformers.integrations.accelerate as placing
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.cli import arguments
-from rdk_cuda.cli.models import load_model, load_models, same_weights, weight_sample
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.pair.loading import load_model, load_pair, same_weights, weight_sample
 from tests.tiny_models import save_model
 
 from .calibrating import Pair, command, digests, refusal, settings_of
@@ -150,7 +150,7 @@ def test_where_all_fits_nothing_is_spread_and_the_target_may_draft_for_itself(
     target: Path, memory: Memory
 ) -> None:
     memory(10**9)
-    models = load_models(target, target, device_map="auto")
+    models = load_pair(target, target, device_map="auto")
     assert models.target is models.drafter
     assert places(models.target) == ["cpu"] * (LAYERS + 1)
 

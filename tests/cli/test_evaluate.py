@@ -18,14 +18,14 @@ from safetensors.torch import load_file, save_file
 
 import rdk_cuda
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.recording.windows import Window
-from rdk_cuda.cli.models import Models
+from rdk_cuda.calibration.recording.reading import Window
 from rdk_cuda.evaluation import drafters as evaluation
 from rdk_cuda.evaluation.acceptance import acceptance
 from rdk_cuda.evaluation.rows import FIELDS, read_evaluation
 from rdk_cuda.evaluation.speed import Times
 from rdk_cuda.functional import redistribute
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
+from rdk_cuda.pair.pairs import ModelPair
 from tests import interruptible
 
 from .calibrating import Pair, refusal, sources, write_texts
@@ -114,7 +114,7 @@ def test_the_default_temperature_is_the_calibrated_one(
 
 @pytest.fixture
 def few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rdk_cuda.cli.documents.HELD_OUT_POSITIONS", 400)
+    monkeypatch.setattr("rdk_cuda.pair.documents.HELD_OUT_POSITIONS", 400)
 
 
 @pytest.mark.usefixtures("few_positions")
@@ -258,7 +258,7 @@ def test_a_target_that_was_not_recorded_is_not_judged(
 
 
 def test_its_acceptance_is_that_of_the_loaded_drafter(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path, tiny: Models
+    calibrated: Calibrated, directories: Pair, tmp_path: Path, tiny: ModelPair
 ) -> None:
     """Read position by position, without any cache or window but the text itself."""
     argv = arguments(calibrated, directories[0], tmp_path, "--temperature", 0.7)

@@ -10,7 +10,7 @@ import torch
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.drafter import PrunedDrafter
 
 from .calibrating import refusal
 

@@ -18,12 +18,12 @@ pytest.importorskip("accelerate")
 
 from examples.demo.text import held_out_prompts
 from rdk_cuda.__main__ import main
-from rdk_cuda.cli import model_files
-from rdk_cuda.cli.documents import calibration_and_held_out
-from rdk_cuda.cli.models import load_model, load_tokenizer
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.saved_drafter import drafting_model, load_drafter
+from rdk_cuda.pair import model_files
+from rdk_cuda.pair.documents import calibration_and_held_out
+from rdk_cuda.pair.loading import load_model, load_tokenizer
 from tests.gguf_files import WINDOW, gemma, save_gguf
 
 from .calibrating import command, refusal, write_texts

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
-from rdk_cuda.calibration import prune_head
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.drafter import prune_head
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 from rdk_cuda.integrations.huggingface import (  # noqa: E402

@@ -14,25 +14,25 @@ from examples.demo.checks import (
 )
 from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.cli.models import Models
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.pair.pairs import ModelPair
 
 TOKENS = 12
 
 
 @pytest.fixture(scope="module")
-def prompts(tiny: Models) -> list[Prompt]:
+def prompts(tiny: ModelPair) -> list[Prompt]:
     return held_out_prompts(tiny.tokenizer, length=32)[:5]
 
 
 @pytest.fixture(scope="module")
-def right(tiny: Models, prompts: list[Prompt]) -> list[list[int]]:
+def right(tiny: ModelPair, prompts: list[Prompt]) -> list[list[int]]:
     return greedy_outputs(tiny, prompts, TOKENS)
 
 
 def test_a_right_decoder_passes_and_one_that_samples_does_not(
-    tiny: Models, prompts: list[Prompt], right: list[list[int]]
+    tiny: ModelPair, prompts: list[Prompt], right: list[list[int]]
 ) -> None:
     decoder = SpeculativeDecoder(HuggingFaceModel(tiny.target), HuggingFaceModel(tiny.drafter))
     ids = [prompt.ids for prompt in prompts]
@@ -47,7 +47,7 @@ def test_a_right_decoder_passes_and_one_that_samples_does_not(
 
 @pytest.mark.parametrize("fault", ["another token", "cut off", "one too many"])
 def test_a_wrong_decoder_is_caught(
-    tiny: Models, prompts: list[Prompt], right: list[list[int]], fault: str
+    tiny: ModelPair, prompts: list[Prompt], right: list[list[int]], fault: str
 ) -> None:
     wrong = [list(output) for output in right]
     if fault == "another token":
@@ -64,7 +64,7 @@ def test_a_wrong_decoder_is_caught(
 
 
 def test_outputs_that_part_at_a_tie_are_told_and_forgiven(
-    tiny: Models, prompts: list[Prompt], right: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    tiny: ModelPair, prompts: list[Prompt], right: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = [list(output) for output in right]
     other[0][0] = (other[0][0] + 1) % tiny.vocabulary_size

@@ -13,9 +13,9 @@ from examples.demo.decoding import decode_in_turn, decoder_of
 from examples.demo.reading import drafting_model, reader
 from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.calibration.methods import PRUNED, Method
-from rdk_cuda.cli.models import Models
+from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.pair.pairs import ModelPair
 
 SETTINGS = Settings(tokens=12, seed=3)
 
@@ -25,19 +25,19 @@ def each(items: Sequence[Any], description: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def methods(tiny: Models) -> list[Method | None]:
+def methods(tiny: ModelPair) -> list[Method | None]:
     vocabulary = Vocabulary.most_likely(torch.ones(tiny.vocabulary_size), 200)
     drafter = PrunedDrafter.plain(tiny.drafter_head, vocabulary)
     return [None, Method.full(tiny.drafter_head), Method(PRUNED, 0.5, drafter)]
 
 
 @pytest.fixture
-def prompts(tiny: Models) -> list[Prompt]:
+def prompts(tiny: ModelPair) -> list[Prompt]:
     return held_out_prompts(tiny.tokenizer)[:7]
 
 
 def test_rounds_give_the_tokens_of_all_prompts_at_once(
-    tiny: Models, methods: list[Method | None], prompts: list[Prompt]
+    tiny: ModelPair, methods: list[Method | None], prompts: list[Prompt]
 ) -> None:
     decoded, _ = decode_in_turn(tiny, methods, prompts, SETTINGS, each)
     for method, ours in zip(methods, decoded, strict=True):
@@ -54,7 +54,7 @@ def test_rounds_give_the_tokens_of_all_prompts_at_once(
 
 
 def test_a_load_that_comes_and_goes_changes_no_ratio(
-    tiny: Models,
+    tiny: ModelPair,
     methods: list[Method | None],
     prompts: list[Prompt],
     monkeypatch: pytest.MonkeyPatch,
@@ -77,7 +77,7 @@ def test_a_load_that_comes_and_goes_changes_no_ratio(
         assert ratios == pytest.approx([1.0] * 3)
 
 
-def test_a_drafter_with_a_short_context_reads_as_it_drafts(tiny: Models) -> None:
+def test_a_drafter_with_a_short_context_reads_as_it_drafts(tiny: ModelPair) -> None:
     """Each position of a text as the decoder sees it; a context of all tokens is the drafter's."""
     ids = torch.arange(60).view(2, 30)
     plain = reader(tiny)(ids)

@@ -20,7 +20,7 @@ from examples.demo.checks import Check
 from examples.demo.corpus import calibration_files
 from examples.demo.text import windows_of
 from rdk_cuda import Vocabulary
-from rdk_cuda.cli.models import Models
+from rdk_cuda.pair.pairs import ModelPair
 from tests import interruptible
 
 from .conftest import SHORT
@@ -116,7 +116,7 @@ def test_the_file_has_the_figures_and_how_they_came_about(finished: tuple[Path, 
     assert set(shown["kinds"]) <= {"accepted", "out_of_vocabulary", "resampled", "bonus"}
 
 
-def test_kept_tokens_are_the_targets_likeliest(tiny: Models) -> None:
+def test_kept_tokens_are_the_targets_likeliest(tiny: ModelPair) -> None:
     settings = Settings(virtual=4)
     training = windows_of(tiny.tokenizer, calibration_files(), 600, 50)
     material = calibrate(tiny, training, settings, lambda items, description: items)

@@ -14,7 +14,7 @@ pytest.importorskip("accelerate")
 
 from examples.demo import gemma
 from examples.demo.__main__ import main
-from rdk_cuda.cli.errors import InputError
+from rdk_cuda.pair.errors import InputError
 from tests.gguf_files import gemma as tiny_gemma
 from tests.gguf_files import save_gguf
 

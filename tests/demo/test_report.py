@@ -8,7 +8,7 @@ from rich.console import Console
 
 from examples.demo import report
 from examples.demo.results import pieces, printable
-from rdk_cuda.cli.models import Models
+from rdk_cuda.pair.pairs import ModelPair
 
 INTERVAL = {"value": 1.234, "low": 1.1, "high": 1.4}
 BUSY = "Others were at work on this machine (load 9.0): do not trust the times."
@@ -113,7 +113,7 @@ def test_time_is_told_with_its_spread_and_whether_it_was_gained_lost_or_impossib
     assert "Together" not in told(2.9, 2.8, 3.0)
 
 
-def test_pieces_join_to_the_text_even_where_a_character_has_several_tokens(tiny: Models) -> None:
+def test_pieces_join_to_the_text_even_where_a_character_has_several_tokens(tiny: ModelPair) -> None:
     tokenizer = tiny.tokenizer
     text = "x = 'naïve ∑ 😀'  # done"
     ids = tokenizer(text)["input_ids"]

@@ -2,11 +2,11 @@
 
 from examples.demo.corpus import calibration_files, held_out_files, read_text
 from examples.demo.text import held_out_prompts, windows_of
-from rdk_cuda.cli.documents import encode
-from rdk_cuda.cli.models import Models
+from rdk_cuda.pair.documents import encode
+from rdk_cuda.pair.pairs import ModelPair
 
 
-def test_windows_spread_over_the_files_without_overlap(tiny: Models) -> None:
+def test_windows_spread_over_the_files_without_overlap(tiny: ModelPair) -> None:
     files = held_out_files()
     windows = windows_of(tiny.tokenizer, files, 5600, 200)
     assert len(windows) == 28
@@ -21,7 +21,7 @@ def test_windows_spread_over_the_files_without_overlap(tiny: Models) -> None:
     assert starts[1] - starts[0] >= 200
 
 
-def test_fewer_windows_than_files_are_spread_over_the_list(tiny: Models) -> None:
+def test_fewer_windows_than_files_are_spread_over_the_list(tiny: ModelPair) -> None:
     files = calibration_files()
     windows = windows_of(tiny.tokenizer, files, 1000, 250)
     assert 1 <= len(windows) <= 4
@@ -31,7 +31,7 @@ def test_fewer_windows_than_files_are_spread_over_the_list(tiny: Models) -> None
     )
 
 
-def test_prompts_are_as_long_as_asked_and_end_at_the_head_of_a_function(tiny: Models) -> None:
+def test_prompts_are_as_long_as_asked_and_end_at_the_head_of_a_function(tiny: ModelPair) -> None:
     prompts = held_out_prompts(tiny.tokenizer, length=40)
     assert {len(prompt.ids) for prompt in prompts} == {40}
     assert {prompt.source for prompt in prompts} == {path.name for path in held_out_files()}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from examples.demo.corpus import CALIBRATION_STRIDE, HELD_OUT, standard_library, training_files
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.huggingface import load_drafter
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     MODEL,

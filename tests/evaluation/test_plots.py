@@ -75,7 +75,7 @@ def test_acceptance_has_a_panel_for_each_temperature_and_a_ceiling() -> None:
 
 
 def test_every_method_has_a_style_of_its_own() -> None:
-    assert set(plots.STYLES) == set(names.METHODS)
+    assert set(plots.STYLES) == set(names.BUILDERS)
     assert len(set(plots.STYLES.values())) == len(plots.STYLES)
 
 

@@ -123,8 +123,6 @@ def test_a_head_reads_static_rows_once_a_batch_and_dynamic_rows_for_each() -> No
     looking_twice = replace(screened, screen_bytes_each=60)
     assert 8 * looking_twice.bytes_read(batch=8) == 8 * screened.bytes_read(batch=8) + 8 * 60
     assert looking_twice.flops == screened.flops + 2 * 30
-    low = HeadCost(rows=250, hidden_size=64, factored_rows=750, rank=16)
-    assert low.static_weights == 250 * 64 + 750 * 16 + 16 * 64
 
 
 def test_speed_up_is_theorem_3_8_of_leviathan_et_al() -> None:

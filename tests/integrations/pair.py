@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
-from rdk_cuda.calibration import prune_head
+from rdk_cuda.drafter import prune_head
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
 

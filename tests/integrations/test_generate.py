@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from rdk_cuda import Affinity
-from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, given_cache

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 from rdk_cuda import Affinity, AffinityError, Vocabulary
-from rdk_cuda.calibration import PrunedDrafter, Recording, RecordingError
-from rdk_cuda.calibration.drafter import SavedDrafterError
+from rdk_cuda.calibration import RecordingError
+from rdk_cuda.calibration.recording.state import recorded_temperatures
+from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
 from rdk_cuda.evaluation.rows import EvaluationError, read_evaluation
 from rdk_cuda.files import json_of, read_small
 from rdk_cuda.integrations.eagle3 import CheckpointError, is_checkpoint, read_checkpoint
@@ -44,7 +45,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "calibration.json": of_a_saved_drafter,
     "affinity": Affinity.load,
     "pruned drafter": PrunedDrafter.load,
-    "recording": Recording.load,
+    "recording": recorded_temperatures,
     "evaluation": read_evaluation,
 }
 
@@ -69,7 +70,7 @@ def test_what_is_no_regular_file_is_refused_at_once(
     [
         (Affinity.load, AffinityError),
         (PrunedDrafter.load, SavedDrafterError),
-        (Recording.load, RecordingError),
+        (recorded_temperatures, RecordingError),
     ],
 )
 def test_a_directory_in_a_file_s_place_is_named(

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.calibration import prune_head
-from rdk_cuda.calibration.drafter import PrunedDrafter
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.drafter import PrunedDrafter, prune_head
 from tests import interruptible
 
 transformers = pytest.importorskip("transformers")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.calibration.drafter import PrunedDrafter
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.engine_version import UnknownEngineError
 from rdk_cuda.integrations.sglang import plugin
 from rdk_cuda.integrations.sglang.configuration import (

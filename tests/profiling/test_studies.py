@@ -23,10 +23,10 @@ from profiling.machine import ROOT
 from profiling.peers.page import page as peers_page
 from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
-from rdk_cuda.cli.models import load_model, load_models
 from rdk_cuda.decoding.trees import Tree
 from rdk_cuda.evaluation import acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter
+from rdk_cuda.pair.loading import load_model, load_pair
 from studies import (
     end_to_end,
     first_order_growth,
@@ -272,7 +272,7 @@ def tiny_gemma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     save_pair(tmp_path)
     model, every = gemma_target(), Vocabulary.identity(400)
     model.save_pretrained(tmp_path / "target")
-    models = load_models(tmp_path / "target", tmp_path / "target")
+    models = load_pair(tmp_path / "target", tmp_path / "target")
     monkeypatch.setattr(gemma, "load_gemma", lambda: models)
     monkeypatch.setattr(gemma, "refuse_missing", lambda: None)
     monkeypatch.setattr(gemma, "terms", lambda: "")

@@ -29,11 +29,12 @@ from rdk_cuda import (
     SuccessorTable,
     Vocabulary,
 )
-from rdk_cuda.calibration import cluster_pruned_tokens, prune_head
-from rdk_cuda.calibration.methods import METHODS, Pruning
-from rdk_cuda.calibration.recording import Recording, record
+from rdk_cuda.calibration import cluster_pruned_tokens
+from rdk_cuda.calibration.methods import BUILDERS, Pruning
+from rdk_cuda.calibration.recording import record
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.trees import attention_mask, best_first, depths
+from rdk_cuda.drafter import prune_head
 from rdk_cuda.evaluation.acceptance import measure_acceptance
 from rdk_cuda.integrations import sglang, vllm
 from rdk_cuda.integrations.draft_arena import DraftArena
@@ -253,16 +254,14 @@ def calibration(folder: Path) -> list[Any]:
             state=folder / "state",
         )
         read.append(recording)
-    recording.save(folder / "recording")
     pruning = Pruning(MATERIAL, kept, OPTIONS)
-    methods = [pruning.method(name, 0.7) for name in METHODS]
+    methods = [pruning.method(name, 0.7) for name in BUILDERS]
     drafters = {0.7: [method.drafter for method in methods if method.drafter]}
     rates = measure_acceptance(PAIR.read, head, drafters, windows(DOCUMENTS[:2]))
     return [
         clusters,
         prune_head(*head, kept, virtual=virtual),
         read,
-        Recording.load(folder / "recording"),
         [method.drafter for method in methods],
         [method.tuned for method in methods],
         rates,

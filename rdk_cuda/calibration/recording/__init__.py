@@ -1,10 +1,9 @@
 """Both models read a text once; what the rest of a calibration needs is kept."""
 
-from .file import RecordingError
-from .reading import Read, Reading, read_models
+from .reading import Read, Reading, Window, cut_windows, read_models
 from .recording import Each, Recording, record
 from .samples import Samples
-from .windows import Window, cut_windows
+from .state import RecordingError
 
 __all__ = [
     "Each",

@@ -12,25 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .file import SAMPLE_LAYOUT, RecordingError, RecordingFormat, check_values
-from .reading import Read, Reading
+from .reading import Read, Reading, Window
 from .running import RunningRecording, plan_memory
 from .samples import Samples
 from .state import RecordingState
-from .windows import Window
 
-__all__ = ["Each", "Recording", "RecordingError", "record"]
+__all__ = ["Each", "Recording", "record"]
 
 Each = Callable[[Sequence[Any], str], Iterable[Any]]
 """Yields the items one after the other and shows the progress: `each(items, description)`."""
-
-_MEANS = {
-    "mean_probs": (torch.float64, ("temperatures", "V_t")),
-    "mean_squares": (torch.float64, ("temperatures", "V_t")),
-    "counts": (torch.int64, ("V_t",)),
-    "hidden_second_moment": (torch.float64, ("d", "d")),
-}
-_FORMAT = RecordingFormat("Recording", "rdk_cuda.recording", {**_MEANS, **SAMPLE_LAYOUT})
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,36 +94,6 @@ class Recording:
                 f"{', '.join(map(str, self.temperatures))}"
             )
         return self.temperatures.index(temperature)
-
-    def save(self, path: str | Path) -> None:
-        """Writes a safetensors file, whole or not at all; `load` gives the same recording back."""
-        samples = {name: getattr(self.samples, name) for name in SAMPLE_LAYOUT}
-        means = {name: getattr(self, name) for name in _MEANS}
-        _FORMAT.write(Path(path), {**means, **samples}, {"temperatures": list(self.temperatures)})
-
-    @classmethod
-    def load(cls, path: str | Path) -> Recording:
-        """Reads what `save` wrote.
-
-        Raises:
-            RecordingError: a file that is cut short, foreign or altered, and what is wrong with it.
-            OSError: if it cannot be opened.
-        """
-        path = Path(path)
-        tensors, about = _FORMAT.read(path)
-        check_values(path, tensors, tensors["counts"].shape[0])
-        totals = tensors["mean_probs"].sum(1)
-        # Each is a mean of float32 distributions, whose rounding is 1e-7 for each of their terms.
-        if not torch.allclose(totals, torch.ones_like(totals), atol=1e-3):
-            raise RecordingError(
-                f"{path}: mean_probs sum to {totals.tolist()}; needs 1 at each temperature; the "
-                "file was altered"
-            )
-        temperatures = tuple(about["temperatures"])
-        samples = Samples(
-            temperatures=temperatures, **{name: tensors.pop(name) for name in SAMPLE_LAYOUT}
-        )
-        return cls(temperatures=temperatures, samples=samples, **tensors)
 
 
 @torch.no_grad()

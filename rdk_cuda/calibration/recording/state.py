@@ -1,7 +1,9 @@
-"""The file from which an interrupted recording goes on."""
+"""The file of a recording, finished or under way: safetensors, and read with suspicion."""
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,26 +12,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .file import SAMPLE_LAYOUT, RecordingError, RecordingFormat, check_values
-from .reservoir import random_keys
-from .running import RunningRecording
+from ...files import TensorFile, json_of, system_errors, write_whole
+from .running import RunningRecording, random_keys
 
-__all__ = ["OtherRecordingError", "RecordingState", "recorded_temperatures"]
+__all__ = ["OtherRecordingError", "RecordingError", "RecordingState", "recorded_temperatures"]
 
-_FORMAT = RecordingFormat(
-    "RecordingState",
-    "rdk_cuda.recording_state",
-    {
-        "probs": (torch.float64, ("temperatures", "V_t")),
-        "squares": (torch.float64, ("temperatures", "V_t")),
-        "counts": (torch.int64, ("V_t",)),
-        "moment": (torch.float64, ("d", "d")),
-        "keys": (torch.int64, ("n",)),
-        "positions": (torch.int64, ("n",)),
-        **SAMPLE_LAYOUT,
-    },
-)
+_LAYOUT = {
+    "probs": (torch.float64, ("temperatures", "V_t")),
+    "squares": (torch.float64, ("temperatures", "V_t")),
+    "counts": (torch.int64, ("V_t",)),
+    "moment": (torch.float64, ("d", "d")),
+    "keys": (torch.int64, ("n",)),
+    "positions": (torch.int64, ("n",)),
+    "hidden": (torch.float32, ("n", "d")),
+    "targets": (torch.int32, ("n", "m")),
+    "target_logits": (torch.float32, ("n", "m")),
+    "log_normalizers": (torch.float32, ("n", "temperatures")),
+    "contexts": (torch.int32, ("n", "w")),
+    "documents": (torch.int64, ("n",)),
+}
+"""The tensors of the file: their dtypes, and names for their sizes."""
+
+_BLOCK_ENTRIES = 1 << 22  # of a tensor that are checked at a time
 _SLOWDOWN = 20  # between two writes, at least this many times what the last one took
+
+
+class RecordingError(ValueError):
+    """A file that is not the recording that it should be."""
+
+    @property
+    def reason(self) -> str:
+        """The message without the name of the function, for the command line."""
+        return re.sub(r"^(\w+\.load|record): ", "", str(self))
+
+
+_FILE = TensorFile("RecordingState", "rdk_cuda.recording_state", 1, tuple(_LAYOUT), RecordingError)
 
 
 class OtherRecordingError(RecordingError):
@@ -55,7 +72,8 @@ def recorded_temperatures(path: Path) -> tuple[float, ...]:
         RecordingError: a file that is damaged, or of another kind.
         OSError: if it cannot be opened.
     """
-    return tuple(_FORMAT.read_about(path)["temperatures"])
+    with _FILE.opened(path) as (_, metadata):
+        return tuple(_about(path, metadata)["temperatures"])
 
 
 class RecordingState:
@@ -96,7 +114,7 @@ class RecordingState:
         started = time.monotonic()
         if last or started >= self._next:
             about = {**self.settings, "windows_read": self.running.windows}
-            _FORMAT.write(self.path, self.running.tensors(), about)
+            write(self.path, self.running.tensors(), about)
             ended = time.monotonic()
             self._next = ended + max(self.every, _SLOWDOWN * (ended - started))
 
@@ -112,7 +130,7 @@ class RecordingState:
         if not self.path.exists():
             return
         try:
-            tensors, about = _FORMAT.read(self.path)
+            tensors, about = read(self.path)
         except RecordingError as error:
             raise RecordingError(f"record: {error.reason}; delete it to begin anew") from error
         different = {
@@ -141,10 +159,99 @@ class RecordingState:
                 raise RecordingError(
                     f"{altered} ({name} has shape {list(tensors[name].shape)}; needs [..., {size}])"
                 )
-        check_values(self.path, tensors, plan.target_size)
+        _check_values(self.path, tensors, plan.target_size)
         if int(tensors["counts"].sum()) != read:
             raise RecordingError(f"{altered} (counts do not sum to the {read} tokens read)")
         if bool((places >= read).any()) or len(places.unique()) != kept:
             raise RecordingError(f"{altered} (positions are not {kept} of the {read} read)")
         if not torch.equal(tensors["keys"], random_keys(self.running.seed, places)):
             raise RecordingError(f"{altered} (keys are not those of its positions)")
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write a file whole, or not at all, and without a copy of the tensors."""
+    safetensors = _FILE.safetensors()
+    metadata = {"format": _FILE.format, "format_version": "1", "about": json.dumps(about)}
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with system_errors(path):
+        write_whole(path, lambda place: safetensors.torch.save_file(content, place, metadata))
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file, and what `write` was told about them.
+
+    Shapes agree with each other and with the number of "temperatures"; values are unchecked.
+
+    Raises:
+        RecordingError: naming the file and what is wrong with it.
+        OSError: if it cannot be opened.
+    """
+    with _FILE.opened(path) as (file, metadata):
+        tensors = {name: file.get_tensor(name) for name in _LAYOUT}
+    about = _about(path, metadata)
+    _check_layout(path, tensors, {"temperatures": len(about["temperatures"])})
+    return tensors, about
+
+
+def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = json_of(metadata["about"])
+        temperatures = about["temperatures"]
+        sound = all(isinstance(one, float) and 0 < one < float("inf") for one in temperatures)
+        if not sound or not temperatures or len(set(temperatures)) < len(temperatures):
+            raise ValueError(f"its temperatures are {temperatures}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordingError(
+            f"{path} does not tell at which temperatures it was recorded ({error}); the file was "
+            "altered"
+        ) from error
+    return about
+
+
+def _check_values(path: Path, tensors: Mapping[str, Tensor], target_size: int) -> None:
+    """Ids within the vocabulary, finite numbers, probabilities and counts not negative.
+
+    Only the logits of unlikely tokens may be -inf; there are no NaN and no inf.
+
+    Raises:
+        RecordingError: naming the file, the tensor and the first bad value.
+    """
+    lowest_id = {"targets": 0, "contexts": -1}
+    for name, tensor in tensors.items():
+        low: float = -torch.inf
+        high: float = torch.inf
+        if name in lowest_id:
+            low, high = lowest_id[name], target_size - 1
+        elif name in ("probs", "squares", "counts", "positions"):
+            low = 0
+        for block in tensor.flatten().split(_BLOCK_ENTRIES):
+            sound = (block >= low) & (block <= high)  # false for NaN
+            if block.is_floating_point():
+                sound &= block != torch.inf
+                if name != "target_logits":
+                    sound &= block != -torch.inf
+            if not bool(sound.all()):
+                value = block[~sound][0].item()
+                raise RecordingError(
+                    f"{path}: {name} has the value {value}; needs "
+                    + (f"values in [{low}, {high}]" if high < torch.inf else "finite values")
+                    + (", none negative" if low == 0 and high == torch.inf else "")
+                    + "; the file was altered"
+                )
+
+
+def _check_layout(path: Path, tensors: Mapping[str, Tensor], sizes: dict[str, int]) -> None:
+    for name, (dtype, shape) in _LAYOUT.items():
+        tensor = tensors[name]
+        needed = [sizes.get(size, size) for size in shape]
+        if tensor.dtype != dtype or tensor.dim() != len(shape):
+            raise RecordingError(
+                f"{path}: {name} is {tensor.dtype} {list(tensor.shape)}; needs {dtype} "
+                f"[{', '.join(shape)}]"
+            )
+        for size, length in zip(shape, tensor.shape, strict=True):
+            if sizes.setdefault(size, length) != length:
+                raise RecordingError(
+                    f"{path}: {name} has shape {list(tensor.shape)}; needs "
+                    f"[{', '.join(map(str, needed))}], as the rest of the file has it"
+                )

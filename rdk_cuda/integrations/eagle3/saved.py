@@ -6,8 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ...calibration.drafter import PrunedDrafter, SavedDrafterError
-from ...calibration.lifted import LiftedHead
+from ...drafter import LiftedHead, PrunedDrafter, SavedDrafterError
 from ...dynamic_tokens import FullHead
 from ..huggingface.saved_drafter import MODEL, load_pruned, refuse_other_model
 from .checkpoint import CheckpointError, read_checkpoint

@@ -27,7 +27,7 @@ class HuggingFaceModel:
         model: from `AutoModelForCausalLM` (Transformers 5.0 or later) in evaluation mode, with
             attention "sdpa" or "eager". Layers have full attention or a sliding window.
         head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
-            `rdk_cuda.calibration.prune_head`. Brought to the model's dtype and device.
+            `rdk_cuda.drafter.prune_head`. Brought to the model's dtype and device.
         head_bias: `[V_d]`, its bias if it has one.
         return_hidden: return the final hidden state, too, for dynamic tokens. With a `head` it is
             returned in any case: it is there.

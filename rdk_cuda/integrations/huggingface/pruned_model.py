@@ -24,7 +24,7 @@ def apply_head(model: Any, weight: Tensor, bias: Tensor | None = None) -> None:
 
     Args:
         model: from `AutoModelForCausalLM`, embeddings tied or not.
-        weight: `[V_d, d]`, as from `rdk_cuda.calibration.prune_head`. Copied in the dtype and to
+        weight: `[V_d, d]`, as from `rdk_cuda.drafter.prune_head`. Copied in the dtype and to
             the device of the head that it replaces.
         bias: `[V_d]`, or None.
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ...calibration.drafter import PrunedDrafter, SavedDrafterError
+from ...drafter import PrunedDrafter, SavedDrafterError
 from ...files import folder_written_whole, read_json, read_small
 from .model import HuggingFaceModel
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...affinity import Affinity
-from ...calibration.drafter import PrunedDrafter
+from ...drafter import PrunedDrafter
 from ...functional import Method
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena

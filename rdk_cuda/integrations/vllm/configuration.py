@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ...functional import METHODS as VERIFICATIONS
-from ...functional import Method
+from ...functional import METHODS, Method
 
-__all__ = ["METHODS", "Options", "UnsupportedConfigurationError", "options", "refuse_unsupported"]
+__all__ = ["PROPOSERS", "Options", "UnsupportedConfigurationError", "options", "refuse_unsupported"]
 
 # tests/engines checks the names that are used of vLLM in their wheels, and runs the first.
 TESTED = ("0.32.0", "0.33.0")
 TESTED_V2 = ("0.32.0",)  # with model runner V2
-METHODS = ("draft_model", "eagle3")
+PROPOSERS = ("draft_model", "eagle3")
 
 _KEY = "rdk_cuda"
 _PARALLEL = (
@@ -51,7 +50,7 @@ def options(vllm_config: Any) -> Options:
     if isinstance(own, dict) and set(own) <= set(Options._fields):
         found = Options(**own)
         named = found.drafter is None or isinstance(found.drafter, str)
-        if named and found.verification in list(VERIFICATIONS):
+        if named and found.verification in list(METHODS):
             return found
     raise UnsupportedConfigurationError(
         f'--additional-config has {_KEY} {own!r}; needs {{"drafter": DIR}}, a directory that '
@@ -75,11 +74,11 @@ def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
     if speculative is None:
         yield (
             "there is no --speculative-config; needs one with a method of "
-            f"{', '.join(METHODS)} and num_speculative_tokens"
+            f"{', '.join(PROPOSERS)} and num_speculative_tokens"
         )
         return
-    if speculative.method not in METHODS:
-        yield f"the method is {speculative.method!r}; needs one of {', '.join(METHODS)}"
+    if speculative.method not in PROPOSERS:
+        yield f"the method is {speculative.method!r}; needs one of {', '.join(PROPOSERS)}"
     if speculative.parallel_drafting:
         yield "parallel_drafting draws all drafts at once, which is not supported; leave it out"
     if speculative.use_heterogeneous_vocab:

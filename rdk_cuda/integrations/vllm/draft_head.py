@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ...affinity import Affinity
-from ...calibration.drafter import PrunedDrafter
-from ...calibration.lifted import LiftedHead
+from ...drafter import LiftedHead, PrunedDrafter
 from ...dynamic_tokens import FullHead, dynamic_columns
 from ...vocabulary import Vocabulary
 from .configuration import UnsupportedConfigurationError

@@ -15,7 +15,7 @@ from vllm.v1.spec_decode.draft_model import DraftModelProposer
 from vllm.v1.spec_decode.eagle import EagleProposer
 
 from ... import _ops as operators
-from ...calibration.drafter import PrunedDrafter
+from ...drafter import PrunedDrafter
 from .draft_head import DraftHead
 from .requests import Requests
 

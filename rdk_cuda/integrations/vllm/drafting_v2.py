@@ -14,7 +14,7 @@ from torch import Tensor
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
-from ...calibration.drafter import PrunedDrafter
+from ...drafter import PrunedDrafter
 from ..draft_arena import DraftArena
 from .configuration import UnsupportedConfigurationError
 from .draft_head import DraftHead

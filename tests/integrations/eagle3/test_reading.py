@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration import PrunedDrafter, Window, record
+from rdk_cuda.calibration import Window, record
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import measure_acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter, read_drafts
 

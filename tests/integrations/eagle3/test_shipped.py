@@ -10,14 +10,15 @@ from examples.demo.corpus import calibration_files, held_out_files, read_text
 from examples.demo.shipped import SHIPPED
 from examples.eagle3.demo import KEPT, STATE_LAYERS
 from rdk_cuda import Affinity
-from rdk_cuda.calibration import Method, PrunedDrafter, lift_rows
-from rdk_cuda.cli.documents import Text, read_documents
-from rdk_cuda.cli.models import load_models
-from rdk_cuda.cli.pairs import StateModels
+from rdk_cuda.calibration import Method, lift_rows
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import measure_acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter, read_checkpoint
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.pair.documents import Text, read_documents
+from rdk_cuda.pair.loading import load_pair
+from rdk_cuda.pair.pairs import StatePair
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -49,8 +50,8 @@ def test_it_drafts_what_the_target_says() -> None:
 @pytest.mark.night
 def test_lifted_rows_are_accepted_and_rows_of_other_tokens_are_not() -> None:
     """The head never had rows for seven of eight tokens."""
-    models = load_models(SHIPPED / "target", SHIPPED / "eagle3")
-    assert isinstance(models, StateModels)
+    models = load_pair(SHIPPED / "target", SHIPPED / "eagle3")
+    assert isinstance(models, StatePair)
     vocabulary, own = models.kept, models.drafter.network.lm_head.weight.detach()
     assert vocabulary is not None
     documents = read_documents(models.tokenizer, calibration_files()[::4])

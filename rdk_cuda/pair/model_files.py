@@ -4,8 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from .arguments import INSTALL
-from .errors import InputError
+from .errors import INSTALL, InputError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 GGUF = ".gguf"

@@ -1,9 +1,8 @@
-"""Models and the tokenizer they share, from local files."""
+"""A pair from local files: its models, and the tokenizer that they share."""
 
 import io
 import logging as standard
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,10 @@ from rdk_cuda.integrations.eagle3 import (
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.placement import weight_of
 
-from ..calibration.methods import Method
-from ..calibration.recording import Window
-from ..evaluation.rows import EvaluationError, Row
 from ..files import opened_tensors
 from .errors import InputError
 from .model_files import ModelFiles, model_files
-from .pairs import Models as Models
-from .pairs import StateModels
+from .pairs import ModelPair, Pair, StatePair, head_size
 
 SAMPLED = 64  # weights that a model is recognised by
 
@@ -43,13 +38,13 @@ def quiet() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def load_models(
+def load_pair(
     target: Path,
     drafter: Path,
     device: str | None = None,
     dtype: torch.dtype = torch.float32,
     device_map: str | None = None,
-) -> Models:
+) -> Pair:
     """Load two models, each from a directory or a GGUF file, and move them to a device.
 
     Args:
@@ -78,14 +73,14 @@ def load_models(
     shared: dict[str, Any] = {"tokenizer": tokenizer, "eos": eos, "names": names}
     if is_checkpoint(drafter):
         checkpoint = load_checkpoint(drafter, first)
-        pair: Models = StateModels(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)
+        pair: Pair = StatePair(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)
     else:
         second = first if drafter == target else load_model("--drafter", drafter, dtype)
         second = second.to(first.device)
         refuse_different_sizes(first, second)
         stored = stored_dtype(drafter)
         stored = dtype if stored.itemsize > dtype.itemsize else stored
-        pair = Models(first, second, **shared, drafter_dtype=stored)
+        pair = ModelPair(first, second, **shared, drafter_dtype=stored)
     refuse_other_tokenizer(tokenizer, None if drafter == target else drafter, head_size(first))
     first.generation_config = plain
     return pair
@@ -260,11 +255,6 @@ def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
 
 
-def head_size(model: Any) -> int:
-    """How many tokens a model predicts."""
-    return int(model.get_output_embeddings().weight.shape[0])
-
-
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its kind if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -299,16 +289,3 @@ def same_weights(sample: object, model: Any) -> bool | None:
     found = torch.tensor(weight_sample(model), dtype=torch.float64, device="cpu")
     bfloat16, float16 = 2**-8, 2**-24  # the latter's smallest number, below which it has no digits
     return torch.allclose(found, expected, rtol=bfloat16, atol=float16)
-
-
-def evaluate_pair(
-    models: Models,
-    methods: Mapping[float, Sequence[Method]],
-    windows: Sequence[Window],
-    **options: Any,
-) -> list[Row]:
-    """`Models.evaluate`; acceptance that is NaN is what the models made it."""
-    try:
-        return models.evaluate(methods, windows, **options)
-    except EvaluationError as error:
-        raise InputError(str(error)) from error

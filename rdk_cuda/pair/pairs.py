@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -13,28 +13,112 @@ from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter, read_d
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.placement import weight_of
 
-from ..calibration.drafter import FullHead
-from ..calibration.lifted import LiftedRows, lift_rows, shifted_rows
-from ..calibration.lifted_fit import refitted_rows
+from ..calibration.lifted import lift_rows, refitted_rows, shifted_rows
 from ..calibration.methods import LIFTED, Method
 from ..calibration.recording import Each, Read, Recording, Window, read_models
+from ..drafter import FullHead, LiftedRows
 from ..evaluation import drafters, evaluate_models
 from ..evaluation.rows import Row
 from ..evaluation.speed import Times, cached_pass, finish, measure_times
 from ..vocabulary import Vocabulary
 
-__all__ = ["Models", "StateModels"]
+__all__ = ["ModelPair", "Pair", "StatePair"]
+
+
+class Pair(Protocol):
+    """A target, its drafter and their tokenizer, whatever kind of drafter it is."""
+
+    @property
+    def target(self) -> Any:
+        """A Hugging Face causal language model."""
+
+    @property
+    def drafter(self) -> Any:
+        """Another one, or an `Eagle3Checkpoint`."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Of both."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the two, for the report."""
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """The target's end tokens."""
+
+    @property
+    def drafter_dtype(self) -> torch.dtype:
+        """Of the drafter's files, and of what is written of it."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V_t, the width of the target's logits."""
+
+    @property
+    def context(self) -> int:
+        """How many tokens can be read; a million where the models do not say."""
+
+    @property
+    def kept(self) -> Vocabulary | None:
+        """The tokens that the drafter's head was trained for; None: all."""
+
+    @property
+    def lifted(self) -> LiftedRows | None:
+        """What stands for rows that the drafter lacks."""
+
+    @property
+    def rows(self) -> str:
+        """Where the rows of pruned tokens are from, if they are not the drafter's own."""
+
+    def with_rows(self, recording: Recording, each: Each | None = None) -> Pair:
+        """The pair, with rows for the tokens that the drafter's head lacks."""
+
+    @property
+    def drafter_head(self) -> FullHead:
+        """The drafter's full head: weight `[V_t, d]`, and bias `[V_t]` or None; CPU, float32."""
+
+    @property
+    def whole(self) -> Method:
+        """The drafter with all of its `drafter_head`."""
+
+    @property
+    def saved_drafter(self) -> Any:
+        """What `save_drafter` writes of the drafter itself."""
+
+    def read(self, draft_length: int) -> Read:
+        """What both say of a text; `draft_length` matters to drafters on the target's states."""
+
+    def how_read(self, draft_length: int) -> str:
+        """What `read` depends on besides the models, in words."""
+
+    def evaluate(
+        self,
+        methods: Mapping[float, Sequence[Method]],
+        windows: Sequence[Window],
+        *,
+        draft_length: int,
+        **options: Any,
+    ) -> list[Row]:
+        """`rdk_cuda.evaluation.evaluate` of the methods, with the pair's times."""
+
+
+def head_size(model: Any) -> int:
+    """How many tokens a model predicts."""
+    return int(model.get_output_embeddings().weight.shape[0])
+
+
+def readable(model: Any) -> int:
+    """How many tokens a model can read; a million where it does not say."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 20))
 
 
 @dataclass(frozen=True)
-class Models:
-    """A target, its drafter, and their tokenizer; both compute in float32.
+class ModelPair:
+    """The `Pair` of two language models.
 
     Attributes:
-        target, drafter: Hugging Face causal language models.
-        eos: the target's end tokens.
-        names: of the two, for the report.
-        drafter_dtype: of the drafter's files, and of what is written of it.
         recent: how many of the last tokens the drafter sees, besides the first; None: all.
     """
 
@@ -46,60 +130,48 @@ class Models:
     drafter_dtype: torch.dtype = torch.float32
     recent: int | None = None
 
-    @property
-    def lifted(self) -> LiftedRows | None:
-        """What stands for rows that the drafter lacks: a language model has all."""
-        return None
+    kept: ClassVar[None] = None
+    lifted: ClassVar[None] = None
+    rows: ClassVar[str] = ""
 
     @property
     def vocabulary_size(self) -> int:
-        """The width of the logits of both."""
-        return int(self.target.get_output_embeddings().weight.shape[0])
+        """As of `Pair`."""
+        return head_size(self.target)
 
     @property
-    def drafter_head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The drafter's full head: weight `[V, d]`, and bias `[V]` or None; on the CPU, float32."""
+    def context(self) -> int:
+        """What both can read."""
+        return min(map(readable, (self.target, self.drafter)))
+
+    @property
+    def drafter_head(self) -> FullHead:
+        """As of `Pair`."""
         head = self.drafter.get_output_embeddings()
         bias = getattr(head, "bias", None)
         weight = head.weight.detach().float().cpu()
         return weight, None if bias is None else bias.detach().float().cpu()
 
     @property
-    def context(self) -> int:
-        """How many tokens both can read; a million where neither says."""
-        configs = [model.config.get_text_config() for model in (self.target, self.drafter)]
-        return min(getattr(config, "max_position_embeddings", 1 << 20) for config in configs)
-
-    @property
-    def kept(self) -> Vocabulary | None:
-        """The tokens that the drafter's head was trained for; None: all."""
-        return None
-
-    @property
     def saved_drafter(self) -> Any:
-        """What `save_drafter` writes of the drafter itself."""
+        """As of `Pair`."""
         return self.drafter.to(self.drafter_dtype)
 
-    def with_rows(self, recording: Recording, each: Each | None = None) -> Models:
-        """The models, with rows for the tokens that the drafter's head lacks."""
+    def with_rows(self, recording: Recording, each: Each | None = None) -> ModelPair:
+        """Itself: a language model has a row for each token."""
         return self
 
     @property
     def whole(self) -> Method:
-        """The drafter with all of its `drafter_head`."""
+        """As of `Pair`."""
         return Method.full(self.drafter_head)
 
-    @property
-    def rows(self) -> str:
-        """Where the rows of pruned tokens are from, if they are not the drafter's own."""
-        return ""
-
     def read(self, draft_length: int) -> Read:
-        """What both say of a text; `draft_length` matters to drafters on the target's states."""
+        """As of `Pair`, at every position."""
         return read_models(self.target, self.drafter)
 
     def how_read(self, draft_length: int) -> str:
-        """What `read` depends on besides the models, in words."""
+        """As of `Pair`: on nothing."""
         return ""
 
     def evaluate(
@@ -110,11 +182,11 @@ class Models:
         draft_length: int,
         **options: Any,
     ) -> list[Row]:
-        """`rdk_cuda.evaluation.evaluate_models` of the two."""
-        pair, head = (self.target, self.drafter), self.drafter_head
+        """As of `Pair`."""
         return evaluate_models(
-            *pair,
-            head,
+            self.target,
+            self.drafter,
+            self.drafter_head,
             methods,
             windows,
             draft_length=draft_length,
@@ -124,23 +196,33 @@ class Models:
 
 
 @dataclass(frozen=True)
-class StateModels(Models):
-    """As `Models`, where the drafter is an `Eagle3Checkpoint`.
+class StatePair:
+    """The `Pair` of a target and an `Eagle3Checkpoint`, a drafter on its states.
 
     Attributes:
         lifted: what stands for the rows that the drafter lacks, once there is a recording.
     """
 
+    target: Any
     drafter: Eagle3Checkpoint
+    tokenizer: Any
+    eos: frozenset[int]
+    names: tuple[str, str]
+    drafter_dtype: torch.dtype = torch.float32
     lifted: LiftedRows | None = None
+
+    @property
+    def vocabulary_size(self) -> int:
+        """As of `Pair`."""
+        return head_size(self.target)
 
     @cached_property
     def drafter_head(self) -> FullHead:
-        """As of `Models`; with lifted rows where the drafter has none."""
+        """As of `Pair`; with lifted rows where the drafter has none."""
         if self.lifted is None:
             rows = self.drafter.full_head(self.target)
             if rows is None:
-                raise ValueError("StateModels: pruned tokens have no rows; needs `lifted`")
+                raise ValueError("StatePair: pruned tokens have no rows; needs `lifted`")
             return rows.float().cpu(), None
         ids, rows = self.drafter.vocabulary.draft_ids, self.lifted.rows(self._target_head)
         rows[ids.to(rows.device)] = self._own_rows.to(rows)
@@ -157,8 +239,8 @@ class StateModels(Models):
     def _target_head(self) -> torch.Tensor:
         return weight_of(self.target.get_output_embeddings())
 
-    def with_rows(self, recording: Recording, each: Each | None = None) -> StateModels:
-        """As of `Models`: they are lifted from the target's, where it was trained without them."""
+    def with_rows(self, recording: Recording, each: Each | None = None) -> StatePair:
+        """As of `Pair`: they are lifted from the target's, where it was trained without them."""
         if self.kept is None:
             return self
         known = self._target_head, self._own_rows, self.kept
@@ -171,13 +253,13 @@ class StateModels(Models):
 
     @property
     def whole(self) -> Method:
-        """As of `Models`."""
+        """As of `Pair`."""
         full = Method.full(self.drafter_head)
         return full if self.lifted is None else replace(full, name=LIFTED)
 
     @property
     def rows(self) -> str:
-        """As of `Models`."""
+        """As of `Pair`."""
         own = "lm_head.weight" in self.drafter.shared
         of_the_target = "The rows of pruned tokens are the target's own, as are the drafter's"
         if self.lifted is None:
@@ -195,20 +277,19 @@ class StateModels(Models):
 
     @property
     def kept(self) -> Vocabulary | None:
-        """As of `Models`."""
+        """As of `Pair`."""
         own = self.drafter.vocabulary
         return None if own.draft_size == own.target_size else own
 
     @property
     def saved_drafter(self) -> Eagle3Checkpoint:
-        """As of `Models`."""
+        """As of `Pair`."""
         return self.drafter
 
     @property
     def context(self) -> int:
         """How many tokens the target can read; a drafter drafts beyond what it was trained with."""
-        text = self.target.config.get_text_config()
-        return int(getattr(text, "max_position_embeddings", 1 << 20))
+        return readable(self.target)
 
     def drafting(self, head: torch.Tensor | None = None) -> Eagle3Drafter:
         """The drafter as the decoder runs it, with its own head if none is given."""
@@ -216,14 +297,14 @@ class StateModels(Models):
         return Eagle3Drafter(self.drafter.network, layers, head=head)
 
     def read(self, draft_length: int) -> Read:
-        """As of `Models`, at the places of drafts."""
+        """As of `Pair`, at the places of drafts."""
         # With a head of one row: here nobody asks for logits.
         drafter = self.drafting(self.drafter.network.lm_head.weight.detach()[:1])
         target = HuggingFaceModel(self.target, state_layers=drafter.state_layers)
         return read_drafts(target, drafter, draft_length)
 
     def how_read(self, draft_length: int) -> str:
-        """As of `Models`."""
+        """As of `Pair`."""
         return f", {draft_length} tokens a draft"
 
     def evaluate(
@@ -234,7 +315,7 @@ class StateModels(Models):
         draft_length: int,
         **options: Any,
     ) -> list[Row]:
-        """As of `Models`."""
+        """As of `Pair`."""
         return drafters.evaluate(
             self.read(draft_length),
             self.drafter_head,

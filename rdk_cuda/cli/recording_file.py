@@ -10,12 +10,12 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from rdk_cuda.calibration.recording import Recording, RecordingError, record
+from rdk_cuda.calibration.recording.reading import Window
 from rdk_cuda.calibration.recording.state import OtherRecordingError, recorded_temperatures
-from rdk_cuda.calibration.recording.windows import Window
 
-from .errors import InputError
-from .model_files import weight_files
-from .models import Models
+from ..pair.errors import InputError
+from ..pair.model_files import weight_files
+from ..pair.pairs import Pair
 from .progress import Stages
 from .request import Request
 
@@ -92,7 +92,7 @@ class RecordingFile:
         return decimal(self.path.stat().st_size)
 
     def record(
-        self, models: Models, request: Request, windows: list[Window], stages: Stages
+        self, models: Pair, request: Request, windows: list[Window], stages: Stages
     ) -> Recording:
         """What the models say of the windows; where it was interrupted, it goes on.
 
@@ -154,7 +154,7 @@ def in_words(temperatures: Iterable[float]) -> str:
     return " ".join(f"{temperature:g}" for temperature in temperatures)
 
 
-def models_of(models: Models, request: Request) -> str:
+def models_of(models: Pair, request: Request) -> str:
     """Which models they are, and how they read."""
     said = " and ".join(map(weights_of, (request.target, request.drafter)))
     if request.dtype != Request.dtype:

@@ -18,22 +18,12 @@ from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import Contexts, DynamicTokens, dynamic_columns, offered, screens_of
 from ..dynamic_tokens.description import TENSORS, described, source_of
 from ..files import FLOATS, TensorFile, json_of
-from ..functional import redistribute
 from ..vocabulary import Vocabulary
 from .heads import FullHead, prune_head
 from .lifted import LiftedRows
-from .recording.samples import Samples
-from .recording.windows import Window
 
-__all__ = [
-    "FullHead",
-    "PrunedDrafter",
-    "SavedDrafterError",
-    "sampled_acceptance",
-    "sampled_draft_probs",
-]
+__all__ = ["PrunedDrafter", "SavedDrafterError"]
 
-_BLOCK_ENTRIES = 1 << 25  # of q that are held at a time, 128 MB
 _LONGEST_DESCRIPTION = 1000  # characters; each source that is described takes V_t bytes
 
 
@@ -244,8 +234,8 @@ class PrunedDrafter:
             columns["dynamic_tokens"], columns["dynamic_logits"] = named
         return columns
 
-    def mean_dynamic_columns(self, windows: Iterable[Window]) -> float:
-        """The mean number of dynamic tokens at a position of the windows.
+    def mean_dynamic_columns(self, contexts: Iterable[Contexts]) -> float:
+        """The mean number of dynamic tokens after each of the contexts.
 
         A screen fills its columns at any position, so it is asked without the hidden states.
         """
@@ -253,31 +243,7 @@ class PrunedDrafter:
             return 0.0
         hidden = self.weight.new_zeros(1, self.weight.shape[1])
         used = [
-            offered(self.dynamic_tokens, window.contexts, hidden.expand(len(window.contexts), -1))
-            >= 0
-            for window in windows
+            offered(self.dynamic_tokens, some, hidden.expand(len(some), -1)) >= 0
+            for some in contexts
         ]
         return float(torch.cat(used).sum(1).double().mean())
-
-
-@torch.no_grad()
-def sampled_draft_probs(
-    samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
-) -> Tensor:
-    """`q` at the recorded target tokens of each sample: `[n, m]` float32."""
-    probs = torch.empty(samples.targets.shape, dtype=torch.float32, device="cpu")
-    block = max(1, _BLOCK_ENTRIES // drafter.affinity.target_size)
-    for rows in torch.arange(len(samples), device="cpu").split(block):
-        part = samples.select(rows)
-        columns = drafter.columns(full_head, part.hidden, part.contexts)
-        q = redistribute(affinity=drafter.affinity, temperature=temperature, **columns)
-        probs[rows] = q.gather(1, part.targets.long())
-    return probs
-
-
-def sampled_acceptance(
-    samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
-) -> Tensor:
-    """`sum_x min(p(x), q(x))` over the recorded target tokens of each sample: `[n]` float32."""
-    q = sampled_draft_probs(samples, drafter, full_head, temperature)
-    return torch.minimum(samples.target_probs(temperature), q).sum(1)
