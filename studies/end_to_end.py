@@ -114,7 +114,7 @@ HEADS = (
 )
 
 
-class Watch:
+class LapTimer:
     """Seconds between laps, by CUDA events where the work is on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
@@ -220,7 +220,7 @@ class Steps:
         target, drafter = models
         full = drafter.get_output_embeddings().weight.detach()
         self.device, self.vocabulary = full.device, len(full)
-        self.watch = Watch(self.device)
+        self.watch = LapTimer(self.device)
         self.context, self.noises = context, noises
         self.target = HuggingFaceModel(target, return_hidden=True)
         rows = {head: head.rows(len(full)) for head in HEADS}

@@ -130,7 +130,7 @@ def best_screen(
     )
 
 
-class Watch:
+class TokenTimes:
     """When tokens came; a streamer of Transformers, too, which gets the prompts first."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Case:
 
     def decode(self, decoder: SpeculativeDecoder, seed: int) -> Speed:
         """Once with our decoder."""
-        watch = Watch()
+        watch = TokenTimes()
         generation = decoder.generate(
             self.prompts,
             max_new_tokens=self.tokens,
@@ -181,7 +181,7 @@ class Case:
         options |= {"temperature": self.temperature} if self.temperature else {}
         config = GenerationConfig(max_new_tokens=self.tokens, pad_token_id=0, **options)
         torch.manual_seed(seed)
-        watch, ids = Watch(), torch.tensor(self.prompts)
+        watch, ids = TokenTimes(), torch.tensor(self.prompts)
         model.generate(
             ids, attention_mask=torch.ones_like(ids), generation_config=config, streamer=watch
         )

@@ -26,7 +26,7 @@ class Request:
         batch: for how many positions at once it is read.
         positions: how many the models read, spread over the text.
         memory: for what is recorded, in GiB.
-        device, device_map: where the models are, as `load_models` takes them.
+        device, device_map: where the models are, as `load_pair` takes them.
         dtype: that the models compute in.
     """
 

@@ -7,12 +7,18 @@ from typing import Any, NamedTuple
 
 from ...functional import METHODS, Method
 
-__all__ = ["PROPOSERS", "Options", "UnsupportedConfigurationError", "options", "refuse_unsupported"]
+__all__ = [
+    "SPECULATIVE_METHODS",
+    "Options",
+    "UnsupportedConfigurationError",
+    "options",
+    "refuse_unsupported",
+]
 
 # tests/engines checks the names that are used of vLLM in their wheels, and runs the first.
 TESTED = ("0.32.0", "0.33.0")
 TESTED_V2 = ("0.32.0",)  # with model runner V2
-PROPOSERS = ("draft_model", "eagle3")
+SPECULATIVE_METHODS = ("draft_model", "eagle3")
 
 _KEY = "rdk_cuda"
 _PARALLEL = (
@@ -74,11 +80,11 @@ def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
     if speculative is None:
         yield (
             "there is no --speculative-config; needs one with a method of "
-            f"{', '.join(PROPOSERS)} and num_speculative_tokens"
+            f"{', '.join(SPECULATIVE_METHODS)} and num_speculative_tokens"
         )
         return
-    if speculative.method not in PROPOSERS:
-        yield f"the method is {speculative.method!r}; needs one of {', '.join(PROPOSERS)}"
+    if speculative.method not in SPECULATIVE_METHODS:
+        yield f"the method is {speculative.method!r}; needs one of {', '.join(SPECULATIVE_METHODS)}"
     if speculative.parallel_drafting:
         yield "parallel_drafting draws all drafts at once, which is not supported; leave it out"
     if speculative.use_heterogeneous_vocab:
