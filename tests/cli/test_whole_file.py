@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from rdk_cuda import Affinity, SuccessorTable, Vocabulary, files
+from rdk_cuda.calibration.recording import state
 from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.cupy import cubin_cache
 from rdk_cuda.integrations.token_maps import write_d2t, write_hot_tokens
-from tests.calibration.bigram_recordings import recorded
 
 VOCABULARY = Vocabulary([4, 0], 6)
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -25,7 +25,9 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "successors": SuccessorTable(
         torch.tensor([0, 1], dtype=torch.int32), torch.tensor([0], dtype=torch.int32), 1
     ).save,
-    "recording": recorded().save,
+    "recording": lambda path: state.write(
+        path, {"counts": torch.arange(4)}, {"temperatures": [1.0]}
+    ),
     "d2t": lambda path: write_d2t(VOCABULARY, path),
     "hot tokens": lambda path: write_hot_tokens(VOCABULARY, path),
     "json": lambda path: files.write_json({"acceptance": 0.5}, path),
