@@ -61,7 +61,7 @@ LAYER = "transformer_layer_config"
         (field("model_type", "mixtral", LAYER), "model_type is 'mixtral'"),
         (field("vocab_size", 41, LAYER), "vocab_size is 41, and the target predicts 40"),
         (field("hidden_size", -16, LAYER), "hidden_size is -16"),
-        (field("problem_type", "rhyme", LAYER), "Transformers refuses it"),
+        (field("rope_parameters", {"rope_type": "linear"}, LAYER), "Transformers refuses it"),
         (field("layer_types", ["sliding_attention"], LAYER), "sliding windows"),
         (field("quantization_config", {"bits": 4}), "has a quantization_config"),
         (
