@@ -118,7 +118,9 @@ def _refuse_number(function: str, name: str, value: Any) -> None:
     try:
         valid = bool(within(value))
     except TypeError:
-        valid = False
+        raise TypeError(
+            f"{function}: {name} is {value!r:.40}; needs a number, or a tensor or list of them"
+        ) from None
     if not valid:
         raise ValueError(f"{function}: {name} is {value!r}; needs to be {needs}")
 

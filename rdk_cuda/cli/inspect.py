@@ -51,14 +51,14 @@ def summary(affinity: Affinity, vocabulary: Vocabulary | None) -> dict[str, str]
             a row with one entry then counts as the row of a kept token.
     """
     entries, targets = affinity.row_offsets.long().diff(), affinity.row_targets.long()
-    own = torch.full((affinity.draft_size,), -1)
+    own = torch.full((affinity.draft_size,), -1, dtype=torch.int64, device="cpu")
     if vocabulary is not None:
         own[: vocabulary.draft_size] = vocabulary.draft_ids
     else:
         single = entries == 1
         own[single] = targets[affinity.row_offsets[:-1][single].long()]
-    rows = torch.arange(affinity.draft_size).repeat_interleave(entries)
-    of_own, shared = torch.zeros(2, affinity.target_size, dtype=torch.bool)
+    rows = torch.arange(affinity.draft_size, device="cpu").repeat_interleave(entries)
+    of_own, shared = torch.zeros(2, affinity.target_size, dtype=torch.bool, device="cpu")
     of_own[targets[own[rows] == targets]] = True
     shared[targets] = True
     by_prior = (affinity.prior[(affinity.spread > 0).any(0)] > 0).any(0)

@@ -166,7 +166,7 @@ def test_rejected_drafts_fed_back_as_dynamic_tokens_are_lossless() -> None:
 def test_control_without_step_keys_feeding_them_back_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rdk_cuda.functional.operators, "step_keys", lambda seeds, positions: seeds)
+    monkeypatch.setattr(rdk_cuda._ops, "step_keys", lambda seeds, positions: seeds)
     assert p_value_fed_back() < CAUGHT
 
 

@@ -90,8 +90,10 @@ def test_the_newest_is_tested_only_if_it_is_not_the_constrained_one_and_fails_no
 def test_the_constrained_release_is_read_from_the_file(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "constraints.txt").write_text("torch==2.13.0\ntransformers==5.1.0 ; x\n")
-    monkeypatch.setattr(versions, "ROOT", tmp_path)
+    other, own = "python_version < '3'", "python_version >= '3'"
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text(f"# made\ntransformers==5.0.0 ; {other}\ntransformers==5.1.0 ; {own}\n")
+    monkeypatch.setattr(versions, "ALL", constraints)
     assert versions.constrained("transformers") == "5.1.0"
 
 
