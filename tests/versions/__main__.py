@@ -130,7 +130,7 @@ def run(transformers: str, torch: str) -> tuple[bool, str]:
         return True, f"{name}: {lines[-1]}"
     log = BUILD / f"transformers-{transformers}-torch-{torch}.log"
     log.write_text(done.stdout + done.stderr)
-    return False, f"{name}: FAILED: {lines[-1]}; {log}"
+    return False, f"{name}: FAILED: {lines[-1]}; status {done.returncode}; {log}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
