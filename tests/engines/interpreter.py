@@ -48,13 +48,16 @@ def interpret() -> None:
 
 
 def _take_any_mask() -> None:
-    """Triton's interpreter (3.9.0) refuses a mask of int1 that came from a scalar as integers."""
+    """Triton's interpreter (3.9.0) refuses a mask of int1 that came from a scalar as integers.
+
+    What it is told about the cache is one argument there, and two in 3.7.1.
+    """
     from triton.runtime.interpreter import InterpreterBuilder
 
     own = InterpreterBuilder.create_masked_store
 
-    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, cache_policy: Any) -> Any:
+    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *caching: Any) -> Any:
         mask.data = mask.data.astype(bool)
-        return own(self, ptrs, value, mask, cache_policy)
+        return own(self, ptrs, value, mask, *caching)
 
     InterpreterBuilder.create_masked_store = create_masked_store
