@@ -29,6 +29,7 @@ from .parts import COMMANDS, OUT, ROOT, Part
 ENVIRONMENT = {
     "RDK_GPU_TESTS_ON": "cuda",
     "RDK_CUDA": "on",
+    "PYTHONPATH": str(ROOT),
     "PYTHONUNBUFFERED": "1",
     "PYTHON": sys.executable,
 }
@@ -37,7 +38,8 @@ ENVIRONMENT = {
 def run(part: Part, environment: dict[str, str]) -> str:
     """passed, skipped or what went wrong; what it prints is in OUT/PART.log."""
     module = part.needs.replace("-", "_")
-    if part.needs and not (importlib.util.find_spec(module) or shutil.which(part.needs)):
+    program = shutil.which(part.needs, path=environment["PATH"])
+    if part.needs and not (program or importlib.util.find_spec(module)):
         return f"skipped: {part.needs} is not installed"
     log = OUT / f"{part.name.rstrip('*')}.log"
     with log.open("wb") as output:
@@ -102,6 +104,10 @@ def main() -> int:
     print(*facts.values(), sep=", ")
     OUT.mkdir(parents=True, exist_ok=True)
     environment, results = os.environ | ENVIRONMENT | {"RDK_ARCHS": archs}, {}
+    # ninja may be next to Python, and compute-sanitizer in the toolkit of nvcc.
+    toolkit = Path(shutil.which("nvcc") or sys.executable).resolve().parents[1]
+    folders = [Path(sys.executable).parent, toolkit / "bin", toolkit / "compute-sanitizer"]
+    environment["PATH"] = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
     # Each tensor is then an allocation of its own: nothing follows it in memory.
     environment |= {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if options.command == "sanitize" else {}
     for part in chosen:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import __main__ as gpu
-from tests.gpu.parts import COMMANDS, ROOT, Part
+from tests.gpu.parts import COMMANDS, OWN, ROOT, Part
 
 PYTHON = sys.executable
 
@@ -27,6 +27,19 @@ def test_every_file_that_a_part_names_is_there_and_every_gpu_test_belongs_to_one
     named = [word for word in words if re.match(r"(tests|profiling)/", word)]
     assert all((ROOT / word).exists() for word in named)
     assert "tests/gpu" in named
+
+
+def test_a_part_of_its_own_is_not_run_by_the_part_of_all_others() -> None:
+    parts = {part.name.rstrip("*"): part.command for part in COMMANDS["check"]}
+    for name, paths in OWN.items():
+        for path in paths.split():
+            assert path in parts[name]
+            assert f"--ignore={path}" in parts["tests"].split()
+
+
+def test_only_the_tool_that_has_an_option_is_given_it() -> None:
+    given = {part.name for part in COMMANDS["sanitize"] if "--report-api-errors" in part.command}
+    assert given == {"planted-memcheck", "memcheck"}
 
 
 @pytest.mark.parametrize(
