@@ -25,8 +25,7 @@ RESULT = Path(__file__).with_suffix(".json")
 PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder"]
 
-# The kernels of every architecture, and more of the properties' examples than by day.
-THOROUGH = {"RDK_ARCHS": "80 86 89 90a 100 120", "HYPOTHESIS_PROFILE": "thorough"}
+THOROUGH = {"RDK_ARCHS": "80 86 89 90a 100 120"}  # the kernels of every architecture
 PARTS: dict[str, list[str]] = {
     "tests": [*PYTEST, "-m", "night or ci"],
     "fuzz": [PYTHON, "-m", "tests.fuzz", "--seed", "1", "--count", "50000"],

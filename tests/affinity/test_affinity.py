@@ -105,18 +105,6 @@ def test_tensors_have_the_dtypes_and_shapes_that_the_operators_take():
         assert (affinity.draft_size, affinity.target_size, affinity.rank) == (17, 23, rank)
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize(("draft_size", "target_size"), [(1, 1), (1, 2), (2, 1)])
-def test_the_smallest_vocabularies_work(draft_size, target_size, rank):
-    affinity = Affinity.from_rows(
-        torch.ones(draft_size, target_size),
-        spread=torch.ones(draft_size, rank),
-        prior=torch.ones(rank, target_size),
-    )
-    assert affinity.row_top.tolist() == [0] * draft_size
-    assert affinity.dense().tolist() == [[1 / target_size] * target_size] * draft_size
-
-
 def test_an_affinity_cannot_be_changed():
     tensors = {name: getattr(_random_affinity(0, rank=1), name).clone() for name in CANONICAL}
     affinity = Affinity(**tensors)

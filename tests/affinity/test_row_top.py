@@ -3,7 +3,6 @@
 from fractions import Fraction
 from random import Random
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,18 +58,6 @@ def affinities(draw, rank):
 def test_it_is_the_largest_entry_and_the_lowest_id_on_ties(affinity):
     assert affinity.row_top.tolist() == _brute_force(affinity)
     assert all(sum(row) in (0, ONE * ONE) for row in _exact_rows(affinity))
-
-
-@pytest.mark.parametrize("rank", [1, 2, 3, 4])
-def test_it_is_exact_for_random_affinities(rank):
-    generator = torch.Generator().manual_seed(rank)
-    rows = torch.rand(40, 50, generator=generator).pow(4) * (
-        torch.rand(40, 50, generator=generator) < 0.1
-    )
-    spread = torch.rand(40, rank, generator=generator) * 8
-    prior = torch.rand(rank, 50, generator=generator)
-    affinity = Affinity.from_rows(rows, spread=spread, prior=prior)
-    assert affinity.row_top.tolist() == _brute_force(affinity)
 
 
 def test_a_token_beaten_in_an_unused_prior_still_wins_its_tie():

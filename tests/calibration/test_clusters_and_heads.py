@@ -63,15 +63,6 @@ def test_the_head_is_the_kept_rows_then_the_weighted_means():
         torch.testing.assert_close(small_bias[20 + c], w @ bias[members])
 
 
-def test_the_row_of_the_cold_mass_token_is_the_mean_under_its_prior():
-    (weight, bias), vocabulary = _head(), _vocabulary()
-    affinity = Affinity.cold_mass(vocabulary, torch.rand(V_T).double())
-    rows, constants = prune_head(weight, bias, vocabulary, virtual=affinity)
-    assert list(rows.shape) == [21, D]
-    torch.testing.assert_close(rows, affinity.dense() @ weight, rtol=0, atol=1e-7)
-    torch.testing.assert_close(constants, affinity.dense() @ bias, rtol=0, atol=1e-7)
-
-
 def test_a_virtual_token_that_is_off_has_a_row_of_zeros():
     (weight, _), vocabulary = _head(), _vocabulary()
     offset = torch.tensor([0.0, -math.inf, 0, 0, 0])
@@ -118,17 +109,6 @@ def test_the_head_keeps_the_dtype_and_sums_in_float64(dtype):
     assert torch.equal(constants, exact_constants.to(dtype))
 
 
-def test_without_virtual_tokens_it_is_the_kept_rows():
-    (weight, bias), vocabulary = _head(), _vocabulary()
-    kept = weight[vocabulary.draft_ids], bias[vocabulary.draft_ids]
-    for virtual in (None, Affinity.intersection(vocabulary)):
-        for ours, theirs in zip(
-            prune_head(weight, bias, vocabulary, virtual=virtual), kept, strict=True
-        ):
-            assert torch.equal(ours, theirs)
-        assert prune_head(weight, None, vocabulary, virtual=virtual)[1] is None
-
-
 def test_heads_refuse_what_does_not_fit():
     weight, bias = _head()
     with pytest.raises(ValueError, match=r"weight has shape \[59, 8\].* V_t = 60"):
@@ -159,16 +139,6 @@ class TestClusters:
         assert clusters[vocabulary.pruned].unique().tolist() == list(range(K))
         Affinity.virtual_tokens(vocabulary, clusters, torch.rand(V_T))
 
-    def test_the_same_seed_gives_the_same_clusters(self):
-        (weight, _), vocabulary = _head(), _vocabulary()
-        mean_probs = torch.rand(V_T, generator=torch.Generator().manual_seed(0))
-        first, second, other = (
-            cluster_pruned_tokens(weight, vocabulary, mean_probs, 12, seed=seed)
-            for seed in (0, 0, 1)
-        )
-        assert torch.equal(first, second)
-        assert not torch.equal(first, other)
-
     def test_tokens_without_mass_do_not_move_the_centres_but_join_the_nearest(self):
         # The outlier would take a cluster for itself, if it weighed anything.
         weight = torch.tensor([[0.0], [1.0], [1.1], [3.0], [3.1], [90.0]])
@@ -176,21 +146,6 @@ class TestClusters:
         clusters = cluster_pruned_tokens(weight, vocabulary, mean_probs, 2)
         assert clusters[1] == clusters[2] != clusters[3]
         assert clusters[3] == clusters[4] == clusters[5]
-
-    def test_the_second_moment_of_the_hidden_states_is_the_metric(self):
-        # Rows differ much along the first axis, which the hidden states hardly use.
-        weight = torch.tensor([[0.0, 0.0], [9.0, 1.0], [-9.0, 1.0], [9.0, -1.0], [-9.0, -1.0]])
-        vocabulary, mean_probs = Vocabulary([0], 5), torch.ones(5)
-        plain = cluster_pruned_tokens(weight, vocabulary, mean_probs, 2)
-        assert plain[1] == plain[3] != plain[2]
-        seen = cluster_pruned_tokens(
-            weight,
-            vocabulary,
-            mean_probs,
-            2,
-            hidden_second_moment=torch.diag(torch.tensor([1e-6, 1.0])),
-        )
-        assert seen[1] == seen[2] != seen[3]
 
     def test_the_metric_is_right_for_correlated_hidden_states(self):
         (weight, _), vocabulary, mean_probs = _head(), _vocabulary(), torch.ones(V_T)

@@ -27,6 +27,15 @@ def example(noise: float = 0.0) -> tuple[torch.Tensor, torch.Tensor, Vocabulary,
     return target_head, rows, Vocabulary(ids, V_T), prior
 
 
+def samples_of(hidden: torch.Tensor, logits: torch.Tensor, documents: torch.Tensor) -> Samples:
+    """Of a target with these logits `[n, V_t]`, all of them recorded."""
+    values, targets = logits.sort(1, descending=True)
+    temperatures = (1.0, 0.7)
+    normalizers = torch.stack([(logits / at).logsumexp(1) for at in temperatures], 1)
+    contexts = torch.full((len(hidden), 4), -1)
+    return Samples(hidden, targets.int(), values, temperatures, normalizers, contexts, documents)
+
+
 def test_a_map_with_constant_and_log_prior_is_found() -> None:
     target_head, rows, vocabulary, prior = example()
     own = rows[vocabulary.draft_ids]
@@ -77,16 +86,7 @@ def test_a_shift_that_training_never_saw_is_found(constant: float, slope: float)
     hidden = torch.randn(600, D, generator=random)
     logits = hidden @ target_head.T
     logits[:, vocabulary.pruned] -= shift[vocabulary.pruned]
-    sorted_logits, targets = logits.sort(1, descending=True)
-    samples = Samples(
-        hidden,
-        targets.int(),
-        sorted_logits,
-        (1.0, 0.7),
-        torch.stack([(logits / at).logsumexp(1) for at in (1.0, 0.7)], 1),
-        torch.full((600, 4), -1),
-        torch.arange(600),
-    )
+    samples = samples_of(hidden, logits, torch.arange(600))
     own = target_head[vocabulary.draft_ids]
     found = shifted_rows(given, target_head, own, vocabulary, samples)
     assert found.shift.tolist() == [constant, slope]
@@ -103,16 +103,7 @@ def fitting_samples(
     hidden = torch.randn(1200, D, generator=random)
     logits = hidden @ right.rows(target_head).T + right.bias
     logits[:, vocabulary.draft_ids] = hidden @ own.T
-    sorted_logits, targets = logits.sort(1, descending=True)
-    return Samples(
-        hidden,
-        targets.int(),
-        sorted_logits,
-        (1.0, 0.7),
-        torch.stack([(logits / at).logsumexp(1) for at in (1.0, 0.7)], 1),
-        torch.full((1200, 4), -1),
-        torch.arange(1200) // 40,
-    )
+    return samples_of(hidden, logits, torch.arange(1200) // 40)
 
 
 def accepted(

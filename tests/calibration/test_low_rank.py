@@ -25,10 +25,6 @@ def _mean_probs() -> torch.Tensor:
     return torch.rand(tiny.V_T, generator=torch.Generator().manual_seed(4)).double() ** 3
 
 
-def _logits(hidden: torch.Tensor, head=HEAD) -> torch.Tensor:
-    return torch.nn.functional.linear(hidden, *head)
-
-
 def _loss(head, moment, mean_probs):
     """`sum_c mu_c E[(logit error)^2]`."""
     errors = head[0].double() - WEIGHT.double()
@@ -67,26 +63,6 @@ def test_it_is_optimal_in_the_metric_of_the_hidden_states(rank, monkeypatch):
         _head(HEAD, kept, moment, rank),
     ):
         assert _loss(other, moment, mean_probs) > 1.001 * least
-
-
-def test_directions_that_hidden_states_never_take_cost_nothing():
-    # Rank 2 is exact for states in a plane.
-    plane = torch.randn(tiny.D, 2, generator=torch.Generator().manual_seed(6))
-    head = _head(HEAD, tiny.vocabulary(), plane @ plane.T, 2)
-    hidden = torch.randn(20, 2) @ plane.T
-    torch.testing.assert_close(_logits(hidden, head), _logits(hidden), rtol=1e-3, atol=1e-3)
-
-
-def test_a_permuted_vocabulary_gets_the_permuted_rows():
-    kept = tiny.vocabulary()
-    to = torch.randperm(tiny.V_T, generator=torch.Generator().manual_seed(5))
-    back = to.argsort()
-    ours = _head(HEAD, kept, _moment(), 3, mean_probs=_mean_probs())[0]
-    renamed = Vocabulary(to[kept.draft_ids], tiny.V_T)
-    theirs = _head(
-        (WEIGHT[back], BIAS[back]), renamed, _moment(), 3, mean_probs=_mean_probs()[back]
-    )[0]
-    torch.testing.assert_close(theirs[to], ours, rtol=1e-4, atol=1e-4)
 
 
 def test_what_has_no_low_rank_form_is_refused():

@@ -17,31 +17,31 @@ from rdk_cuda.calibration.tuning import sampled_acceptance
 from rdk_cuda.drafter import PrunedDrafter, prune_head
 from rdk_cuda.vocabulary import Vocabulary
 
-from . import recorded
-from .recorded import V_T
+from . import tiny_pair as tiny
+from .tiny_pair import V_T
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _moment(samples, temperature, centered):
-    p = recorded.target_probs(samples, temperature)
+    p = tiny.target_probs(samples, temperature)
     moment = p.T @ p / len(p)
     return moment - torch.outer(p.mean(0), p.mean(0)) if centered else moment
 
 
 def _plain(vocabulary):
-    head = prune_head(*recorded.full_head(), vocabulary)
+    head = prune_head(*tiny.full_head(), vocabulary)
     return PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), *head)
 
 
 @pytest.mark.parametrize("centered", [False, True], ids=["second moment", "covariance"])
 @pytest.mark.parametrize("width", [V_T, 5], ids=["all tokens recorded", "the likeliest recorded"])
-@pytest.mark.parametrize("temperature", recorded.TEMPERATURES)
+@pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
 def test_the_rows_of_kept_tokens_are_those_of_the_dense_product(
     centered, width, temperature, monkeypatch
 ):
     monkeypatch.setattr(tuning, "_BLOCK_ROWS", 4)  # six rows are two blocks
-    samples, vocabulary = recorded.samples(width=width), recorded.vocabulary()
+    samples, vocabulary = tiny.samples(recorded=width), tiny.vocabulary()
     omega = second_moment(samples, vocabulary, temperature, centered=centered)
     expected = _moment(samples, temperature, centered)
     expected[vocabulary.pruned] = 0
@@ -50,7 +50,7 @@ def test_the_rows_of_kept_tokens_are_those_of_the_dense_product(
 
 @pytest.mark.parametrize(("entries", "centered"), [(1, False), (3, True), (100, True)])
 def test_of_each_row_the_largest_positive_entries_stay(entries, centered):
-    samples, vocabulary = recorded.samples(), recorded.vocabulary()
+    samples, vocabulary = tiny.samples(30), tiny.vocabulary()
     omega = second_moment(samples, vocabulary, 1.0, entries=entries, centered=centered).to_dense()
     expected = _moment(samples, 1.0, centered)
     for token in vocabulary.kept:
@@ -60,20 +60,10 @@ def test_of_each_row_the_largest_positive_entries_stay(entries, centered):
     assert not omega[vocabulary.pruned].any()
 
 
-def test_a_renamed_target_vocabulary_renames_the_moment():
-    samples, vocabulary = recorded.samples(), recorded.vocabulary()
-    names = torch.randperm(V_T, generator=torch.Generator().manual_seed(5))
-    renamed = replace(samples, targets=names[samples.targets.long()].int())
-    other = Vocabulary(names[vocabulary.draft_ids], V_T)
-    plain = second_moment(samples, vocabulary, 1.0, entries=3, centered=True).to_dense()
-    permuted = second_moment(renamed, other, 1.0, entries=3, centered=True).to_dense()
-    torch.testing.assert_close(permuted[names][:, names], plain)
-
-
 class TestTuning:
     def test_the_first_of_the_best_candidates_is_chosen_and_they_are_made_one_at_a_time(self):
-        samples, head = recorded.samples(), recorded.full_head()
-        plain, made = _plain(recorded.vocabulary()), []
+        samples, head = tiny.samples(30), tiny.full_head()
+        plain, made = _plain(tiny.vocabulary()), []
 
         def candidates():
             for label, keep in enumerate((0.0, 0.9, 0.9, 0.3)):
@@ -90,14 +80,14 @@ class TestTuning:
         assert best.acceptance == max(rates)
         assert made == [0, 1, 2, 3] * 2
 
-    @pytest.mark.parametrize("temperature", recorded.TEMPERATURES)
+    @pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
     @pytest.mark.parametrize("kind", ["sparse", "dense", "first order"])
     def test_no_tau_and_keep_of_a_fine_grid_are_much_better(self, kind, temperature):
-        samples, head = recorded.samples(count=60), recorded.full_head()
-        vocabulary = recorded.vocabulary(kept=3)
+        samples, head = tiny.samples(60), tiny.full_head()
+        vocabulary = Vocabulary(tiny.vocabulary().draft_ids[:3], V_T)
         plain = _plain(vocabulary)
         omega = second_moment(samples, vocabulary, temperature)
-        mean = recorded.target_probs(samples, temperature).mean(0)
+        mean = tiny.target_probs(samples, temperature).mean(0)
         if kind == "first order":
             tuned = tuned_first_order(samples, head, vocabulary, mean, temperature)
         else:
@@ -123,8 +113,8 @@ class TestTuning:
 
     def test_what_hurts_is_switched_off(self):
         """A drafter that is the target needs no redistribution."""
-        samples, everything = recorded.samples(), Vocabulary.identity(V_T)
-        weight, bias = recorded.full_head()
+        samples, everything = tiny.samples(30), Vocabulary.identity(V_T)
+        weight, bias = tiny.full_head()
         own = samples.hidden @ weight.T + bias
         logits, targets = own.sort(descending=True)
         same = replace(
@@ -138,7 +128,7 @@ class TestTuning:
         assert tuned.acceptance == pytest.approx(1.0, abs=1e-5)
 
     def test_what_cannot_be_tuned_is_refused(self):
-        samples, head, vocabulary = recorded.samples(), recorded.full_head(), recorded.vocabulary()
+        samples, head, vocabulary = tiny.samples(30), tiny.full_head(), tiny.vocabulary()
         nothing = torch.zeros(V_T, V_T).to_sparse()
         with pytest.raises(ValueError, match="all similarities of kept tokens are 0"):
             tuned_covariance(samples, head, vocabulary, nothing, 1.0)

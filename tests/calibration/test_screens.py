@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from rdk_cuda import CombinedTokens, ScreenedTokens, Vocabulary
+from rdk_cuda import ScreenedTokens, Vocabulary
 from rdk_cuda.calibration import low_rank_factors, sampled_acceptance, screens_within
 from rdk_cuda.calibration.material import Options
 from rdk_cuda.calibration.methods import (
@@ -19,7 +19,6 @@ from rdk_cuda.calibration.methods import (
     VIRTUAL,
     Method,
     Pruning,
-    screened,
 )
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import screens_of
@@ -60,11 +59,6 @@ def test_screens_keep_the_budget_and_use_it(share: float, batch: int) -> None:
     looks = {screen.second_rank for screen in screens}
     assert looks == ({None, 13, 26} if share == 0.05 else {None, 26} if share < 0.3 else {None})
     assert all(s.candidates in (None, 4 * s.width, 8 * s.width) for s in screens)
-
-
-def test_a_larger_batch_leaves_less_for_the_offer() -> None:
-    assert max(s.width for s in _screens(0.09, batch=8)) < max(s.width for s in _screens(0.09))
-    assert _screens(0.001) == []
 
 
 def test_a_screen_has_the_scores_of_the_low_rank_rows() -> None:
@@ -126,21 +120,6 @@ def test_a_screen_joins_the_dynamic_tokens_where_it_helps(temperature: float) ->
     assert "screened" not in without.method(RECOMMENDED, temperature).tuned
 
 
-def test_offsets_are_calibrated_beside_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def offsets(samples, drafter, full_head, temperature):  # type: ignore[no-untyped-def]
-        seen.append(drafter.dynamic_tokens)
-        return torch.zeros(drafter.affinity.draft_size - drafter.vocabulary.draft_size)
-
-    monkeypatch.setattr("rdk_cuda.calibration.methods.calibrate_offsets", offsets)
-    pruning = Pruning(material(PAIR), PAIR.likeliest(), SMALL)
-    pruning.method(RECOMMENDED, 0.7)
-    assert list(screens_of(seen[0]))
-    assert seen[0] is pruning.source(0.7)
-    assert isinstance(seen[0], CombinedTokens)
-
-
 def test_where_the_screen_misleads_the_recommended_is_not_below_the_pruned() -> None:
     """A drafter for which the least likely pruned tokens are the likeliest."""
     weight, bias = PAIR.weight.clone(), PAIR.bias.clone()
@@ -156,29 +135,13 @@ def test_where_the_screen_misleads_the_recommended_is_not_below_the_pruned() -> 
         )
 
 
-def test_what_the_screen_reads_is_counted_in_the_cost() -> None:
-    pruning = _pruning()
-    method = pruning.method(DYNAMIC, 1.0)
-    screen, *others = screens_of(method.drafter.dynamic_tokens)
-    assert not others
-    cost = head_cost(method, pruning.full_head, 5.0, torch.float32)
-    assert cost.screen_bytes == screen.bytes == method.drafter.screen_bytes > 0
-    assert pruning.plain.screen_bytes == 0
-
-
-def test_so_is_what_a_second_look_reads() -> None:
+def test_what_a_second_look_reads_is_counted_in_the_cost() -> None:
     screen = next(s for s in _screens(0.05) if s.candidates == 32)
     plain = PrunedDrafter.plain(HEAD, VOCABULARY)
     method = Method(DYNAMIC, 0.1, replace(plain, dynamic_tokens=screen))
     cost = head_cost(method, HEAD, 5.0, torch.float32)
     assert cost.screen_bytes_each == screen.bytes_each == 2 * 32 * 26
     assert plain.screen_bytes_each == 0
-
-
-def test_screens_are_told_in_words() -> None:
-    one, two = (next(s for s in _screens(0.05) if s.candidates == n) for n in (None, 32))
-    assert screened(one) == f"16 screened tokens at rank {one.rank}"
-    assert screened(two) == f"8 screened tokens at rank {two.rank}, and at 26 for 32 candidates"
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])

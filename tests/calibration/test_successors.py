@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -166,12 +165,6 @@ def test_sizes_that_cannot_be_are_refused() -> None:
         SuccessorTable.from_counts(SuccessorCounts(9), VOCABULARY, width=2)
 
 
-def test_of_equally_light_pairs_an_even_selection_is_forgotten() -> None:
-    counts = SuccessorCounts(101, max_pairs=25)
-    counts.add(torch.arange(101))
-    assert counts.pairs()[0].tolist() == list(range(0, 100, 4))
-
-
 # Tables
 
 
@@ -187,25 +180,6 @@ def test_rows_are_the_likeliest_pruned_successors_of_equals_the_lowest_ids(
         seen = [token for token in pruned if (last, token) in count]
         assert row == sorted(seen, key=lambda token: (-count[last, token], token))[:width]
     assert table.width == width
-
-
-def test_permuted_ids_give_the_permuted_table() -> None:
-    generator = torch.Generator().manual_seed(0)
-    size, permutation = 40, torch.randperm(40, generator=generator)
-    last = torch.arange(size)
-    probs = torch.rand(size, size, generator=generator)  # no ties
-    vocabulary = Vocabulary(torch.arange(0, size, 3), size)
-    tables = []
-    for name in (torch.arange(size), permutation):
-        counts = SuccessorCounts(size)
-        counts.add_probs(name[last], name[last].expand(size, -1), probs)
-        renamed = Vocabulary(name[vocabulary.draft_ids], size)
-        tables.append(SuccessorTable.from_counts(counts, renamed, width=9))
-    plain, permuted = tables
-    assert rows(plain)[5]
-    assert [rows(permuted)[int(permutation[t])] for t in last] == [
-        permutation[torch.tensor(row)].tolist() for row in rows(plain)
-    ]
 
 
 def small_table() -> SuccessorTable:
@@ -370,35 +344,3 @@ def test_a_file_that_says_something_else_is_refused(
     with pytest.raises(ValueError, match=message) as refused:
         SuccessorTable.load(path)
     assert str(path) in str(refused.value)
-
-
-def test_truncated_and_foreign_files_are_refused_and_a_missing_one_is_an_os_error(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "table"
-    with pytest.raises(FileNotFoundError):
-        SuccessorTable.load(path)
-    small_table().save(path)
-    whole = path.read_bytes()
-    for content in (b"", whole[:50], whole[:-1], pickle.dumps([1, 2])):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match="table is not a complete safetensors file"):
-            SuccessorTable.load(path)
-
-
-def test_any_flipped_bit_gives_a_valid_table_or_a_value_error(tmp_path: Path) -> None:
-    path = tmp_path / "table"
-    small_table().save(path)
-    content, outcomes = path.read_bytes(), set()
-    for place in range(len(content)):
-        flipped = bytearray(content)
-        flipped[place] ^= 1 << (place % 7)
-        path.write_bytes(flipped)
-        try:
-            found = SuccessorTable.load(path)([[token] for token in range(SIZE)])
-        except ValueError:
-            outcomes.add("refused")
-        else:
-            outcomes.add("valid")
-            assert ((found >= -1) & (found < SIZE)).all()
-    assert outcomes == {"refused", "valid"}  # a token that became another one

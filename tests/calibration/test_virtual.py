@@ -18,7 +18,6 @@ from rdk_cuda.calibration import (
     with_offsets,
 )
 from rdk_cuda.calibration.recording.samples import Samples, held_out_rows
-from rdk_cuda.calibration.virtual import cluster_log_masses, virtual_logits
 from rdk_cuda.calibration.virtual_masses import virtual_masses
 from rdk_cuda.drafter import PrunedDrafter, prune_head
 
@@ -65,13 +64,6 @@ def test_acceptance_as_a_function_of_the_offsets_is_that_of_the_operators(
         rates = sampled_acceptance(samples, with_offsets(drafter, offsets), HEAD, temperature)
         ours = known.acceptance(known.masses(offsets)).float()
         torch.testing.assert_close(ours, rates, rtol=0, atol=2e-6)
-
-
-def test_its_gradient_is_right():
-    samples = tiny.samples(12)
-    known = virtual_masses(samples, _drafter(samples, dynamic=True), HEAD, 1.0)
-    masses = known.masses(0.1).double().requires_grad_()
-    torch.autograd.gradcheck(known.acceptance, masses, eps=1e-7, atol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -159,38 +151,11 @@ def test_offsets_are_as_good_as_a_grid_search_with_the_operators(temperature, dy
     assert ours > rates[OFF, OFF] + 0.01
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_calibrated_offsets_are_never_worse_than_one_for_all_nor_than_off(seed):
-    samples = tiny.samples(40, noise=2.0, seed=seed)
-    drafter = _drafter(samples, dynamic=True)
-    offsets = calibrate_offsets(samples, drafter, HEAD, 1.0, held_out=0)
-    ours = _rate(samples, with_offsets(drafter, offsets))
-    for common in (OFF, *torch.linspace(-3, 3, 25).tolist()):
-        assert ours >= _rate(samples, with_offsets(drafter, [common] * tiny.K)) - 1e-5
-    guarded = calibrate_offsets(samples, drafter, HEAD, 1.0)
-    off = _rate(samples, with_offsets(drafter, [OFF] * tiny.K))
-    assert _rate(samples, with_offsets(drafter, guarded)) >= off - 1e-6
-
-
 def _target_that_never_says(tokens: torch.Tensor, samples: Samples) -> Samples:
     logits = torch.empty(len(samples), tiny.V_T)
     logits.scatter_(1, samples.targets.long(), samples.target_logits)
     logits[:, tokens] = -40.0
     return tiny.samples_of(samples.hidden, logits, samples.contexts, samples.documents)
-
-
-@pytest.mark.parametrize("held_out", [0.0, 1 / 3])
-def test_virtual_tokens_that_only_hurt_are_turned_off(held_out):
-    kept, samples = tiny.vocabulary(), tiny.samples()
-    drafter = _drafter(samples)
-    hostile = _target_that_never_says(kept.pruned, samples)
-    offsets = calibrate_offsets(hostile, drafter, HEAD, 1.0, held_out=held_out)
-    assert offsets.tolist() == [OFF] * tiny.K
-    pruned = PrunedDrafter(kept, Affinity.intersection(kept), *prune_head(*HEAD, kept))
-    off = with_offsets(drafter, offsets)
-    assert off.affinity.nnz == kept.draft_size
-    assert _rate(hostile, off) == pytest.approx(_rate(hostile, pruned), abs=1e-6)
-    assert _rate(hostile, off) > _rate(hostile, drafter) + 0.01
 
 
 @pytest.mark.parametrize("held_out", [0.0, 1 / 3])
@@ -237,25 +202,6 @@ def test_the_best_offset_beside_dynamic_tokens_is_another():
     assert alone.min() > -1
 
 
-def test_a_permuted_vocabulary_gets_the_same_offsets_and_rows():
-    samples, kept = tiny.samples(), tiny.vocabulary()
-    clusters, mean_probs = tiny.clusters(kept), tiny.mean_probs(samples)
-    to = torch.randperm(tiny.V_T, generator=torch.Generator().manual_seed(5))
-    back = to.argsort()
-    renamed = replace(samples, targets=to[samples.targets.long()].int())
-    weight, bias = HEAD
-    head = weight[back], bias[back]
-    theirs = virtual_drafter(
-        head, Vocabulary(to[kept.draft_ids], tiny.V_T), clusters[back], mean_probs[back]
-    )
-    drafter = virtual_drafter(HEAD, kept, clusters, mean_probs)
-    torch.testing.assert_close(theirs.weight, drafter.weight)
-    offsets = calibrate_offsets(samples, drafter, HEAD, 1.0)
-    torch.testing.assert_close(
-        calibrate_offsets(renamed, theirs, head, 1.0), offsets, rtol=0, atol=1e-4
-    )
-
-
 def test_offsets_are_added_and_masked_rows_stay_masked():
     drafter = _drafter(tiny.samples())
     some = with_offsets(drafter, [0.5, OFF, 0.0, -1.0])
@@ -270,18 +216,6 @@ def test_offsets_are_added_and_masked_rows_stay_masked():
     assert with_offsets(some, offsets).affinity.bias[tiny.V_HOT + 1] == OFF
     with pytest.raises(ValueError, match=r"offsets has shape \[1\]; needs \[4\]"):
         with_offsets(drafter, [0.0])
-
-
-def test_cluster_masses_and_virtual_logits_are_what_they_say():
-    kept, samples = tiny.vocabulary(), tiny.samples(20)
-    drafter = _drafter(samples)
-    weight, bias = HEAD
-    logits = (samples.hidden @ weight.T + bias) / 0.7
-    masses = cluster_log_masses(samples.hidden, drafter, HEAD, 0.7)
-    for c in range(tiny.K):
-        torch.testing.assert_close(masses[:, c], logits[:, tiny.clusters(kept) == c].logsumexp(1))
-    # Jensen's inequality, at any temperature.
-    assert bool((virtual_logits(samples.hidden, drafter, 0.7) <= masses + 1e-5).all())
 
 
 class TestRefinement:

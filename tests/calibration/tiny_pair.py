@@ -26,12 +26,11 @@ def clusters(kept: Vocabulary) -> Tensor:
     return result
 
 
-def full_head(*, with_bias: bool = True) -> FullHead:
+def full_head() -> FullHead:
     """The drafter's."""
     generator = torch.Generator().manual_seed(12)
     weight = torch.randn(V_T, D, generator=generator)
-    bias = 0.5 * torch.randn(V_T, generator=generator)
-    return weight, bias if with_bias else None
+    return weight, 0.5 * torch.randn(V_T, generator=generator)
 
 
 def samples(
@@ -60,8 +59,12 @@ def samples_of(
     return Samples(hidden, targets.int(), values, TEMPERATURES, normalizers, contexts, documents)
 
 
-def mean_probs(recorded: Samples, temperature: float = 1.0) -> Tensor:
-    """Mean target probabilities of samples in which everything is recorded: `[V_t]` float64."""
-    sums = torch.zeros(V_T, dtype=torch.float64)
-    probs = recorded.target_probs(temperature).double()
-    return sums.index_add_(0, recorded.targets.flatten().long(), probs.flatten()) / len(recorded)
+def target_probs(samples: Samples, temperature: float) -> Tensor:
+    """`[n, V_t]` float64, 0 where nothing was recorded."""
+    probs = torch.zeros(len(samples), V_T, dtype=torch.float64)
+    return probs.scatter_(1, samples.targets.long(), samples.target_probs(temperature).double())
+
+
+def mean_probs(samples: Samples, temperature: float = 1.0) -> Tensor:
+    """Those of samples in which everything is recorded: `[V_t]` float64."""
+    return target_probs(samples, temperature).mean(0)

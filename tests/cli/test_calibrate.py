@@ -7,7 +7,6 @@ import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from transformers import AutoModelForCausalLM
 
 import rdk_cuda
 from rdk_cuda.__main__ import main
-from rdk_cuda.cli.calibrate import options_of
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.dynamic_tokens import screens_of
 from rdk_cuda.evaluation.rows import TIMED
@@ -304,10 +302,3 @@ def test_a_screen_within_the_budget_is_written_with_the_drafter_and_evaluated(
     assert columns > screen.width
     rows = drafter.weight.shape[0] + columns
     assert figures["head_bytes"] == pytest.approx(rows * row + screen.bytes)
-
-
-def test_the_budget_of_a_screen_becomes_an_option() -> None:
-    models = SimpleNamespace(vocabulary_size=400, lifted=None)
-    request = SimpleNamespace(virtual=3, dynamic=5, window=7, seed=1, screen_bytes=0.25, batch=8)
-    options = options_of(models, request)  # type: ignore[arg-type]
-    assert (options.screen, options.batch, options.bonuses) == (0.25, 8, ())

@@ -1,48 +1,17 @@
-"""A calibration that was killed or interrupted leaves no half of anything, and goes on later."""
+"""A calibration that was interrupted leaves no half of anything, and goes on later."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from rdk_cuda.__main__ import main
-from tests import interruptible
 
-from .calibrating import Pair, command, count_reads, digests, refusal, write_texts
-
-MANY = ("--positions", 100000)  # all 16 windows, in 2 batches
-
-# As the command is, but its models and its methods take their time.
-SLOW = """
-import sys, time
-from functools import partial
-import torch
-from rdk_cuda.__main__ import main
-from rdk_cuda.calibration import Pruning
-from rdk_cuda.cli import recording_file
-from rdk_cuda.pair import pairs
-
-def slowly(function):
-    def run(*arguments):
-        time.sleep(0.7)
-        return function(*arguments)
-    return run
-
-read_models = pairs.read_models
-pairs.read_models = lambda *models: slowly(read_models(*models))
-recording_file.record = partial(recording_file.record, save_every=0.0)
-Pruning.method = slowly(Pruning.method)
-torch.set_num_threads(1)
-sys.exit(main(sys.argv[1:]))
-"""
+from .calibrating import Pair, command, refusal, write_texts
 
 
 @pytest.fixture(scope="module")
@@ -50,67 +19,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return write_texts(tmp_path_factory.mktemp("text"), count=20, words=100)
 
 
-def start(argv: list[str]) -> subprocess.Popen[str]:
-    return interruptible.start([sys.executable, "-c", SLOW, *argv])
-
-
-def killed_while_reading(argv: list[str], state: Path) -> None:
-    """Ends as soon as there is something to go on from."""
-    process = start(argv)
-    deadline = time.monotonic() + 120
-    while not state.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.kill()
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-
-
 GOES_ON = re.compile(
     r"Interrupted\. .*/out\.recording\.tmp \(.* [kM]B\) has what was read; "
     r"the same command goes on from it\."
 )
-
-
-def interrupted_while_calibrating(argv: list[str]) -> None:
-    process = start(argv)
-    assert process.stderr is not None
-    printed = ""
-    while "Calibrating: offsets" not in printed:
-        line = process.stderr.readline()
-        assert line, printed
-        printed += line
-    os.kill(process.pid, signal.SIGINT)
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert GOES_ON.fullmatch(errors.rstrip("\n"))
-    assert out == ""
-
-
-@pytest.mark.ci
-def test_a_killed_and_an_interrupted_run_go_on_and_end_as_an_uninterrupted_one(
-    directories: Pair, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted = count_reads(monkeypatch)
-    (tmp_path / "uninterrupted").mkdir()
-    assert main(command(directories, files, tmp_path / "uninterrupted" / "out", *MANY)) == 0
-    every = sum(counted)
-    for name in ("killed", "interrupted"):
-        folder = tmp_path / name
-        folder.mkdir()
-        argv = command(directories, files, folder / "out", *MANY)
-        if name == "killed":
-            killed_while_reading(argv, folder / "out.recording.tmp")
-        else:
-            interrupted_while_calibrating(argv)
-        assert os.listdir(folder) == ["out.recording.tmp"]
-        counted.clear()
-        assert main(argv) == 0
-        assert counted[0] == 1  # one token, to learn the sizes
-        assert sum(counted) < every if name == "killed" else counted == [1]
-        assert digests(folder / "out") == digests(tmp_path / "uninterrupted" / "out")
-        assert os.listdir(folder) == ["out"]
 
 
 def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_arguments_only(

@@ -80,17 +80,6 @@ def test_the_recording_serves_another_call_which_writes_the_same_to_the_bit(
 
 
 @pytest.mark.night
-@pytest.mark.parametrize("name", NAMES)
-def test_each_is_to_the_bit_what_a_call_of_its_own_writes(
-    several: Path, directories: Pair, texts: list[Path], tmp_path: Path, name: str
-) -> None:
-    _, keep, _, temperature = name.split("-")
-    options = ("--keep", keep, "--temperature", temperature)
-    assert main(command(directories, texts, tmp_path / "out", *options)) == 0
-    assert digests(tmp_path / "out") == digests(several / "out" / name)
-
-
-@pytest.mark.night
 def test_the_text_is_read_once_for_all_of_them(
     directories: Pair, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,27 +202,6 @@ def test_places_where_no_recording_can_be_are_refused_before_models_are_loaded(
         assert f"--recording {file}" in answer
         assert message in answer
     assert mine.read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--keep", "0.75", "0.5"), "--keep 0.5 is 200 tokens, fewer than the 257 special"),
-        (("--keep", "0.75", "2"), "--keep: got '2'; needs a share"),
-        (("--temperature", "1", "0"), "--temperature: got '0'; needs a number above 0"),
-        (("--keep", "0.75", "0.8", "--kept", "f"), "--kept f: names the tokens to keep, and --k"),
-    ],
-)
-def test_one_bad_setting_of_several_is_refused_before_anything_is_read(
-    directories: Pair,
-    texts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    message: str,
-) -> None:
-    assert message in refusal(capsys, command(directories, texts, tmp_path / "out", *options))
-    assert os.listdir(tmp_path) == []
 
 
 def test_progress_tells_the_time_that_is_left_in_80_columns() -> None:

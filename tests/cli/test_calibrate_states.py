@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.__main__ import main
-from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.decoding import Generation, SpeculativeDecoder
 from rdk_cuda.drafter import LiftedHead
 from rdk_cuda.integrations.eagle3 import (
     Eagle3Checkpoint,
@@ -81,6 +81,15 @@ def decoder_of(saved: Path, target: Any) -> SpeculativeDecoder:
         vocabulary=pruned.vocabulary,
         dynamic_tokens=pruned.dynamic_tokens,
     )
+
+
+def greedily_decoded(saved: Path, target: Any) -> Generation:
+    """Two texts, which are the target's own."""
+    prompts, settings = [[5, 3, 9, 200], [7, 7]], {"max_new_tokens": 12, "temperature": 0}
+    alone = SpeculativeDecoder(HuggingFaceModel(target), draft_length=0)
+    found = decoder_of(saved, target).generate(prompts, **settings)
+    assert found.tokens == alone.generate(prompts, **settings).tokens
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +166,7 @@ def test_rows_that_nobody_has_are_lifted_from_the_target_s(
     own = pruned.lifted.rows(rows)[[200, 399]]
     expected = hidden @ own.T + pruned.lifted.bias[[200, 399]]
     torch.testing.assert_close(head(hidden, tokens)[:, :2], expected, rtol=0.02, atol=0.02)
-    prompts, settings = [[5, 3, 9, 200], [7, 7]], {"max_new_tokens": 12, "temperature": 0}
-    expected_tokens = SpeculativeDecoder(HuggingFaceModel(target), draft_length=0)
-    found = decoder_of(saved, target).generate(prompts, **settings).tokens
-    assert found == expected_tokens.generate(prompts, **settings).tokens
+    greedily_decoded(saved, target)
     output = ["--output", str(tmp_path / "evaluation")]
     files = list(map(str, texts))
     given = ["evaluate", str(saved), "--target", str(directories[0]), "--text", *files, *output]
@@ -191,56 +197,17 @@ def test_eagle_2_s_head_is_pruned_by_an_fr_spec_list_and_its_rows_are_the_target
     assert not {EMBEDDING, HEAD} & load_file(saved / "drafter" / "model.safetensors").keys()
     full, plain, _ = settings["figures"]
     assert full["acceptance"] > plain["acceptance"] > 0
-    prompts, options = [[5, 3, 9, 200], [7, 7]], {"max_new_tokens": 12, "temperature": 0}
-    alone = SpeculativeDecoder(HuggingFaceModel(target), draft_length=0)
-    found = decoder_of(saved, target).generate(prompts, **options)
-    assert found.tokens == alone.generate(prompts, **options).tokens
-    assert sum(found.statistics.drafted) > 0
+    assert sum(greedily_decoded(saved, target).statistics.drafted) > 0
     given = ("evaluate", saved, "--target", directories[0], "--text", *texts[4:])
     assert main([*map(str, (*given, "--output", tmp_path / "evaluation"))]) == 0
     measured = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rows"]
     assert [row["method"] for row in measured] == [row["method"] for row in settings["figures"]]
 
 
-def in_speculators_format(folder: Path) -> Path:
-    """The same checkpoint as vLLM's library writes it."""
-    other = folder.with_name(f"{folder.name}-speculators")
-    other.mkdir()
-    fields = json.loads((folder / "config.json").read_text())
-    own = {
-        "speculators_model_type": "eagle3",
-        "eagle_aux_hidden_state_layer_ids": fields.pop("eagle_config")[
-            "eagle_aux_hidden_state_layer_ids"
-        ],
-        **{name: fields.pop(name) for name in ("draft_vocab_size", "target_hidden_size")},
-        "transformer_layer_config": fields,
-    }
-    (other / "config.json").write_text(json.dumps(own))
-    tensors = load_file(folder / "model.safetensors")
-    renamed = {name.replace("midlayer.", "layers.0."): each for name, each in tensors.items()}
-    assert renamed.keys() != tensors.keys()
-    save_file(renamed, other / "model.safetensors")
-    return other
-
-
-def test_a_checkpoint_in_either_format_is_calibrated_to_the_same_drafter(
-    directories: Pair, target: Any, texts: list[Path], tmp_path: Path
-) -> None:
-    eagle = save_checkpoint(tmp_path / "ck", target, 100)
-    saved = [calibrate(directories, each, texts) for each in (eagle, in_speculators_format(eagle))]
-    first, second = ((folder / "pruned_drafter.safetensors").read_bytes() for folder in saved)
-    assert first == second
-    figures = [settings_of(folder)["figures"] for folder in saved]
-    assert figures[0] == figures[1]
-
-
 def test_the_decoder_and_generate_load_it_and_greedy_output_is_the_target_s(
     shared: Path, target: Any
 ) -> None:
-    prompts, settings = [[5, 3, 9, 200], [7, 7]], {"max_new_tokens": 12, "temperature": 0}
-    alone = SpeculativeDecoder(HuggingFaceModel(target), draft_length=0)
-    expected = alone.generate(prompts, **settings).tokens
-    assert decoder_of(shared, target).generate(prompts, **settings).tokens == expected
+    greedily_decoded(shared, target)
     drafter, pruned, _ = load_state_drafter(shared, target)
     generate = Generate(drafter, pruned.affinity, dynamic_tokens=pruned.dynamic_tokens)
     options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
@@ -282,19 +249,6 @@ def test_a_recording_of_other_draft_lengths_is_not_used(
     capsys.readouterr()
     other = command(pair, texts, tmp_path / "other", *kept, "--draft-length", 2)
     assert "--draft-length) was" in refusal(capsys, other)
-
-
-def test_evaluate_measures_what_was_calibrated(
-    shared: Path, directories: Pair, texts: list[Path], tmp_path: Path
-) -> None:
-    files = list(map(str, texts))
-    given = ["evaluate", str(shared), "--target", str(directories[0]), "--text", *files]
-    assert main([*given, "--output", str(tmp_path), "--temperature", "1", "0"]) == 0
-    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
-    assert len(rows) == 6
-    for row in rows:
-        assert 0 < row["acceptance"] < 1
-        assert row["accepted_length"] < 4
 
 
 def test_other_choices_of_tokens_and_other_loaders_are_refused(

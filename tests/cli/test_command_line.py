@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import rdk_cuda
-from examples.demo.__main__ import main as demo
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.__main__ import main
 
@@ -75,24 +74,6 @@ def with_path() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(rdk_cuda.__file__).parents[1])}
 
 
-def test_keep_is_described_in_the_same_words_by_every_command(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    described = set()
-    for asked, default in (
-        (lambda: demo(["--help"]), "0.25 0.0625"),
-        (lambda: main(["calibrate", "--help"]), "0.25"),
-    ):
-        with pytest.raises(SystemExit):
-            asked()
-        text = " ".join(capsys.readouterr().out.split())
-        match = re.search(r"--keep SHARE \[SHARE \.\.\.\] (.*?) \(([^()]*)\) --", text)
-        assert match, text
-        assert match[2] == default
-        described.add(match[1])
-    assert len(described) == 1
-
-
 # Errors speak of options, not of functions.
 
 
@@ -133,20 +114,6 @@ def test_what_is_no_saved_drafter_is_refused_in_words_of_the_command_line(
         answer = refusal(capsys, argv)
         assert str(saved) in answer
         assert not re.search("load_drafter|save_drafter", answer), answer
-
-
-@pytest.mark.parametrize("options", [(), ("--overwrite",)])
-def test_an_output_that_cannot_be_replaced_is_refused_in_words_of_the_command_line(
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-) -> None:
-    (tmp_path / "mine").touch()
-    answer = refusal(capsys, command(directories, calibrated.text, tmp_path, *options))
-    assert f"--out {tmp_path}" in answer
-    assert not re.search("load_drafter|save_drafter", answer), answer
 
 
 # A model's directory may bring code along. No command runs it, whatever is typed.

@@ -85,31 +85,40 @@ def test_it_writes_json_csv_and_picture_and_prints_the_table(
     assert rows[2]["tuned"] == content["calibration"]["tuned"] != ""
 
 
-def text_of(capsys: pytest.CaptureFixture[str]) -> str:
-    """What was printed, in one line."""
-    return " ".join(capsys.readouterr().out.split())
+Evaluated = Callable[..., tuple[str, dict[str, Any]]]
 
 
-def with_text(argv: list[str], *files: Path) -> list[str]:
-    place = argv.index("--text") + 1
-    return [*argv[:place], *map(str, files), *argv[argv.index("--output") :]]
+@pytest.fixture
+def evaluated(
+    calibrated: Calibrated, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Evaluated:
+    """What is printed, in one line, and what is written; of other text, target or drafter, too."""
+
+    def run(
+        *options: object,
+        text: list[Path] | None = None,
+        target: Path = directories[0],
+        saved: Path | None = None,
+    ) -> tuple[str, dict[str, Any]]:
+        output = tmp_path / "output"
+        argv = arguments(calibrated, target, output, *options, saved=saved)
+        if text is not None:
+            place = argv.index("--text") + 1
+            argv = [*argv[:place], *map(str, text), *argv[argv.index("--output") :]]
+        assert main(argv) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        return printed, read_evaluation(output / "evaluation.json")
+
+    return run
 
 
-def test_the_default_temperature_is_the_calibrated_one(
-    calibrated: Calibrated,
-    spoiled: Path,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_default_temperature_is_the_calibrated_one(evaluated: Evaluated, spoiled: Path) -> None:
     altered(spoiled, lambda settings: settings.update(temperature=0.7))
-    argv = arguments(calibrated, directories[0], tmp_path / "output", saved=spoiled)
-    assert main(argv) == 0
-    assert "Temperature 0.7, held-out text:" in text_of(capsys)
-    rows = read_evaluation(tmp_path / "output" / "evaluation.json")["rows"]
-    assert {row["temperature"] for row in rows} == {0.7}
-    assert main([*argv, "--temperature", "1"]) == 0
-    assert "Temperature 1 (calibrated for 0.7), held-out text:" in text_of(capsys)
+    printed, content = evaluated(saved=spoiled)
+    assert "Temperature 0.7, held-out text:" in printed
+    assert {row["temperature"] for row in content["rows"]} == {0.7}
+    printed, _ = evaluated("--temperature", 1, saved=spoiled)
+    assert "Temperature 1 (calibrated for 0.7), held-out text:" in printed
 
 
 @pytest.fixture
@@ -119,15 +128,12 @@ def few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_positions")
 def test_every_document_is_measured_unless_fewer_positions_are_asked_for(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    evaluated: Evaluated, tmp_path: Path
 ) -> None:
     files = write_texts(tmp_path / "many", count=7, words=60)
     short = tmp_path / "short.txt"
     short.write_text("def value in range")
-    argv = with_text(arguments(calibrated, directories[0], tmp_path), *files, short)
-    assert main(argv) == 0
-    printed = text_of(capsys)
-    content = read_evaluation(tmp_path / "evaluation.json")
+    printed, content = evaluated(text=[*files, short])
     measured = content["measured"]
     assert measured["documents"] == measured["windows"] == 7
     assert measured["documents_given"] == 8
@@ -147,55 +153,44 @@ def test_every_document_is_measured_unless_fewer_positions_are_asked_for(
         "once: short.txt."
     ) in printed
     assert "more left out" not in printed
-    assert main([*argv, "--positions", str(2 * measured["window_length"])]) == 0
-    assert "in 2 windows of 2 documents" in (printed := text_of(capsys))
+    printed, _ = evaluated("--positions", 2 * measured["window_length"], text=[*files, short])
+    assert "in 2 windows of 2 documents" in printed
     assert "5 more left out for --positions" in printed
 
 
 def test_one_document_has_no_intervals_and_the_reason_is_told(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    evaluated: Evaluated, calibrated: Calibrated
 ) -> None:
-    argv = with_text(arguments(calibrated, directories[0], tmp_path), calibrated.held_out[0])
-    assert main(argv) == 0
-    printed = text_of(capsys)
+    printed, content = evaluated(text=calibrated.held_out[:1])
     assert "There are no intervals: they are taken from how documents differ" in printed
     assert "of 1 document." in printed
-    row = read_evaluation(tmp_path / "evaluation.json")["rows"][0]
+    row = content["rows"][0]
     assert (row["acceptance_low"], row["documents"]) == (None, 1)
 
 
 def test_times_that_cannot_be_are_no_speed_up(
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = Times(4, 1.0, 0.1, drafter_body=1e-3, head_weight=1e-9)
     monkeypatch.setattr(evaluation, "measure_model_times", lambda *given, **options: times)
-    assert main(arguments(calibrated, directories[0], tmp_path)) == 0
-    assert "No speed-up is predicted: a pass of the target over several" in text_of(capsys)
-    for row in read_evaluation(tmp_path / "evaluation.json")["rows"]:
+    printed, content = evaluated()
+    assert "No speed-up is predicted: a pass of the target over several" in printed
+    for row in content["rows"]:
         assert row["speed_up"] is None
         assert "took 0.10 times as long" in row["doubt"]
 
 
 def test_a_speed_up_has_its_spread_and_its_doubt(
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = tuple(Times(4, 1.0, slow, drafter_body=0.0, head_weight=0.0) for slow in (1, 2, 4))
     doubt = "Others were at work on this machine (load 9.0): do not trust the times."
     times = Times(4, 1.0, 2.0, drafter_body=0.0, head_weight=0.0, rounds=rounds, doubt=doubt)
     monkeypatch.setattr(evaluation, "measure_model_times", lambda *given, **options: times)
-    assert main(arguments(calibrated, directories[0], tmp_path)) == 0
-    printed = text_of(capsys)
+    printed, content = evaluated()
     assert doubt in printed
     assert "the middle 80 % of rounds" in printed
-    for row in read_evaluation(tmp_path / "evaluation.json")["rows"]:
+    for row in content["rows"]:
         assert row["speed_up"] == pytest.approx((1 + row["accepted_length"]) / 2)
         assert row["speed_up_low"] < 0.8 * row["speed_up"] < 1.2 * row["speed_up_high"]
         assert f"[{row['speed_up_low']:.2f}, {row['speed_up_high']:.2f}]" in printed
@@ -213,21 +208,16 @@ def copy_of(target: Path, copy: Path, change: Callable[[torch.Tensor], torch.Ten
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_copy_in_another_dtype_is_the_target_calibrated_for(
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    dtype: torch.dtype,
+    evaluated: Evaluated, directories: Pair, tmp_path: Path, dtype: torch.dtype
 ) -> None:
     copy = copy_of(directories[0], tmp_path / "copy", lambda weight: weight.to(dtype))
-    assert main(arguments(calibrated, copy, tmp_path / "output")) == 0
-    assert "target that this was calibrated for" not in text_of(capsys)
-    content = read_evaluation(tmp_path / "output" / "evaluation.json")
+    printed, content = evaluated(target=copy)
+    assert "target that this was calibrated for" not in printed
     assert content["calibrated_target"] is True
 
 
 def test_a_target_that_was_trained_on_is_noticed(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    evaluated: Evaluated, directories: Pair, tmp_path: Path
 ) -> None:
     """A change of a hundredth of the weights' size."""
 
@@ -236,37 +226,27 @@ def test_a_target_that_was_trained_on_is_noticed(
         return weight + 0.01 * float(weight.float().std() if weight.dim() > 1 else 0) * noise
 
     copy = copy_of(directories[0], tmp_path / "copy", trained)
-    assert main(arguments(calibrated, copy, tmp_path / "output")) == 0
-    assert f"Not the target that this was calibrated for: the weights in {copy}" in text_of(capsys)
-    content = read_evaluation(tmp_path / "output" / "evaluation.json")
+    printed, content = evaluated(target=copy)
+    assert f"Not the target that this was calibrated for: the weights in {copy}" in printed
     assert content["calibrated_target"] is False
 
 
 @pytest.mark.parametrize("said", ["of mine", [float("inf")] * 64])
 def test_a_target_that_was_not_recorded_is_not_judged(
-    calibrated: Calibrated,
-    spoiled: Path,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    said: object,
+    evaluated: Evaluated, spoiled: Path, said: object
 ) -> None:
     altered(spoiled, lambda settings: settings.update(target_weights=said))
-    argv = arguments(calibrated, directories[0], tmp_path / "output", saved=spoiled)
-    assert main(argv) == 0
-    assert "It was not recorded which target this was calibrated for." in text_of(capsys)
+    printed, _ = evaluated(saved=spoiled)
+    assert "It was not recorded which target this was calibrated for." in printed
 
 
 def test_its_acceptance_is_that_of_the_loaded_drafter(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path, tiny: ModelPair
+    evaluated: Evaluated, calibrated: Calibrated, tmp_path: Path, tiny: ModelPair
 ) -> None:
     """Read position by position, without any cache or window but the text itself."""
-    argv = arguments(calibrated, directories[0], tmp_path, "--temperature", 0.7)
     file = tmp_path / "short.txt"
     file.write_text("def value in range import self\nclass return")
-    argv[argv.index("--text") + 1 : argv.index("--output")] = [str(file)]
-    assert main(argv) == 0
-    row = read_evaluation(tmp_path / "evaluation.json")["rows"][2]
+    row = evaluated("--temperature", 0.7, text=[file])[1]["rows"][2]
 
     model, drafter, _ = load_drafter(calibrated.saved)
     ids = tiny.tokenizer(file.read_text())["input_ids"]

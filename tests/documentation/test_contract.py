@@ -15,7 +15,6 @@ from .markdown import (
     DESIGN,
     README,
     ROOT,
-    headings,
 )
 
 
@@ -60,20 +59,6 @@ def test_design_explains_every_argument_and_result_with_the_shape_of_the_contrac
     for name, described in OPERATORS.items():
         assert {each for operator, each in explained if operator == name} == {*described.arguments}
         assert {each for operator, each in returned if operator == name} == {*described.results}
-
-
-def test_design_keeps_its_section_numbers() -> None:
-    sections = {heading.section: heading.title for heading in reversed(headings(DESIGN))}
-    assert sections == {
-        0: "rdk_cuda: the contract",
-        1: "The problem",
-        2: "The mathematics",
-        3: "Three ideas",
-        4: "The operators",
-        5: "Random numbers",
-        6: "Layout",
-        7: "How we know it is right",
-    }
 
 
 def test_an_affinity_hands_its_tensors_out_in_the_order_that_design_says() -> None:

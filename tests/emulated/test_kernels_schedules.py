@@ -28,7 +28,6 @@ from .workloads import (
     redistribute,
     row_limits,
     verify,
-    with_stats,
 )
 
 FULL = 227 * 1024
@@ -172,17 +171,6 @@ def test_the_cpu_operators_give_the_same_tokens(
     for actual, expected in zip(ours, WORKLOADS[workload](), strict=True):
         exact = {} if expected.is_floating_point() else {"rtol": 0, "atol": 0}
         torch.testing.assert_close(actual, expected, **exact)
-
-
-@pytest.mark.parametrize(("multiprocessors", "shared_bytes"), MACHINES)
-def test_stats_passed_or_recomputed_on_any_machine(
-    emulated: ModuleType, multiprocessors: int, shared_bytes: int
-) -> None:
-    for kind in ("mixed-2", "virtual"):
-        emulated.set_machine(1, FULL)
-        expected = verify(batch(kind))
-        emulated.set_machine(multiprocessors, shared_bytes)
-        assert_same_bits(verify(with_stats(batch(kind))), expected)
 
 
 def test_the_workloads_lead_where_they_say(emulated: ModuleType) -> None:

@@ -79,24 +79,5 @@ def test_every_method_has_a_style_of_its_own() -> None:
     assert len(set(plots.STYLES.values())) == len(plots.STYLES)
 
 
-def bars(figure: Any) -> int:
-    return sum(len(axes.containers) for axes in figure.axes)
-
-
 def title(figure: Any) -> str:
     return str(figure.get_suptitle())
-
-
-def test_one_pruning_shows_its_intervals_as_bars_and_several_as_bands() -> None:
-    one = [row(names.FULL, 1.0), row(names.PRUNED, 0.25), row(names.RECOMMENDED, 0.25, 0.9)]
-    figure = plots.acceptance_figure(one, "Title")
-    assert bars(figure) == 2
-    assert len(figure.axes[0].patches) == 1  # around the full drafter
-    low, high = figure.axes[0].get_ylim()
-    assert low < 0.48
-    assert high > 0.61
-    assert title(figure) == "Title; shaded and bars: 95 % intervals, bootstrap over documents"
-    several = [*one, row(names.PRUNED, 0.5), row(names.RECOMMENDED, 0.5, 0.95)]
-    figure = plots.acceptance_figure(several, "Title")
-    assert bars(figure) == 0
-    assert len(figure.axes[0].collections) == 2

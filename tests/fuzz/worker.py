@@ -26,7 +26,7 @@ from . import promises
 from .calls import Call, make_call
 from .judge import Reasons, named_in, refusals
 
-REFERENCE_EVERY = 40  # sets; it is slow
+REFERENCE_EVERY = 20  # sets; it is slow
 # For the emulator: machines, and orders of work, "" that of the plan.
 MACHINES = [(1, 227 * 1024), (4, 227 * 1024), (132, 1024, 8)]
 ORDERS = ["", "split", "in-order", "queue"]

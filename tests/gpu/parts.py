@@ -61,7 +61,6 @@ COMMANDS = {
         Part("graphs", 60, f"{PYTEST} {OWN['graphs']}"),
         Part("compile", 120, f"{PYTEST} {OWN['compile']}"),
         Part("cupy*", 150, f"{PYTEST} {OWN['cupy']}", needs="cupy"),
-        Part("properties*", 300, f"{PYTEST} tests/properties/test_properties.py"),
     ],
     "sanitize": [
         # The controls: each must find an error that is planted without breaking a kernel.

@@ -305,21 +305,22 @@ def test_a_drafted_id_out_of_range_is_rejected(
     assert_rejected(given, 1)
 
 
-@pytest.mark.parametrize(
-    "offsets",
-    [
-        [0, 4, 2, 6],
-        [0, -1, 4, 6],
-        [-5, 2, 4, 6],
-        [0, 2, 4, 7],
-        [0, 2, 9, 6],
-        [6, 6, 6, 6],
-        [9, 9, 9, 9],
-        [-1, -1, -1, -1],
-        [LARGEST, LEAST, LARGEST, 0],
-        [5, 3, 1, 0],
-    ],
-)
+# Of three sequences over six tokens.
+SENSELESS_OFFSETS = [
+    [0, 4, 2, 6],
+    [0, -1, 4, 6],
+    [-5, 2, 4, 6],
+    [0, 2, 4, 7],
+    [0, 2, 9, 6],
+    [6, 6, 6, 6],
+    [9, 9, 9, 9],
+    [-1, -1, -1, -1],
+    [LARGEST, LEAST, LARGEST, 0],
+    [5, 3, 1, 0],
+]
+
+
+@pytest.mark.parametrize("offsets", SENSELESS_OFFSETS)
 def test_offsets_that_make_no_sense_mean_no_drafts(offsets: list[int]) -> None:
     given = batch().replace(draft_offsets=torch.tensor(offsets, dtype=torch.int32))
     tokens, num_accepted = verified(given)

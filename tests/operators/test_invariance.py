@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
@@ -125,17 +124,6 @@ def test_more_unused_dynamic_columns_change_nothing(batch: Batch) -> None:
     assert_all_same_bits(drafted(wider, rows), drafted(batch, rows))
 
 
-def test_the_number_of_threads_changes_nothing(batch: Batch) -> None:
-    rows = torch.arange(16).repeat(20)
-    one = (*drafted(batch, rows), *verified(batch))
-    torch.set_num_threads(2)
-    try:
-        two = (*drafted(batch, rows), *verified(batch))
-    finally:
-        torch.set_num_threads(1)
-    assert_all_same_bits(two, one)
-
-
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
 def test_rows_at_every_alignment(dtype: torch.dtype) -> None:
     """Slices of wider rows start at any element, so that 128-bit loads are or are not aligned."""
@@ -234,22 +222,6 @@ def test_a_sequence_alone_is_the_sequence_in_a_batch(batch: Batch) -> None:
         assert_same_result(alone(batch, b), (tokens[b : b + 1], num_accepted[b : b + 1]))
 
 
-def test_sequences_in_another_order(batch: Batch) -> None:
-    order = torch.arange(batch.size).flip(0)
-    parts = [alone(batch, int(b)) for b in order]
-    lengths = torch.tensor([0, *(part.draft_token_ids.numel() for part in parts)])
-    flipped = batch.replace(
-        draft_offsets=lengths.cumsum(0).int(),
-        **{
-            field.name: torch.cat([getattr(part, field.name) for part in parts])
-            for field in dataclasses.fields(batch)
-            if field.name != "draft_offsets" and isinstance(getattr(batch, field.name), Tensor)
-        },
-    )
-    tokens, num_accepted = verified(batch)
-    assert_same_result(flipped, (tokens[order], num_accepted[order]))
-
-
 @pytest.mark.fast_in_the_emulator
 def test_stats_passed_or_recomputed(batch: Batch) -> None:
     assert_same_result(with_stats(batch), verified(batch))
@@ -305,14 +277,6 @@ def test_a_padded_batch_whose_drafts_end_with_minus_one(batch: Batch) -> None:
         draft_offsets=torch.arange(batch.size + 1, dtype=torch.int32) * width,
     )
     assert_same_result(padded, verified(batch))
-
-
-def test_a_wider_output_only_gets_more_padding(batch: Batch) -> None:
-    tokens, num_accepted = verified(batch)
-    wide, same = verified(batch.replace(max_draft=batch.max_draft + 3))
-    assert_same_bits(wide[:, : tokens.shape[1]], tokens)
-    assert (wide[:, tokens.shape[1] :] == -1).all()
-    assert_same_bits(same, num_accepted)
 
 
 def test_32_bit_draft_tokens(batch: Batch) -> None:

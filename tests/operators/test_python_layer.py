@@ -306,22 +306,6 @@ def test_copied_drafts_may_be_views() -> None:
         rdk_cuda.verify(torch.zeros(batch, length + 1, 5), copied, identity())
 
 
-def test_seeds_have_64_bits_signed_or_not() -> None:
-    assert torch.equal(
-        drafted(seeds=2**64 - 1, positions=0).step_keys, drafted(seeds=-1, positions=0).step_keys
-    )
-
-
-def test_lists_do_for_numbers_of_each_sequence() -> None:
-    given = ([1.0, 0.5], [1, 2], [3, 4])
-    lists, tensors = (
-        rdk_cuda.draft(TWO, identity(), temperature, seeds=seeds, positions=positions)
-        for temperature, seeds, positions in (given, map(torch.tensor, given))
-    )
-    assert torch.equal(lists.step_keys, tensors.step_keys)
-    assert torch.equal(lists.temperature, tensors.temperature)
-
-
 def test_drafts_are_compared_by_identity() -> None:
     assert FIRST == FIRST
     assert drafted(seeds=1, positions=10) != FIRST

@@ -45,6 +45,7 @@ def assert_exact(
     return actual
 
 
+@pytest.mark.fast_in_the_emulator(kind=("mixed-2",))
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
 @pytest.mark.parametrize("kind", generators.AFFINITIES)
 def test_every_affinity_and_dtype(kind: str, dtype: torch.dtype) -> None:

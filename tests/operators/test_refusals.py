@@ -10,11 +10,9 @@ import re
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-import rdk_cuda
 from rdk_cuda._ops.contract import OPERATORS, Number
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
@@ -85,31 +83,6 @@ def test_a_number_out_of_range_is_refused(operator: str, name: str, wrong: int) 
     assert str(wrong) in message
 
 
-def test_target_and_drafter_may_differ_in_dtype() -> None:
-    arguments = generators.call("verify")
-    arguments["target_logits"] = arguments["target_logits"].bfloat16()
-    torch.ops.rdk.verify(**arguments)
-
-
-@pytest.mark.parametrize("operator", ["verify", "verify_tree"])
-def test_too_few_target_rows(operator: str) -> None:
-    arguments = generators.call(operator)
-    needed = arguments["target_logits"].shape[0]
-    arguments["target_logits"] = arguments["target_logits"][:-1]
-    refused, message = refusal(operator, arguments)
-    assert refused == "target_logits"
-    assert str(needed) in message
-
-
-def test_more_target_rows_are_padding() -> None:
-    arguments = generators.call("verify")
-    expected = torch.ops.rdk.verify(**arguments)
-    padding = torch.full((5, arguments["target_logits"].shape[1]), torch.nan)
-    arguments["target_logits"] = torch.cat([arguments["target_logits"], padding])
-    for actual, same in zip(torch.ops.rdk.verify(**arguments), expected, strict=True):
-        assert torch.equal(actual, same)
-
-
 def test_rows_and_columns_that_32_bits_do_not_count_are_refused() -> None:
     affinity = Affinity.intersection(Vocabulary.identity(3))
     many = torch.zeros(1, 3).expand(2**31, 3)
@@ -142,12 +115,3 @@ def test_strides_of_tensors_without_elements_do_not_matter(operator: str) -> Non
     result = getattr(torch.ops.rdk, operator)(**arguments)
     for output in result if isinstance(result, tuple) else (result,):
         assert output.shape[0] == 0
-
-
-def test_an_empty_array_of_numpy_is_drafted_from() -> None:
-    affinity = Affinity.intersection(Vocabulary.identity(7))
-    logits = np.zeros((0, 7), dtype=np.float32)
-    draft = rdk_cuda.draft(
-        torch.from_numpy(logits)[:, None], affinity, seeds=torch.empty(0).long(), positions=0
-    )
-    assert draft.tokens.shape == (0, 1)

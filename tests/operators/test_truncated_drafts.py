@@ -116,3 +116,20 @@ def test_a_row_of_drafts_has_the_bits_that_it_has_alone(operator: str) -> None:
         alone = getattr(torch.ops.rdk, operator)(*own, **{n: t[one] for n, t in limits.items()})
         for a, b in zip(alone if isinstance(alone, tuple) else (alone,), together, strict=True):
             assert torch.equal(a[0], b[row])
+
+
+@pytest.mark.fast_in_the_emulator
+@pytest.mark.not_on("small-batches")
+@pytest.mark.usefixtures("device")
+def test_at_temperature_zero_many_rows_have_the_q_that_they_have_without_limits() -> None:
+    """Blocks that share rows look at each of them before and behind the search for its cut."""
+    rows, affinity = 400, generators.affinity("mixed-2", 300)
+    given = (
+        generators.logits(rows, affinity.draft_size),
+        torch.zeros(rows),
+        *affinity.by_target,
+        affinity.row_top,
+    )
+    limits = {"top_k": torch.full((rows,), 2, dtype=torch.int32)}
+    limited = torch.ops.rdk.redistribute(*given, **limits)
+    assert torch.equal(limited, torch.ops.rdk.redistribute(*given))

@@ -89,22 +89,11 @@ def assert_verifies_as_if_masked_first(seeds: range, method: int) -> None:
     assert other_tokens_kept <= OTHERS * sequences, (other_tokens_kept, sequences)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_tokens_are_those_of_masking_first_in_float64(method: int) -> None:
-    """And those of the reference, whose log-probabilities are within 1e-5."""
-    assert_verifies_as_if_masked_first(range(120), method)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("method", METHODS)
-def test_tokens_of_a_thousand_cases_are_those_of_masking_first_in_float64(method: int) -> None:
-    assert_verifies_as_if_masked_first(range(1000, 1500), method)
-
-
 @pytest.mark.fast_in_the_emulator
 @pytest.mark.parametrize("method", METHODS)
 def test_every_backend_gives_the_tokens_of_masking_first(device: str, method: int) -> None:
-    assert_verifies_as_if_masked_first(range(30 if device in MACHINES else 60), method)
+    """And those of the reference, whose log-probabilities are within 1e-5."""
+    assert_verifies_as_if_masked_first(range(30 if device in MACHINES else 120), method)
 
 
 @pytest.mark.ci
@@ -143,7 +132,9 @@ def test_a_mask_of_everything_and_limits_that_are_off_change_no_bit() -> None:
             assert torch.equal(actual, one)
 
 
-def assert_each_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
     for seed in range(40):
         batch = random_batch(seed).replace(logprobs=1, method=method)
         together = torch.ops.rdk.verify(*batch.arguments())
@@ -172,17 +163,6 @@ def assert_each_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
                 assert torch.equal(alone[0], many[b])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
-    assert_each_sequence_has_the_bits_that_it_has_alone(method)
-
-
-@pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("method", METHODS)
-def test_a_sequence_has_the_bits_that_it_has_alone_on_every_backend(method: int) -> None:
-    assert_each_sequence_has_the_bits_that_it_has_alone(method)
-
-
 def assert_raw(logprobs: Tensor, batch: Batch, tokens: Tensor) -> None:
     """They are those of the target's own logits; where there is no token, -infinity."""
     rows = first_rows(batch)[:, None] + torch.arange(batch.max_draft + 1)
@@ -203,17 +183,6 @@ def test_raw_log_probabilities_at_temperature_1_know_nothing_of_the_limits() -> 
     )
     tokens, _, logprobs = torch.ops.rdk.verify(*batch.arguments())
     assert_raw(logprobs, batch, tokens)
-
-
-@pytest.mark.usefixtures("device")
-def test_a_mask_alone() -> None:
-    batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)
-    allowed = torch.zeros(batch.target_logits.shape[0], -(-1500 // 32), dtype=torch.int32)
-    allowed[:, 0] = -1  # the first 32 tokens
-    tokens, accepted, _ = torch.ops.rdk.verify(*batch.replace(allowed=allowed).arguments())
-    assert int(tokens.max()) < 32
-    last = tokens.gather(1, accepted[:, None].long())
-    assert int(last.min()) >= 0
 
 
 @pytest.mark.usefixtures("device")

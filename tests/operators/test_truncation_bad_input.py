@@ -106,29 +106,6 @@ def test_what_is_not_allowed_is_not_seen() -> None:
     assert torch.ops.rdk.verify(*batch.arguments())[0].tolist() == [[-1]]
 
 
-REFUSED = [
-    ("top_k", torch.zeros(2), "dtype Float"),
-    ("top_k", torch.zeros(3, dtype=torch.int32), r"shape \[3\]"),
-    ("top_p", torch.ones(2, dtype=torch.float64), "dtype Double"),
-    ("min_p", torch.zeros(1, 2), r"shape \[1, 2\]"),
-    ("allowed", torch.zeros(4, 2), "dtype Float"),
-    ("allowed", torch.zeros(4, 3, dtype=torch.int32), r"shape \[4, 3\]"),
-    ("allowed", torch.zeros(3, 2, dtype=torch.int32), "3 rows"),
-    ("allowed", torch.zeros(2, 4, dtype=torch.int32).T[:, :2].T.T, "shape|stride"),
-    ("draft_stats", torch.ones(2, 4), r"shape \[2, 4\]"),
-    ("draft_stats", torch.ones(2, 1), r"shape \[2, 1\]"),
-    ("logprobs", 3, "is 3"),
-    ("logprobs", -1, "is -1"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "found"), REFUSED)
-def test_what_does_not_fit_is_refused_by_name(name: str, value: object, found: str) -> None:
-    batch = generators.batch(generators.affinity("identity", 40), [1, 1])
-    with pytest.raises(RuntimeError, match=rf"rdk::verify: {name} .*({found}).*, but needs "):
-        torch.ops.rdk.verify(*batch.replace(**{name: value}).arguments())
-
-
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("threshold", [math.nan, math.inf])
 def test_a_draft_with_an_unusable_threshold_is_rejected(threshold: float) -> None:

@@ -13,6 +13,7 @@ import rdk_cuda
 from rdk_cuda import reference
 from tests import generators
 from tests.generators import Trees
+from tests.operators.test_bad_values import SENSELESS_OFFSETS
 from tests.tolerances import assert_same_draws
 
 SIZES = [9, 0, 1, 30, 5, 17] * 3
@@ -177,21 +178,7 @@ def test_a_token_outside_of_the_vocabulary_is_never_reached(token: int, dtype: t
     assert accepted.tolist() == [1]
 
 
-LARGEST, LEAST = 2**31 - 1, -(2**31)
-
-
-@pytest.mark.parametrize(
-    "offsets",
-    [
-        [0, 4, 2, 6],
-        [0, -1, 4, 6],
-        [-5, 2, 4, 6],
-        [0, 2, 4, 7],
-        [9, 9, 9, 9],
-        [LARGEST, LEAST, LARGEST, 0],
-        [5, 3, 1, 0],
-    ],
-)
+@pytest.mark.parametrize("offsets", SENSELESS_OFFSETS)
 def test_offsets_that_make_no_sense_mean_no_tree(offsets: list[int]) -> None:
     trees = generators.trees([2, 2, 2], 60)
     trees.tree_offsets = torch.tensor(offsets, dtype=torch.int32)

@@ -17,7 +17,6 @@ from profiling.machine import ROOT
 from profiling.nsight import decoding_run, one_launch, torch_profile
 from profiling.nsight.decoding_run import DecodingRun
 from rdk_cuda.functional import ranges
-from tests.decoding.test_ranges import Recorder
 
 OPTIONS = Namespace(device="cpu", batch=2, threads=None, tokens=6, draft_length=2, keep=0.25)
 
@@ -25,24 +24,6 @@ OPTIONS = Namespace(device="cpu", batch=2, threads=None, tokens=6, draft_length=
 @pytest.fixture(scope="module")
 def run() -> DecodingRun:
     return decoding_run.prepare(OPTIONS)
-
-
-@pytest.mark.night
-def test_the_decoder_marks_everything_that_the_legend_has(
-    run: DecodingRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder = Recorder()
-    monkeypatch.setattr(ranges, "_DOMAIN", recorder)
-    monkeypatch.setattr(ranges, "_ATTRIBUTES", {})
-    statistics = run.decode().statistics
-    told = [about for kind, about in recorder.told if kind != "pop"]
-    assert {name for name, _ in told} == set(ranges.LEGEND) - {"redistribute"}
-    payloads = {name: [value for said, value in told if said == name] for name in ranges.LEGEND}
-    assert sum(payloads["step"]) == statistics.target_passes
-    assert sum(payloads["verify"]) >= sum(statistics.drafted)
-    assert sum(payloads["drafter forward"]) >= sum(payloads["verify"])
-    assert sum(payloads["accepted"]) >= sum(statistics.accepted)
-    assert set(payloads["draft"]) <= {1, 2}
 
 
 @pytest.mark.night

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
 from rdk_cuda.decoding.trees import Tree
 from rdk_cuda.evaluation import acceptance
-from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter
+from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.pair.loading import load_model, load_pair
 from studies import (
     end_to_end,
@@ -205,29 +204,6 @@ def test_acceptance_at_recorded_positions_is_that_of_the_operator(
         torch.testing.assert_close(got.float(), acceptance(p, q).view(2, 70), rtol=1e-4, atol=1e-5)
 
 
-def test_the_drafter_sees_the_last_tokens_alone_at_the_target_s_positions() -> None:
-    """With a model whose state is the sum of the ids that it sees, the newest counted twice."""
-
-    def base(ids: torch.Tensor) -> Any:
-        return SimpleNamespace(last_hidden_state=(ids.cumsum(1) + ids).double()[:, :, None])
-
-    model: Any = SimpleNamespace(base_model=base)
-    random = torch.Generator().manual_seed(2)
-    windows = torch.randint(1, 1000, (3, gemma_acceptance.WINDOW), generator=random)
-    windows[:, 0] = 2
-    _, recorded = gemma_acceptance.record_itself(model, windows)
-    assert recorded.target.shape == (3, 64, 1)
-    for ids, target, drafter, contexts in zip(
-        windows, recorded.target, recorded.drafter, recorded.contexts, strict=True
-    ):
-        for place in range(64):
-            at = int((ids.cumsum(0) + ids == int(target[place])).nonzero()[0])
-            seen = gemma_acceptance.CONTEXT + place % gemma_acceptance.RUN
-            assert int(drafter[place]) == 2 + int(ids[at - seen + 1 : at + 1].sum() + ids[at])
-            context = contexts[place][contexts[place] >= 0]
-            assert context.tolist() == ids[1 : at + 1][-256:].tolist()
-
-
 def gemma_target() -> Any:
     """A tiny one in its place."""
     torch.manual_seed(1)
@@ -240,30 +216,6 @@ def gemma_target() -> Any:
         initializer_range=0.4,
     )
     return LlamaForCausalLM(config).eval()
-
-
-@torch.no_grad()
-def test_an_eagle3_drafter_is_recorded_as_it_drafts() -> None:
-    model, study = gemma_target(), gemma_acceptance
-    torch.manual_seed(2)
-    network = new_network(model, Vocabulary.identity(400), None).eval()
-    windows = torch.randint(400, (2, study.WINDOW))
-    recorded = study.record_drafter(model, network, windows)
-    states = model(windows, output_hidden_states=True).hidden_states
-    drafter = Eagle3Drafter(network, 8)
-    read = torch.cat([states[at] for at in drafter.state_layers], -1)
-    for place in (0, 1, 2, 31):
-        at, depth = study.FIRST + study.STRIDE * place, place % study.DEPTHS
-        tokens = windows[1, : at + 1].tolist()
-        known = len(tokens) - depth
-        drafter.reset(1)
-        drafter.observe([read[1, : known - 1]])
-        for fed in (tokens[:known], *([each] for each in tokens[known:])):
-            hidden = drafter.feed([fed], [1]).hidden
-        assert hidden is not None
-        torch.testing.assert_close(recorded.drafter[1, place], hidden[0, 0], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(recorded.target[1, place], states[-1][1, at])
-        assert recorded.contexts[1, place].tolist()[-at - 1 :] == tokens[-256:]
 
 
 @pytest.fixture

@@ -1,15 +1,4 @@
-from __future__ import annotations
+"""Tables of a few entries: waking other threads for them costs more than it saves."""
 
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    """Tables of a few entries: waking other threads for them costs more than it saves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+# Autouse.
+from tests.operators.conftest import _one_thread  # noqa: F401

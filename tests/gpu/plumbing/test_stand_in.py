@@ -20,7 +20,6 @@ from tests.gpu.batches import BATCHES, repeated
 from tests.gpu.parts import ROOT
 from tests.gpu.recorded import FREE, recorded
 from tests.gpu.stand_in import OnDevice, laid_out_alike, moved
-from tests.without_hypothesis import Strategies, given
 
 CPU = torch.device("cpu")
 
@@ -124,15 +123,6 @@ importlib.util.find_spec = lambda name: None if name == "hypothesis" else find_s
 options = ["-qrs", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
 sys.exit(pytest.main([*options, *sys.argv[1:]]))
 """
-
-
-def test_what_stands_for_hypothesis_skips_the_test_that_it_would_drive() -> None:
-    @given(Strategies("strategies").integers(0, 1).map(str))
-    def driven(text: str) -> None:
-        raise AssertionError(text)
-
-    with pytest.raises(pytest.skip.Exception, match="hypothesis is not installed"):
-        driven()
 
 
 @pytest.mark.night
