@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from importlib import reload
 
 import rdk_cuda
-from rdk_cuda.cli.arguments import Parser, answered
-from rdk_cuda.cli.command_lines import add_calibrate, add_evaluate, add_inspect
+from rdk_cuda.cli.arguments import Parser, add_calibrate, add_evaluate, add_inspect, answered
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,25 +23,6 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-__all__ = [
-    "FLOATS",
-    "LARGEST_JSON",
-    "TensorFile",
-    "folder_written_whole",
-    "json_of",
-    "opened_tensors",
-    "read_json",
-    "read_small",
-    "regular_file",
-    "system_errors",
-    "to_bytes",
-    "without_nan",
-    "write_csv",
-    "write_figure",
-    "write_json",
-    "write_whole",
-]
-
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """What weights may be: torch computes with all of these, and with no other floating dtype."""
 
@@ -51,11 +32,7 @@ LARGEST_JSON = 1 << 24  # bytes; the index of a checkpoint of a trillion paramet
 
 @contextmanager
 def regular_file(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file, or what a link to one leads to, open for reading, and its size in bytes.
-
-    Raises:
-        OSError: it cannot be opened, or is a pipe or device, which may never end.
-    """
+    """A regular file, or what a link to one leads to, open for reading, and its size in bytes."""
 
     def without_waiting(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK)  # of a pipe, for somebody who writes to it
@@ -68,12 +45,7 @@ def regular_file(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_small(path: Path, most: int = LARGEST_JSON) -> bytes:
-    """The content of a regular file.
-
-    Raises:
-        ValueError: it has more than `most` bytes.
-        OSError: as `regular_file`.
-    """
+    """The content of a regular file."""
     with regular_file(path) as (file, size):
         content = b"" if size > most else file.read(most + 1)
     if max(size, len(content)) > most:  # it may have grown
@@ -87,11 +59,7 @@ def read_json(path: Path, most: int = LARGEST_JSON) -> Any:
 
 
 def json_of(text: str | bytes) -> Any:
-    """What JSON says.
-
-    Raises:
-        ValueError: it is none, or is nested too deeply.
-    """
+    """What JSON says."""
     too_deep = f"is nested more than {_DEEPEST_JSON} times"
     try:
         content = json.loads(text)
@@ -108,12 +76,7 @@ def json_of(text: str | bytes) -> Any:
 
 @contextmanager
 def opened_tensors(path: Path) -> Iterator[Any]:
-    """An open safetensors file; its tensors come to the CPU.
-
-    Raises:
-        SafetensorError: it is none.
-        OSError: as `regular_file`.
-    """
+    """An open safetensors file; its tensors come to the CPU."""
     import safetensors
 
     with (
@@ -131,11 +94,7 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: Path) -> None:
-    """Write a line for each row; None and what is no number become empty.
-
-    Raises:
-        ValueError: a row has a field that is not among `fields`.
-    """
+    """Write a line for each row; None and what is no number become empty."""
 
     def write(place: Path) -> None:
         with place.open("w", encoding="utf-8", newline="") as file:
@@ -208,12 +167,7 @@ class TensorFile:
         write_whole(path, lambda place: place.write_bytes(whole))
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The tensors in a file that says it is of this kind, and its metadata; values unchecked.
-
-        Raises:
-            ValueError: of type `error`, naming the file and what is wrong with it.
-            OSError: if it cannot be opened.
-        """
+        """The tensors of a file that says it is of this kind, unchecked, and its metadata."""
         with self.opened(path) as (file, metadata):
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
 
@@ -288,14 +242,11 @@ def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o66
 
     A symbolic link stays, and the file that it leads to is replaced; that file's mode stays, too.
     What is no regular file, such as a pipe or a device, is not replaced: all bytes are written to
-    it once they are complete.
+    it once they are complete. If it cannot be written, what was at `path` is as before.
 
     Args:
         write: writes the file that it is given the path of.
         mode: of a new file, less the umask.
-
-    Raises:
-        OSError: it cannot be written, and what was at `path` is as before.
     """
     try:
         old = path.stat()  # of what a link leads to

@@ -1,9 +1,11 @@
 """Tiny Llama models with random weights and one byte-level tokenizer, as files."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from examples.demo.corpus import held_out_files, read_text
@@ -50,3 +52,11 @@ def save_pair(root: Path) -> tuple[Path, Path]:
     save_tokenizer(root / "target")
     save_model(root / "drafter", hidden=8, seed=2)
     return root / "target", root / "drafter"
+
+
+def replace_head(model: Any, weight: Tensor) -> None:
+    """Give a model a smaller head in place of its own."""
+    head = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+    head.weight.data.copy_(weight.detach())
+    model.config.tie_word_embeddings = False
+    model.set_output_embeddings(head)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.material import Material, Options, successor_counts
+from rdk_cuda.calibration import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import (
     DYNAMIC,
     FIRST_ORDER,
@@ -13,8 +13,9 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.recording import Each, record
-from rdk_cuda.calibration.recording.reading import Window
+from rdk_cuda.calibration.reading import Window
+from rdk_cuda.calibration.record import record
+from rdk_cuda.calibration.recording import Each
 from rdk_cuda.pair.documents import encode
 from rdk_cuda.pair.pairs import ModelPair
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from rdk_cuda.cli.figures import versions
+from rdk_cuda.cli.evaluate import versions
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.evaluation.plots import acceptance_figure

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rdk_cuda.calibration.material import Material
+from rdk_cuda.calibration import Material
 from rdk_cuda.calibration.methods import RECOMMENDED, Method
-from rdk_cuda.calibration.recording.reading import Window
+from rdk_cuda.calibration.reading import Window
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.acceptance import measure_acceptance
 from rdk_cuda.pair.documents import encode

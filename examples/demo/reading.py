@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdk_cuda.calibration.recording.reading import Read, Reading, read_models
+from rdk_cuda.calibration.reading import Read, Reading
+from rdk_cuda.calibration.record import read_models
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.pair.pairs import ModelPair
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rdk_cuda.calibration.recording.reading import Window, cut_windows
+from rdk_cuda.calibration.reading import Window, cut_windows
 from rdk_cuda.pair.documents import encode, first_token
 from rdk_cuda.pair.errors import InputError
 

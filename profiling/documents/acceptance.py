@@ -6,7 +6,7 @@ from ..tables import table
 from .results import RESULTS, Link, Row, content, paragraph, share_of
 
 DEMO = {1.0: "demo/results.json", 0.7: "demo-temperature-0.7/results.json"}
-KEEPS, METHODS = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+dynamic")
+KEEPS, CHARTED = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+dynamic")
 COLUMNS = [(temperature, keep) for temperature in DEMO for keep in KEEPS]
 SCREENS, HEADS, SHOWN = "gemma-screens/cpu.json", "gemma-heads/cpu.json", 0.0625
 LIFTED = {
@@ -27,24 +27,6 @@ def recovered() -> dict[tuple[str, tuple[float, float]], list[float]]:
         for row in content(file)["table"]
         if row["recovered"] is not None
     }
-
-
-def demo_table(link: Link) -> str:
-    """docs/calibration.md"""
-    shares = recovered()
-    lines = [[name, *(share_of(shares[name, at]) for at in COLUMNS)] for name in METHODS]
-    titles = [f"{100 * keep:g} % kept, T = {temperature:g}" for temperature, keep in COLUMNS]
-    data = [link(f"T = {at:g}", f"{RESULTS}/{file}") for at, file in DEMO.items()]
-    return "\n\n".join(
-        [
-            paragraph(
-                "Of the acceptance that is lost to pruning, this much comes back for the demo's",
-                "models on held-out text, in percent with 95 % intervals (`make demo`; data:",
-                f"{' and '.join(data)}):",
-            ),
-            table(["", *titles], lines, "lr"),
-        ]
-    )
 
 
 def real_shares() -> dict[tuple[str, float, str], str]:
@@ -123,39 +105,6 @@ def page_of(data: str) -> str:
     return f"{RESULTS}/{data.removesuffix('.json')}.md"
 
 
-def eagle3_table(link: Link) -> str:
-    """docs/calibration.md"""
-    cells: dict[str, dict[tuple[str, float], str]] = {}
-    for row in content(HEADS)["rows"]:
-        if round(row["keep"], 3) != round(SHOWN, 3):
-            continue
-        if (row.get("batch", 1), row.get("budget", 0.05)) != (1, 0.05):
-            continue
-        at = row["text"], row["temperature"]
-        if "lost" in row:
-            full = cells.setdefault("accepted with all tokens", {})
-            full[at] = f"{100 * row['full'][0]:.1f}"
-            cells.setdefault(f"lost, {row['chosen']}", {})[at] = points(row["lost"])
-        elif row["chosen"] == "a general vocabulary" and row["recovered"]:
-            cells.setdefault(f"% back, {way_of(row)}", {})[at] = share_of(row["recovered"])
-    columns = [(text, at) for text in ("code", "prose") for at in (1.0, 0.0)]
-    lines = [[name, *(of.get(at, "") for at in columns)] for name, of in cells.items()]
-    return "\n\n".join(
-        [
-            paragraph(
-                "What an EAGLE-3 drafter of Gemma 3 270M (`python -m examples.eagle3.gemma",
-                "--steps 1300`) loses where 6.25 % of its tokens are kept: those that are likely",
-                "in *like text*, or the tokenizer's first ones, *a general vocabulary*. Points of",
-                "acceptance; then how much of the loss with a general vocabulary comes back where",
-                "the drafter has its own rows of the other tokens",
-                f"({link('more', page_of(HEADS))}, {link('data', f'{RESULTS}/{HEADS}')},",
-                "made by `python -m studies.gemma_acceptance --full DIR`):",
-            ),
-            table(["", *titles_of(columns)], lines, "lr"),
-        ]
-    )
-
-
 def lifted_table(link: Link) -> str:
     """docs/calibration.md"""
     found = {file: content(file) for file in LIFTED}
@@ -222,7 +171,7 @@ def trees_table(link: Link) -> str:
                 f"drafts, over {found['contexts']} contexts of {found['documents']} held-out",
                 "documents. In brackets the 95 % interval of the gain over the chain by token.",
                 f"Other drafters, K from 2 to 8, and the rows that are read: {' and '.join(where)}",
-                f"(data: {' and '.join(data)}), made by `python -m studies.trees`:",
+                f"(data: {' and '.join(data)}), made by `python -m studies.chains_and_trees`:",
             ),
             table(["drafter", "T", "chain, by token", "chain, by block", "tree"], lines, "lr"),
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..tables import figure, table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
-EVIDENCE, GEMMA, MEMORY = "vllm/cpu.json", "vllm/gemma.json", "vllm/memory.json"
+EVIDENCE = "vllm/cpu.json"
 KINDS = {
     "eagle3": "EAGLE-3, its 2,048 tokens",
     "full": "a model, full head",
@@ -55,21 +55,7 @@ def engine_table(link: Link) -> str:
                 f"{figure(worst)}. Those of the controls, and of vLLM's own speculation at",
                 f"{plain['setting']}, are at most {control:.0e}.",
             ),
-            gemma_sentence(link),
-            memory_sentence(link),
         ]
-    )
-
-
-def gemma_sentence(link: Link) -> str:
-    """A real model as the target and as its own drafter."""
-    found = content(GEMMA)
-    cells = [greedy_cells(row) for row in found["drafters"]]
-    equal = "; ".join(f"{name} {equal} ({accepted})" for name, equal, accepted in cells)
-    return paragraph(
-        f"{found['model']} as the target and as its own drafter: greedy text equal, and",
-        f"accepted drafts of {found['drafts_per_step']} in brackets: {equal}",
-        f"({link('data', f'{RESULTS}/{GEMMA}')}, made by `python -m tests.engines.gemma`).",
     )
 
 
@@ -82,20 +68,3 @@ def greedy_cells(row: Row) -> list[str]:
     elif name:
         kind = f"{kind}, {kept} % kept"
     return [kind, f"{row['equal']} of {row['prompts']}", f"{row['accepted_per_step']:.3f}"]
-
-
-def memory_sentence(link: Link) -> str:
-    """At the first look, half-way and at the end."""
-    found = content(MEMORY)
-    names = {"vLLM": "vLLM alone", "rdk_cuda": "our worker, virtual and dynamic tokens"}
-    each, parts = found["requests_each"], len(found["rows"][0]["mib"])
-    seen = [
-        f"{names.get(row['kind'], row['kind'])}: "
-        + ", ".join(f"{row['mib'][at]:,.0f}" for at in (0, parts // 2 - 1, -1))
-        for row in found["rows"]
-    ]
-    return paragraph(
-        f"MiB of the process after {each:,}, {each * parts // 2:,} and {each * parts:,} requests:",
-        f"{'; '.join(seen)} ({link('data', f'{RESULTS}/{MEMORY}')}, made by",
-        "`python -m tests.engines.memory`).",
-    )

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .acceptance import (
+    CHARTED,
     COLUMNS,
-    METHODS,
-    demo_table,
-    eagle3_table,
     lifted_table,
     real_table,
     recovered,
@@ -27,7 +25,6 @@ from .times import (
     operators_table,
     peers,
     step_table,
-    truncation_table,
     workload,
 )
 
@@ -44,12 +41,9 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "recovered with a real model": real_table,
     "decoding with a real model": decoding_table,
     "operators": operators_table,
-    "truncation": truncation_table,
     "decoding step": step_table,
     "chains and trees": trees_table,
-    "demo": demo_table,
     "screens": screens_table,
-    "EAGLE-3 drafters": eagle3_table,
     "lifted rows": lifted_table,
     "drafters in vLLM": engine_table,
 }
@@ -93,7 +87,7 @@ def chart_figures() -> dict[str, Any]:
         "milliseconds": {name: round(rows[name]["median_us"] / 1000, 1) for name in names},
         "recovered": {
             method: [[round(100 * end) for end in shares[method, at]] for at in COLUMNS]
-            for method in METHODS
+            for method in CHARTED
         },
         "columns": [list(column) for column in COLUMNS],
     }

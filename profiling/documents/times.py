@@ -7,7 +7,7 @@ from typing import Any
 from ..tables import figure, table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
-OPERATORS, TRUNCATION = "bench-cpu/serving", "bench-cpu/truncation"
+OPERATORS = "bench-cpu/serving"
 STEP, PEERS, DECODING = "end-to-end/cpu-serving", "peers/cpu", "gemma-decoding/cpu"
 GAIN = {
     "ours": "**rdk_cuda**",
@@ -94,44 +94,6 @@ def operators_table(link: Link) -> str:
                 f"{link('its data', f'{RESULTS}/bench-cpu/growth.json')}):",
             ),
             table(titles, lines, "llr"),
-        ]
-    )
-
-
-def truncation_table(link: Link) -> str:
-    """docs/benchmarks.md"""
-    rows = [
-        row
-        for row in content(f"{TRUNCATION}.json")["rows"]
-        if (row["batch"], row["dtype"]) == (8, "bfloat16") and row["operator"] != "Generate"
-    ]
-    of = {(row["operator"], row["limits"], row["shape"]): row for row in rows}
-    lines = []
-    for operator, limits in dict.fromkeys((row["operator"], row["limits"]) for row in rows):
-        usual, flat = (of[operator, limits, shape] for shape in ("like a model's", "flat"))
-        peer = usual["peers"].get("transformers")
-        lines.append(
-            [
-                f"`{operator}`, {limits}",
-                figure(usual["kept_mean"]),
-                figure(usual["times_untruncated"]),
-                figure(flat["times_untruncated"]),
-                figure(peer["ratio"]) if peer else "",
-            ]
-        )
-    first = rows[0]
-    titles = ["", "kept", "× untruncated", "× untruncated, flat", "Transformers, × ours"]
-    return "\n\n".join(
-        [
-            paragraph(
-                f"Truncation on {threads(first)} of an {first['device_name']} with",
-                f"{first['capability']}: V_t {first['target_size']:,}, bfloat16, batch 8, K =",
-                f"{first['draft_length']}, all target rows read. How many columns a row keeps, the",
-                "time next to that without limits, the same where all logits are nearly equal, and",
-                "the time of Transformers' warpers and the untruncated `verify` next to ours",
-                f"({full(link, TRUNCATION)}):",
-            ),
-            table(titles, lines, "lr"),
         ]
     )
 

@@ -21,10 +21,10 @@ import torch
 from examples.demo.corpus import held_out_files, read_text, training_files
 from examples.demo.shipped import load_shipped
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.material import Material, Options, successor_counts
+from rdk_cuda.calibration import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import Pruning
-from rdk_cuda.calibration.recording import record
-from rdk_cuda.calibration.recording.reading import cut_windows, read_models
+from rdk_cuda.calibration.reading import cut_windows
+from rdk_cuda.calibration.record import read_models, record
 from rdk_cuda.cli.arguments import natural, share
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Generation

@@ -208,6 +208,22 @@ def limits(
     return value.to(device).clamp(-1, most).int().expand(needed).contiguous()
 
 
+def row_limits(
+    function: str,
+    top_k: Integers | None,
+    top_p: Numbers | None,
+    min_p: Numbers | None,
+    shape: Sequence[int],
+    device: torch.device,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Top-k, top-p and min-p as the operators take them, each as `limits` makes it."""
+    return (
+        limits(function, "top_k", top_k, shape, device),
+        limits(function, "top_p", top_p, shape, device),
+        limits(function, "min_p", min_p, shape, device),
+    )
+
+
 def user_seeds(
     function: str,
     seeds: Integers | None,

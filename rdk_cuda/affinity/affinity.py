@@ -165,14 +165,8 @@ class Affinity:
     def expectation(self, values: Tensor, *, first_row: int = 0) -> Tensor:
         """The mean of `values` under each row from `first_row` on: `A[first_row:] @ values`.
 
-        Args:
-            values: `[V_t, n]` of any floating dtype and device.
-
-        Returns:
-            `[V_d - first_row, n]` float64, on the device of `values`. A masked row has 0.
-
-        Raises:
-            AffinityError: another shape.
+        `values` is `[V_t, n]` of any floating dtype and device; the result is
+        `[V_d - first_row, n]` float64 on its device. A masked row has 0.
 
         Example:
             >>> affinity = Affinity.from_rows([{1: 0.5, 2: 0.5}], target_size=3)

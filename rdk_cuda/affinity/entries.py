@@ -193,16 +193,11 @@ def canonical_tensors(
 def virtual_token_weights(
     vocabulary: Vocabulary, clusters: Tensor, mean_probs: Tensor, *, temperature: float = 1.0
 ) -> Tensor:
-    """The share of each pruned token in its virtual token (DESIGN section 2).
+    """The share of each pruned token in its virtual token (DESIGN section 2): `w`, `[V_t]` float64.
 
-    Args:
-        clusters: `[V_t]` integers, the cluster of each pruned token, -1 for none and for kept ones.
-        mean_probs: `[V_t]`, mean target probabilities, non-negative.
-        temperature: at which the drafter is run, positive.
-
-    Returns:
-        `w`, `[V_t]` float64, proportional to `mean_probs^(1 / temperature)` in each cluster, where
-        it sums to 1, or to 0 if all of its members have probability 0. Zero for tokens in none.
+    It is proportional to `mean_probs^(1 / temperature)` in each cluster, where it sums to 1, or to
+    0 if all of its members have probability 0; 0 for tokens in none. `clusters` is `[V_t]`
+    integers, -1 for none and for kept tokens.
     """
     size = vocabulary.target_size
     shape, dtype = list(clusters.shape), clusters.dtype

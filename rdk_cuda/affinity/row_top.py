@@ -33,13 +33,8 @@ def row_top(
 ) -> Tensor:
     """The target with the largest mass in each row of `A`, the lowest id on ties.
 
-    Args:
-        rows, targets, units: `[nnz]` int64, the entries of `S`.
-        spread_units: `[V_d, R]` int64, `U`.
-        prior_units: `[R, V_t]` int64, `P`.
-
-    Returns:
-        `[V_d]` int32, -1 for a row without mass.
+    Of the entries of `S`, int64 `[nnz]` each, and the units of `U` `[V_d, R]` and `P` `[R, V_t]`.
+    The result is `[V_d]` int32, -1 for a row without mass.
     """
     candidates = [_entries(rows, targets, units, spread_units, prior_units)]
     uses = spread_units > 0

@@ -9,26 +9,16 @@
 used on their own: clusters, offsets, and every method for one pruning.
 """
 
-from .calibrate import SCORES, Calibrated, Setting, calibrate, kept_tokens
+from .calibrate import SCORES, Calibrated, Setting, calibrate, kept_tokens, successor_counts
 from .clusters import cluster_pruned_tokens
 from .lifted import BONUSES, lift_rows, refitted_rows, shifted_rows
-from .material import Material, Options, successor_counts
-from .methods import BUILDERS, FULL, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
-from .recording import (
-    Read,
-    Reading,
-    Recording,
-    RecordingError,
-    Samples,
-    Window,
-    cut_windows,
-    read_models,
-    record,
-)
+from .methods import PRUNED, RECOMMENDED, VIRTUAL, Material, Method, Options, Pruning
+from .reading import Read, Reading, Window, cut_windows
+from .record import read_models, record
+from .recording import Recording, Samples
+from .recording_file import RecordingError
 from .screens import low_rank_factors, screens_within
 from .tuning import (
-    TauAndKeep,
-    Tuned,
     sampled_acceptance,
     second_moment,
     tune,
@@ -39,8 +29,6 @@ from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_of
 
 __all__ = [
     "BONUSES",
-    "BUILDERS",
-    "FULL",
     "PRUNED",
     "RECOMMENDED",
     "SCORES",
@@ -56,8 +44,6 @@ __all__ = [
     "RecordingError",
     "Samples",
     "Setting",
-    "TauAndKeep",
-    "Tuned",
     "Window",
     "calibrate",
     "calibrate_offsets",

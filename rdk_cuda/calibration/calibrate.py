@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ..drafter import FullHead
+from ..dynamic_tokens import SuccessorCounts
 from ..vocabulary import Vocabulary
-from .material import Material, Options, successor_counts
-from .methods import PRUNED, RECOMMENDED, Method, Pruning
+from .methods import PRUNED, RECOMMENDED, Material, Method, Options, Pruning
 from .recording import Each, Recording
 
-__all__ = ["SCORES", "Calibrated", "Setting", "calibrate", "kept_tokens"]
+_SUCCESSOR_TARGETS = 256  # likeliest next tokens of a sample that count as successors
 
 SCORES = ("probability", "frequency", "variance")
 """How tokens to keep are chosen: by mean target probability, count, or its variance."""
@@ -106,12 +106,7 @@ def kept_tokens(
 ) -> Vocabulary:
     """The tokens with the best scores: a share `keep` of the vocabulary, `always` among them.
 
-    Args:
-        recording: at one temperature.
-        documents: token ids, for the frequencies; also what the models did not read.
-
-    Raises:
-        ValueError: an unknown score, or a share that has no room for `always`.
+    The recording is at one temperature; the documents, token ids, are for the frequencies.
     """
     if keep_by not in SCORES:
         raise ValueError(f"kept_tokens: keep_by is {keep_by!r}; needs one of {', '.join(SCORES)}")
@@ -124,6 +119,27 @@ def kept_tokens(
     else:
         scores = recording.mean_probs_at(temperature)
     return Vocabulary.most_likely(scores, max(1, round(keep * size)), always=always)
+
+
+def successor_counts(
+    documents: Iterable[Sequence[int]], recording: Recording, max_pairs: int = 1 << 23
+) -> SuccessorCounts:
+    """Which token follows which: in a text, and by the target's probabilities on the samples.
+
+    Args:
+        documents: token ids. Give all the text there is, since no model reads it here.
+        max_pairs: as `SuccessorCounts`.
+    """
+    counts = SuccessorCounts(recording.counts.numel(), max_pairs)
+    for document in documents:
+        counts.add(document)
+    samples = recording.samples
+    samples = samples.select(samples.contexts[:, -1] >= 0)
+    if len(samples):
+        probs = samples.target_probs(samples.temperatures[0])[:, :_SUCCESSOR_TARGETS]
+        targets = samples.targets[:, :_SUCCESSOR_TARGETS]
+        counts.add_probs(samples.contexts[:, -1], targets, probs)
+    return counts
 
 
 def _rounded(method: Method, dtype: torch.dtype | None) -> Method:

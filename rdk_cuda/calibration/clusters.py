@@ -12,8 +12,6 @@ from ..affinity.entries import nonnegative
 from ..drafter.heads import check_head
 from ..vocabulary import Vocabulary
 
-__all__ = ["cluster_pruned_tokens"]
-
 _BLOCK_ROWS = 1 << 12  # of the head that are transformed at a time
 _MOST_SEEDED = 1 << 14  # rows that centres are chosen from; 64 out of 24,000 took two minutes
 
@@ -29,10 +27,9 @@ def cluster_pruned_tokens(
 ) -> Tensor:
     """Groups the pruned tokens so that a virtual token loses little of its members' mass.
 
-    For a cluster with weights w, Jensen's inequality loses half of the variance of the logits under
-    w, to second order. With `M = E[x x^T]` the mean of that over hidden states is at
-    most `1/2 sum_c w_c (h_c - h)^T M (h_c - h)`, h the virtual row. Weighted by the mass of the
-    clusters this is the objective of k-means, with `mean_probs` as weights and M as metric.
+    Jensen's inequality loses half of the variance of a cluster's logits, to second order. Its mean
+    over hidden states, with `M = E[x x^T]`, is the objective of k-means, with `mean_probs` as
+    weights and M as metric (DESIGN section 2, "Calibration").
 
     Args:
         weight: `[V_t, d]`, the drafter's full head, one row for each target token.

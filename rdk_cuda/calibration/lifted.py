@@ -14,10 +14,7 @@ from torch import Tensor
 from ..drafter import LiftedRows
 from ..drafter.lifted import features_of, log_prior_of
 from ..vocabulary import Vocabulary
-from .recording import Each, Samples
-from .recording.samples import at_most, held_out_rows
-
-__all__ = ["BONUSES", "lift_rows", "refitted_rows", "shifted_rows"]
+from .recording import Each, Samples, at_most, held_out_rows
 
 BONUSES = (0.5, 1.0, 1.5, 2.0, 3.0)
 """What `Options.bonuses` tries: lifted rows know the token, not that it has just been there."""
@@ -50,18 +47,13 @@ def lift_rows(
 
     Args:
         target_head: `[V_t, d_t]`, any floating dtype.
-        own: `[V_d, d]`, the drafter's rows.
-        vocabulary: which target tokens they are of.
+        own, vocabulary: `[V_d, d]`, the drafter's rows, and which target tokens they are of.
         mean_probs: `[V_t]`, the target's mean probabilities, the prior.
-
-    Raises:
-        ValueError: fewer than two kept tokens.
 
     Example:
         >>> target_head = torch.randn(100, 4)
-        >>> vocabulary = Vocabulary(range(50), 100)
         >>> own = 2 * target_head[:50, :3]
-        >>> lifted = lift_rows(target_head, own, vocabulary, torch.ones(100))
+        >>> lifted = lift_rows(target_head, own, Vocabulary(range(50), 100), torch.ones(100))
         >>> torch.allclose(lifted.rows(target_head), 2 * target_head[:, :3], atol=1e-2)
         True
     """
@@ -94,11 +86,6 @@ def shifted_rows(
     a head for Gemma 3 270M that was trained with 32,768 tokens needs about -5 for the others. The
     acceptance is that of the whole lifted head, the mean over the recorded temperatures of up to
     256 samples. Without any gain the shift stays 0.
-
-    Args:
-        lifted: rows without a shift.
-        target_head, own, vocabulary: as of `lift_rows`.
-        samples: recorded positions.
     """
     samples = at_most(samples, _SHIFTED_BY)
     rows, log_prior = lifted.rows(target_head), lifted.log_prior[vocabulary.pruned]
@@ -209,17 +196,11 @@ def refitted_rows(
 
     The objective is `sum_x min(p, q)` of the whole lifted head, the mean over the recorded
     temperatures, plus 0.03 times the log-likelihood. The drafter's own rows stay as they are. A
-    fifth of the documents is held out, and the given rows are returned unless the new ones are
-    better there.
+    fifth of the documents is held out, and the given rows, of `lift_rows` and `shifted_rows`, are
+    returned unless the new ones are better there. The work is done on the target head's device.
 
     Adam takes 4 epochs over the samples, or over as many of them as 5e12 products allow: all of
     20,000 for heads of 16,384 x 192, some 3,000 for 128,256 x 4,096, in 7 minutes on two cores.
-
-    Args:
-        lifted: rows from `lift_rows` and `shifted_rows`.
-        target_head: `[V_t, d_t]`; the work is done on its device.
-        own, vocabulary, samples: as of `shifted_rows`.
-        each: shows the progress.
     """
     held = held_out_rows(samples.documents, _HELD_OUT_DOCUMENTS)
     if not bool(held.any()):
@@ -259,11 +240,7 @@ def _batches(count: int) -> Sequence[Tensor]:
 
 
 class _Fit:
-    """The whole lifted head on samples.
-
-    Args:
-        target_head, own, vocabulary, log_prior: as of `refitted_rows`.
-    """
+    """The whole lifted head on samples."""
 
     def __init__(
         self, target_head: Tensor, own: Tensor, vocabulary: Vocabulary, log_prior: Tensor

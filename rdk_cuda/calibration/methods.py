@@ -15,6 +15,7 @@ from ..drafter import FullHead, PrunedDrafter
 from ..dynamic_tokens import (
     CombinedTokens,
     DynamicTokens,
+    SuccessorCounts,
     SuccessorTable,
     recent_and_successors,
     recent_tokens_of,
@@ -23,31 +24,74 @@ from ..dynamic_tokens import (
 )
 from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
-from .material import Material, Options
-from .recording.samples import Samples
+from .recording import Recording, Samples
 from .screens import screens_within
 from .tuning import hurts, second_moment, tune, tuned_covariance, tuned_first_order
 from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_offsets
-
-__all__ = [
-    "BUILDERS",
-    "COVARIANCE",
-    "DYNAMIC",
-    "FIRST_ORDER",
-    "FULL",
-    "LIFTED",
-    "PRUNED",
-    "RECOMMENDED",
-    "SECOND_MOMENT",
-    "VIRTUAL",
-    "Method",
-    "Pruning",
-]
 
 FULL, LIFTED, PRUNED = "full drafter", "lifted head", "pruned drafter"
 FIRST_ORDER, SECOND_MOMENT, COVARIANCE = "first-order RDK", "RDK, E[p pᵀ]", "RDK, covariance"
 DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
 RECOMMENDED = "virtual+dynamic"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How large drafters may be, and how much is looked at to build them.
+
+    Attributes:
+        virtual: K, the most virtual tokens.
+        dynamic: C, the most dynamic columns of a row; 0 for none at all, and then for no screen.
+        recent, window: how many of those columns are reserved for tokens of the context, and how
+            many of its last tokens these are taken from.
+        bonuses: what may be added to the logits of recent dynamic tokens, if the samples say that
+            it helps: `BONUSES` for lifted rows, nothing for a head that was trained with them.
+        entries: the most entries in a row of similarities.
+        samples: how many samples candidates are compared on.
+        screen, batch: the share of the bytes of the pruned rows that a screen may read
+            (`screens_within`), 0 for none, and for how many positions at once it is read.
+        seed: of the clusters.
+    """
+
+    virtual: int = 64
+    dynamic: int = 128
+    recent: int = 32
+    window: int = 256
+    bonuses: tuple[float, ...] = ()
+    entries: int = 128
+    samples: int = 2048
+    screen: float = 0.0
+    batch: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("virtual", "recent", "window", "entries", "samples", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Options: {name} is {getattr(self, name)}; needs at least 1")
+        if self.dynamic < 0:
+            raise ValueError(f"Options: dynamic is {self.dynamic}; needs at least 0")
+        if not 0 <= self.screen <= 1:
+            raise ValueError(f"Options: screen is {self.screen}; needs a share from 0 to 1")
+        if self.screen and not self.dynamic:
+            raise ValueError(
+                f"Options: screen is {self.screen} and dynamic is 0; needs screen 0, since what it "
+                "offers are dynamic tokens"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What all prunings of a drafter are built from.
+
+    Attributes:
+        recording: of target and drafter on the calibration text.
+        full_head: the drafter's own, `[V_t, d]` and `[V_t]` or None.
+        counts: which token follows which. None: dynamic tokens include no successors.
+    """
+
+    recording: Recording
+    full_head: FullHead
+    counts: SuccessorCounts | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,16 +122,7 @@ class Method:
 
 
 class Pruning:
-    """The methods for one kept vocabulary, at any recorded temperature and at 0.
-
-    Args:
-        material: what they are built from.
-        vocabulary: the tokens that the head keeps.
-        options: how large they may be.
-
-    Raises:
-        ValueError: a vocabulary of another size than the recording's.
-    """
+    """The methods for one kept vocabulary, at any recorded temperature and at 0."""
 
     def __init__(
         self, material: Material, vocabulary: Vocabulary, options: Options | None = None
@@ -115,9 +150,6 @@ class Pruning:
         Args:
             temperature: a recorded one, or 0 for greedy decoding. A greedy method is calibrated for
                 the lowest recorded temperature, and is used only if it does not hurt.
-
-        Raises:
-            ValueError: an unknown method, or a temperature that was not recorded.
         """
         if name not in BUILDERS:
             raise ValueError(f"Pruning.method: got {name!r}; needs one of {', '.join(BUILDERS)}")
@@ -143,8 +175,6 @@ class Pruning:
         candidates.append(("off when greedy", self.plain))
         best = tune(candidates, self.samples, self.full_head, 0.0)
         return best.drafter, best.label
-
-    # What several methods need.
 
     @cached_property
     def samples(self) -> Samples:
@@ -174,10 +204,13 @@ class Pruning:
     @cached_property
     def dynamic_tokens(self) -> CombinedTokens:
         """Recent tokens, then successors of the last token."""
-        options = self.options
+        successors, options = None, self.options
+        if self.material.counts is not None:
+            width = min(options.dynamic, self.vocabulary.target_size)
+            successors = SuccessorTable.from_counts(self.material.counts, self.vocabulary, width)
         return recent_and_successors(
             self.vocabulary,
-            self.successors,
+            successors,
             width=options.dynamic,
             recent=options.recent,
             window=options.window,
@@ -220,14 +253,6 @@ class Pruning:
                 yield both, replace(self.plain, dynamic_tokens=both)
 
         return tune(candidates(), self.samples, self.full_head, temperature).label
-
-    @cached_property
-    def successors(self) -> SuccessorTable | None:
-        """The likeliest pruned successors of each token, if any were counted."""
-        if self.material.counts is None:
-            return None
-        width = min(self.options.dynamic, self.vocabulary.target_size)
-        return SuccessorTable.from_counts(self.material.counts, self.vocabulary, width)
 
     def mean_probs(self, temperature: float) -> Tensor:
         """`[V_t]`, the target's mean probabilities."""

@@ -15,8 +15,6 @@ from ..drafter.heads import check_head
 from ..dynamic_tokens import ScreenedTokens
 from ..vocabulary import Vocabulary
 
-__all__ = ["low_rank_factors", "screens_within"]
-
 _WIDTHS = tuple(1 << power for power in range(6, 14))
 _RATIOS = (8, 4)  # of candidates to offered tokens
 _MOST_CANDIDATES = 1 << 14
@@ -48,21 +46,11 @@ def screens_within(
     with `row` the bytes of a row of the full head.
 
     Args:
-        share: of the bytes of the pruned rows in the dtype of the full head.
-        full_head: the drafter's own, `[V_t, d]` and `[V_t]` or None.
         second_moment: `[d, d]`, `E[x x^T]` of the hidden states.
         mean_probs: `[V_t]`, how much the logits of each token matter.
         batch: how many positions are drafted at once.
         factors: as `low_rank_factors` gives them at rank 512, or d if that is less, to share
             between budgets. Made from the other arguments if absent.
-
-    Example:
-        >>> import torch
-        >>> head = torch.randn(1000, 64), None
-        >>> vocabulary = Vocabulary(range(200), 1000)
-        >>> screens = screens_within(0.25, head, vocabulary, torch.eye(64), torch.ones(1000))
-        >>> [(screen.width, screen.rank, screen.candidates) for screen in screens]
-        [(128, 14, None), (64, 29, None), (64, 14, 256)]
     """
     weight, pruned = full_head[0], vocabulary.pruned.numel()
     room = share * pruned * weight[0].nbytes - (4 if full_head[1] is None else 8) * pruned
@@ -127,22 +115,17 @@ def low_rank_factors(
 
     Of all matrices of rank r theirs has the least mean squared error of the logits,
     `sum_c mu_c E[((h_c - l_c) . x)^2]`: it comes from the truncated SVD (Eckart and Young, 1936)
-    of `diag(mu)^(1/2) H M^(1/2)` with `M = E[x x^T]`, computed from a `[d, d]` Gram matrix that is
-    summed in float64. The first directions explain most: the first s columns and rows are the
-    factors of rank s. SVD-softmax (Shim et al., NeurIPS 2017) previews logits by them too.
+    of `diag(mu)^(1/2) H M^(1/2)` with `M = E[x x^T]`, from a `[d, d]` Gram matrix summed in
+    float64. The first s columns and rows are the factors of rank s.
 
     Args:
-        full_head: weight `[V_t, d]` and bias `[V_t]` or None; the bias is not part of it.
+        full_head: its bias is not part of it.
         second_moment: `[d, d]`, M, positive semi-definite.
         rank: 1 to d.
         mean_probs: `[V_t]`, mu, how much the logits of each token matter. None: all alike.
 
     Returns:
         left `[P, r]`, by ascending pruned id, and right `[r, d]`, float32.
-
-    Raises:
-        ValueError: shapes that disagree, no pruned token, a rank out of range, or mean_probs
-            that are 0 for all pruned tokens.
     """
     weight, bias = full_head
     check_head("low_rank_factors", weight, bias, vocabulary)

@@ -21,18 +21,7 @@ from ..affinity.samplers import first_order
 from ..drafter import FullHead, PrunedDrafter
 from ..functional import redistribute
 from ..vocabulary import Vocabulary
-from .recording.samples import Samples
-
-__all__ = [
-    "TauAndKeep",
-    "Tuned",
-    "hurts",
-    "sampled_acceptance",
-    "second_moment",
-    "tune",
-    "tuned_covariance",
-    "tuned_first_order",
-]
+from .recording import Samples
 
 Label = TypeVar("Label")
 
@@ -69,9 +58,6 @@ def tune(
     Args:
         candidates: drafters with labels. They may be made one at a time; at most two are held.
         full_head: for the logits of dynamic tokens.
-
-    Raises:
-        ValueError: no candidates, or a temperature that was not recorded.
     """
     best: Tuned[Label] | None = None
     for label, drafter in candidates:
@@ -97,9 +83,6 @@ def hurts(
     document are alike. Of equal drafters about one in 40 seems to hurt. A single document says
     nothing about others, so it decides nothing. A drafter that makes no difference anywhere counts
     as hurting: it is not worth its cost.
-
-    Raises:
-        ValueError: a temperature that was not recorded.
     """
     expected, found = (
         sampled_acceptance(samples, one, full_head, temperature).double()
@@ -132,7 +115,6 @@ def second_moment(
     Tokens that a sample did not record (where m is less than V_t) count as 0.
 
     Args:
-        temperature: of the target, one of those of the samples.
         entries: keep only this many entries of each row, the largest positive ones. The others
             count as 0, the floor of a sparse Omega. None keeps all that are not 0, for small
             vocabularies: their number grows with V_d V_t. `.to_dense()` then gives
@@ -141,24 +123,6 @@ def second_moment(
 
     Returns:
         Sparse `[V_t, V_t]` float32, coalesced; the rows of pruned tokens are empty.
-
-    Raises:
-        ValueError: a temperature that was not recorded, or less than 1 entry.
-
-    Example:
-        >>> samples = Samples(
-        ...     hidden=torch.zeros(1, 2),
-        ...     targets=torch.tensor([[2, 0]], dtype=torch.int32),
-        ...     target_logits=torch.tensor([[0.75, 0.25]]).log(),
-        ...     temperatures=(1.0,),
-        ...     log_normalizers=torch.zeros(1, 1),
-        ...     contexts=torch.full((1, 1), -1, dtype=torch.int32),
-        ...     documents=torch.zeros(1, dtype=torch.int64),
-        ... )
-        >>> second_moment(samples, Vocabulary([0], target_size=3), 1.0).to_dense()
-        tensor([[0.0625, 0.0000, 0.1875],
-                [0.0000, 0.0000, 0.0000],
-                [0.0000, 0.0000, 0.0000]])
     """
     if entries is not None and entries < 1:
         raise ValueError(f"second_moment: entries is {entries}; needs at least 1, or None for all")

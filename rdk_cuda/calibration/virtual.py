@@ -13,10 +13,8 @@ from ..affinity import Affinity
 from ..drafter import FullHead, PrunedDrafter, prune_head
 from ..dynamic_tokens import Contexts
 from ..vocabulary import Vocabulary
-from .recording.samples import Samples, at_most, held_out_rows
+from .recording import Samples, at_most, held_out_rows
 from .virtual_masses import VirtualMasses, virtual_masses
-
-__all__ = ["calibrate_offsets", "refine_virtual", "virtual_drafter", "with_offsets"]
 
 _HELD_OUT = 1 / 3  # of the documents
 _MOST_SAMPLES = 2048  # that are used
@@ -31,22 +29,13 @@ def virtual_drafter(
     clusters: Tensor,
     mean_probs: Tensor,
     *,
-    temperature: float = 1.0,
     dynamic_tokens: Callable[[Contexts], Tensor] | None = None,
 ) -> PrunedDrafter:
     """The drafter of virtual tokens in closed form (DESIGN section 2): Jensen rows, entropy bias.
 
     Args:
-        full_head: of the drafter, weight `[V_t, d]` and bias `[V_t]` or None.
         clusters: `[V_t]`, from `cluster_pruned_tokens`.
-        mean_probs: `[V_t]`, the target's. The distribution within a cluster is proportional to
-            `mean_probs^(1 / temperature)`. It is better to take the means at the temperature of
-            use; then they need no sharpening, and `temperature` is 1.
-        temperature: what `mean_probs` are sharpened by.
-        dynamic_tokens: a source of dynamic tokens for the drafter.
-
-    Raises:
-        ValueError: as `Affinity.virtual_tokens` and `prune_head`.
+        mean_probs: `[V_t]`, the target's at the temperature of use.
 
     Example:
         >>> weight = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 4.0]])
@@ -55,7 +44,7 @@ def virtual_drafter(
         >>> drafter.weight[1], drafter.affinity.bias[1]
         (tensor([0., 3.]), tensor(0.6931))
     """
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs, temperature=temperature)
+    affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs)
     head = prune_head(*full_head, vocabulary, virtual=affinity)
     return PrunedDrafter(vocabulary, affinity, *head, dynamic_tokens)
 
@@ -68,35 +57,19 @@ def calibrate_offsets(
     *,
     held_out: float = _HELD_OUT,
 ) -> Tensor:
-    """Offsets, added to the biases of virtual tokens, for which the target accepts most.
+    """Offsets, added to the biases of virtual tokens, for which the target accepts most: `[K]`.
 
     First it finds one offset for all virtual tokens, from off (-inf) upwards. Then it finds one for
     each, by projected gradient ascent on the masses `exp(offset)`, where off is the boundary 0.
-    On the samples that they are fitted to, neither step makes things worse. Held-out documents
-    decide between all off, one for all and one for each; the winner is then fitted to all samples.
-    The best offsets depend on the dynamic tokens, so the drafter needs its `dynamic_tokens`.
+    Held-out documents decide between all off, one for all and one for each; the winner is then
+    fitted to all samples. A masked virtual token stays masked.
 
     Args:
-        samples: recorded positions; at most 2048 evenly spaced ones are used. Record all or nearly
-            all of the target: virtual tokens are for its tail. With 5 % of its mass unrecorded
-            (demo models, T = 1, 25 % kept) the best offset seemed to be -1.4 and was 0.3, and half
-            of the gain of virtual tokens was lost.
-        drafter: its virtual tokens follow the kept ones (`virtual_drafter`).
-        full_head: for the logits of dynamic tokens.
-        temperature: positive, a recorded one.
-        held_out: the share of the documents that is held out. With 0, the offsets are never worse
-            on the samples than one for all, nor than all off. With a single document nothing can be
-            held out, and there is one offset for all.
-
-    Returns:
-        `[K]` float32, for `with_offsets`. A masked virtual token stays masked.
-
-    Raises:
-        ValueError: as `virtual_masses`; no samples; a share outside [0, 1).
-
-    Example:
-        >>> offsets = calibrate_offsets(samples, drafter, full_head, 0.7)   # doctest: +SKIP
-        >>> drafter = with_offsets(drafter, offsets)                        # doctest: +SKIP
+        samples: at most 2048 evenly spaced ones are used. Nearly all of the target has to be
+            recorded: with 5 % of its mass missing, half of the gain of virtual tokens was lost.
+        drafter: with its dynamic tokens; its virtual tokens follow the kept ones.
+        held_out: the share of the documents. With 0, the offsets are never worse on the samples
+            than one for all, nor than all off. A single document leaves one offset for all.
     """
     samples = at_most(samples, _MOST_SAMPLES)
     held = held_out_rows(samples.documents, held_out)
@@ -121,22 +94,7 @@ def calibrate_offsets(
 
 
 def with_offsets(drafter: PrunedDrafter, offsets: Tensor | Sequence[float]) -> PrunedDrafter:
-    """The drafter with offsets added to the biases of its virtual tokens; -inf turns one off.
-
-    Args:
-        offsets: `[K]`, one for each drafter token after those of the vocabulary.
-
-    Raises:
-        ValueError: another shape.
-
-    Example:
-        >>> from rdk_cuda import Affinity, Vocabulary
-        >>> vocabulary, clusters = Vocabulary([0], 3), torch.tensor([-1, 0, 0])
-        >>> affinity = Affinity.virtual_tokens(vocabulary, clusters, torch.ones(3))
-        >>> drafter = PrunedDrafter(vocabulary, affinity, torch.zeros(2, 1))
-        >>> with_offsets(drafter, [0.5]).affinity.bias  # log 2 + 0.5
-        tensor([0.0000, 1.1931])
-    """
+    """The drafter with offsets `[K]` added to its virtual tokens' biases; -inf turns one off."""
     affinity, hot = drafter.affinity, drafter.vocabulary.draft_size
     added = torch.as_tensor(offsets, dtype=torch.float32, device="cpu")
     if added.shape != (affinity.draft_size - hot,):
@@ -220,21 +178,13 @@ def refine_virtual(
     First, ridge regression on the hidden states recovers what Jensen's inequality loses: the true
     `log sum_c exp(h_c . x / T)` of each cluster less the virtual token's logit. Then follows
     gradient ascent on the acceptance. Held-out documents, a third of them, decide how strongly the
-    first step is regularised, where the second stops, and whether either is used at all.
+    first step is regularised, where the second stops, and whether either is used at all: the same
+    drafter is returned if nothing helped there, or if there is only one document.
 
     Args:
-        samples: recorded positions; at most 2048 evenly spaced ones are used.
+        samples: at most 2048 evenly spaced ones are used.
         drafter: with calibrated offsets and its dynamic tokens. A virtual token that is off stays
             off.
-        full_head: the drafter's own.
-        temperature: positive, a recorded one. The refined rows are for this temperature.
-
-    Returns:
-        A drafter that is no worse on the held-out documents. It is the same object if nothing
-        helped there, or if there is only one document.
-
-    Raises:
-        ValueError: as `virtual_masses`.
     """
     samples = at_most(samples, _MOST_SAMPLES)
     held = held_out_rows(samples.documents, _HELD_OUT)

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from ..affinity import Affinity
 from ..drafter import FullHead, PrunedDrafter
-from .recording.samples import Samples
-
-__all__ = ["VirtualMasses", "virtual_masses"]
+from .recording import Samples
 
 _BLOCK_ENTRIES = 1 << 22  # draft logits, or target probabilities, that are held at a time
 # The 512 likeliest recorded targets are used, and one in 16 of the others.
@@ -24,16 +22,15 @@ class VirtualMasses:
     """Acceptance on samples for any masses of the virtual tokens.
 
     Every target token has at most one column of `S`. Scale a sample so that its kept and dynamic
-    columns have mass 1 together, and let virtual token c have mass `t_c`. With c(x) the one that
-    leads to x,
+    columns have mass 1 together, and let virtual token c have mass `t_c`:
 
         q(x) = (f(x) + w(x) t_c(x)) / D,        D = 1 + sum_c t_c
 
     If `f` or `w` is 0, a token adds `min(p, a s)` to the acceptance: a is w and `s = t_c / D` for
     the members of cluster c, a is f and `s = 1 / D` for the rest. Sorted by `p / a`, with running
-    sums of p and a, the sum over such a group takes one binary search, whatever its size. Members
-    that are also dynamic tokens are handled separately. All tokens that were not recorded count as
-    one, which gives them a little too much: a `min` of sums instead of a sum of `min`.
+    sums of p and a, the sum over such a group takes one binary search. Members that are also
+    dynamic tokens are handled separately. All tokens that were not recorded count as one, which
+    gives them a little too much: a `min` of sums instead of a sum of `min`.
 
     Attributes:
         log_masses: `[n, K]` float32, log t before any offset; -inf for a masked virtual token.
@@ -116,15 +113,8 @@ def virtual_masses(
 ) -> VirtualMasses:
     """The acceptance of samples as a function of the masses of the drafter's virtual tokens.
 
-    Args:
-        samples: at least one.
-        drafter: its virtual tokens follow the kept ones.
-        full_head: for the logits of dynamic tokens.
-        temperature: positive, a recorded one.
-
-    Raises:
-        ValueError: no samples, a temperature that is not positive or was not recorded, a drafter
-            without virtual tokens or with a prior, or with two columns for one target token.
+    The virtual tokens follow the kept ones. What is refused: no samples, a temperature that is not
+    a recorded positive one, a prior, or two columns for one target token.
     """
     affinity = drafter.affinity
     virtual = affinity.draft_size - drafter.vocabulary.draft_size

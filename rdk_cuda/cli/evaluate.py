@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import argparse
 import math
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from rich.console import Console
 
+import rdk_cuda
 from rdk_cuda.calibration import PRUNED, RECOMMENDED, Method, Window
-from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     MODEL,
     SETTINGS,
-    SavedDrafterError,
     load_pruned,
     refuse_other_model,
 )
 
 from ..evaluation.plots import acceptance_figure
-from ..evaluation.rows import write_evaluation
+from ..evaluation.rows import EvaluationError, Row, evaluate, write_evaluation
 from ..evaluation.table import counted, show_notes, show_rows
 from ..files import write_figure
 from ..pair.documents import Text, first_token, read_documents, window_length
 from ..pair.errors import InputError
 from ..pair.loading import load_pair, quiet, same_weights
 from ..pair.pairs import Pair, StatePair
-from .figures import evaluate_pair, versions
 from .progress import Stages
 
 NAMED = 3  # documents, of those that were left out
@@ -51,9 +52,9 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
             models,
             dict.fromkeys(arguments.temperature or [calibrated_for], methods),
             windows,
-            draft_length=arguments.draft_length,
-            each=stages.each,
-            seed=arguments.seed,
+            arguments.draft_length,
+            arguments.seed,
+            stages,
         )
     console = Console()
     measured = what_was_measured(text, windows)
@@ -158,3 +159,42 @@ def other_target(same: bool | None, target: Path) -> list[str]:
         f"Not the target that this was calibrated for: the weights in {target} are different. The "
         "figures are still those of drafting for it; calibrate for it to do better."
     ]
+
+
+def evaluate_pair(
+    models: Pair,
+    methods: Mapping[float, Sequence[Method]],
+    windows: Sequence[Window],
+    draft_length: int,
+    seed: int,
+    stages: Stages,
+) -> list[Row]:
+    """`rdk_cuda.evaluation.evaluate` with the pair's times; NaN is what the models made it."""
+    try:
+        return evaluate(
+            models.read(draft_length),
+            models.drafter_head,
+            methods,
+            windows,
+            draft_length=draft_length,
+            drafts_every=models.drafts_every(draft_length),
+            times=models.times(windows[0].ids[: -draft_length - 1], draft_length),
+            head_dtype=models.drafter_dtype,
+            each=stages.each,
+            seed=seed,
+        )
+    except EvaluationError as error:
+        raise InputError(str(error)) from error
+
+
+def versions() -> dict[str, Any]:
+    """Versions, machine, threads, and how the operators were built."""
+    return {
+        "rdk_cuda": rdk_cuda.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "build": rdk_cuda.build_info(),
+    }

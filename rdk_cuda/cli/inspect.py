@@ -8,6 +8,7 @@ import torch
 
 from rdk_cuda import Affinity, AffinityError, Vocabulary
 
+from ..drafter import SavedDrafterError
 from ..pair.errors import InputError
 
 
@@ -33,7 +34,7 @@ def read(path: Path) -> tuple[Affinity, Vocabulary | None]:
             return Affinity.load(path), None
         except AffinityError as error:
             raise InputError(str(error)) from error
-    from rdk_cuda.integrations.huggingface.saved_drafter import SavedDrafterError, load_pruned
+    from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 
     try:
         drafter, _ = load_pruned(path)

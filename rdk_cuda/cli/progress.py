@@ -38,7 +38,7 @@ def clock(seconds: float | None) -> str:
 
 
 class Stages:
-    """What the demo is doing and how far it is."""
+    """What a command is doing and how far it is."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)

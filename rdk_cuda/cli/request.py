@@ -13,21 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What `calibrate` is asked for.
+    """What `calibrate` is asked for. There is a drafter for each pair of `keep` and `temperature`.
 
     Attributes:
-        keep: shares of the vocabulary that pruned drafters keep; `keep_by` says by which score.
+        keep, keep_by: shares of the vocabulary that pruned drafters keep, and by which score.
         kept: a file with the ids to keep instead (`read_token_map`), or None.
-        temperature: of target and drafter in use. There is a drafter for each pair of these and
-            of `keep`.
         recording: where to keep what the models said about the text. None: in a file next to the
             output, until that is written.
-        screen_bytes: the share of the pruned rows' bytes that a screen may read; 0 for none.
-        batch: for how many positions at once it is read.
-        positions: how many the models read, spread over the text.
-        memory: for what is recorded, in GiB.
-        device, device_map: where the models are, as `load_pair` takes them.
-        dtype: that the models compute in.
+        screen_bytes, batch: the share of the pruned rows' bytes that a screen may read, 0 for none,
+            and for how many positions at once.
+        positions, memory: how many the models read, spread over the text; GiB for the recording.
+        device, device_map, dtype: as `load_pair` takes them.
     """
 
     target: Path

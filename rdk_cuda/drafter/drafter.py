@@ -22,8 +22,6 @@ from ..vocabulary import Vocabulary
 from .heads import FullHead, prune_head
 from .lifted import LiftedRows
 
-__all__ = ["PrunedDrafter", "SavedDrafterError"]
-
 _LONGEST_DESCRIPTION = 1000  # characters; each source that is described takes V_t bytes
 
 
@@ -90,13 +88,7 @@ class PrunedDrafter:
         return replace(self, weight=self.weight.to(dtype), bias=bias)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a safetensors file, whole or not at all; `load` gives the same drafter back.
-
-        Raises:
-            SavedDrafterError: parts that do not belong together, or `dynamic_tokens` that are not
-                `RecentTokens`, a `SuccessorTable`, `ScreenedTokens` or `CombinedTokens` of these.
-            OSError: it cannot be written.
-        """
+        """Write a safetensors file, whole or not at all; `load` gives the same drafter back."""
         self.check("PrunedDrafter.save")
         tensors = {"weight": self.weight.detach(), "kept": self.vocabulary.draft_ids}
         tensors |= {name: getattr(self.affinity, own) for name, own in _AFFINITY.items()}
@@ -116,12 +108,7 @@ class PrunedDrafter:
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> PrunedDrafter:
-        """Read what `save` wrote, check all of it, and move it to `device`.
-
-        Raises:
-            SavedDrafterError: the file is truncated, altered, of another kind or a newer version.
-            OSError: it cannot be opened.
-        """
+        """Read what `save` wrote, check all of it, and move it to `device`."""
         path = Path(path)
         tensors, metadata = _FILE.read(path)
         text = metadata.get("dynamic_tokens")
@@ -171,11 +158,7 @@ class PrunedDrafter:
         return sum(screen.bytes_each for screen in screens_of(self.dynamic_tokens))
 
     def check(self, name: str) -> None:
-        """Refuse a head, an affinity and kept tokens of different drafters.
-
-        Raises:
-            SavedDrafterError: which part does not fit. The message begins with `name`.
-        """
+        """Refuse a head, an affinity and kept tokens of different drafters."""
         weight, bias, rows = self.weight, self.bias, self.affinity.draft_size
         if weight.dim() != 2 or weight.shape[0] != rows or weight.dtype not in FLOATS:
             raise SavedDrafterError(

@@ -8,8 +8,6 @@ from torch import Tensor
 from ..affinity import Affinity
 from ..vocabulary import Vocabulary
 
-__all__ = ["FullHead", "check_head", "prune_head"]
-
 FullHead = tuple[Tensor, Tensor | None]
 """A drafter's own LM head: weight `[V_t, d]`, and bias `[V_t]` or None."""
 
@@ -20,13 +18,10 @@ def prune_head(
     """The head `[V_d, d]` of a drafter that keeps `vocabulary`: kept rows, then virtual ones.
 
     A virtual row is the mean of the full head's rows over what the affinity makes of the virtual
-    token, `sum_c w_c h_c`. With the entropy `H(w)`, which the affinity adds to its logit, that is
-    Jensen's bound on its members (DESIGN section 2):
-    `log sum_c exp(h_c . x) >= (sum_c w_c h_c) . x + H(w)`.
+    token, `sum_c w_c h_c` (DESIGN section 2, "Virtual tokens").
 
     Args:
-        weight: `[V_t, d]`, the full head, any floating dtype and device.
-        bias: `[V_t]`, or None if the head has none.
+        weight, bias: `[V_t, d]` and `[V_t]`, or None, the full head in any floating dtype.
         virtual: an affinity whose first `V_hot = vocabulary.draft_size` drafter tokens are those
             of the vocabulary and whose further ones are virtual, as `Affinity.virtual_tokens`
             and `Affinity.cold_mass` make them. None: no virtual rows.

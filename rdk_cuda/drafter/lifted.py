@@ -9,8 +9,6 @@ from torch import Tensor
 
 from ..functional import gather_logits
 
-__all__ = ["LiftedHead", "LiftedRows"]
-
 _LEAST_PRIOR = 1e-9  # of a token, as a share of the mean one: its logarithm has to be finite
 _BLOCK = 1 << 13  # rows that are worked on in float32 at a time
 

@@ -1,6 +1,6 @@
 """Pruned tokens that a row of logits brings along (DESIGN section 2, "Dynamic tokens")."""
 
-from .columns import DynamicHead, FullHead, dynamic_columns
+from .columns import FullHead, dynamic_columns
 from .screen import ScreenedTokens, screens_of
 from .sources import (
     CombinedTokens,
@@ -9,9 +9,7 @@ from .sources import (
     RecentTokens,
     distinct_tokens,
     offered,
-    reads_hidden,
     recent_tokens_of,
-    with_bonus,
     with_recent_bonus,
 )
 from .successors import SuccessorCounts, SuccessorTable, recent_and_successors
@@ -19,7 +17,6 @@ from .successors import SuccessorCounts, SuccessorTable, recent_and_successors
 __all__ = [
     "CombinedTokens",
     "Contexts",
-    "DynamicHead",
     "DynamicTokens",
     "FullHead",
     "RecentTokens",
@@ -29,10 +26,8 @@ __all__ = [
     "distinct_tokens",
     "dynamic_columns",
     "offered",
-    "reads_hidden",
     "recent_and_successors",
     "recent_tokens_of",
     "screens_of",
-    "with_bonus",
     "with_recent_bonus",
 ]

@@ -10,8 +10,6 @@ from ..functional import gather_logits
 from ..functional.ranges import Range
 from .sources import Contexts, DynamicTokens, offered, with_bonus
 
-__all__ = ["DynamicHead", "FullHead", "dynamic_columns"]
-
 
 class DynamicHead(Protocol):
     """Logits of single tokens, from a drafter's hidden states.
@@ -38,18 +36,9 @@ def dynamic_columns(
     """What a source offers, and the logits of it: `[B, C]` int32, -1 for none, and `[B, C]`.
 
     Args:
-        source: of dynamic tokens.
         full_head: for their logits. A bonus for recent tokens is added to what it gives.
         contexts: B sequences of target ids, or `[B, L]` with the newest last.
         hidden: `[B, d]`, the drafter's last hidden states; both results are on its device.
-
-    Example:
-        >>> import torch
-        >>> from rdk_cuda import RecentTokens, Vocabulary
-        >>> recent = RecentTokens(Vocabulary([0], target_size=4), width=2)
-        >>> head = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), None
-        >>> dynamic_columns(recent, head, [[0, 3, 1]], torch.tensor([[10.0]]))
-        (tensor([[1, 3]], dtype=torch.int32), tensor([[10., 30.]]))
     """
     tokens = offered(source, contexts, hidden).int().to(hidden.device)
     with Range("gather logits", tokens.shape[1]):

@@ -13,8 +13,6 @@ from .screen import ScreenedTokens
 from .sources import CombinedTokens, RecentTokens, is_pruned
 from .successors import SuccessorTable
 
-__all__ = ["TENSORS", "described", "source_of"]
-
 _TABLE = {"successors.offsets": "offsets", "successors.tokens": "tokens"}
 
 _SCREEN = {f"screen.{name}": name for name in ("tokens", "left", "scale", "right")}
@@ -25,11 +23,7 @@ TENSORS = (*_TABLE, *_SCREEN, *_SCREEN_MAY_HAVE)
 
 
 def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A source as plain data, and the tensors that belong to it.
-
-    Raises:
-        ValueError: a source that cannot be described, or one of another vocabulary.
-    """
+    """A source as plain data, and the tensors that belong to it."""
     if isinstance(source, (CombinedTokens, RecentTokens)) and not torch.equal(
         source.allowed.cpu(), is_pruned(vocabulary)
     ):
@@ -85,9 +79,6 @@ def source_of(
 
     Args:
         device: where it is made, and where its results are.
-
-    Raises:
-        ValueError, TypeError, KeyError: they do not describe a source for this vocabulary.
     """
     kind, size = said["kind"], vocabulary.target_size
     width = _count(said, "width", size)  # it decides how much memory a lookup takes

@@ -11,8 +11,6 @@ from ..functional import gather_logits
 from ..vocabulary import Vocabulary
 from .sources import Contexts, parts_of
 
-__all__ = ["ScreenedTokens", "screens_of"]
-
 _HIGHEST = 127  # of int8, symmetric
 _SHIFT = 128  # between the two bytes of a projected hidden state
 _MOST_RANK = 1024  # up to here, float32 has every sum of products exactly
@@ -25,24 +23,17 @@ _FOLD = 4  # halves to thirds of the time of one topk, for 128 to 4,096 of 245,7
 class ScreenedTokens:
     """The pruned tokens whose logits look largest at low rank, for each position anew.
 
-    The screen is a copy of the head's pruned rows, `[P, d]`, at rank r and in 8 bits:
+    DESIGN section 2, "Dynamic tokens": a copy of the head's pruned rows `[P, d]` at rank r, in 8
+    bits, which a batch reads once, gives each token a score,
 
         score_c = bias_c + scale_c left_c . (right x)
 
-    with `left_c` in int8. One reading of these serves a whole batch. If there are `candidates`,
-    they are the tokens with the largest scores, and a second look at a higher rank s ranks them
-    anew, by rows that each position reads for itself:
+    With `candidates`, those of the largest scores get a second look by rows at a higher rank s,
+    `bias_c + fine_c . (right x)`, where the score above takes the first r entries of `right x`. The
+    `width` tokens with the largest scores are offered, with the exact logits of the full head.
 
-        score_c = bias_c + fine_c . (right x),        fine_c [s] float16, s >= r
-
-    where the score above takes the first r entries of `right x`. The `width` tokens with the
-    largest scores are offered. Their scores are then forgotten: as all dynamic tokens they get the
-    exact logits of the full head.
-
-    The result depends on nothing but the hidden state x, which is known before the token is drawn,
-    so decoding stays lossless (DESIGN section 5). A row's tokens do not depend on its neighbours:
-    the projection `right x` is added in a fixed order, and products of integers are exact.
-    (Relatives: SVD-softmax, Shim et al., NeurIPS 2017.)
+    The result depends on nothing but the hidden state x, and not on a row's neighbours: the
+    projection is added in a fixed order, and products of integers are exact.
 
     Args:
         tokens: `[P]` int32, the distinct target ids that can be offered.
@@ -58,8 +49,7 @@ class ScreenedTokens:
         reads_hidden: true: this is called with the keyword `hidden`.
 
     Raises:
-        ValueError: dtypes or shapes that do not fit, values that are not finite or out of range, a
-            token that is negative or there twice, or a width or candidates out of range.
+        ValueError: dtypes, shapes, values or sizes other than these.
 
     Example:
         >>> weight = torch.tensor([[1.0, 2.0], [1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
@@ -153,41 +143,18 @@ class ScreenedTokens:
             return 0
         return self.candidates * self.fine.shape[1] * self.fine.element_size()
 
-    def narrowed(self, width: int) -> ScreenedTokens:
-        """The same screen with another width, 1 to the number of candidates."""
-        return ScreenedTokens(
-            *(self.tokens, self.left, self.scale, self.bias, self.right, width),
-            *(self.fine, self.candidates),
-        )
-
     def to(self, device: torch.device | str) -> ScreenedTokens:
         """The screen on another device."""
-        return ScreenedTokens(
-            self.tokens.to(device),
-            self.left.to(device),
-            self.scale.to(device),
-            None if self.bias is None else self.bias.to(device),
-            self.right.to(device),
-            self.width,
-            None if self.fine is None else self.fine.to(device),
-            self.candidates,
-        )
+        bias, fine = (part if part is None else part.to(device) for part in (self.bias, self.fine))
+        parts = self.tokens.to(device), self.left.to(device), self.scale.to(device)
+        right = self.right.to(device)
+        return ScreenedTokens(*parts, bias, right, self.width, fine, self.candidates)
 
-    def __call__(
-        self, contexts: Contexts, lengths: Tensor | None = None, *, hidden: Tensor
-    ) -> Tensor:
-        """The tokens with the largest scores.
+    def __call__(self, contexts: Contexts, *, hidden: Tensor) -> Tensor:
+        """The `[B, width]` int32 target ids with the largest scores, the largest first.
 
-        Args:
-            contexts, lengths: not looked at.
-            hidden: `[B, d]` floats, the drafter's last hidden states at the positions to draft.
-
-        Returns:
-            `[B, width]` int32 target ids on the screen's device, the largest score first. Reads
-            nothing back from the device.
-
-        Raises:
-            ValueError: hidden states of another shape.
+        They are on the screen's device, and nothing is read back from it. The contexts are not
+        looked at; `hidden` is `[B, d]` floats, the drafter's last hidden states before the draft.
         """
         if hidden.dim() != 2 or hidden.shape[1] != self.right.shape[1]:
             raise ValueError(
@@ -267,10 +234,6 @@ def largest(values: Tensor, count: int) -> Tensor:
 
     The largest values are among the columns, of values folded into a few rows, that have the
     largest maxima. These are found in the same way.
-
-    Example:
-        >>> largest(torch.arange(100.0)[None], count=3)
-        tensor([[99, 98, 97]])
     """
     size = values.shape[1]
     if size < 2 * _FOLD * count:

@@ -20,22 +20,6 @@ from torch import Tensor
 
 from ..vocabulary import Vocabulary
 
-__all__ = [
-    "CombinedTokens",
-    "Contexts",
-    "DynamicTokens",
-    "RecentTokens",
-    "distinct_tokens",
-    "is_pruned",
-    "newest_first",
-    "offered",
-    "parts_of",
-    "reads_hidden",
-    "recent_tokens_of",
-    "with_bonus",
-    "with_recent_bonus",
-]
-
 Contexts: TypeAlias = Sequence[Sequence[int]] | Tensor
 """B sequences of target ids, or a padded `[B, L]` tensor of them with the newest last."""
 
@@ -99,9 +83,6 @@ class RecentTokens:
             such as lifted rows.
         device: where the result is made, and where contexts are if they are a tensor.
 
-    Raises:
-        ValueError: a width or window below 1, or a bonus that is not finite.
-
     Example:
         >>> vocabulary = Vocabulary([0, 1], target_size=10)
         >>> recent = RecentTokens(vocabulary, width=3)
@@ -128,24 +109,13 @@ class RecentTokens:
         self.width, self.window, self.bonus = width, window, bonus
         self.allowed = is_pruned(vocabulary, device)
 
-    def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
+    def __call__(self, contexts: Contexts) -> Tensor:
         """The distinct pruned tokens among each sequence's last `window`, newest first.
 
-        Args:
-            contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers. Ids
-                outside the vocabulary are passed over.
-            lengths: `[B]` integers, how many tokens of each row of the tensor are the sequence's;
-                L if absent.
-
-        Returns:
-            `[B, width]` int32, -1 where there are no more. For tensors nothing is read back from
-            the device.
-
-        Raises:
-            ValueError: shapes or dtypes that do not fit.
+        Ids outside the vocabulary are passed over. `[B, width]` int32, -1 where there are no more.
+        For tensors nothing is read back from the device.
         """
-        device = self.allowed.device
-        candidates = newest_first("RecentTokens", contexts, lengths, self.window, device)
+        candidates = newest_first("RecentTokens", contexts, self.window, self.allowed.device)
         return distinct_tokens(candidates, self.allowed, self.width)
 
     def among(self, contexts: Contexts, tokens: Tensor) -> Tensor:
@@ -154,7 +124,7 @@ class RecentTokens:
         Reads nothing back from the device of the tokens.
         """
         device = tokens.device
-        recent = newest_first("RecentTokens", contexts, None, self.window, device).to(device)
+        recent = newest_first("RecentTokens", contexts, self.window, device).to(device)
         if not recent.shape[1]:
             return torch.zeros_like(tokens, dtype=torch.bool)
         recent, tokens = recent.long().sort(1).values, tokens.long()
@@ -175,9 +145,6 @@ class CombinedTokens:
         vocabulary: the drafter's own tokens; only the others are offered.
         width: C, how many columns each row has.
         device: where the result is made.
-
-    Raises:
-        ValueError: no source, or a width below 1.
 
     Example:
         >>> vocabulary = Vocabulary([0, 1], target_size=10)
@@ -205,29 +172,21 @@ class CombinedTokens:
         self.reads_hidden = any(map(reads_hidden, sources))
         self.allowed = is_pruned(vocabulary, device)
 
-    def __call__(
-        self, contexts: Contexts, lengths: Tensor | None = None, *, hidden: Tensor | None = None
-    ) -> Tensor:
-        """The distinct pruned tokens that the sources name, in their order.
+    def __call__(self, contexts: Contexts, *, hidden: Tensor | None = None) -> Tensor:
+        """The distinct pruned tokens that the sources name, in their order: `[B, width]` int32.
+
+        -1 where there are no more. Nothing is read back from the device.
 
         Args:
-            contexts, lengths: as of `RecentTokens`; sources see lengths only if they are given.
+            contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers.
             hidden: `[B, d]`, for the sources that read it, as `ScreenedTokens`.
-
-        Returns:
-            `[B, width]` int32, -1 where there are no more. Reads nothing back from the device.
-
-        Raises:
-            ValueError: what a source returns is not `[B, n]` integers, or a source reads hidden
-                states and there are none.
         """
         if self.reads_hidden and hidden is None:
             raise ValueError(
                 "CombinedTokens: a source reads hidden states and hidden is None; needs [B, d]"
             )
-        given = (contexts,) if lengths is None else (contexts, lengths)
         named = [
-            source(*given, hidden=hidden) if reads_hidden(source) else source(*given)
+            source(contexts, hidden=hidden) if reads_hidden(source) else source(contexts)
             for source in self.sources
         ]
         for place, tokens in enumerate(named):
@@ -240,55 +199,23 @@ class CombinedTokens:
         return distinct_tokens(candidates, self.allowed, self.width)
 
 
-def newest_first(
-    source: str,
-    contexts: Contexts,
-    lengths: Tensor | None,
-    window: int,
-    device: torch.device,
-) -> Tensor:
-    """The last `window` tokens of each sequence in reverse, for sources to look at.
+def newest_first(source: str, contexts: Contexts, window: int, device: torch.device) -> Tensor:
+    """The last `window` tokens of each sequence in reverse: `[B, n]` integers, n <= `window`.
 
-    Args:
-        source: what errors are said to come from.
-        contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers.
-        lengths: `[B]` integers, how many tokens of each row of the tensor are the sequence's.
-        device: for sequences; a tensor stays on its own.
-
-    Returns:
-        `[B, n]` integers with n <= `window`, -1 behind the oldest. Of a tensor nothing is read
-        back from the device.
-
-    Raises:
-        ValueError: shapes or dtypes that do not fit.
+    They are -1 behind the oldest. A tensor stays on its device, and nothing of it is read back.
+    `source` is what errors are said to come from.
     """
     if isinstance(contexts, Tensor):
-        return _reversed_rows(source, contexts, lengths, window)
-    if lengths is not None:
-        raise ValueError(f"{source}: lengths belong to a padded tensor; sequences have one")
+        if contexts.dim() != 2 or not _is_integer(contexts):
+            raise ValueError(
+                f"{source}: contexts has shape {list(contexts.shape)} and dtype "
+                f"{contexts.dtype}; needs integers [B, L], or a list of sequences"
+            )
+        return contexts[:, max(0, contexts.shape[1] - window) :].flip(1)
     reversed_ = [context[-window:][::-1] for context in contexts]
     longest = max(map(len, reversed_), default=0)
     padded = [[*ids, *[-1] * (longest - len(ids))] for ids in reversed_]
     return torch.tensor(padded, dtype=torch.int64, device=device).view(len(padded), longest)
-
-
-def _reversed_rows(source: str, contexts: Tensor, lengths: Tensor | None, window: int) -> Tensor:
-    if contexts.dim() != 2 or not _is_integer(contexts):
-        raise ValueError(
-            f"{source}: contexts has shape {list(contexts.shape)} and dtype "
-            f"{contexts.dtype}; needs integers [B, L], or a list of sequences"
-        )
-    batch, length = contexts.shape
-    if lengths is None:
-        lengths = torch.full((batch,), length, device=contexts.device, dtype=torch.int64)
-    if lengths.shape != (batch,) or not _is_integer(lengths):
-        raise ValueError(
-            f"{source}: lengths has shape {list(lengths.shape)} and dtype "
-            f"{lengths.dtype}; needs integers [B] = [{batch}]"
-        )
-    back = torch.arange(1, min(window, length) + 1, device=contexts.device)
-    place = lengths.clamp(max=length)[:, None] - back
-    return contexts.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)
 
 
 def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:

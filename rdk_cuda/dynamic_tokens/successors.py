@@ -1,12 +1,7 @@
 """Which pruned tokens are likely to follow the last one: a source of dynamic tokens.
 
 Corpus counts, or mean target probabilities, become a table of each token's likeliest pruned
-successors, which is looked up on the device (DESIGN section 2, "Dynamic tokens"):
-
-    counts = SuccessorCounts(vocabulary.target_size)
-    for document in documents:
-        counts.add(document)
-    table = SuccessorTable.from_counts(counts, vocabulary, width=64)
+successors, which is looked up on the device (DESIGN section 2, "Dynamic tokens").
 """
 
 from __future__ import annotations
@@ -20,15 +15,7 @@ from torch import Tensor
 
 from ..files import TensorFile
 from ..vocabulary import Vocabulary
-from .sources import (
-    CombinedTokens,
-    Contexts,
-    RecentTokens,
-    is_pruned,
-    newest_first,
-)
-
-__all__ = ["SuccessorCounts", "SuccessorTable", "recent_and_successors"]
+from .sources import CombinedTokens, Contexts, RecentTokens, is_pruned, newest_first
 
 _PENDING = 1 << 22  # pairs that wait to be merged at once, 64 MB
 
@@ -228,44 +215,25 @@ class SuccessorTable:
         # Both sorts are stable: by last token, then the heaviest first, then the lowest id.
         order = weights.argsort(descending=True, stable=True)
         order = order[last[order].argsort(stable=True)]
-        offsets = _offsets(torch.bincount(last, minlength=size))
-        return cls(*_cut_rows(offsets, following[order].int(), width), width)
-
-    def narrowed(self, width: int) -> SuccessorTable:
-        """A table of the first `width` columns.
-
-        Raises:
-            ValueError: a width outside 1 to this table's.
-        """
-        if not 1 <= width <= self.width:
-            raise ValueError(
-                f"SuccessorTable.narrowed: width is {width}; needs 1 to the table's, {self.width}"
-            )
-        return self._unchecked(*_cut_rows(self.offsets, self.tokens, width), width)
+        lengths = torch.bincount(last, minlength=size)
+        rank = torch.arange(len(last), device="cpu")
+        rank -= (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+        offsets = torch.nn.functional.pad(lengths.clamp(max=width).cumsum(0), (1, 0)).int()
+        return cls(offsets, following[order].int()[rank < width], width)
 
     def to(self, device: torch.device | str) -> SuccessorTable:
         """The table on another device."""
         return self._unchecked(self.offsets.to(device), self.tokens.to(device), self.width)
 
-    def __call__(self, contexts: Contexts, lengths: Tensor | None = None) -> Tensor:
-        """The successors of each sequence's last token.
+    def __call__(self, contexts: Contexts) -> Tensor:
+        """The successors of each sequence's last token: `[B, width]` int32, best first.
 
-        Args:
-            contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers on the
-                table's device.
-            lengths: `[B]` integers, how many tokens of each row of the tensor are the sequence's;
-                L if absent.
-
-        Returns:
-            `[B, width]` int32, best first, -1 where there are no more: everywhere for an empty
-            sequence or a last id outside `[0, V_t)`. For tensors nothing is read back from the
-            device.
-
-        Raises:
-            ValueError: shapes or dtypes that do not fit.
+        -1 where there are no more: everywhere for an empty sequence or a last id outside of
+        `[0, V_t)`. Contexts are sequences of target ids, or a padded tensor `[B, L]` of integers on
+        the table's device, of which nothing is read back.
         """
         device = self.offsets.device
-        last = newest_first("SuccessorTable", contexts, lengths, 1, device)
+        last = newest_first("SuccessorTable", contexts, 1, device)
         if last.numel() == 0 or self.tokens.numel() == 0:
             return torch.full((len(last), self.width), -1, dtype=torch.int32, device=device)
         known = (last >= 0) & (last < self.offsets.numel() - 1)
@@ -315,19 +283,10 @@ def recent_and_successors(
     """The recommended source: some recent pruned tokens, then successors of the last token.
 
     Args:
-        vocabulary: the drafter's own tokens.
         successors: None where there is no table; recent tokens may then take all columns.
         width: C, columns of each row.
         recent: how many of them recent tokens have for their own.
         window: how many of a sequence's last tokens are recent.
-
-    Example:
-        >>> vocabulary = Vocabulary([0, 1], target_size=10)
-        >>> counts = SuccessorCounts(vocabulary.target_size)
-        >>> counts.add([1, 7, 1, 8])
-        >>> table = SuccessorTable.from_counts(counts, vocabulary, width=2)
-        >>> recent_and_successors(vocabulary, table, width=4)([[9, 1]])
-        tensor([[ 9,  7,  8, -1]], dtype=torch.int32)
     """
     if successors is None:
         return CombinedTokens([RecentTokens(vocabulary, width, window)], vocabulary, width)
@@ -343,21 +302,6 @@ def _sizes(tensors: dict[str, Tensor]) -> dict[str, int]:
         "target_size": tensors["offsets"].numel() - 1,
         "successors": tensors["tokens"].numel(),
     }
-
-
-def _offsets(lengths: Tensor) -> Tensor:
-    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-
-
-def _ranks(offsets: Tensor, count: int) -> Tensor:
-    """The place of each of the `count` entries in its row."""
-    starts = offsets[:-1].repeat_interleave(offsets.diff(), output_size=count)
-    return torch.arange(count, device=offsets.device) - starts
-
-
-def _cut_rows(offsets: Tensor, tokens: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    lengths = offsets.diff().clamp(max=width)
-    return _offsets(lengths), tokens[_ranks(offsets, tokens.numel()) < width]
 
 
 def _check_width(width: int, size: int) -> None:

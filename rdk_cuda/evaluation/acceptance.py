@@ -9,11 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..calibration.recording.reading import Read, Window
+from ..calibration.reading import Read, Window
 from ..drafter import FullHead, PrunedDrafter
 from ..functional import redistribute
-
-__all__ = ["Bootstrap", "Interval", "acceptance", "measure_acceptance", "recovered_share"]
 
 RESAMPLES = 4000
 COVERAGE = 0.95

@@ -18,8 +18,6 @@ from rdk_cuda.calibration import methods as names
 
 from .rows import Row
 
-__all__ = ["acceptance_figure"]
-
 BLACK, GREY = "#000000", "#777777"
 ORANGE, GREEN, BLUE = "#E69F00", "#009E73", "#0072B2"
 VERMILLION = "#D55E00"

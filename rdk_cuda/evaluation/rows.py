@@ -1,4 +1,4 @@
-"""The results of an evaluation: a row for each drafter, as CSV and as JSON.
+"""An evaluation: a row for each drafter, measured on held-out text, as CSV and as JSON.
 
     pair, corpus          the models, and the held-out text that they were measured on
     calibrated_on         the corpus of the calibration text
@@ -27,18 +27,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.evaluation.acceptance import Interval
+import torch
 
-from ..files import read_json, write_csv, write_json
-
-__all__ = [
-    "FIELDS",
-    "EvaluationError",
-    "Row",
-    "evaluation_row",
-    "read_evaluation",
-    "write_evaluation",
-]
+from ..calibration.methods import FULL, PRUNED, Method
+from ..calibration.reading import Read, Window
+from ..calibration.recording import Each
+from ..drafter import FullHead
+from ..files import write_csv, write_json
+from .acceptance import Bootstrap, Interval, measure_acceptance, recovered_share
+from .speed import HeadCost, Times, expected_accepted_length
 
 FORMAT, FORMAT_VERSION = "rdk_cuda.evaluation", 1
 
@@ -56,26 +53,117 @@ FIELDS = (
 
 
 class EvaluationError(ValueError):
-    """A file that is no evaluation, or figures that make none."""
+    """Figures that make no evaluation."""
 
 
 Row = dict[str, Any]
 """A value or None for each of `FIELDS`."""
 
 
+def evaluate(
+    read: Read,
+    full_head: FullHead,
+    methods: Mapping[float, Sequence[Method]],
+    windows: Sequence[Window],
+    *,
+    draft_length: int,
+    drafts_every: int = 1,
+    times: Times | None = None,
+    head_dtype: torch.dtype | None = None,
+    each: Each | None = None,
+    seed: int = 0,
+    **labels: str,
+) -> list[Row]:
+    """A row for each method at each temperature (0 is greedy), all at the same positions.
+
+    Args:
+        methods: the share of the loss that is recovered needs the full drafter, and the pruned one
+            with the same `keep`.
+        windows: held-out text, all of one length, at least `draft_length`.
+        draft_length: K, for the accepted length.
+        drafts_every: positions from one draft's begin to the next in what is read. 1: each position
+            is read as the first of a draft, which is as any other to an ordinary drafter.
+        times: of the models, with the same K; without them no speed-up is predicted.
+        head_dtype: of the heads when their bytes are counted; that of `full_head` if absent.
+        labels: further fields of all rows, such as `pair` and `corpus`.
+    """
+    drafters = {at: [method.drafter for method in chosen] for at, chosen in methods.items()}
+    reading = windows if each is None else each(windows, "Measuring acceptance: held-out text")
+    rates = measure_acceptance(read, full_head, drafters, reading)
+    for temperature, measured_rates in rates.items():
+        if not bool(measured_rates.isfinite().all()):
+            raise EvaluationError(
+                f"acceptance at temperature {temperature:g} is NaN; needs models whose logits on "
+                "the held-out text are finite, also when divided by the temperature"
+            )
+    head_dtype = full_head[0].dtype if head_dtype is None else head_dtype
+    bootstrap = Bootstrap([window.document for window in windows], seed=seed)
+    rows = []
+    for temperature, chosen in methods.items():
+        measured = dict(zip(((m.name, m.keep) for m in chosen), rates[temperature], strict=True))
+        for method, rate in zip(chosen, rates[temperature], strict=True):
+            recovered = None
+            if method.name not in (FULL, PRUNED) and (FULL, 1.0) in measured:
+                pruned = measured[PRUNED, method.keep]
+                recovered = recovered_share(bootstrap, rate, pruned, measured[FULL, 1.0])
+            columns = method.drafter.mean_dynamic_columns(window.contexts for window in windows)
+            cost = head_cost(method, full_head, columns, head_dtype)
+            lengths = expected_accepted_length(rate, draft_length)[..., ::drafts_every]
+            length = float(lengths.double().mean())
+            affinity = method.drafter.affinity
+            row = evaluation_row(
+                bootstrap.mean(rate),
+                recovered,
+                temperature=temperature,
+                keep=method.keep,
+                method=method.name,
+                tuned=method.tuned,
+                positions=rate.numel(),
+                windows=len(windows),
+                documents=len(bootstrap.members),
+                head_rows=affinity.draft_size,
+                virtual_rows=affinity.draft_size - method.drafter.vocabulary.draft_size,
+                dynamic_columns=columns,
+                draft_length=draft_length,
+                accepted_length=length,
+                head_bytes=cost.bytes_read(),
+                head_flops=cost.flops,
+                **predicted_speed_up(times, length, cost),
+                **labels,
+            )
+            rows.append(row)
+    return rows
+
+
+def predicted_speed_up(
+    times: Times | None, accepted_length: float, cost: HeadCost
+) -> dict[str, float | str | None]:
+    """With its spread and any warning; none if the times contradict each other."""
+    if times is None:
+        return {}
+    if times.contradiction is not None:
+        return {"doubt": f"No speed-up is predicted: {times.contradiction}. Measure again."}
+    value, low, high = times.speed_up_spread(accepted_length, cost)
+    figures = {"speed_up": value, "speed_up_low": low, "speed_up_high": high}
+    return {**figures, "doubt": times.doubt}
+
+
+def head_cost(
+    method: Method, full_head: FullHead, dynamic_columns: float, dtype: torch.dtype
+) -> HeadCost:
+    """For a position."""
+    drafter = method.drafter
+    return HeadCost(
+        *(drafter.affinity.draft_size, full_head[0].shape[1], dtype.itemsize, dynamic_columns),
+        screen_bytes=drafter.screen_bytes,
+        screen_bytes_each=drafter.screen_bytes_each,
+    )
+
+
 def evaluation_row(
     acceptance: Interval, recovered: Interval | None, **others: str | float | None
 ) -> Row:
-    """A row, with None for what is not given.
-
-    Raises:
-        ValueError: a name that is not one of `FIELDS`.
-
-    Example:
-        >>> row = evaluation_row(Interval(0.5, 0.4, 0.6), None, method="full drafter", keep=1.0)
-        >>> row["acceptance_low"], row["recovered"], row["keep"], row["speed_up"]
-        (0.4, None, 1.0, None)
-    """
+    """A row, with None for what is not given; a name that is not one of `FIELDS` is refused."""
     unknown = sorted(others.keys() - set(FIELDS))
     if unknown:
         raise ValueError(f"evaluation_row: got {unknown[0]!r}; needs one of {', '.join(FIELDS)}")
@@ -101,23 +189,3 @@ def write_evaluation(rows: Sequence[Row], about: Mapping[str, Any], path: Path) 
     write_csv(rows, FIELDS, table)
     write_json({**header, **about, "rows": list(rows)}, path)
     return table
-
-
-def read_evaluation(path: Path) -> dict[str, Any]:
-    """The content of a JSON file of `write_evaluation`.
-
-    Raises:
-        EvaluationError: another file, or one that cannot be read.
-    """
-    try:
-        content = read_json(path)
-    except (OSError, ValueError) as error:
-        raise EvaluationError(f"{path}: is no evaluation ({error}); name another file") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise EvaluationError(f"{path}: is no evaluation; name a file that `evaluate` wrote")
-    if content.get("format_version") != FORMAT_VERSION:
-        raise EvaluationError(
-            f"{path}: has format version {content.get('format_version')}; needs {FORMAT_VERSION}, "
-            "so evaluate again"
-        )
-    return content

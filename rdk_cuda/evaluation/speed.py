@@ -18,15 +18,6 @@ from torch import Tensor
 
 from .timing import Spread, Watch, contradiction, spread
 
-__all__ = [
-    "HeadCost",
-    "Times",
-    "expected_accepted_length",
-    "measure_model_times",
-    "measure_times",
-    "speed_up",
-]
-
 ROUNDS = 15
 
 Number = TypeVar("Number", float, Tensor)
@@ -35,24 +26,16 @@ Number = TypeVar("Number", float, Tensor)
 def expected_accepted_length(rates: Tensor, draft_length: int) -> Tensor:
     """The mean number of K drafts that are accepted, for a draft from each position of a text.
 
-    `sum_{k=1..K} prod_{j<k} alpha_{t+j}`: the k-th draft counts if it and all drafts before it are
-    accepted. Leviathan et al. 2023 (eq. 1) have one alpha for all, which gives too low a number if
-    easy positions are next to each other.
-
-    The rates are measured along the text itself (teacher forced), as if accepted drafts were
-    distributed like the target's tokens. This is an approximation, since accepted drafts are the
-    likelier tokens. It is exact if `min(p, q)` is proportional to p.
+    `sum_{k=1..K} prod_{j<k} alpha_{t+j}`: the k-th draft counts if it and all before it are
+    accepted. The rates are measured along the text itself, as if accepted drafts were distributed
+    like the target's tokens, which is exact if `min(p, q)` is proportional to p.
 
     Args:
-        rates: `[..., positions]`, acceptance rates of consecutive positions; 0 and 1 if drafting is
-            greedy.
+        rates: `[..., positions]` floats of consecutive positions; 0 and 1 if drafting is greedy.
         draft_length: K, 1 to the number of positions.
 
     Returns:
         `[..., positions - K + 1]`, in the dtype of the rates, from 0 to K.
-
-    Raises:
-        ValueError: another draft length, or rates that are not floating point.
 
     Example:
         >>> expected_accepted_length(torch.tensor([0.5, 0.5, 1.0]), draft_length=2)
@@ -71,8 +54,7 @@ def expected_accepted_length(rates: Tensor, draft_length: int) -> Tensor:
 class HeadCost:
     """What a drafter's LM head reads and computes for a position.
 
-    Static rows are read once for a whole batch, dynamic ones for each position. Activations and
-    logits are left out, since they are small compared with the rows.
+    Static rows are read once for a whole batch, dynamic ones for each position.
 
     Attributes:
         rows: V_t for a full head, V_hot for a pruned one, V_hot + K with virtual tokens.
@@ -98,27 +80,17 @@ class HeadCost:
     screen_bytes: int = 0
     screen_bytes_each: int = 0
 
-    @property
-    def static_weights(self) -> int:
-        """Weights that every position needs."""
-        return self.rows * self.hidden_size
-
-    @property
-    def dynamic_weights(self) -> float:
-        """Weights of the gathered rows of one position."""
-        return self.dynamic_columns * self.hidden_size
-
     def bytes_read(self, batch: int = 1) -> float:
         """Bytes of weights for one position, where `batch` of them are computed at once."""
-        once = self.bytes_each * self.static_weights + self.screen_bytes
-        each = self.bytes_each * self.dynamic_weights + self.screen_bytes_each
-        return once / batch + each
+        row = self.bytes_each * self.hidden_size
+        once = row * self.rows + self.screen_bytes
+        return once / batch + row * self.dynamic_columns + self.screen_bytes_each
 
     @property
     def flops(self) -> float:
         """Floating-point operations for one position, two for each weight."""
-        screens = self.screen_bytes + self.screen_bytes_each / 2
-        return 2 * (self.static_weights + self.dynamic_weights + screens)
+        rows = (self.rows + self.dynamic_columns) * self.hidden_size
+        return 2 * (rows + self.screen_bytes + self.screen_bytes_each / 2)
 
 
 def speed_up(
@@ -133,16 +105,9 @@ def speed_up(
 
         (1 + accepted) * alone_time / (target_time + K draft_time)
 
-    A step yields its accepted drafts and one token more. With `target_time = alone_time` and one
-    acceptance rate for all positions it is theorem 3.8 of Leviathan et al. 2023.
-
-    Args:
-        accepted_length: mean number of accepted drafts of a step, 0 to K. It and the times are
-            numbers or tensors.
-        draft_length: K.
-        target_time: of the target's pass over K + 1 tokens.
-        draft_time: of one drafted token, the drafter's head and sampling included.
-        alone_time: of the target's pass over one token, in the same unit.
+    A step yields its accepted drafts and one token more (theorem 3.8 of Leviathan et al.). The
+    times, numbers or tensors of one unit, are of the target's pass over K + 1 tokens, of one
+    drafted token with its head and sampling, and of the target's pass over one token.
 
     Example:
         >>> speed_up(3.0, 4, target_time=11.0, draft_time=1.25, alone_time=10.0)
@@ -224,15 +189,10 @@ def measure_times(
     Each callable must wait for its result: on a GPU it ends with a synchronisation.
 
     Args:
-        draft_length: K.
         target: its pass over a number of tokens, after whatever context it has.
         drafter_body: the drafter's pass over one token, without its head.
-        head: the full head on one hidden state.
-        head_weights: how many weights the head has.
+        head, head_weights: the full head on one hidden state, and how many weights it has.
         rounds, seconds: measure for at least this many rounds, and this long.
-
-    Raises:
-        ValueError: a draft length, number of weights or rounds below 1.
     """
     if min(draft_length, head_weights, rounds) < 1:
         raise ValueError(
@@ -280,21 +240,7 @@ def measure_model_times(
     rounds: int = ROUNDS,
     seconds: float = 0.0,
 ) -> Times:
-    """`measure_times` of two Hugging Face causal language models.
-
-    Args:
-        target, drafter: on any device; the drafter's head is `drafter.get_output_embeddings()`.
-        context: `[L]` int64 token ids in both models' caches, at least one.
-        draft_length, rounds, seconds: as for `measure_times`.
-
-    Example:
-        >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
-        >>> model = LlamaForCausalLM(LlamaConfig(**size, num_attention_heads=2)).eval()
-        >>> times = measure_model_times(model, model, torch.arange(9), draft_length=2, rounds=1)
-        >>> times.target_verify > 0
-        True
-    """
+    """`measure_times` of two Hugging Face causal language models, behind a context `[L]` of ids."""
     head = drafter.get_output_embeddings()
     hidden = torch.zeros(1, head.weight.shape[1], dtype=head.weight.dtype, device=drafter.device)
 

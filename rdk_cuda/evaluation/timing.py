@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Spread", "Watch", "contradiction", "others_at_work", "quantiles", "spread"]
-
 TOLERANCE = 0.1  # of a ratio of two times on a quiet machine
 WAITED = 0.05  # share of the time; a quiet machine's own services take less
 TASKS = Path("/proc/self/task")
@@ -34,12 +32,7 @@ def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of one figure's values, one from each round.
-
-    Example:
-        >>> spread([1.0, 2.0, 3.0])
-        Spread(value=2.0, low=1.2, high=2.8)
-    """
+    """Of one figure's values, one from each round."""
     low, median, high = quantiles(values)
     return Spread(median, low, high)
 
@@ -47,20 +40,9 @@ def spread(values: Sequence[float]) -> Spread:
 def contradiction(pass_time: float) -> str | None:
     """Why a measured pass of the target is impossible, in a sentence; None if it is not.
 
-    A pass over several tokens takes at least as long as one over a single token. So
-    `pass_time >= 1`, and a speed-up is at most the number of tokens that a pass yields. If the
-    times say otherwise by more than `TOLERANCE`, something else changed while they were taken.
-
-    Args:
-        pass_time: of a pass over several tokens, with or without its drafts, relative to the
-            target's pass over one.
-
-    Example:
-        >>> contradiction(1.3) is None, contradiction(0.97) is None
-        (True, True)
-        >>> contradiction(0.1)
-        'a pass of the target over several tokens took 0.10 times as long as one over a single \
-token, which cannot be'
+    A pass over several tokens takes at least as long as one over a single token, of which
+    `pass_time` is a multiple. If the times say otherwise by more than `TOLERANCE`, something else
+    changed while they were taken.
     """
     if pass_time >= 1 - TOLERANCE:
         return None
@@ -71,14 +53,7 @@ token, which cannot be'
 
 
 def others_at_work(load: float, threads: int) -> str | None:
-    """A warning, if the load average says that more than our own threads want to run.
-
-    Example:
-        >>> others_at_work(load=2.4, threads=2) is None
-        True
-        >>> others_at_work(load=7.3, threads=2)
-        'Others were at work on this machine (load 7.3): do not trust the times.'
-    """
+    """A warning, if the load average says that more than our own threads want to run."""
     return None if load <= threads + 1 else warning(f"load {load:.1f}")
 
 
@@ -88,7 +63,7 @@ def warning(reason: str) -> str:
 
 
 class Watch:
-    """Notices other processes while times are measured.
+    """Notices other processes while times are measured: `with Watch() as watch: ...`.
 
     Linux counts how long a thread could have run but had to wait for a processor. That says more
     than the load average, which lags and includes our own work. The load average is used only if
@@ -97,12 +72,6 @@ class Watch:
     Attributes:
         waited: how long threads waited, as a share of the time; None if it is not counted.
         doubt: a warning, if the times should not be trusted.
-
-    Example:
-        >>> with Watch() as watch:
-        ...     pass  # measure
-        >>> watch.doubt is None or "do not trust the times" in watch.doubt
-        True
     """
 
     waited: float | None = None

@@ -3,7 +3,7 @@
 from . import operators as _operators
 from .operators import *  # noqa: F403  its __all__
 from .step import METHODS, Draft, Method, Verified
-from .tree_verification import VerifiedTree, verify_tree
+from .verify_tree import VerifiedTree, verify_tree
 
 __all__ = [
     "METHODS",

@@ -1,8 +1,9 @@
 """The operators with an `Affinity` in place of its tensors and a batch in place of a packed list.
 
 Each function checks what it adds to the operator: scalars, batches, seeds. The operator itself
-checks the rest. Tensors may also be arrays of other libraries with `__dlpack__`, such as CuPy's,
-which are read where they are. Results are tensors.
+checks the rest. What does not fit is a TypeError, ValueError or RuntimeError that names the
+argument. Tensors may also be arrays of other libraries with `__dlpack__`, such as CuPy's, which are
+read where they are. Results are tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .._ops.gradients import refuse_gradients
 from .._ops.inputs import (
     Integers,
     Numbers,
-    limits,
+    row_limits,
     step_keys_and_positions,
     takes_arrays,
     temperatures,
@@ -62,9 +63,6 @@ def redistribute(
     Returns:
         `[..., V_t]` float32, rows sum to 1; NaN where a row has no distribution.
 
-    Raises:
-        TypeError, RuntimeError: naming the argument that does not fit.
-
     Example:
         >>> import torch, rdk_cuda
         >>> vocabulary = rdk_cuda.Vocabulary([4, 0, 2], target_size=5)
@@ -85,7 +83,7 @@ def redistribute(
             affinity.row_top,
             dynamic_tokens,
             dynamic_logits,
-            *_limits(name, top_k, top_p, min_p, leading, device),
+            *row_limits(name, top_k, top_p, min_p, leading, device),
         )
     return probs
 
@@ -129,14 +127,10 @@ def draft(
             They may not depend on the token drafted here.
         dynamic_logits: their logits, in the dtype of `draft_logits`.
         top_k, top_p, min_p: one for all or `[B]`: draw only from the drafter's columns (kept,
-            virtual and dynamic ones) that these leave, as in `verify`. `verify` knows. On the CPU
-            only, so far.
+            virtual and dynamic ones) that these leave, as in `verify`. `verify` knows.
 
     Returns:
         A `Draft`, all that `verify` needs. Its tokens are -1 where a row has no distribution.
-
-    Raises:
-        TypeError, ValueError, RuntimeError: naming the argument that does not fit.
 
     Example:
         >>> import torch, rdk_cuda
@@ -160,7 +154,9 @@ def draft(
         keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
         scale = temperatures(name, 1.0 if temperature is None else temperature, (batch,), device)
         offset = 0
-        truncation: tuple[Tensor | None, ...] = _limits(name, top_k, top_p, min_p, (batch,), device)
+        truncation: tuple[Tensor | None, ...] = row_limits(
+            name, top_k, top_p, min_p, (batch,), device
+        )
     else:
         _check_continues(
             after, batch, (temperature, seeds, positions, generator, top_k, top_p, min_p)
@@ -253,9 +249,6 @@ def verify(
     Returns:
         `Verified(tokens [B, K + 1], num_accepted [B], logprobs)`.
 
-    Raises:
-        TypeError, ValueError, RuntimeError: naming the argument that does not fit.
-
     Example: see `draft`.
     """
     joined = draft if isinstance(draft, Draft) else Draft.join(draft)
@@ -308,28 +301,12 @@ def verify(
         length,
         packed(joined.dynamic_tokens),
         packed(joined.dynamic_logits),
-        *_limits(name, top_k, top_p, min_p, (batch,), device),
+        *row_limits(name, top_k, top_p, min_p, (batch,), device),
         None if allowed is None else allowed.flatten(0, 1),
         _LOGPROBS[logprobs],
         METHODS[method],
     )
     return Verified(*verified)
-
-
-def _limits(
-    function: str,
-    top_k: Integers | None,
-    top_p: Numbers | None,
-    min_p: Numbers | None,
-    shape: Sequence[int],
-    device: torch.device,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Top-k, top-p and min-p as the operators take them."""
-    return (
-        limits(function, "top_k", top_k, shape, device),
-        limits(function, "top_p", top_p, shape, device),
-        limits(function, "min_p", min_p, shape, device),
-    )
 
 
 @takes_arrays
@@ -349,9 +326,6 @@ def gather_logits(
     Returns:
         `[..., C]` in the dtype of `hidden`, accumulated in float32; `-inf` where a token is outside
         `[0, V)`.
-
-    Raises:
-        TypeError, RuntimeError: naming the argument that does not fit.
 
     Example:
         >>> import torch, rdk_cuda
@@ -376,9 +350,6 @@ def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
 
     Returns:
         int64 of that shape.
-
-    Raises:
-        TypeError, RuntimeError: naming the argument that does not fit.
 
     Example:
         >>> import torch, rdk_cuda

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["UnknownEngineError", "refuse_untested"]
-
 ANY_VERSION = "RDK_ANY_ENGINE_VERSION"
 
 

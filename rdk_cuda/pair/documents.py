@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..calibration.recording import Window, cut_windows
+from ..calibration.reading import Window, cut_windows
 from .errors import InputError
 
 WINDOW = 512  # tokens that are read at once, if the models and most documents have them
@@ -85,11 +85,7 @@ def first_token(tokenizer: Any) -> int | None:
 
 
 def read_documents(tokenizer: Any, files: Iterable[Path], option: str = "--text") -> list[Document]:
-    """Each file as a document; `option` named them.
-
-    Raises:
-        InputError: a file that cannot be read, is not UTF-8, or is empty.
-    """
+    """Each file as a document; `option` named them."""
     documents = []
     for file in files:
         try:
@@ -163,9 +159,6 @@ def window_length(
 
     Args:
         context: how many tokens the models can read.
-
-    Raises:
-        InputError: too few for a pass of the target over `draft_length` drafts.
     """
     lengths = sorted((len(document.ids) for document in documents), reverse=True)
     needed, limit = draft_length + 2, min(WINDOW, context)

@@ -49,15 +49,10 @@ def load_pair(
 
     Args:
         target, drafter: two models, or one and a drafter on its states.
-        device: for both. None: the CPU.
-        dtype: that both compute in. A drafter is saved in the dtype of its files, unless that
-            is a wider one.
+        device, dtype: of both; the CPU if None. A drafter is saved in the dtype of its files,
+            unless that is a wider one.
         device_map: "auto" spreads the target over all devices, and where these are full the CPU
             and the disk, in place of `device`. The drafter is where the target's embeddings are.
-
-    Raises:
-        InputError: a directory is missing, holds no model or no tokenizer, or the two models do
-            not share their vocabulary.
     """
     tokenizer = load_tokenizer("--target", target)
     refuse_device(device or "cpu")

@@ -29,12 +29,7 @@ class ModelFiles(NamedTuple):
 
 
 def model_files(option: str, path: Path) -> ModelFiles:
-    """What a path on the command line names: a directory, or a GGUF file.
-
-    Raises:
-        InputError: a directory with several GGUF files and no other weights, or one that cannot be
-            read here.
-    """
+    """What a path on the command line names: a directory, or a GGUF file."""
     if path.suffix == GGUF and path.is_file():
         files = ModelFiles(path.parent, path.name)
     elif any(path.glob("*.safetensors")):

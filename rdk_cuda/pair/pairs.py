@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
@@ -15,93 +15,14 @@ from rdk_cuda.integrations.huggingface.placement import weight_of
 
 from ..calibration.lifted import lift_rows, refitted_rows, shifted_rows
 from ..calibration.methods import LIFTED, Method
-from ..calibration.recording import Each, Read, Recording, Window, read_models
+from ..calibration.reading import Read
+from ..calibration.record import read_models
+from ..calibration.recording import Each, Recording
 from ..drafter import FullHead, LiftedRows
-from ..evaluation import drafters, evaluate_models
-from ..evaluation.rows import Row
-from ..evaluation.speed import Times, cached_pass, finish, measure_times
+from ..evaluation.speed import Times, cached_pass, finish, measure_model_times, measure_times
 from ..vocabulary import Vocabulary
 
-__all__ = ["ModelPair", "Pair", "StatePair"]
-
-
-class Pair(Protocol):
-    """A target, its drafter and their tokenizer, whatever kind of drafter it is."""
-
-    @property
-    def target(self) -> Any:
-        """A Hugging Face causal language model."""
-
-    @property
-    def drafter(self) -> Any:
-        """Another one, or an `Eagle3Checkpoint`."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """Of both."""
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Of the two, for the report."""
-
-    @property
-    def eos(self) -> frozenset[int]:
-        """The target's end tokens."""
-
-    @property
-    def drafter_dtype(self) -> torch.dtype:
-        """Of the drafter's files, and of what is written of it."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """V_t, the width of the target's logits."""
-
-    @property
-    def context(self) -> int:
-        """How many tokens can be read; a million where the models do not say."""
-
-    @property
-    def kept(self) -> Vocabulary | None:
-        """The tokens that the drafter's head was trained for; None: all."""
-
-    @property
-    def lifted(self) -> LiftedRows | None:
-        """What stands for rows that the drafter lacks."""
-
-    @property
-    def rows(self) -> str:
-        """Where the rows of pruned tokens are from, if they are not the drafter's own."""
-
-    def with_rows(self, recording: Recording, each: Each | None = None) -> Pair:
-        """The pair, with rows for the tokens that the drafter's head lacks."""
-
-    @property
-    def drafter_head(self) -> FullHead:
-        """The drafter's full head: weight `[V_t, d]`, and bias `[V_t]` or None; CPU, float32."""
-
-    @property
-    def whole(self) -> Method:
-        """The drafter with all of its `drafter_head`."""
-
-    @property
-    def saved_drafter(self) -> Any:
-        """What `save_drafter` writes of the drafter itself."""
-
-    def read(self, draft_length: int) -> Read:
-        """What both say of a text; `draft_length` matters to drafters on the target's states."""
-
-    def how_read(self, draft_length: int) -> str:
-        """What `read` depends on besides the models, in words."""
-
-    def evaluate(
-        self,
-        methods: Mapping[float, Sequence[Method]],
-        windows: Sequence[Window],
-        *,
-        draft_length: int,
-        **options: Any,
-    ) -> list[Row]:
-        """`rdk_cuda.evaluation.evaluate` of the methods, with the pair's times."""
+TIMING_SECONDS = 1.0  # at least; a load that changes shows in the spread
 
 
 def head_size(model: Any) -> int:
@@ -116,10 +37,18 @@ def readable(model: Any) -> int:
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The `Pair` of two language models.
+    """Two language models.
 
     Attributes:
+        target, drafter: Hugging Face causal language models.
+        tokenizer: of both.
+        eos: the target's end tokens.
+        names: of the two, for the report.
+        drafter_dtype: of the drafter's files, and of what is written of it.
         recent: how many of the last tokens the drafter sees, besides the first; None: all.
+        kept: the tokens that the drafter's head was trained for; None: all.
+        lifted: what stands for rows that the drafter lacks.
+        rows: where the rows of pruned tokens are from, if they are not the drafter's own.
     """
 
     target: Any
@@ -136,70 +65,62 @@ class ModelPair:
 
     @property
     def vocabulary_size(self) -> int:
-        """As of `Pair`."""
+        """V_t, the width of the target's logits."""
         return head_size(self.target)
 
     @property
     def context(self) -> int:
-        """What both can read."""
+        """How many tokens both can read."""
         return min(map(readable, (self.target, self.drafter)))
 
-    @property
-    def drafter_head(self) -> FullHead:
-        """As of `Pair`."""
-        head = self.drafter.get_output_embeddings()
-        bias = getattr(head, "bias", None)
-        weight = head.weight.detach().float().cpu()
-        return weight, None if bias is None else bias.detach().float().cpu()
+    def read(self, draft_length: int) -> Read:
+        """What both say of a text, at every position."""
+        return read_models(self.target, self.drafter)
 
-    @property
-    def saved_drafter(self) -> Any:
-        """As of `Pair`."""
-        return self.drafter.to(self.drafter_dtype)
+    def how_read(self, draft_length: int) -> str:
+        """What `read` depends on besides the models, in words."""
+        return ""
 
     def with_rows(self, recording: Recording, each: Each | None = None) -> ModelPair:
         """Itself: a language model has a row for each token."""
         return self
 
     @property
+    def drafter_head(self) -> FullHead:
+        """The drafter's full head: weight `[V_t, d]`, and bias `[V_t]` or None; CPU, float32."""
+        head = self.drafter.get_output_embeddings()
+        bias = getattr(head, "bias", None)
+        weight = head.weight.detach().float().cpu()
+        return weight, None if bias is None else bias.detach().float().cpu()
+
+    @property
     def whole(self) -> Method:
-        """As of `Pair`."""
+        """The drafter with all of its `drafter_head`."""
         return Method.full(self.drafter_head)
 
-    def read(self, draft_length: int) -> Read:
-        """As of `Pair`, at every position."""
-        return read_models(self.target, self.drafter)
+    def drafts_every(self, draft_length: int) -> int:
+        """Positions from one draft's begin to the next in what is read."""
+        return 1
 
-    def how_read(self, draft_length: int) -> str:
-        """As of `Pair`: on nothing."""
-        return ""
-
-    def evaluate(
-        self,
-        methods: Mapping[float, Sequence[Method]],
-        windows: Sequence[Window],
-        *,
-        draft_length: int,
-        **options: Any,
-    ) -> list[Row]:
-        """As of `Pair`."""
-        return evaluate_models(
-            self.target,
-            self.drafter,
-            self.drafter_head,
-            methods,
-            windows,
-            draft_length=draft_length,
-            head_dtype=self.drafter_dtype,
-            **options,
+    def times(self, context: list[int], draft_length: int) -> Times:
+        """Of the models' parts on this machine, behind a context."""
+        ids = torch.tensor(context, dtype=torch.int64, device="cpu")
+        return measure_model_times(
+            self.target, self.drafter, ids, draft_length, seconds=TIMING_SECONDS
         )
+
+    @property
+    def saved_drafter(self) -> Any:
+        """What `save_drafter` writes of the drafter itself."""
+        return self.drafter.to(self.drafter_dtype)
 
 
 @dataclass(frozen=True)
 class StatePair:
-    """The `Pair` of a target and an `Eagle3Checkpoint`, a drafter on its states.
+    """A target and an `Eagle3Checkpoint`, a drafter on its states.
 
     Attributes:
+        target, tokenizer, eos, names, drafter_dtype: as of `ModelPair`, and so are the methods.
         lifted: what stands for the rows that the drafter lacks, once there is a recording.
     """
 
@@ -213,12 +134,12 @@ class StatePair:
 
     @property
     def vocabulary_size(self) -> int:
-        """As of `Pair`."""
+        """As of `ModelPair`."""
         return head_size(self.target)
 
     @cached_property
     def drafter_head(self) -> FullHead:
-        """As of `Pair`; with lifted rows where the drafter has none."""
+        """With lifted rows where the drafter has none."""
         if self.lifted is None:
             rows = self.drafter.full_head(self.target)
             if rows is None:
@@ -240,7 +161,7 @@ class StatePair:
         return weight_of(self.target.get_output_embeddings())
 
     def with_rows(self, recording: Recording, each: Each | None = None) -> StatePair:
-        """As of `Pair`: they are lifted from the target's, where it was trained without them."""
+        """The pair, with lifted rows for the tokens that the drafter was trained without."""
         if self.kept is None:
             return self
         known = self._target_head, self._own_rows, self.kept
@@ -253,13 +174,13 @@ class StatePair:
 
     @property
     def whole(self) -> Method:
-        """As of `Pair`."""
+        """As of `ModelPair`."""
         full = Method.full(self.drafter_head)
         return full if self.lifted is None else replace(full, name=LIFTED)
 
     @property
     def rows(self) -> str:
-        """As of `Pair`."""
+        """As of `ModelPair`."""
         own = "lm_head.weight" in self.drafter.shared
         of_the_target = "The rows of pruned tokens are the target's own, as are the drafter's"
         if self.lifted is None:
@@ -277,13 +198,13 @@ class StatePair:
 
     @property
     def kept(self) -> Vocabulary | None:
-        """As of `Pair`."""
+        """As of `ModelPair`."""
         own = self.drafter.vocabulary
         return None if own.draft_size == own.target_size else own
 
     @property
     def saved_drafter(self) -> Eagle3Checkpoint:
-        """As of `Pair`."""
+        """As of `ModelPair`."""
         return self.drafter
 
     @property
@@ -297,38 +218,22 @@ class StatePair:
         return Eagle3Drafter(self.drafter.network, layers, head=head)
 
     def read(self, draft_length: int) -> Read:
-        """As of `Pair`, at the places of drafts."""
+        """What both say of a text, at the places of drafts."""
         # With a head of one row: here nobody asks for logits.
         drafter = self.drafting(self.drafter.network.lm_head.weight.detach()[:1])
         target = HuggingFaceModel(self.target, state_layers=drafter.state_layers)
         return read_drafts(target, drafter, draft_length)
 
     def how_read(self, draft_length: int) -> str:
-        """As of `Pair`."""
+        """As of `ModelPair`."""
         return f", {draft_length} tokens a draft"
 
-    def evaluate(
-        self,
-        methods: Mapping[float, Sequence[Method]],
-        windows: Sequence[Window],
-        *,
-        draft_length: int,
-        **options: Any,
-    ) -> list[Row]:
-        """As of `Pair`."""
-        return drafters.evaluate(
-            self.read(draft_length),
-            self.drafter_head,
-            methods,
-            windows,
-            draft_length=draft_length,
-            drafts_every=draft_length,
-            times=self._times(windows[0].ids[: -draft_length - 1], draft_length),
-            head_dtype=self.drafter_dtype,
-            **options,
-        )
+    def drafts_every(self, draft_length: int) -> int:
+        """Each position is read at one place of a draft."""
+        return draft_length
 
-    def _times(self, context: list[int], draft_length: int) -> Times:
+    def times(self, context: list[int], draft_length: int) -> Times:
+        """Of the parts on this machine; the head's, of its own rows."""
         target, body, head = self.target, self._body(context), self.drafter.network.lm_head.weight
         hidden = torch.zeros(1, head.shape[1], dtype=head.dtype, device=head.device)
 
@@ -343,7 +248,7 @@ class StatePair:
                 drafter_body=body,
                 head=own_head,
                 head_weights=head.numel(),
-                seconds=drafters.TIMING_SECONDS,
+                seconds=TIMING_SECONDS,
             )
 
     def _body(self, context: list[int]) -> Callable[[], None]:
@@ -363,3 +268,7 @@ class StatePair:
             finish(self.target)
 
         return run
+
+
+Pair: TypeAlias = ModelPair | StatePair
+"""A target, its drafter and their tokenizer, whatever kind of drafter it is."""

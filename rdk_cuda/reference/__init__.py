@@ -25,5 +25,5 @@ from .random import TRIES as TRIES
 from .random import Trace as Trace
 from .random import philox as philox
 from .random import uniform as uniform
-from .tree_walk import verify_tree as verify_tree
 from .truncation import Limits as Limits
+from .verify_tree import verify_tree as verify_tree

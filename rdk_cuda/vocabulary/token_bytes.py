@@ -65,15 +65,7 @@ def matching_ids(drafter: TokenBytes, target: TokenBytes) -> list[int]:
 
 
 def beginnings(spelling: Spelling, ids: Mapping[bytes | str, list[int]]) -> list[int]:
-    """The tokens that a text may begin with, the longest first, one for each length.
-
-    Args:
-        ids: `TokenBytes.ids` of a tokenizer. One of them may have all of the text's bytes.
-
-    Example:
-        >>> beginnings(b"their", TokenBytes((b"t", b"he", b"the", "their")).ids())
-        [2, 0]
-    """
+    """The tokens, of `TokenBytes.ids`, that a text may begin with: the longest first."""
     if not isinstance(spelling, bytes):
         return []
     lengths = range(len(spelling), 0, -1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from rdk_cuda.calibration.recording import Reading, Recording, Window, record
+from rdk_cuda.calibration.reading import Reading, Window
+from rdk_cuda.calibration.record import record
+from rdk_cuda.calibration.recording import Recording
 
 V_T, D, W = 40, 3, 5
 TEMPERATURES = (1.0, 0.6)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.material import Material, successor_counts
-from rdk_cuda.calibration.recording import record
-from rdk_cuda.calibration.recording.reading import Reading, Window
+from rdk_cuda.calibration import Material, successor_counts
+from rdk_cuda.calibration.reading import Reading, Window
+from rdk_cuda.calibration.record import record
 from rdk_cuda.drafter import FullHead
 
 V, D, KEPT = 60, 6, 15

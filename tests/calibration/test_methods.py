@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Vocabulary
+from rdk_cuda.calibration import Material, Options, successor_counts
 from rdk_cuda.calibration.lifted import BONUSES
-from rdk_cuda.calibration.material import Material, Options, successor_counts
 from rdk_cuda.calibration.methods import (
     BUILDERS,
     COVARIANCE,

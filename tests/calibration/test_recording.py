@@ -7,9 +7,10 @@ import re
 import pytest
 import torch
 
-from rdk_cuda.calibration.recording import Recording, record
-from rdk_cuda.calibration.recording.reading import Reading, read_models
-from rdk_cuda.calibration.recording.running import Reservoir, likeliest_tokens, random_keys
+from rdk_cuda.calibration.reading import Reading
+from rdk_cuda.calibration.record import read_models, record
+from rdk_cuda.calibration.recording import Recording
+from rdk_cuda.calibration.running_recording import Reservoir, likeliest_tokens, random_keys
 
 from .bigram_recordings import (
     MEMORY,
@@ -122,7 +123,7 @@ def test_a_long_window_is_worked_through_in_blocks_that_do_not_change_its_sample
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = recorded(samples=20)
-    monkeypatch.setattr("rdk_cuda.calibration.recording.running._BLOCK_ENTRIES", 3 * V_T)
+    monkeypatch.setattr("rdk_cuda.calibration.running_recording._BLOCK_ENTRIES", 3 * V_T)
     blocks = recorded(samples=20)
     assert torch.equal(whole.samples.contexts, blocks.samples.contexts)
     torch.testing.assert_close(whole.mean_probs, blocks.mean_probs, rtol=1e-6, atol=0)

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from rdk_cuda.calibration.recording.reading import Reading
+from rdk_cuda.calibration.reading import Reading
 
 from .bigram_recordings import (
     V_T,

@@ -9,8 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from rdk_cuda.calibration.recording import RecordingError
-from rdk_cuda.calibration.recording.state import recorded_temperatures
+from rdk_cuda.calibration.recording_file import RecordingError, recorded_temperatures
 
 from .bigram_recordings import V_T, recorded
 

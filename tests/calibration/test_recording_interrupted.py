@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rdk_cuda.calibration.recording import RecordingError
-from rdk_cuda.calibration.recording import state as recording_state
-from rdk_cuda.calibration.recording.reading import Reading
+from rdk_cuda.calibration import recording_file as recording_state
+from rdk_cuda.calibration.reading import Reading
+from rdk_cuda.calibration.recording_file import RecordingError
 from tests import interruptible
 
 from .bigram_recordings import (
@@ -78,7 +78,7 @@ def test_the_state_is_left_alone_between_times(
 
 PROGRAM = """
 import os, sys, time
-from rdk_cuda.calibration.recording import state as recording_state
+from rdk_cuda.calibration import recording_file as recording_state
 from tests.calibration.bigram_recordings import read, recorded
 state, where = sys.argv[1:]
 count = 0

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from rdk_cuda import ScreenedTokens, Vocabulary
-from rdk_cuda.calibration import low_rank_factors, sampled_acceptance, screens_within
-from rdk_cuda.calibration.material import Options
+from rdk_cuda.calibration import Options, low_rank_factors, sampled_acceptance, screens_within
 from rdk_cuda.calibration.methods import (
     DYNAMIC,
     PRUNED,
@@ -22,7 +21,7 @@ from rdk_cuda.calibration.methods import (
 )
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import screens_of
-from rdk_cuda.evaluation.drafters import head_cost
+from rdk_cuda.evaluation.rows import head_cost
 
 from .markov_pair import TEMPERATURES, MarkovPair, material
 

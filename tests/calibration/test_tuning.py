@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.calibration.recording.samples import Samples
+from rdk_cuda.calibration.recording import Samples
 from rdk_cuda.calibration.tuning import hurts
 from rdk_cuda.drafter import PrunedDrafter
 

@@ -17,7 +17,7 @@ from rdk_cuda.calibration import (
     virtual_drafter,
     with_offsets,
 )
-from rdk_cuda.calibration.recording.samples import Samples, held_out_rows
+from rdk_cuda.calibration.recording import Samples, held_out_rows
 from rdk_cuda.calibration.virtual_masses import virtual_masses
 from rdk_cuda.drafter import PrunedDrafter, prune_head
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.recording.samples import Samples
+from rdk_cuda.calibration.recording import Samples
 from rdk_cuda.drafter import FullHead
 
 V_T, V_HOT, D, K = 40, 12, 6, 4

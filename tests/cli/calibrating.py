@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration import Read, Reading
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.calibration import Read, Reading, Recording
+from rdk_cuda.cli import calibrate
 
 Pair = tuple[Path, Path]
 
@@ -66,18 +66,16 @@ def sources(files: list[Path]) -> list[dict[str, str]]:
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many windows each reading of the calibration text has; the list grows."""
     counted: list[int] = []
-    of_models = ModelPair.read
+    record = calibrate.record
 
-    def counting(models: ModelPair, draft_length: int) -> Read:
-        read = of_models(models, draft_length)
-
+    def counting(read: Read, *given: Any, **options: Any) -> Recording:
         def count(ids: torch.Tensor) -> Reading:
             counted.append(len(ids))
             return read(ids)
 
-        return count
+        return record(count, *given, **options)
 
-    monkeypatch.setattr(ModelPair, "read", counting)
+    monkeypatch.setattr(calibrate, "record", counting)
     return counted
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.evaluation import drafters as evaluation
+from rdk_cuda.pair import pairs
 
 from .calibrating import Pair, command, write_texts
 
@@ -22,7 +22,7 @@ from .calibrating import Pair, command, write_texts
 @pytest.fixture(autouse=True)
 def _quick(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The models are tiny, and their times do not matter."""
-    monkeypatch.setattr(evaluation, "TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(pairs, "TIMING_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")

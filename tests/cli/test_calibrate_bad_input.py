@@ -16,10 +16,10 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file
 
-from rdk_cuda.calibration.recording import reading
-from rdk_cuda.calibration.recording.reading import Read
-from rdk_cuda.cli import calibrate, recording_file
-from rdk_cuda.evaluation import drafters as evaluation
+from rdk_cuda.calibration.reading import Read, Reading
+from rdk_cuda.calibration.record import read_models as read_both
+from rdk_cuda.cli import calibrate
+from rdk_cuda.pair import pairs
 
 from .calibrating import Pair, command, digests, refusal, write_texts
 
@@ -180,7 +180,12 @@ def test_activations_that_overflow_on_held_out_text_are_refused(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(evaluation, "read_models", reading_nan)
+    def then_overflowing(*given: Any, **options: Any) -> Any:
+        monkeypatch.setattr(pairs, "read_models", reading_nan)
+        return calibration(*given, **options)
+
+    calibration = calibrate.calibrate
+    monkeypatch.setattr(calibrate, "calibrate", then_overflowing)
     answer = refusal(capsys, command(pair, files, tmp_path / "out"))
     assert "acceptance at temperature 1 is NaN; needs models whose logits" in answer
     assert not (tmp_path / "out").exists()
@@ -188,9 +193,9 @@ def test_activations_that_overflow_on_held_out_text_are_refused(
 
 def reading_nan(target: Any, drafter: Any) -> Read:
     """Models of which the target's logits are NaN at the second of several tokens."""
-    read = reading.read_models(target, drafter)
+    read = read_both(target, drafter)
 
-    def spoiled(ids: torch.Tensor) -> reading.Reading:
+    def spoiled(ids: torch.Tensor) -> Reading:
         result = read(ids)
         result.target_logits[:, 1:2] = torch.nan
         return result
@@ -293,7 +298,7 @@ def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
     while_writing: str,
 ) -> None:
     module, name, file = {
-        "the recording": (recording_file, "record", "out.recording.tmp"),
+        "the recording": (calibrate, "record", "out.recording.tmp"),
         "the drafter": (calibrate, "save_drafter", "out"),
     }[while_writing]
     write = getattr(module, name)

@@ -40,7 +40,7 @@ def test_what_the_extras_install_is_not_imported_before_a_command_needs_it() -> 
     program = "import sys, rdk_cuda.__main__; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     imported = done.stdout.split()
-    assert "rdk_cuda.cli.command_lines" in imported
+    assert "rdk_cuda.cli.arguments" in imported
     assert not [name for name in extras if name in imported]
 
 
@@ -50,7 +50,7 @@ def test_help_and_version_do_not_wait_for_torch(asked: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "rdk_cuda.cli.command_lines" in imported
+    assert "rdk_cuda.cli.arguments" in imported
     assert not imported & {"torch", "numpy", "safetensors"}
     assert ("rdk_cuda 0." if asked == "--version" else "usage: python -m rdk_cuda") in done.stdout
 

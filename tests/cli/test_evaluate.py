@@ -18,13 +18,13 @@ from safetensors.torch import load_file, save_file
 
 import rdk_cuda
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.recording.reading import Window
-from rdk_cuda.evaluation import drafters as evaluation
+from rdk_cuda.calibration.reading import Window
 from rdk_cuda.evaluation.acceptance import acceptance
-from rdk_cuda.evaluation.rows import FIELDS, read_evaluation
+from rdk_cuda.evaluation.rows import FIELDS
 from rdk_cuda.evaluation.speed import Times
 from rdk_cuda.functional import redistribute
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
+from rdk_cuda.pair import pairs
 from rdk_cuda.pair.pairs import ModelPair
 from tests import interruptible
 
@@ -56,7 +56,7 @@ def test_it_writes_json_csv_and_picture_and_prints_the_table(
         "evaluation.json",
         "evaluation.png",
     ]
-    content = read_evaluation(output / "evaluation.json")
+    content = json.loads((output / "evaluation.json").read_text())
     rows = content["rows"]
     assert [(row["temperature"], row["method"]) for row in rows] == [
         (temperature, method) for temperature in (1.0, 0.6, 0.0) for method in METHODS
@@ -107,7 +107,7 @@ def evaluated(
             argv = [*argv[:place], *map(str, text), *argv[argv.index("--output") :]]
         assert main(argv) == 0
         printed = " ".join(capsys.readouterr().out.split())
-        return printed, read_evaluation(output / "evaluation.json")
+        return printed, json.loads((output / "evaluation.json").read_text())
 
     return run
 
@@ -172,7 +172,7 @@ def test_times_that_cannot_be_are_no_speed_up(
     evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = Times(4, 1.0, 0.1, drafter_body=1e-3, head_weight=1e-9)
-    monkeypatch.setattr(evaluation, "measure_model_times", lambda *given, **options: times)
+    monkeypatch.setattr(pairs, "measure_model_times", lambda *given, **options: times)
     printed, content = evaluated()
     assert "No speed-up is predicted: a pass of the target over several" in printed
     for row in content["rows"]:
@@ -186,7 +186,7 @@ def test_a_speed_up_has_its_spread_and_its_doubt(
     rounds = tuple(Times(4, 1.0, slow, drafter_body=0.0, head_weight=0.0) for slow in (1, 2, 4))
     doubt = "Others were at work on this machine (load 9.0): do not trust the times."
     times = Times(4, 1.0, 2.0, drafter_body=0.0, head_weight=0.0, rounds=rounds, doubt=doubt)
-    monkeypatch.setattr(evaluation, "measure_model_times", lambda *given, **options: times)
+    monkeypatch.setattr(pairs, "measure_model_times", lambda *given, **options: times)
     printed, content = evaluated()
     assert doubt in printed
     assert "the middle 80 % of rounds" in printed
@@ -268,10 +268,11 @@ def test_ctrl_c_is_one_line_and_leaves_no_files(
 ) -> None:
     slow = (
         "import sys, time\n"
-        "from rdk_cuda.evaluation import drafters as evaluation\n"
+        "from rdk_cuda.pair import pairs\n"
         "from rdk_cuda.__main__ import main\n"
-        "evaluation.measure_acceptance = lambda *given: time.sleep(60)\n"
-        "evaluation.measure_model_times = lambda *given, **options: print('Now', file=sys.stderr)\n"
+        "from rdk_cuda.evaluation import rows\n"
+        "rows.measure_acceptance = lambda *given: time.sleep(60)\n"
+        "pairs.measure_model_times = lambda *given, **options: print('Now', file=sys.stderr)\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     argv = arguments(calibrated, directories[0], tmp_path / "output")

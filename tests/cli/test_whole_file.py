@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rdk_cuda import Affinity, SuccessorTable, Vocabulary, files
-from rdk_cuda.calibration.recording import state
+from rdk_cuda.calibration import recording_file as state
 from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.cupy import cubin_cache
 from rdk_cuda.integrations.token_maps import write_d2t, write_hot_tokens

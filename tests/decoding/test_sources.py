@@ -25,9 +25,9 @@ from rdk_cuda import (
 from rdk_cuda.dynamic_tokens import (
     Contexts,
     recent_tokens_of,
-    with_bonus,
     with_recent_bonus,
 )
+from rdk_cuda.dynamic_tokens.sources import with_bonus
 
 SIZE = 12
 VOCABULARY = Vocabulary([3, 0, 11, 8], SIZE)
@@ -110,22 +110,14 @@ def test_successors_fill_what_recent_tokens_leave() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_padded_tensor_gives_the_same_whatever_the_padding(
+def test_a_padded_tensor_gives_what_its_sequences_do(
     source: Callable[..., Tensor], dtype: torch.dtype
 ) -> None:
     contexts = [[i for i in context if abs(i) < 2**31] for context in ragged_contexts(seed=0)]
-    lengths = torch.tensor([len(context) for context in contexts], dtype=dtype)
-    padded = torch.randint(SIZE, (30, 45), generator=torch.Generator().manual_seed(0)).to(dtype)
-    for row, context in zip(padded, contexts, strict=True):
-        row[: len(context)] = torch.tensor(context, dtype=dtype)
-    assert torch.equal(source(padded, lengths), source(contexts))
-    assert torch.equal(source(padded[:, :6]), source(padded[:, :6].tolist()))
-
-
-def test_lengths_beyond_the_tensor_read_nothing_outside_of_it() -> None:
-    ids = torch.tensor([[1, 2], [1, 2], [1, 2]])
-    chosen = RecentTokens(VOCABULARY, width=4)(ids, torch.tensor([5, -3, 2**40]))
-    assert chosen.tolist() == [[2, 1, -1, -1], [-1] * 4, [2, 1, -1, -1]]
+    longest = max(map(len, contexts))
+    padded = torch.tensor([[-1] * (longest - len(ids)) + ids for ids in contexts], dtype=dtype)
+    assert torch.equal(source(padded), source(contexts))
+    assert torch.equal(source(padded[:, -6:]), source(padded[:, -6:].tolist()))
 
 
 def test_batches_without_sequences_or_tokens_have_no_dynamic_tokens() -> None:
@@ -166,32 +158,22 @@ def test_offered_tokens_that_are_recent_get_the_bonus_and_no_others(source: Any)
 def test_nothing_of_a_tensor_is_read_on_the_host(source: Callable[..., Tensor]) -> None:
     """A fake tensor has no values: reading one, to branch on it or to size an output, raises."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        ids, lengths = torch.zeros(3, 9, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
-        ids = mode.from_tensor(ids)
-        tokens = source(ids, mode.from_tensor(lengths))
+        ids = mode.from_tensor(torch.zeros(3, 9, dtype=torch.int64))
+        tokens = source(ids)
         assert tokens.shape[0] == 3
         with_bonus(with_recent_bonus(source, 1.0), ids, tokens, tokens.float())
 
 
 @pytest.mark.parametrize(
-    ("contexts", "lengths", "message"),
+    ("contexts", "message"),
     [
-        (torch.zeros(3, dtype=torch.int64), None, r"contexts has shape \[3\]"),
-        (torch.zeros(3, 2), None, "dtype torch.float32; needs integers"),
-        (
-            torch.zeros(3, 2).long(),
-            torch.zeros(2).long(),
-            r"lengths has shape \[2\].* needs",
-        ),
-        (torch.zeros(3, 2).long(), torch.zeros(3), "lengths has .*float32; needs integers"),
-        ([[1], [2]], torch.ones(2).long(), "lengths belong to a padded tensor"),
+        (torch.zeros(3, dtype=torch.int64), r"contexts has shape \[3\]"),
+        (torch.zeros(3, 2), "dtype torch.float32; needs integers"),
     ],
 )
-def test_contexts_that_do_not_fit_are_refused(
-    contexts: object, lengths: torch.Tensor | None, message: str
-) -> None:
+def test_contexts_that_do_not_fit_are_refused(contexts: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        RecentTokens(VOCABULARY)(contexts, lengths)  # type: ignore[arg-type]
+        RecentTokens(VOCABULARY)(contexts)
 
 
 @pytest.mark.parametrize(

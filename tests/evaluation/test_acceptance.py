@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rdk_cuda.calibration.material import Options
+from rdk_cuda.calibration import Options
 from rdk_cuda.calibration.methods import (
     DYNAMIC,
     FULL,
@@ -18,7 +18,7 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.recording.reading import Window
+from rdk_cuda.calibration.reading import Window
 from rdk_cuda.calibration.tuning import sampled_acceptance
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation.acceptance import (

@@ -28,9 +28,9 @@ from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, given_cache
-from rdk_cuda.integrations.huggingface.pruned_model import apply_head
 from rdk_cuda.integrations.huggingface.saved_drafter import save_drafter
 
+from ..tiny_models import replace_head
 from .pair import CONTEXT, PAD, SIZE, VOCABULARY, drafter, full, padded, pruned, target
 
 NEW = 30
@@ -308,7 +308,7 @@ def test_half_precision_is_greedy_up_to_rounding(
 
 def test_a_model_whose_own_head_is_small_drafts_with_it() -> None:
     small = copy.deepcopy(drafter())
-    apply_head(small, drafter().get_output_embeddings().weight[VOCABULARY.draft_ids])
+    replace_head(small, drafter().get_output_embeddings().weight[VOCABULARY.draft_ids])
     generate = Generate(small, Affinity.intersection(VOCABULARY), vocabulary=VOCABULARY)
     ours, expected = both(padded(4, 17, 1), generate)
     assert torch.equal(ours, expected)

@@ -16,9 +16,9 @@ from transformers import StoppingCriteria
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, cache_argument
-from rdk_cuda.integrations.huggingface.saved_drafter import SavedDrafterError
 
 from .pair import PAD, SIZE, drafter, full, padded, target
 

@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 
 from rdk_cuda import Affinity, AffinityError, Vocabulary
 from rdk_cuda.calibration import RecordingError
-from rdk_cuda.calibration.recording.state import recorded_temperatures
+from rdk_cuda.calibration.recording_file import recorded_temperatures
 from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
-from rdk_cuda.evaluation.rows import EvaluationError, read_evaluation
 from rdk_cuda.files import json_of, read_small
 from rdk_cuda.integrations.eagle3 import CheckpointError, is_checkpoint, read_checkpoint
 from rdk_cuda.integrations.huggingface.saved_drafter import PRUNED, SETTINGS, load_pruned
@@ -23,7 +22,7 @@ from rdk_cuda.integrations.token_maps import read_token_map
 
 from ..bounded_memory import memory_for
 
-ERRORS = (OSError, AffinityError, CheckpointError, EvaluationError, RecordingError)
+ERRORS = (OSError, AffinityError, CheckpointError, RecordingError)
 
 
 def of_a_checkpoint(path: Path) -> None:
@@ -46,7 +45,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "affinity": Affinity.load,
     "pruned drafter": PrunedDrafter.load,
     "recording": recorded_temperatures,
-    "evaluation": read_evaluation,
 }
 
 

@@ -15,22 +15,22 @@ import torch
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.drafter import PrunedDrafter, prune_head
+from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError, prune_head
 from tests import interruptible
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
 from rdk_cuda.integrations.huggingface import HuggingFaceModel  # noqa: E402
-from rdk_cuda.integrations.huggingface.pruned_model import apply_head  # noqa: E402
 from rdk_cuda.integrations.huggingface.saved_drafter import (  # noqa: E402
     PRUNED,
-    SavedDrafterError,
     drafting_model,
     load_drafter,
     load_pruned,
     save_drafter,
 )
+
+from ..tiny_models import replace_head  # noqa: E402
 
 SIZE, WIDTH, CLUSTERS = 48, 16, 4
 SETTINGS = {"keep": 0.25, "temperature": 1.0, "corpus": ["wörter.txt"], "window": None}
@@ -113,7 +113,7 @@ def test_the_model_inside_is_an_ordinary_one_with_its_full_head(saved: Path) -> 
 def test_a_model_with_a_small_head_would_not_load_as_an_ordinary_one(tmp_path: Path) -> None:
     # Why the directory has the full one.
     model = tiny(tied=True)
-    apply_head(model, pruned(model).weight)
+    replace_head(model, pruned(model).weight)
     model.save_pretrained(tmp_path)
     with pytest.raises(RuntimeError, match=r"size mismatch|mismatched"):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -243,8 +243,8 @@ def test_parts_that_disagree_are_not_saved(tmp_path: Path) -> None:
 def test_a_model_whose_head_was_replaced_is_not_saved(tmp_path: Path) -> None:
     model = tiny(tied=True)
     drafter = pruned(model)
-    apply_head(model, drafter.weight)
-    with pytest.raises(SavedDrafterError, match="before any apply_head"):
+    replace_head(model, drafter.weight)
+    with pytest.raises(SavedDrafterError, match="the drafter with its full head"):
         save_drafter(tmp_path / "pruned", model, words(), drafter, {})
     with pytest.raises(SavedDrafterError, match="LlamaModel has no LM head"):
         save_drafter(tmp_path / "pruned", model.base_model, words(), drafter, {})

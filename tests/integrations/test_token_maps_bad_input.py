@@ -195,7 +195,7 @@ def test_a_file_that_is_not_there_is_not_looked_for_elsewhere(tmp_path: Path) ->
     """SGLang would take such a path for a repository on a hub."""
     with pytest.raises(FileNotFoundError):
         read_token_map("thunlp/LLaMA3-Instruct-8B-FR-Spec/freq_32768.pt", SIZE)
-    with pytest.raises(TokenMapError, match=r"holds none of model\.safetensors"):
+    with pytest.raises(TokenMapError, match=r"holds neither model\.safetensors"):
         read_token_map(tmp_path, SIZE)
 
 
@@ -255,7 +255,7 @@ def test_a_checkpoint_is_no_list_and_arguments_are_never_dropped(tmp_path: Path)
 )
 def test_a_broken_index(tmp_path: Path, index: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(TokenMapError, match=r"index\.json: (is no index|has no d2t)"):
+    with pytest.raises(TokenMapError, match=r"index\.json: is no index|has no d2t"):
         read_token_map(tmp_path, SIZE)
 
 

@@ -27,12 +27,12 @@ from rdk_cuda.evaluation import acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.pair.loading import load_model, load_pair
 from studies import (
+    chains_and_trees,
     end_to_end,
     first_order_growth,
     gemma_acceptance,
     gemma_decoding,
     lifted_rows,
-    trees,
 )
 from tests import generators
 
@@ -118,8 +118,8 @@ def test_expected_accepted_drafts_are_the_operators_means(seed: int) -> None:
     draft.tokens[:] = tokens
     given = target.expand(TIMES, LENGTH + 1, SIZE)
     for method, expected in (
-        ("token", trees.accepted_by_token(p, q, tokens).sum()),
-        ("block", trees.accepted_by_block(p, q, tokens)[0, -1]),
+        ("token", chains_and_trees.accepted_by_token(p, q, tokens).sum()),
+        ("block", chains_and_trees.accepted_by_block(p, q, tokens)[0, -1]),
     ):
         verified = rdk_cuda.verify(given, draft, affinity, method=method)
         mean = float(verified.num_accepted.double().mean())
@@ -128,7 +128,7 @@ def test_expected_accepted_drafts_are_the_operators_means(seed: int) -> None:
     tree = Tree(tokens, torch.tensor([[-1, -1, seed % 2]]))
     nodes = tokens.expand(TIMES, LENGTH), tree.parents[0]
     walked = rdk_cuda.verify_tree(given, *nodes, seeds=torch.arange(TIMES), positions=0)
-    expected = trees.accepted_of_tree(p, tree).sum()
+    expected = chains_and_trees.accepted_of_tree(p, tree).sum()
     assert abs(float(walked.num_accepted.double().mean()) - float(expected)) < TOLERANCE
 
 
@@ -137,14 +137,16 @@ def test_expected_accepted_drafts_are_the_operators_means(seed: int) -> None:
 def test_chains_and_trees_are_compared(
     drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trees, "METHODS", trees.METHODS[:1])
-    monkeypatch.setattr(trees, "LENGTHS", (2, 3))
-    monkeypatch.setattr(trees, "training_files", lambda: calibration_files()[:2])
+    monkeypatch.setattr(chains_and_trees, "DRAFTERS", chains_and_trees.DRAFTERS[:1])
+    monkeypatch.setattr(chains_and_trees, "LENGTHS", (2, 3))
+    monkeypatch.setattr(chains_and_trees, "training_files", lambda: calibration_files()[:2])
     options = ["--contexts=2", "--positions=150", "--drafter", str(SHIPPED / drafter)]
-    rows = run(trees, tmp_path / "trees.json", *options)
-    assert len(rows) == len(trees.TEMPERATURES) * 2
+    rows = run(chains_and_trees, tmp_path / "trees.json", *options)
+    assert len(rows) == len(chains_and_trees.TEMPERATURES) * 2
     for row in rows:
-        assert all(1 <= row[f"{way}, rows read"][0] <= row["drafts"] + 1 for way in trees.WAYS)
+        assert all(
+            1 <= row[f"{way}, rows read"][0] <= row["drafts"] + 1 for way in chains_and_trees.WAYS
+        )
 
 
 @pytest.mark.night

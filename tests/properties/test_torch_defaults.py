@@ -31,7 +31,7 @@ from rdk_cuda import (
 )
 from rdk_cuda.calibration import cluster_pruned_tokens
 from rdk_cuda.calibration.methods import BUILDERS, Pruning
-from rdk_cuda.calibration.recording import record
+from rdk_cuda.calibration.record import record
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.trees import attention_mask, best_first, depths
 from rdk_cuda.drafter import prune_head

@@ -1,20 +1,14 @@
 """The CUDA operators through CuPy, for a GPU without nvcc or a CUDA toolkit.
 
 A build without CUDA operators takes them from here: the same kernels, compiled at run time by NVRTC
-and started through CuPy on PyTorch's current stream, without a copy. How they are launched is
-decided where the compiled operators have it decided too (csrc/cuda). A kernel is compiled when it
-is first called, within seconds, and kept on disk (`cubin_cache`). A call costs the host some
-microseconds more than a compiled operator's.
-
-It needs `pip install rdk_cuda[cupy]`, a CUDA build of torch, and a GPU of compute capability 8.0 or
-later.
+when they are first called, kept on disk (`cubin_cache`), and started through CuPy on PyTorch's
+current stream. How they are launched is decided in csrc/cuda, as for the compiled operators. It
+needs the extra `[cupy]`, a CUDA build of torch, and a GPU of compute capability 8.0 or later.
 
 Example:
     >>> import torch, rdk_cuda, rdk_cuda.integrations.cupy
     >>> if torch.cuda.is_available():
     ...     backend = rdk_cuda.integrations.cupy.enable()
-    ...     seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
-    ...     key = rdk_cuda.step_keys(seeds, seeds)
 """
 
 from __future__ import annotations
@@ -49,20 +43,15 @@ OPTIONS = ("-std=c++17", "-fmad=false", "-lineinfo")
 def enable() -> str:
     """From now on, calls with tensors on a GPU run kernels that CuPy compiles.
 
-    A second call changes nothing. Where the operators were built with CUDA those stay in charge, so
-    that one program serves both kinds of installation.
-
-    Before a call is captured into a CUDA graph, make it once: that compiles and loads its kernel.
+    A second call changes nothing. Operators that were built with CUDA stay in charge. Before a call
+    is captured into a CUDA graph, make it once: that compiles and loads its kernel.
 
     Returns:
-        What serves CUDA tensors: `"cupy"`, or `"compiled"`, which is
-        `rdk_cuda.build_info()["cuda_backend"]` too.
+        What serves CUDA tensors, `"cupy"` or `"compiled"`.
 
     Raises:
         ImportError: CuPy is not installed.
         RuntimeError: torch has no CUDA, or finds no GPU; or CuPy finds no NVRTC.
-
-    Example: see the module.
     """
     if json.loads(_C.build_info())["cuda"] is not None:
         return "compiled"
@@ -110,10 +99,6 @@ def compile(architecture: str) -> dict[str, Cubin]:
         ValueError: that is no architecture.
         ImportError: CuPy is not installed.
         RuntimeError: CuPy finds no NVRTC; or NVRTC's messages where a kernel does not compile.
-
-    Example:
-        >>> import rdk_cuda.integrations.cupy
-        >>> cubins = rdk_cuda.integrations.cupy.compile("90a")  # doctest: +SKIP
     """
     names = [name for entry in kernels().values() for name in entry["kernels"]]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

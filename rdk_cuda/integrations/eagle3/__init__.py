@@ -1,10 +1,11 @@
 """EAGLE-3 drafters, and EAGLE-2's: layers on the target's own states, as they are published."""
 
-from .checkpoint import CheckpointError, Eagle3Checkpoint, is_checkpoint, read_checkpoint
+from .checkpoint import Eagle3Checkpoint, is_checkpoint, read_checkpoint
 from .drafter import Eagle3Drafter
 from .network import Eagle3Config, Eagle3Network
 from .reading import read_drafts
 from .saved import load_state_drafter
+from .weights import CheckpointError
 
 __all__ = [
     "CheckpointError",

@@ -28,12 +28,10 @@ from torch import Tensor
 from ...files import FLOATS, write_json, write_whole
 from ...vocabulary import Vocabulary
 from ..huggingface.placement import weight_of
-from ..token_maps import TokenMapError, from_d2t
+from ..token_maps import TokenMapError, d2t_tensors, from_d2t
 from .configuration import FLAGS, configuration, read_fields, says_eagle3
 from .network import Eagle3Config, Eagle3Network
 from .weights import WEIGHTS, CheckpointError, read_tensors, tensor_names
-
-__all__ = ["CheckpointError", "Eagle3Checkpoint", "is_checkpoint", "read_checkpoint"]
 
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _FC = "fc.weight"
@@ -102,12 +100,8 @@ class Eagle3Checkpoint:
             for name, tensor in self.network.state_dict().items()
             if name not in self.shared and not name.endswith(_NOT_WEIGHTS)
         }
-        ids, size = self.vocabulary.draft_ids, self.vocabulary.target_size
-        every = torch.arange(size, device=ids.device)
-        if not torch.equal(ids, every):
-            tensors["d2t"] = ids - every[: len(ids)]
-            tensors["t2d"] = torch.zeros_like(every, dtype=torch.bool)
-            tensors["t2d"][ids] = True
+        if self.vocabulary != Vocabulary.identity(self.vocabulary.target_size):
+            tensors |= d2t_tensors(self.vocabulary)
         folder.mkdir(parents=True, exist_ok=True)
         from safetensors.torch import save_file
 

@@ -10,8 +10,6 @@ from ...files import read_json
 from .network import Eagle3Config
 from .weights import CheckpointError
 
-__all__ = ["FLAGS", "configuration", "read_fields", "says_eagle3"]
-
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _STATE_NORM = "layers.0.hidden_norm.weight"  # EAGLE-3's alone
 
@@ -63,12 +61,7 @@ _REQUIRED = ("model_type", "hidden_size", "intermediate_size", "num_attention_he
 
 
 def read_fields(folder: Path) -> dict[str, Any]:
-    """What `config.json` in a folder says.
-
-    Raises:
-        CheckpointError: there is none, or it is no JSON object.
-        OSError: it cannot be opened, or is no regular file.
-    """
+    """What `config.json` in a folder says."""
     path = folder / "config.json"
     try:
         fields = read_json(path)
@@ -92,11 +85,7 @@ def says_eagle3(fields: Mapping[str, Any]) -> bool:
 def configuration(
     folder: Path, fields: Mapping[str, Any], names: Container[str], target: Any
 ) -> Eagle3Config:
-    """The configuration, from any format, for this target; `names` are those of the tensors.
-
-    Raises:
-        CheckpointError: what is not supported, or does not fit the target. Names the field.
-    """
+    """The configuration, from any format, for this target; `names` are those of the tensors."""
     name = f"{folder / 'config.json'}"
     layer, text = _layer_fields(name, fields, target), target.config.get_text_config()
     nested = _object(name, fields, "eagle_config") if "eagle_config" in fields else {}

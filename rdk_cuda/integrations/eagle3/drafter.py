@@ -21,8 +21,6 @@ from ..huggingface.model import head_logits
 from ..huggingface.slot_cache import SlotCache, lay_out, pieces
 from .network import Eagle3Network
 
-__all__ = ["Eagle3Drafter"]
-
 
 class Eagle3Drafter:
     """A drafter that reads the target's hidden states, as `rdk_cuda.decoding.StateDrafter`.
@@ -129,11 +127,7 @@ class Eagle3Drafter:
 
     @torch.no_grad()
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
-        """As `rdk_cuda.decoding.CausalModel.feed`; a sequence's first token has no state before it.
-
-        Raises:
-            ValueError: tokens without a state before them.
-        """
+        """As `CausalModel.feed` of the decoder; a sequence's first token has no state before it."""
         entries = self._cache.lengths
         paired = [new[not old :] for new, old in zip(tokens, entries, strict=True)]
         if not any(map(len, paired)) or any(map(int.__gt__, keep, map(len, paired))):

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 
 from ..huggingface.library import cache_argument
 
-__all__ = ["Eagle3Config", "Eagle3Network"]
-
 
 @dataclass(frozen=True)
 class Eagle3Config:
@@ -60,9 +58,6 @@ class Eagle3Config:
         """Which layers' inputs are read of a target with L = `target_layers` layers.
 
         L itself stands for the last hidden state, after the last norm.
-
-        Raises:
-            ValueError: a layer that the target does not have.
         """
         if self.eagle2:
             return (target_layers,)
@@ -78,21 +73,7 @@ class Eagle3Config:
 class Eagle3Network(nn.Module):
     """The drafter's network. `rdk_cuda.integrations.eagle3.read_checkpoint` loads a published one.
 
-    Args:
-        config: sizes and variants.
-
-    Raises:
-        TypeError: layers that are neither Llama's nor Qwen3's.
-
-    Example:
-        >>> from transformers import LlamaConfig
-        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
-        >>> layer = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
-        >>> network = Eagle3Network(Eagle3Config(layer, draft_size=20, target_hidden_size=8))
-        >>> states = network.fuse(torch.zeros(1, 4, 3 * 8))
-        >>> hidden = network(torch.tensor([[5, 3, 7, 1]]), states)
-        >>> network.logits(hidden).shape
-        torch.Size([1, 4, 20])
+    Layers that are neither Llama's nor Qwen3's are a TypeError.
     """
 
     def __init__(self, config: Eagle3Config) -> None:
@@ -157,7 +138,7 @@ class Eagle3Network(nn.Module):
         mask: Tensor | None = None,
         cache: Any = None,
     ) -> Tensor:
-        """What the network makes of tokens and the states before them.
+        """What the network makes of tokens and the states before them: hidden states `[B, n, d]`.
 
         Args:
             tokens: `[B, n]` target ids, each the successor of the position that its state is of.
@@ -165,9 +146,6 @@ class Eagle3Network(nn.Module):
             positions: `[B, n]` of the states; absent: 0 to n - 1.
             mask: additive, `[B, 1, n, slots + n]`; absent: causal.
             cache: of keys and values, from Transformers; appended to.
-
-        Returns:
-            `[B, n, d]` hidden states, for `logits` and `handed_on`.
         """
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)[None]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...calibration.recording import Read, Reading
+from ...calibration.reading import Read, Reading
 from ...decoding import CausalModel, StateDrafter
-
-__all__ = ["read_drafts"]
 
 
 def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -> Read:
@@ -23,23 +21,6 @@ def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -
         target: returns the states that the drafter reads (`HuggingFaceModel`: `state_layers`).
         drafter: returns hidden states.
         draft_length: K.
-
-    Raises:
-        ValueError: a draft length below 1. `read` itself, where one of the two returns no states.
-
-    Example:
-        >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> from rdk_cuda.integrations.eagle3 import Eagle3Config, Eagle3Drafter, Eagle3Network
-        >>> from rdk_cuda.integrations.huggingface import HuggingFaceModel
-        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
-        >>> config = LlamaConfig(**size, num_hidden_layers=8, num_attention_heads=2)
-        >>> network = Eagle3Network(Eagle3Config(config, draft_size=20, target_hidden_size=16))
-        >>> drafter = Eagle3Drafter(network, target_layers=8)
-        >>> model = LlamaForCausalLM(config).eval()
-        >>> target = HuggingFaceModel(model, state_layers=drafter.state_layers)
-        >>> reading = read_drafts(target, drafter, draft_length=4)(torch.tensor([[5, 3, 7, 1]]))
-        >>> reading.target_logits.shape, reading.hidden.shape
-        (torch.Size([1, 3, 50]), torch.Size([1, 3, 16]))
     """
     if draft_length < 1:
         raise ValueError(f"read_drafts: draft_length is {draft_length}; needs at least 1")

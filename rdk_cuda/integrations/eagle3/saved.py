@@ -9,10 +9,9 @@ from typing import Any
 from ...drafter import LiftedHead, PrunedDrafter, SavedDrafterError
 from ...dynamic_tokens import FullHead
 from ..huggingface.saved_drafter import MODEL, load_pruned, refuse_other_model
-from .checkpoint import CheckpointError, read_checkpoint
+from .checkpoint import read_checkpoint
 from .drafter import Eagle3Drafter
-
-__all__ = ["load_state_drafter"]
+from .weights import CheckpointError
 
 
 def load_state_drafter(
@@ -29,8 +28,7 @@ def load_state_drafter(
         `Generate`; its affinity, kept and dynamic tokens; the settings of the calibration.
 
     Raises:
-        SavedDrafterError: a file that is missing, altered, or does not belong to the others or to
-            the target.
+        SavedDrafterError: a file that is missing, altered, or does not belong to the others.
         OSError: one that cannot be opened.
     """
     folder = Path(directory) / MODEL

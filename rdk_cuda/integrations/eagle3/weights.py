@@ -7,13 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...files import opened_tensors, read_json
-from ..token_maps.files import load_torch
-
-__all__ = ["WEIGHTS", "CheckpointError", "read_tensors", "tensor_names"]
+from ...files import opened_tensors
+from ..token_maps.files import TokenMapError, checkpoint_files, load_torch
 
 WEIGHTS = "model.safetensors"
-_WHOLE = (WEIGHTS, "pytorch_model.bin")
 
 
 class CheckpointError(ValueError):
@@ -55,22 +52,10 @@ def _own_name(name: str) -> str:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    for name in _WHOLE:
-        if (folder / name).is_file():
-            return [folder / name]
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            try:
-                names = sorted({str(v) for v in read_json(index)["weight_map"].values()})
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise CheckpointError(
-                    f"{index}: is no index of a checkpoint ({error!r})"
-                ) from error
-            here = {entry.name for entry in folder.iterdir() if entry.is_file()}
-            if absent := [name for name in names if name not in here]:
-                raise CheckpointError(f"{index}: names {absent[0]!r}, which is not next to it")
-            return [folder / name for name in names]
-    raise CheckpointError(f"{folder}: holds neither {' nor '.join(_WHOLE)}, whole or in shards")
+    try:
+        return checkpoint_files(folder)
+    except TokenMapError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def _tensors_of(file: Path) -> dict[str, Tensor]:

@@ -8,16 +8,15 @@ except ImportError as error:
         "pip install --no-build-isolation '.[demo]'"
     ) from error
 
+from ...drafter import SavedDrafterError
 from .generate import Generate
 from .model import HuggingFaceModel
-from .pruned_model import apply_head
-from .saved_drafter import SavedDrafterError, drafting_model, load_drafter, save_drafter
+from .saved_drafter import drafting_model, load_drafter, save_drafter
 
 __all__ = [
     "Generate",
     "HuggingFaceModel",
     "SavedDrafterError",
-    "apply_head",
     "drafting_model",
     "load_drafter",
     "save_drafter",

@@ -33,11 +33,7 @@ class Layers(NamedTuple):
 
 
 def layers_of(model: Any) -> Layers:
-    """From the model's configuration.
-
-    Raises:
-        TypeError: layers that do not keep a key for each token, and for those alone.
-    """
+    """From the model's configuration."""
     from transformers import DynamicCache
 
     layers = DynamicCache(config=model.config).layers

@@ -13,14 +13,6 @@ from typing import Any
 
 import transformers
 
-__all__ = [
-    "CACHE_ARGUMENTS",
-    "cache_argument",
-    "drop_unused_cache",
-    "given_cache",
-    "not_served",
-]
-
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 
 

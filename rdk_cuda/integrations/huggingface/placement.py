@@ -6,26 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["weight_of"]
-
 
 def weight_of(module: Any, name: str = "weight") -> Tensor:
-    """A module's own weight, detached; of one that was offloaded, a copy in memory.
+    """A module's own weight, detached; of one that was offloaded, a copy on the CPU.
 
     Where a device map leaves no room for a module, its parameters are empty ("meta"), and hooks of
     accelerate read them for each pass, from files or from the host's memory.
-
-    Args:
-        module: of a model from `AutoModelForCausalLM`, with or without a device map.
-        name: of the parameter.
-
-    Returns:
-        Of any shape, on its device; on the CPU if it was offloaded.
-
-    Example:
-        >>> import torch
-        >>> weight_of(torch.nn.Linear(3, 2)).shape
-        torch.Size([2, 3])
     """
     weight: Tensor = getattr(module, name)
     if not weight.is_meta:

@@ -26,20 +26,6 @@ from ...drafter import PrunedDrafter, SavedDrafterError
 from ...files import folder_written_whole, read_json, read_small
 from .model import HuggingFaceModel
 
-__all__ = [
-    "MODEL",
-    "PRUNED",
-    "SETTINGS",
-    "SavedDrafterError",
-    "drafting_model",
-    "load_drafter",
-    "load_pruned",
-    "refuse_existing",
-    "refuse_other_model",
-    "save_drafter",
-    "written_whole",
-]
-
 MODEL, PRUNED, SETTINGS = "drafter", "pruned_drafter.safetensors", "calibration.json"
 
 _FORMAT, _VERSION = "rdk_cuda.drafter", "1"
@@ -56,9 +42,6 @@ def save_drafter(
 ) -> None:
     """Write a directory that `load_drafter` reads, whole or not at all.
 
-    It is written under a hidden name, `.NAME.*.tmp`, and renamed when it is complete. A run that is
-    killed leaves nothing but that hidden directory.
-
     Args:
         directory: must not exist, unless it is to be overwritten.
         model: the drafter with its full head, from `AutoModelForCausalLM`; or an
@@ -72,26 +55,6 @@ def save_drafter(
         SavedDrafterError: parts that do not belong together, settings that JSON cannot hold, or a
             directory that exists and may not be replaced.
         OSError: it cannot be written.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> from tokenizers import Tokenizer, models
-        >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-        >>> from rdk_cuda import Vocabulary
-        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
-        >>> config = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
-        >>> model = LlamaForCausalLM(config).eval()
-        >>> words = Tokenizer(models.WordLevel({f"word{id}": id for id in range(50)}))
-        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
-        >>> vocabulary = Vocabulary.most_likely(torch.ones(50), 10)
-        >>> drafter = PrunedDrafter.plain((model.lm_head.weight, None), vocabulary)
-        >>> with TemporaryDirectory() as folder:
-        ...     save_drafter(f"{folder}/pruned", model, tokenizer, drafter, {"keep": 0.2})
-        ...     loaded, pruned, settings = load_drafter(f"{folder}/pruned")
-        >>> pruned.vocabulary == vocabulary, settings
-        (True, {'keep': 0.2})
-        >>> drafting_model(loaded, pruned).vocabulary_size
-        10
     """
     drafter.check("save_drafter")
     refuse_other_model("save_drafter", model, drafter)
@@ -116,8 +79,6 @@ def load_drafter(
         SavedDrafterError: a file that is missing, truncated, altered, of another kind or version,
             or that does not belong to the others.
         OSError: one that cannot be opened.
-
-    See `save_drafter` for an example.
     """
     drafter, settings = load_pruned(directory, device=device)
     model = _load_model(Path(directory) / MODEL).to(device)
@@ -142,19 +103,12 @@ def load_pruned(
 
 
 def drafting_model(model: Any, drafter: PrunedDrafter) -> HuggingFaceModel:
-    """The model with the small head, for `SpeculativeDecoder`; its full head serves dynamic tokens.
-
-    See `save_drafter` for an example.
-    """
+    """The model with the small head, for `SpeculativeDecoder`; dynamic tokens use its full head."""
     return HuggingFaceModel(model, head=drafter.weight, head_bias=drafter.bias)
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Only an empty directory or saved drafters are ever replaced, and only if asked.
-
-    Raises:
-        SavedDrafterError: `path` exists and may not be replaced.
-    """
+    """Only an empty directory or saved drafters are ever replaced, and only if asked."""
     if not os.path.lexists(path):
         return
     if not overwrite:
@@ -188,8 +142,7 @@ def refuse_other_model(name: str, model: Any, drafter: PrunedDrafter) -> None:
     if got != needs:
         raise SavedDrafterError(
             f"{name}: the LM head of {type(model).__name__} is {got}; needs [V_t, d] = {needs}, "
-            "as affinity and small head have them: the drafter with its full head, before any "
-            "apply_head"
+            "as affinity and small head have them: the drafter with its full head"
         )
 
 

@@ -1,7 +1,7 @@
 """The vocabularies of FR-Spec, SGLang and EAGLE-3 checkpoints, read and written."""
 
+from .files import TokenMapError
 from .maps import (
-    TokenMapError,
     d2t_tensors,
     from_d2t,
     from_ids,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,15 +14,8 @@ from torch import Tensor
 
 from ...files import json_of, opened_tensors, read_json, read_small, regular_file
 
-__all__ = ["D2T", "INTEGERS", "TokenMapError", "load_torch", "read_content"]
-
 _LARGEST_LIST = 1 << 26  # bytes; a list of 2^18 ids takes a megabyte or two in any of the formats
-_CHECKPOINTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
+_CHECKPOINTS = ("model.safetensors", "pytorch_model.bin")
 _MAPS = {"d2t": "d2t", "draft_id_to_target_id": "d2t", "t2d": "t2d"}
 _HEADS = ("lm_head.weight", "model.lm_head.weight")
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -53,10 +46,6 @@ def read_content(path: Path, target_size: int) -> Tensor | D2T:
 
     The format is found from the first bytes, not from the name. A list may have at most 64 MiB.
     From a checkpoint only the maps are read, and only if they are not longer than `target_size`.
-
-    Raises:
-        TokenMapError: naming the file and what is wrong with it.
-        OSError: it cannot be opened.
     """
     if path.is_dir():
         return _from_directory(path, target_size)
@@ -75,36 +64,39 @@ def read_content(path: Path, target_size: int) -> Tensor | D2T:
 # A checkpoint's folder, whole or in shards.
 
 
+def checkpoint_files(folder: Path, wanted: Callable[[str], object] = bool) -> list[Path]:
+    """The files that the tensors with wanted names are in, by an index if there are shards."""
+    for name in _CHECKPOINTS:
+        if (folder / name).is_file():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if not index.is_file():
+            continue
+        try:
+            places = read_json(index)["weight_map"].items()
+            files = sorted({str(file) for tensor, file in places if wanted(tensor)})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TokenMapError(f"{index}: is no index of a checkpoint ({error!r})") from error
+        present = {entry.name for entry in folder.iterdir() if entry.is_file()}
+        if absent := [file for file in files if file not in present]:
+            raise TokenMapError(f"{index}: names {absent[0]!r}, which is not next to it")
+        return [folder / file for file in files]
+    raise TokenMapError(
+        f"{folder}: holds neither {' nor '.join(_CHECKPOINTS)}, whole or in shards; needs a "
+        "drafter's checkpoint"
+    )
+
+
 def _from_directory(folder: Path, target_size: int) -> D2T:
-    path = next((folder / name for name in _CHECKPOINTS if (folder / name).is_file()), None)
-    if path is None:
-        raise TokenMapError(
-            f"{folder}: holds none of {', '.join(_CHECKPOINTS)}; needs a drafter's checkpoint"
-        )
-    shards = [path] if path.suffix != ".json" else _shards(path)
     found: dict[str, Any] = {}
-    for shard in shards:
+    for shard in checkpoint_files(folder, _role):
         if shard.suffix == ".safetensors":
             parts = _from_safetensors(shard, target_size)
         else:
             parts = _roles(shard, _state_dict(shard, load_torch(shard)), target_size)
         _refuse_second(shard, found, parts)
         found |= parts
-    return _d2t(path, found, target_size)
-
-
-def _shards(index: Path) -> list[Path]:
-    """The files, next to an index, that it says the maps and the head are in."""
-    try:
-        names = read_json(index)["weight_map"]
-        files = sorted({str(names[name]) for name in names if _role(name)})
-    except (ValueError, KeyError, TypeError) as error:
-        raise TokenMapError(f"{index}: is no index of a checkpoint ({error!r})") from error
-    present = {entry.name for entry in index.parent.iterdir() if entry.is_file()}
-    for file in files:
-        if file not in present:
-            raise TokenMapError(f"{index}: names {file!r}, which is not next to it")
-    return [index.with_name(file) for file in files]
+    return _d2t(folder, found, target_size)
 
 
 def _from_safetensors(path: Path, target_size: int) -> dict[str, Any]:

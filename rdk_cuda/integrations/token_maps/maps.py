@@ -2,17 +2,13 @@
 
 The order of a map is that of the rows of the drafter's head, in all of them:
 
-- FR-Spec's `freq_*.pt`, a list of target ids, the most frequent first; row i of its head is the
-  target's row `ids[i]` (thunlp/FR-Spec: `fr/fr.py`, `remap_copy` in `src/model/eagle.cuh`).
-- SGLang's `--speculative-token-map`, the same list, which indexes the target's head
-  (sgl-project/sglang: `load_token_map` in `python/sglang/srt/speculative/spec_utils.py`,
-  `hot_token_id` in `eagle_worker.py`).
-- Lists of VocabTrim (arXiv:2506.22694), which trims a head by index, and of others.
+- FR-Spec's `freq_*.pt`, a list of target ids, the most frequent first (thunlp/FR-Spec: `remap_copy`
+  in `src/model/eagle.cuh`); SGLang's `--speculative-token-map` is the same list
+  (sgl-project/sglang: `load_token_map`, `hot_token_id`), as are VocabTrim's (arXiv:2506.22694).
 - EAGLE-3's `d2t`, offsets: row i stands for target id i + d2t[i]. Its `t2d` is the mask of these
-  ids (SafeAILab/EAGLE: `eagle/traineagle3/cnets.py`; vllm-project/vllm: `llama_eagle3.py`, as
-  `draft_id_to_target_id`; sgl-project/sglang: `llama_eagle3.py`; sgl-project/SpecForge and
-  vllm-project/speculators write it). Some converters store ids there instead (ggml-org/llama.cpp,
-  pull request 18039): the two are told apart by what they say, and refused where both would do.
+  ids (SafeAILab/EAGLE: `eagle/traineagle3/cnets.py`; vllm-project/vllm: `llama_eagle3.py`). Some
+  converters store ids there instead (ggml-org/llama.cpp, pull request 18039): the two are told
+  apart by what they say, and refused where both would do.
 """
 
 from __future__ import annotations
@@ -35,16 +31,6 @@ from .files import (
     TokenMapError,
     read_content,
 )
-
-__all__ = [
-    "TokenMapError",
-    "d2t_tensors",
-    "from_d2t",
-    "from_ids",
-    "read_token_map",
-    "write_d2t",
-    "write_hot_tokens",
-]
 
 Kind: TypeAlias = Literal["ids", "d2t", "d2t-offset", "d2t-absolute"]
 _KINDS = ("ids", "d2t", "d2t-offset", "d2t-absolute")
@@ -105,13 +91,7 @@ def from_ids(
 ) -> Vocabulary:
     """The vocabulary of a head whose row i predicts target token `ids[i]`.
 
-    Raises:
-        TokenMapError: an id outside `[0, V_t)`, or one that is listed twice, unless its repeats are
-            to be masked.
-
-    Example:
-        >>> from_ids([3, 1, 3], target_size=4, mask_repeats=True).draft_ids.tolist()
-        [3, 1, -1]
+    An id that is listed twice is refused, unless its repeats are to be masked.
     """
     drafts = _integers("ids", ids, target_size)
     outside = ((drafts < 0) | (drafts >= target_size)).nonzero()
@@ -141,25 +121,17 @@ def from_d2t(
     t2d: Tensor | None = None,
     stored: Literal["offset", "absolute"] | None = None,
 ) -> Vocabulary:
-    """The vocabulary of an EAGLE-3 head, by its `d2t`.
-
-    Its rows are in ascending order of their target ids where the checkpoint is EAGLE's own,
-    SpecForge's or speculators'; any order is read.
+    """The vocabulary of an EAGLE-3 head, by its `d2t`, in any order of target ids.
 
     Args:
         d2t: `[V_d]` integers.
         t2d: `[V_t]` bool, the target tokens that are reached. One without any is EAGLE's buffer
             before it was filled, and is not used.
         stored: whether target id = i + d2t[i] ("offset") or d2t[i] ("absolute"). None: what gives
-            distinct ids within `[0, V_t)`, those that `t2d` has.
-
-    Raises:
-        TokenMapError: no convention fits, or both do.
+            distinct ids within `[0, V_t)`, those that `t2d` has; refused if neither does, or both.
 
     Example:
         >>> from_d2t(torch.tensor([1, 1, 3]), target_size=8).draft_ids.tolist()
-        [1, 2, 5]
-        >>> from_d2t(torch.tensor([1, 2, 5]), target_size=8, stored="absolute").draft_ids.tolist()
         [1, 2, 5]
     """
     offsets = _integers("d2t", d2t, target_size)
@@ -189,14 +161,8 @@ def d2t_tensors(vocabulary: Vocabulary) -> dict[str, Tensor]:
     """`d2t` `[V_d]` int64, offsets, and `t2d` `[V_t]` bool, for an EAGLE-3 checkpoint.
 
     vLLM and SGLang read `d2t` alone, in any order of tokens. Trainers pick the target's logits by
-    `t2d`, so for them the tokens have to be in ascending order.
-
-    Raises:
-        ValueError: a drafter token without a target id, which `d2t` has no way to say.
-
-    Example:
-        >>> d2t_tensors(Vocabulary([1, 3], target_size=4))
-        {'d2t': tensor([1, 2]), 't2d': tensor([False,  True, False,  True])}
+    `t2d`, so for them the tokens have to be in ascending order. A drafter token without a target
+    id, which `d2t` has no way to say, is refused.
     """
     ids = _known_ids("d2t_tensors", vocabulary)
     mask = torch.zeros(vocabulary.target_size, dtype=torch.bool, device="cpu")
@@ -208,9 +174,6 @@ def write_d2t(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
     """Writes `d2t_tensors` as safetensors, whole or not at all.
 
     An engine reads them from the drafter's own checkpoint, to which they have to be added.
-
-    Raises:
-        ValueError: as `d2t_tensors`.
     """
     content = to_bytes(d2t_tensors(vocabulary), {"format": "pt"})
     write_whole(Path(path), lambda beside: beside.write_bytes(content))
@@ -221,14 +184,6 @@ def write_hot_tokens(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
 
     Raises:
         ValueError: a drafter token without a target id, which the list has no way to say.
-
-    Example:
-        >>> import tempfile
-        >>> vocabulary = Vocabulary([7, 2, 4], target_size=8)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_hot_tokens(vocabulary, f"{folder}/hot.pt")
-        ...     torch.load(f"{folder}/hot.pt", weights_only=True)
-        [7, 2, 4]
     """
     content = io.BytesIO()  # to a full disk, torch would raise an error of its own
     torch.save(_known_ids("write_hot_tokens", vocabulary).tolist(), content)

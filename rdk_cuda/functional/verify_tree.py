@@ -11,7 +11,7 @@ from .. import _ops as operators
 from .._ops.inputs import (
     Integers,
     Numbers,
-    limits,
+    row_limits,
     step_keys_and_positions,
     takes_arrays,
     temperatures,
@@ -75,9 +75,6 @@ def verify_tree(
     Returns:
         `VerifiedTree(tokens [B, max_depth + 1], num_accepted [B], path [B, max_depth])`.
 
-    Raises:
-        TypeError, ValueError, RuntimeError: naming the argument that does not fit.
-
     Example:
         >>> import torch, rdk_cuda
         >>> target = torch.full((1, 4, 9), -50.0)
@@ -118,9 +115,7 @@ path=tensor([[1, 2]], dtype=torch.int32))
         keys,
         first,
         nodes if max_depth is None else max_depth,
-        limits(name, "top_k", top_k, (batch,), device),
-        limits(name, "top_p", top_p, (batch,), device),
-        limits(name, "min_p", min_p, (batch,), device),
+        *row_limits(name, top_k, top_p, min_p, (batch,), device),
         None if allowed is None else allowed.flatten(0, 1),
     )
     return VerifiedTree(*verified)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
-
-__all__ = ["Read", "Reading", "Window", "cut_windows", "read_models"]
 
 
 class Window(NamedTuple):
@@ -31,13 +28,9 @@ def cut_windows(
     Windows of one document do not overlap; documents shorter than a window have none.
 
     Args:
-        documents: token ids.
         first: the token that begins every text of the models, if there is one. A window from the
             middle of a document gets it in front, in place of its last token: Gemma 3 270M loses
             0.8 nats a token without it.
-
-    Raises:
-        ValueError: no document has `length` tokens.
 
     Example:
         >>> cut_windows([[1, 2, 3, 4], [5], [6, 7]], positions=4, length=2)
@@ -86,41 +79,3 @@ class Reading(NamedTuple):
 
 Read = Callable[[Tensor], Reading]
 """From token ids, `[B, L]` int64 on the CPU, to a `Reading`."""
-
-
-def read_models(target: Any, drafter: Any) -> Read:
-    """Reads with two Hugging Face models of one vocabulary, each on its own device.
-
-    The drafter's logits are taken to be its LM head applied to its last hidden state;
-    `rdk_cuda.integrations.huggingface.HuggingFaceModel` checks that of a model.
-
-    Args:
-        target, drafter: from `AutoModelForCausalLM`, in evaluation mode.
-
-    Raises:
-        ValueError: a model in training mode, whose dropout would be recorded.
-
-    Example:
-        >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
-        >>> config = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
-        >>> model = LlamaForCausalLM(config).eval()
-        >>> logits, hidden = read_models(model, model)(torch.tensor([[5, 3, 7]]))
-        >>> list(logits.shape), list(hidden.shape)
-        ([1, 3, 50], [1, 3, 16])
-    """
-    for name, model in (("target", target), ("drafter", drafter)):
-        if model.training:
-            raise ValueError(
-                f"read_models: {name}, a {type(model).__name__}, is in training mode; call "
-                f"{name}.eval() first"
-            )
-
-    @torch.no_grad()
-    def read(ids: Tensor) -> Reading:
-        logits = target(input_ids=ids.to(target.device), use_cache=False).logits
-        # Without its LM head, whose logits are not needed.
-        states = drafter.base_model(input_ids=ids.to(drafter.device), use_cache=False)
-        return Reading(logits, states.last_hidden_state)
-
-    return read

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ... import _ops as operators
+from .. import _ops as operators
 from .reading import Window
-from .samples import Samples
-
-__all__ = ["Plan", "RunningRecording", "plan_memory"]
+from .recording import Samples
 
 _MOST_LIKELIEST = 16384  # target tokens of a sample, unless more are asked for
 
@@ -72,9 +70,6 @@ def plan_memory(
     """Divides `memory` between sums, a block, a batch (a quarter, or a window) and samples.
 
     None of it depends on the length of the text, except that a short one has fewer samples.
-
-    Raises:
-        ValueError: too little memory, and how much would do.
     """
     likeliest = min(target_size, _MOST_LIKELIEST) if likeliest is None else likeliest
     if not 1 <= likeliest <= target_size:
@@ -130,11 +125,7 @@ class RunningRecording:
         )
 
     def add(self, window: Window, logits: Tensor, hidden: Tensor) -> None:
-        """Add a window, with logits `[n, V_t]` and hidden states `[n, d]` after its last n tokens.
-
-        Raises:
-            ValueError: values that do not make a distribution or a sum, and where they are.
-        """
+        """Add a window: logits `[n, V_t]` and hidden states `[n, d]` after its last n tokens."""
         where = f"window {self.windows} (document {window.document})"
         ids = torch.tensor(window.ids, dtype=torch.int32, device="cpu")
         padded = torch.cat(

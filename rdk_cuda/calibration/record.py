@@ -1,11 +1,10 @@
-"""What calibration needs to know about a text, which target and drafter read once."""
+"""Target and drafter read a text once; what calibration needs is kept, in bounded memory."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,87 +12,33 @@ import torch
 from torch import Tensor
 
 from .reading import Read, Reading, Window
-from .running import RunningRecording, plan_memory
-from .samples import Samples
-from .state import RecordingState
-
-__all__ = ["Each", "Recording", "record"]
-
-Each = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Yields the items one after the other and shows the progress: `each(items, description)`."""
+from .recording import Each, Recording
+from .recording_file import RecordingState
+from .running_recording import RunningRecording, plan_memory
 
 
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """Means over the positions of a text, and some of the positions themselves; on the CPU.
+def read_models(target: Any, drafter: Any) -> Read:
+    """Reads with two Hugging Face models of one vocabulary, each on its own device.
 
-    Attributes:
-        temperatures: of the target, at which probabilities were taken.
-        mean_probs: `[len(temperatures), V_t]` float64, the target's mean probabilities.
-        mean_squares: `[len(temperatures), V_t]` float64, mean squares of its probabilities.
-        counts: `[V_t]` int64, how often each token is in the text.
-        hidden_second_moment: `[d, d]` float64, the mean of `x x^T` over the drafter's last hidden
-            states x.
-        samples: positions, each as likely as any other to be among them, in the text's order.
+    The drafter's logits are taken to be its LM head applied to its last hidden state;
+    `rdk_cuda.integrations.huggingface.HuggingFaceModel` checks that of a model. A model in training
+    mode is refused, since its dropout would be recorded.
     """
-
-    temperatures: tuple[float, ...]
-    mean_probs: Tensor
-    mean_squares: Tensor
-    counts: Tensor
-    hidden_second_moment: Tensor
-    samples: Samples
-
-    @property
-    def positions(self) -> int:
-        """How many there were: one after every token of the text."""
-        return int(self.counts.sum())
-
-    def variance_at(self, temperature: float) -> Tensor:
-        """`[V_t]` float64, of each token's probability at a recorded temperature.
-
-        Raises:
-            ValueError: a temperature that was not recorded.
-        """
-        place = self._place("variance_at", temperature)
-        return (self.mean_squares[place] - self.mean_probs[place].square()).clamp_min(0)
-
-    def mean_probs_at(self, temperature: float) -> Tensor:
-        """`[V_t]` float64, the mean probabilities at a recorded temperature.
-
-        Raises:
-            ValueError: a temperature that was not recorded.
-        """
-        return self.mean_probs[self._place("mean_probs_at", temperature)]
-
-    def at(self, temperature: float) -> Recording:
-        """The recording as if made for this temperature alone; it shares memory with this one.
-
-        Raises:
-            ValueError: a temperature that was not recorded.
-        """
-        place = self._place("at", temperature)
-        alone = slice(place, place + 1)
-        samples = replace(
-            self.samples,
-            temperatures=(temperature,),
-            log_normalizers=self.samples.log_normalizers[:, alone],
-        )
-        return replace(
-            self,
-            temperatures=(temperature,),
-            mean_probs=self.mean_probs[alone],
-            mean_squares=self.mean_squares[alone],
-            samples=samples,
-        )
-
-    def _place(self, method: str, temperature: float) -> int:
-        if temperature not in self.temperatures:
+    for name, model in (("target", target), ("drafter", drafter)):
+        if model.training:
             raise ValueError(
-                f"Recording.{method}: temperature is {temperature}; recorded were "
-                f"{', '.join(map(str, self.temperatures))}"
+                f"read_models: {name}, a {type(model).__name__}, is in training mode; call "
+                f"{name}.eval() first"
             )
-        return self.temperatures.index(temperature)
+
+    @torch.no_grad()
+    def read(ids: Tensor) -> Reading:
+        logits = target(input_ids=ids.to(target.device), use_cache=False).logits
+        # Without its LM head, whose logits are not needed.
+        states = drafter.base_model(input_ids=ids.to(drafter.device), use_cache=False)
+        return Reading(logits, states.last_hidden_state)
+
+    return read
 
 
 @torch.no_grad()

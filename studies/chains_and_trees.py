@@ -1,6 +1,6 @@
 """How many drafts a pass of the target accepts: chains, by token or by block, and trees.
 
-`python -m studies.trees` takes the demo's target, and its drafter or an EAGLE-3 drafter
+`python -m studies.chains_and_trees` takes the demo's target, and its drafter or an EAGLE-3 drafter
 (`--drafter DIR`), with the full and with a pruned vocabulary. After held-out contexts each drafter
 drafts a chain, drawn from its q, and a tree of the nodes that it thinks likeliest
 (`rdk_cuda.decoding.trees.best_first`), of as many nodes: the target reads as many positions. Both
@@ -34,9 +34,11 @@ from examples.demo.text import windows_of
 from profiling.commands import Parser, run_command, write_text
 from profiling.machine import ROOT, describe, now
 from profiling.tables import table
-from rdk_cuda.calibration.material import Material, successor_counts
+from rdk_cuda.calibration import Material, successor_counts
 from rdk_cuda.calibration.methods import DYNAMIC, FULL, PRUNED, RECOMMENDED, VIRTUAL, Method
-from rdk_cuda.calibration.recording import Each, Window, record
+from rdk_cuda.calibration.reading import Window
+from rdk_cuda.calibration.record import record
+from rdk_cuda.calibration.recording import Each
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.decoding.trees import Tree, attention_mask, best_first, depths
@@ -51,7 +53,7 @@ from rdk_cuda.pair.pairs import StatePair
 RESULTS = ROOT / "profiling" / "results" / "trees" / "demo.json"
 LENGTHS = tuple(range(2, 9))  # K, drafts in a chain and nodes of a tree
 TEMPERATURES = (0.0, 0.7, 1.0)
-METHODS = (FULL, PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
+DRAFTERS = (FULL, PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
 WAYS = BY_TOKEN, BY_BLOCK, TREE = "chain by token", "chain by block", "tree"
 KEEP = 0.0625
 CONTEXT = 64  # tokens
@@ -292,7 +294,7 @@ def measure(
     bootstrap = Bootstrap([window.document for window in held_out], seed=settings.seed)
     models, material = calibrated(models, training, settings, stages.each)
     methods = build_methods(material, settings.keep, settings)
-    chosen = [method for method in methods if method.name in METHODS]
+    chosen = [method for method in methods if method.name in DRAFTERS]
     parts = ids.split(BLOCK)
     drafters = [drafting(models, part) for part in parts]
     rows = []
@@ -349,7 +351,7 @@ def run(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    made = Parser(prog="python -m studies.trees", description=__doc__)
+    made = Parser(prog="python -m studies.chains_and_trees", description=__doc__)
     add, own = made.add_argument, SHIPPED / "drafter"
     add("--drafter", type=Path, default=own, metavar="DIR", help="default: the demo's")
     add("--contexts", type=natural, default=160, help="held-out ones (%(default)s)")

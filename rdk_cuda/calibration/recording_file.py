@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...files import TensorFile, json_of, system_errors, write_whole
-from .running import RunningRecording, random_keys
-
-__all__ = ["OtherRecordingError", "RecordingError", "RecordingState", "recorded_temperatures"]
+from ..files import TensorFile, json_of, system_errors, write_whole
+from .running_recording import RunningRecording, random_keys
 
 _LAYOUT = {
     "probs": (torch.float64, ("temperatures", "V_t")),
@@ -66,12 +64,7 @@ class OtherRecordingError(RecordingError):
 
 
 def recorded_temperatures(path: Path) -> tuple[float, ...]:
-    """The temperatures of a recording that goes on from a file; only its header is read.
-
-    Raises:
-        RecordingError: a file that is damaged, or of another kind.
-        OSError: if it cannot be opened.
-    """
+    """The temperatures of a recording that goes on from a file; only its header is read."""
     with _FILE.opened(path) as (_, metadata):
         return tuple(_about(path, metadata)["temperatures"])
 
@@ -84,9 +77,6 @@ class RecordingState:
         running: the recording to save.
         every: seconds between two writes, at least.
         text, models: what is recorded, in words.
-
-    Raises:
-        ValueError: a path that could not be written to when the time comes.
     """
 
     def __init__(
@@ -123,9 +113,6 @@ class RecordingState:
 
         Args:
             lengths: of all windows.
-
-        Raises:
-            RecordingError: a file that is damaged, or of another recording.
         """
         if not self.path.exists():
             return
@@ -181,10 +168,6 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a file, and what `write` was told about them.
 
     Shapes agree with each other and with the number of "temperatures"; values are unchecked.
-
-    Raises:
-        RecordingError: naming the file and what is wrong with it.
-        OSError: if it cannot be opened.
     """
     with _FILE.opened(path) as (file, metadata):
         tensors = {name: file.get_tensor(name) for name in _LAYOUT}
@@ -212,9 +195,6 @@ def _check_values(path: Path, tensors: Mapping[str, Tensor], target_size: int) -
     """Ids within the vocabulary, finite numbers, probabilities and counts not negative.
 
     Only the logits of unlikely tokens may be -inf; there are no NaN and no inf.
-
-    Raises:
-        RecordingError: naming the file, the tensor and the first bad value.
     """
     lowest_id = {"targets": 0, "contexts": -1}
     for name, tensor in tensors.items():
