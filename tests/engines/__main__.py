@@ -3,7 +3,7 @@
     python -m tests.engines --drafters DIRECTORY --out FILE [--prompts N] [--samples N]
 
 For every drafter: whether the greedy text is that of plain vLLM, how many drafts of a step are
-accepted, there and in this package's own decoder, and how much travels from a draft to its
+accepted, there and in this package's own decoder, and how much is kept of a draft for its
 verification. Then the joint distribution of the first three tokens after one prompt, with controls:
 the same samples against another temperature's distribution, and samples of vLLM's own speculation.
 """
@@ -67,7 +67,8 @@ def measured(
             here.append(accepted_per_step(decoder, some, LONG, 1.0, seeds))
         less = [a - b for a, b in zip(there, here, strict=True)]
         half = T_97_5 * statistics.stdev(less) / GROUPS**0.5
-        layout = engine.worker.model_runner.drafter.layout
+        arena = engine.proposer.arena
+        kept = (arena.logits, arena.stats, arena.dynamic_tokens, arena.dynamic_logits)
         row = {
             "drafter": name,
             "prompts": len(prompts),
@@ -76,7 +77,9 @@ def measured(
             "accepted_per_step_at_temperature_1": round(statistics.mean(there), 4),
             "of_our_decoder": round(statistics.mean(here), 4),
             "less_that": [round(statistics.mean(less) + side * half, 4) for side in (-1, 1)],
-            "draft_state_bytes_per_position": layout.width * layout.dtype.itemsize,
+            "draft_state_bytes_per_position": sum(
+                rows[0, 0].nbytes for rows in kept if rows is not None
+            ),
         }
         print(row, flush=True)
         yield row

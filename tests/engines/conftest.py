@@ -1,31 +1,30 @@
 """Tests of vLLM run where it is installed, as `make test-vllm` does it in its own environment.
 
 An engine takes seconds to start, so there is one of each. What plain vLLM says is recorded first.
-With VLLM_USE_V2_MODEL_RUNNER=1 only those of model runner V2 run, with interpreted kernels.
+With VLLM_USE_V2_MODEL_RUNNER=1 those run that model runner V2 has, with interpreted kernels.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from .interpreter import V2, interpret
 
+_ALL = {path.name for path in Path(__file__).parent.glob("test_*.py")}
+_WITH_V2 = {"test_vllm_runner_v2.py", "test_vllm_worker.py"}
+
 if find_spec("vllm") is None:
     collect_ignore_glob = ["test_vllm_*.py"]
 elif V2:
-    collect_ignore_glob = ["test_sglang_*.py", "test_vllm_[!r]*.py"]
+    collect_ignore = sorted(_ALL - _WITH_V2)
     interpret()
 else:
-    collect_ignore_glob = ["test_vllm_runner_v2.py"]
-
-if TYPE_CHECKING:
-    from .engine import Engine
+    collect_ignore = ["test_vllm_runner_v2.py"]
 
 
 @pytest.fixture(scope="session")
@@ -38,22 +37,18 @@ def drafters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def plain() -> dict[str, Any]:
+def runner() -> dict[str, int]:
+    """Options with which prefills are chunked."""
+    return {"max_num_seqs": 64, "max_num_batched_tokens": 512}
+
+
+@pytest.fixture(scope="session")
+def plain(runner: dict[str, int]) -> dict[str, Any]:
     """What vLLM without speculation says to each job."""
     from .engine import Engine
     from .jobs import record
 
-    engine = Engine()
+    engine = Engine(**runner)
     said = record(engine)
     engine.close()
     return said
-
-
-@pytest.fixture(scope="session")
-def engine(plain: dict[str, Any], drafters: Path) -> Iterator[Engine]:
-    """vLLM with our worker; a test says which drafter it uses."""
-    from .engine import WORKER, Engine
-
-    ours = Engine(drafters / "model", WORKER, drafters / "virtual-6.25")
-    yield ours
-    ours.close()

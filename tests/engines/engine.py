@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rdk_cuda.functional import METHODS, Method
+from rdk_cuda.functional import Method
 
 from .pair import TARGET
 
@@ -87,8 +87,7 @@ class Engine:
 
     def verify_by(self, method: Method) -> None:
         """The method of `rdk_cuda.verify`; it was started with "token"."""
-        v2 = self.worker.use_v2_model_runner
-        self.worker.model_runner.sampler.method = method if v2 else METHODS[method]
+        self.worker.model_runner.sampler.method = method
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Any) -> list[Any]:
         """vLLM's outputs, in the order of the prompts; `params` for all or one for each."""

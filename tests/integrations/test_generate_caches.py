@@ -13,12 +13,7 @@ from transformers import DynamicCache, StaticCache
 from rdk_cuda.integrations.huggingface.library import cache_argument
 from rdk_cuda.integrations.huggingface.slot_layer import SlotLayer
 
-from .pair import (
-    full,
-    padded,
-    pruned,
-    target,
-)
+from .pair import full, padded, pruned, target
 
 
 def addresses(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:

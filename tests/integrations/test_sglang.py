@@ -8,12 +8,7 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
-from rdk_cuda.integrations.sglang import (
-    ChainVerified,
-    parents_of,
-    temperatures_of,
-    verify_chain,
-)
+from rdk_cuda.integrations.sglang import ChainVerified, parents_of, temperatures_of, verify_chain
 
 from .engine import K, Request, Running
 

@@ -25,16 +25,7 @@ from rdk_cuda.integrations.sglang.configuration import (
 from rdk_cuda.integrations.sglang.drafting import DraftWorker
 
 from .fake_sglang import STEPS, WIDTH, Model
-from .test_sglang_plugin import (
-    EMBEDDING,
-    HEAD,
-    ROWS,
-    TOKENS,
-    greedy_text,
-    pruned,
-    said,
-    sampling,
-)
+from .test_sglang_plugin import EMBEDDING, HEAD, ROWS, TOKENS, greedy_text, pruned, said, sampling
 
 
 def options(**changes: Any) -> SimpleNamespace:

@@ -6,9 +6,9 @@ controls are those of `tests/statistics/chi_square.py`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,23 +20,15 @@ from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.engine_version import UnknownEngineError
 from rdk_cuda.integrations.sglang import plugin
-from rdk_cuda.integrations.sglang.configuration import (
-    UnsupportedConfigurationError,
-)
+from rdk_cuda.integrations.sglang.configuration import UnsupportedConfigurationError
 from rdk_cuda.integrations.sglang.drafting import DraftWorker, seeds_of
-from tests.engines import sglang_hooks
+from tests.engines.engine_hooks import SGLANG
+from tests.engines.engine_sources import differences
 from tests.generators import generator
 from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
 
-from .fake_sglang import (
-    TARGET_SIZE,
-    TOP_K_ALL,
-    WIDTH,
-    Model,
-    SamplingBatchInfo,
-    prefilled,
-    step,
-)
+from . import fake_sglang
+from .fake_sglang import TARGET_SIZE, TOP_K_ALL, WIDTH, Model, prefilled, step
 
 PROMPT, NEWEST, TOKENS, SAMPLES = [3, 1, 4], 2, 3, 5000
 EMBEDDING = torch.randn(TARGET_SIZE, WIDTH, generator=generator(1))
@@ -53,21 +45,26 @@ def pruned() -> PrunedDrafter:
     return PrunedDrafter(vocabulary, Affinity.from_rows(ROWS, target_size=TARGET_SIZE), weight)
 
 
-def sampling(count: int, seeded: bool = False, **options: Any) -> SamplingBatchInfo:
+def sampling(count: int, seeded: bool = False, **options: Any) -> SimpleNamespace:
     """Of `count` requests alike; options are temperature, top_k, top_p, min_p, and fields."""
     temperature, top_k = options.pop("temperature", 1.0), options.pop("top_k", TOP_K_ALL)
     top_p, min_p = options.pop("top_p", 1.0), options.pop("min_p", 0.0)
-    return SamplingBatchInfo(
-        torch.full((count, 1), temperature),
-        torch.full((count,), top_k, dtype=torch.int32),
-        torch.full((count,), top_p),
-        torch.full((count,), min_p),
+    fields = {
+        "logit_bias": None,
+        "acc_additive_penalties": None,
+        "acc_scaling_penalties": None,
+    }
+    return SimpleNamespace(
+        temperatures=torch.full((count, 1), temperature),
+        top_ks=torch.full((count,), top_k, dtype=torch.int32),
+        top_ps=torch.full((count,), top_p),
+        min_ps=torch.full((count,), min_p),
         sampling_seed=torch.arange(count) + 7 if seeded else None,
         need_top_k_sampling=top_k != TOP_K_ALL,
         need_top_p_sampling=top_p != 1.0,
         need_min_p_sampling=min_p > 0,
         is_all_greedy=top_k <= 1,
-        **options,
+        **fields | options,
     )
 
 
@@ -83,7 +80,7 @@ def worker_of(sglang: Any, own: DraftWorker, hot: Tensor | None = None, kind: st
 def said(
     sglang: Any,
     worker: Any,
-    info: SamplingBatchInfo,
+    info: SimpleNamespace,
     mask: Any = None,
     between: Callable[[], None] = lambda: None,
 ) -> tuple[list[list[int]], int]:
@@ -369,19 +366,21 @@ def test_a_model_that_does_not_fit_is_refused(
 
 # Hooks.
 
+WRAPPED = {f"{hook.module}.{hook.name}": hook for hook in SGLANG if hook.replaced}
+
 
 def test_what_the_plugin_wraps_is_checked_in_sglangs_sources() -> None:
-    checked = {name: f"{hook.module}.{hook.name}" for name, hook in sglang_hooks.AROUND.items()}
-    assert checked == plugin.AROUND
+    assert set(WRAPPED) == {plugin.CREATE_WORKER, *plugin.AROUND.values()}
 
 
-@pytest.mark.parametrize("hook", sglang_hooks.AROUND.values(), ids=sglang_hooks.AROUND)
-def test_the_stand_in_has_the_signatures_that_are_checked(sglang: Any, hook: Any) -> None:
-    owner = sglang
-    *classes, name = hook.name.split(".")
-    for inner in classes:
-        owner = getattr(owner, inner)
-    assert tuple(inspect.signature(getattr(owner, name)).parameters) == hook.parameters
+def test_the_stand_in_has_the_signatures_and_calls_that_are_checked() -> None:
+    own = Path(fake_sglang.__file__).read_text()
+    methods = tuple(
+        hook._replace(calls=tuple(set(hook.calls) - {"draft_forward"}))
+        for hook in WRAPPED.values()
+        if "." in hook.name
+    )
+    assert differences(methods, lambda module: own) == []
 
 
 def test_another_plugins_hooks_are_not_overridden(sglang: Any) -> None:

@@ -13,9 +13,12 @@ from ...affinity import Affinity
 from ...drafter import LiftedHead, PrunedDrafter
 from ...dynamic_tokens import FullHead, dynamic_columns
 from ...vocabulary import Vocabulary
+from ..draft_arena import DraftArena
 from .configuration import UnsupportedConfigurationError
 
-__all__ = ["DraftHead"]
+__all__ = ["LONGEST_CONTEXT", "DraftHead"]
+
+LONGEST_CONTEXT = 4096  # tokens that sources of dynamic tokens are shown
 
 
 class DraftHead:
@@ -23,11 +26,11 @@ class DraftHead:
 
     Attributes:
         drafter: the small head and its affinity, once the model is loaded.
-        dynamic_width: C, how many dynamic tokens a draft brings along.
+        arena: what the drafts of the last step were drawn from.
     """
 
     drafter: PrunedDrafter
-    dynamic_width: int
+    arena: DraftArena
     _full_head: FullHead
     _target: Any
     _calibrated: PrunedDrafter | None
@@ -39,12 +42,13 @@ class DraftHead:
         self.fit_head()
 
     def fit_head(self) -> None:
-        """Make `drafter` for the model that is loaded.
+        """Make `drafter` and `arena`, before vLLM measures how much memory is left for its cache.
 
         Raises:
             UnsupportedConfigurationError: a model or a calibrated drafter that does not fit.
         """
         model: Any = self.model  # type: ignore[attr-defined]
+        config: Any = self.vllm_config  # type: ignore[attr-defined]
         head = getattr(model, "lm_head", None)
         processor = getattr(model, "logits_processor", None)
         if head is None or processor is None or processor.logits_as_input:
@@ -54,8 +58,14 @@ class DraftHead:
             )
         self.drafter = self._fitting(model, head.weight)
         self._full_head = self._head_of_dynamic_tokens(head.weight)
-        source = self.drafter.dynamic_tokens
-        self.dynamic_width = 0 if source is None else int(source.width)  # type: ignore[attr-defined]
+        source: Any = self.drafter.dynamic_tokens
+        self.arena = DraftArena(
+            self.drafter.affinity,
+            config.scheduler_config.max_num_seqs,
+            config.speculative_config.num_speculative_tokens,
+            dtype=self.drafter.weight.dtype,
+            dynamic_width=0 if source is None else int(source.width),
+        )
 
     def _fitting(self, model: Any, weight: Tensor) -> PrunedDrafter:
         config: Any = self.vllm_config.model_config  # type: ignore[attr-defined]

@@ -15,25 +15,18 @@ from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from ...drafter import PrunedDrafter
-from ..draft_arena import DraftArena
 from .configuration import UnsupportedConfigurationError
-from .draft_head import DraftHead
+from .draft_head import LONGEST_CONTEXT, DraftHead
 from .model_runner_v2 import sample_draft
 
 __all__ = ["Speculator", "speculator_for"]
 
 _AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
-_LONGEST_CONTEXT = 4096  # tokens that sources of dynamic tokens are shown
 
 
 class Speculator(DraftHead):
-    """The part of a speculator that is the same for every method of vLLM.
+    """The part of a speculator that is the same for every method of vLLM."""
 
-    Attributes:
-        arena: what the drafts of the last step were drawn from.
-    """
-
-    arena: DraftArena
     _request_states: Any
     _drawn: list[Tensor]
 
@@ -41,19 +34,6 @@ class Speculator(DraftHead):
         """Whose tokens to read, and with which drafter to draft; None for the model's own head."""
         self._request_states, self._calibrated, self._drawn = request_states, calibrated, []
         return self
-
-    def fit_head(self) -> None:
-        """Also makes `arena`, before vLLM measures how much memory is left for its cache."""
-        super().fit_head()
-        slots: int = self.max_num_reqs  # type: ignore[attr-defined]
-        draft_length: int = self.num_speculative_steps  # type: ignore[attr-defined]
-        self.arena = DraftArena(
-            self.drafter.affinity,
-            slots,
-            draft_length,
-            dtype=self.drafter.weight.dtype,
-            dynamic_width=self.dynamic_width,
-        )
 
     def propose(self, *args: Any, **kwargs: Any) -> Tensor:
         """vLLM's arguments and result."""
@@ -97,7 +77,7 @@ class Speculator(DraftHead):
         """
         states = self._request_states
         slots = idx_mapping.long().clamp(min=0)  # padding reads some request's
-        width = min(_LONGEST_CONTEXT, states.all_token_ids.gpu.shape[1])
+        width = min(LONGEST_CONTEXT, states.all_token_ids.gpu.shape[1])
         last = torch.arange(-width, 0, device=idx_mapping.device)
         places = states.total_len.gpu[slots].long()[:, None] + last
         known = states.all_token_ids.gpu[slots[:, None], places.clamp(min=0)].long()

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Requests"]
+from .draft_head import LONGEST_CONTEXT
 
-_LONGEST_CONTEXT = 4096  # tokens that sources of dynamic tokens are shown
+__all__ = ["Requests"]
 
 
 class Requests:
@@ -24,6 +24,7 @@ class Requests:
     Attributes:
         scheduled: `num_scheduled_tokens` of the step that runs, in the scheduler's order.
         decided: `[B, n]` the tokens that the step has decided, -1 for none.
+        drafts: `[B]` each, what the step drafts, in the order of the batch that drafts.
     """
 
     def __init__(self, runner: Any, max_scheduled: int, longest_prefill: int) -> None:
@@ -31,6 +32,8 @@ class Requests:
         self.max_scheduled, self.longest_prefill = max_scheduled, longest_prefill
         self.scheduled: dict[str, int] = {}
         self.decided: Tensor | None = None
+        self.drafts: list[Tensor] = []
+        self._slots: dict[str, int] = {}
         self._seeds: dict[str, int] = {}
         seed = runner.vllm_config.model_config.seed
         self._generator = torch.Generator().manual_seed(seed or 0)
@@ -54,18 +57,14 @@ class Requests:
             [self._seeds[name] for name in self.ids], dtype=torch.int64, device=device
         )
 
-    def contexts(self, drafted: Sequence[Tensor]) -> Tensor:
-        """`[B, w]` int64, the last tokens of each request, newest last, -1 before the first.
-
-        Args:
-            drafted: `[B]` each, the drafts of this step so far.
-        """
+    def contexts(self) -> Tensor:
+        """`[B, w]` int64, the last tokens of each request, newest last, -1 before the first."""
         batch, sequences = self.runner.input_batch, []
         decided = [] if self.decided is None else self.decided.tolist()
-        newest = torch.stack(list(drafted), 1).tolist() if drafted else [[]] * len(self.ids)
+        newest = torch.stack(self.drafts, 1).tolist() if self.drafts else [[]] * len(self.ids)
         for b in range(len(self.ids)):
             length = int(batch.num_tokens_no_spec[b])
-            known = batch.token_ids_cpu[b, max(0, length - _LONGEST_CONTEXT) : length].tolist()
+            known = batch.token_ids_cpu[b, max(0, length - LONGEST_CONTEXT) : length].tolist()
             own = [token for token in decided[b] if token >= 0]
             sequences.append([*known, *own, *newest[b]])
         longest = max(map(len, sequences))
@@ -75,23 +74,24 @@ class Requests:
             device="cpu",
         )
 
-    def draft_rows(self, num_drafts: Sequence[int]) -> tuple[Tensor | None, list[int]]:
-        """What the drafts of the last step were drawn from, and where each request's begins.
+    def begin_drafts(self) -> None:
+        """The batch drafts, each request into the slot of its place.
 
-        Returns:
-            The runner's `_draft_probs`, flattened to `[B' K, W]`, or None if no request has any
-            there; and for each request the row of its first draft, -1 where there is none.
+        While a prefill goes on, vLLM drops what is drafted behind it, so that has no slot.
         """
-        kept, names = self.runner._draft_probs, self.runner._draft_prob_req_ids
-        if kept is None or names is None:
-            return None, [-1] * len(num_drafts)
-        longest = kept.shape[1]
-        place = {name: row * longest for row, name in enumerate(names)}
-        begins = [place.get(name, -1) for name in self.ids]
-        return (kept.flatten(0, 1) if max(begins) >= 0 else None), begins
+        goes_on = self.runner.discard_request_mask.np
+        self._slots = {name: slot for slot, name in enumerate(self.ids) if not goes_on[slot]}
+        self.drafts = []
 
-    def cut_by_grammar(self, num_drafts: Sequence[int], longest: int, room: Tensor) -> list[bool]:
-        """Which requests lost a draft because a grammar forbids it, and for no other reason.
+    def take_slots(self) -> list[int]:
+        """Where the batch's requests drafted in the last step, once; -1 for those that did not."""
+        slots, self._slots = self._slots, {}
+        return [slots.get(name, -1) for name in self.ids]
+
+    def forbidden_drafts(
+        self, slots: Sequence[int], num_drafts: Sequence[int], positions: Tensor
+    ) -> list[int | None]:
+        """The draft that each request lost because a grammar forbids it, and for no other reason.
 
         vLLM's scheduler drops a draft that a grammar forbids, with those behind it. That makes
         whether a position is drafted depend on the token drawn there (DESIGN section 5). The
@@ -99,19 +99,24 @@ class Requests:
         token. Where that limit is reached, the draft would have ended there in any case.
 
         Args:
-            num_drafts: `[B]`, those that are left.
-            longest: how many drafts there were.
-            room: `[B]`, how many more positions the model can read.
+            slots: of `take_slots`. num_drafts: `[B]`, those that are left.
+            positions: `[B]`, of the first drafted tokens.
         """
         left, before = {}, self.max_scheduled
         for name, count in self.scheduled.items():
             before -= count
             left[name] = before
-        return [
-            count < longest
-            and self.runner.requests[name].sampling_params.structured_outputs is not None
-            and left[name] > 0
-            and not 0 < self.longest_prefill <= self.scheduled[name]
-            and free > 0
-            for name, count, free in zip(self.ids, num_drafts, room.tolist(), strict=True)
-        ]
+        lost: list[int | None] = []
+        for name, slot, count, first in zip(
+            self.ids, slots, num_drafts, positions.tolist(), strict=True
+        ):
+            by_grammar = (
+                slot >= 0
+                and count < len(self.drafts)
+                and self.runner.requests[name].sampling_params.structured_outputs is not None
+                and left[name] > 0
+                and not 0 < self.longest_prefill <= self.scheduled[name]
+                and first + count < self.runner.max_model_len - 1
+            )
+            lost.append(int(self.drafts[count][slot]) if by_grammar else None)
+        return lost

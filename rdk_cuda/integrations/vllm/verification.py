@@ -8,7 +8,7 @@ on which other requests run.
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +16,7 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.sample.sampler import Sampler
 
-from ... import _ops as operators
-from ...affinity import Affinity
-from ...functional import METHODS, Method
-from .drafting import DraftState
+from ...functional import Method
 from .requests import Requests
 from .target_logits import Processed, Rows, processed
 
@@ -31,8 +28,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
 
     def serve(self, requests: Requests, proposer: Any, method: Method) -> TokenSampler:
         """Whose requests to decide, whose drafts, and by which method of `rdk_cuda.verify`."""
-        self.requests, self.proposer, self.method = requests, proposer, METHODS[method]
-        self.max_model_len = int(requests.runner.max_model_len)
+        self.requests, self.proposer, self.method = requests, proposer, method
         return self
 
     def forward(
@@ -48,14 +44,15 @@ class TokenSampler(Sampler):  # type: ignore[misc]
                 logits, sampling_metadata, predict_bonus_token, logprobs_mode_override
             )
         last = self.requests.runner.query_start_loc.gpu[1 : len(logits) + 1].long() - 1
-        return self.decide(logits, sampling_metadata, [0] * len(logits), None, last)
+        none = torch.empty(0, dtype=torch.int32, device=logits.device)
+        return self.decide(logits, sampling_metadata, [0] * len(logits), none, last)
 
     def decide(
         self,
         logits: Tensor,
         sampling: Any,
         num_drafts: list[int],
-        drafts: Tensor | None,
+        drafts: Tensor,
         inputs: Tensor,
     ) -> Any:
         """The tokens of a step, and their logprobs if any are asked for.
@@ -63,7 +60,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         Args:
             logits: `[R, V_t]`, for each request its drafts' rows and then one more.
             sampling: vLLM's `SamplingMetadata`.
-            num_drafts: of each request. drafts: `[N]`, packed; None if there are none.
+            num_drafts: of each request. drafts: `[N]`, packed.
             inputs: `[R]`, where among the step's input tokens each row's is.
         """
         device, batch = logits.device, len(num_drafts)
@@ -87,79 +84,32 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         self,
         target: Processed,
         num_drafts: list[int],
-        drafts: Tensor | None,
+        drafts: Tensor,
         temperature: Tensor,
         positions: Tensor,
     ) -> Tensor:
         """`[B, n]` int64, n one more than the most drafts; -1 after the last token."""
-        device = positions.device
-        affinity: Affinity = self.proposer.drafter.affinity
-        packed, begins = self.requests.draft_rows(num_drafts)
-        layout = self.proposer.layout
-        if packed is None:
-            packed = torch.empty(0, layout.width, dtype=layout.dtype, device=device)
-        state = layout.unpack(packed)
-        judged = _Judged.of(target.logits, num_drafts, drafts, begins)
-        if drafts is not None:
-            judged = self._with_forbidden(judged, state, positions)
-        counts = judged.counts
-        tokens: Tensor
-        tokens, _, _ = operators.verify(
-            judged.logits,
-            state.logits,
-            state.stats,
-            torch.tensor(
-                [
-                    begin + j if begin >= 0 else -1
-                    for begin, count in zip(begins, counts, strict=True)
-                    for j in range(count)
-                ],
-                dtype=torch.int32,
-                device=device,
-            ),
-            judged.drafts,
+        device, slots = positions.device, self.requests.take_slots()
+        forbidden = self.requests.forbidden_drafts(slots, num_drafts, positions)
+        logits, counts, drafts = _put_back(forbidden, target.logits, num_drafts, drafts)
+        tokens: Tensor = self.proposer.arena.verify(
+            logits,
+            drafts,
             torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device),
-            target.temperature,
-            temperature,
-            operators.step_keys(self.requests.seeds(device), positions),
-            positions,
-            *affinity.by_target,
-            max(counts),
-            state.dynamic_tokens,
-            state.dynamic_logits,
-            target.top_k,
-            target.top_p,
-            target.min_p,
+            slots=torch.tensor(slots, dtype=torch.int64, device=device),
+            temperature=target.temperature,
+            seeds=self.requests.seeds(device),
+            positions=positions,
+            draft_temperature=temperature,
+            max_draft=max(counts),
             method=self.method,
-        )
-        tokens = tokens[:, : max(num_drafts) + 1]
+            top_k=target.top_k,
+            top_p=target.top_p,
+            min_p=target.min_p,
+        ).tokens[:, : max(num_drafts) + 1]
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
         tokens[:, 0].clamp_(min=0)
         return tokens
-
-    def _with_forbidden(self, judged: _Judged, state: DraftState, positions: Tensor) -> _Judged:
-        """The drafts that the scheduler dropped because a grammar forbids them, put back.
-
-        The row that was to give a bonus token is that of the dropped draft, and the grammar has
-        masked it there. So it is rejected by either method, and what replaces it comes from the
-        residual. The row after it is never read.
-        """
-        kept = self.requests.runner._draft_probs
-        if kept is None:
-            return judged
-        room = (
-            self.max_model_len
-            - 1
-            - positions
-            - torch.tensor(judged.counts, dtype=torch.int64, device=positions.device)
-        )
-        dropped = self.requests.cut_by_grammar(judged.counts, kept.shape[1], room)
-        return judged.with_dropped(
-            [
-                int(state.tokens[begin + count]) if cut and begin >= 0 else None
-                for cut, begin, count in zip(dropped, judged.begins, judged.counts, strict=True)
-            ]
-        )
 
     def _logprobs(
         self, logits: Tensor, target: Processed, sampling: Any, rows: Rows, tokens: Tensor
@@ -186,50 +136,31 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         return self.gather_logprobs(values, asked, decided)
 
 
-class _Judged(NamedTuple):
-    """What is verified: rows of logits, and the drafts of each request.
+def _put_back(
+    forbidden: list[int | None], logits: Tensor, counts: list[int], drafts: Tensor
+) -> tuple[Tensor, list[int], Tensor]:
+    """The rows, and the number and drafts of each request, with those that a grammar has masked.
 
-    Attributes:
-        logits: `[R, V_t]`. counts: of drafts, of each request. drafts: `[N]`.
-        begins: the row of each request's first draft in the draft state, -1 for none.
+    The row that was to give a bonus token is that of the dropped draft. So it is rejected by
+    either method, and what replaces it comes from the residual. The row after it is never read.
     """
-
-    logits: Tensor
-    counts: list[int]
-    drafts: Tensor
-    begins: list[int]
-
-    @classmethod
-    def of(
-        cls, logits: Tensor, counts: list[int], drafts: Tensor | None, begins: list[int]
-    ) -> _Judged:
-        """With no drafts at all where `drafts` is None."""
-        none = torch.empty(0, dtype=torch.int32, device=logits.device)
-        return cls(logits, counts, none if drafts is None else drafts, begins)
-
-    def with_dropped(self, dropped: list[int | None]) -> _Judged:
-        """With one more draft for each token in `dropped` whose logit is masked."""
-        rows: list[int] = []
-        drafts: list[int] = []
-        counts, row = [], 0
-        for token, count, own in zip(
-            dropped, self.counts, self.drafts.split(self.counts), strict=True
-        ):
-            rows += range(row, row + count + 1)
-            drafts += own.tolist()
-            row += count + 1
-            forbidden = token is not None and bool(self.logits[row - 1, token] == -torch.inf)
-            counts.append(count + forbidden)
-            if token is not None and forbidden:
-                drafts.append(token)
-                rows.append(row - 1)
-        if counts == self.counts:
-            return self
-        return self._replace(
-            logits=self.logits[torch.tensor(rows, dtype=torch.int64, device=self.logits.device)],
-            counts=counts,
-            drafts=torch.tensor(drafts, dtype=torch.int32, device=self.logits.device),
-        )
+    bonus = [end - 1 for end in accumulate(count + 1 for count in counts)]
+    more = [
+        token is not None and bool(logits[row, token] == -torch.inf)
+        for row, token in zip(bonus, forbidden, strict=True)
+    ]
+    if not any(more):
+        return logits, counts, drafts
+    rows: list[int] = []
+    tokens: list[int | None] = []
+    for b, own in enumerate(drafts.split(counts)):
+        rows += [*range(bonus[b] - counts[b], bonus[b] + 1), *[bonus[b]] * more[b]]
+        tokens += [*own.tolist(), *[forbidden[b]] * more[b]]
+    return (
+        logits[torch.tensor(rows, dtype=torch.int64, device=logits.device)],
+        [count + masked for count, masked in zip(counts, more, strict=True)],
+        torch.tensor(tokens, dtype=torch.int32, device=logits.device),
+    )
 
 
 class Verifier(RejectionSampler):  # type: ignore[misc]

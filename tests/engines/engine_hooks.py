@@ -1,0 +1,233 @@
+"""What the adapters use of vLLM and of SGLang, by name, signature and call (`engine_sources.py`).
+
+A hook of SGLang that is there but that nobody calls any more would leave a request half served:
+drafted by SGLang, judged as if `rdk::draft` had drafted it. So who calls it is checked, too.
+"""
+
+from __future__ import annotations
+
+from .engine_sources import hooks
+
+_BOTH = """
+model_executor.layers.logits_processor
+    LogitsProcessor: scale soft_cap
+config.vllm
+    VllmConfig: additional_config speculative_config
+config.scheduler
+    SchedulerConfig: async_scheduling max_num_seqs
+config.speculative
+    SpeculativeConfig: disable_padded_drafter_batch method num_speculative_tokens parallel_drafting
+        rejection_sample_method target_parallel_config use_heterogeneous_vocab
+sampling_params
+    SamplingParams: logit_bias min_p seed structured_outputs
+    = SamplingParams._validate_spec_decode(self speculative_config)
+v1.worker.gpu_worker
+    Worker: model_runner use_v2_model_runner
+    = Worker.execute_model(self scheduler_output)
+    = Worker.init_device(self)
+    = Worker.load_model(self load_dummy_weights)
+    = Worker.sample_tokens(self grammar_output)
+    = Worker.take_draft_token_ids(self)
+"""
+
+_V1 = """
+v1.worker.gpu_model_runner
+    GPUModelRunner: discard_request_mask drafter input_batch max_model_len positions
+        query_start_loc rejection_sampler requests sampler uses_mrope
+    GPUModelRunner._sample(self logits spec_decode_metadata)
+v1.worker.gpu_input_batch
+    InputBatch: generators logitsprocs num_tokens_no_spec req_ids sampling_metadata token_ids_cpu
+    CachedRequestState: sampling_params
+v1.sample.metadata
+    SamplingMetadata: all_greedy allowed_token_ids_mask bad_words_token_ids frequency_penalties
+        logitsprocs logprob_token_ids max_num_logprobs no_penalties output_token_ids
+        presence_penalties prompt_token_ids repetition_penalties spec_token_ids temperature
+        thinking_budget_state_holder top_k top_p
+v1.spec_decode.metadata
+    SpecDecodeMetadata: draft_token_ids logits_indices max_spec_len num_draft_tokens
+v1.spec_decode.llm_base_proposer
+    = SpecDecodeBaseProposer.load_model(self target_model)
+    = SpecDecodeBaseProposer._sample_draft_tokens(self hidden_states sampling_metadata)
+    SpecDecodeBaseProposer.set_inputs_first_pass(self target_token_ids next_token_ids
+        target_positions target_hidden_states token_indices_to_sample cad num_rejected_tokens_gpu)
+    SpecDecodeBaseProposer: model pass_hidden_states_to_model positions
+v1.spec_decode.draft_model
+    DraftModelProposer.__init__(self vllm_config device runner)
+v1.spec_decode.eagle
+    EagleProposer.__init__(self vllm_config device runner)
+v1.sample.sampler
+    = Sampler.forward(self logits sampling_metadata predict_bonus_token logprobs_mode_override)
+    Sampler.__init__(self logprobs_mode use_fp64_gumbel)
+    Sampler.compute_logprobs(logits)
+    Sampler.gather_logprobs(logprobs num_logprobs token_ids)
+    Sampler.gather_specific_token_logprobs(self logprobs logprob_token_ids sampled)
+v1.sample.rejection_sampler
+    = RejectionSampler.forward(self metadata draft_probs logits sampling_metadata)
+    RejectionSampler.__init__(self sampler spec_config device)
+v1.outputs
+    SamplerOutput: logprobs_tensors sampled_token_ids
+v1.sample.logits_processor.state
+    LogitsProcessors: argmax_invariant non_argmax_invariant
+v1.sample.logits_processor.builtin
+    MinPLogitsProcessor.__init__(self vllm_config device is_pin_memory)
+    MinPLogitsProcessor: min_p min_p_count
+    LogitBiasLogitsProcessor.__init__(self _ device is_pin_memory)
+    LogitBiasLogitsProcessor: biases
+    MinTokensLogitsProcessor.apply_with_spec_decode(self logits num_draft_tokens)
+v1.sample.ops.bad_words
+    apply_bad_words(logits bad_words_token_ids past_tokens_ids)
+v1.sample.ops.penalties
+    apply_all_penalties(logits prompt_token_ids presence_penalties frequency_penalties
+        repetition_penalties output_token_ids)
+v1.sample.ops.topk_topp_sampler
+    apply_top_k_top_p(logits k p)
+v1.core.sched.output
+    SchedulerOutput: num_scheduled_tokens
+"""
+
+_V2 = """
+v1.worker.gpu.model_runner
+    GPUModelRunner: device draft_tokens_handler rejection_sampler req_states sampler
+        speculative_config speculator
+    GPUModelRunner.sample(self hidden_states input_batch grammar_output) -> apply_grammar_bitmask
+        grammar_invalid_drafts rejection_sampler sampler
+    GPUModelRunner.sample_tokens(self grammar_output) -> postprocess_sampled propose sample
+        set_draft_tokens
+v1.worker.gpu.input_batch
+    InputBatch: expanded_idx_mapping idx_mapping_np input_ids logits_indices req_ids
+v1.worker.gpu.states
+    RequestState: all_token_ids total_len
+v1.worker.gpu.spec_decode.utils
+    DraftTokensHandler: draft_tokens_np get_draft_tokens
+v1.outputs
+    DraftTokenIds: draft_token_ids req_ids
+v1.worker.gpu.spec_decode.speculator
+    DraftModelSpeculator.__init__(self vllm_config device)
+    = DraftModelSpeculator.load_model(self target_model)
+    = DraftModelSpeculator.sample_draft(self hidden_states sample_src_positions idx_mapping
+        temperature seeds draft_step draft_logits spec_step_idx)
+    DraftModelSpeculator: draft_logits
+v1.worker.gpu.spec_decode.standalone_ar.speculator
+    StandaloneARSpeculator._prefill(...) -> sample_draft
+    StandaloneARSpeculator._multi_step_decode(...) -> sample_draft
+v1.worker.gpu.spec_decode.target_dependent_ar.speculator
+    TargetDependentARSpeculator._prefill(...) -> sample_draft
+    TargetDependentARSpeculator._generate_draft(...) -> sample_draft
+v1.worker.gpu.spec_decode.eagle.speculator
+    EagleSpeculator: load_draft_model
+v1.worker.gpu.spec_decode.rejection_sampler
+    RejectionSampler.__init__(self sampler spec_config device watermark_key)
+    = RejectionSampler.__call__(self logits input_batch draft_logits invalid_drafts)
+    = RejectionSampler._verify(self logits draft_logits draft_sampled pos cu_num_logits idx_mapping
+        idx_mapping_np expanded_idx_mapping expanded_local_pos seq_lens_upper_bound_np
+        verify_draft_sampled)
+v1.worker.gpu.sample.sampler
+    Sampler: logprobs_mode needs_logits_processing return_sampling_mask sampling_states
+    = Sampler._sample_random(self processed_logits expanded_idx_mapping idx_mapping_np pos top_k
+        top_p use_fused_sampler)
+    Sampler.apply_sampling_params(self logits expanded_idx_mapping idx_mapping idx_mapping_np pos
+        input_ids expanded_local_pos seq_lens_upper_bound_np skip_top_k_top_p)
+v1.worker.gpu.sample.states
+    SamplingStates: seeds temperature
+    SamplingStates.get_top_k_top_p(self expanded_idx_mapping idx_mapping_np)
+v1.sample.ops.topk_topp_sampler
+    apply_top_k_top_p(logits k p)
+config.speculative
+    SpeculativeConfig: draft_model_config draft_sample_method enable_adaptive_verification
+        use_local_argmax_reduction
+config.vllm
+    VllmConfig: watermark_config
+"""
+
+VLLM_V1 = hooks("vllm", _BOTH + _V1)
+VLLM_V2 = hooks("vllm", _BOTH + _V2)
+CPU_WORKER = hooks("vllm", "v1.worker.cpu_worker\n    = CPUWorker.init_device(self)")
+
+SGLANG = hooks(
+    "sglang.srt",
+    """
+speculative.spec_info
+    = SpeculativeAlgorithm.create_worker(self server_args)
+speculative.eagle_worker_v2
+    = EagleDraftWorker.init_token_map(self)
+    = EagleDraftWorker.init_lm_head(self)
+    = EagleDraftWorker.draft_forward(self forward_batch) -> sample_draft_proposal
+    = EagleDraftWorker._draft_extend_for_prefill(self batch target_hidden_states next_token_ids
+        mm_input_embeds kv_loc_plan) -> renorm_draft_probs fast_sample
+    = EagleDraftWorker._draft_extend_for_decode(self batch batch_result kv_loc_plan) ->
+        sample_draft_proposal
+    EagleDraftWorker.alloc_memory_pool(...) -> init_token_map init_lm_head
+    EAGLEWorkerV2.forward_batch_generation(...) -> draft verify _draft_extend_for_decode
+        _forward_prefill_batch
+    EAGLEWorkerV2._forward_prefill_batch(...) -> _draft_extend_for_prefill
+    EagleDraftWorker.draft(...) -> draft_forward execute
+    EAGLEWorkerV2.verify(...) -> run_eagle_verify
+    EagleDraftWorker: draft_runner hot_token_id req_to_token_pool speculative_num_steps
+        target_worker
+speculative.standalone_worker_v2
+    = StandaloneDraftWorker.init_lm_head(self)
+    StandaloneDraftWorker.alloc_memory_pool(...) -> init_token_map init_lm_head
+speculative.spec_utils
+    = renorm_draft_probs(next_token_logits sampling_info use_rejection_sampling)
+    = fast_sample(probs num_samples sampling_seed positions draft_step)
+    = sample_draft_proposal(next_token_logits temperatures top_ks sampling_seed positions
+        draft_step)
+speculative.eagle_draft_cuda_graph_runner
+    = EAGLEDraftCudaGraphRunner.capture_one_shape(self size forward stream_idx variant_label
+        attention_variant) -> draft_forward
+    EagleDraftInputBuffers: draft_probs
+speculative.eagle_utils
+    = eagle_sample(verify_input batch logits_output grammar_mask uno_target_max_top_k
+        watermark_state watermark_full_mask) -> sanitize_nan_logits apply_scaling_penalties apply
+plugins.hook_registry
+    HookRegistry: _patched apply_hooks register
+    HookRegistry.register(cls target hook hook_type source)
+    HookType: AROUND
+arg_groups.resolution_hooks
+    register_resolution_hook(name)
+arg_groups.speculative_hook
+    handle_speculative_decoding(server_args)
+arg_groups.overrides
+    declare_resolution(server_args source)
+arg_groups.model_override_base
+    resolving_view(server_args)
+    resolved_view(server_args)
+arg_groups.fields.spec
+    Spec: enable_multi_layer_eagle speculative_accept_threshold_acc
+        speculative_accept_threshold_single speculative_adaptive speculative_algorithm
+        speculative_draft_model_path speculative_eagle_topk speculative_token_map
+        speculative_use_block_verification speculative_use_rejection_sampling
+arg_groups.fields.parallel
+    Parallel: attn_cp_size attn_dp_size dp_size pp_size tp_size
+arg_groups.fields.disagg
+    Disagg: disaggregation_mode
+arg_groups.fields.exec_
+    ExecFeatures: enable_watermark
+speculative.eagle_worker_common
+    run_eagle_verify(...) -> eagle_sample
+managers.tp_worker
+    TpModelWorker: model_config
+mem_cache.memory_pool
+    ReqToTokenPool: req_to_token
+speculative.eagle_info
+    EagleVerifyInput: draft_token draft_token_num retrieve_index
+sampling.sampling_batch_info
+    SamplingBatchInfo: acc_additive_penalties acc_scaling_penalties is_all_greedy logit_bias min_ps
+        need_min_p_sampling need_top_k_sampling need_top_p_sampling sampling_seed temperatures
+        top_ks top_ps
+managers.schedule_batch
+    ScheduleBatch: forward_mode req_pool_indices sampling_info seq_lens
+model_executor.forward_batch_info
+    ForwardBatch: forward_mode req_pool_indices sampling_info
+layers.logits_processor
+    LogitsProcessorOutput: next_token_logits
+    LogitsProcessor: vocab_size
+    LogitsProcessor._compute_lm_head(self hidden_states lm_head embedding_bias out)
+constrained.base_grammar_backend
+    GrammarMask: apply
+sampling.penaltylib.repetition_penalty
+    apply_scaling_penalties(logits scaling_penalties)
+utils.async_probe
+    sanitize_nan_logits(logits msg)
+""",
+)

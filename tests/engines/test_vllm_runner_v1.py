@@ -1,0 +1,115 @@
+"""What is model runner V1's own in our worker: vLLM's scheduler cuts drafts that a grammar forbids.
+
+One draft for each of many requests, of an engine that is a table.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.vllm.requests import Requests
+from rdk_cuda.integrations.vllm.target_logits import Processed
+from rdk_cuda.integrations.vllm.verification import TokenSampler
+
+from .exact import p_value
+
+FALSE_ALARM = 1e-4  # of each statistical test
+SAMPLES = 20_000
+P = torch.tensor([0.3, 0.2, 0.1, 0.05, 0.05, 0.1, 0.1, 0.1])
+Q = torch.tensor([0.05, 0.05, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1])
+FORBIDDEN = torch.arange(8) < 2
+MASKED = torch.where(FORBIDDEN, -torch.inf, P.log())
+
+
+def drafted(goes_on: bool = False) -> TokenSampler:
+    """The sampler of requests that have drafted from Q; `goes_on` says that of their prefills."""
+    names = [str(b) for b in range(SAMPLES)]
+    asked = SimpleNamespace(seed=None, structured_outputs=object())
+    runner = SimpleNamespace(
+        input_batch=SimpleNamespace(req_ids=names),
+        requests={name: SimpleNamespace(sampling_params=asked) for name in names},
+        vllm_config=SimpleNamespace(model_config=SimpleNamespace(seed=0)),
+        max_model_len=64,
+        discard_request_mask=SimpleNamespace(np=np.full(SAMPLES, goes_on)),
+    )
+    requests = Requests(runner, max_scheduled=10 * SAMPLES, longest_prefill=0)
+    arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), SAMPLES, draft_length=1)
+    requests.begin_drafts()
+    requests.drafts = [
+        arena.draft(
+            Q.log().expand(SAMPLES, 8).contiguous(),
+            0,
+            slots=torch.arange(SAMPLES),
+            temperature=torch.ones(SAMPLES),
+            seeds=requests.seeds(arena.device),
+            positions=torch.full((SAMPLES,), 7),
+        )
+    ]
+    return TokenSampler("raw_logprobs").serve(requests, SimpleNamespace(arena=arena), "token")
+
+
+def decided(sampler: TokenSampler, names: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
+    """The next step's tokens of the requests in `names`; -1 where the scheduler passed no draft."""
+    requests, there = sampler.requests, drafts >= 0
+    requests.runner.input_batch.req_ids = [str(b) for b in names.tolist()]
+    requests.scheduled = dict.fromkeys(requests.ids, 2)
+    ones = torch.ones(len(names))
+    rows = MASKED.expand(len(names) + int(there.sum()), 8).contiguous()
+    tokens = sampler._verified(
+        Processed(rows, ones),
+        there.int().tolist(),
+        drafts[there].int(),
+        ones,
+        torch.full((len(names),), 7),
+    )
+    return tokens[:, :1]
+
+
+def fits(tokens: torch.Tensor) -> bool:
+    expected = {(token,): p for token, p in enumerate(MASKED.softmax(-1).tolist())}
+    return p_value(expected, tokens.tolist()) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("put_back", [True, False])
+@pytest.mark.parametrize("others", [True, False])
+def test_a_draft_that_a_grammar_cut_is_rejected_and_not_forgotten(
+    put_back: bool, others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no request of its step has a draft. vLLM's way, to forget it, is the control."""
+    if not put_back:
+        nothing = lambda self, slots, counts, first: [None] * len(counts)  # noqa: E731
+        monkeypatch.setattr(Requests, "forbidden_drafts", nothing)
+    sampler = drafted()
+    drawn = sampler.requests.drafts[0]
+    cut = FORBIDDEN[drawn]  # what the scheduler does
+    assert 0.05 < cut.double().mean() < 0.15
+    names, left = torch.arange(SAMPLES).roll(5), torch.where(cut, -1, drawn).roll(5)
+    steps = [left >= -1] if others else [left >= 0, left < 0]
+    slots = sampler.requests._slots
+    tokens = []
+    for step in steps:
+        sampler.requests._slots = slots
+        tokens.append(decided(sampler, names[step], left[step]))
+    assert fits(torch.cat(tokens)) == put_back
+
+
+def test_a_draft_behind_a_prefill_that_goes_on_is_forgotten() -> None:
+    """vLLM drops all of them, whatever their tokens are. Drafts of before are the control."""
+    for goes_on in (True, False):
+        sampler = drafted(goes_on)
+        nothing = torch.full((SAMPLES,), -1)
+        assert fits(decided(sampler, torch.arange(SAMPLES), nothing)) == goes_on
+
+
+def test_what_was_drafted_is_verified_once_or_never() -> None:
+    """A step that does not draft, as where the context of the drafter is full, leaves nothing."""
+    sampler = drafted()
+    sampler.requests.runner.input_batch.req_ids = ["3", "other", "0"]
+    assert sampler.requests.take_slots() == [3, -1, 0]
+    assert sampler.requests.take_slots() == [-1, -1, -1]
