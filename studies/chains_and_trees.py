@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -41,7 +41,8 @@ from rdk_cuda.calibration.record import record
 from rdk_cuda.calibration.recording import Each
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.decoding.trees import Tree, attention_mask, best_first, depths
+from rdk_cuda.decoding import Output
+from rdk_cuda.decoding.trees import Tree, best_first, branch
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
@@ -84,32 +85,33 @@ class Pair:
 
     def target_probs(self, contexts: Tensor, tree: Tree) -> Tensor:
         """The target's p `[B, N + 1, V_t]` after the root and every node."""
-        logits = read(self.models.target, contexts, tree).float()
+        logits = reading(HuggingFaceModel(self.models.target), contexts)(tree).logits.float()
         if self.temperature == 0:
             return torch.nn.functional.one_hot(logits.argmax(2), logits.shape[2]).float()
         return (logits / self.temperature).softmax(2)
 
 
-def read(model: Any, contexts: Tensor, tree: Tree, *, hidden: bool = False) -> Tensor:
-    """Logits or last hidden states after the root and every node, in one pass."""
-    batch, length = contexts.shape
-    seen = attention_mask(tree.parents, length)
-    places = torch.arange(length).expand(batch, length)
-    output = (model.model if hidden else model)(
-        torch.cat([contexts, tree.tokens.clamp(min=0)], 1),
-        attention_mask=torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min),
-        position_ids=torch.cat([places, length + depths(tree.parents)], 1),
-        use_cache=False,
-    )
-    rows: Tensor = output.last_hidden_state if hidden else output.logits
-    return rows[:, length - 1 :]
+def reading(model: HuggingFaceModel, contexts: Tensor) -> Callable[[Tree], Output]:
+    """Reads trees after these contexts, whose last tokens are the roots."""
+    texts, (batch, length) = contexts.tolist(), contexts.shape
+    model.reset(batch)
+    model.feed([text[:-1] for text in texts], [0] * batch)
+
+    def run(tree: Tree) -> Output:
+        model.rollback([length - 1] * batch)
+        nodes = tree.tokens.clamp(min=0).tolist()
+        tokens = [text[-1:] + own for text, own in zip(texts, nodes, strict=True)]
+        return model.feed_tree(tokens, list(map(len, tokens)), tree.parents.tolist())
+
+    return run
 
 
 @torch.no_grad()
 def drafting(models: Models, contexts: Tensor) -> Hidden:
     """The drafter after these contexts."""
     if not isinstance(models, StatePair):
-        return lambda tree: read(models.drafter, contexts, tree, hidden=True)[:, -1]
+        read = reading(HuggingFaceModel(models.drafter, return_hidden=True), contexts)
+        return lambda tree: cast(Tensor, read(tree).hidden)[:, -1]
     drafter, texts = models.drafting(), contexts.tolist()
     batch, length = contexts.shape
     target = HuggingFaceModel(models.target, state_layers=drafter.state_layers)
@@ -140,16 +142,11 @@ def drafting(models: Models, contexts: Tensor) -> Hidden:
 
 def branch_of_newest(contexts: Tensor, tree: Tree) -> list[list[int]]:
     """The context of each sequence and the tokens down to its newest node, for dynamic tokens."""
-    found = contexts.tolist()
-    for sequence, tokens, parents in zip(
-        found, tree.tokens.tolist(), tree.parents.tolist(), strict=True
-    ):
-        branch, node = [], len(tokens) - 1
-        while node >= 0:
-            branch.append(tokens[node])
-            node = parents[node]
-        sequence.extend(reversed(branch))
-    return found
+    nodes = zip(contexts.tolist(), tree.tokens.tolist(), tree.parents.tolist(), strict=True)
+    return [
+        text + [tokens[node] for node in branch(parents, len(tokens) - 1)]
+        for text, tokens, parents in nodes
+    ]
 
 
 def drawn_chain(

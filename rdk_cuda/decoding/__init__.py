@@ -1,14 +1,23 @@
-"""A batched speculative decoder on `rdk_cuda.functional`."""
+"""A batched speculative decoder on `rdk_cuda.functional`, and the parts that it is made of."""
 
 from .decoder import SpeculativeDecoder
 from .generation import Generation, Statistics
-from .models import CausalModel, Output, StateDrafter
+from .models import CausalModel, Output, StateDrafter, TreeModel
+from .proposal import Proposal, Step
+from .proposers import DrafterChain, LikeliestTree, NGrams, Proposer
 
 __all__ = [
     "CausalModel",
+    "DrafterChain",
     "Generation",
+    "LikeliestTree",
+    "NGrams",
     "Output",
+    "Proposal",
+    "Proposer",
     "SpeculativeDecoder",
     "StateDrafter",
     "Statistics",
+    "Step",
+    "TreeModel",
 ]

@@ -1,51 +1,29 @@
-"""Batched speculative decoding on the public API, short enough to copy and change.
+"""Batched speculative decoding on the public API, made of the parts beside this file.
 
-In each step the drafter proposes up to K tokens, one after the other (`rdk_cuda.draft`). The target
-reads them in one pass, and `rdk_cuda.verify` says how many are accepted and which token follows.
-The output has exactly the target's distribution at the requested temperature, whatever the drafter
-and the affinity are. They decide only how many tokens a pass yields.
+In each step a drafter, or another `Proposer`, proposes tokens. The target reads them in one pass,
+and a `Rule` says how many are accepted and which token follows. The output has exactly the target's
+distribution at the requested temperature, whatever the drafter and the affinity are. They decide
+only how many tokens a pass yields.
 
-A decoder of your own may choose freely what it drafts, with one exception (DESIGN section 5):
+A part of your own may choose freely what it proposes, with one exception (DESIGN section 5):
 whether a position is drafted, and its q, may not depend on the token drawn there.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, Literal, cast
+from collections.abc import Collection, Sequence
 
-import torch
-from torch import Tensor
-
-from .. import functional
 from .._ops.inputs import Integers, Numbers, refuse_other_than_affinity, whole_number
 from ..affinity import Affinity
-from ..dynamic_tokens import DynamicTokens, FullHead, dynamic_columns
-from ..functional import METHODS, Draft, Method
-from ..functional.ranges import Range, mark
+from ..dynamic_tokens import DynamicTokens, FullHead
+from ..functional import METHODS, Method
 from ..vocabulary import Vocabulary
-from .generation import (
-    Batch,
-    Continuation,
-    Generation,
-    Kind,
-    Statistics,
-    Stop,
-)
-from .models import CausalModel, Output, StateDrafter
-
-Process = Callable[[Sequence[Continuation], Tensor], Tensor]
-"""A hook that changes the target's logits before they judge drafts. It is called with the sequences
-and logits `[B, n, V_t]`, and returns logits of that shape. Row `[b, j]` predicts what follows the
-tokens of sequence b and its first j drafts. Other rows, and sequences without room, are ignored."""
-
-Allowed = Callable[[Sequence[Continuation], int], Tensor]
-"""A hook for grammars. It is called with the sequences and n, and returns which tokens are allowed
-in the rows that a `Process` gets: int32 `[B, n, ceil(V_t / 32)]`, one bit for each token, as
-`rdk_cuda.verify` takes it."""
+from .generation import Batch, Generation, Statistics, Stop
+from .lengths import Length
+from .loop import Allowed, Hooks, OnTokens, Process, decode
+from .models import CausalModel
+from .proposers import DrafterChain, Proposer
+from .rules import Logprobs, Verification
 
 
 class SpeculativeDecoder:
@@ -53,9 +31,12 @@ class SpeculativeDecoder:
 
     Args:
         target: predicts the V_t tokens of the output.
-        drafter: predicts V_d tokens; None for the target alone, with `draft_length=0`.
+        drafter: predicts V_d tokens; None for the target alone, with `draft_length=0`, or with a
+            `proposer`.
         affinity: V_d to V_t; None if both have the same vocabulary.
         draft_length: K, the most tokens drafted in a step. A sequence near its end drafts fewer.
+        length: ends drafts before that, such as `rdk_cuda.decoding.lengths.Product(0.3)`, by what
+            was drafted so far; None: K tokens wherever there is room.
         draft_temperature: the drafter's; None: each sequence's own.
         truncate_drafts: draft inside the same top-k, top-p and min-p, of the drafter's own columns,
             that the target samples in: more drafts are then accepted (docs/benchmarks.md). The
@@ -74,6 +55,7 @@ class SpeculativeDecoder:
             what gives these, as `rdk_cuda.drafter.LiftedHead`: called with hidden states
             `[B, d]` and tokens `[B, C]`, with `size` V_t. None: the drafter's own, which a
             `HuggingFaceModel` has.
+        proposer: what proposes in place of a drafter; arguments that are a drafter's are left out.
 
     Raises:
         ValueError: sizes that do not agree.
@@ -103,6 +85,8 @@ class SpeculativeDecoder:
         vocabulary: Vocabulary | None = None,
         dynamic_tokens: DynamicTokens | None = None,
         full_head: FullHead | None = None,
+        proposer: Proposer | None = None,
+        length: Length | None = None,
     ) -> None:
         if affinity is None:
             affinity = Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
@@ -121,29 +105,52 @@ class SpeculativeDecoder:
                 "pass the affinity of this pair"
             )
         draft_length = whole_number("SpeculativeDecoder", "draft_length", draft_length)
-        if draft_length < 0 or (drafter is None) != (draft_length == 0):
+        if proposer is not None and [drafter, dynamic_tokens, full_head, length] != [None] * 4:
+            raise ValueError(
+                "SpeculativeDecoder: proposer stands in the place of drafter, dynamic_tokens, "
+                "full_head and length; leave them out"
+            )
+        if proposer is None and (draft_length < 0 or (drafter is None) != (draft_length == 0)):
             raise ValueError(
                 f"SpeculativeDecoder: draft_length is {draft_length}; needs at least 1 with a "
                 "drafter, and 0 without one"
             )
-        if draft_temperature is not None and not 0 <= draft_temperature < math.inf:
-            raise ValueError(
-                f"SpeculativeDecoder: draft_temperature is {draft_temperature}; needs to be finite "
-                "and at least 0, or None for each sequence's own"
-            )
-        self.target, self.drafter = target, drafter
-        self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
-        self.affinity = affinity.to(target.device)
         if method not in METHODS:
             raise ValueError(
                 f'SpeculativeDecoder: method is {method!r}; needs to be "token" or "block"'
             )
-        self.draft_length, self.draft_temperature = draft_length, draft_temperature
-        self.truncate_drafts = truncate_drafts
-        self.method: Method = method
-        self.dynamic_tokens = dynamic_tokens
-        self.full_head = self._checked_full_head(full_head)
+        self.target = target
+        self.affinity = affinity.to(target.device)
+        self.draft_length = draft_length if proposer is None else 0
+        self.rule = Verification(self.affinity, method)
+        self.proposer = proposer or Proposer()
+        if drafter is not None:
+            self.proposer = DrafterChain(
+                drafter,
+                self.affinity,
+                draft_length=draft_length,
+                length=length,
+                draft_temperature=draft_temperature,
+                truncate_drafts=truncate_drafts,
+                dynamic_tokens=dynamic_tokens,
+                full_head=full_head,
+            )
         self._pruned = set() if vocabulary is None else set(vocabulary.pruned.tolist())
+
+    @property
+    def drafter(self) -> CausalModel | None:
+        """The drafter, if there is one."""
+        return self.proposer.drafter if isinstance(self.proposer, DrafterChain) else None
+
+    @property
+    def dynamic_tokens(self) -> DynamicTokens | None:
+        """The source that the drafter's chain asks; it may be exchanged for another."""
+        return self.proposer.dynamic_tokens if isinstance(self.proposer, DrafterChain) else None
+
+    @dynamic_tokens.setter
+    def dynamic_tokens(self, source: DynamicTokens | None) -> None:
+        if isinstance(self.proposer, DrafterChain):
+            self.proposer.dynamic_tokens = source
 
     def generate(
         self,
@@ -156,10 +163,10 @@ class SpeculativeDecoder:
         min_p: Numbers | None = None,
         seeds: Integers | None = None,
         eos: int | Collection[int] | Sequence[Collection[int]] | None = None,
-        on_tokens: Callable[[int, list[int], list[Kind]], None] | None = None,
+        on_tokens: OnTokens | None = None,
         process: Process | None = None,
         allowed: Allowed | None = None,
-        logprobs: Literal["processed", "raw"] | None = None,
+        logprobs: Logprobs = None,
         stop: Stop | None = None,
     ) -> Generation:
         """Continue every prompt up to one of its end tokens or to `max_new_tokens`.
@@ -191,7 +198,6 @@ class SpeculativeDecoder:
             prompts,
             max_new_tokens,
             temperature,
-            self.draft_temperature,
             seeds,
             eos,
             self.affinity.device,
@@ -206,169 +212,12 @@ class SpeculativeDecoder:
                 f"SpeculativeDecoder.generate: prompt and max_new_tokens take {longest} tokens of "
                 f"the target's context of {self.target.context:.0f}; shorten one of them"
             )
-        statistics = Statistics.empty(self.draft_length)
-        all_logprobs: list[list[float]] = [[] for _ in prompts]
-        models = [model for model in (self.target, self.drafter) if model is not None]
-        for model in models:
-            model.reset(len(prompts))
-        while going_on := sum(s.room > 0 for s in batch.sequences):
-            with Range("step", going_on):
-                decided, own_logprobs = self._step(batch, process, allowed, logprobs)
-                for b, (s, new) in enumerate(zip(batch.sequences, decided, strict=True)):
-                    if s.room:
-                        ends = None if stop is None else partial(stop, b)
-                        drafted = len(s.context) - s.length
-                        kinds = self._kinds(new, drafted)[: s.extend(new, ends)]
-                        statistics.count(kinds, drafted)
-                        all_logprobs[b] += own_logprobs[b][: len(kinds)]
-                        if on_tokens is not None:
-                            on_tokens(b, new[: len(kinds)], kinds)
-                # The newest token is decided but not read: the next pass begins with it.
-                read = [s.length - 1 if s.room else 0 for s in batch.sequences]
-                with Range("cache update", len(read)):
-                    for model in models:
-                        model.rollback(read)
-        return Generation([s.new for s in batch.sequences], statistics, all_logprobs)
-
-    def _step(
-        self,
-        batch: Batch,
-        process: Process | None,
-        allowed: Allowed | None,
-        logprobs: Literal["processed", "raw"] | None,
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        """What every sequence gains: its accepted drafts and the token that the target adds.
-
-        With their log-probabilities, if asked for; otherwise these are empty.
-        """
-        draft = self._draft(batch)
-        drafted = [len(s.context) - s.length for s in batch.sequences]
-        keep = [n + 1 if s.room else 0 for s, n in zip(batch.sequences, drafted, strict=True)]
-        with Range("target forward", sum(keep)):
-            output = _feed(self.target, batch.sequences, keep)
-        logits = output.logits if process is None else process(batch.sequences, output.logits)
-        truncation: dict[str, Any] = dict(batch.limits)
-        if allowed is not None:
-            words = allowed(batch.sequences, logits.shape[1])
-            truncation["allowed"] = words.to(logits.device)
-        with Range("verify", sum(drafted)):
-            verified = functional.verify(
-                logits,
-                draft,
-                self.affinity,
-                batch.temperature,
-                logprobs=logprobs,
-                **truncation,
-                method=self.method,
-            )
-            rows, lengths = verified.tokens.tolist(), verified.num_accepted.tolist()
-        mark("accepted", sum(lengths))
-        if self._state_drafter is not None:
-            if output.states is None:
-                raise ValueError(
-                    "SpeculativeDecoder: the drafter reads the target's hidden states, but its "
-                    "feed() returned none (HuggingFaceModel: state_layers=drafter.state_layers)"
-                )
-            self._state_drafter.observe(output.states)
-        tokens = [row[: length + 1] for row, length in zip(rows, lengths, strict=True)]
-        return tokens, verified.logprobs.tolist() if logprobs else [[] for _ in tokens]
-
-    def _draft(self, batch: Batch) -> Draft:
-        """Up to K drafts for each sequence that has room for them and for the target's token."""
-        sequences, device = batch.sequences, self.affinity.device
-        positions = torch.tensor([s.length for s in sequences], device=device, dtype=torch.int64)
-        step: dict[str, Any] = {"seeds": batch.seeds, "positions": positions}
-        link = {**step, "temperature": batch.draft_temperature}
-        if self.truncate_drafts:
-            link |= batch.limits
-        context = self.drafter.context if self.drafter else 0
-        # One place is left for the target, and the drafter has to read all that precedes a draft.
-        places = [
-            int(min(self.draft_length, s.room - 1, context - s.length + 1)) for s in sequences
-        ]
-        if self._state_drafter is not None:
-            known = zip(places, self._state_drafter.observed, sequences, strict=True)
-            places = [n if 0 < s.length - 1 <= observed else 0 for n, observed, s in known]
-        drafts: list[Draft] = []
-        memory: Tensor | None = None
-        for place in range(max(places, default=0)):
-            keep = [
-                int(place < most and len(s.context) == s.length + place)
-                for s, most in zip(sequences, places, strict=True)
-            ]
-            if not any(keep):
-                break
-            with Range("drafter forward", sum(keep)):
-                output = _feed(cast(CausalModel, self.drafter), sequences, keep)
-                if memory is None:
-                    memory = batch.draft_logits(output.logits, max(places))
-                here = memory[:, place].copy_(output.logits[:, 0])
-            dynamic = self._dynamic(sequences, output.hidden, here)
-            with Range("draft", sum(keep)):
-                drafted = functional.draft(here, self.affinity, **link, **dynamic)
-            drafts.append(replace(drafted, logits=None))  # all of them are in `memory`
-            link = {"after": drafts[-1]}
-            for b, token in enumerate(drafted.tokens[:, 0].tolist()):
-                if keep[b] and token >= 0:  # -1, no distribution here: this draft ends
-                    sequences[b].context.append(token)
-        own = [s.drafts for s in sequences]
-        longest = max(map(len, own), default=0)
-        padded = [tokens + [-1] * (longest - len(tokens)) for tokens in own]
-        tokens = torch.tensor(padded, dtype=torch.int64, device=device)
-        if memory is None or longest == 0:
-            return Draft.without_distribution(tokens, **step)
-        joined = Draft.join(drafts[:longest])
-        return replace(joined, tokens=tokens, logits=memory[:, :longest])
-
-    def _dynamic(
-        self, sequences: Sequence[Continuation], hidden: Tensor | None, logits: Tensor
-    ) -> dict[str, Any]:
-        if self.dynamic_tokens is None or self.full_head is None:
-            return {}
-        if hidden is None:
-            raise ValueError(
-                "SpeculativeDecoder: dynamic_tokens need a drafter that gives hidden states, but "
-                "its feed() returned none (HuggingFaceModel: return_hidden=True)"
-            )
-        tokens, gathered = dynamic_columns(
-            self.dynamic_tokens, self.full_head, [s.context for s in sequences], hidden[:, 0]
+        return decode(
+            self.target,
+            self.proposer,
+            self.rule,
+            batch,
+            Hooks(on_tokens, process, allowed, logprobs, stop),
+            Statistics.empty(self.draft_length),
+            self._pruned,
         )
-        return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
-
-    def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:
-        if self.dynamic_tokens is None:
-            if full_head is not None:
-                raise ValueError(
-                    "SpeculativeDecoder: full_head is for the logits of dynamic tokens; give "
-                    "dynamic_tokens too, or leave it out"
-                )
-            return None
-        if full_head is None:
-            full_head = getattr(self.drafter, "full_head", None)
-        if full_head is None:
-            raise ValueError(
-                "SpeculativeDecoder: dynamic_tokens need the full head for their logits, and the "
-                "drafter has none of its own; pass full_head=(weight [V_t, d], bias or None)"
-            )
-        rows = full_head[0].shape[0] if isinstance(full_head, tuple) else full_head.size
-        if rows != self.affinity.target_size:
-            raise ValueError(
-                f"SpeculativeDecoder: full_head has {rows} rows; needs one for each of the "
-                f"{self.affinity.target_size} target tokens"
-            )
-        return full_head
-
-    def _kinds(self, new: Sequence[int], drafted: int) -> list[Kind]:
-        kinds: list[Kind] = [
-            "out_of_vocabulary" if t in self._pruned else "accepted" for t in new[:-1]
-        ]
-        return [*kinds, "resampled" if len(kinds) < drafted else "bonus"]
-
-
-def _feed(model: CausalModel, sequences: Sequence[Continuation], keep: Sequence[int]) -> Output:
-    """Let a model read what it has not read yet, in sequences where a prediction is wanted."""
-    unread = [
-        s.context[read:] if kept else []
-        for s, read, kept in zip(sequences, model.lengths, keep, strict=True)
-    ]
-    return model.feed(unread, keep)

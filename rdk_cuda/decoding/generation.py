@@ -19,6 +19,7 @@ from .._ops.inputs import (
     temperatures,
     user_seeds,
 )
+from .proposal import Step
 
 Kind = Literal["accepted", "out_of_vocabulary", "resampled", "bonus"]
 """How a token was decided: drafted and accepted; the same, but outside the drafter's own
@@ -80,6 +81,9 @@ class Statistics:
     def count(self, kinds: Sequence[Kind], drafts: int) -> None:
         """Add what one sequence decided in one pass over `drafts` drafted tokens."""
         self.target_passes += 1
+        while len(self.drafted) < drafts:  # of a proposer whose longest draft nobody told
+            self.drafted.append(0)
+            self.accepted.append(0)
         for place, kind in enumerate(kinds[:drafts]):
             self.drafted[place] += 1
             self.accepted[place] += kind != "resampled"
@@ -150,6 +154,7 @@ class Continuation:
             How many tokens were appended.
         """
         del self.context[self.length :]
+        decided = decided[: self.room]  # a tree may be deeper than there is room for
         for count, token in enumerate(decided, start=1):
             if token < 0:
                 raise RuntimeError(
@@ -166,14 +171,12 @@ class Continuation:
 
 @dataclass
 class Batch:
-    """Sequences, `[B]` tensors of what differs between them, and memory for drafter logits."""
+    """Sequences, and `[B]` tensors of what differs between them."""
 
     sequences: list[Continuation]
     temperature: Tensor
-    draft_temperature: Tensor
     seeds: Tensor
     limits: dict[str, Tensor]
-    _memory: Tensor | None = None
 
     @classmethod
     def of(
@@ -181,7 +184,6 @@ class Batch:
         prompts: Sequence[Sequence[int]],
         max_new_tokens: Integers,
         temperature: Numbers,
-        draft_temperature: float | None,
         seeds: Integers | None,
         eos: int | Collection[int] | Sequence[Collection[int]] | None,
         device: torch.device,
@@ -203,12 +205,9 @@ class Batch:
             Continuation(list(prompt), len(prompt), len(prompt), len(prompt) + limit, ends)
             for prompt, limit, ends in zip(prompts, limits, _end_tokens(eos, count), strict=True)
         ]
-        target = target.to(device)
-        draft = target if draft_temperature is None else torch.full_like(target, draft_temperature)
         return cls(
             sequences,
-            target,
-            draft,
+            target.to(device),
             user_seeds(name, seeds, None, count, device),
             {
                 each: _checked_limit(name, each, value, count, device)
@@ -217,12 +216,11 @@ class Batch:
             },
         )
 
-    def draft_logits(self, like: Tensor, places: int) -> Tensor:
-        """Uninitialised `[B, places, V_d]` for a step; the same memory in every step."""
-        count = len(self.sequences) * places * like.shape[-1]
-        if self._memory is None or self._memory.numel() < count:
-            self._memory = torch.empty(count, dtype=like.dtype, device=self.temperature.device)
-        return self._memory[:count].view(len(self.sequences), places, like.shape[-1])
+    def step(self, room: list[int]) -> Step:
+        """What a proposer and a rule are told of the step that comes; `room` is the sequences'."""
+        lengths = [s.length for s in self.sequences]
+        positions = torch.tensor(lengths, device=self.seeds.device, dtype=torch.int64)
+        return Step(room, self.temperature, self.seeds, positions, self.limits)
 
 
 def _checked_limit(

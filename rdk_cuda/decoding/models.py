@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from .generation import Continuation
+
 
 class Output(NamedTuple):
     """What `CausalModel.feed` returns.
@@ -77,3 +79,41 @@ class StateDrafter(CausalModel, Protocol):
 
         Forgets what it computed of those tokens without them.
         """
+
+
+@runtime_checkable
+class TreeModel(CausalModel, Protocol):
+    """A model that reads trees, each branch as if it were alone."""
+
+    def feed_tree(
+        self,
+        tokens: Sequence[Sequence[int]],
+        keep: Sequence[int],
+        parents: Sequence[Sequence[int]],
+    ) -> Output:
+        """As `feed`; the last of `tokens[b]` are nodes of a tree behind the others.
+
+        Args:
+            tokens, keep: as of `feed`. All new nodes are kept.
+            parents: of each sequence, which earlier node each node is a child of, or -1 for the
+                token before the tree: of all nodes since the last `rollback`, also those that were
+                fed before.
+        """
+        ...
+
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keep the nodes of one branch, from the top, as ordinary tokens, and forget the others.
+
+        `rollback` without it forgets all nodes.
+        """
+
+
+def feed_unread(
+    model: CausalModel, sequences: Sequence[Continuation], keep: Sequence[int]
+) -> Output:
+    """Let a model read what it has not read yet, in sequences where a prediction is wanted."""
+    unread = [
+        s.context[read:] if kept else []
+        for s, read, kept in zip(sequences, model.lengths, keep, strict=True)
+    ]
+    return model.feed(unread, keep)

@@ -1,14 +1,14 @@
-"""Trees of proposed tokens for `rdk_cuda.verify_tree`: which nodes to choose, what each sees."""
+"""Trees of proposed tokens for `rdk_cuda.verify_tree`: which nodes to choose, who sees whom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Tree", "attention_mask", "best_first", "depths"]
+__all__ = ["Tree", "ancestors", "best_first", "branch", "depths"]
 
 
 class Tree(NamedTuple):
@@ -66,7 +66,15 @@ def best_first(
 
 
 def ancestors(parents: Tensor) -> Tensor:
-    """`[B, N, N]` bools: whether column's node is row's node or on the way to it from the root."""
+    """`[B, N, N]` bools: whether column's node is row's node or on the way to it from the root.
+
+    Example:
+        >>> import torch
+        >>> ancestors(torch.tensor([[-1, -1, 1]])).int()[0]
+        tensor([[1, 0, 0],
+                [0, 1, 0],
+                [0, 1, 1]], dtype=torch.int32)
+    """
     batch, nodes = parents.shape
     seen = torch.eye(nodes, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
     for node in range(1, nodes):
@@ -81,28 +89,10 @@ def depths(parents: Tensor) -> Tensor:
     return ancestors(parents).sum(2) - 1
 
 
-def attention_mask(parents: Tensor, context: int) -> Tensor:
-    """What a target sees that reads a context and then the nodes of a tree, in one pass.
-
-    Args:
-        parents: `[B, N]` integers, of earlier nodes or -1.
-        context: how many tokens come before the nodes, the root last.
-
-    Returns:
-        `[B, 1, context + N, context + N]` bools. Every token sees the context up to itself, a node
-        its ancestors and itself, too.
-
-    Example:
-        >>> import torch
-        >>> attention_mask(torch.tensor([[-1, -1, 1]]), context=1).int()[0, 0]
-        tensor([[1, 0, 0, 0],
-                [1, 1, 0, 0],
-                [1, 0, 1, 0],
-                [1, 0, 1, 1]], dtype=torch.int32)
-    """
-    batch, nodes = parents.shape
-    size = context + nodes
-    mask = torch.ones(size, size, dtype=torch.bool, device=parents.device).tril()
-    mask = mask.repeat(batch, 1, 1, 1)
-    mask[:, 0, context:, context:] = ancestors(parents)
-    return mask
+def branch(parents: Sequence[int], node: int) -> list[int]:
+    """The nodes from the root's child down to a node; none for -1. A parent is an earlier node."""
+    nodes: list[int] = []
+    while node >= 0:
+        nodes.append(node)
+        node = parents[node] if parents[node] < node else -1
+    return nodes[::-1]

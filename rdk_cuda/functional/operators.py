@@ -218,6 +218,7 @@ def verify(
     allowed: Tensor | None = None,
     logprobs: Literal["processed", "raw"] | None = None,
     method: Method = "token",
+    draft_rows: Tensor | None = None,
 ) -> Verified:
     """Accept drafted tokens, or replace the first rejected one, so that the output is the target's.
 
@@ -245,6 +246,8 @@ def verify(
             distribution. By block at least as many drafts are accepted on average, but every row
             of the target is read, not only those up to the first rejection. At temperature 0 both
             are the same.
+        draft_rows: `[B, K]` integers, which row of the draft's logits `[B, M, V_d]` each token was
+            drawn from; -1 for one that was not drawn. Absent: row k, or none without logits.
 
     Returns:
         `Verified(tokens [B, K + 1], num_accepted [B], logprobs)`.
@@ -274,6 +277,8 @@ def verify(
         rows = torch.full((batch * length,), -1, dtype=torch.int32, device=device)
     else:
         logits, rows = joined.logits.flatten(0, 1), None
+        if draft_rows is not None:
+            rows = _packed_rows(draft_rows, (batch, length), joined.logits.shape[1])
     if logprobs not in _LOGPROBS:
         raise ValueError(
             f'rdk_cuda.verify: logprobs is {logprobs!r}; needs "processed", "raw" or None'
@@ -307,6 +312,18 @@ def verify(
         METHODS[method],
     )
     return Verified(*verified)
+
+
+def _packed_rows(rows: Tensor, shape: tuple[int, int], each: int) -> Tensor:
+    """Rows of each sequence, counted through the batch; what is none of its own stays none."""
+    if rows.shape != shape or rows.is_floating_point():
+        raise ValueError(
+            f"rdk_cuda.verify: draft_rows is {rows.dtype} of shape {list(rows.shape)}; needs "
+            f"integers of shape {list(shape)}, one for each drafted token"
+        )
+    first = torch.arange(shape[0], device=rows.device)[:, None] * each
+    own = (rows >= 0) & (rows < each)
+    return (rows + first).where(own, -2).where(rows != -1, -1).int().flatten()
 
 
 @takes_arrays

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rdk_cuda import Affinity
 from rdk_cuda.decoding import Output
+from rdk_cuda.decoding.trees import branch
 
 
 class TableModel:
@@ -36,8 +37,10 @@ class TableModel:
 
     def reset(self, batch_size: int) -> None:
         self.sequences = [[] for _ in range(batch_size)]
+        self.nodes: list[list[int]] = [[] for _ in range(batch_size)]
 
     def rollback(self, lengths: Sequence[int]) -> None:
+        self.keep_paths([[]] * len(lengths))
         for sequence, length in zip(self.sequences, lengths, strict=True):
             del sequence[length:]
 
@@ -52,6 +55,35 @@ class TableModel:
                 states[b, place] = self.state(sequence[: len(sequence) - keep[b] + place + 1])
         padded = torch.cat([self.table, torch.full((1, self.vocabulary_size), torch.nan)])
         return Output(padded[states], torch.eye(len(padded))[states, :-1])
+
+    def feed_tree(
+        self,
+        tokens: Sequence[Sequence[int]],
+        keep: Sequence[int],
+        parents: Sequence[Sequence[int]],
+    ) -> Output:
+        """Rows of nodes by the branch that each ends."""
+        assert any(keep)
+        self.passes += 1
+        states = torch.full((len(tokens), max(keep)), -1)
+        for b, (sequence, new) in enumerate(zip(self.sequences, tokens, strict=True)):
+            nodes = self.nodes[b]
+            first = len(new) - (len(parents[b]) - len(nodes))
+            assert 0 <= len(new) - first <= keep[b]
+            sequence.extend(new[:first])
+            nodes.extend(new[first:])
+            ends = [*range(1 - len(sequence), 1), *range(1, len(nodes) + 1)]  # 0 is the root
+            for place, end in enumerate(ends[len(ends) - keep[b] :]):
+                known = sequence[: len(sequence) + min(end, 0)]
+                path = branch(parents[b], end - 1) if end > 0 else []
+                states[b, place] = self.state([*known, *(nodes[node] for node in path)])
+        padded = torch.cat([self.table, torch.full((1, self.vocabulary_size), torch.nan)])
+        return Output(padded[states], torch.eye(len(padded))[states, :-1])
+
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        for sequence, nodes, path in zip(self.sequences, self.nodes, paths, strict=True):
+            sequence.extend(nodes[node] for node in path)
+            nodes.clear()
 
     def state(self, context: Sequence[int]) -> int:
         return ([0, *context][-2]) * self.size + context[-1]

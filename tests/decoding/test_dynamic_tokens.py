@@ -196,6 +196,6 @@ def test_a_drafter_without_hidden_states_is_refused() -> None:
             return Output(super().feed(tokens, keep).logits)
 
     speculative = decoder(dynamic=True)
-    speculative.drafter = Blind(TABLE[:, VOCABULARY.draft_ids], SIZE)
+    speculative.proposer.drafter = Blind(TABLE[:, VOCABULARY.draft_ids], SIZE)
     with pytest.raises(ValueError, match="dynamic_tokens need a drafter that gives hidden"):
         speculative.generate(PROMPTS, max_new_tokens=3)

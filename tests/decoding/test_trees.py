@@ -1,4 +1,4 @@
-"""Trees have the drafter's best nodes, and one masked pass reads them as each branch by itself."""
+"""Trees have the drafter's best nodes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import itertools
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from rdk_cuda.decoding.trees import Tree, attention_mask, best_first, depths
+from rdk_cuda.decoding.trees import Tree, best_first, depths
 from tests import generators
 
 SIZE = 3
@@ -54,25 +53,3 @@ def test_a_tree_without_enough_possible_nodes_is_filled_up() -> None:
         return certain if tree.tokens.shape[1] < 2 else torch.zeros(2, 2)
 
     assert best_first(two_tokens, 2, 4).tokens.tolist() == [[1, 1, -1, -1]] * 2
-
-
-def test_one_masked_pass_reads_every_branch_as_if_it_were_alone() -> None:
-    config = LlamaConfig(
-        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=64,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config).eval()
-    context = torch.tensor([[3, 1, 4, 1, 5]])
-    tree = Tree(torch.tensor([[9, 2, 6, 5, 3, 5]]), torch.tensor([[-1, 0, 0, -1, 3, 2]]))
-    seen = attention_mask(tree.parents, 5)
-    places = torch.cat([torch.arange(5)[None], 5 + depths(tree.parents)], 1)
-    with torch.no_grad():
-        together = model(
-            torch.cat([context, tree.tokens], 1),
-            attention_mask=torch.zeros(seen.shape).masked_fill(~seen, -1e30),
-            position_ids=places,
-        ).logits[0, 5:]
-        for node, branch in enumerate(branches(tree, 0)):
-            alone = model(torch.cat([context, torch.tensor([branch])], 1)).logits[0, -1]
-            torch.testing.assert_close(together[node], alone, rtol=1e-4, atol=1e-5)

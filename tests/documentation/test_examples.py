@@ -103,8 +103,11 @@ GREEDY = r"the greedy text of \d+ tokens is the target's own"
 PRINTED = {
     "cuda_graph": ["(no GPU here: 50 eager steps|50 replays of one CUDA graph).*", GREEDY],
     "draft_and_verify": [f"temperature 1: {ACCEPTED}", f"temperature 0: {ACCEPTED}", GREEDY],
-    "ngram_drafter": [r"temperature [01]\.0: \d\.\d\d tokens per pass"] * 2 + [GREEDY],
-    "tree_drafter": [r"temperature [01]\.0: \d\.\d\d tokens per pass"] * 2 + [GREEDY],
+    "proposers": [
+        line
+        for name in ("n-grams", "trees")
+        for line in [rf"{name}, temperature [01]\.0: \d\.\d\d tokens per pass"] * 2 + [GREEDY]
+    ],
     "redistribute": [f"temperature 1.0: {ACCEPTED}", f"temperature 0.0: {ACCEPTED}", GREEDY],
 }
 
@@ -130,7 +133,7 @@ def test_every_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_script(name: str, tmp_path: Path) -> None:
-    if name in ("ngram_drafter", "tree_drafter"):
+    if name == "proposers":
         pytest.importorskip("transformers")
     printed = run_example(name, tmp_path)
     assert len(printed) == len(PRINTED[name])

@@ -28,6 +28,7 @@ from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.pair.loading import load_model, load_pair
 from studies import (
     chains_and_trees,
+    decoder_time,
     end_to_end,
     first_order_growth,
     gemma_acceptance,
@@ -95,6 +96,12 @@ def test_steps_are_timed_for_every_head_with_either_sampling(tmp_path: Path) -> 
         ratio = row["tokens_per_second"] / rows[0]["tokens_per_second"]
         assert row["speed_up"] == pytest.approx(ratio)
         assert set(row["parts"]) == set(end_to_end.PARTS) or row["method"] is None
+
+
+def test_the_decoder_s_own_time_is_measured_next_to_its_operators(tmp_path: Path) -> None:
+    rows = run(decoder_time, tmp_path / "rows.json", "--vocabulary=64", "--rounds=1", "--batch=2")
+    assert [row["batch"] for row in rows] == [2]
+    assert min(rows[0]["operators"], rows[0]["decoder"], rows[0]["ratio"]) > 0
 
 
 SIZE, LENGTH, TIMES = 6, 3, 20_000

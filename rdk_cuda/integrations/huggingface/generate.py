@@ -24,8 +24,9 @@ from transformers.generation import (
 
 from ..._ops.inputs import Integers, refuse_other_than_affinity, whole_number
 from ...affinity import Affinity
-from ...decoding import CausalModel, SpeculativeDecoder
+from ...decoding import CausalModel, Proposer, SpeculativeDecoder
 from ...decoding.generation import Statistics
+from ...decoding.lengths import Length
 from ...dynamic_tokens import DynamicTokens
 from ...functional import METHODS, Method
 from ...vocabulary import Vocabulary
@@ -62,9 +63,11 @@ class Generate:
 
     Args:
         drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,
-            such as `HuggingFaceModel(model, head=...)` or an `Eagle3Drafter`.
+            such as `HuggingFaceModel(model, head=...)` or an `Eagle3Drafter`; or what proposes in
+            its place, a `rdk_cuda.decoding.Proposer`, with its own settings.
         affinity: from the drafter's tokens to the target's; None if they have one vocabulary.
         draft_length: K, the most tokens drafted for each pass of the target.
+        length: as of `SpeculativeDecoder`: when a draft ends before that.
         draft_temperature: the drafter's; None: the one that `generate` samples at.
         method: of `rdk_cuda.verify`: "token", or "block", which accepts at least as many drafts on
             average.
@@ -112,13 +115,14 @@ class Generate:
         seed: Integers | None = None,
         stop_strings: str | Sequence[str] = (),
         tokenizer: Any = None,
+        length: Length | None = None,
     ) -> None:
         if not hasattr(drafter, "rollback"):
             drafter = HuggingFaceModel(drafter, return_hidden=dynamic_tokens is not None)
-        self.drafter: CausalModel = drafter
-        size = drafter.vocabulary_size
+        self.drafter: CausalModel | Proposer = drafter
         if affinity is not None:
             refuse_other_than_affinity("Generate", affinity)
+            size = getattr(drafter, "vocabulary_size", affinity.draft_size)
             if affinity.draft_size != size:
                 raise ValueError(
                     f"Generate: the drafter predicts {size} tokens, the affinity leads from "
@@ -136,7 +140,7 @@ class Generate:
             raise ValueError(f"Generate: draft_length is {draft_length}; needs at least 1")
         if method not in METHODS:
             raise ValueError(f'Generate: method is {method!r}; needs to be "token" or "block"')
-        self.affinity, self.draft_length = affinity, draft_length
+        self.affinity, self.draft_length, self.length = affinity, draft_length, length
         self.method: Method = method
         self.draft_temperature, self.dynamic_tokens = draft_temperature, dynamic_tokens
         self.vocabulary, self.streamer, self.seed = vocabulary, streamer, seed
@@ -246,6 +250,17 @@ class Generate:
             target = self._target = HuggingFaceModel(model, state_layers=layers)
         if getattr(getattr(self.drafter, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
+        if isinstance(self.drafter, Proposer):
+            return SpeculativeDecoder(
+                target,
+                None,
+                self.affinity,
+                proposer=self.drafter,
+                method=self.method,
+                vocabulary=self.vocabulary,
+                dynamic_tokens=self.dynamic_tokens,
+                length=self.length,
+            )
         if target.device != self.drafter.device:
             raise ValueError(
                 f"Generate: the drafter is on {self.drafter.device}, the model on "
@@ -262,6 +277,7 @@ class Generate:
             method=self.method,
             vocabulary=self.vocabulary,
             dynamic_tokens=self.dynamic_tokens,
+            length=self.length,
         )
 
 
@@ -315,7 +331,7 @@ def _is_plain(warper: Any) -> bool:
 
 
 @contextmanager
-def _caches(models: Sequence[CausalModel], slots: int) -> Iterator[None]:
+def _caches(models: Sequence[CausalModel | Proposer], slots: int) -> Iterator[None]:
     """Give the models' caches this many slots; afterwards free all of their memory."""
     wrapped = [model for model in models if isinstance(model, HuggingFaceModel)]
     before = [model.slots for model in wrapped]

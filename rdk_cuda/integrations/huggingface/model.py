@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda.decoding import Output
+from rdk_cuda.decoding.trees import branch
 
 from .attention import context_length, layers_of
 from .library import cache_argument, not_served
@@ -121,7 +122,39 @@ class HuggingFaceModel:
         Raises:
             ValueError: ids outside of the vocabulary, or more tokens than the model's context.
         """
-        self._refuse_bad_feed(tokens, keep)
+        return self._feed(tokens, keep, None)
+
+    def feed_tree(
+        self,
+        tokens: Sequence[Sequence[int]],
+        keep: Sequence[int],
+        parents: Sequence[Sequence[int]],
+    ) -> Output:
+        """As `rdk_cuda.decoding.TreeModel.feed_tree`; a mask keeps the branches apart.
+
+        Raises:
+            ValueError: as `feed`; nodes that are not among the tokens that are kept.
+        """
+        sizes = zip(self._cache.tree_sizes, parents, keep, strict=True)
+        for b, (size, above, kept) in enumerate(sizes):
+            if not 0 <= len(above) - size <= kept:
+                raise ValueError(
+                    f"HuggingFaceModel.feed_tree: parents[{b}] has {len(above)} nodes, of which "
+                    f"{size} are read, and keep[{b}] is {kept}; needs every new node to be kept"
+                )
+        return self._feed(tokens, keep, parents)
+
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """As `rdk_cuda.decoding.TreeModel.keep_paths`."""
+        self._cache.keep_paths(paths)
+
+    def _feed(
+        self,
+        tokens: Sequence[Sequence[int]],
+        keep: Sequence[int],
+        parents: Sequence[Sequence[int]] | None,
+    ) -> Output:
+        self._refuse_bad_feed(tokens, keep, parents)
         ids, real = lay_out(tokens, keep)
         if not 0 <= int(ids.min()) <= int(ids.max()) < self._readable:
             raise ValueError(
@@ -130,7 +163,8 @@ class HuggingFaceModel:
             )
         states: list[Tensor] = []
         for piece in pieces(ids.shape[1], max(keep)):
-            output, read = self._forward(ids[:, piece], real[:, piece], max(keep))
+            grown = parents if piece.stop == ids.shape[1] else None  # nodes are the last columns
+            output, read = self._forward(ids[:, piece], real[:, piece], max(keep), grown)
             states += read
         if not states:
             return output
@@ -147,9 +181,11 @@ class HuggingFaceModel:
         self._cache.rollback(lengths)
 
     @torch.no_grad()
-    def _forward(self, ids: Tensor, real: Tensor, kept: int) -> tuple[Output, list[Tensor]]:
+    def _forward(
+        self, ids: Tensor, real: Tensor, kept: int, parents: Sequence[Sequence[int]] | None
+    ) -> tuple[Output, list[Tensor]]:
         """The output for the last `kept` columns, and the states `[B, W, D]` of all, if asked."""
-        positions, masks = self._cache.append(real)
+        positions, masks = self._cache.append(real, parents)
         arguments: dict[str, Any] = {
             "input_ids": ids.to(self.device),
             "position_ids": positions,
@@ -173,7 +209,12 @@ class HuggingFaceModel:
         states = [result.hidden_states[at].to(self.device) for at in self.state_layers]
         return output, [torch.cat(states, dim=-1)]
 
-    def _refuse_bad_feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> None:
+    def _refuse_bad_feed(
+        self,
+        tokens: Sequence[Sequence[int]],
+        keep: Sequence[int],
+        parents: Sequence[Sequence[int]] | None,
+    ) -> None:
         if not len(tokens) == len(keep) == len(self.lengths) or not any(map(len, tokens)):
             raise ValueError(
                 f"HuggingFaceModel.feed: got {len(tokens)} sequences of tokens and {len(keep)} of "
@@ -182,9 +223,13 @@ class HuggingFaceModel:
         for b, (new, kept, length) in enumerate(zip(tokens, keep, self.lengths, strict=True)):
             if not 0 <= kept <= len(new):
                 raise ValueError(f"HuggingFaceModel.feed: keep[{b}] is {kept} of {len(new)} tokens")
-            if length + len(new) > self.context:
+            longest = length + len(new)
+            if parents is not None:
+                deep = (len(branch(parents[b], node)) for node in range(len(parents[b])))
+                longest += max(deep, default=0) - len(parents[b])
+            if longest > self.context:
                 raise ValueError(
-                    f"HuggingFaceModel.feed: sequence {b} gets {length + len(new)} tokens long; "
+                    f"HuggingFaceModel.feed: sequence {b} gets {longest} tokens long; "
                     f"the model's context is {self.context:.0f}; shorten the prompt or "
                     "max_new_tokens"
                 )

@@ -57,7 +57,8 @@ class PaddedBatch:
         self._ids = torch.cat([input_ids, beyond], dim=1)
         self._counts = [0] * rows  # new tokens of each row
         self._ends: list[int | None] = [None] * rows  # and behind how many of them it has ended
-        self._latest: tuple[Tensor, Tensor] | None = None
+        # Of each row, logits and scores after these drafts.
+        self._latest: list[dict[tuple[int, ...], tuple[Tensor, Tensor]]] = [{} for _ in range(rows)]
         self._recorded: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(rows)]
         self._streamed = 0
         if streamer is not None:
@@ -71,7 +72,11 @@ class PaddedBatch:
         """
         raw = logits.to(self._ids.device, torch.float32, copy=True)
         scores = raw if self.processors is None else self._processed(sequences, raw)
-        self._latest = raw, scores
+        if self.record:
+            for row, s in enumerate(sequences):
+                drafts = tuple(s.drafts)
+                for j in range(len(drafts) + 1 if s.room else 0):
+                    self._latest[row][drafts[:j]] = raw[row, j], scores[row, j]
         return scores.to(logits.device)
 
     def stop(self, row: int, tokens: Sequence[int]) -> bool:
@@ -87,10 +92,10 @@ class PaddedBatch:
 
     def on_tokens(self, row: int, tokens: list[int], kinds: list[Kind]) -> None:
         """Keep what is to be returned of a row's new tokens, and stream what all rows have."""
-        if self.record and self._latest is not None:
-            raw, scores = self._latest
-            places = range(len(tokens))
-            self._recorded[row] += [(raw[row, j].clone(), scores[row, j].clone()) for j in places]
+        if self.record:
+            latest = [self._latest[row][tuple(tokens[:j])] for j in range(len(tokens))]
+            self._recorded[row] += [(raw.clone(), scores.clone()) for raw, scores in latest]
+            self._latest[row] = {}
         while self.streamer is not None and self._is_complete(self._streamed):
             self.streamer.put(self._ids[:, self.width + self._streamed].cpu())
             self._streamed += 1

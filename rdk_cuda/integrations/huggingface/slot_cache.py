@@ -6,6 +6,10 @@ columns to all sequences, and a mask tells which slots a sequence owns. Rejected
 stay as dead slots until dropping them pays. The slots of a sequence are in the order of its
 positions, whatever lies between them: a mask and explicit positions are enough.
 
+A tree's nodes are columns as well, behind all other tokens of their sequence. A node sees those,
+its ancestors and itself, and stands one position behind its parent. The slots of a branch that is
+kept are in the order of positions again.
+
 A sliding layer's mask hides what lies outside its window by position, and the layer is handed the
 slots from the first one that any query sees. It keeps the older ones: after a rollback a window
 reaches back to them again.
@@ -19,6 +23,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from rdk_cuda.decoding.trees import ancestors
 
 from .attention import Layers, first_seen, is_seen
 
@@ -58,13 +64,26 @@ class SlotCache:
         self.past = DynamicCache(config=self.config)
         self.past.layers = [SlotLayer(slots) for _ in self.past.layers]
         self._alive = torch.zeros(batch_size, 0, dtype=torch.bool, device="cpu")
+        self._places = torch.zeros(batch_size, 0, dtype=torch.int64, device="cpu")
+        self._nodes: Tensor | None = None  # which node of a tree each slot has, -1 for none
         self.lengths = [0] * batch_size
 
-    def append(self, real: Tensor) -> tuple[Tensor, Tensor | dict[str, Tensor]]:
+    @property
+    def tree_sizes(self) -> list[int]:
+        """How many of each sequence's tokens are nodes of a tree."""
+        if self._nodes is None:
+            return [0] * len(self.lengths)
+        sizes: list[int] = (self._alive & (self._nodes >= 0)).sum(1).tolist()
+        return sizes
+
+    def append(
+        self, real: Tensor, parents: Sequence[Sequence[int]] | None = None
+    ) -> tuple[Tensor, Tensor | dict[str, Tensor]]:
         """Count the columns of the pass that comes as every sequence's own.
 
         Args:
             real: `[B, W]` bool on the CPU, which columns are a sequence's tokens.
+            parents: of all nodes of each sequence's tree; its newest ones are its last columns.
 
         Returns:
             positions `[B, W]`, and the additive mask `[B, 1, W, slots + W]` that all layers take,
@@ -73,22 +92,68 @@ class SlotCache:
         lengths = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
         # A padding column is seen by nobody; its position only has to be a legal one.
         positions = (lengths[:, None] + real.cumsum(1) - 1).clamp_(min=0)
-        masks = self._masks(real, positions)
+        seen = None
+        if parents is not None:
+            positions, seen = self._grow(real, parents)
+        masks = self._masks(real, positions, seen)
         self._alive = torch.cat([self._alive, real], dim=1)
+        self._places = torch.cat([self._places, positions], dim=1)
         self.lengths = (lengths + real.sum(1)).tolist()
         return positions.to(self.device), masks
 
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """Of the nodes of each tree, keep those of a branch, as the sequence's next tokens."""
+        if self._nodes is None:
+            return
+        kept = torch.zeros(len(paths), int(self._nodes.max()) + 2, dtype=torch.bool, device="cpu")
+        kept[:, -1] = True  # what is no node
+        for row, path in zip(kept, paths, strict=True):
+            row[list(path)] = True
+        self._alive &= kept.gather(1, self._nodes.where(self._nodes >= 0, kept.shape[1] - 1))
+        self._nodes, self.lengths = None, self._alive.sum(1).tolist()
+
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
+        """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is.
+
+        Of a tree nothing is left but what `keep_paths` has kept.
+        """
+        self.keep_paths([[] for _ in self.lengths])
         self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
         kept = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
         self._alive &= self._alive.cumsum(1) <= kept[:, None]
         self._drop_dead_slots()
 
-    def _masks(self, real: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
+    def _grow(self, real: Tensor, parents: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Positions of a pass with nodes, and what a tree lets each see, `[B, W, S + W]`."""
+        old = torch.full_like(self._places, -1) if self._nodes is None else self._nodes
+        lengths, sizes, wanted = (
+            torch.tensor(each, dtype=torch.int64, device="cpu")[:, None]
+            for each in (self.lengths, self.tree_sizes, [len(own) for own in parents])
+        )
+        from_end = real.flip(1).cumsum(1).flip(1)
+        newest = real & (from_end <= wanted - sizes)
+        nodes = (wanted - from_end).where(newest, -1)
+        most = int(wanted.max())
+        filled = [[*own, *[-1] * (most - len(own))] for own in parents]
+        # The last row and column, which -1 finds, are for what is no node: all see it.
+        seen = torch.ones(len(real), most + 1, most + 1, dtype=torch.bool, device="cpu")
+        seen[:, :-1, :-1] = ancestors(torch.tensor(filled, dtype=torch.int64, device="cpu"))
+        seen[:, -1, :-1] = False
+        batch, depth = torch.arange(len(real), device="cpu")[:, None], seen.sum(2) - 1
+        after = lengths - sizes + (real & ~newest).cumsum(1) - 1
+        positions = after.where(nodes < 0, after[:, -1:] + depth[batch, nodes])
+        self._nodes = torch.cat([old, nodes], dim=1)
+        pairs = batch[:, :, None], nodes[:, :, None], self._nodes[:, None, :]
+        return positions.clamp_(min=0), seen[pairs]
+
+    def _masks(
+        self, real: Tensor, positions: Tensor, seen: Tensor | None
+    ) -> Tensor | dict[str, Tensor]:
         """Of a pass; sliding layers are told from which slot on theirs begins."""
         visible, (sliding, window) = self._visible(real), self.layers
-        keys = torch.cat([self._alive.cumsum(1) - 1, positions], dim=1).to(self.device)
+        if seen is not None:
+            visible &= seen.to(self.device)
+        keys = torch.cat([self._places, positions], dim=1).to(self.device)
         queries = positions.to(self.device)
         if self.recent is not None:
             visible &= is_seen(queries, keys, self.recent) | (keys == 0)[:, None, :]
@@ -132,11 +197,12 @@ class SlotCache:
         if 4 * longest < 3 * width:
             order = self._alive.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
             self._alive = self._alive.gather(1, order)
+            self._places = self._places.gather(1, order)
             order = order.to(self.device)
             for layer in self.past.layers:
                 layer.close_gaps(order)
         elif width < self._alive.shape[1]:
-            self._alive = self._alive[:, :width]
+            self._alive, self._places = self._alive[:, :width], self._places[:, :width]
             for layer in self.past.layers:
                 layer.keep(width)
 

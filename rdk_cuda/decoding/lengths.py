@@ -1,0 +1,168 @@
+"""How long a draft gets: whether a sequence drafts on, from what it drafted so far.
+
+A rule may look at anything that was drafted, because what it has seen stays: it ends a draft behind
+a token. It may not take a token back because of the token's own q (DESIGN section 5), nor look at
+other sequences. So a rule is a function of `Drafted` and returns `[B]` bools, each of its own row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import functional
+from ..affinity import Affinity
+from ..functional import Draft
+
+__all__ = ["Confidence", "Drafted", "EntropyBound", "Length", "Product"]
+
+
+class Drafted:
+    """What a step has drafted so far: k places. Of greedy drafts, q is that of temperature 1.
+
+    Args:
+        affinity: the one that is drafted with.
+
+    Attributes:
+        places: each place's draft, with its logits.
+    """
+
+    def __init__(self, affinity: Affinity) -> None:
+        self.affinity = affinity
+        self.places: list[Draft] = []
+        self._probs: list[Tensor] = []
+        self._entropies: list[Tensor] = []
+
+    @property
+    def probs(self) -> Tensor:
+        """`[B, k]`: q of each drawn token; 0 where none was drawn."""
+        new = self.places[len(self._probs) :]
+        self._probs += [_Place(draft, self.affinity).prob() for draft in new]
+        return torch.stack(self._probs, 1)
+
+    @property
+    def entropies(self) -> Tensor:
+        """`[B, k]`: the entropy, in nats, of each row of drafter columns that was drawn from."""
+        new = self.places[len(self._entropies) :]
+        self._entropies += [_Place(draft, self.affinity).entropy() for draft in new]
+        return torch.stack(self._entropies, 1)
+
+
+Length = Callable[[Drafted], Tensor]
+"""Says which sequences draft on behind the newest place, `[B]` bools."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """While the product of the drawn tokens' q is at least this: how likely all are accepted."""
+
+    at_least: float
+
+    def __call__(self, drafted: Drafted) -> Tensor:
+        """As `Length`."""
+        return drafted.probs.prod(1) >= self.at_least
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """While the newest token's q is at least this, as `assistant_confidence_threshold` has it."""
+
+    at_least: float = 0.4
+
+    def __call__(self, drafted: Drafted) -> Tensor:
+        """As `Length`."""
+        return drafted.probs[:, -1] >= self.at_least
+
+
+@dataclass(frozen=True)
+class EntropyBound:
+    """While `1 - sqrt(gamma * entropy)`, a bound on the acceptance, is at least this.
+
+    AdaEDL (arXiv:2410.18351) with a threshold that stays the same.
+    """
+
+    at_least: float
+    gamma: float = 0.2
+
+    def __call__(self, drafted: Drafted) -> Tensor:
+        """As `Length`."""
+        return 1 - (self.gamma * drafted.entropies[:, -1]).sqrt() >= self.at_least
+
+
+class _Place:
+    """A row of drafter columns for each sequence, with the softmax that it was drawn from.
+
+    Sums over the vocabulary are the operator's stats, or of one row at a time: those of a whole
+    batch could be rounded in another way in another batch.
+    """
+
+    def __init__(self, draft: Draft, affinity: Affinity) -> None:
+        assert draft.logits is not None
+        assert draft.stats is not None
+        self.draft, self.affinity, self.logits = draft, affinity, draft.logits[:, 0]
+        greedy, wide = draft.temperature == 0, 2 + affinity.rank
+        self.temperature = draft.temperature.masked_fill(greedy, 1.0)[:, None]
+        stats = draft.stats[:, 0, :wide]
+        self.threshold = draft.stats[:, 0, wide:].masked_fill(greedy[:, None], -torch.inf)
+        if bool(greedy.any()):  # whose stats are zeros
+            at_one = functional.draft(
+                draft.logits,
+                affinity,
+                1.0,
+                seeds=0,
+                positions=0,
+                dynamic_tokens=draft.dynamic_tokens,
+                dynamic_logits=draft.dynamic_logits,
+            )
+            assert at_one.stats is not None
+            stats = at_one.stats[:, 0].where(greedy[:, None], stats)
+        self.largest, self.total, self.spread = stats[:, :1], stats[:, 1], stats[:, 2:]
+
+    def prob(self) -> Tensor:
+        """As `rdk::redistribute` has it at the drawn tokens, `[B]`."""
+        bias, offsets, drafts, weights, _, prior = self.affinity.by_target
+        token = self.draft.tokens[:, 0]
+        drawn = token >= 0
+        token = token.clamp(min=0)
+        first, end = offsets[token].long(), offsets[token + 1].long()
+        # Column by column of S: as many entries as the longest has.
+        entry = first[:, None] + torch.arange(int((end - first).max()), device=token.device)
+        own = entry < end[:, None]
+        entry = entry[own]
+        columns = torch.zeros_like(own, dtype=torch.int64)
+        columns[own] = drafts[entry].long()
+        z = self.logits.gather(1, columns).float() / self.temperature
+        z = z if bias is None else z + bias[columns]
+        weight = torch.zeros_like(z)
+        weight[own] = weights[entry]
+        found = (self._masses(z) * weight).sum(1)
+        if self.draft.dynamic_tokens is not None:
+            named = self.draft.dynamic_tokens[:, 0] == token[:, None]
+            found = found + self._masses(self._dynamic()).where(named, 0.0).sum(1)
+        q = found / self.total + (self.spread * prior[:, token].T).sum(1)
+        return q.where(drawn, 0.0)
+
+    def entropy(self) -> Tensor:
+        """`[B]`."""
+        bias = self.affinity.by_target[0]
+        z = self.logits.float() / self.temperature
+        z = z if bias is None else z + bias
+        if self.draft.dynamic_tokens is not None:
+            z = torch.cat([z, self._dynamic()], 1)
+        masses = self._masses(z)
+        weighted = (masses * (z - self.largest)).where(masses > 0, 0.0)
+        return self.total.log() - torch.stack([row.sum() for row in weighted]) / self.total
+
+    def _dynamic(self) -> Tensor:
+        assert self.draft.dynamic_tokens is not None
+        assert self.draft.dynamic_logits is not None
+        tokens = self.draft.dynamic_tokens[:, 0]
+        z = self.draft.dynamic_logits[:, 0].float() / self.temperature
+        return z.where((tokens >= 0) & (tokens < self.affinity.target_size), -torch.inf)
+
+    def _masses(self, z: Tensor) -> Tensor:
+        masses = (z - self.largest).exp()
+        return masses.where(z >= self.threshold, 0.0) if self.threshold.shape[1] else masses

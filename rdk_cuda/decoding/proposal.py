@@ -1,0 +1,87 @@
+"""What a proposer is told in a step, and what it proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..functional import Draft
+from .trees import Tree, depths
+
+__all__ = ["Proposal", "Step"]
+
+
+class Step(NamedTuple):
+    """A decoding step of a batch of B sequences, before anything is proposed.
+
+    Attributes:
+        room: how many tokens are still to be decided, 0 where a sequence has ended. Proposals are
+            less deep than that: one place is left for the target.
+        temperature: `[B]` float32, the target's.
+        seeds: `[B]` int64, the user's.
+        positions: `[B]` int64, of the first token that is decided.
+        limits: `top_k`, `top_p` and `min_p` of the target, `[B]` each, as far as they are given.
+    """
+
+    room: list[int]
+    temperature: Tensor
+    seeds: Tensor
+    positions: Tensor
+    limits: dict[str, Tensor]
+
+
+class Proposal(NamedTuple):
+    """Tokens that may follow each sequence, the nodes of a chain or of a tree.
+
+    Attributes:
+        tokens: `[B, N]` int64 target ids; -1: not used. It ends a chain.
+        draft: the step's key and positions, and of the tokens that were drawn, what `verify` needs
+            of the rows that they were drawn from.
+        parents: None: a chain, each node the child of the one before it.
+        rows: `[B, N]` integers, which row of `draft` each node was drawn from, -1 for a fixed one.
+            None: node n from row n, or, where the draft has no logits, all are fixed.
+    """
+
+    tokens: Tensor
+    draft: Draft
+    parents: Tensor | None = None
+    rows: Tensor | None = None
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> Proposal:
+        """A chain, as `rdk_cuda.draft` drew it."""
+        return cls(draft.tokens, draft)
+
+    @classmethod
+    def fixed(cls, tokens: Sequence[Sequence[int]], step: Step) -> Proposal:
+        """A chain for each sequence of tokens that were not drawn: n-grams, copies, or none.
+
+        Args:
+            tokens: B lists, each as long as it is; what there is no room for is left out.
+            step: the step.
+        """
+        room = [max(each - 1, 0) for each in step.room]
+        chains = [list(own[:most]) for own, most in zip(tokens, room, strict=True)]
+        nodes = padded(chains, step.seeds.device)
+        return cls(nodes, _without_distribution(nodes, step))
+
+    @classmethod
+    def tree(cls, tree: Tree, step: Step) -> Proposal:
+        """Fixed nodes; those too deep for the room that there is are left out."""
+        room = torch.tensor(step.room, device=tree.tokens.device)[:, None]
+        tokens = tree.tokens.where(depths(tree.parents) + 1 < room, -1)
+        return cls(tokens, _without_distribution(tokens, step), tree.parents)
+
+
+def padded(rows: Sequence[list[int]], device: torch.device) -> Tensor:
+    """`[B, N]` int64, -1 after the tokens of each row."""
+    longest = max(map(len, rows), default=0)
+    filled = [row + [-1] * (longest - len(row)) for row in rows]
+    return torch.tensor(filled, dtype=torch.int64, device=device)
+
+
+def _without_distribution(tokens: Tensor, step: Step) -> Draft:
+    return Draft.without_distribution(tokens, seeds=step.seeds, positions=step.positions)

@@ -1,0 +1,316 @@
+"""What proposes the tokens of a step: one protocol, and its parts for chains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import functional
+from ..affinity import Affinity
+from ..dynamic_tokens import DynamicTokens, FullHead, dynamic_columns
+from ..functional import Draft
+from ..functional.ranges import Range
+from .generation import Continuation
+from .lengths import Drafted, Length
+from .models import CausalModel, StateDrafter, TreeModel, feed_unread
+from .proposal import Proposal, Step, padded
+from .trees import Tree, best_first, branch
+
+__all__ = ["DrafterChain", "LikeliestTree", "NGrams", "Proposer"]
+
+
+class Proposer:
+    """Proposes tokens that may follow each sequence: none. To write one, inherit, and propose some.
+
+    It may go by anything but one thing (DESIGN section 5): whether a position is drafted, and its
+    q, may not depend on the token drawn there. A sequence's proposal may not depend on others.
+    """
+
+    def reset(self, batch_size: int) -> None:
+        """Forget everything and expect `batch_size` empty sequences."""
+
+    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+        """Tokens after the decided ones of each sequence, less than `step.room[b]` deep."""
+        return Proposal.fixed([[] for _ in sequences], step)
+
+    def observe(self, states: Sequence[Tensor] | None) -> None:
+        """The target's states of all tokens that it has read in this step, if it gives any.
+
+        Those of `feed`, rejected drafts included, or of a tree's accepted nodes alone.
+        """
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Forget what sequence b had beyond `lengths[b]` tokens, all decided but the newest."""
+
+
+class NGrams(Proposer):
+    """Copies what followed the newest tokens when they last occurred in the text.
+
+    Args:
+        draft_length: the most tokens that are copied.
+        longest: of an n-gram; the longest that occurs is taken.
+        window: how many of the last tokens are searched.
+    """
+
+    def __init__(self, draft_length: int = 8, longest: int = 3, window: int = 1024) -> None:
+        self.draft_length, self.longest, self.window = draft_length, longest, window
+
+    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+        """As `Proposer.propose`; none where nothing has occurred before."""
+        copied = [
+            self._copied(s.tokens[-self.window :]) if room > 1 else []
+            for s, room in zip(sequences, step.room, strict=True)
+        ]
+        return Proposal.fixed(copied, step)
+
+    def _copied(self, tokens: list[int]) -> list[int]:
+        for n in range(self.longest, 0, -1):
+            for start in range(len(tokens) - n - 1, -1, -1):
+                if tokens[start : start + n] == tokens[-n:]:
+                    return tokens[start + n :][: self.draft_length]
+        return []
+
+
+class DrafterChain(Proposer):
+    """Up to K tokens of a drafter, drawn one after the other.
+
+    Args:
+        drafter: predicts V_d tokens; a `StateDrafter`, too.
+        affinity: V_d to V_t, on the drafter's device.
+        draft_length: K.
+        length: ends drafts before that.
+        draft_temperature, truncate_drafts, dynamic_tokens, full_head: as of `SpeculativeDecoder`.
+
+    Raises:
+        ValueError: a temperature or a full head that does not fit.
+    """
+
+    def __init__(
+        self,
+        drafter: CausalModel,
+        affinity: Affinity,
+        *,
+        draft_length: int = 4,
+        length: Length | None = None,
+        draft_temperature: float | None = None,
+        truncate_drafts: bool = True,
+        dynamic_tokens: DynamicTokens | None = None,
+        full_head: FullHead | None = None,
+    ) -> None:
+        if draft_temperature is not None and not 0 <= draft_temperature < math.inf:
+            raise ValueError(
+                f"DrafterChain: draft_temperature is {draft_temperature}; needs to be finite and "
+                "at least 0, or None for each sequence's own"
+            )
+        self.drafter, self.affinity = drafter, affinity
+        self.draft_length, self.length = draft_length, length
+        self.draft_temperature, self.truncate_drafts = draft_temperature, truncate_drafts
+        self.dynamic_tokens = dynamic_tokens
+        self.full_head = self._checked_full_head(full_head)
+        self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
+        self._memory: Tensor | None = None
+
+    def reset(self, batch_size: int) -> None:
+        """As `Proposer.reset`."""
+        self.drafter.reset(batch_size)
+        self._memory = None
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """As `Proposer.rollback`."""
+        self.drafter.rollback(lengths)
+
+    def observe(self, states: Sequence[Tensor] | None) -> None:
+        """As `Proposer.observe`, for a `StateDrafter`."""
+        if self._state_drafter is None:
+            return
+        if states is None:
+            raise ValueError(
+                "DrafterChain: the drafter reads the target's hidden states, but its feed() "
+                "returned none (HuggingFaceModel: state_layers=drafter.state_layers)"
+            )
+        self._state_drafter.observe(states)
+
+    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+        """As `Proposer.propose`; the drafts are left behind each sequence's decided tokens."""
+        places, link = self._places(sequences, step), self._first_link(step)
+        most = max(places, default=0)
+        seen, memory = Drafted(self.affinity), None
+        for place in range(most):
+            keep = [
+                int(place < own and len(s.context) == s.length + place)
+                for s, own in zip(sequences, places, strict=True)
+            ]
+            if not any(keep):
+                break
+            with Range("drafter forward", sum(keep)):
+                output = feed_unread(self.drafter, sequences, keep)
+                if memory is None:
+                    memory = self._room_for(output.logits, most)
+                here = memory[:, place].copy_(output.logits[:, 0])
+            dynamic = self._dynamic(sequences, output.hidden, here)
+            with Range("draft", sum(keep)):
+                drafted = functional.draft(here, self.affinity, **link, **dynamic)
+            seen.places.append(drafted)
+            link = {"after": drafted}
+            for b, token in enumerate(drafted.tokens[:, 0].tolist()):
+                if keep[b] and token >= 0:  # -1, no distribution here: this draft ends
+                    sequences[b].context.append(token)
+            if self.length is not None and place + 1 < most:
+                ends = zip(places, self.length(seen).tolist(), strict=True)
+                places = [own if goes_on else min(own, place + 1) for own, goes_on in ends]
+        chains = [s.drafts for s in sequences]
+        longest = max(map(len, chains), default=0)
+        if memory is None or longest == 0:
+            return Proposal.fixed(chains, step)
+        joined = _joined(seen.places[:longest], padded(chains, self.affinity.device), memory)
+        return Proposal.drawn(joined)
+
+    def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
+        """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
+        most, context = self.draft_length, self.drafter.context
+        places = [
+            int(min(most, room - 1, context - s.length + 1))
+            for s, room in zip(sequences, step.room, strict=True)
+        ]
+        if self._state_drafter is None:
+            return places
+        known = zip(places, self._state_drafter.observed, sequences, strict=True)
+        return [n if 0 < s.length - 1 <= observed else 0 for n, observed, s in known]
+
+    def _first_link(self, step: Step) -> dict[str, Any]:
+        """What `functional.draft` is told of a step's first place."""
+        temperature, own = step.temperature, self.draft_temperature
+        if own is not None:
+            temperature = torch.full_like(temperature, own)
+        link = {"seeds": step.seeds, "positions": step.positions, "temperature": temperature}
+        return link | step.limits if self.truncate_drafts else link
+
+    def _room_for(self, like: Tensor, places: int) -> Tensor:
+        """Uninitialised `[B, places, V_d]` for a step; the same memory in every step."""
+        shape = len(like), places, like.shape[-1]
+        if self._memory is None or self._memory.numel() < math.prod(shape):
+            self._memory = torch.empty(math.prod(shape), dtype=like.dtype, device=like.device)
+        return self._memory[: math.prod(shape)].view(shape)
+
+    def _dynamic(
+        self, sequences: Sequence[Continuation], hidden: Tensor | None, logits: Tensor
+    ) -> dict[str, Any]:
+        if self.dynamic_tokens is None or self.full_head is None:
+            return {}
+        if hidden is None:
+            raise ValueError(
+                "DrafterChain: dynamic_tokens need a drafter that gives hidden states, but its "
+                "feed() returned none (HuggingFaceModel: return_hidden=True)"
+            )
+        tokens, gathered = dynamic_columns(
+            self.dynamic_tokens, self.full_head, [s.context for s in sequences], hidden[:, 0]
+        )
+        return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
+
+    def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:
+        if self.dynamic_tokens is None:
+            if full_head is not None:
+                raise ValueError(
+                    "DrafterChain: full_head is for the logits of dynamic tokens; give "
+                    "dynamic_tokens too, or leave it out"
+                )
+            return None
+        if full_head is None:
+            full_head = getattr(self.drafter, "full_head", None)
+        if full_head is None:
+            raise ValueError(
+                "DrafterChain: dynamic_tokens need the full head for their logits, and the "
+                "drafter has none of its own; pass full_head=(weight [V_t, d], bias or None)"
+            )
+        rows = full_head[0].shape[0] if isinstance(full_head, tuple) else full_head.size
+        if rows != self.affinity.target_size:
+            raise ValueError(
+                f"DrafterChain: full_head has {rows} rows; needs one for each of the "
+                f"{self.affinity.target_size} target tokens"
+            )
+        return full_head
+
+
+class LikeliestTree(Proposer):
+    """A tree of the tokens that a drafter thinks likeliest: `rdk_cuda.decoding.trees.best_first`.
+
+    Its nodes are fixed before the target is asked, so at temperatures above 0 a chain of as many
+    drawn tokens is mostly accepted further (docs/benchmarks.md).
+
+    Args:
+        drafter: reads trees. It takes a pass for each node.
+        affinity: V_d to V_t, on the drafter's device.
+        nodes: N, of each sequence's tree.
+
+    Raises:
+        TypeError: a drafter that reads no trees.
+    """
+
+    def __init__(self, drafter: TreeModel, affinity: Affinity, *, nodes: int = 8) -> None:
+        if not isinstance(drafter, TreeModel):
+            raise TypeError(
+                f"LikeliestTree: drafter is a {type(drafter).__name__}, which has no feed_tree; "
+                "needs a model that reads trees, such as HuggingFaceModel"
+            )
+        self.drafter, self.affinity, self.nodes = drafter, affinity, nodes
+
+    def reset(self, batch_size: int) -> None:
+        """As `Proposer.reset`."""
+        self.drafter.reset(batch_size)
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """As `Proposer.rollback`."""
+        self.drafter.rollback(lengths)
+
+    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+        """As `Proposer.propose`."""
+        # Greedy trees are those of temperature 1: a one-hot q has no second child.
+        temperature = step.temperature.masked_fill(step.temperature == 0, 1.0)
+        most = [
+            int(min(room - 1, self.drafter.context - s.length))
+            for s, room in zip(sequences, step.room, strict=True)
+        ]
+
+        def expand(tree: Tree) -> Tensor:
+            tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+            branches = [branch(above, len(above) - 1) for above in parents]
+            # A node that is too deep to have children is read all the same: nodes are counted.
+            keep = [
+                int(row[-1] >= 0 if row else deep > 0)
+                for row, deep in zip(tokens, most, strict=True)
+            ]
+            shape = len(keep), self.affinity.target_size
+            probs = torch.zeros(shape, dtype=torch.float32, device=device)
+            if not any(keep):
+                return probs
+            with Range("drafter forward", sum(keep)):
+                if tree.tokens.shape[1] == 0:
+                    output = feed_unread(self.drafter, sequences, keep)
+                else:
+                    used = [row[: row.index(-1)] if -1 in row else row for row in tokens]
+                    above = [own[: len(row)] for own, row in zip(parents, used, strict=True)]
+                    newest = [row[-1:] * kept for row, kept in zip(used, keep, strict=True)]
+                    output = self.drafter.feed_tree(newest, keep, above)
+            q = functional.redistribute(output.logits[:, 0], self.affinity, temperature)
+            deeper = [
+                kept > 0 and len(path) < deep
+                for kept, path, deep in zip(keep, branches, most, strict=True)
+            ]
+            return q.nan_to_num(0.0).where(torch.tensor(deeper, device=device)[:, None], probs)
+
+        device = self.affinity.device
+        return Proposal.tree(best_first(expand, len(sequences), self.nodes, device), step)
+
+
+def _joined(drafts: Sequence[Draft], tokens: Tensor, memory: Tensor) -> Draft:
+    """As `Draft.join`, without a copy of the logits, which lie in `memory` already."""
+    more: dict[str, Any] = {}
+    for name in ("stats", "dynamic_tokens", "dynamic_logits"):
+        parts = [getattr(draft, name) for draft in drafts]
+        more[name] = None if parts[0] is None else torch.cat(parts, 1)
+    return replace(drafts[0], tokens=tokens, logits=memory[:, : len(drafts)], **more)

@@ -1,0 +1,151 @@
+"""Rules that decide a proposal: how many of its tokens are accepted, and which one follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from .. import functional
+from ..affinity import Affinity
+from ..functional import Method
+from .proposal import Proposal, Step
+
+__all__ = ["Decided", "Rule", "Verification"]
+
+Logprobs = Literal["processed", "raw"] | None
+
+
+class Decided(NamedTuple):
+    """What each sequence gains.
+
+    Attributes:
+        tokens: its accepted tokens and one more, which is -1 if the target's logits there are no
+            distribution.
+        logprobs: of these tokens; empty if they were not asked for.
+        paths: its accepted nodes, of a tree.
+    """
+
+    tokens: list[list[int]]
+    logprobs: list[list[float]]
+    paths: list[list[int]] | None = None
+
+
+class Rule(Protocol):
+    """Decides a proposal so that the output has the target's distribution."""
+
+    def __call__(
+        self, logits: Tensor, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
+    ) -> Decided:
+        """Judge a step.
+
+        Args:
+            logits: `[B, N + 1, V_t]`, the target's after each sequence and after each node.
+            proposal: its nodes.
+            step: the step.
+            logprobs: as of `rdk_cuda.verify`.
+            limits: `top_k`, `top_p`, `min_p` and `allowed`, as far as they are given.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The operators' own rules: `rdk_cuda.verify` by token or by block, `verify_tree` for trees.
+
+    Attributes:
+        affinity: the one that was drafted with.
+        method: of chains.
+    """
+
+    affinity: Affinity
+    method: Method = "token"
+
+    def __call__(
+        self, logits: Tensor, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
+    ) -> Decided:
+        """As `Rule`."""
+        if proposal.parents is not None:
+            return self._walk(logits, proposal, step, logprobs, **limits)
+        draft = proposal.draft
+        if proposal.rows is not None:  # tokens of its own between drawn ones
+            draft, limits["draft_rows"] = replace(draft, tokens=proposal.tokens), proposal.rows
+        verified = functional.verify(
+            logits,
+            draft,
+            self.affinity,
+            step.temperature,
+            logprobs=logprobs,
+            **limits,
+            method=self.method,
+        )
+        lengths = verified.num_accepted.tolist()
+        rows = zip(verified.tokens.tolist(), lengths, strict=True)
+        tokens = [row[: length + 1] for row, length in rows]
+        return Decided(tokens, verified.logprobs.tolist() if logprobs else [[] for _ in tokens])
+
+    def _walk(
+        self, logits: Tensor, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
+    ) -> Decided:
+        """Trees, whose nodes are all fixed."""
+        assert proposal.parents is not None
+        if proposal.draft.logits is not None:
+            raise ValueError("Verification: a tree has drawn nodes; needs fixed ones alone, so far")
+        walked = functional.verify_tree(
+            logits,
+            proposal.tokens,
+            proposal.parents,
+            step.temperature,
+            seeds=step.seeds,
+            positions=step.positions,
+            **limits,
+        )
+        found = zip(walked.tokens.tolist(), walked.path.tolist(), strict=True)
+        ends = walked.num_accepted.tolist()
+        pairs = [(row[: n + 1], path[:n]) for (row, path), n in zip(found, ends, strict=True)]
+        tokens, paths = [row for row, _ in pairs], [path for _, path in pairs]
+        if logprobs is None:
+            return Decided(tokens, [[] for _ in tokens], paths)
+        rows = torch.cat([walked.path.new_zeros(len(ends), 1), walked.path + 1], 1)
+        rows = rows[:, : max(ends) + 1].long()
+        return Decided(
+            tokens, self._logprobs(rows, logits, proposal, step, logprobs, limits), paths
+        )
+
+    def _logprobs(
+        self,
+        rows: Tensor,
+        logits: Tensor,
+        proposal: Proposal,
+        step: Step,
+        logprobs: Logprobs,
+        limits: dict[str, Any],
+    ) -> list[list[float]]:
+        """Of a path's tokens: `verify` without drafts draws the same, each at its own position."""
+        batch, deep = rows.shape
+
+        def each(tensor: Tensor) -> Tensor:
+            return tensor.repeat_interleave(deep)
+
+        def along(tensor: Tensor) -> Tensor:
+            wide = rows[:, :, None].expand(-1, -1, tensor.shape[2])
+            return tensor.gather(1, wide).flatten(0, 1)[:, None]
+
+        positions = (step.positions[:, None] + torch.arange(deep, device=rows.device)).flatten()
+        draft = replace(
+            proposal.draft,
+            tokens=rows.new_empty(batch * deep, 0),
+            temperature=each(proposal.draft.temperature),
+            step_keys=each(proposal.draft.step_keys),
+            positions=positions,
+        )
+        given: dict[str, Any] = {
+            name: along(v) if name == "allowed" else each(v) for name, v in limits.items()
+        }
+        drawn = functional.verify(
+            along(logits), draft, self.affinity, each(step.temperature), logprobs=logprobs, **given
+        )
+        found: list[list[float]] = drawn.logprobs.view(batch, deep).tolist()
+        return found

@@ -1,0 +1,228 @@
+"""A Hugging Face model reads every branch of a tree as if it were alone, and keeps what it is told.
+
+Also where a window slides: it is measured by positions, and a node's is its depth below the root.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", minversion="5.0")
+
+from test_huggingface import alone  # noqa: E402
+from test_trees_in_the_loop import RandomTrees  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from rdk_cuda import Affinity, Vocabulary  # noqa: E402
+from rdk_cuda.decoding import (  # noqa: E402
+    LikeliestTree,
+    NGrams,
+    Proposal,
+    SpeculativeDecoder,
+    Step,
+)
+from rdk_cuda.decoding.trees import Tree, branch  # noqa: E402
+from rdk_cuda.integrations.huggingface import (  # noqa: E402
+    Generate,
+    HuggingFaceModel,
+    slot_cache,
+)
+from tests.architectures import CONTEXT, SIZE, near, tiny  # noqa: E402
+
+KINDS = [("llama", "sdpa"), ("llama", "eager"), ("mistral", "sdpa"), ("gemma3", "eager")]
+KINDS += [("gpt-oss", "eager"), ("gpt2", "sdpa")]
+PROMPTS = [[5, 3, 1, 2], [7], [8, 1, 4, 4, 9, 8, 1, 4, 4, 9, 2, 3, 5]]
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("pieces", [512, 3])
+@pytest.mark.parametrize(("name", "attention"), KINDS)
+def test_a_tree_is_read_as_each_of_its_branches(
+    name: str, attention: str, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one pass or node by node, with tokens before it in the same pass; then a branch stays."""
+    monkeypatch.setattr(slot_cache, "_PREFILL_COLUMNS", pieces)
+    model, rng = tiny(name, attention=attention), random.Random(3)
+    wrapped = HuggingFaceModel(model)
+    wrapped.reset(3)
+    contexts: list[list[int]] = [[rng.randrange(SIZE) for _ in range(n)] for n in (14, 1, 5)]
+    wrapped.feed(contexts, [0, 0, 1])
+    for at_once in (True, False, True, True):
+        new = [[rng.randrange(SIZE) for _ in range(n)] for n in (1, 3, 2)]
+        sizes = [5, 0, 7]
+        nodes = [[rng.randrange(SIZE) for _ in range(n)] for n in sizes]
+        parents = [[rng.randint(-1, node - 1) for node in range(n)] for n in sizes]
+        contexts = [context + more for context, more in zip(contexts, new, strict=True)]
+        if at_once:
+            tokens = [a + b for a, b in zip(new, nodes, strict=True)]
+            logits = wrapped.feed_tree(tokens, [n + 1 for n in sizes], parents).logits
+        else:
+            rows = [wrapped.feed(new, [1, 1, 1]).logits]
+            for node in range(7):
+                one = [own[node : node + 1] for own in nodes]
+                known = [own[: node + 1] for own in parents]
+                rows.append(wrapped.feed_tree(one, list(map(len, one)), known).logits)
+            logits = torch.cat(rows, 1)
+        for b, context in enumerate(contexts):
+            for node in range(-1, sizes[b]):
+                path = [nodes[b][each] for each in branch(parents[b], node)]
+                assert_close(logits[b, node + 1], alone(model, context + path)[-1])
+        paths = [branch(parents[0], 4), [], branch(parents[2], rng.randrange(7))[:-1]]
+        wrapped.keep_paths(paths)
+        contexts = [
+            context + [nodes[b][node] for node in paths[b]] for b, context in enumerate(contexts)
+        ]
+        assert wrapped.lengths == [len(context) for context in contexts]
+    wrapped.feed_tree([[1, 2], [1], [1]], [2, 1, 1], [[-1, -1], [-1], [-1]])
+    wrapped.rollback([len(contexts[0]) - 3, 99, 99])  # nothing of the tree stays
+    contexts[0] = contexts[0][:-3]
+    assert wrapped.lengths == [len(context) for context in contexts]
+    logits = wrapped.feed([[3], [4], [5]], [1, 1, 1]).logits
+    for b, context in enumerate(contexts):
+        assert_close(logits[b, 0], alone(model, [*context, b + 3])[-1])
+
+
+class Watched(RandomTrees):
+    """Random trees in which the target's greedy token sits somewhere, and its states as it sees."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.texts: list[list[int]] = []
+
+    def reset(self, batch_size: int) -> None:
+        self.seen: list[list[Tensor]] = [[] for _ in range(batch_size)]
+
+    def propose(self, sequences: Sequence[Any], step: Step) -> Proposal:
+        random_tree = super().propose(sequences, step)
+        assert random_tree.parents is not None
+        tokens = random_tree.tokens.clone()
+        for b, s in enumerate(sequences):
+            tokens[b, 2] = alone(self.model, s.tokens)[-1].argmax()
+        parents = random_tree.parents.clone()
+        parents[:, 2] = -1
+        self.texts = [s.context for s in sequences]
+        return Proposal.tree(Tree(tokens, parents), step)
+
+    def observe(self, states: Any) -> None:
+        for seen, new in zip(self.seen, states, strict=True):
+            seen.append(new)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_the_text_is_the_target_s_own_and_states_are_those_of_accepted_nodes(name: str) -> None:
+    model = tiny(name)
+    target = HuggingFaceModel(model, state_layers=(1,))
+    proposer = Watched(model)
+    decoder = SpeculativeDecoder(target, proposer=proposer)
+    result = decoder.generate(PROMPTS, max_new_tokens=[20, 3, 15], temperature=0)
+    assert sum(result.statistics.accepted) > 8
+    for b, (prompt, new) in enumerate(zip(PROMPTS, result.tokens, strict=True)):
+        text = [*prompt, *new]
+        choices = alone(model, text).argmax(1).tolist()
+        assert new == choices[len(prompt) - 1 : -1]
+        with torch.no_grad():
+            known = model(torch.tensor([text]), output_hidden_states=True).hidden_states[1][0]
+        states = torch.cat(proposer.seen[b])
+        assert_close(states[: len(text) - 1], known[: len(states)][: len(text) - 1])
+
+
+@pytest.mark.parametrize("recent", [None, 6])
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_a_drafter_s_likeliest_tree_decodes_the_target_s_text(
+    name: str, recent: int | None
+) -> None:
+    model = tiny(name)
+    drafter = near(model, 0.05)
+    head = 6 * drafter.get_output_embeddings().weight.detach()  # more certain: deeper trees
+    proposer = LikeliestTree(
+        HuggingFaceModel(drafter, head=head, recent=recent),
+        Affinity.intersection(Vocabulary.identity(SIZE)),
+        nodes=6,
+    )
+    decoder = SpeculativeDecoder(HuggingFaceModel(model), proposer=proposer)
+    result = decoder.generate(PROMPTS, max_new_tokens=20, temperature=0)
+    alone_ = SpeculativeDecoder(HuggingFaceModel(model), draft_length=0)
+    assert result.tokens == alone_.generate(PROMPTS, max_new_tokens=20, temperature=0).tokens
+    assert result.statistics.accepted[1] > 0
+
+
+def test_the_tree_of_a_cached_drafter_is_that_of_one_that_reads_all_anew() -> None:
+    """As `best_first` has it, with a pruned head."""
+    model, contexts = tiny(), [[5, 3, 1, 2], [7, 8]]
+    affinity = Affinity.intersection(Vocabulary(list(range(0, SIZE, 2)), SIZE))
+    head = model.get_output_embeddings().weight.detach()[::2]
+    drafter = HuggingFaceModel(model, head=head)
+    proposer = LikeliestTree(drafter, affinity, nodes=7)
+    trees: list[Proposal] = []
+
+    class Kept(LikeliestTree):
+        def propose(self, sequences: Sequence[Any], step: Step) -> Proposal:
+            trees.append(super().propose(sequences, step))
+            return trees[-1]
+
+    proposer.__class__ = Kept
+    SpeculativeDecoder(HuggingFaceModel(model), affinity=affinity, proposer=proposer).generate(
+        contexts, max_new_tokens=9, temperature=[0.0, 0.7], seeds=1
+    )
+    first = trees[0]
+    assert first.parents is not None
+    for b, context in enumerate(contexts):
+        scores: dict[tuple[int, ...], float] = {(): 0.0}
+        nodes = list(zip(first.tokens[b].tolist(), first.parents[b].tolist(), strict=True))
+        chosen = [
+            tuple(nodes[each][0] for each in branch([p for _, p in nodes], node))
+            for node in range(7)
+        ]
+        children: dict[tuple[int, ...], float] = {}
+        for path in [(), *chosen[:-1]]:
+            row = (alone(model, [*context, *path])[-1][::2] / (1.0, 0.7)[b]).log_softmax(0)
+            scores |= {path: children.get(path, 0.0)}
+            children |= {(*path, 2 * i): scores[path] + float(p) for i, p in enumerate(row)}
+        expected = sorted(children, key=lambda path: -children[path])[:7]
+        assert chosen == expected
+
+
+@pytest.mark.parametrize("kind", ["n-grams", "tree"])
+def test_generate_takes_a_proposer(kind: str) -> None:
+    model = tiny()
+    proposer: Any = NGrams()
+    if kind == "tree":
+        affinity = Affinity.intersection(Vocabulary.identity(SIZE))
+        proposer = LikeliestTree(HuggingFaceModel(near(model, 0.05)), affinity, nodes=5)
+    ids = torch.tensor([[0, 5, 3, 5, 3], [7, 8, 7, 8, 7]])
+    options: dict[str, Any] = {
+        **{"max_new_tokens": 25, "do_sample": False, "eos_token_id": None, "pad_token_id": 0},
+        **{"attention_mask": torch.tensor([[0, 1, 1, 1, 1], [1] * 5]), "repetition_penalty": 1.1},
+        **{"return_dict_in_generate": True, "output_scores": True, "output_logits": True},
+    }
+    generate = Generate(proposer)
+    found = model.generate(ids, custom_generate=generate, **options)
+    expected = model.generate(ids, **options)
+    assert torch.equal(found.sequences, expected.sequences)
+    for name in ("scores", "logits"):
+        for one, other in zip(getattr(found, name), getattr(expected, name), strict=True):
+            assert_close(one, other)
+    assert generate.statistics is not None
+    assert sum(generate.statistics.accepted) > 0
+
+
+def test_nodes_that_nobody_asks_about_and_trees_beyond_the_context_are_refused() -> None:
+    wrapped = HuggingFaceModel(tiny())
+    wrapped.reset(1)
+    with pytest.raises(ValueError, match=r"parents\[0\] has 2 nodes, of which 0 are read"):
+        wrapped.feed_tree([[1, 2, 3]], [1], [[-1, 0]])
+    long = list(range(SIZE)) + list(range(CONTEXT - SIZE - 2))
+    wrapped.feed([long], [0])
+    bush = [-1] * 5  # no deeper than a single token
+    assert wrapped.feed_tree([[1, 2, 3, 4, 5, 6]], [6], [bush]).logits.shape == (1, 6, SIZE)
+    wrapped.rollback([CONTEXT - 1])
+    with pytest.raises(ValueError, match="gets 99 tokens long"):
+        wrapped.feed_tree([[1, 2, 3, 4]], [4], [[-1, 0, 1]])

@@ -1,0 +1,173 @@
+"""When drafts end: by rules that see what was drafted, and change nothing but how much is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
+from table_model import TableModel, greedy, pruned
+from test_parts import AFFINITY, DRAFTER, FALSE_ALARM, SAMPLES, TARGET, VOCABULARY, chain, p_value
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda import Affinity, RecentTokens
+from rdk_cuda.decoding import DrafterChain, SpeculativeDecoder
+from rdk_cuda.decoding.generation import Continuation
+from rdk_cuda.decoding.lengths import Confidence, Drafted, EntropyBound, Length, Product
+from tests import generators
+
+SIZE = VOCABULARY.target_size
+
+
+def unlike_1(drafted: Drafted) -> Tensor:
+    """Any function of what stays will do, also of the newest token itself."""
+    return drafted.places[-1].tokens[:, 0] != 1
+
+
+LENGTHS: dict[str, Length] = {
+    "product": Product(0.25),
+    "confidence": Confidence(0.4),
+    "entropy bound": EntropyBound(0.5),
+    "by token": unlike_1,
+}
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_every_length_is_lossless(name: str, method: str, samples: int) -> None:
+    """The control is `test_parts.py`'s that drops tokens; false alarms once in 10,000."""
+    proposer = chain(length=LENGTHS[name], draft_length=4)
+    assert p_value(proposer, samples, 1.0, method) > FALSE_ALARM
+
+
+def decoder(length: Length | None, **options: Any) -> SpeculativeDecoder:
+    drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
+    return SpeculativeDecoder(
+        TARGET, drafter, AFFINITY, draft_length=4, length=length, vocabulary=VOCABULARY, **options
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_drafts_end_early_and_alone_as_in_a_batch(name: str, temperature: float) -> None:
+    prompts = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2]]
+    limits, seeds = [40, 20, 41, 30], [7, 8, 9, 10]
+    options: dict[str, Any] = {"temperature": temperature}
+    together = decoder(LENGTHS[name]).generate(
+        prompts, max_new_tokens=limits, seeds=seeds, **options
+    )
+    fixed = decoder(None).generate(prompts, max_new_tokens=limits, seeds=seeds, **options)
+    assert 0 < sum(together.statistics.drafted) < sum(fixed.statistics.drafted)
+    assert together.statistics.drafted[0] > 0 < together.statistics.drafted[1]
+    for prompt, limit, seed, tokens in zip(prompts, limits, seeds, together.tokens, strict=True):
+        alone = decoder(LENGTHS[name]).generate(
+            [prompt], max_new_tokens=limit, seeds=[seed], **options
+        )
+        assert alone.tokens == [tokens]
+        if temperature == 0:
+            assert tokens == greedy(TARGET, prompt, limit)
+
+
+AFFINITIES = {
+    "virtual": AFFINITY,
+    "priors": generators.affinity("mixed-2", SIZE),
+    "identity": Affinity.intersection(rdk_cuda.Vocabulary.identity(SIZE)),
+}
+
+
+@pytest.mark.parametrize("limits", [{}, {"top_k": 3, "min_p": 0.05}], ids=["all", "cut"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", AFFINITIES)
+def test_probabilities_are_redistribute_s_and_entropies_those_of_the_row(
+    name: str, dynamic: bool, limits: dict[str, Any]
+) -> None:
+    """Of greedy drafts those of temperature 1, of which nothing is cut."""
+    affinity, count = AFFINITIES[name], 40
+    logits = generators.logits(count, affinity.draft_size, 3)
+    temperature = torch.tensor([0.0, 0.5, 1.0, 2.0]).repeat(count // 4)
+    columns: dict[str, Any] = {}
+    if dynamic:
+        columns["dynamic_tokens"] = generators.dynamic_tokens(count, 3, SIZE)
+        columns["dynamic_logits"] = generators.logits(count, 3, 4)
+    draft = rdk_cuda.draft(logits, affinity, temperature, seeds=1, positions=0, **columns, **limits)
+    seen = Drafted(affinity)
+    seen.places.append(draft)
+    one = torch.where(temperature > 0, temperature, 1.0)
+    cut = {
+        limit: torch.full((count,), value).where(temperature > 0, 0)
+        for limit, value in limits.items()
+    }
+    q = rdk_cuda.redistribute(logits, affinity, one, **columns, **cut)
+    expected = q.gather(1, draft.tokens)
+    torch.testing.assert_close(seen.probs, expected, rtol=1e-5, atol=1e-7)
+    # With the identity the row's own entropy is q's, if no token has two columns.
+    if name == "identity" and not dynamic:
+        entropy = torch.special.entr(q.double()).sum(1, keepdim=True).float()
+        torch.testing.assert_close(seen.entropies, entropy, rtol=1e-4, atol=1e-5)
+
+
+def test_entropies_count_dynamic_columns() -> None:
+    """Two equal columns of two tokens each: ln 4, and ln 2 where the dynamic ones are unused."""
+    affinity = Affinity.intersection(rdk_cuda.Vocabulary([0, 1], 4))
+    draft = rdk_cuda.draft(
+        torch.zeros(2, 2),
+        affinity,
+        seeds=1,
+        positions=0,
+        dynamic_tokens=torch.tensor([[2, 3], [-1, 7]], dtype=torch.int32),
+        dynamic_logits=torch.zeros(2, 2),
+    )
+    seen = Drafted(affinity)
+    seen.places.append(draft)
+    torch.testing.assert_close(seen.entropies[:, 0], torch.tensor([4.0, 2.0]).log())
+
+
+def test_a_draft_ends_behind_the_first_token_that_is_too_unlikely() -> None:
+    """By hand: q of the drawn tokens, place by place."""
+
+    class Watched(DrafterChain):
+        def propose(self, sequences: Sequence[Continuation], step: Any) -> Any:
+            proposal = super().propose(sequences, step)
+            draft = proposal.draft
+            assert draft.logits is not None
+            q = rdk_cuda.redistribute(draft.logits, AFFINITY)
+            for row, probs in zip(proposal.tokens.tolist(), q, strict=True):
+                drawn = [float(probs[k, x]) for k, x in enumerate(row) if x >= 0]
+                assert all(each >= 0.3 for each in drawn[:-1])
+                ended.append(len(drawn) == 5 or drawn[-1] < 0.3)
+            return proposal
+
+    ended: list[bool] = []
+    proposer = chain(Watched, draft_length=5, length=Confidence(0.3))
+    decoding = SpeculativeDecoder(TARGET, affinity=AFFINITY, proposer=proposer)
+    with pytest.raises(StopIteration):
+        decoding.generate([[1], [3, 2]], max_new_tokens=400, seeds=[1, 2], stop=_after(100))
+    assert len(ended) > 50
+    assert all(ended)
+
+
+def _after(calls: int) -> Any:
+    left = iter(range(calls))
+
+    def stop(sequence: int, tokens: Sequence[int]) -> bool:
+        next(left)
+        return False
+
+    return stop
+
+
+def test_dynamic_tokens_and_limits_go_with_it() -> None:
+    head = ((DRAFTER.T + 1).contiguous(), None)
+    options: dict[str, Any] = {"dynamic_tokens": RecentTokens(VOCABULARY, 2, 4), "full_head": head}
+    settings: dict[str, Any] = {"max_new_tokens": 60, "seeds": [1, 2], "top_k": 4, "min_p": 0.02}
+    counts = [
+        sum(decoder(length, **options).generate([[1], [2]], **settings).statistics.drafted)
+        for length in (None, Product(0.25), EntropyBound(0.55))
+    ]
+    assert 0 < max(counts[1:]) < counts[0]

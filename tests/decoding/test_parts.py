@@ -1,0 +1,187 @@
+"""The decoder's parts: every proposer with every rule has the target's distribution.
+
+Chi-square of three tokens against their exact probabilities; fixed seeds. Over seeds each `fits`
+would fail falsely once in 10,000 times; each control is beyond 1e-6. Marked `night` are the same
+tests with more samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
+from table_model import TableModel, chi_square, continuations, greedy, joint, pruned, random_table
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.decoding import (
+    DrafterChain,
+    NGrams,
+    Proposal,
+    Proposer,
+    SpeculativeDecoder,
+    Step,
+)
+from rdk_cuda.decoding.generation import Continuation
+
+SIZE, LENGTH, PROMPT = 6, 3, [2, 4, 0, 2, 4]
+FALSE_ALARM, CAUGHT = 1e-4, 1e-6
+SAMPLES = [2_000, pytest.param(40_000, marks=pytest.mark.night)]
+
+TARGET = TableModel(random_table(SIZE, seed=1, spread=1.0), SIZE)
+DRAFTER = 0.6 * TARGET.table + random_table(SIZE, seed=2, spread=0.8)
+VOCABULARY = Vocabulary([5, 1], SIZE)
+AFFINITY = Affinity.virtual_tokens(
+    VOCABULARY, torch.tensor([0, -1, 0, 1, 1, -1]), torch.softmax(TARGET.table, -1).mean(0)
+)
+
+
+def chain(cls: type[DrafterChain] = DrafterChain, **options: Any) -> DrafterChain:
+    """Two kept tokens and two virtual ones."""
+    drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
+    return cls(drafter, AFFINITY, **{"draft_length": 3} | options)
+
+
+class FirstCopied(DrafterChain):
+    """Every other sequence has a copy in place of its first draft, whatever that is."""
+
+    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+        copies = torch.tensor([s.context[s.length - 2] for s in sequences])
+        drawn = super().propose(sequences, step)
+        if drawn.draft.logits is None:
+            return drawn
+        tokens = drawn.tokens.clone()
+        rows = torch.arange(tokens.shape[1]).repeat(len(copies), 1)
+        copied = (step.positions + step.seeds) % 2 * (tokens[:, 0] >= 0) > 0
+        tokens[:, 0] = copies.where(copied, tokens[:, 0])
+        rows[:, 0] = rows[:, 0].masked_fill(copied, -1)
+        return drawn._replace(tokens=tokens, rows=rows)
+
+
+class Dropping(DrafterChain):
+    """The mistake: drops tokens that it finds unlikely, because of their own q."""
+
+    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+        drawn = super().propose(sequences, step)
+        unlikely = torch.isin(drawn.tokens, torch.tensor([0, 3]))
+        tokens = drawn.tokens.masked_fill(unlikely, -1)
+        return drawn._replace(tokens=tokens, draft=replace(drawn.draft, tokens=tokens))
+
+
+PROPOSERS: dict[str, Callable[[], Proposer]] = {
+    "chain": chain,
+    "n-grams": lambda: NGrams(draft_length=2),
+    "copies and draws": lambda: chain(FirstCopied),
+}
+
+
+def decoder(proposer: Proposer, method: Any = "token") -> SpeculativeDecoder:
+    return SpeculativeDecoder(TARGET, affinity=AFFINITY, proposer=proposer, method=method)
+
+
+def p_value(proposer: Proposer, samples: int, temperature: float, method: Any = "token") -> float:
+    """Of three tokens of five: positions that are drafted twice matter, too."""
+
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        tokens, statistics, _ = decoder(proposer, method).generate(
+            prompts, max_new_tokens=LENGTH + 1, temperature=temperature, seeds=seeds
+        )
+        assert sum(statistics.accepted) > 0 < statistics.resampled
+        return [each[:LENGTH] for each in tokens]
+
+    found = continuations(generate, PROMPT, samples)
+    return chi_square(found, joint(TARGET, PROMPT, LENGTH, temperature))
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_every_proposer_is_lossless_under_every_rule(
+    name: str, method: str, temperature: float, samples: int
+) -> None:
+    assert p_value(PROPOSERS[name](), samples, temperature, method) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_at_temperature_0_the_text_is_the_target_s_own(name: str, method: str) -> None:
+    prompts = [[1], [4, 4, 5], [0, 3, 5, 2, 1, 0]]
+    result = decoder(PROPOSERS[name](), method).generate(prompts, max_new_tokens=20, temperature=0)
+    assert result.tokens == [greedy(TARGET, prompt, 20) for prompt in prompts]
+    assert sum(result.statistics.accepted) > 0
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_control_dropping_unlikely_drafts_is_caught(method: str) -> None:
+    """The one rule that stays with a proposer (DESIGN section 5)."""
+    assert p_value(chain(Dropping), 4_000, 1.0, method) < CAUGHT
+
+
+@pytest.mark.parametrize("name", ["chain", "n-grams"])
+def test_a_sequence_is_the_same_alone_and_in_a_batch(name: str) -> None:
+    prompts, limits, seeds = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3]], [5, 20, 11], [7, 8, 9]
+    together = decoder(PROPOSERS[name]()).generate(prompts, max_new_tokens=limits, seeds=seeds)
+    for prompt, limit, seed, tokens in zip(prompts, limits, seeds, together.tokens, strict=True):
+        alone = decoder(PROPOSERS[name]()).generate([prompt], max_new_tokens=limit, seeds=[seed])
+        assert alone.tokens == [tokens]
+
+
+def test_n_grams_copy_what_followed_the_newest_tokens_last_time() -> None:
+    def proposed(tokens: list[int], room: int = 9, **options: int) -> list[int]:
+        s = Continuation(tokens, len(tokens), 1, len(tokens) + room, ())
+        zeros = torch.zeros(1, dtype=torch.int64)
+        step = Step([room], torch.ones(1), zeros, zeros + len(tokens), {})
+        found: Tensor = NGrams(**options).propose([s], step).tokens
+        return found[0].tolist()
+
+    text = [5, 1, 2, 3, 1, 2, 4, 9, 1, 2]
+    assert proposed(text) == [4, 9, 1, 2]  # 1 2 occurred twice before
+    assert proposed([*text, 3], draft_length=2) == [1, 2]  # 1 2 3 is longer than 3
+    assert proposed([*text, 3], longest=1, draft_length=1) == [1]
+    assert proposed(text, room=2) == [4]  # one place is the target's
+    assert proposed(text, room=0) == proposed([*text, 7]) == proposed(text, window=2) == []
+
+
+def test_more_than_there_is_room_for_is_refused() -> None:
+    class Long(Proposer):
+        def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+            return Proposal.fixed([[1] * 5], step._replace(room=[9]))
+
+    with pytest.raises(ValueError, match=r"5 tokens are proposed after sequence 0, .* for 3"):
+        decoder(Long()).generate([[1]], max_new_tokens=3)
+
+
+def test_a_proposer_stands_in_the_place_of_a_drafter() -> None:
+    with pytest.raises(ValueError, match="proposer stands in the place of drafter"):
+        SpeculativeDecoder(TARGET, TableModel(TARGET.table, SIZE), proposer=NGrams())
+
+
+def test_rows_that_are_not_the_draft_s_own_are_rejected() -> None:
+    """As DESIGN section 4 has it: a row outside of [-1, M), and never another sequence's."""
+
+    class Beyond(DrafterChain):
+        def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+            drawn = super().propose(sequences, step)
+            return drawn._replace(rows=torch.full_like(drawn.tokens, drawn.tokens.shape[1]))
+
+    generated = decoder(chain(Beyond)).generate([[1], [2]], max_new_tokens=9, seeds=1)
+    assert sum(generated.statistics.accepted) == 0 < generated.statistics.resampled
+
+
+def test_rows_of_another_shape_are_refused_by_name() -> None:
+    draft = rdk_cuda.draft(torch.zeros(2, 3, 4), AFFINITY, seeds=0, positions=0)
+    with pytest.raises(ValueError, match=r"draft_rows is .* of shape \[2, 2\]; needs .* \[2, 3\]"):
+        rdk_cuda.verify(
+            torch.zeros(2, 4, SIZE),
+            draft,
+            AFFINITY,
+            draft_rows=torch.zeros(2, 2, dtype=torch.int64),
+        )

@@ -1,0 +1,194 @@
+"""Trees in the decoder: the target reads them in one pass, and what it accepts stays read."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
+from table_model import TableModel, chi_square, continuations, greedy, joint, pruned
+from test_hooks import no_repeats, process, stale
+from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, LENGTH, PROMPT, SAMPLES, TARGET
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda.decoding import LikeliestTree, Proposal, Proposer, SpeculativeDecoder, Step
+from rdk_cuda.decoding.generation import Continuation
+from rdk_cuda.decoding.trees import Tree
+
+SIZE = TARGET.size
+PROMPTS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2, 2]]
+
+
+class RandomTrees(Proposer):
+    """Any shape, foreign order, unused nodes, twins; of each sequence by its own position."""
+
+    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+        tokens, parents = [], []
+        for s in sequences:
+            rng = random.Random(s.length)
+            parents.append([rng.randint(-1, node - 1) for node in range(7)])
+            tokens.append([rng.choice([-1, *range(SIZE), *range(SIZE)]) for _ in range(7)])
+        return Proposal.tree(Tree(torch.tensor(tokens), torch.tensor(parents)), step)
+
+
+def likeliest(nodes: int = 6) -> LikeliestTree:
+    return LikeliestTree(TableModel(pruned(DRAFTER, AFFINITY), SIZE), AFFINITY, nodes=nodes)
+
+
+PROPOSERS: dict[str, Any] = {"likeliest": likeliest, "random": RandomTrees}
+
+
+def decoder(proposer: Proposer, target: Any = TARGET) -> SpeculativeDecoder:
+    return SpeculativeDecoder(target, affinity=AFFINITY, proposer=proposer)
+
+
+def p_value(proposer: Proposer, samples: int, temperature: float) -> float:
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        tokens, statistics, _ = decoder(proposer).generate(
+            prompts, max_new_tokens=LENGTH + 1, temperature=temperature, seeds=seeds
+        )
+        assert sum(statistics.accepted) > 0 < statistics.resampled
+        return [each[:LENGTH] for each in tokens]
+
+    exact = joint(TARGET, PROMPT, LENGTH, temperature)
+    return chi_square(continuations(generate, PROMPT, samples), exact)
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_trees_are_lossless(name: str, temperature: float, samples: int) -> None:
+    assert p_value(PROPOSERS[name](), samples, temperature) > FALSE_ALARM
+
+
+def test_control_rows_of_other_nodes_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target's rows of the nodes, one node further."""
+    walk = rdk_cuda.verify_tree
+
+    def wrong(logits: Tensor, *rest: Any, **options: Any) -> Any:
+        return walk(torch.cat([logits[:, :1], logits[:, 1:].roll(1, 1)], 1), *rest, **options)
+
+    monkeypatch.setattr(rdk_cuda.functional, "verify_tree", wrong)
+    assert p_value(likeliest(), 2_000, 1.0) < CAUGHT
+
+
+def test_control_one_key_for_all_steps_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step's words again: every first token of a step looks right, and the joint does not."""
+    walk = rdk_cuda.verify_tree
+
+    def wrong(*given: Any, **options: Any) -> Any:
+        return walk(*given, **options | {"positions": torch.zeros_like(options["positions"])})
+
+    monkeypatch.setattr(rdk_cuda.functional, "verify_tree", wrong)
+    assert p_value(RandomTrees(), 2_000, 1.0) < CAUGHT
+
+
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_at_temperature_0_the_text_is_the_target_s_own(name: str) -> None:
+    limits = [30, 2, 17, 1]
+    result = decoder(PROPOSERS[name]()).generate(PROMPTS, max_new_tokens=limits, temperature=0)
+    expected = zip(PROMPTS, limits, strict=True)
+    assert result.tokens == [greedy(TARGET, prompt, limit) for prompt, limit in expected]
+    assert sum(result.statistics.accepted) > 0
+    assert result.statistics.tokens == sum(limits)
+
+
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_a_sequence_is_the_same_alone_and_in_a_batch(name: str) -> None:
+    options: dict[str, Any] = {"max_new_tokens": [20, 7, 30, 25], "seeds": [3, 4, 5, 6]}
+    options |= {"temperature": [1.0, 0.7, 1.0, 1.3], "top_k": [0, 3, 4, 0], "logprobs": "processed"}
+    together = decoder(PROPOSERS[name]()).generate(PROMPTS, **options)
+    for b, prompt in enumerate(PROMPTS):
+        own = {k: v if k == "logprobs" else [v[b]] for k, v in options.items()}
+        alone = decoder(PROPOSERS[name]()).generate([prompt], **own)
+        assert alone.tokens == [together.tokens[b]]
+        assert alone.logprobs == [together.logprobs[b]]
+
+
+@pytest.mark.parametrize("kind", ["processed", "raw"])
+def test_log_probabilities_are_those_of_the_target(kind: Any) -> None:
+    tokens, _, logprobs = decoder(likeliest()).generate(
+        PROMPTS, max_new_tokens=15, seeds=1, temperature=0.7, logprobs=kind
+    )
+    for prompt, new, found in zip(PROMPTS, tokens, logprobs, strict=True):
+        scale = 0.7 if kind == "processed" else 1.0
+        expected = [
+            float((TARGET.logits([*prompt, *new[:n]]) / scale).log_softmax(0)[token])
+            for n, token in enumerate(new)
+        ]
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_processors_are_asked_about_each_branch() -> None:
+    """The penalty of `test_hooks.py`, which goes by the tokens that a row is said to follow."""
+
+    def generated(target: TableModel, hook: Any) -> list[list[int]]:
+        options: dict[str, Any] = {"max_new_tokens": 40, "seeds": [1, 2, 3, 4], "process": hook}
+        result = decoder(RandomTrees(), target).generate(PROMPTS, **options)
+        assert sum(result.statistics.accepted) > 0
+        return result.tokens
+
+    changed = generated(TableModel(no_repeats(TARGET.table), SIZE), None)
+    assert generated(TARGET, process) == changed != generated(TARGET, stale)
+
+
+def test_masks_belong_to_branches_too() -> None:
+    """No token may follow itself."""
+
+    def allowed(sequences: Sequence[Continuation], rows: int) -> Tensor:
+        words = torch.full((len(sequences), rows, 1), 2**SIZE - 1, dtype=torch.int32)
+        for b, s in enumerate(sequences):
+            known = [*s.tokens[-1:], *s.drafts]
+            for j, last in enumerate(known[:rows]):
+                words[b, j] ^= 1 << last
+        return words
+
+    result = decoder(likeliest()).generate(PROMPTS, max_new_tokens=60, seeds=1, allowed=allowed)
+    assert sum(result.statistics.accepted) > 0
+    for prompt, new in zip(PROMPTS, result.tokens, strict=True):
+        assert all(a != b for a, b in itertools.pairwise([prompt[-1], *new]))
+
+
+def test_kinds_tell_a_rejected_tree_from_one_that_ended() -> None:
+    """The drafter is the target: greedy, all of a chain's nodes are accepted, and a bonus."""
+    same = LikeliestTree(TableModel(TARGET.table, SIZE), AFFINITY_OF_ALL, nodes=3)
+    twins = SpeculativeDecoder(TARGET, proposer=same)
+    kinds: list[str] = []
+    result = twins.generate(
+        [[1]], max_new_tokens=40, temperature=0, on_tokens=lambda b, new, how: kinds.extend(how)
+    )
+    statistics = result.statistics
+    assert kinds.count("resampled") == statistics.resampled
+    assert kinds.count("bonus") == statistics.bonus
+    assert sum(statistics.accepted) + statistics.resampled + statistics.bonus == 40
+
+
+AFFINITY_OF_ALL = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(SIZE))
+
+
+def test_a_target_or_drafter_that_reads_no_trees_is_refused() -> None:
+    class Chains:
+        """The protocol of chains alone."""
+
+        def __init__(self) -> None:
+            self.model = TableModel(TARGET.table, SIZE)
+            self.feed, self.reset = self.model.feed, self.model.reset
+            self.rollback, self.vocabulary_size = self.model.rollback, SIZE
+            self.device, self.context = self.model.device, self.model.context
+
+        @property
+        def lengths(self) -> list[int]:
+            return self.model.lengths
+
+    with pytest.raises(ValueError, match="the target has no feed_tree"):
+        decoder(likeliest(), Chains()).generate([[1]], max_new_tokens=5)
+    chains: Any = Chains()
+    with pytest.raises(TypeError, match="drafter is a Chains, which has no feed_tree"):
+        LikeliestTree(chains, AFFINITY)
