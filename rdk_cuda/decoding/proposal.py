@@ -71,7 +71,7 @@ class Proposal(NamedTuple):
     @classmethod
     def tree(cls, tree: Tree, step: Step) -> Proposal:
         """Fixed nodes; those too deep for the room that there is are left out."""
-        room = torch.tensor(step.room, device=tree.tokens.device)[:, None]
+        room = torch.tensor(step.room, dtype=torch.int64, device=tree.tokens.device)[:, None]
         tokens = tree.tokens.where(depths(tree.parents) + 1 < room, -1)
         return cls(tokens, _without_distribution(tokens, step), tree.parents)
 

@@ -301,7 +301,9 @@ class LikeliestTree(Proposer):
                 kept > 0 and len(path) < deep
                 for kept, path, deep in zip(keep, branches, most, strict=True)
             ]
-            return q.nan_to_num(0.0).where(torch.tensor(deeper, device=device)[:, None], probs)
+            return q.nan_to_num(0.0).where(
+                torch.tensor(deeper, dtype=torch.bool, device=device)[:, None], probs
+            )
 
         device = self.affinity.device
         return Proposal.tree(best_first(expand, len(sequences), self.nodes, device), step)
