@@ -39,9 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.train:
         return command.train(arguments.output)
-    names = [field.name for field in fields(Settings) if field.name != "keep"]
-    chosen = {name: getattr(arguments, name) for name in names}
-    settings = Settings(keep=tuple(sorted(set(arguments.keep), reverse=True)), **chosen)
+    chosen = {field.name: getattr(arguments, field.name) for field in fields(Settings)}
+    chosen["keep"] = tuple(sorted(set(arguments.keep), reverse=True))
+    chosen["batches"] = tuple(sorted(set(arguments.batches or Settings.batches)))
+    settings = Settings(**chosen)
     if arguments.model is not None:
         return command.gemma_demo(arguments.output, settings)
     return command.demo(arguments.target, arguments.drafter, arguments.output, settings)

@@ -18,15 +18,16 @@ MODEL_DEFAULTS = {
     "recent": 40,
     "length": 192,
     "positions": 1536,
-    "prompts": 6,
+    "prompts": 8,
     "tokens": 32,
     "draft_length": 3,
+    "batches": (1, 8),
 }
 
 DESCRIPTION = """\
-Decodes held-out modules of the standard library with the target alone, a full drafter, and drafters
-whose vocabulary is pruned; measures what redistribution recovers, and checks that the output stays
-the target's. Writes results.json and acceptance.png."""
+Decodes held-out modules of the standard library with the target alone, with Transformers, and with
+a drafter whose vocabulary is whole or pruned; measures what redistribution recovers, and checks
+that the output stays the target's. Writes results.json and acceptance.png."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Settings:
         prompt: what to continue; None for held-out modules.
         length: how many tokens are read at once.
         prompts: how many held-out prompts are continued, at most.
+        batches: how many sequences are decoded at once.
         recent: how many of the last tokens the drafter sees, besides the first; None: all.
     """
 
@@ -53,14 +55,15 @@ class Settings:
     window: int = 256
     temperature: float = 1.0
     draft_length: int = 4
-    tokens: int = 96
+    tokens: int = 64
     positions: int = 5376
     seed: int = 0
     threads: int | None = None
     prompt: str | None = None
     length: int = 384
-    prompts: int = 42
+    prompts: int = 12
     recent: int | None = None
+    batches: tuple[int, ...] = (1,)
 
 
 def make_parser() -> Parser:
@@ -95,6 +98,14 @@ def make_parser() -> Parser:
         text = f"{text} (%(default)s)"
         add(f"--{name}", type=type_, metavar=metavar, default=default, help=text)
     add(
+        "--batch",
+        type=natural,
+        metavar="N",
+        action="append",
+        dest="batches",
+        help="sequences decoded at once; may be given several times (1)",
+    )
+    add(
         "--recent",
         type=natural,
         metavar="N",
@@ -109,6 +120,6 @@ def make_parser() -> Parser:
     add(
         "--train",
         action="store_true",
-        help="train the demo's models anew into OUTPUT/target and OUTPUT/drafter; 90 minutes",
+        help="train target and drafter anew into OUTPUT/target and OUTPUT/drafter; 90 minutes",
     )
     return parser

@@ -27,11 +27,11 @@ SHOWN = (PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, RECOMMENDED)
 
 
 def calibrate(
-    models: ModelPair, windows: Sequence[Window], settings: Settings, each: Each
+    pair: ModelPair, windows: Sequence[Window], settings: Settings, each: Each
 ) -> Material:
     """Read calibration text with both models; count successors in all of the training text."""
     recording = record(
-        reader(models),
+        reader(pair),
         windows,
         temperatures=(settings.temperature,),
         context=settings.window,
@@ -39,12 +39,29 @@ def calibrate(
         each=each,
     )
     files = each(training_files(), "Calibrating: counting successors")
-    documents = (encode(models.tokenizer, read_text(file)) for file in files)
-    return Material(recording, models.drafter_head, successor_counts(documents, recording))
+    documents = (encode(pair.tokenizer, read_text(file)) for file in files)
+    return Material(recording, pair.drafter_head, successor_counts(documents, recording))
 
 
 def build_methods(material: Material, keeps: Iterable[float], settings: Settings) -> list[Method]:
     """The full drafter, then `SHOWN` for each share of the vocabulary kept."""
+    methods = [Method.full(material.full_head)]
+    for keep in keeps:
+        pruning = pruned_to(keep, material, settings)
+        for name in SHOWN:
+            method = pruning.method(name, settings.temperature)
+            methods.append(Method(name, keep, method.drafter, method.tuned))
+    return methods
+
+
+def greedy_methods(material: Material, settings: Settings) -> list[Method]:
+    """At temperature 0 and the smallest vocabulary: pruned, and as recommended."""
+    pruning = pruned_to(settings.keep[-1], material, settings)
+    return [pruning.method(name, 0.0) for name in (PRUNED, RECOMMENDED)]
+
+
+def pruned_to(keep: float, material: Material, settings: Settings) -> Pruning:
+    """To the target's likeliest tokens."""
     mean_probs = material.recording.mean_probs_at(settings.temperature)
     options = Options(
         virtual=settings.virtual,
@@ -53,11 +70,5 @@ def build_methods(material: Material, keeps: Iterable[float], settings: Settings
         window=settings.window,
         seed=settings.seed,
     )
-    methods = [Method.full(material.full_head)]
-    for keep in keeps:
-        count = max(1, round(keep * mean_probs.numel()))
-        pruning = Pruning(material, Vocabulary.most_likely(mean_probs, count), options)
-        for name in SHOWN:
-            method = pruning.method(name, settings.temperature)
-            methods.append(Method(name, keep, method.drafter, method.tuned))
-    return methods
+    count = max(1, round(keep * mean_probs.numel()))
+    return Pruning(material, Vocabulary.most_likely(mean_probs, count), options)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import Affinity
-from rdk_cuda.pair.pairs import ModelPair
 
 from .chi_square import chi_square
+from .shipped import Models
 from .text import Prompt
 
 # The last digits of a float32 sum depend on the shape of the batch. Where the target's logits of
@@ -34,23 +34,22 @@ class Check:
 
 
 @torch.no_grad()
-def greedy_outputs(models: ModelPair, prompts: Sequence[Prompt], tokens: int) -> list[list[int]]:
-    """The target's own greedy `generate`, up to an end token, for prompts of one length."""
+def greedy_outputs(models: Models, prompts: Sequence[Prompt], tokens: int) -> list[list[int]]:
+    """The target's own greedy `generate`, past end tokens, for prompts of one length."""
     ids = torch.tensor([prompt.ids for prompt in prompts], dtype=torch.int64, device="cpu")
-    generated = models.target.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens
+    generated = models.pair.target.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=tokens,
+        eos_token_id=None,
     )
-    return [until_end(output, models.eos) for output in generated[:, ids.shape[1] :].tolist()]
-
-
-def until_end(tokens: list[int], eos: frozenset[int]) -> list[int]:
-    """The tokens up to the first end token, without the padding after it."""
-    ends = [place for place, token in enumerate(tokens) if token in eos]
-    return tokens[: ends[0] + 1] if ends else tokens
+    outputs: list[list[int]] = generated[:, ids.shape[1] :].tolist()
+    return outputs
 
 
 def check_greedy(
-    models: ModelPair,
+    models: Models,
     prompts: Sequence[Prompt],
     expected: Sequence[Sequence[int]],
     decoded: Mapping[str, Sequence[Sequence[int]]],
@@ -81,7 +80,7 @@ def check_greedy(
 
 @torch.no_grad()
 def part_at_a_tie(
-    models: ModelPair, prompt: Prompt, output: Sequence[int], right: Sequence[int]
+    models: Models, prompt: Prompt, output: Sequence[int], right: Sequence[int]
 ) -> bool:
     """Whether the target's logits of the first two different tokens are nearly equal."""
     pairs = enumerate(zip(output, right, strict=False))
@@ -89,7 +88,7 @@ def part_at_a_tie(
     if place is None:
         return False
     ids = torch.tensor([[*prompt.ids, *right[:place]]], dtype=torch.int64, device="cpu")
-    logits = models.target(ids).logits[0, -1]
+    logits = models.pair.target(ids).logits[0, -1]
     return bool((logits[output[place]] - logits[right[place]]).abs() <= TIE)
 
 

@@ -8,19 +8,20 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from profiling.machine import describe
 from rdk_cuda.cli.evaluate import versions
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.evaluation.plots import acceptance_figure
 from rdk_cuda.files import write_figure, write_json
 from rdk_cuda.pair.loading import quiet
-from rdk_cuda.pair.pairs import ModelPair
 
 from . import gemma, report
 from .arguments import Settings
-from .experiment import Measured, expected, measure
-from .results import continuation, plotted, table_rows
-from .shipped import load_shipped, load_two
+from .duration import minutes
+from .experiment import CALIBRATION_FACTOR, Measured, choose_prompts, measure
+from .results import acceptance_rows, plotted, speed_rows
+from .shipped import Models, load_demo, load_two
 
 
 def train(output: Path) -> int:
@@ -47,10 +48,10 @@ def gemma_demo(output: Path, settings: Settings) -> int:
     quiet()
     console.print("Loading Gemma 3 270M, about a minute ...", **report.PLAIN)
     start = time.monotonic()
-    models = replace(gemma.load_gemma(), recent=settings.recent)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    console.print(expected(models, settings), **report.PLAIN)
+    # It is its own drafter: as Transformers' assistant it could save nothing.
+    models = Models(replace(gemma.load_gemma(), recent=settings.recent), None)
     return run(models, output, settings, start)
 
 
@@ -59,47 +60,55 @@ def demo(target: Path | None, drafter: Path | None, output: Path, settings: Sett
     start = time.monotonic()
     quiet()
     shipped = target is None or drafter is None
-    models = load_shipped() if target is None or drafter is None else load_two(target, drafter)
+    models = load_demo() if target is None or drafter is None else load_two(target, drafter)
+    if settings.recent is not None:
+        models = models._replace(pair=replace(models.pair, recent=settings.recent))
     if settings.threads is not None or shipped:
         # Of models this small, a second thread costs more than it brings.
         torch.set_num_threads(settings.threads or 1)
-    return run(replace(models, recent=settings.recent), output, settings, start)
+    return run(models, output, settings, start)
 
 
-def run(models: ModelPair, output: Path, settings: Settings, start: float) -> int:
+def run(models: Models, output: Path, settings: Settings, start: float) -> int:
     """Measure, print and write."""
+    console = Console()
+    windows = (1 + CALIBRATION_FACTOR) * settings.positions // settings.length
+    guess = minutes(models, settings, choose_prompts(models, settings), windows)
+    long = f"{round(guess)} minutes" if guess >= 1.5 else "a minute"
+    about = f"This will take about {long} on this machine as busy as it is."
+    console.print(f"{report.INTRODUCTION}\n{about}\n", **report.PLAIN)
     with Stages() as stages:
         measured = measure(models, settings, stages)
     results = results_of(models, settings, measured)
-    console = Console()
     report.show(console, results)
     results["elapsed_seconds"] = time.monotonic() - start
     files = output / "results.json", output / "acceptance.png"
     write_json(results, files[0])
-    title = "Held-out text"
-    write_figure(acceptance_figure(plotted(results), title), files[1])
+    rows = plotted(results["acceptance"], settings.temperature)
+    write_figure(acceptance_figure(rows, "Held-out text"), files[1])
     elapsed = f"{results['elapsed_seconds']:.0f} s"
     console.print(f"\n{files[0]} and {files[1]} written after {elapsed}.", **report.PLAIN)
     return 0 if all(check.passed for check in measured.checks) else 1
 
 
-def results_of(models: ModelPair, settings: Settings, measured: Measured) -> dict[str, Any]:
+def results_of(models: Models, settings: Settings, measured: Measured) -> dict[str, Any]:
     """Everything that is shown and written, as plain data."""
     bootstrap = Bootstrap([window.document for window in measured.windows], seed=settings.seed)
-    rows = table_rows(models.vocabulary_size, measured, bootstrap)
+    target, drafter = models.pair.names
     return {
         "format": "rdk_cuda.demo",
-        "format_version": 1,
+        "format_version": 2,
         "settings": asdict(settings),
-        "models": {"target": models.names[0], "drafter": models.names[1]},
-        "versions": versions(),
+        "models": {"target": target, "drafter": drafter},
+        "versions": {**versions(), **describe(torch.device("cpu"))},
         "positions": {
             "calibration": measured.material.recording.positions,
             "held_out": measured.rates[0].numel(),
             "documents": len(bootstrap.members),
         },
-        "table": rows,
+        "acceptance": acceptance_rows(measured, bootstrap),
+        "speed": speed_rows(measured),
         "times_doubt": measured.doubt,
         "checks": [asdict(check) for check in measured.checks],
-        "continuation": continuation(models.tokenizer, measured),
+        "continuation": measured.continuation._asdict(),
     }

@@ -5,38 +5,40 @@ from collections.abc import Callable
 
 import torch
 
-from rdk_cuda.pair.pairs import ModelPair
-
 from .arguments import Settings
-from .decoding import ROUNDS, decoder_of
+from .decoding import decoder_of
 from .reading import reader
+from .shipped import Models
 from .text import Prompt
 
 STEPS = 3
-# What a pass of the target, with its drafts, yields at least: the better drafters give more.
-TOKENS_A_PASS = 1.8
+LIBRARY = 1.3  # times our own loop, for the same tokens
+DRAFTED = 0.8  # likewise with a drafter, as a cautious guess
 OTHER = 1.4  # counting, clusters, offsets and checks come on top
 
 
-def minutes(
-    models: ModelPair, settings: Settings, prompts: list[Prompt], windows: int, methods: int
-) -> float:
+def minutes(models: Models, settings: Settings, prompts: list[Prompt], windows: int) -> float:
     """A rough guess.
 
     Args:
         windows: that are read.
-        methods: that decode, besides the target alone.
     """
-    read, decoder = reader(models), decoder_of(models, None, settings.draft_length)
+    read = reader(models.pair)
+    decoder = decoder_of(models, None, settings.draft_length)
     ids = torch.tensor([prompts[0].ids], dtype=torch.int64, device="cpu")
-    batch = [prompt.ids for prompt in prompts[::ROUNDS]]
-    decoder.generate(batch[:1], max_new_tokens=1)  # the first pass of all is slower
-    reading = seconds(lambda: read(ids)) / ids.shape[1]
-    start = seconds(lambda: decoder.generate(batch, max_new_tokens=1))
-    step = (seconds(lambda: decoder.generate(batch, max_new_tokens=1 + STEPS)) - start) / STEPS
-    drafted = settings.tokens / TOKENS_A_PASS * (1 + settings.draft_length / 2)
-    decoding = ROUNDS * (methods * (2 * start + drafted * step) + start + settings.tokens * step)
-    return OTHER * (windows * settings.length * reading + decoding) / 60
+    decoder.generate([prompts[0].ids], max_new_tokens=1)  # the first pass of all is slower
+    total = windows * settings.length * seconds(lambda: read(ids)) / ids.shape[1]
+    for size in settings.batches:
+        batch = [prompt.ids for prompt in prompts[:size]]
+        start, longer = (
+            seconds(lambda: decoder.generate(batch, max_new_tokens=count))  # noqa: B023
+            for count in (1, 1 + STEPS)
+        )
+        once = start + settings.tokens * (longer - start) / STEPS
+        library = 1 + (models.assistant is not None and size == 1)
+        # At temperature 0 and above it: the target alone, the library, and three drafters.
+        total += 2 * len(prompts) / size * once * (1 + library * LIBRARY + 3 * DRAFTED)
+    return OTHER * total / 60
 
 
 def seconds(call: Callable[[], object]) -> float:

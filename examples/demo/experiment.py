@@ -7,31 +7,22 @@ import torch
 from torch import Tensor
 
 from rdk_cuda.calibration import Material
-from rdk_cuda.calibration.methods import RECOMMENDED, Method
+from rdk_cuda.calibration.methods import PRUNED, Method
 from rdk_cuda.calibration.reading import Window
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.acceptance import measure_acceptance
 from rdk_cuda.pair.documents import encode
 from rdk_cuda.pair.errors import InputError
-from rdk_cuda.pair.pairs import ModelPair
 
 from .arguments import Settings
-from .calibration import SHOWN, build_methods, calibrate
-from .checks import (
-    Check,
-    check_greedy,
-    check_lossless,
-    greedy_outputs,
-)
+from .calibration import build_methods, calibrate, greedy_methods
+from .checks import Check, check_greedy, check_lossless, greedy_outputs
 from .corpus import held_out_files, training_files
-from .decoding import Decoded, decode_in_turn, decoder_of
-from .duration import minutes
+from .decoding import Case, Decoded, Ours, Transformers, Way, decode_in_turn
+from .live import Continuation, continue_live
 from .reading import reader
-from .text import (
-    Prompt,
-    held_out_prompts,
-    windows_of,
-)
+from .shipped import Models
+from .text import Prompt, held_out_prompts, windows_of
 
 CALIBRATION_FACTOR = 3  # calibration positions for each held-out one
 REPEATS = 14  # continuations of a prompt that the user gave
@@ -42,9 +33,10 @@ class Measured:
     """All that the report shows.
 
     Attributes:
+        methods: the full drafter first, the recommended one at the smallest vocabulary last.
         rates: `[methods, windows, positions]`, acceptance on the held-out windows.
-        alone: decoding with the target alone.
-        decoded: decoding with each method.
+        ways: to decode, the target alone first, the recommended method last.
+        decoded: for each case what each way gave.
         doubt: a sentence if the times cannot be trusted.
     """
 
@@ -52,91 +44,106 @@ class Measured:
     methods: list[Method]
     windows: list[Window]
     rates: Tensor
-    prompts: list[Prompt]
-    alone: Decoded
-    decoded: list[Decoded]
+    ways: list[Way]
+    decoded: dict[Case, list[Decoded]]
     doubt: str | None
+    continuation: Continuation
     checks: list[Check]
 
 
-def measure(models: ModelPair, settings: Settings, stages: Stages) -> Measured:
+def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     """Run the whole experiment.
 
     Raises:
         InputError: text that does not fit the models.
     """
+    pair = models.pair
     prompts = choose_prompts(models, settings)
-    length = min(settings.length, models.context)
-    held_out = windows_of(models.tokenizer, held_out_files(), settings.positions, length)
+    length = min(settings.length, pair.context)
+    held_out = windows_of(pair.tokenizer, held_out_files(), settings.positions, length)
     positions = CALIBRATION_FACTOR * settings.positions
-    training = windows_of(models.tokenizer, training_files(), positions, length)
+    training = windows_of(pair.tokenizer, training_files(), positions, length)
 
-    material = calibrate(models, training, settings, stages.each)
+    material = calibrate(pair, training, settings, stages.each)
     keeps = stages.each(settings.keep, "Calibrating: clusters and affinities")
     methods = build_methods(material, keeps, settings)
+    ways = ways_of(models, methods, greedy_methods(material, settings), settings)
+    continuation = continue_live(ways, prompts, pair.tokenizer, settings)
     reading = stages.each(held_out, "Measuring acceptance: held-out text")
     drafters = {settings.temperature: [method.drafter for method in methods]}
-    rates = measure_acceptance(reader(models), models.drafter_head, drafters, reading)[
-        settings.temperature
-    ]
-    (alone, *decoded), doubt = decode_in_turn(
-        models, [None, *methods], prompts, settings, stages.each
-    )
+    read = reader(pair)
+    rates = measure_acceptance(read, pair.drafter_head, drafters, reading)[settings.temperature]
+    cases = [Case(t, batch) for batch in settings.batches for t in (0.0, settings.temperature)]
+    decoded, doubt = decode_in_turn(ways, cases, prompts, settings, stages.each)
     checks = [
-        greedy_check(models, methods, prompts, settings, stages),
+        greedy_check(models, ways, prompts, settings, stages),
         lossless_check(models, methods[-1], held_out, rates[-1], settings, stages),
     ]
-    return Measured(material, methods, held_out, rates, prompts, alone, decoded, doubt, checks)
+    return Measured(material, methods, held_out, rates, ways, decoded, doubt, continuation, checks)
 
 
-def expected(models: ModelPair, settings: Settings) -> str:
-    """How long it will take, in a sentence."""
-    windows = (1 + CALIBRATION_FACTOR) * settings.positions // settings.length
-    methods = 1 + len(SHOWN) * len(settings.keep)
-    guess = minutes(models, settings, choose_prompts(models, settings), windows, methods)
-    return f"This will take about {max(1, round(guess))} minutes on this machine as busy as it is."
+def ways_of(
+    models: Models, methods: Sequence[Method], greedy: Sequence[Method], settings: Settings
+) -> list[Way]:
+    """The target alone, the library's own ways, and the drafter full, pruned, and as recommended.
+
+    Args:
+        methods: at the temperature; the last ones have the smallest vocabulary.
+        greedy: the pruned and the recommended one at temperature 0.
+    """
+    hot = settings.temperature
+    full, *_ = methods
+    pruned = next(one for one in reversed(methods) if one.name == PRUNED)
+    ours: dict[str, dict[float, Method | None]] = {
+        f"full head, {full.drafter.affinity.draft_size:,} rows": {0.0: full, hot: full},
+        f"pruned to {pruned.drafter.affinity.draft_size:,} rows": {0.0: greedy[0], hot: pruned},
+        "virtual and dynamic tokens": {0.0: greedy[1], hot: methods[-1]},
+    }
+    library = [Transformers("Transformers: generate", models, assisted=False)]
+    if models.assistant is not None:
+        library.append(Transformers("Transformers: assisted", models, assisted=True))
+    drafting = [Ours(name, models, each, settings.draft_length) for name, each in ours.items()]
+    return [Ours("target alone", models, {0.0: None, hot: None}, 0), *library, *drafting]
 
 
-def choose_prompts(models: ModelPair, settings: Settings) -> list[Prompt]:
+def choose_prompts(models: Models, settings: Settings) -> list[Prompt]:
     """Held-out modules, or the user's prompt several times, to be sampled with several seeds."""
     if settings.prompt is None:
-        prompts = held_out_prompts(models.tokenizer)
+        prompts = held_out_prompts(models.pair.tokenizer)
         prompts = prompts[:: -(-len(prompts) // settings.prompts)]
     else:
-        prompts = [Prompt("Your prompt", encode(models.tokenizer, settings.prompt))] * REPEATS
-    length = len(prompts[0].ids)
-    if length + settings.tokens > models.context:
+        ids = encode(models.pair.tokenizer, settings.prompt)
+        prompts = [Prompt("Your prompt", ids)] * REPEATS
+    length, context = len(prompts[0].ids), models.pair.context
+    if length + settings.tokens > context:
         raise InputError(
             f"a prompt of {length} tokens and --tokens {settings.tokens} exceed the models' "
-            f"context of {models.context}; shorten one of them"
+            f"context of {context}; shorten one of them"
         )
     return prompts
 
 
 def greedy_check(
-    models: ModelPair,
-    methods: Sequence[Method],
+    models: Models,
+    ways: Sequence[Way],
     prompts: Sequence[Prompt],
     settings: Settings,
     stages: Stages,
 ) -> Check:
-    """Compare the recommended method at every pruning with the target's own `generate`."""
+    """Compare every drafter's greedy text with the target's own `generate`."""
     once = [prompt for place, prompt in enumerate(prompts) if prompt not in prompts[:place]]
-    chosen = [method for method in methods if method.name == RECOMMENDED]
     outputs = {}
-    for method in stages.each(chosen, "Checking greedy output"):
-        outputs[str(method)] = decoder_of(models, method, settings.draft_length).generate(
-            [prompt.ids for prompt in once],
-            max_new_tokens=settings.tokens,
-            temperature=0.0,
-            eos=models.eos,
-        )[0]
-    return check_greedy(models, once, greedy_outputs(models, once, settings.tokens), outputs)
+    drafting = [way for way in ways if isinstance(way, Ours)][1:]
+    for way in stages.each(drafting, "Checking greedy output"):
+        seeds = list(range(len(once)))
+        outputs[way.name], _ = way([prompt.ids for prompt in once], settings.tokens, 0.0, seeds)
+    expected = greedy_outputs(models, once, settings.tokens)
+    return check_greedy(models, once, expected, outputs)
 
 
 @torch.no_grad()
 def lossless_check(
-    models: ModelPair,
+    models: Models,
     method: Method,
     windows: Sequence[Window],
     rates: Tensor,
@@ -146,11 +153,14 @@ def lossless_check(
     """Check samples at the position where the acceptance rate is closest to one half."""
     window, place = divmod(int((rates - 0.5).abs().argmin()), rates.shape[1])
     for _ in stages.each([window], "Checking sampled output"):
-        ids = torch.tensor([windows[window].ids[: place + 1]], dtype=torch.int64, device="cpu")
-        said = reader(models)(ids)
-        columns = method.drafter.columns(models.drafter_head, said.hidden[0, -1:], ids.tolist())
+        ids = torch.tensor([windows[window].ids], dtype=torch.int64, device="cpu")
+        said = reader(models.pair)(ids)
+        context = windows[window].contexts[-rates.shape[1] :][place]
+        columns = method.drafter.columns(
+            models.pair.drafter_head, said.hidden[0, place : place + 1], [context]
+        )
         check = check_lossless(
-            said.target_logits[0, -1].float(),
+            said.target_logits[0, place].float(),
             affinity=method.drafter.affinity,
             temperature=settings.temperature,
             seed=settings.seed,

@@ -52,7 +52,7 @@ def load_gemma() -> ModelPair:
         InputError: a file that is not the one that this demo was written for.
     """
     path = weights()
-    return replace(load_two(path, path), names=(NAME, NAME))
+    return replace(load_two(path, path).pair, names=(NAME, NAME))
 
 
 def weights() -> Path:

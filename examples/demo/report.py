@@ -1,4 +1,4 @@
-"""What the demo prints: the table, sentences about it, a continuation in colour, the checks."""
+"""What the demo prints: two tables with what they mean, a continuation in colour, the checks."""
 
 import math
 from collections.abc import Sequence
@@ -8,78 +8,96 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rdk_cuda.calibration.methods import (
-    FIRST_ORDER,
-    PRUNED,
-    RECOMMENDED,
-    VIRTUAL,
-)
+from rdk_cuda.calibration.methods import PRUNED, RECOMMENDED
 from rdk_cuda.decoding.generation import Kind
 from rdk_cuda.evaluation.table import ABOVE_FULL
 from rdk_cuda.evaluation.timing import contradiction
 
-from .results import TARGET_ALONE
+from .live import STYLES
 
-# How a token is shown by the way it came about: a style and, where there is no colour, brackets.
-STYLES: dict[Kind, tuple[str, str, str]] = {
-    "accepted": ("green", "", "draft that the target accepted"),
-    "out_of_vocabulary": (
-        "black on bright_yellow",
-        "⟦⟧",
-        "accepted draft that the pruned vocabulary alone cannot propose",
-    ),
-    "resampled": ("bold red", "«»", "token drawn in place of a rejected draft"),
-    "bonus": ("cyan", "‹›", "token drawn after the last draft"),
+INTRODUCTION = """\
+A small model drafts a few tokens, and the target reads them in one pass and keeps those that
+it agrees with. Its text stays what it would have been: only the time changes."""
+
+MEANINGS = {
+    "head rows": "Tokens that the drafter's head scores. Fewer are cheaper, but a token without a "
+    "row can never be drafted, and the target has to say it by itself.",
+    "virtual tokens": "One more row for each of some groups of pruned tokens. If it is drawn, one "
+    "token of its group is drafted, by how often the target says it.",
+    "dynamic tokens": "Pruned tokens that the text has just had, or that often follow the last "
+    "one. Their rows are looked up one by one, each time.",
+    "passes / token": "Passes of the target for each new token: 1 without drafts; fewer is better.",
+    "acceptance": "The chance that a draft is kept, exact at every position of held-out text.",
 }
 
 # Paths and figures as they are: no markup, no highlighting, no wrapping.
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+BAR = 12  # characters
 
 
 def show(console: Console, results: dict[str, Any]) -> None:
     """Everything, in order."""
-    positions, rows = results["positions"], results["table"]
-    show_table(console, rows, results["settings"]["temperature"])
-    for note in notes(rows, positions, results["times_doubt"]):
-        console.print(f"\n{note}", highlight=False)
+    acceptance, positions = results["acceptance"], results["positions"]
     show_continuation(console, **results["continuation"])
+    show_acceptance(console, acceptance, results["settings"]["temperature"])
+    console.print(f"\n{acceptance_note(acceptance, positions)}\n", highlight=False)
+    show_speed(console, results["speed"])
+    for sentence in time_sentences(results["speed"], results["times_doubt"]):
+        console.print(sentence, highlight=False)
+    console.print()
+    for name, meaning in MEANINGS.items():
+        console.print(Text.assemble((name, "bold"), f": {meaning}"))
+    console.print()
     show_checks(console, results["checks"])
 
 
-def show_table(console: Console, rows: Sequence[dict[str, Any]], temperature: float) -> None:
-    """The table, a row for each method."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("method", no_wrap=True, vertical="bottom")
-    for name in (
-        "head\nrows",
-        "accept-\nance",
-        "% of the loss\nrecovered",
-        "accepted\nlength",
-        "passes\n/token",
-        "tokens\n/s",
-    ):
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+def show_acceptance(console: Console, rows: Sequence[dict[str, Any]], temperature: float) -> None:
+    """A row for each method."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column(f"temperature {temperature:g}", no_wrap=True)
+    for name in ("head rows", "acceptance", "% of the loss recovered"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         if row["method"] == PRUNED:
             table.add_row(Text(f"keeping {percent(row['keep'])}", "italic"))
-        table.add_row(*cells(row), style="bold" if row["method"] == RECOMMENDED else "")
-    console.print(f"\nTemperature {temperature:g}.", highlight=False)
+        table.add_row(
+            ("" if row["keep"] == 1.0 else "  ") + row["method"],
+            head_rows(row),
+            f"{row['acceptance']['value']:.3f}",
+            share_with_interval(row["recovered"]),
+            style="bold" if row["method"] == RECOMMENDED else "",
+        )
     console.print(table)
 
 
-def cells(row: dict[str, Any]) -> list[str]:
-    """A row's figures, as short as they are readable."""
-    alone = row["method"] == TARGET_ALONE
-    indent = "" if row["keep"] in (None, 1.0) else "  "
-    return [
-        indent + row["method"],
-        head_rows(row),
-        "–" if alone else f"{row['acceptance']['value']:.3f}",
-        share_with_interval(row["recovered"]),
-        "–" if alone else f"{row['accepted_length']:.2f}",
-        f"{row['target_passes_per_token']:.3f}",
-        f"{row['tokens_per_second']:.{0 if row['tokens_per_second'] >= 20 else 1}f}",
-    ]
+def show_speed(console: Console, rows: Sequence[dict[str, Any]]) -> None:
+    """A row for each way to decode, the cases one after the other."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in ("passes\n/token", "tokens\n/s", "times the\ntarget alone"):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    table.add_column("", no_wrap=True)
+    fastest = max(row["relative_speed"]["value"] for row in rows)
+    for row in rows:
+        if row["way"] == rows[0]["way"]:
+            table.add_row(Text(case_of(row).replace(" at a time", ""), "italic"))
+        speed, passes = row["relative_speed"], row["target_passes_per_token"]
+        table.add_row(
+            f"  {row['way']}",
+            "–" if passes is None else f"{passes:.2f}",
+            f"{row['tokens_per_second']:.{0 if row['tokens_per_second'] >= 20 else 1}f}",
+            f"{speed['value']:.2f} [{speed['low']:.2f}, {speed['high']:.2f}]",
+            "█" * round(BAR * speed["value"] / fastest),
+            style="bold" if row["way"] == rows[-1]["way"] else "",
+        )
+    console.print(table)
+
+
+def case_of(row: dict[str, Any]) -> str:
+    """For example `greedy, 1 sequence at a time`."""
+    hot, batch = row["temperature"], row["batch"]
+    how = f"temperature {hot:g}" if hot else "greedy"
+    return f"{how}, {batch} sequence{'s' * (batch > 1)} at a time"
 
 
 def head_rows(row: dict[str, Any]) -> str:
@@ -101,54 +119,39 @@ def percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-def notes(
-    rows: Sequence[dict[str, Any]], positions: dict[str, int], doubt: str | None
-) -> list[str]:
-    """What the table does not say by itself."""
-    sentences = [
-        f"Acceptance is the mean of sum min(p, q), exact, over {positions['held_out']} positions "
-        f"of {positions['documents']} held-out modules. The share of its loss to pruning that "
-        "is recovered has a 95 % interval, a bootstrap over modules. Accepted length is the "
-        "number of drafts accepted in a target pass."
-    ]
-    if any(row["recovered"] and row["recovered"]["value"] > 1 for row in rows):
-        sentences.append(ABOVE_FULL)
-    sentences.append(
-        "Dynamic tokens are pruned ones of the recent context and likely successors of the last "
-        "token; the number after the + is their mean at a position. First-order RDK spreads "
-        f"kept tokens too. Chosen on calibration text: its {tuned(rows, FIRST_ORDER)}; alone "
-        f"{tuned(rows, VIRTUAL)}; with dynamic ones {tuned(rows, RECOMMENDED)}."
+def acceptance_note(rows: Sequence[dict[str, Any]], positions: dict[str, int]) -> str:
+    """Where the figures are from."""
+    note = (
+        f"On {positions['held_out']} positions of {positions['documents']} held-out modules, with "
+        "95 % intervals (a bootstrap over modules)."
     )
-    return [*sentences, time_sentence(rows, doubt)]
+    above = any(row["recovered"] and row["recovered"]["value"] > 1 for row in rows)
+    return f"{note} {ABOVE_FULL}" if above else note
 
 
-def tuned(rows: Sequence[dict[str, Any]], method: str) -> str:
-    """What was picked for a method at every pruning."""
-    chosen = [row for row in rows if row["method"] == method]
-    return ", ".join(f"{row['tuned']} (at {percent(row['keep'])})" for row in chosen)
-
-
-def time_sentence(rows: Sequence[dict[str, Any]], doubt: str | None) -> str:
-    """Whether drafting saved time, from what was measured; no ratio that cannot be."""
-    _, *others = rows
-    best = max(others, key=lambda row: float(row["relative_speed"]["value"]))
-    factor, low, high, rounds = best["relative_speed"].values()
-    passes = best["target_passes_per_token"]
-    if reason := next(filter(None, map(contradiction, map(pass_time, others))), None):
-        return f"Time: not reported, because {reason}. Run it again on a quiet machine."
-    name = best["method"] if best["keep"] == 1 else f"{best['method']} at {percent(best['keep'])}"
-    verdict = "."
-    if high < 1:
-        verdict = ": no gain with these models on this machine."
-    elif low < 1:
-        verdict = ": neither gain nor loss is certain."
-    sentence = (
-        f"Time: the fastest drafter here, {name}, saves {1 - passes:.0%} of the target's passes, "
-        f"but each, with its drafts, takes {pass_time(best):.1f} times as long. Together "
-        f"that is {factor:.2f} times the target's own speed ({low:.2f} to {high:.2f} in {rounds} "
-        f"rounds, the methods in turn){verdict}"
-    )
-    return sentence if doubt is None else f"{sentence} {doubt}"
+def time_sentences(rows: Sequence[dict[str, Any]], doubt: str | None) -> list[str]:
+    """Whether drafting saved time in each case, from what was measured; no ratio that cannot be."""
+    sentences = []
+    for case in dict.fromkeys(map(case_of, rows)):
+        alone, *others = [row for row in rows if case_of(row) == case]
+        drafted = [row for row in others if row["target_passes_per_token"] is not None]
+        if reason := next(filter(None, map(contradiction, map(pass_time, drafted))), None):
+            return [f"Time: not reported, because {reason}. Run it again on a quiet machine."]
+        best = max(drafted, key=lambda row: float(row["relative_speed"]["value"]))
+        factor, low, high = best["relative_speed"].values()
+        verdict = (
+            "a gain" if low > 1 else "no gain" if high < 1 else "neither gain nor loss is sure"
+        )
+        library = max(
+            (row["tokens_per_second"] for row in others if row not in drafted),
+            default=alone["tokens_per_second"],
+        )
+        sentences.append(
+            f"{case.capitalize()}: the fastest is {best['way']}, {factor:.2f} times the target "
+            f"alone ({low:.2f} to {high:.2f}): {verdict}; "
+            f"{best['tokens_per_second'] / library:.2f} times Transformers' faster way."
+        )
+    return sentences if doubt is None else [*sentences, doubt]
 
 
 def pass_time(row: dict[str, Any]) -> float:
@@ -166,16 +169,22 @@ def show_continuation(
     pieces: Sequence[str],
     kinds: Sequence[Kind],
     tokens: Sequence[int],
+    speeds: tuple[float, float],
 ) -> None:
     """The end of a prompt and what was decoded after it, token by token."""
     colour = console.color_system is not None
     legend, text = Text(), Text.assemble((prompt, "dim"))
-    for kind, (style, brackets, meaning) in STYLES.items():
-        legend.append(*shown(kind, style, brackets, colour)).append(f": {meaning}\n")
+    for name, (style, brackets, meaning) in STYLES.items():
+        legend.append(*shown(name, style, brackets, colour)).append(f": {meaning}\n")
     for piece, kind in zip(pieces, kinds, strict=True):
         style, brackets, _ = STYLES[kind]
         text.append(*shown(piece, style, brackets, colour))
-    console.print(f"\n{source}, continued by {method}:", **PLAIN)
+    alone, ours = speeds
+    console.print(
+        f"\n{source}, continued with {method}: {ours:.0f} tokens/s here, the target alone "
+        f"{alone:.0f}.",
+        **PLAIN,
+    )
     console.print(legend)
     console.print(text, soft_wrap=True)
     console.print()

@@ -10,7 +10,7 @@ too.
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from transformers.utils import logging
 
 from rdk_cuda.files import write_whole
 
+from ..eagle3.distillation import Distillation
 from .corpus import held_out_files, read_text, training_files
 
 VOCABULARY_SIZE = 16384
@@ -48,7 +49,12 @@ LOSS_CHUNK = 256
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model's shape and how it is trained."""
+    """A model's shape and how it is trained.
+
+    Attributes:
+        doublings: steps before which every layer is doubled. A model grown so has cost half as
+            much as one that was as deep from the start (progressive stacking, Gong et al. 2019).
+    """
 
     name: str
     hidden_size: int
@@ -58,10 +64,14 @@ class Recipe:
     steps: int
     learning_rate: float
     seed: int
+    doublings: tuple[int, ...] = ()
 
 
-TARGET = Recipe("target", 192, 512, 5, 6, steps=4500, learning_rate=2e-3, seed=1)
-DRAFTER = Recipe("drafter", 80, 224, 2, 5, steps=7000, learning_rate=4e-3, seed=2)
+# As many layers as Llama 3.1 8B has, and a drafter of one, as EAGLE's.
+TARGET = Recipe("target", 96, 256, 32, 3, 2250, 2.5e-3, seed=1, doublings=(1600, 1750))
+DRAFTER = Recipe("drafter", 96, 256, 1, 3, steps=2000, learning_rate=4e-3, seed=2)
+# The drafter goes on to learn what the target would say, not what the text says (distillation).
+TAUGHT = replace(DRAFTER, name="taught", steps=1000, learning_rate=2e-3, seed=3)
 
 
 def train(output: Path, *, working_directory: Path) -> None:
@@ -74,10 +84,15 @@ def train(output: Path, *, working_directory: Path) -> None:
     tokenizer = obtain_tokenizer(working_directory / "tokenizer.json")
     training_text = encode(tokenizer, training_files())
     held_out_text = encode(tokenizer, held_out_files())
-    for recipe in (TARGET, DRAFTER):
-        run = Run(recipe, training_text, held_out_text, working_directory)
+    texts = training_text, held_out_text, working_directory
+    target, drafter = (Run(recipe, *texts) for recipe in (TARGET, DRAFTER))
+    for run in (target, drafter):
         run.train()
-        export(run.model, output / recipe.name, tokenizer)
+    taught = Run(TAUGHT, *texts, teacher=target.model)
+    taught.model.load_state_dict(drafter.model.state_dict())
+    taught.train()
+    export(target.model, output / TARGET.name, tokenizer)
+    export(taught.model, output / DRAFTER.name, tokenizer)
 
 
 def obtain_tokenizer(path: Path) -> Tokenizer:
@@ -112,20 +127,33 @@ def encode(tokenizer: Tokenizer, files: list[Path]) -> Tensor:
 
 
 class Run:
-    """One model's training: its state, and the loop."""
+    """One model's training: its state, and the loop.
 
-    def __init__(self, recipe: Recipe, text: Tensor, held_out: Tensor, directory: Path) -> None:
-        self.recipe = recipe
+    With a `teacher` it learns that model's distributions, else the text itself.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        text: Tensor,
+        held_out: Tensor,
+        directory: Path,
+        teacher: LlamaForCausalLM | None = None,
+    ) -> None:
+        self.recipe, self.teacher = recipe, teacher
         self.text = text
         self.held_out = held_out
         self.checkpoint = directory / f"{recipe.name}.checkpoint.pt"
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(recipe.seed)
-        with self.device:
-            self.model = build_model(recipe)
-        self.optimizer = build_optimizer(self.model, recipe)
+        self.use(build_model(recipe, recipe.layers >> len(recipe.doublings)))
         self.order = lru_cache(maxsize=1)(self.shuffled_starts)
         self.step = 0
+
+    def use(self, model: LlamaForCausalLM) -> None:
+        """Train this model from now on."""
+        self.model = model.to(self.device)
+        self.optimizer = build_optimizer(self.model, self.recipe)
 
     def train(self) -> None:
         """Take the remaining steps, with a checkpoint every few hundred."""
@@ -147,8 +175,10 @@ class Run:
 
     def take_step(self) -> float:
         """One optimizer step; returns its loss."""
+        if self.step in self.recipe.doublings:
+            self.use(doubled(self.model, self.recipe))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.learning_rate * schedule(self.step, self.recipe.steps)
+            group["lr"] = self.recipe.learning_rate * schedule(self.step, self.recipe)
         loss = self.loss(self.batch(self.step))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_NORM)
@@ -158,10 +188,21 @@ class Run:
         return float(loss.detach())
 
     def loss(self, blocks: Tensor) -> Tensor:
-        """Mean cross-entropy of each block's tokens after its first."""
+        """Mean cross-entropy of each block's tokens after its first, in nats."""
         blocks = blocks.to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16):
             hidden = self.model.model(blocks[:, :-1]).last_hidden_state
+            if self.teacher is not None:
+                with torch.no_grad():
+                    final = self.teacher.model(blocks[:, :-1]).last_hidden_state
+                head, heads = self.model.lm_head.weight, self.teacher.lm_head.weight.detach()
+                states, count = hidden.flatten(0, 1)[None].float(), final.shape[0] * final.shape[1]
+                weights = torch.full((1, count), 1 / count, device=self.device)
+                every = torch.zeros(len(head), device=self.device)
+                taught: Tensor = Distillation.apply(  # type: ignore[no-untyped-call]
+                    states, head, final.flatten(0, 1), heads, weights, every
+                )
+                return taught
         result: Tensor = ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
             hidden.flatten(0, 1), self.model.lm_head.weight, blocks[:, 1:].flatten()
         )
@@ -219,19 +260,22 @@ class Run:
                 f"{self.checkpoint} is from another recipe or another Python's standard library: "
                 f"delete {self.checkpoint.parent} to start again, or name another directory"
             )
+        grown = sum(step < state["step"] for step in self.recipe.doublings)
+        for _ in range(grown):
+            self.use(doubled(self.model, self.recipe))
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
 
 
-def build_model(recipe: Recipe) -> LlamaForCausalLM:
-    """An untrained model of the recipe's shape."""
+def build_model(recipe: Recipe, layers: int) -> LlamaForCausalLM:
+    """An untrained model of the recipe's shape, of some layers."""
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=VOCABULARY_SIZE,
             hidden_size=recipe.hidden_size,
             intermediate_size=recipe.intermediate_size,
-            num_hidden_layers=recipe.layers,
+            num_hidden_layers=layers,
             num_attention_heads=recipe.heads,
             num_key_value_heads=recipe.heads,
             max_position_embeddings=MAX_POSITIONS,
@@ -241,6 +285,19 @@ def build_model(recipe: Recipe) -> LlamaForCausalLM:
             pad_token_id=END_OF_TEXT_ID,
         )
     )
+
+
+@torch.no_grad()
+def doubled(model: LlamaForCausalLM, recipe: Recipe) -> LlamaForCausalLM:
+    """Each layer twice, with half of its contribution: nearly the same function."""
+    deeper = build_model(recipe, 2 * len(model.model.layers))
+    deeper.model.embed_tokens.load_state_dict(model.model.embed_tokens.state_dict())
+    deeper.model.norm.load_state_dict(model.model.norm.state_dict())
+    for at, layer in enumerate(deeper.model.layers):
+        layer.load_state_dict(model.model.layers[at // 2].state_dict())
+        layer.self_attn.o_proj.weight *= 0.5
+        layer.mlp.down_proj.weight *= 0.5
+    return deeper
 
 
 def build_optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.Optimizer:
@@ -254,10 +311,11 @@ def build_optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.Opti
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
 
 
-def schedule(step: int, steps: int) -> float:
-    """The learning rate's factor: linear warm-up, constant, linear decay to zero."""
-    warmup = (step + 1) / WARMUP_STEPS
-    decay = (steps - step) / (DECAY_FRACTION * steps)
+def schedule(step: int, recipe: Recipe) -> float:
+    """The learning rate's factor: linear warm-up, also of grown layers, constant, linear decay."""
+    begun = max((at for at in recipe.doublings if at <= step), default=0)
+    warmup = (step - begun + 1) / WARMUP_STEPS
+    decay = (recipe.steps - step) / (DECAY_FRACTION * recipe.steps)
     return min(warmup, 1.0, decay)
 
 

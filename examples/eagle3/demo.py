@@ -14,19 +14,18 @@ from examples.demo.shipped import SHIPPED
 from .recipe import recipe_options, train, write_texts
 
 KEPT = 2048
-STATE_LAYERS = (1, 3, 4)  # of five; EAGLE's would be one layer three times
 
 
 def main() -> None:
     """The command."""
-    given = recipe_options("demo", __doc__, kept=KEPT, steps=1000)
+    given = recipe_options("demo", __doc__, kept=KEPT, steps=700)
     texts = [read_text(file) for file in training_files()]
     paths = write_texts(given.work, code=texts, other=map(docstrings, texts))
     train(
         given,
         ("--vocabulary-text", str(paths["other"])),
         *("--target", str(SHIPPED / "target"), "--text", str(paths["code"])),
-        *("--state-layers", *map(str, STATE_LAYERS), "--own-head"),
+        "--own-head",
     )
 
 

@@ -10,9 +10,10 @@ KEEPS, CHARTED = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+d
 COLUMNS = [(temperature, keep) for temperature in DEMO for keep in KEEPS]
 SCREENS, HEADS, SHOWN = "gemma-screens/cpu.json", "gemma-heads/cpu.json", 0.0625
 LIFTED = {
-    "lifted-rows/demo.json": "the demo's",
+    "lifted-rows/demo.json": "the demo's former",
     "lifted-rows/gemma.json": "Gemma's",
 }
+PRUNING, FULL = "pruning/demo", "full drafter"
 TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3"}
 WAYS, LENGTH = ("chain by token", "chain by block", "tree"), 8
 
@@ -24,7 +25,7 @@ def recovered() -> dict[tuple[str, tuple[float, float]], list[float]]:
             row["recovered"][end] for end in ("value", "low", "high")
         ]
         for temperature, file in DEMO.items()
-        for row in content(file)["table"]
+        for row in content(file)["acceptance"]
         if row["recovered"] is not None
     }
 
@@ -44,29 +45,6 @@ def way_of(row: Row) -> str:
         return str(row["method"])
     batch = "" if row["batch"] == 1 else f", batch {row['batch']}"
     return f"{row['method']}, {100 * row['budget']:g} % of the bytes{batch}"
-
-
-def real_table(link: Link) -> str:
-    """README.md"""
-    shares = real_shares()
-    ways = {
-        "recent and successor tokens": "tokens of the context",
-        "screened tokens, 5 % of the bytes": "screened tokens, reading 5 % of the pruned rows",
-        "all, 10 % of the bytes": "**both**, reading 10 %",
-    }
-    columns = [(text, at) for text in ("code", "prose") for at in (1.0, 0.7)]
-    lines = [[name, *(shares.get((*at, way), "") for at in columns)] for way, name in ways.items()]
-    return "\n\n".join(
-        [
-            paragraph(
-                "**Acceptance that comes back**, in percent of what pruning the drafter's head",
-                "loses, with 95 % intervals: Gemma 3 270M with 6.25 % of its 262,144 tokens kept,",
-                "drafted by itself with a context of 40 tokens, batch 1",
-                f"({link('more', 'docs/calibration.md#how-much-comes-back')}):",
-            ),
-            table(["", *(f"{text}, T = {at:g}" for text, at in columns)], lines, "lr"),
-        ]
-    )
 
 
 def screens_table(link: Link) -> str:
@@ -143,6 +121,31 @@ def points(interval: list[float]) -> str:
     return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * end for end in interval))
 
 
+def pruning_table(link: Link) -> str:
+    """docs/samplers.md"""
+    found = content(f"{PRUNING}.json")
+    cells = {((row["text"], row["method"]), row["kept"]): row["value"] for row in found["rows"]}
+    sizes = sorted({kept for _, kept in cells}, reverse=True)[1:]
+    names = [name for name in dict.fromkeys(name for (_, name), _ in cells) if name != FULL]
+    columns = [(text, name) for text in ("code", "Korean") for name in names]
+    lines = [[f"{kept:,}", *(f"{cells[at, kept]:.3f}" for at in columns)] for kept in sizes]
+    whole = [cells[(text, FULL), found["vocabulary"]] for text in ("code", "Korean")]
+    data = f"{RESULTS}/{PRUNING}"
+    return "\n\n".join(
+        [
+            paragraph(
+                "Acceptance at temperature 1 of the demo's drafter, by how many of its",
+                f"{found['vocabulary']:,} tokens the head keeps; with all {whole[0]:.3f} on code,",
+                f"{whole[1]:.3f} on Korean text. Tau is tuned for each row; with first-order RDK",
+                "no token keeps its own mass, as in the paper",
+                f"({link('numbers, priors, the exact form', f'{data}.json')},",
+                f"{link('picture', f'{data}.png')}, made by `python -m studies.pruning`):",
+            ),
+            table(["kept", *(f"{text}, {name}" for text, name in columns)], lines, "r"),
+        ]
+    )
+
+
 def lifted_of(row: Row) -> str:
     """Points gained, and the share of what was lost."""
     gain = f"{100 * row['gain'][0]:+.1f}"
@@ -165,7 +168,8 @@ def trees_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                f"Accepted drafts a pass of the demo's target, of {LENGTH} drafts or nodes, with",
+                "Accepted drafts a pass of the demo's former target, of five layers, of",
+                f"{LENGTH} drafts or nodes, with",
                 f"virtual and dynamic tokens and {found['keep']:.2%} of the vocabulary kept, by",
                 "the demo's drafter or by the EAGLE-3 drafter next to it: expectations given the",
                 f"drafts, over {found['contexts']} contexts of {found['documents']} held-out",

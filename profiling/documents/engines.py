@@ -41,7 +41,8 @@ def engine_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                f"vLLM {found['vllm']} with the demo's target and K = {found['drafts_per_step']},",
+                f"vLLM {found['vllm']} with the demo's former target, of five layers, and",
+                f"K = {found['drafts_per_step']},",
                 f"on {threads(found)} of an {found['device_name']}: greedy text that is plain",
                 "vLLM's, accepted drafts of a step, those of the decoder here with the same seeds,",
                 "the difference with a 95 % interval over prompts, and what is kept of a draft",

@@ -11,7 +11,7 @@ from .acceptance import (
     CHARTED,
     COLUMNS,
     lifted_table,
-    real_table,
+    pruning_table,
     recovered,
     screens_table,
     trees_table,
@@ -21,6 +21,7 @@ from .engines import engine_table
 from .results import ROOT, Link
 from .times import (
     decoding_table,
+    demo_table,
     gain_table,
     operators_table,
     peers,
@@ -38,13 +39,14 @@ def pages() -> list[Path]:
 
 TABLES: dict[str, Callable[[Link], str]] = {
     "sampling a step": gain_table,
-    "recovered with a real model": real_table,
+    "decoding with the demo's models": demo_table,
     "decoding with a real model": decoding_table,
     "operators": operators_table,
     "decoding step": step_table,
     "chains and trees": trees_table,
     "screens": screens_table,
     "lifted rows": lifted_table,
+    "acceptance and pruning": pruning_table,
     "drafters in vLLM": engine_table,
 }
 

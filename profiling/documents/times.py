@@ -9,6 +9,7 @@ from .results import RESULTS, Link, Row, content, paragraph, threads
 
 OPERATORS = "bench-cpu/serving"
 STEP, PEERS, DECODING = "end-to-end/cpu-serving", "peers/cpu", "gemma-decoding/cpu"
+DEMO = "demo/results"
 GAIN = {
     "ours": "**rdk_cuda**",
     "eager": "PyTorch, eager",
@@ -155,6 +156,34 @@ def decoding_table(link: Link) -> str:
                 f"{full(link, DECODING)}):",
             ),
             table(["", *(f"batch {batch}, T = {-at:g}" for batch, at in columns)], lines, "lr"),
+        ]
+    )
+
+
+def demo_table(link: Link) -> str:
+    """README.md"""
+    found = content(f"{DEMO}.json")
+    rows, about = found["speed"], found["versions"]
+    hot = found["settings"]["temperature"]
+    cells = {
+        (row["way"], row["temperature"]): (
+            f"{row['tokens_per_second']:.0f} ({row['relative_speed']['value']:.2f} ×)"
+        )
+        for row in rows
+    }
+    lines = [
+        [f"**{way}**" if way == rows[-1]["way"] else way, cells[way, 0.0], cells[way, hot]]
+        for way in dict.fromkeys(row["way"] for row in rows)
+    ]
+    return "\n\n".join(
+        [
+            paragraph(
+                "**Tokens a second**, and × the target alone, decoding Python source at batch 1,",
+                "with the repository's own models of 32 layers and of one, on one thread of an",
+                f"{about['device_name']} (`make demo`, {link('data', f'{RESULTS}/{DEMO}.json')};",
+                "a real model is further down):",
+            ),
+            table(["", "greedy", f"T = {hot:g}"], lines, "lr"),
         ]
     )
 

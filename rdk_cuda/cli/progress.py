@@ -1,4 +1,4 @@
-"""Progress on standard error: bars on a terminal, one line for each stage elsewhere."""
+"""Progress on standard error: bars on a terminal, elsewhere lines at the start and now and then."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -18,6 +18,8 @@ from rich.text import Text
 
 Item = TypeVar("Item")
 
+SILENT_SECONDS = 20  # without a terminal, at most about so long nothing is said
+
 
 class Times(ProgressColumn):
     """How long a stage has taken and, as long as it runs, how long the rest will take."""
@@ -26,9 +28,8 @@ class Times(ProgressColumn):
         """For example `0:01:20, 0:05:00 left`."""
         if task.finished:
             return Text(clock(task.finished_time))
-        left = None
-        if task.elapsed is not None and task.completed:
-            left = task.elapsed * (task.remaining or 0) / task.completed
+        ends = task.fields.get("ends")  # as was expected when an item was last done: it counts down
+        left = None if ends is None else max(0.0, ends - task.get_time())
         return Text(f"{clock(task.elapsed)}, {clock(left)} left")
 
 
@@ -67,6 +68,19 @@ class Stages:
 
     def each(self, items: Sequence[Item], description: str) -> Iterator[Item]:
         """The items, one after the other, as one stage."""
-        if not self.console.is_terminal:
-            self.console.print(f"{description} ...", highlight=False)
-        yield from self.bars.track(items, description=description)
+
+        def say(rest: str) -> None:
+            if not self.console.is_terminal:
+                self.console.print(f"{description} {rest}", highlight=False)
+
+        say("...")
+        task = self.bars.add_task(description, total=len(items))
+        begin = said = self.bars.get_time()
+        for done, item in enumerate(items, start=1):
+            yield item
+            now = self.bars.get_time()
+            left = (now - begin) * (len(items) - done) / done
+            self.bars.update(task, completed=done, ends=now + left)
+            if now - said >= SILENT_SECONDS and done < len(items):
+                said = now
+                say(f"... {done} of {len(items)}, {clock(now - begin)}, {clock(left)} left")

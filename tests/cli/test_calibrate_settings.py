@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.cli.progress import Stages
@@ -204,12 +205,10 @@ def test_places_where_no_recording_can_be_are_refused_before_models_are_loaded(
     assert mine.read_text() == "mine"
 
 
-def test_progress_tells_the_time_that_is_left_in_80_columns() -> None:
-    from rich.console import Console
-
+def test_progress_counts_down_to_the_end_in_80_columns() -> None:
+    """The rest is guessed when an item ends, and gets shorter until the next one does."""
     stages, now = Stages(), [0.0]
     stages.bars.get_time = lambda: now[0]
-    task = stages.bars.add_task("Calibrating: clusters and affinities", total=4096)
 
     def line() -> str:
         console = Console(file=io.StringIO(), width=80)
@@ -217,11 +216,28 @@ def test_progress_tells_the_time_that_is_left_in_80_columns() -> None:
             console.print(stages.bars.get_renderable())
         return capture.get()
 
+    items = stages.each(range(4096), "Calibrating: clusters and affinities")
+    next(items)
     assert line().endswith("0/4096 0:00:00, -:--:-- left\n")
+    for _ in range(1024):
+        next(items)
     now[0] = 1800.0
-    stages.bars.update(task, completed=1024)
-    assert line().endswith("1024/4096 0:30:00, 1:30:00 left\n")
+    next(items)
+    assert line().endswith("1025/4096 0:30:00, 1:29:52 left\n")
+    now[0] = 1860.0
+    assert line().endswith("1025/4096 0:31:00, 1:28:52 left\n")
     assert line().startswith("Calibrating: clusters and affinities ")
-    now[0] = 7200.0
-    stages.bars.update(task, completed=4096)
-    assert line().rstrip().endswith("4096/4096 2:00:00")
+    list(items)
+    assert line().rstrip().endswith("4096/4096 0:31:00")
+
+
+def test_without_a_terminal_a_long_stage_is_not_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    stages, now = Stages(), [0.0]
+    stages.bars.get_time = lambda: now[0]
+    for _ in stages.each(range(10), "Decoding"):
+        now[0] += 12.0
+    told = [
+        "...",
+        *(f"... {n} of 10, 0:00:{12 * n:02}, 0:{c} left" for n, c in ((2, "01:36"), (4, "01:12"))),
+    ]
+    assert capsys.readouterr().err.splitlines()[:3] == [f"Decoding {line}" for line in told]

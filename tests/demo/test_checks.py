@@ -12,6 +12,7 @@ from examples.demo.checks import (
     chi_square,
     greedy_outputs,
 )
+from examples.demo.shipped import Models
 from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
@@ -28,7 +29,7 @@ def prompts(tiny: ModelPair) -> list[Prompt]:
 
 @pytest.fixture(scope="module")
 def right(tiny: ModelPair, prompts: list[Prompt]) -> list[list[int]]:
-    return greedy_outputs(tiny, prompts, TOKENS)
+    return greedy_outputs(Models(tiny, None), prompts, TOKENS)
 
 
 def test_a_right_decoder_passes_and_one_that_samples_does_not(
@@ -38,9 +39,9 @@ def test_a_right_decoder_passes_and_one_that_samples_does_not(
     ids = [prompt.ids for prompt in prompts]
     for temperature, passed in ((0.0, True), (1.0, False)):
         outputs = decoder.generate(
-            ids, max_new_tokens=TOKENS, temperature=temperature, eos=tiny.eos, seeds=1
+            ids, max_new_tokens=TOKENS, temperature=temperature, seeds=1
         ).tokens
-        check = check_greedy(tiny, prompts, right, {"ours": outputs})
+        check = check_greedy(Models(tiny, None), prompts, right, {"ours": outputs})
         assert check.passed is passed, check.detail
         assert (check.figures["different"] == 0) is passed
 
@@ -56,7 +57,7 @@ def test_a_wrong_decoder_is_caught(
         wrong[3].pop()
     else:
         wrong[3].append(7)
-    check = check_greedy(tiny, prompts, right, {"ours": right, "theirs": wrong})
+    check = check_greedy(Models(tiny, None), prompts, right, {"ours": right, "theirs": wrong})
     assert not check.passed
     tokens = 2 * sum(map(len, right))
     assert check.figures == {"outputs": 10, "tokens": tokens, "ties": 0, "different": 1}
@@ -68,9 +69,9 @@ def test_outputs_that_part_at_a_tie_are_told_and_forgiven(
 ) -> None:
     other = [list(output) for output in right]
     other[0][0] = (other[0][0] + 1) % tiny.vocabulary_size
-    assert not check_greedy(tiny, prompts, right, {"ours": other}).passed
+    assert not check_greedy(Models(tiny, None), prompts, right, {"ours": other}).passed
     monkeypatch.setattr(checks, "TIE", float("inf"))  # as if the two logits were equal
-    check = check_greedy(tiny, prompts, right, {"ours": other})
+    check = check_greedy(Models(tiny, None), prompts, right, {"ours": other})
     assert check.passed
     assert check.figures["ties"] == 1
     assert "1 part where" in check.detail

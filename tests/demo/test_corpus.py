@@ -57,7 +57,7 @@ def test_shipped_files_are_few_and_small() -> None:
 
 
 @shipped_models
-@pytest.mark.parametrize(("name", "parameters"), [("target", 5_359_680), ("drafter", 1_469_840)])
+@pytest.mark.parametrize(("name", "parameters"), [("target", 5_118_048), ("drafter", 1_683_744)])
 def test_shipped_models_have_their_shape(name: str, parameters: int) -> None:
     config = json.loads((MODELS / name / "config.json").read_text())
     assert config["vocab_size"] == 16384

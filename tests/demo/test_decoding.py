@@ -1,4 +1,4 @@
-"""Methods are timed in turn, and give what they give all at once."""
+"""Ways to decode are timed in turn, and give what they give by themselves."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from examples.demo import decoding
 from examples.demo.arguments import Settings
-from examples.demo.decoding import decode_in_turn, decoder_of
+from examples.demo.decoding import Case, Ours, Transformers, Way, decode_in_turn
 from examples.demo.reading import drafting_model, reader
+from examples.demo.shipped import Models
 from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration.methods import PRUNED, Method
+from rdk_cuda.decoding.generation import Statistics
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.pair.pairs import ModelPair
 
@@ -25,10 +26,17 @@ def each(items: Sequence[Any], description: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def methods(tiny: ModelPair) -> list[Method | None]:
+def ways(tiny: ModelPair) -> list[Way]:
+    models = Models(tiny, tiny.drafter)
     vocabulary = Vocabulary.most_likely(torch.ones(tiny.vocabulary_size), 200)
-    drafter = PrunedDrafter.plain(tiny.drafter_head, vocabulary)
-    return [None, Method.full(tiny.drafter_head), Method(PRUNED, 0.5, drafter)]
+    full = Method.full(tiny.drafter_head)
+    pruned = Method(PRUNED, 0.5, PrunedDrafter.plain(tiny.drafter_head, vocabulary))
+    return [
+        Ours("alone", models, {0.0: None, 1.0: None}, 0),
+        Transformers("generate", models, assisted=False),
+        Transformers("assisted", models, assisted=True),
+        Ours("ours", models, {0.0: full, 1.0: pruned}, 4),
+    ]
 
 
 @pytest.fixture
@@ -36,45 +44,59 @@ def prompts(tiny: ModelPair) -> list[Prompt]:
     return held_out_prompts(tiny.tokenizer)[:7]
 
 
-def test_rounds_give_the_tokens_of_all_prompts_at_once(
-    tiny: ModelPair, methods: list[Method | None], prompts: list[Prompt]
+@pytest.mark.parametrize("batch", [1, 2])
+def test_every_way_gives_every_prompt_its_tokens_and_greedy_ones_are_the_same(
+    ways: list[Way], prompts: list[Prompt], batch: int
 ) -> None:
-    decoded, _ = decode_in_turn(tiny, methods, prompts, SETTINGS, each)
-    for method, ours in zip(methods, decoded, strict=True):
-        whole = decoder_of(tiny, method, SETTINGS.draft_length).generate(
-            [prompt.ids for prompt in prompts],
-            max_new_tokens=SETTINGS.tokens,
-            temperature=SETTINGS.temperature,
-            seeds=[(SETTINGS.seed << 16) + place for place in range(len(prompts))],
-        )
-        assert ours.tokens == whole.tokens
-        assert ours.statistics == whole.statistics
-        assert [len(kinds) for kinds in ours.kinds] == [SETTINGS.tokens] * len(prompts)
-        assert len(ours.speeds) == 3
+    """With a batch of two the library does not assist."""
+    chosen = ways if batch == 1 else [ways[0], ways[1], ways[3]]
+    cases = [Case(0.0, batch), Case(1.0, batch)]
+    decoded, _ = decode_in_turn(chosen, cases, prompts, SETTINGS, each)
+    greedy = [one.tokens for one in decoded[cases[0]]]
+    assert all(tokens == greedy[0] for tokens in greedy[1:])
+    for one in (*decoded[cases[0]], *decoded[cases[1]]):
+        assert [len(tokens) for tokens in one.tokens] == [SETTINGS.tokens] * len(prompts)
+        assert len(one.speeds) == 4
+    assert decoded[cases[1]][0].target_passes_per_token == 1.0
+    assert decoded[cases[1]][1].target_passes_per_token is None
+
+
+class Clocked:
+    """A way that takes a time that is told."""
+
+    def __init__(self, name: str, clock: list[float], took: list[float]) -> None:
+        self.name, self.clock, self.took = name, clock, took
+
+    def __call__(
+        self,
+        prompts: list[list[int]],
+        tokens: int,
+        temperature: float,
+        seeds: list[int],
+        on_tokens: Any = None,
+    ) -> tuple[list[list[int]], Statistics | None]:
+        if tokens == SETTINGS.tokens:
+            self.clock[0] += self.took.pop(0)
+        return [[0] * tokens for _ in prompts], None
 
 
 def test_a_load_that_comes_and_goes_changes_no_ratio(
-    tiny: ModelPair,
-    methods: list[Method | None],
-    prompts: list[Prompt],
-    monkeypatch: pytest.MonkeyPatch,
+    prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each round is slower than the one before: all methods of a round meet the same machine."""
-    turn = 0
-    alone = decoding.decode
-
-    def slow(*given: Any) -> None:
-        nonlocal turn
-        alone(*given)
-        given[-1].seconds[-1] = len(given[2]) * 10.0 ** (turn // len(methods))
-        turn += 1
-
-    monkeypatch.setattr(decoding, "decode", slow)
-    (target, *others), _ = decode_in_turn(tiny, methods, prompts, SETTINGS, each)
-    assert target.speeds[0] == pytest.approx(100 * target.speeds[2])
-    for one in others:
-        ratios = [ours / theirs for ours, theirs in zip(one.speeds, target.speeds, strict=True)]
-        assert ratios == pytest.approx([1.0] * 3)
+    """Each round is slower than the one before: all ways of a round meet the same machine."""
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    slower = [10.0 ** (place % 4) for place in range(4)]  # one prompt each round
+    chosen: list[Way] = [
+        Clocked("alone", clock, [2 * one for one in slower]),
+        Clocked("ours", clock, list(slower)),
+    ]
+    case = Case(1.0, 1)
+    decoded, _ = decode_in_turn(chosen, [case], prompts[:4], SETTINGS, each)
+    alone, ours = decoded[case]
+    assert alone.speeds[0] == pytest.approx(1000 * alone.speeds[3])
+    ratios = [a / b for a, b in zip(ours.speeds, alone.speeds, strict=True)]
+    assert ratios == pytest.approx([2.0] * 4)
 
 
 def test_a_drafter_with_a_short_context_reads_as_it_drafts(tiny: ModelPair) -> None:
@@ -85,7 +107,7 @@ def test_a_drafter_with_a_short_context_reads_as_it_drafts(tiny: ModelPair) -> N
     torch.testing.assert_close(whole.hidden, plain.hidden)
     assert torch.equal(short.target_logits, plain.target_logits)
     assert not torch.isclose(short.hidden[:, 6:], plain.hidden[:, 6:]).all(-1).any()
-    drafter = drafting_model(replace(tiny, recent=5), head=torch.eye(8))
+    drafter = drafting_model(replace(tiny, recent=5), torch.eye(8), None)
     drafter.reset(2)
     drafter.feed(ids[:, :20].tolist(), [1, 1])
     logits = drafter.feed(ids[:, 20:21].tolist(), [1, 1]).logits

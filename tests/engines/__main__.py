@@ -124,7 +124,7 @@ def main() -> None:
         "format": "rdk_cuda.vllm",
         **describe(torch.device("cpu")),
         "vllm": VERSION,
-        "models": "the demo's, in float32; the drafter's heads padded to 32",
+        "models": "the demo's, in float32",
         "drafts_per_step": DRAFTS,
         "tokens_per_prompt": TOKENS,
     }

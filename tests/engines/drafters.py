@@ -26,7 +26,7 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     load_pruned,
 )
 
-from .pair import EAGLE3, TARGET, padded_drafter
+from .pair import EAGLE3, TARGET, whole_drafter
 
 __all__ = ["KINDS", "SHARES", "calibrate", "calibrated_drafters", "write_kinds"]
 
@@ -38,7 +38,7 @@ def calibrated_drafters(directory: Path) -> Path:
     """Make all of them where they are not there yet; returns the directory."""
     model = directory / "model"
     if not model.is_dir():
-        padded_drafter(model)
+        whole_drafter(model)
     if not (directory / "calibrated").is_dir():
         keep = ["--keep", *(f"{float(share) / 100:g}" for share in SHARES)]
         _calibrate(model, directory / "calibrated", *keep, "--positions", "8192")

@@ -1,54 +1,73 @@
-"""The demo's two models as an engine can load them, and drafters that are calibrated for them.
+"""The demo's models as an engine loads them, the target with fewer layers.
 
-vLLM's attention on a CPU takes heads of 32 and more, and the demo's drafter has heads of 16. So its
-heads are padded with zeros. The result is the same function: the scores are divided by `sqrt(32)`
-in place of `sqrt(16)`, so queries are multiplied by `sqrt(2)`, and element i of a half is moved to
-2 i, where the rotary embedding of twice the width has its frequency.
+One layer stands for each four of the demo's target, with four times its contribution, as these
+were once made of one (`examples.demo.training.doubled`). It says less than the whole, but is a
+language model all the same, and interpreted kernels take a quarter of the time.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from examples.demo.shipped import SHIPPED
+from rdk_cuda.files import write_json, write_whole
 
-__all__ = ["EAGLE3", "TARGET", "padded_drafter"]
+__all__ = ["EAGLE3", "TARGET", "whole_drafter"]
 
-TARGET, EAGLE3 = SHIPPED / "target", SHIPPED / "eagle3"
-_HEAD = 16
+MADE = SHIPPED.parents[2] / "build" / "engines"
+TARGET, EAGLE3 = MADE / "target", MADE / "eagle3"
+EACH, STATE_LAYERS = 4, (1, 4, 7)  # of the eight, nearest to those that the head was trained on
+GROWN = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 
 
-def padded_drafter(directory: Path) -> Path:
-    """The demo's drafter with heads of 32, and the target's tokenizer, which it shares."""
-    directory.mkdir(parents=True)
-    config = json.loads((SHIPPED / "drafter" / "config.json").read_text(encoding="utf-8"))
-    config |= {"head_dim": 2 * _HEAD, "dtype": "float32"}
-    (directory / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    weights = load_file(SHIPPED / "drafter" / "model.safetensors")
-    padded = {name: _padded(name, weight.float()) for name, weight in weights.items()}
-    save_file(padded, directory / "model.safetensors", {"format": "pt"})
-    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TARGET / name, directory / name)
+def whole_drafter(directory: Path) -> Path:
+    """The demo's drafter with the target's tokenizer, which it shares."""
+    shutil.copytree(SHIPPED / "drafter", directory)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SHIPPED / "target" / name, directory / name)
     return directory
 
 
-def _padded(name: str, weight: Tensor) -> Tensor:
-    if name.endswith("o_proj.weight"):
-        return _spread(weight.T).T.contiguous()
-    if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
-        return _spread(weight) * (2**0.5 if name.endswith("q_proj.weight") else 1)
-    return weight
+def _make(directory: Path, weights: dict[str, Any], **config: object) -> None:
+    """A checkpoint of this folder's name among the demo's, with other weights and settings."""
+    source = SHIPPED / directory.name
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        write_whole(directory / file.name, partial(shutil.copyfile, file))
+    content = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    write_json(content | config, directory / "config.json")
+    save = partial(save_file, weights, metadata={"format": "pt"})
+    write_whole(directory / "model.safetensors", save)
 
 
-def _spread(rows: Tensor) -> Tensor:
-    """Element i of each half of a head to place 2 i of a half twice as wide."""
-    heads = rows.unflatten(0, (-1, 2, _HEAD // 2))
-    wide = torch.zeros(heads.shape[0], 2, _HEAD, rows.shape[1])
-    wide[:, :, ::2] = heads
-    return wide.flatten(0, 2)
+def _shallow_weights() -> dict[str, Any]:
+    """Of the target: the third of each four layers."""
+    made = {}
+    for name, weight in load_file(SHIPPED / "target" / "model.safetensors").items():
+        layer = re.match(r"model\.layers\.(\d+)\.(.*)", name)
+        if layer is None:
+            made[name] = weight
+        elif int(layer[1]) % EACH == EACH // 2:
+            grown = weight * EACH if layer[2] in GROWN else weight
+            made[f"model.layers.{int(layer[1]) // EACH}.{layer[2]}"] = grown
+    return made
+
+
+def _make_both() -> None:
+    config = json.loads((SHIPPED / "target" / "config.json").read_text(encoding="utf-8"))
+    layers = config["num_hidden_layers"] // EACH
+    _make(TARGET, _shallow_weights(), num_hidden_layers=layers)
+    own = load_file(SHIPPED / "eagle3" / "model.safetensors")
+    named = {"eagle_aux_hidden_state_layer_ids": list(STATE_LAYERS)}
+    _make(EAGLE3, own, eagle_config=named)
+
+
+if not (EAGLE3 / "model.safetensors").is_file():
+    _make_both()

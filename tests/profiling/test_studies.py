@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import rdk_cuda
 from examples.demo import gemma
 from examples.demo.corpus import calibration_files, training_files
-from examples.demo.shipped import SHIPPED
+from examples.demo.shipped import SHIPPED, Models
 from examples.eagle3.__main__ import new_network, write
 from examples.eagle3.training import Recipe
 from profiling.bench.page import page as bench_page
@@ -26,6 +26,7 @@ from rdk_cuda.decoding.trees import Tree
 from rdk_cuda.evaluation import acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.pair.loading import load_model, load_pair
+from rdk_cuda.pair.pairs import ModelPair
 from studies import (
     chains_and_trees,
     decoder_time,
@@ -34,6 +35,7 @@ from studies import (
     gemma_acceptance,
     gemma_decoding,
     lifted_rows,
+    pruning,
 )
 from tests import generators
 
@@ -285,3 +287,22 @@ def test_decoders_take_turns_and_their_parts_are_whole(
         alone = row["decoder"] == gemma_decoding.ALONE
         assert (row["shares"]["drafter head"] == 0) == (row["accepted_length"] == 0) == alone
     assert rows[0]["speed_up"] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.night
+def test_the_study_of_pruning_has_every_size_method_and_text(
+    tiny: ModelPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "load_demo", lambda: Models(tiny, None))
+    monkeypatch.setattr(pruning, "KEEPS", (0.5, 0.25))
+    monkeypatch.setattr(pruning, "EXACT_SIZES", (64,))
+    output = tmp_path / "pruning.json"
+    options = ("--positions", "200", "--length", "40", "--output", str(output))
+    assert pruning.main(options) == 0
+    found = json.loads(output.read_text())
+    texts = len({row["text"] for row in found["rows"]})
+    assert len(found["rows"]) == texts * (1 + len(pruning.METHODS) * 3)
+    assert [row["prior"] for row in found["priors"]] == list(pruning.PRIORS)
+    assert [row["form"] for row in found["exactness"]] == ["exact", "first order"]
+    assert all(0 <= row["value"] <= 1 for row in found["rows"])
+    assert output.with_suffix(".png").is_file()

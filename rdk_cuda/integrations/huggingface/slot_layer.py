@@ -46,14 +46,18 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         if end > self._slots[0].shape[2]:
             self.capacity = max(self.capacity, end if used == 0 else end + end // 2)
             self._slots = [_resized(states, self.capacity) for states in (self.keys, self.values)]
+        # Narrowed, not indexed: a third of the time, and this runs in every layer of every pass.
         for slots, states in zip(self._slots, (key_states, value_states), strict=True):
-            slots[:, :, used:end] = states
+            slots.narrow(2, used, end - used).copy_(states)
         self.keep(end)
+        if not self.start:
+            return self.keys, self.values
         return self.keys[:, :, self.start :], self.values[:, :, self.start :]
 
     def keep(self, count: int) -> None:
         """Use the first `count` slots."""
-        self.keys, self.values = (slots[:, :, :count] for slots in self._slots)
+        keys, values = self._slots
+        self.keys, self.values = keys.narrow(2, 0, count), values.narrow(2, 0, count)
 
     def close_gaps(self, order: Tensor) -> None:
         """Move the slots `order [B, n]` of each sequence to the front, and use those alone."""
