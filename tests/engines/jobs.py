@@ -29,7 +29,7 @@ __all__ = [
 
 PROMPTS = prompts_of(40)
 # Model runner V2 is asked for less: its kernels are interpreted.
-ASKED, FIRST = (PROMPTS[:6], PROMPTS[1:2]) if V2 else (PROMPTS, PROMPTS[:3])
+ASKED, FIRST = (PROMPTS[:6], PROMPTS[26:27]) if V2 else (PROMPTS, PROMPTS[:3])
 SAMPLES = 256 if V2 else 768
 GREEDY = SamplingParams(temperature=0, max_tokens=16 if V2 else 48)
 LOGPROBS = SamplingParams(temperature=0, max_tokens=8 if V2 else 16, logprobs=5)

@@ -79,7 +79,7 @@ def test_greedy_text_is_that_of_plain_vllm(
     engine.use(None if name is None else drafters / name)
     said, accepted = engine.drafted(ASKED, GREEDY)
     assert said == plain["greedy"]
-    assert accepted > 0.2
+    assert accepted > 0.05
 
 
 def test_what_is_kept_of_a_draft_is_as_wide_as_the_small_head(
@@ -210,7 +210,7 @@ def test_greedy_text_with_eagle3_is_that_of_plain_vllm(
     by_states.use(None if name is None else drafters / name)
     said, accepted = by_states.drafted(ASKED, GREEDY)
     assert said == plain["greedy"]
-    assert accepted > 0.2
+    assert accepted > 0.05
 
 
 def test_a_seed_with_eagle3_gives_the_text_of_our_decoder(
