@@ -2,7 +2,7 @@
 
 from .cascade import Cascade
 from .decoder import SpeculativeDecoder
-from .generation import Generation, Statistics
+from .generation import Continuation, Generation, Statistics
 from .models import CausalModel, Output, StateDrafter, TreeModel
 from .proposal import Proposal, Step
 from .proposers import DrafterChain, LikeliestTree, NGrams, Proposer
@@ -10,6 +10,7 @@ from .proposers import DrafterChain, LikeliestTree, NGrams, Proposer
 __all__ = [
     "Cascade",
     "CausalModel",
+    "Continuation",
     "DrafterChain",
     "Generation",
     "LikeliestTree",

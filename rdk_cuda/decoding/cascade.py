@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -124,7 +123,7 @@ class Cascade(DrafterChain):
         rows: dict[str, Any] = {n: kept[:, : tokens.shape[1]] for n, kept in stage.rows.items()}
         # For the rows' stats; what it draws is not looked at.
         draft = functional.draft(rows.pop("logits"), self.affinity, **link, **rows)
-        return Proposal.drawn(replace(draft, tokens=tokens))
+        return Proposal(tokens, draft)
 
 
 class _Stage:

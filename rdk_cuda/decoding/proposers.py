@@ -175,7 +175,7 @@ class DrafterChain(Proposer):
         if memory is None or longest == 0:
             return Proposal.fixed(chains, step)
         joined = _joined(seen.places[:longest], padded(chains, self.affinity.device), memory)
-        return Proposal.drawn(joined)
+        return Proposal(joined.tokens, joined)
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
         """How many tokens each sequence drafts: the drafter has to read all that precedes one."""

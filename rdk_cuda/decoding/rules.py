@@ -71,12 +71,11 @@ class Verification:
         logits = output.logits
         if proposal.parents is not None:
             return self._walk(logits, proposal, step, logprobs, **limits)
-        draft = proposal.draft
-        if proposal.rows is not None:  # tokens of its own between drawn ones
-            draft, limits["draft_rows"] = replace(draft, tokens=proposal.tokens), proposal.rows
+        if proposal.rows is not None:
+            limits["draft_rows"] = proposal.rows
         verified = functional.verify(
             logits,
-            draft,
+            replace(proposal.draft, tokens=proposal.tokens),
             self.affinity,
             step.temperature,
             logprobs=logprobs,
