@@ -1,5 +1,6 @@
 """A batched speculative decoder on `rdk_cuda.functional`, and the parts that it is made of."""
 
+from .cascade import Cascade
 from .decoder import SpeculativeDecoder
 from .generation import Generation, Statistics
 from .models import CausalModel, Output, StateDrafter, TreeModel
@@ -7,6 +8,7 @@ from .proposal import Proposal, Step
 from .proposers import DrafterChain, LikeliestTree, NGrams, Proposer
 
 __all__ = [
+    "Cascade",
     "CausalModel",
     "DrafterChain",
     "Generation",

@@ -33,7 +33,7 @@ class SpeculativeDecoder:
         target: predicts the V_t tokens of the output.
         drafter: predicts V_d tokens; None for the target alone, with `draft_length=0`, or with a
             `proposer`.
-        affinity: V_d to V_t; None if both have the same vocabulary.
+        affinity: V_d to V_t; None: the proposer's, or that of two equal vocabularies.
         draft_length: K, the most tokens drafted in a step. A sequence near its end drafts fewer.
         length: ends drafts before that, such as `rdk_cuda.decoding.lengths.Product(0.3)`, by what
             was drafted so far; None: K tokens wherever there is room.
@@ -88,6 +88,8 @@ class SpeculativeDecoder:
         proposer: Proposer | None = None,
         length: Length | None = None,
     ) -> None:
+        if affinity is None and proposer is not None:
+            affinity = proposer.affinity
         if affinity is None:
             affinity = Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
         refuse_other_than_affinity("SpeculativeDecoder", affinity)

@@ -20,7 +20,7 @@ from .proposers import Proposer
 from .reading import reading_of
 from .rules import Decided, Logprobs, Rule
 
-__all__ = ["Allowed", "Hooks", "OnTokens", "Process", "decode"]
+__all__ = ["Allowed", "Hooks", "OnTokens", "Process", "advance", "decode"]
 
 Process = Callable[[Sequence[Continuation], Tensor], Tensor]
 """A hook that changes the target's logits before they judge drafts. It is called with the sequences
@@ -72,7 +72,7 @@ def decode(
     proposer.reset(len(sequences))
     while any(rooms := [s.room for s in sequences]):
         with Range("step", len(rooms) - rooms.count(0)):
-            decided, drafted = _step(target, proposer, rule, batch.step(rooms), sequences, hooks)
+            decided, drafted = advance(target, proposer, rule, batch.step(rooms), sequences, hooks)
             for b, (s, new) in enumerate(zip(sequences, decided.tokens, strict=True)):
                 if rooms[b]:
                     ends = None if hooks.stop is None else partial(hooks.stop, b)
@@ -89,7 +89,7 @@ def decode(
     return Generation([s.new for s in sequences], statistics, logprobs)
 
 
-def _step(
+def advance(
     target: CausalModel,
     proposer: Proposer,
     rule: Rule,
@@ -97,7 +97,10 @@ def _step(
     sequences: Sequence[Continuation],
     hooks: Hooks,
 ) -> tuple[Decided, list[int]]:
-    """What every sequence gains, and how many drafts might have been accepted."""
+    """One step: what every sequence gains, and how many drafts might have been accepted.
+
+    The sequences are not extended yet, nor the models rolled back.
+    """
     reading = reading_of(proposer.propose(sequences, step), sequences, step)
     nodes = sum(reading.nodes)
     with Range("target forward", nodes + len(step.room) - step.room.count(0)):
@@ -109,7 +112,8 @@ def _step(
         words = reading.hooked(lambda rows: allowed(sequences, rows.shape[1]), logits)
         limits["allowed"] = words.to(logits.device)
     with Range("verify", nodes):
-        decided = rule(logits, reading.proposal, step, hooks.logprobs, **limits)
+        output = output._replace(logits=logits)
+        decided = rule(output, reading.proposal, step, hooks.logprobs, **limits)
     mark("accepted", sum(map(len, decided.tokens)) - len(step.room))
     proposer.observe(reading.observed(output, decided))
     reading.settle(target, decided)

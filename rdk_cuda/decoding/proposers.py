@@ -12,12 +12,12 @@ from torch import Tensor
 
 from .. import functional
 from ..affinity import Affinity
-from ..dynamic_tokens import DynamicTokens, FullHead, dynamic_columns
+from ..dynamic_tokens import Contexts, DynamicTokens, FullHead, dynamic_columns
 from ..functional import Draft
 from ..functional.ranges import Range
 from .generation import Continuation
 from .lengths import Drafted, Length
-from .models import CausalModel, StateDrafter, TreeModel, feed_unread
+from .models import CausalModel, Output, StateDrafter, TreeModel, feed_unread
 from .proposal import Proposal, Step, padded
 from .trees import Tree, best_first, branch
 
@@ -29,7 +29,12 @@ class Proposer:
 
     It may go by anything but one thing (DESIGN section 5): whether a position is drafted, and its
     q, may not depend on the token drawn there. A sequence's proposal may not depend on others.
+
+    Attributes:
+        affinity: the one that tokens are drawn with; None if none are drawn.
     """
+
+    affinity: Affinity | None = None
 
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
@@ -89,6 +94,8 @@ class DrafterChain(Proposer):
     Raises:
         ValueError: a temperature or a full head that does not fit.
     """
+
+    affinity: Affinity
 
     def __init__(
         self,
@@ -152,7 +159,7 @@ class DrafterChain(Proposer):
                 if memory is None:
                     memory = self._room_for(output.logits, most)
                 here = memory[:, place].copy_(output.logits[:, 0])
-            dynamic = self._dynamic(sequences, output.hidden, here)
+            dynamic = self._dynamic([s.context for s in sequences], output)
             with Range("draft", sum(keep)):
                 drafted = functional.draft(here, self.affinity, **link, **dynamic)
             seen.places.append(drafted)
@@ -197,20 +204,20 @@ class DrafterChain(Proposer):
             self._memory = torch.empty(math.prod(shape), dtype=like.dtype, device=like.device)
         return self._memory[: math.prod(shape)].view(shape)
 
-    def _dynamic(
-        self, sequences: Sequence[Continuation], hidden: Tensor | None, logits: Tensor
-    ) -> dict[str, Any]:
+    def _dynamic(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:
+        """What the drafter's row brings along behind these contexts, if anything."""
         if self.dynamic_tokens is None or self.full_head is None:
             return {}
-        if hidden is None:
+        if output.hidden is None:
             raise ValueError(
                 "DrafterChain: dynamic_tokens need a drafter that gives hidden states, but its "
                 "feed() returned none (HuggingFaceModel: return_hidden=True)"
             )
         tokens, gathered = dynamic_columns(
-            self.dynamic_tokens, self.full_head, [s.context for s in sequences], hidden[:, 0]
+            self.dynamic_tokens, self.full_head, contexts, output.hidden[:, row]
         )
-        return {"dynamic_tokens": tokens.to(logits.device), "dynamic_logits": gathered.to(logits)}
+        like = output.logits
+        return {"dynamic_tokens": tokens.to(like.device), "dynamic_logits": gathered.to(like)}
 
     def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:
         if self.dynamic_tokens is None:
@@ -250,6 +257,8 @@ class LikeliestTree(Proposer):
     Raises:
         TypeError: a drafter that reads no trees.
     """
+
+    affinity: Affinity
 
     def __init__(self, drafter: TreeModel, affinity: Affinity, *, nodes: int = 8) -> None:
         if not isinstance(drafter, TreeModel):

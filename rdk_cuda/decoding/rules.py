@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import functional
 from ..affinity import Affinity
 from ..functional import Method
+from .models import Output
 from .proposal import Proposal, Step
 
 __all__ = ["Decided", "Rule", "Verification"]
@@ -37,12 +38,12 @@ class Rule(Protocol):
     """Decides a proposal so that the output has the target's distribution."""
 
     def __call__(
-        self, logits: Tensor, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
+        self, output: Output, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
     ) -> Decided:
         """Judge a step.
 
         Args:
-            logits: `[B, N + 1, V_t]`, the target's after each sequence and after each node.
+            output: the target's, rows `[B, N + 1]`, after each sequence and after each node.
             proposal: its nodes.
             step: the step.
             logprobs: as of `rdk_cuda.verify`.
@@ -64,9 +65,10 @@ class Verification:
     method: Method = "token"
 
     def __call__(
-        self, logits: Tensor, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
+        self, output: Output, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
     ) -> Decided:
         """As `Rule`."""
+        logits = output.logits
         if proposal.parents is not None:
             return self._walk(logits, proposal, step, logprobs, **limits)
         draft = proposal.draft
