@@ -1,14 +1,17 @@
 """A batched speculative decoder on `rdk_cuda.functional`, and the parts that it is made of."""
 
 from .decoder import SpeculativeDecoder
+from .exact_match import ExactMatch, TextChain
 from .generation import Generation, Statistics
 from .models import CausalModel, Output, StateDrafter, TreeModel
 from .proposal import Proposal, Step
 from .proposers import DrafterChain, LikeliestTree, NGrams, Proposer
+from .text import TextDrafter
 
 __all__ = [
     "CausalModel",
     "DrafterChain",
+    "ExactMatch",
     "Generation",
     "LikeliestTree",
     "NGrams",
@@ -19,5 +22,7 @@ __all__ = [
     "StateDrafter",
     "Statistics",
     "Step",
+    "TextChain",
+    "TextDrafter",
     "TreeModel",
 ]
