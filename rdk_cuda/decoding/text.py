@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -306,13 +307,24 @@ def _composed(first: Affinity, second: Affinity) -> Affinity:
     identity = torch.arange(second.draft_size, device=first.device)
     if torch.equal(first.row_targets.long(), identity) and not first.is_biased:
         return second
-    rows = torch.sparse.mm(_entries(first), _entries(second))
-    return Affinity.from_rows(rows, bias=first.bias).to(first.device)
+    rows, onward = [], _rows(second)
+    for row in _rows(first):
+        mixed: dict[int, float] = defaultdict(float)
+        for own, share in row.items():
+            for token, mass in onward[own].items():
+                mixed[token] += share * mass
+        rows.append(mixed)
+    size = second.target_size
+    return Affinity.from_rows(rows, target_size=size, bias=first.bias).to(first.device)
 
 
-def _entries(affinity: Affinity) -> Tensor:
-    """`[V_d, V_t]` float64, sparse, on the host."""
-    offsets, drafts, weights = (each.cpu() for each in affinity.by_target[1:4])
-    targets = torch.arange(affinity.target_size, device="cpu").repeat_interleave(offsets.diff())
-    shape = affinity.draft_size, affinity.target_size
-    return torch.sparse_coo_tensor(torch.stack([drafts.long(), targets]), weights.double(), shape)
+def _rows(affinity: Affinity) -> list[dict[int, float]]:
+    offsets, targets, ends = (
+        each.tolist() for each in (affinity.row_offsets, affinity.row_targets, affinity.row_cdf)
+    )
+    rows = []
+    for start, stop in pairwise(offsets):
+        sums = [0, *ends[start:stop]]
+        masses = ((end - begin) * 2.0**-32 for begin, end in pairwise(sums))
+        rows.append(dict(zip(targets[start:stop], masses, strict=True)))
+    return rows

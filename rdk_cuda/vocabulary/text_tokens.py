@@ -65,7 +65,10 @@ class TextTokens:
         self._longest = max((len(s) for s in self._ids if isinstance(s, bytes)), default=0)
         self._fast = _within_a_text(fast)
         self.start = _start(fast)
-        plain = [self.spelled(fast.encode(x, add_special_tokens=False).ids) for x in ("x", " x")]
+        plain = [
+            self.spelled(_attended(fast.encode(text, add_special_tokens=False)))
+            for text in ("x", " x")
+        ]
         self._prefix, self._prefix_always = plain[0] == b" x", plain[1] == b"  x"
         crossing = (s for s in self._ids if isinstance(s, bytes) and _SEAM_INSIDE.search(s))
         self.reach = max(map(len, crossing), default=0)
@@ -183,9 +186,13 @@ def _kept(step: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _start(fast: Any) -> list[int]:
-    encoding, ids = fast.encode("x"), []
-    for id, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
-        if not special:
-            break
-        ids.append(id)
-    return ids
+    with_them, alone = (
+        _attended(fast.encode("x", add_special_tokens=add)) for add in (True, False)
+    )
+    at = next(at for at in range(len(with_them)) if with_them[at:][: len(alone)] == alone)
+    return with_them[:at]
+
+
+def _attended(encoding: Any) -> list[int]:
+    """Its tokens; padding, which a tokenizer of transformers may still have set, is none."""
+    return [id for id, real in zip(encoding.ids, encoding.attention_mask, strict=True) if real]
