@@ -142,18 +142,17 @@ class SpeculativeDecoder:
         self.rule = Verification(self.affinity, method)
         self.proposer = proposer or Proposer()
         if drafter is not None:
-            options: dict[str, Any] = {
-                "draft_length": draft_length,
-                "length": length,
-                "draft_temperature": draft_temperature,
-                "truncate_drafts": truncate_drafts,
-                "dynamic_tokens": dynamic_tokens,
-                "full_head": full_head,
-            }
-            if isinstance(drafter, TextDrafter):
-                self.proposer = TextChain(drafter, self.affinity, **options)
-            else:
-                self.proposer = DrafterChain(drafter, self.affinity, **options)
+            chain: Any = TextChain if isinstance(drafter, TextDrafter) else DrafterChain
+            self.proposer = chain(
+                drafter,
+                self.affinity,
+                draft_length=draft_length,
+                length=length,
+                draft_temperature=draft_temperature,
+                truncate_drafts=truncate_drafts,
+                dynamic_tokens=dynamic_tokens,
+                full_head=full_head,
+            )
         self._pruned = set() if vocabulary is None else set(vocabulary.pruned.tolist())
 
     @property

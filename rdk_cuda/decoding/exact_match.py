@@ -39,11 +39,6 @@ class ExactMatch(DrafterChain):
                 f"ExactMatch: drafter is a {type(drafter).__name__}; needs a TextDrafter, which "
                 "knows both tokenizers"
             )
-        if options.get("dynamic_tokens") is not None:
-            raise ValueError(
-                "ExactMatch: dynamic_tokens are the target's, but SLEM draws the drafter's own; "
-                "leave them out, or draft with DrafterChain"
-            )
         super().__init__(drafter, drafter.own, **options)
         self.text = drafter
 
@@ -69,23 +64,18 @@ class ExactMatch(DrafterChain):
             seen.places.append(drafted)
             lasts = [True] * len(going) if self.length is None else self.length(seen).tolist()
             for b, token in enumerate(drafted.tokens[:, 0].tolist()):
-                if not going[b]:
-                    continue
-                known = 0 <= token < len(spellings)
+                known = going[b] and 0 <= token < len(spellings)
                 drawn[b] += [token] * known
                 ordinary = known and isinstance(spellings[token], bytes)
                 going[b] = ordinary and lasts[b] and self.text.room(b) >= 1
-        chains = [
-            self._retokenised(s.context, own) if own else []
-            for s, own in zip(sequences, drawn, strict=True)
-        ]
-        return Proposal.fixed(chains, step)
+        pairs = zip(sequences, drawn, strict=True)
+        return Proposal.fixed([self._retokenised(s.context, own) for s, own in pairs], step)
 
     def _retokenised(self, context: Sequence[int], drawn: Sequence[int]) -> list[int]:
         """The target's tokens of what the drafter's spell, up to the last whole character."""
         spellings = [self.text.tokens.spellings[id] for id in drawn]
         ordinary = [each for each in spellings if isinstance(each, bytes)]
-        special = [] if len(ordinary) == len(drawn) else self.text.targets_special(drawn[-1])
+        special = [] if len(ordinary) == len(drawn) else self.text.specials.get(drawn[-1], [])
         target, behind = self.text.target_tokens, b""
         for id in reversed(context[-_BEHIND:]):
             piece = target.spellings[id] if id < len(target.spellings) else None

@@ -17,11 +17,12 @@ from ..dynamic_tokens import FullHead
 from ..functional import gather_logits
 from ..vocabulary import Vocabulary
 from ..vocabulary.text_tokens import TextTokens
-from ..vocabulary.token_bytes import token_bytes
+from ..vocabulary.token_bytes import matching_ids
 from .models import CausalModel, Output, StateDrafter
 
 __all__ = ["TextDrafter"]
 
+_Piece = bytes | tuple[int]  # of a text: bytes, or a special token of the drafter
 _LOOK_BEHIND = 256  # bytes in which a seam is looked for
 _SETTLED = 64  # bytes behind which a token hardly changes where there is no seam
 
@@ -29,10 +30,8 @@ _SETTLED = 64  # bytes behind which a token hardly changes where there is no sea
 class TextDrafter:
     """A drafter with a tokenizer of its own as a `CausalModel` that is fed the target's tokens.
 
-    It predicts its own V_d tokens after the text so far, so an affinity leads from these to the
-    target's: `between(V_t)`, or `Affinity.intersection` of `Vocabulary.between`. It predicts after
-    the newest token alone. Where its text is longer than the drafter's context, or empty, its
-    logits are NaN, and nothing is drafted.
+    It predicts its own V_d tokens, after the newest token alone. Where its text is longer than the
+    drafter's context, or empty, its logits are NaN, and nothing is drafted.
 
     Args:
         drafter: reads and predicts its own tokens.
@@ -41,18 +40,14 @@ class TextDrafter:
             drafter, without priors. None: column i is token i.
 
     Attributes:
-        drafter: as given.
-        own: an affinity, also where none was given.
         tokens, target_tokens: how both spell bytes.
-        partners: of each of the target's tokens the drafter's of the same bytes, or -1.
+        partners: of each of the target's tokens the drafter's of the same bytes, name or role; -1.
+        specials: the target's special token, in a list, of each of the drafter's that it has.
 
     Raises:
         TypeError: a tokenizer that is not fast, or a drafter that reads the target's states.
         ValueError: a tokenizer that changes text or lacks a byte of the target's, or an affinity
             of another drafter.
-
-    Example:
-        >>> from rdk_cuda.decoding import TextDrafter  # examples/other_tokenizer.py uses it
     """
 
     context = math.inf
@@ -70,42 +65,34 @@ class TextDrafter:
                 f"TextDrafter: {type(drafter).__name__} reads the target's hidden states, one for "
                 "each of the target's tokens; needs a drafter that reads its own tokens alone"
             )
-        self.drafter = drafter
+        self.drafter, self.vocabulary_size = drafter, drafter.vocabulary_size
+        self.device = drafter.device
         self.tokens = TextTokens("TextDrafter: drafter_tokenizer", drafter_tokenizer)
         self.target_tokens = TextTokens("TextDrafter: tokenizer", tokenizer)
-        self._tokenizers = drafter_tokenizer, tokenizer
         if missing := self.target_tokens.single_bytes - self.tokens.single_bytes:
             raise ValueError(
                 f"TextDrafter: drafter_tokenizer has no token for byte {min(missing):#04x}, which "
                 "the target's has one for; needs a byte-level tokenizer, or one with all byte "
                 "fallbacks"
             )
-        size = drafter.vocabulary_size
-        if own is None:
-            own = Affinity.intersection(Vocabulary.identity(size))
-        if own.draft_size != size or own.rank or own.target_size < len(self.tokens.spellings):
+        size, count = drafter.vocabulary_size, len(self.tokens.spellings)
+        own = own or Affinity.intersection(Vocabulary.identity(size))
+        if own.draft_size != size or own.rank or own.target_size < count:
             raise ValueError(
                 f"TextDrafter: the drafter predicts {size} tokens, and own is {own}; needs rows "
-                f"for these that lead to the {len(self.tokens.spellings)} tokens of "
-                "drafter_tokenizer, and no priors"
+                f"for these that lead to the {count} of drafter_tokenizer, and no priors"
             )
         self.own = own.to(drafter.device)
-        self.partners = self._partners()
+        self.partners = matching_ids(self.target_tokens.known, self.tokens.known)
+        for role in ("bos_token_id", "eos_token_id"):
+            theirs, ours = (getattr(each, role, None) for each in (tokenizer, drafter_tokenizer))
+            if theirs is not None and ours is not None and self.partners[theirs] < 0:
+                self.partners[theirs] = ours
         names = self.target_tokens.spellings
-        specials = [id for id, name in enumerate(names) if isinstance(name, str)]
-        self._targets = {self.partners[id]: [id] for id in reversed(specials)}
+        special = [id for id, name in enumerate(names) if isinstance(name, str)]
+        self.specials = {self.partners[id]: [id] for id in reversed(special)}
         self._affinities: dict[int, Affinity] = {}
         self._texts: list[_Text] = []
-
-    @property
-    def vocabulary_size(self) -> int:
-        """V_d, the drafter's columns."""
-        return self.drafter.vocabulary_size
-
-    @property
-    def device(self) -> torch.device:
-        """The drafter's."""
-        return self.drafter.device
 
     @property
     def lengths(self) -> list[int]:
@@ -115,9 +102,9 @@ class TextDrafter:
     def between(self, target_size: int) -> Affinity:
         """`Affinity.between` of both tokenizers, from all of its columns, also of a pruned head."""
         if target_size not in self._affinities:
-            between = Affinity.between(
-                *self._tokenizers, draft_size=self.own.target_size, target_size=target_size
-            )
+            sizes = {"draft_size": self.own.target_size, "target_size": target_size}
+            pair = self.tokens.known, self.target_tokens.known
+            between = Affinity.between(*pair, **sizes)  # type: ignore[arg-type]
             self._affinities[target_size] = _composed(self.own, between.to(self.device))
         return self._affinities[target_size]
 
@@ -125,10 +112,6 @@ class TextDrafter:
         """The drafter's own full head, if it has one, as one for dynamic tokens of the target."""
         head = getattr(self.drafter, "full_head", None)
         return _PartnersHead(head, self.partners, target_size) if isinstance(head, tuple) else None
-
-    def targets_special(self, own: int) -> list[int]:
-        """The target's special token that one of the drafter's is; empty if there is none."""
-        return self._targets.get(own, [])
 
     def reset(self, batch_size: int) -> None:
         """As `CausalModel.reset`."""
@@ -170,43 +153,32 @@ class TextDrafter:
         """How many tokens of its own a sequence can still be fed."""
         return self.drafter.context - len(self._texts[sequence].fed)
 
-    def _piece(self, text: _Text, token: int) -> bytes | int:
-        """What the drafter reads of a token: bytes, or a special token of its own."""
+    def _piece(self, text: _Text, token: int) -> _Piece:
+        """What the drafter reads of a token."""
         known = token < len(self.partners)  # the target may predict more than its tokenizer has
         spelling = self.target_tokens.spellings[token] if known else None
         if not isinstance(spelling, bytes):
             special = self.partners[token] if known else -1
             begins = text.first is None and special in self.tokens.start
-            return b"" if special < 0 or begins else special
+            return b"" if special < 0 or begins else (special,)
         if text.first is None:
             text.first = len(text.pieces)
             return self.tokens.with_prefix(self.target_tokens.without_prefix(spelling))
         return spelling
-
-    def _partners(self) -> list[int]:
-        """By bytes, then by the roles of special tokens."""
-        theirs, ours = (token_bytes(each) for each in self._tokenizers)
-        vocabulary = Vocabulary.between(ours, theirs)
-        partners: list[int] = vocabulary.draft_ids.tolist()
-        for role in ("bos_token_id", "eos_token_id"):
-            own, other = (getattr(each, role, None) for each in self._tokenizers)
-            if own is not None and other is not None and partners[other] < 0:
-                partners[other] = own
-        return partners
 
 
 class _Text:
     """One sequence: what it is made of, and the drafter's tokens of it.
 
     Attributes:
-        pieces: of each of the target's tokens its bytes, or the drafter's special token.
+        pieces: of each of the target's tokens.
         first: which of them the text begins with, after special tokens.
         fed: what the drafter has in its cache.
         shared: how many of these are still right, once it is spelled.
     """
 
     def __init__(self, tokens: TextTokens) -> None:
-        self.pieces: list[bytes | int] = []
+        self.pieces: list[_Piece] = []
         self.first: int | None = None
         self.fed: list[int] = []
         self.shared = 0
@@ -216,11 +188,11 @@ class _Text:
         self._known = 0  # of how many pieces the tokens are
         self._exact = True  # or of these and more
 
-    def extend(self, pieces: Iterable[bytes | int]) -> None:
+    def extend(self, pieces: Iterable[_Piece]) -> None:
         """Append pieces; a special token counts as one byte."""
         for piece in pieces:
             self.pieces.append(piece)
-            self._ends.append(self._ends[-1] + _length(piece))
+            self._ends.append(self._ends[-1] + len(piece))
 
     def cut(self, length: int) -> None:
         """Leave `length` pieces."""
@@ -236,10 +208,11 @@ class _Text:
         kept = bisect_right(self._own_ends, self._ends[at])
         del self._own[kept:], self._own_ends[kept:]
         end = self._ends[at]
-        for special, pieces in groupby(self.pieces[at:], lambda piece: isinstance(piece, int)):
+        for kind, pieces in groupby(self.pieces[at:], type):
             run: Any = list(pieces)
-            for id in run if special else self._tokens.encode(b"".join(run)):
-                end += 1 if special else _length(self._tokens.spellings[id])
+            text = kind is bytes
+            for id in self._tokens.encode(b"".join(run)) if text else sum(run, ()):
+                end += len(self._tokens.spellings[id] or b"") if text else 1
                 self._own.append(id)
                 self._own_ends.append(end)
         self._known, self._exact = len(self.pieces), True
@@ -271,9 +244,8 @@ class _Text:
             own = bisect_right(self._own_ends, end)
             if own == 0 or self._own_ends[own - 1] != end:
                 continue
-            before = self.pieces[at - 1]
-            after = self.pieces[at] if at < len(self.pieces) else 0
-            if isinstance(before, int) or isinstance(after, int):
+            before, after = self.pieces[at - 1], (*self.pieces[at : at + 1], ())[0]
+            if isinstance(before, tuple) or isinstance(after, tuple):
                 return at
             seam = b" " < before[-1:] < b"\x7f" and after[:1] == b" "
             if seam and limit - end >= self._tokens.reach:
@@ -281,10 +253,6 @@ class _Text:
             if not cut and limit - end >= _SETTLED and after and after[0] & 0xC0 != 0x80:
                 cut = at
         return cut if limit > _LOOK_BEHIND else 0
-
-
-def _length(piece: Any) -> int:
-    return 1 if isinstance(piece, int) else len(piece)
 
 
 class _PartnersHead:

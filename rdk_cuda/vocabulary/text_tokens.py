@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 from .token_bytes import Spelling, token_bytes
@@ -22,7 +21,7 @@ _CANONICAL_FORMS = {"NFC", "NFD", "NFKC", "NFKD"}
 
 
 class TextTokens:
-    r"""A tokenizer that spells bytes as they are in the middle of a text: nothing added or changed.
+    """A tokenizer that spells bytes as they are in the middle of a text: nothing added or changed.
 
     Unicode's canonical forms are left out of its normalizer, a space in front, too, and text that
     reads like a special token is text. What it would still change is spelled by the longest tokens
@@ -33,23 +32,14 @@ class TextTokens:
         tokenizer: a `tokenizers.Tokenizer`, or a fast tokenizer of transformers.
 
     Attributes:
-        spellings: by id, as of `token_bytes`.
+        known, spellings: its tokens as `token_bytes` has them, and what each of them spells.
         start: the special tokens that it begins every text with.
+        single_bytes: those that it has a token for.
         reach: no token is so long, in bytes, and has a seam inside; 0 if none has.
 
     Raises:
         TypeError: another kind of tokenizer, or one whose tokens have no bytes by themselves.
         ValueError: one that changes text.
-
-    Example:
-        >>> from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-        >>> alphabet = {letter: id for id, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
-        >>> letters = Tokenizer(models.BPE(alphabet, []))
-        >>> letters.pre_tokenizer = pre_tokenizers.ByteLevel()
-        >>> letters.decoder = decoders.ByteLevel()
-        >>> tokens = TextTokens("tokenizer", letters)
-        >>> tokens.spelled(tokens.encode(b"a \xff"))
-        b'a \xff'
     """
 
     def __init__(self, name: str, tokenizer: Any) -> None:
@@ -59,10 +49,12 @@ class TextTokens:
                 f"{name}: got a {type(tokenizer).__name__}; needs what tokenises text, a "
                 "tokenizers.Tokenizer or a fast tokenizer of transformers"
             )
-        known = token_bytes(fast)
-        self.spellings: tuple[Spelling, ...] = known.spellings
-        self._ids = {spelling: ids[0] for spelling, ids in known.ids().items()}
-        self._longest = max((len(s) for s in self._ids if isinstance(s, bytes)), default=0)
+        self.known = token_bytes(fast)
+        self.spellings: tuple[Spelling, ...] = self.known.spellings
+        self._ids = {spelling: ids[0] for spelling, ids in self.known.ids().items()}
+        ordinary = [spelling for spelling in self._ids if isinstance(spelling, bytes)]
+        self.single_bytes = {spelling[0] for spelling in ordinary if len(spelling) == 1}
+        self._longest = max(map(len, ordinary), default=0)
         self._fast = _within_a_text(fast)
         self.start = _start(fast)
         plain = [
@@ -70,8 +62,7 @@ class TextTokens:
             for text in ("x", " x")
         ]
         self._prefix, self._prefix_always = plain[0] == b" x", plain[1] == b"  x"
-        crossing = (s for s in self._ids if isinstance(s, bytes) and _SEAM_INSIDE.search(s))
-        self.reach = max(map(len, crossing), default=0)
+        self.reach = max(map(len, filter(_SEAM_INSIDE.search, ordinary)), default=0)
         for probe in _PROBES:
             text = f"x{probe}x"
             spelled = self.spelled(self._fast.encode(text, add_special_tokens=False).ids)
@@ -81,15 +72,6 @@ class TextTokens:
                     "needs a tokenizer that keeps text as it is and has a token for every byte "
                     "(use a drafter with such a tokenizer, or train one for the target's)"
                 )
-
-    @cached_property
-    def single_bytes(self) -> frozenset[int]:
-        """The bytes that it has a token for, each alone."""
-        return frozenset(s[0] for s in self._ids if isinstance(s, bytes) and len(s) == 1)
-
-    def id_of(self, spelling: bytes | str) -> int | None:
-        """The token of these bytes, or the special one of this name."""
-        return self._ids.get(spelling)
 
     def without_prefix(self, beginning: bytes) -> bytes:
         """What a text begins with, less the space that its tokenizer put there."""

@@ -160,7 +160,7 @@ def test_what_slem_has_no_use_for_is_refused() -> None:
     own = drafter("byte-level", "SentencePiece")
     with pytest.raises(TypeError, match="ExactMatch: drafter is a LastToken; needs a TextDrafter"):
         ExactMatch(own.drafter)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="dynamic_tokens are the target's"):
+    with pytest.raises(ValueError, match="dynamic_tokens need the full head"):
         ExactMatch(own, dynamic_tokens=RecentTokens(Vocabulary([0], 1957)))
 
 

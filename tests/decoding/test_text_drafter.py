@@ -113,7 +113,7 @@ def fuzz(
         assert said(drafter.tokens.spellings, own) == expected(drafter, context), context
         if rng.random() < 0.3:  # drafts of its own, as of SLEM
             drafter.feed_own([rng.choices(range(300), k=2)], [1])
-        text = drafter.tokens.encode(expected(drafter, context))
+        text = [*drafter.tokens.start, *drafter.tokens.encode(expected(drafter, context))]
         same += own[: len(text)] == text
     return same
 
@@ -240,7 +240,7 @@ def test_special_tokens_are_those_of_their_name_or_role_and_others_are_left_out(
         "hi",
     ]
     assert ours.convert_ids_to_tokens(second) == ["<s>", "<", "s", ">", "hi"]
-    assert drafter.targets_special(ours.eos_token_id) == [theirs.eos_token_id]
+    assert drafter.specials[ours.eos_token_id] == [theirs.eos_token_id]
 
 
 # What cannot be served.
@@ -271,7 +271,7 @@ def test_a_head_that_does_not_lead_to_the_drafters_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="the drafter predicts 100 tokens"):
         TextDrafter(Reader(100), ours, ours)
     other = Affinity.from_rows([{0: 1.0}, {1: 1.0}], target_size=2)
-    with pytest.raises(ValueError, match="needs rows for these that lead to the 256 tokens"):
+    with pytest.raises(ValueError, match="needs rows for these that lead to the 256 of drafter"):
         TextDrafter(Reader(2), ours, ours, own=other)
 
 
