@@ -206,16 +206,18 @@ def test_dynamic_tokens_of_the_target_have_the_logits_of_the_drafters_tokens() -
     assert head(state, tokens).tolist() == [  # type: ignore[operator]
         [float(table[5, partner[0]]), -math.inf, float(table[5, partner[1]])]
     ]
-    reachable = Vocabulary(sorted(set(text.between(size).row_top.tolist())), size)
+    # A head of single bytes drafts words by their first letter, unless they are offered.
+    ids = torch.tensor(theirs.encode(READ, add_special_tokens=False).ids)
+    often = torch.bincount(ids, minlength=size).topk(200).indices
+    reached = torch.tensor(text.between(size).row_top.tolist())
+    pruned = often[~torch.isin(often, reached)]
     plain, dynamic = (
-        SpeculativeDecoder(
-            target("SentencePiece"), text, dynamic_tokens=source, draft_temperature=1.0
-        )
+        SpeculativeDecoder(target("SentencePiece"), text, dynamic_tokens=source)
         .generate(prompts("SentencePiece"), max_new_tokens=60, seeds=1)
-        .statistics
-        for source in (None, RecentTokens(reachable, width=16, window=60))
+        .statistics.mean_accepted_length
+        for source in (None, lambda contexts: pruned.expand(len(contexts), -1))
     )
-    assert dynamic.mean_accepted_length > plain.mean_accepted_length + 0.1
+    assert dynamic > plain + 0.1
 
 
 def test_screens_are_refused() -> None:
