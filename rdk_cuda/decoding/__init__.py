@@ -2,15 +2,18 @@
 
 from .cascade import Cascade
 from .decoder import SpeculativeDecoder
+from .exact_match import ExactMatch, TextChain
 from .generation import Generation, Statistics
 from .models import CausalModel, Output, StateDrafter, TreeModel
 from .proposal import Proposal, Step
 from .proposers import DrafterChain, LikeliestTree, NGrams, Proposer
+from .text import TextDrafter
 
 __all__ = [
     "Cascade",
     "CausalModel",
     "DrafterChain",
+    "ExactMatch",
     "Generation",
     "LikeliestTree",
     "NGrams",
@@ -21,5 +24,7 @@ __all__ = [
     "StateDrafter",
     "Statistics",
     "Step",
+    "TextChain",
+    "TextDrafter",
     "TreeModel",
 ]
