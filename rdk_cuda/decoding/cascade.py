@@ -85,7 +85,7 @@ class Cascade(DrafterChain):
             )
         self.inner = inner
         # What was not drawn is judged without one.
-        self.rule = Verification(inner.affinity or affinity, method)
+        self.rule = Verification(inner.drawn_with or affinity, method)
 
     def reset(self, batch_size: int) -> None:
         """As `Proposer.reset`."""

@@ -107,7 +107,7 @@ class SpeculativeDecoder:
         if affinity is None and isinstance(drafter, TextDrafter):
             affinity = drafter.between(target.vocabulary_size)
         if affinity is None and proposer is not None:
-            affinity = proposer.affinity
+            affinity = proposer.drawn_with
         if affinity is None:
             affinity = Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
         refuse_other_than_affinity("SpeculativeDecoder", affinity)

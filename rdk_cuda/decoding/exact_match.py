@@ -42,6 +42,11 @@ class ExactMatch(DrafterChain):
         super().__init__(drafter, drafter.own, **options)
         self.text = drafter
 
+    @property
+    def drawn_with(self) -> None:
+        """As `Proposer.drawn_with`: what is proposed is fixed."""
+        return None
+
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         """As `Proposer.propose`."""
         going = [room > 1 for room in step.room]
