@@ -150,6 +150,7 @@ struct DraftParams {
   const float* temperature;
   const int64_t* step_keys;
   const int64_t* positions;
+  const int32_t* branches;  // null: 0 for every row
   Truncation truncation;
   int64_t* tokens;
   float* stats;
@@ -202,6 +203,7 @@ struct StepKeysParams {
   const int64_t* positions;
   int64_t* step_keys;
   int64_t count;
+  uint32_t stage;
 };
 
 }  // namespace rdk

@@ -36,12 +36,13 @@ RDK_HOST_DEVICE PhiloxWords philox4x32_10(PhiloxWords counter, uint32_t key0, ui
   return counter;
 }
 
+// The branch tells apart what a step decides several times at one position; its low 24 bits count.
 RDK_HOST_DEVICE PhiloxWords random_words(int64_t seed, int64_t position, Purpose purpose,
-                                         uint32_t attempt) {
+                                         uint32_t attempt, uint32_t branch = 0) {
   const uint64_t key = static_cast<uint64_t>(seed);
   const uint64_t place = static_cast<uint64_t>(position);
   const PhiloxWords counter = {{static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32),
-                                static_cast<uint32_t>(purpose), attempt}};
+                                static_cast<uint32_t>(purpose) | branch << 8, attempt}};
   return philox4x32_10(counter, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
 }
 
@@ -55,9 +56,9 @@ RDK_HOST_DEVICE int64_t later(int64_t position, int64_t steps) {
   return static_cast<int64_t>(static_cast<uint64_t>(position) + static_cast<uint64_t>(steps));
 }
 
-// The key of the decoding step that begins at this position.
-RDK_HOST_DEVICE int64_t step_key(int64_t seed, int64_t position) {
-  const PhiloxWords words = random_words(seed, position, Purpose::kStep, 0);
+// The key of the decoding step that begins at this position, or of an inner stage of it.
+RDK_HOST_DEVICE int64_t step_key(int64_t seed, int64_t position, uint32_t stage) {
+  const PhiloxWords words = random_words(seed, position, Purpose::kStep, stage);
   return static_cast<int64_t>(words.word[0] | static_cast<uint64_t>(words.word[1]) << 32);
 }
 

@@ -17,17 +17,18 @@ int64_t first_above(const int64_t* cdf, int64_t count, uint32_t word) {
   return std::upper_bound(cdf, cdf + count, static_cast<int64_t>(word)) - cdf;
 }
 
-int64_t draw_target(const AffinityRows& affinity, int64_t draft, int64_t step_key, int64_t position,
-                    uint32_t word) {
+// words(t) are those of try t.
+template <typename Words>
+int64_t draw_target(const AffinityRows& affinity, int64_t draft, uint32_t word,
+                    const Words& words) {
   const int64_t begin = affinity.offsets[draft];
   const int64_t count = affinity.offsets[draft + 1] - begin;
   const int64_t entry = first_above(affinity.cdf + begin, count, word);
   if (entry < count) return affinity.targets[begin + entry];
   const int64_t prior =
       first_above(affinity.spread_cdf + draft * affinity.rank, affinity.rank, word);
-  const uint32_t prior_word = random_words(step_key, position, Purpose::kDraft, 1).word[0];
   return first_above(affinity.prior_cdf + prior * affinity.target_size, affinity.target_size,
-                     prior_word);
+                     words(1).word[0]);
 }
 
 int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threads,
@@ -40,10 +41,13 @@ int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threa
   std::fill_n(stats, params.stats_width, std::numeric_limits<float>::quiet_NaN());
   if (!usable_temperature(temperature)) return -1;
 
+  const auto words = [&](uint32_t attempt) {
+    const uint32_t branch = params.branches == nullptr ? 0 : params.branches[index];
+    return random_words(params.step_keys[index], params.positions[index], Purpose::kDraft, attempt,
+                        branch);
+  };
   int64_t column;
-  int64_t step_key = 0;
-  int64_t position = 0;
-  PhiloxWords words = {};
+  PhiloxWords first = {};
   if (temperature == 0.0f) {
     column = argmax_column(row);
     if (column < 0) return -1;
@@ -52,15 +56,12 @@ int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threa
     if (!truncate(RowLimits(params.truncation, index), threads, &row)) return -1;
     if (!draft_stats(row, params.affinity.spread, rank, threads, softmax, stats)) return -1;
     if (params.truncation.given) stats[2 + rank] = row.threshold();
-    step_key = params.step_keys[index];
-    position = params.positions[index];
-    words = random_words(step_key, position, Purpose::kDraft, 0);
-    column = draw_column(row, *softmax, uniform(words.word[0]), uniform(words.word[1]));
+    first = words(0);
+    column = draw_column(row, *softmax, uniform(first.word[0]), uniform(first.word[1]));
   }
   if (row.is_dynamic(column)) return row.dynamic_token(row.dynamic_index(column));
-  return temperature == 0.0f
-             ? params.affinity.top[column]
-             : draw_target(params.affinity, column, step_key, position, words.word[2]);
+  return temperature == 0.0f ? params.affinity.top[column]
+                             : draw_target(params.affinity, column, first.word[2], words);
 }
 
 }  // namespace

@@ -71,17 +71,18 @@ __device__ __forceinline__ float token_q(const AffinityColumns& affinity, const 
 
 // A target token from row `draft` of A, by one warp. A masked column is never drawn and every other
 // row's running sums end in exactly 2^32, more than any word, so each search ends inside its range.
+// words(t) are those of try t.
+template <typename Words>
 __device__ __forceinline__ int warp_draw_target(const AffinityRows& affinity, int draft,
-                                                int64_t step_key, int64_t position, uint32_t word) {
+                                                uint32_t word, Words&& words) {
   const int rank = static_cast<int>(affinity.rank);
   const int begin = affinity.offsets[draft];
   const int count = affinity.offsets[draft + 1] - begin;
   const int entry = warp_first_above(affinity.cdf + begin, count, word);
   if (entry < count) return affinity.targets[begin + entry];
   const int64_t prior = warp_first_above(affinity.spread_cdf + draft * affinity.rank, rank, word);
-  const uint32_t prior_word = random_words(step_key, position, Purpose::kDraft, 1).word[0];
   return warp_first_above(affinity.prior_cdf + prior * affinity.target_size,
-                          static_cast<int>(affinity.target_size), prior_word);
+                          static_cast<int>(affinity.target_size), words(1).word[0]);
 }
 
 }  // namespace rdk

@@ -69,17 +69,20 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
 
   int64_t token = -1;
   if (softmax.valid) {
-    const int64_t step_key = params.step_keys[index];
-    const int64_t position = params.positions[index];
-    const PhiloxWords words = random_words(step_key, position, Purpose::kDraft, 0);
+    const auto words = [&](uint32_t attempt) {
+      const uint32_t branch = params.branches == nullptr ? 0 : params.branches[index];
+      return random_words(params.step_keys[index], params.positions[index], Purpose::kDraft,
+                          attempt, branch);
+    };
+    const PhiloxWords first = words(0);
     const int column =
-        temperature == 0.0f ? argmax_column(row, softmax) : draw_column(row, softmax, words);
+        temperature == 0.0f ? argmax_column(row, softmax) : draw_column(row, softmax, first);
     if (row.is_dynamic(column)) {
       token = row.dynamic_tokens[row.dynamic_index(column)];
     } else if (temperature == 0.0f) {
       token = params.affinity.top[column];
     } else {
-      token = warp_draw_target(params.affinity, column, step_key, position, words.word[2]);
+      token = warp_draw_target(params.affinity, column, first.word[2], words);
     }
   }
   if (lane_index() == 0) params.tokens[index] = token;

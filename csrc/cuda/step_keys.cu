@@ -15,7 +15,9 @@ __global__ void __launch_bounds__(kThreads) step_keys_kernel(const StepKeysLaunc
   wait_for_earlier_kernels();
   const StepKeysParams& params = launch.params;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < params.count) params.step_keys[i] = step_key(params.seeds[i], params.positions[i]);
+  if (i < params.count) {
+    params.step_keys[i] = step_key(params.seeds[i], params.positions[i], params.stage);
+  }
 }
 
 }  // namespace

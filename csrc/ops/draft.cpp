@@ -11,7 +11,8 @@ std::tuple<Tensor, Tensor> draft(
     const Tensor& row_targets, const Tensor& row_cdf, const Tensor& row_top, const Tensor& spread,
     const Tensor& spread_cdf, const Tensor& prior_cdf, const std::optional<Tensor>& dynamic_tokens,
     const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,
-    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p) {
+    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p,
+    const std::optional<Tensor>& branches) {
   const Checks checks("draft", "draft_logits", draft_logits);
   const Dtype dtype = checks.logits("draft_logits", draft_logits);
   const Shape leading = leading_shape(draft_logits);
@@ -29,6 +30,10 @@ std::tuple<Tensor, Tensor> draft(
   params.truncation = truncation(checks, draft_size + params.draft.dynamic_size, leading, kLeading,
                                  top_k, top_p, min_p);
   params.stats_width = 2 + params.affinity.rank + (params.truncation.given ? 1 : 0);
+  if (branches) {
+    checks.plain("branches", *branches, ScalarType::Int, leading, kLeading);
+    params.branches = branches->const_data_ptr<int32_t>();
+  }
   const Tensor tokens = torch::stable::new_empty(draft_logits, leading, ScalarType::Long);
   const Tensor stats = torch::stable::new_empty(
       draft_logits, with_last(leading, params.stats_width), ScalarType::Float);
@@ -51,5 +56,5 @@ RDK_REGISTER(
     "Tensor? bias, Tensor row_offsets, Tensor row_targets, Tensor row_cdf, Tensor row_top, "
     "Tensor spread, Tensor spread_cdf, Tensor prior_cdf, "
     "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
-    "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None) "
+    "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, Tensor? branches=None) "
     "-> (Tensor tokens, Tensor stats)")

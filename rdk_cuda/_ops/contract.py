@@ -120,6 +120,7 @@ OPERATORS = {
             **_ROWS,
             **_dynamic("..."),
             **_limits("..."),
+            "branches": Argument("...", INT, optional=True),
         },
         {
             "tokens": Argument("...", LONG),
@@ -180,7 +181,11 @@ OPERATORS = {
         loses_gradients=True,
     ),
     "step_keys": Operator(
-        {"seeds": Argument("...", LONG), "positions": Argument("...", LONG)},
+        {
+            "seeds": Argument("...", LONG),
+            "positions": Argument("...", LONG),
+            "stage": Number(0, 2**32 - 1),
+        },
         {"step_keys": Argument("...", LONG)},
     ),
 }

@@ -24,6 +24,7 @@ WITHIN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "top_k": (lambda k: k >= 0, "0 or more"),
     "top_p": (lambda p: (p > 0) & (p <= 1), "above 0 and at most 1"),
     "min_p": (lambda p: (p >= 0) & (p <= 1), "from 0 to 1"),
+    "branches": (lambda b: (b >= 0) & (b < 2**24), "0 or more, below 2^24"),
 }
 """Which values a temperature or a limit may have, of numbers and of tensors, and in words."""
 
@@ -190,11 +191,11 @@ def _signed(function: str, name: str, value: Any, batch: int) -> int:
 def limits(
     function: str, name: str, value: Numbers | None, leading: Sequence[int], device: torch.device
 ) -> Tensor | None:
-    """Top-k as int32, top-p or min-p as float32, of the leading shape, from one number, `[B]` or
-    that shape."""
+    """Top-k or branches as int32, top-p or min-p as float32, of the leading shape, from one number,
+    `[B]` or that shape."""
     if value is None:
         return None
-    if name != "top_k":
+    if name in ("top_p", "min_p"):
         return temperatures(function, value, leading, device, name)
     _refuse_number(function, name, value)
     needed, most = tuple(leading), 2**31 - 1
@@ -204,7 +205,7 @@ def limits(
         given = per_sequence(function, name, cast(Integers, value), math.prod(needed[:1]), device)
         value = given.reshape(needed[:1] + (1,) * (len(needed) - 1))
     elif value.is_floating_point():
-        raise ValueError(f"{function}: top_k is {value.dtype}; needs integers")
+        raise ValueError(f"{function}: {name} is {value.dtype}; needs integers")
     return value.to(device).clamp(-1, most).int().expand(needed).contiguous()
 
 

@@ -227,9 +227,9 @@ class Affinity:
         """Two tokenizers: a token that the target lacks goes to target tokens that begin it.
 
         A token that both have maps to itself. Any other token maps to target tokens whose bytes its
-        own begin with. If there are none, as for a special token, it is masked. The caller's loop
-        feeds the drafter the text in its own tokens. `Vocabulary.between` documents the other
-        arguments.
+        own begin with. If there are none, as for a special token, it is masked.
+        `decoding.TextDrafter` feeds the drafter the text in its own tokens. `Vocabulary.between`
+        documents the other arguments.
 
         Args:
             mean_probs: `[V_t]`, mean target probabilities: all target tokens that begin a token

@@ -2,16 +2,19 @@
 
 from .cascade import Cascade
 from .decoder import SpeculativeDecoder
+from .exact_match import ExactMatch, TextChain
 from .generation import Continuation, Generation, Statistics
 from .models import CausalModel, Output, StateDrafter, TreeModel
 from .proposal import Proposal, Step
 from .proposers import DrafterChain, LikeliestTree, NGrams, Proposer
+from .text import TextDrafter
 
 __all__ = [
     "Cascade",
     "CausalModel",
     "Continuation",
     "DrafterChain",
+    "ExactMatch",
     "Generation",
     "LikeliestTree",
     "NGrams",
@@ -22,5 +25,7 @@ __all__ = [
     "StateDrafter",
     "Statistics",
     "Step",
+    "TextChain",
+    "TextDrafter",
     "TreeModel",
 ]

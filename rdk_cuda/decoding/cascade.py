@@ -84,7 +84,7 @@ class Cascade(DrafterChain):
             )
         self.inner = inner
         # What was not drawn is judged without one.
-        self.rule = Verification(inner.affinity or affinity, method)
+        self.rule = Verification(inner.drawn_with or affinity, method)
 
     def reset(self, batch_size: int) -> None:
         """As `Proposer.reset`."""
@@ -103,10 +103,11 @@ class Cascade(DrafterChain):
             Continuation(s.tokens, s.length, s.length, s.length + max(count, 0), ())
             for s, count in zip(sequences, places, strict=True)
         ]
-        # A stage's seeds are the outer step's keys: every step of it is fresh in every outer step.
+        # Fresh in every outer step: DESIGN section 5, "More than a chain".
         keys = functional.step_keys(step.seeds, step.positions)
         limits = step.limits if self.truncate_drafts else {}
-        batch = Batch(own, link["temperature"], functional.step_keys(keys, step.positions), limits)
+        seeds = functional.step_keys(keys, step.positions, stage=1)
+        batch = Batch(own, link["temperature"], seeds, limits)
         stage = _Stage(self, own, link["temperature"], limits, max(places, default=0))
         while any(rooms := [s.room for s in own]):
             inner_step = batch.step(rooms)

@@ -12,18 +12,21 @@ whether a position is drafted, and its q, may not depend on the token drawn ther
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from .._ops.inputs import Integers, Numbers, refuse_other_than_affinity, whole_number
 from ..affinity import Affinity
 from ..dynamic_tokens import DynamicTokens, FullHead
 from ..functional import METHODS, Method
 from ..vocabulary import Vocabulary
+from .exact_match import TextChain
 from .generation import Batch, Generation, Statistics, Stop
 from .lengths import Length
 from .loop import Allowed, Hooks, OnTokens, Process, decode
 from .models import CausalModel
 from .proposers import DrafterChain, Proposer
 from .rules import Logprobs, Verification
+from .text import TextDrafter
 
 
 class SpeculativeDecoder:
@@ -33,7 +36,8 @@ class SpeculativeDecoder:
         target: predicts the V_t tokens of the output.
         drafter: predicts V_d tokens; None for the target alone, with `draft_length=0`, or with a
             `proposer`.
-        affinity: V_d to V_t; None: the proposer's, or that of two equal vocabularies.
+        affinity: V_d to V_t; None: the proposer's, `TextDrafter.between`, or that of two equal
+            vocabularies.
         draft_length: K, the most tokens drafted in a step. A sequence near its end drafts fewer.
         length: ends drafts before that, such as `rdk_cuda.decoding.lengths.Product(0.3)`, by what
             was drafted so far; None: K tokens wherever there is room.
@@ -56,6 +60,9 @@ class SpeculativeDecoder:
             `[B, d]` and tokens `[B, C]`, with `size` V_t. None: the drafter's own, which a
             `HuggingFaceModel` has.
         proposer: what proposes in place of a drafter; arguments that are a drafter's are left out.
+        tokenizer, drafter_tokenizer: the target's and the drafter's, if they differ: the drafter
+            becomes a `TextDrafter`. Where all of a batch is greedy it drafts by string-level exact
+            match, and by the affinity otherwise (DESIGN section 2, "Different tokenizers").
 
     Raises:
         ValueError: sizes that do not agree.
@@ -87,9 +94,20 @@ class SpeculativeDecoder:
         full_head: FullHead | None = None,
         proposer: Proposer | None = None,
         length: Length | None = None,
+        tokenizer: Any = None,
+        drafter_tokenizer: Any = None,
     ) -> None:
+        if drafter is not None and drafter is not target and drafter_tokenizer is not None:
+            drafter = TextDrafter(drafter, drafter_tokenizer, tokenizer)
+        elif (tokenizer, drafter_tokenizer) != (None, None):
+            raise ValueError(
+                "SpeculativeDecoder: tokenizer and drafter_tokenizer are for a drafter with a "
+                "tokenizer of its own; give both with a drafter, or neither"
+            )
+        if affinity is None and isinstance(drafter, TextDrafter):
+            affinity = drafter.between(target.vocabulary_size)
         if affinity is None and proposer is not None:
-            affinity = proposer.affinity
+            affinity = proposer.drawn_with
         if affinity is None:
             affinity = Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
         refuse_other_than_affinity("SpeculativeDecoder", affinity)
@@ -127,7 +145,8 @@ class SpeculativeDecoder:
         self.rule = Verification(self.affinity, method)
         self.proposer = proposer or Proposer()
         if drafter is not None:
-            self.proposer = DrafterChain(
+            chain: Any = TextChain if isinstance(drafter, TextDrafter) else DrafterChain
+            self.proposer = chain(
                 drafter,
                 self.affinity,
                 draft_length=draft_length,

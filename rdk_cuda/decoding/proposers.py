@@ -29,12 +29,12 @@ class Proposer:
 
     It may go by anything but one thing (DESIGN section 5): whether a position is drafted, and its
     q, may not depend on the token drawn there. A sequence's proposal may not depend on others.
-
-    Attributes:
-        affinity: the one that tokens are drawn with; None if none are drawn.
     """
 
-    affinity: Affinity | None = None
+    @property
+    def drawn_with(self) -> Affinity | None:
+        """The affinity that tokens are drawn with; None if all are fixed."""
+        return None
 
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
@@ -95,8 +95,6 @@ class DrafterChain(Proposer):
         ValueError: a temperature or a full head that does not fit.
     """
 
-    affinity: Affinity
-
     def __init__(
         self,
         drafter: CausalModel,
@@ -121,6 +119,11 @@ class DrafterChain(Proposer):
         self.full_head = self._checked_full_head(full_head)
         self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
         self._memory: Tensor | None = None
+
+    @property
+    def drawn_with(self) -> Affinity | None:
+        """As `Proposer.drawn_with`."""
+        return self.affinity
 
     def reset(self, batch_size: int) -> None:
         """As `Proposer.reset`."""
@@ -257,8 +260,6 @@ class LikeliestTree(Proposer):
     Raises:
         TypeError: a drafter that reads no trees.
     """
-
-    affinity: Affinity
 
     def __init__(self, drafter: TreeModel, affinity: Affinity, *, nodes: int = 8) -> None:
         if not isinstance(drafter, TreeModel):

@@ -19,6 +19,7 @@ from .._ops.gradients import refuse_gradients
 from .._ops.inputs import (
     Integers,
     Numbers,
+    limits,
     row_limits,
     step_keys_and_positions,
     takes_arrays,
@@ -103,6 +104,7 @@ def draft(
     top_k: Integers | None = None,
     top_p: Numbers | None = None,
     min_p: Numbers | None = None,
+    branches: Integers | None = None,
 ) -> Draft:
     """Draw target tokens from the redistributed drafter, without building its distribution.
 
@@ -128,6 +130,9 @@ def draft(
         dynamic_logits: their logits, in the dtype of `draft_logits`.
         top_k, top_p, min_p: one for all or `[B]`: draw only from the drafter's columns (kept,
             virtual and dynamic ones) that these leave, as in `verify`. `verify` knows.
+        branches: one for all, `[B]` or `[B, K]`, from 0, the default, to 2^24 - 1: another one for
+            each row of a step that is drawn at the same position, as in a tree (DESIGN section 5,
+            "More than a chain").
 
     Returns:
         A `Draft`, all that `verify` needs. Its tokens are -1 where a row has no distribution.
@@ -177,6 +182,7 @@ def draft(
         dynamic_tokens,
         dynamic_logits,
         *(None if limit is None else spread(limit) for limit in truncation),
+        limits("rdk_cuda.draft", "branches", branches, (batch, length), draft_logits.device),
     )
     return Draft(
         tokens,
@@ -356,7 +362,7 @@ def gather_logits(
 
 
 @takes_arrays
-def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
+def step_keys(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:
     """A fresh key for one decoding step, from the user's seed and the position of its first token.
 
     DESIGN section 5. `draft` calls it. If you call `torch.ops.rdk.draft` and `verify` yourself,
@@ -364,6 +370,8 @@ def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
 
     Args:
         seeds, positions: int64 of one shape.
+        stage: of a cascade, whose inner stages have the outer step's key as their seed and each a
+            stage of its own, from 1 to 2^32 - 1; 0 for a step of decoding.
 
     Returns:
         int64 of that shape.
@@ -373,5 +381,5 @@ def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
         >>> rdk_cuda.step_keys(torch.tensor([0]), torch.tensor([0]))
         tensor([-2204013331526194987])
     """
-    keys: Tensor = operators.step_keys(seeds, positions)
+    keys: Tensor = operators.step_keys(seeds, positions, stage)
     return keys

@@ -77,6 +77,7 @@ def draft(
     top_k: Tensor | None = None,
     top_p: Tensor | None = None,
     min_p: Tensor | None = None,
+    branches: Tensor | None = None,
     *,
     dtype: torch.dtype = torch.float32,
     trace: Trace | None = None,
@@ -93,7 +94,13 @@ def draft(
         z, least = _truncated(logits[n], t, bias, Limits.of(top_k, top_p, min_p, n), dtype)
         if z is None:
             continue
-        words = partial(philox, int(step_keys.reshape(-1)[n]), int(positions.reshape(-1)[n]), DRAFT)
+        words = partial(
+            philox,
+            int(step_keys.reshape(-1)[n]),
+            int(positions.reshape(-1)[n]),
+            DRAFT,
+            branch=0 if branches is None else int(branches.reshape(-1)[n]),
+        )
         if t == 0:
             i, stats[n] = int(z.argmax()), 0
         else:
@@ -229,9 +236,9 @@ def gather_logits(
     return logits.masked_fill(~exists, -math.inf).to(hidden.dtype if dtype is None else dtype)
 
 
-def step_keys(seeds: Tensor, positions: Tensor) -> Tensor:
+def step_keys(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:
     """The key of one decoding step, for each sequence; int64 tensors of one shape."""
-    low, high, _, _ = philox(seeds, positions, STEP, 0)
+    low, high, _, _ = philox(seeds, positions, STEP, stage)
     return low + (high << 32)
 
 

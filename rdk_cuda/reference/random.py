@@ -22,13 +22,14 @@ Words = tuple[int, int, int, int]
 
 
 def philox(
-    seed: _Integer, position: _Integer, purpose: int, attempt: int
+    seed: _Integer, position: _Integer, purpose: int, attempt: int, branch: int = 0
 ) -> tuple[_Integer, _Integer, _Integer, _Integer]:
     """Four random 32-bit words of Philox4x32-10 (Salmon et al. 2011), keyed as section 5 says.
 
     Args:
         seed, position: 64-bit, two ints or two int64 tensors that broadcast.
         purpose, attempt: the third and fourth word of the counter.
+        branch: which of several things that a step decides at this position; modulo 2^24.
 
     Example:
         >>> [f"{word:08x}" for word in philox(0, 0, STEP, 0)]
@@ -37,7 +38,7 @@ def philox(
     k0, k1 = seed & _MASK, (seed >> 32) & _MASK
     c0: Any = position & _MASK
     c1: Any = (position >> 32) & _MASK
-    c2: Any = purpose
+    c2: Any = (purpose | branch << 8) & _MASK
     c3: Any = attempt
     for _ in range(10):
         # An int64 product wraps, but its 64 bits are those of the unsigned product.

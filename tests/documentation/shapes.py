@@ -23,7 +23,8 @@ def listed(words: list[str], last: str = "and") -> str:
 
 def shape_in_words(rule: Rule) -> str:
     if isinstance(rule, Number):
-        return f"int from {rule.least} to {'2^31 - 2' if rule.most == 2**31 - 2 else rule.most}"
+        most = {2**31 - 2: "2^31 - 2", 2**32 - 1: "2^32 - 1"}.get(rule.most, rule.most)
+        return f"int from {rule.least} to {most}"
     rows, _, last = rule.shape.rpartition(", ")
     choices = [f"`[{rows + ', ' if rows else ''}{each}]`" for each in last.split(" or ")]
     return " or ".join(choices) + (" or `[0]`" if rule.if_asked else "")

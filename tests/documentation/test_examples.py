@@ -34,7 +34,7 @@ MODULES = sorted(
 
 
 # What the blocks of a page need beyond the package.
-NEEDS = {"samplers.md": ["tokenizers"], "tutorial.md": ["sklearn", "transformers"]}
+NEEDS = {"samplers.md": ["transformers"], "tutorial.md": ["sklearn", "transformers"]}
 NEEDS["calls.md"] = ["transformers"]
 NEEDS["calibration.md"] = NEEDS["tutorial.md"]
 WITH_CODE = [page for page in PAGES if python_blocks(page)]
@@ -90,6 +90,8 @@ GREEDY = r"the greedy text of \d+ tokens is the target's own"
 PRINTED = {
     "cuda_graph": ["(no GPU here: 50 eager steps|50 replays of one CUDA graph).*", GREEDY],
     "draft_and_verify": [f"temperature 1: {ACCEPTED}", f"temperature 0: {ACCEPTED}", GREEDY],
+    "other_tokenizer": [rf"temperature {T}: \d\.\d\d tokens per pass" for T in (1.0, 0.0)]
+    + [GREEDY],
     "proposers": [
         line
         for name in ("n-grams", "trees")
@@ -124,7 +126,7 @@ def test_every_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_script(name: str, tmp_path: Path) -> None:
-    if name in ("proposers", "refined_blocks"):
+    if name in ("other_tokenizer", "proposers", "refined_blocks"):
         pytest.importorskip("transformers")
     printed = run_example(name, tmp_path)
     assert len(printed) == len(PRINTED[name])

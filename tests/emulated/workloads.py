@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rdk_cuda._ops.contract import OPERATORS
+from rdk_cuda._ops.contract import LIMITS, OPERATORS
 from tests import generators
 from tests.generators import Batch
 
@@ -49,7 +49,10 @@ def row_limits(rows: int) -> dict[str, Tensor]:
 
 
 def draft(
-    batch: Batch, temperature: float = 0.9, limits: dict[str, Tensor] | None = None
+    batch: Batch,
+    temperature: float = 0.9,
+    limits: dict[str, Tensor] | None = None,
+    branches: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     logits, temperatures = drafter_rows(batch, temperature)
     integers = torch.arange(logits.shape[0])
@@ -62,7 +65,8 @@ def draft(
             *batch.affinity.by_draft,
             batch.dynamic_tokens,
             batch.dynamic_logits,
-            *(limits or {}).values(),
+            *(limits or dict.fromkeys(LIMITS)).values(),
+            branches,
         )
     )
 
@@ -280,7 +284,8 @@ def by_contract(operator: str) -> tuple[Tensor, ...]:
 
 def step_keys() -> tuple[Tensor, ...]:
     integers = torch.arange(-300, 300)
-    return (torch.ops.rdk.step_keys(integers * 2**53, integers * 2**40),)
+    keys = torch.ops.rdk.step_keys
+    return keys(integers * 2**53, integers * 2**40), keys(integers, integers * 2**33, 2**32 - 1)
 
 
 WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
@@ -292,6 +297,7 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "draft, limits, 16 bits": lambda: draft(
         batch("virtual", torch.bfloat16), 1.0, limits=row_limits(8)
     ),
+    "draft, branches": lambda: draft(batch(), branches=torch.arange(8, dtype=torch.int32) * 2**20),
     "redistribute": lambda: redistribute(batch()),
     "redistribute, greedy": lambda: redistribute(batch("mixed-2", torch.float16), 0.0),
     "redistribute, limits": lambda: redistribute(few_rows(), limits=row_limits(4)),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdk_cuda._ops.contract import LOGITS, LONG, OPERATORS, shape_of
+from rdk_cuda._ops.contract import LOGITS, LONG, OPERATORS, Number, shape_of
 from rdk_cuda.affinity import Affinity
 from tests import generators
 
@@ -166,7 +166,10 @@ def redistribute(values: Values, operator: str = "redistribute") -> dict[str, An
     if operator == "draft":
         arguments |= {"step_keys": values.integers(leading), "positions": values.integers(leading)}
     dynamic = values.dynamic(leading, made.target_size, dtype)
-    given = limits(values, leading, made.draft_size)
+    given: dict[str, Any] = limits(values, leading, made.draft_size)
+    if operator == "draft":
+        branches = values.tokens(math.prod(leading), 2**24, torch.int32, worst=0.2)
+        given |= {"branches": branches.reshape(leading) if values.chance(0.5) else None}
     return {**arguments, **of_affinity(values, operator, made), **dynamic, **given}
 
 
@@ -326,8 +329,14 @@ def by_contract(values: Values, operator: str) -> dict[str, Any]:
     sizes = defaultdict(lambda: values.random.choice(TARGET_SIZES))
     sizes["..."] = values.random.choice(LEADING)
     dtype = values.random.choice(LOGITS)
-    arguments = {}
-    for name, rule in OPERATORS[operator].tensors.items():
+    arguments: dict[str, Any] = {}
+    for name, rule in OPERATORS[operator].arguments.items():
+        if isinstance(rule, Number):
+            outside = [rule.least - 1, rule.most + 1] if values.chance(0.05) else []
+            arguments[name] = values.random.choice(
+                [rule.least, rule.least + 1, rule.most, *outside]
+            )
+            continue
         shape = shape_of(rule, sizes)
         if rule.dtypes == LOGITS:
             arguments[name] = values.logits(shape, dtype)

@@ -213,7 +213,7 @@ def gather_logits(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
 
 def step_keys(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     (seeds,) = outputs
-    expected = reference.step_keys(arguments["seeds"], arguments["positions"])
+    expected = reference.step_keys(**arguments)
     require(torch.equal(seeds, expected), "a key is not that of the reference")
 
 

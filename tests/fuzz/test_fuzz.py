@@ -59,7 +59,7 @@ def test_every_argument_is_refused_for_something() -> None:
 # Substitutions in csrc/ops/step_keys.cpp, and what the fuzzer reports of them.
 RUN = "run(params, seeds);"
 FATAL = {
-    "heap-buffer-overflow": ("product(shape)}", "product(shape) + 1}"),
+    "heap-buffer-overflow": ("product(shape),", "product(shape) + 1,"),
     "signed integer overflow": (
         RUN,
         "volatile int64_t sum = 0;"

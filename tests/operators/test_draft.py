@@ -68,6 +68,22 @@ def test_every_affinity_and_dtype(kind: str, dtype: torch.dtype) -> None:
     assert_drafts_as_the_reference(*arguments(affinity, 20, dtype=dtype))
 
 
+@pytest.mark.fast_in_the_emulator
+def test_a_branch_has_words_of_its_own_and_branch_zero_those_of_a_chain() -> None:
+    """Also the words of the second try, which a prior's token is drawn with; modulo 2^24."""
+    given = arguments(generators.affinity("mixed-3", 2500), 40, dynamic=9)
+    nothing = (None, None, None)
+    chain = torch.ops.rdk.draft(*given)
+    zeros = torch.zeros(40, dtype=torch.int32)
+    assert all(map(torch.equal, torch.ops.rdk.draft(*given, *nothing, zeros), chain))
+    assert all(map(torch.equal, torch.ops.rdk.draft(*given, *nothing, zeros + 2**24), chain))
+    branches = torch.arange(40, dtype=torch.int32) * 2**18 - 2**22
+    assert_drafts_as_the_reference(*given, *nothing, branches)
+    tokens, stats = torch.ops.rdk.draft(*given, *nothing, branches + 1)
+    assert torch.equal(stats, chain[1])
+    assert (tokens != chain[0]).sum() > 20
+
+
 @pytest.mark.parametrize("size", [1, 2, 31, 1023, 1024, 1025, 8193, 33 * 1024 + 1])
 @pytest.mark.parametrize("kind", ["identity", "virtual", "mixed-3"])
 def test_sizes_around_lanes_chunks_and_warps(kind: str, size: int) -> None:

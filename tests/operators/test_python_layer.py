@@ -109,6 +109,29 @@ def test_drafting_one_by_one_is_drafting_at_once(affinity: Affinity) -> None:
         assert all(map(torch.equal, rdk_cuda.verify(target, draft, affinity), expected))
 
 
+def test_branches_are_the_operators_for_a_sequence_or_a_row(affinity: Affinity) -> None:
+    logits, *_ = inputs(affinity)
+    batch, length = logits.shape[:2]
+    own = torch.arange(batch * length, dtype=torch.int32).view(batch, length)
+    step: dict[str, Any] = {"seeds": 3, "positions": 0}
+    plain = rdk_cuda.draft(logits, affinity, **step)
+    for given, each in ((7, own * 0 + 7), (own[:, 0].tolist(), own[:, :1]), (own.long(), own)):
+        drafted = rdk_cuda.draft(logits, affinity, branches=given, **step)
+        tokens, _ = torch.ops.rdk.draft(
+            logits,
+            torch.ones(batch, length),
+            plain.step_keys[:, None].expand(batch, length).contiguous(),
+            torch.arange(length).repeat(batch, 1),
+            *affinity.by_draft,
+            branches=each.expand(batch, length).contiguous(),
+        )
+        assert torch.equal(drafted.tokens, tokens)
+        assert not torch.equal(tokens, plain.tokens)
+    for wrong in (-1, 2**24, [-1] * batch):
+        with pytest.raises(ValueError, match=r"branches is .*; needs to be 0 or"):
+            rdk_cuda.draft(logits, affinity, branches=wrong, **step)
+
+
 def test_one_scalar_seed_is_never_shared(affinity: Affinity) -> None:
     """Sequences with the same logits draft different tokens."""
     logits = generators.logits(1, affinity.draft_size).expand(500, -1)

@@ -41,6 +41,25 @@ def test_a_uniform_is_never_one() -> None:
     assert reference.uniform(0xFF) == 0
 
 
+@pytest.mark.parametrize("branch", [0, 1, 77, 2**24 - 1])
+def test_a_branch_stands_above_the_purpose_in_the_counters_third_word(branch: int) -> None:
+    assert reference.philox(5, 6, 3, 7, branch) == reference.philox(5, 6, 3 + 256 * branch, 7)
+    assert reference.philox(5, 6, 3, 7, branch + 2**24) == reference.philox(5, 6, 3, 7, branch)
+
+
+@pytest.mark.fast_in_the_emulator(stage=(1, 2**32 - 1))
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("stage", [0, 1, 2, 2**31, 2**32 - 1])
+def test_a_stage_is_the_try_of_the_steps_stream(stage: int) -> None:
+    seeds, positions = torch.arange(-150, 150) * 2**53, torch.arange(300) * 2**40
+    actual = torch.ops.rdk.step_keys(seeds, positions, stage)
+    assert torch.equal(actual, reference.step_keys(seeds, positions, stage))
+    low, high, _, _ = reference.philox(int(seeds[7]), int(positions[7]), reference.STEP, stage)
+    assert actual[7] == as_int64(low, high)
+    same = torch.equal(actual, torch.ops.rdk.step_keys(seeds, positions))
+    assert same == (stage == 0)
+
+
 @pytest.mark.fast_in_the_emulator(shape=((257,),))
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(

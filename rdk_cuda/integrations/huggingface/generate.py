@@ -24,7 +24,7 @@ from transformers.generation import (
 
 from ..._ops.inputs import Integers, refuse_other_than_affinity, whole_number
 from ...affinity import Affinity
-from ...decoding import CausalModel, Proposer, SpeculativeDecoder
+from ...decoding import CausalModel, Proposer, SpeculativeDecoder, TextDrafter
 from ...decoding.generation import Statistics
 from ...decoding.lengths import Length
 from ...dynamic_tokens import DynamicTokens
@@ -39,7 +39,7 @@ from .generation_options import (
 from .library import drop_unused_cache
 from .model import HuggingFaceModel
 from .padded_batch import PaddedBatch
-from .saved_drafter import drafting_model, load_drafter
+from .saved_drafter import calibrated_drafts, drafting_model, load_drafter
 
 __all__ = ["Generate"]
 
@@ -78,7 +78,8 @@ class Generate:
             drawn for each call from torch's default generator, which `torch.manual_seed` sets.
         stop_strings: any of them ends a row, as with `generate(stop_strings=...)`, which does not
             pass its `tokenizer` on and so cannot be used.
-        tokenizer: the target's, for `stop_strings`.
+        tokenizer: the target's, for `stop_strings` and next to `drafter_tokenizer`.
+        drafter_tokenizer: the drafter's, if it has one of its own, as of `SpeculativeDecoder`.
 
     Attributes:
         statistics: of the latest call; None before the first.
@@ -115,10 +116,13 @@ class Generate:
         seed: Integers | None = None,
         stop_strings: str | Sequence[str] = (),
         tokenizer: Any = None,
+        drafter_tokenizer: Any = None,
         length: Length | None = None,
     ) -> None:
         if not hasattr(drafter, "rollback"):
             drafter = HuggingFaceModel(drafter, return_hidden=dynamic_tokens is not None)
+        if drafter_tokenizer is not None:
+            drafter = TextDrafter(drafter, drafter_tokenizer, tokenizer)
         self.drafter: CausalModel | Proposer = drafter
         if affinity is not None:
             refuse_other_than_affinity("Generate", affinity)
@@ -161,13 +165,15 @@ class Generate:
         Args:
             directory: as `load_drafter` reads it.
             device: the target's.
-            options: of `Generate`. The default of `dynamic_tokens` is the calibrated source.
+            options: of `Generate`. The defaults of `dynamic_tokens`, and of `length` and
+                `draft_length` where `--draft-cost` was given, are the calibrated ones.
 
         Raises:
             SavedDrafterError: a directory that is not whole and sound.
         """
-        model, pruned, _ = load_drafter(directory, device=device)
+        model, pruned, settings = load_drafter(directory, device=device)
         own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
+        own |= calibrated_drafts(settings)
         return cls(drafting_model(model, pruned), pruned.affinity, **{**own, **options})
 
     def __call__(
@@ -218,7 +224,7 @@ class Generate:
         if is_static(config, model_kwargs):
             longest = max(map(len, prompts)) + batch.limit
             slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
-        with _caches([decoder.target, self.drafter], slots):
+        with _caches([decoder.target, self._drafting_model], slots):
             self.statistics = decoder.generate(
                 prompts,
                 max_new_tokens=batch.limit,
@@ -237,6 +243,10 @@ class Generate:
         columns = {name: getattr(batch, name) for name, wanted in returned.items() if wanted}
         return GenerateDecoderOnlyOutput(sequences=batch.sequences, **columns)
 
+    @property
+    def _drafting_model(self) -> CausalModel | Proposer:
+        return self.drafter.drafter if isinstance(self.drafter, TextDrafter) else self.drafter
+
     def _decoder(self, model: Any, draft_temperature: float | None) -> SpeculativeDecoder:
         """A decoder for this target, which is checked only when it is a new one."""
         weight = model.get_input_embeddings().weight
@@ -248,7 +258,7 @@ class Generate:
         ):
             layers = getattr(self.drafter, "state_layers", ())
             target = self._target = HuggingFaceModel(model, state_layers=layers)
-        if getattr(getattr(self.drafter, "model", None), "training", False):
+        if getattr(getattr(self._drafting_model, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
         if isinstance(self.drafter, Proposer):
             return SpeculativeDecoder(
