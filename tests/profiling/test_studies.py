@@ -36,6 +36,7 @@ from studies import (
     gemma_decoding,
     lifted_rows,
     pruning,
+    universal_assistance,
 )
 from tests import generators
 
@@ -306,3 +307,13 @@ def test_the_study_of_pruning_has_every_size_method_and_text(
     assert [row["form"] for row in found["exactness"]] == ["exact", "first order"]
     assert all(0 <= row["value"] <= 1 for row in found["rows"])
     assert output.with_suffix(".png").is_file()
+
+
+def test_sampled_assistance_is_exact_here_and_the_control_is(tmp_path: Path) -> None:
+    rows = run(universal_assistance, tmp_path / "result.json", "--runs", "150")
+    fits = {row["method"]: row["first"]["probability"] for row in rows}
+    assert len(fits) == 5
+    peer = fits.pop("Transformers, universal assistance")
+    assert min(fits.values()) > 1e-6
+    if universal_assistance.transformers.__version__.startswith("5.24."):
+        assert peer < 1e-12
