@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -135,18 +135,14 @@ class DrafterTree(DrafterChain):
         trees = [_Growing(levels) for levels in self._places(sequences, step)]
         for tree in trees:
             tree.frontier = [-1] if tree.levels > 0 else []
-        # What all levels have in common: the step's key, temperature and limits.
-        root = functional.draft(
-            torch.empty(len(trees), 0, self.affinity.draft_size),
-            self.affinity,
-            **self._first_link(step),
-        )
+        link = self._first_link(step)
         levels: list[Draft] = []
         while any(tree.frontier for tree in trees):
             output = self._read(sequences, trees)
             dynamic = self._dynamic_of_nodes(sequences, trees, output)
-            levels.append(self._grow(trees, output.logits, dynamic, root, levels))
-        return self._proposal(trees, levels, root, step)
+            levels.append(self._grow(trees, output.logits, dynamic, link, len(levels)))
+            link = {"after": levels[-1]}
+        return self._proposal(trees, levels, step)
 
     def _read(self, sequences: Sequence[Continuation], trees: Sequence[_Growing]) -> Output:
         """The drafter's rows after the nodes of each frontier."""
@@ -178,77 +174,61 @@ class DrafterTree(DrafterChain):
         trees: Sequence[_Growing],
         logits: Tensor,
         dynamic: dict[str, Any],
-        step: Draft,
-        levels: Sequence[Draft],
+        link: dict[str, Any],
+        level: int,
     ) -> Draft:
         """Give the nodes of the frontiers children, and choose the next frontiers.
 
+        Args:
+            logits, dynamic: the drafter's rows after the nodes, `[B, n, V_d]`, and their columns.
+            link: what `functional.draft` is told of the step.
+            level: how deep the nodes are.
+
         Returns:
-            What was drawn, a sequence for each row `[B * n]`.
+            What was drawn, `[B, n]`.
         """
-        batch, wide, _ = logits.shape
-        rows = logits.flatten(0, 1).clone()
-        columns = {name: values.flatten(0, 1) for name, values in dynamic.items()}
-        temperature = step.temperature.repeat_interleave(wide)
-        greedy = temperature == 0
+        after = link.get("after")
+        first_row = 0 if after is None else after.offset + after.tokens.shape[1]
+        temperature = link["temperature"] if after is None else after.temperature
+        greedy = (temperature == 0)[:, None, None]
         q = functional.redistribute(
-            rows, self.affinity, temperature.masked_fill(greedy, 1.0), **columns
+            logits, self.affinity, temperature.masked_fill(temperature == 0, 1.0), **dynamic
         )
-        likeliest = q.nan_to_num(0.0).topk(min(self.width, q.shape[1]))
-        least = torch.full_like(temperature, self.fixed_from).masked_fill(greedy, 0.0)
-        fixed = (likeliest.values > 0) & (likeliest.values >= least[:, None])
-        fixed[:, -1] &= greedy  # whose place the drawn child has
-        self._mask(rows, columns, likeliest.indices.where(fixed & ~greedy[:, None], -1))
-        drawn = self._drawn(rows, columns, step, len(levels))
+        likeliest = q.nan_to_num(0.0).topk(min(self.width, q.shape[2]))
+        fixed = (likeliest.values > 0) & (greedy | (likeliest.values >= self.fixed_from))
+        fixed[:, :, -1] &= greedy[:, :, 0]  # whose place the drawn child has
+        rows = self._masked(logits, dynamic, likeliest.indices.where(fixed & ~greedy, -1))
+        branches = torch.arange(logits.shape[1], device=logits.device).expand(logits.shape[:2])
+        with Range("draft", branches.numel()):
+            drawn = functional.draft(
+                affinity=self.affinity, **rows, **link, ahead=level, branches=branches
+            )
         values = likeliest.values.where(fixed, 0.0).tolist()
         tokens = likeliest.indices.tolist()
-        drafts = drawn.tokens[:, 0].where(~greedy, -1).tolist()
-        first_row = sum(len(level.tokens) for level in levels) // batch
+        drafts = drawn.tokens.where(~greedy[:, :, 0], -1).tolist()
         for b, tree in enumerate(trees):
             first = len(tree.nodes)
             for j, node in enumerate(tree.frontier):
-                at = b * wide + j
-                children = [pair for pair in zip(tokens[at], values[at], strict=True) if pair[1]]
-                tree.add(node, children, drafts[at], first_row + j)
+                pairs = zip(tokens[b][j], values[b][j], strict=True)
+                tree.add(node, [pair for pair in pairs if pair[1]], drafts[b][j], first_row + j)
             grown = range(first, len(tree.nodes))
-            tree.frontier = tree.best(grown, self.width) if len(levels) + 1 < tree.levels else []
+            tree.frontier = tree.best(grown, self.width) if level + 1 < tree.levels else []
             tree.read += tree.frontier
         return drawn
 
-    def _mask(self, rows: Tensor, columns: dict[str, Any], taken: Tensor) -> None:
-        """Take fixed tokens `[n, w]` out of the drafter's rows, as far as they have a column."""
-        at = self._column_of[taken].where(taken >= 0, -1)
-        row, place = (at >= 0).nonzero(as_tuple=True)
-        rows[row, at[row, place]] = -torch.inf
-        if columns:
-            offered = columns["dynamic_tokens"]
-            named = (offered[:, :, None] == taken[:, None]).any(2)
-            columns["dynamic_tokens"] = offered.masked_fill(named, -1)
+    def _masked(self, logits: Tensor, dynamic: dict[str, Any], taken: Tensor) -> dict[str, Any]:
+        """The drafter's rows without fixed tokens `[B, n, w]`, as far as they have a column."""
+        column = self._column_of[taken].where(taken >= 0, -1)
+        b, j, place = (column >= 0).nonzero(as_tuple=True)
+        rows = logits.clone()
+        rows[b, j, column[b, j, place]] = -torch.inf
+        if not dynamic:
+            return {"draft_logits": rows}
+        offered = dynamic["dynamic_tokens"]
+        named = (offered[..., None] == taken[:, :, None]).any(3)
+        return {"draft_logits": rows, **dynamic, "dynamic_tokens": offered.masked_fill(named, -1)}
 
-    def _drawn(self, rows: Tensor, columns: dict[str, Any], step: Draft, level: int) -> Draft:
-        """A token of each row, all at one depth, each with random words of its own."""
-        batch = len(step.tokens)
-        wide = len(rows) // batch
-
-        def each(tensor: Tensor) -> Tensor:
-            return tensor.repeat_interleave(wide)
-
-        before = replace(
-            step,
-            tokens=step.tokens.repeat_interleave(wide, 0),
-            temperature=each(step.temperature),
-            step_keys=each(step.step_keys),
-            positions=each(step.positions),
-            offset=level,
-            limits=tuple(None if limit is None else each(limit) for limit in step.limits),
-        )
-        branches = torch.arange(wide, device=rows.device).repeat(batch)
-        with Range("draft", len(rows)):
-            return functional.draft(rows, self.affinity, after=before, branches=branches, **columns)
-
-    def _proposal(
-        self, trees: Sequence[_Growing], levels: Sequence[Draft], root: Draft, step: Step
-    ) -> Proposal:
+    def _proposal(self, trees: Sequence[_Growing], levels: Sequence[Draft], step: Step) -> Proposal:
         """The most valuable nodes, packed, and the rows that they were drawn from."""
         chosen = [tree.best(range(len(tree.nodes)), self.nodes) for tree in trees]
         if not any(chosen):
@@ -260,14 +240,9 @@ class DrafterTree(DrafterChain):
             tokens.append([node.token for node in nodes])
             parents.append([place.get(node.parent, -1) for node in nodes])
             rows.append([node.row for node in nodes])
-        device, more = self.affinity.device, dict[str, Any]()
-        for name in ("logits", "stats", "dynamic_tokens", "dynamic_logits"):
-            parts = [getattr(level, name) for level in levels]
-            if parts[0] is not None:
-                parts = [part.view(len(trees), -1, part.shape[2]) for part in parts]
-                more[name] = torch.cat(parts, 1)
-        drawn = replace(root, tokens=padded(tokens, device), **more)
-        return Proposal(drawn.tokens, drawn, padded(parents, device), padded(rows, device))
+        device = self.affinity.device
+        packed, above, drawn_from = (padded(each, device) for each in (tokens, parents, rows))
+        return Proposal(packed, Draft.join(levels), above, drawn_from)
 
 
 def _columns_of_tokens(affinity: Affinity) -> Tensor:

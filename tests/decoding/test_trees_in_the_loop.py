@@ -93,21 +93,13 @@ def test_trees_are_lossless(name: str, method: str, temperature: float, samples:
 
 def test_control_drawn_from_other_rows_than_told_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fixed tokens are left in the rows that the drawn one is judged by."""
-    mask = DrafterTree._mask
+    draft = rdk_cuda.draft
 
-    def wrong(self: DrafterTree, rows: Tensor, columns: Any, taken: Tensor) -> None:
-        kept.append(rows.clone())
-        mask(self, rows, columns, taken)
+    def unmasked(draft_logits: Tensor, *given: Any, **options: Any) -> Any:
+        drawn = draft(draft_logits, *given, **options)
+        return replace(drawn, logits=draft_logits.nan_to_num(neginf=0.0))
 
-    grow = DrafterTree._grow
-
-    def judged(self: DrafterTree, *given: Any) -> Any:
-        drawn = grow(self, *given)
-        return replace(drawn, logits=kept.pop()[:, None])
-
-    kept: list[Tensor] = []
-    monkeypatch.setattr(DrafterTree, "_mask", wrong)
-    monkeypatch.setattr(DrafterTree, "_grow", judged)
+    monkeypatch.setattr(rdk_cuda.functional, "draft", unmasked)
     assert p_value(mixed(), 2_000, 1.0) < CAUGHT
 
 
