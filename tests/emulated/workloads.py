@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from rdk_cuda._ops.contract import LIMITS, OPERATORS
-from tests import generators
-from tests.generators import Batch, Trees
+from tests import generators, tree_generators
+from tests.generators import Batch
+from tests.tree_generators import Trees
 
 SIZE = 9 * 1024 + 1  # a chunk more than a block has warps, and a column more than that
 DYNAMIC = 1025  # two chunks
@@ -234,7 +235,7 @@ def verify_tree(
     dtype: torch.dtype, temperature: float = 1.1, limits: dict[str, Tensor] | None = None
 ) -> tuple[Tensor, ...]:
     """Walks of several nodes, one that stops at a bad row, and offsets out of order."""
-    made = generators.trees([20, 0, 9, 31, 3], SIZE, dtype=dtype, temperature=temperature)
+    made = tree_generators.trees([20, 0, 9, 31, 3], SIZE, dtype=dtype, temperature=temperature)
     made.target_logits[22, 17] = math.nan  # the root of the third
     made.tree_offsets[-1] = 62
     return tuple(torch.ops.rdk.verify_tree(*made.replace(**limits or {}).arguments()))
@@ -243,7 +244,7 @@ def verify_tree(
 @functools.cache
 def mixed_trees(kind: str = "mixed-2", dtype: torch.dtype = torch.float32) -> Trees:
     """Drawn nodes and fixed ones, bad rows of both models, and offsets out of order."""
-    made = generators.mixed_trees(
+    made = tree_generators.mixed_trees(
         generators.affinity(kind, SIZE),
         [20, 0, 9, 31, 3],
         dtype=dtype,

@@ -15,7 +15,7 @@ import torch
 
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
-from tests import generators
+from tests import generators, tree_generators
 from tests.emulated.workloads import (
     WORKLOADS,
     batch,
@@ -53,7 +53,7 @@ def sweep() -> int:
             for call in (draft, redistribute):
                 call(given, limits=row_limits(given.draft_logits.shape[0]))
                 calls += 1
-        walked = generators.trees([9, 0, 20] * TIMES, 3000, dtype=dtype)
+        walked = tree_generators.trees([9, 0, 20] * TIMES, 3000, dtype=dtype)
         wider = walked.replace(target_logits=generators.in_wider_rows(walked.target_logits))
         for trees in (walked, wider):
             for given in (trees, trees.replace(**row_limits(trees.size))):

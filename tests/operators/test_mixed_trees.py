@@ -12,9 +12,10 @@ from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
-from tests import generators
-from tests.generators import Batch, Trees
+from tests import generators, tree_generators
+from tests.generators import Batch
 from tests.tolerances import assert_same_draws
+from tests.tree_generators import Trees
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -43,7 +44,7 @@ def assert_walks_as_the_reference(trees: Trees) -> Tensor:
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["identity", "virtual", "mixed-2", "mixed-4"])
 def test_every_affinity_and_dtype(kind: str, dtype: torch.dtype, method: int) -> None:
-    trees = generators.mixed_trees(
+    trees = tree_generators.mixed_trees(
         generators.affinity(kind, 2500),
         SIZES,
         dtype=dtype,
@@ -60,14 +61,14 @@ def test_every_affinity_and_dtype(kind: str, dtype: torch.dtype, method: int) ->
 @pytest.mark.parametrize("drawn", [0.0, 1.0])
 def test_none_or_all_of_the_nodes_are_drawn(drawn: float, method: int) -> None:
     affinity = generators.affinity("virtual", 1100)
-    trees = generators.mixed_trees(affinity, SIZES, drawn=drawn).replace(method=method)
+    trees = tree_generators.mixed_trees(affinity, SIZES, drawn=drawn).replace(method=method)
     assert assert_walks_as_the_reference(trees).sum() > 5
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stats_that_draft_returned_change_no_bit(method: int) -> None:
     affinity = generators.affinity("mixed-3", 2500)
-    trees = generators.mixed_trees(affinity, SIZES, dynamic=5).replace(method=method)
+    trees = tree_generators.mixed_trees(affinity, SIZES, dynamic=5).replace(method=method)
     assert trees.draft_logits is not None
     rows = trees.draft_logits.shape[0]
     integers = torch.arange(rows)
@@ -154,8 +155,8 @@ def test_a_chain_that_is_cut_short_is_verify_too(method: int, max_depth: int) ->
 
 @pytest.mark.fast_in_the_emulator
 def test_with_fixed_nodes_alone_a_drafter_changes_nothing() -> None:
-    trees = generators.trees(SIZES, 1100, temperature=0.9)
-    made = generators.mixed_trees(generators.affinity("virtual", 1100), SIZES)
+    trees = tree_generators.trees(SIZES, 1100, temperature=0.9)
+    made = tree_generators.mixed_trees(generators.affinity("virtual", 1100), SIZES)
     both = trees.replace(
         draft_logits=made.draft_logits,
         draft_rows=torch.full_like(trees.parents, -1),
@@ -169,7 +170,7 @@ def test_with_fixed_nodes_alone_a_drafter_changes_nothing() -> None:
 def test_at_temperature_zero_drawn_nodes_are_as_fixed_ones() -> None:
     """Nothing of the drafter is read, whichever method."""
     affinity = generators.affinity("virtual", 1100)
-    trees = generators.mixed_trees(affinity, SIZES, temperature=0.0)
+    trees = tree_generators.mixed_trees(affinity, SIZES, temperature=0.0)
     assert trees.draft_logits is not None
     trees.draft_logits.fill_(math.nan)
     fixed = trees.replace(draft_rows=None, draft_logits=None, draft_temperature=None, affinity=None)
@@ -189,7 +190,7 @@ def star(
     size, nodes = len(target), len(tokens)
     affinity = generators.affinity("identity", size)
     p = torch.tensor(target).clamp(min=1e-30).log()
-    made = generators.mixed_trees(affinity, [nodes] * sequences)
+    made = tree_generators.mixed_trees(affinity, [nodes] * sequences)
     logits = torch.full((nodes, size), -math.inf)
     logits[range(nodes), tokens] = 0.0
     return made.replace(
@@ -250,7 +251,7 @@ def test_a_token_that_is_drawn_and_fixed_is_accepted_at_either(method: int) -> N
 def test_a_block_after_a_step_to_a_fixed_child_has_words_of_its_own() -> None:
     """Fixed nodes alone: each token is a block's, and `verify` draws them with nested words."""
     count, size, depth = 40, 30, 3
-    trees = generators.trees([depth] * count, size)
+    trees = tree_generators.trees([depth] * count, size)
     trees.parents = torch.tensor([-1, 0, 1] * count, dtype=torch.int32)
     rows = trees.target_logits.view(count, depth + 1, size)
     trees.tree_token_ids = rows[:, :-1].argmax(2).flatten()
@@ -275,7 +276,7 @@ def test_a_draft_temperature_without_distribution_rejects_by_rule(
     temperature: float, method: int
 ) -> None:
     affinity = generators.affinity("virtual", 60)
-    trees = generators.mixed_trees(affinity, SIZES).replace(method=method)
+    trees = tree_generators.mixed_trees(affinity, SIZES).replace(method=method)
     assert trees.draft_temperature is not None
     trees.draft_temperature[::2] = temperature
     assert_walks_as_the_reference(trees)
@@ -284,7 +285,7 @@ def test_a_draft_temperature_without_distribution_rejects_by_rule(
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_without_distribution_reject_by_rule_and_the_targets_stop(method: int) -> None:
     affinity = generators.affinity("mixed-2", 60)
-    trees = generators.mixed_trees(affinity, SIZES, drawn=0.7).replace(method=method)
+    trees = tree_generators.mixed_trees(affinity, SIZES, drawn=0.7).replace(method=method)
     assert trees.draft_logits is not None
     trees.draft_logits[::3, 11] = math.nan
     trees.draft_logits[1::3] = -math.inf
@@ -293,26 +294,20 @@ def test_rows_without_distribution_reject_by_rule_and_the_targets_stop(method: i
     assert accepted.sum() > 0
 
 
-@pytest.mark.fast_in_the_emulator(seed=(0,))
-@pytest.mark.parametrize("kind", ["identity", "intersection", "virtual", "mixed-2"])
-@pytest.mark.parametrize(
-    ("seed", "batches"),
-    [(0, 1), (1, 2), pytest.param(100, 800, marks=pytest.mark.night)],
-)
-def test_any_tree_of_any_shape(kind: str, seed: int, batches: int) -> None:
-    """Of up to 40 nodes: cycles, forward references, twins, foreign tokens and rows, both methods.
+KINDS = ["identity", "intersection", "virtual", "mixed-2"]
 
-    At night 10^5 trees, some of up to 1,024 nodes.
-    """
+
+def assert_any_trees_are_walked(kind: str, seed: int, batches: int) -> None:
+    """Of up to 40 nodes, now and then 1,024: cycles, forward references, twins, foreign tokens and
+    rows, both methods."""
     affinity = generators.affinity(kind, 23)
     shapes = generators.generator(seed)
     for number in range(batches):
         sizes = torch.randint(0, 12, (36,), generator=shapes).tolist()
         sizes += torch.randint(0, 40, (4,), generator=shapes).tolist()
-        if batches > 100 and number % 40 == 0:
-            sizes += [1024]
+        sizes += [1024] if number % 40 == 39 else []
         for temperature, method, dynamic in ((1.0, 0, 3), (0.7, 1, 0), (1.2, number % 2, 3)):
-            trees = generators.mixed_trees(
+            trees = tree_generators.mixed_trees(
                 affinity,
                 sizes,
                 seed + 10 * number,
@@ -325,13 +320,27 @@ def test_any_tree_of_any_shape(kind: str, seed: int, batches: int) -> None:
             assert_walks_as_the_reference(trees)
 
 
+@pytest.mark.fast_in_the_emulator(seed=(0,))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_any_tree_of_any_shape(kind: str, seed: int) -> None:
+    assert_any_trees_are_walked(kind, seed, 2)
+
+
+@pytest.mark.night
+@pytest.mark.not_on("small-batches", "large-batches")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hundred_thousand_trees(kind: str) -> None:
+    assert_any_trees_are_walked(kind, 100, 210)
+
+
 # ---------------------------------------------------------------------------------- to the bit
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_sequence_alone_in_a_batch_or_in_wider_rows(method: int) -> None:
     affinity = generators.affinity("virtual", 2600)
-    trees = generators.mixed_trees(
+    trees = tree_generators.mixed_trees(
         affinity, SIZES[:6], dtype=torch.bfloat16, temperature=1.1, forbidden=0.05, dynamic=4
     ).replace(method=method)
     expected = walk(trees)
@@ -354,7 +363,7 @@ def test_a_sequence_alone_in_a_batch_or_in_wider_rows(method: int) -> None:
 @pytest.mark.parametrize("sizes", [[40], [9] * 60])
 def test_the_number_of_threads_changes_nothing(sizes: list[int], method: int) -> None:
     affinity = generators.affinity("virtual", 70_000 if len(sizes) == 1 else 3000)
-    trees = generators.mixed_trees(affinity, sizes).replace(method=method)
+    trees = tree_generators.mixed_trees(affinity, sizes).replace(method=method)
     one = walk(trees)
     torch.set_num_threads(2)
     try:

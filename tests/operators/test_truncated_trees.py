@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rdk_cuda import reference
-from tests import generators
+from tests import generators, tree_generators
 from tests.devices import MACHINES
 from tests.tolerances import assert_same_draws
 
@@ -19,7 +19,7 @@ from .truncated_batches import MIN_P, SIZES, TOP_P, chosen, some_words
 def assert_walks_trees_as_the_reference(seed: int) -> int:
     random = Random(seed)
     size, sizes = random.choice(SIZES), [random.randrange(15) for _ in range(random.randint(1, 4))]
-    trees = generators.trees(
+    trees = tree_generators.trees(
         sizes, size, seed, dtype=random.choice(generators.DTYPES),
         temperature=random.choice((1.0, 0.7, 0.0)), forbidden=random.choice((0.0, 0.3)),
     )  # fmt: skip
@@ -50,7 +50,7 @@ def test_truncated_trees_are_walked_as_by_the_reference(device: str) -> None:
 @pytest.mark.usefixtures("device")
 def test_a_tree_has_the_bits_that_it_has_alone() -> None:
     sizes = [9, 0, 14, 5]
-    trees = generators.trees(sizes, 2500, temperature=0.8)
+    trees = tree_generators.trees(sizes, 2500, temperature=0.8)
     limits = {
         "top_k": torch.tensor([40, 0, 0, 0], dtype=torch.int32),
         "top_p": torch.tensor([1.0, 0.9, 0.7, 1.0]),

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import reference
-from tests import generators
-from tests.generators import Trees
+from tests import generators, tree_generators
 from tests.operators.test_bad_values import SENSELESS_OFFSETS
 from tests.tolerances import assert_same_draws
+from tests.tree_generators import Trees
 
 SIZES = [9, 0, 1, 30, 5, 17] * 3
 pytestmark = pytest.mark.usefixtures("device")
@@ -48,7 +48,7 @@ def assert_walks_as_the_reference(trees: Trees) -> Tensor:
 @pytest.mark.parametrize("size", [1, 7, 1024, 2500])
 def test_every_dtype_and_vocabulary(size: int, dtype: torch.dtype) -> None:
     for temperature, forbidden in ((1.0, 0.0), (0.7, 0.3)):
-        trees = generators.trees(
+        trees = tree_generators.trees(
             SIZES, size, dtype=dtype, temperature=temperature, forbidden=forbidden
         )
         accepted = assert_walks_as_the_reference(trees)
@@ -57,7 +57,7 @@ def test_every_dtype_and_vocabulary(size: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.fast_in_the_emulator
 def test_temperature_zero_walks_along_the_argmax() -> None:
-    trees = generators.trees(SIZES, 2500, temperature=0.0)
+    trees = tree_generators.trees(SIZES, 2500, temperature=0.0)
     tokens, accepted, path = torch.ops.rdk.verify_tree(*trees.arguments())
     assert assert_walks_as_the_reference(trees).sum() > 10
     best = trees.target_logits.argmax(1)
@@ -73,7 +73,7 @@ def test_the_words_of_a_position_do_not_depend_on_the_tree() -> None:
     Without a tree the step is `verify`'s without drafts.
     """
     count, size, depth = 60, 40, 3
-    chain = generators.trees([depth] * count, size)
+    chain = tree_generators.trees([depth] * count, size)
     chain.parents = torch.tensor([-1, 0, 1] * count, dtype=torch.int32)
     rows = chain.target_logits.view(count, depth + 1, size)
     chain.tree_token_ids = rows[:, :-1].argmax(2).flatten()
@@ -110,7 +110,7 @@ def test_the_words_of_a_position_do_not_depend_on_the_tree() -> None:
 def test_of_siblings_with_one_token_the_first_wins() -> None:
     target = torch.full((5, 9), -60.0)
     target[range(5), [4, 1, 2, 3, 5]] = 60.0
-    tree = generators.trees([4], 9).replace(
+    tree = tree_generators.trees([4], 9).replace(
         target_logits=target,
         tree_token_ids=torch.tensor([4, 4, 1, 1]),
         parents=torch.tensor([-1, -1, 1, 0], dtype=torch.int32),
@@ -131,7 +131,7 @@ def test_a_parent_that_is_not_an_earlier_node_has_no_such_child(parent: int) -> 
     """Itself, a later one, one of another sequence: no cycle, no forward reference."""
     target = torch.full((12, 9), -60.0)
     target[:, 4] = 60.0
-    tree = generators.trees([3, 3, 3], 9).replace(
+    tree = tree_generators.trees([3, 3, 3], 9).replace(
         target_logits=target,
         tree_token_ids=torch.full((9,), 4),
         parents=torch.tensor([-1, 0, 1] * 3, dtype=torch.int32),
@@ -148,7 +148,7 @@ def test_a_node_before_the_one_that_it_names_as_its_parent_is_not_its_child() ->
     """Also where the walk comes to that one."""
     target = torch.full((4, 9), -60.0)
     target[:, 4] = 60.0
-    tree = generators.trees([3], 9).replace(
+    tree = tree_generators.trees([3], 9).replace(
         target_logits=target,
         tree_token_ids=torch.full((3,), 4),
         parents=torch.tensor([1, -1, 1], dtype=torch.int32),
@@ -168,7 +168,7 @@ def test_a_token_outside_of_the_vocabulary_is_never_reached(token: int, dtype: t
     """And a wide one is not cut to 32 bits."""
     target = torch.full((3, 9), -60.0)
     target[:, 4] = 60.0
-    tree = generators.trees([2], 9).replace(
+    tree = tree_generators.trees([2], 9).replace(
         target_logits=target,
         tree_token_ids=torch.tensor([4, token], dtype=dtype),
         parents=torch.tensor([-1, 0], dtype=torch.int32),
@@ -180,7 +180,7 @@ def test_a_token_outside_of_the_vocabulary_is_never_reached(token: int, dtype: t
 
 @pytest.mark.parametrize("offsets", SENSELESS_OFFSETS)
 def test_offsets_that_make_no_sense_mean_no_tree(offsets: list[int]) -> None:
-    trees = generators.trees([2, 2, 2], 60)
+    trees = tree_generators.trees([2, 2, 2], 60)
     trees.tree_offsets = torch.tensor(offsets, dtype=torch.int32)
     accepted = assert_walks_as_the_reference(trees)
     for b, (begin, end) in enumerate(itertools.pairwise(offsets)):
@@ -197,7 +197,7 @@ def test_the_walk_stops_at_a_row_without_distribution(
     """And rows that are not on the path are never looked at."""
     target = torch.full((8, 2500), -60.0)
     target[:, 4] = 60.0
-    trees = generators.trees([3, 3], 2500, temperature=temperature).replace(
+    trees = tree_generators.trees([3, 3], 2500, temperature=temperature).replace(
         target_logits=target,
         tree_token_ids=torch.full((6,), 4),
         parents=torch.tensor([-1, 0, 0, -1, 0, 1], dtype=torch.int32),
@@ -214,7 +214,7 @@ def test_the_walk_stops_at_a_row_without_distribution(
 
 @pytest.mark.parametrize("temperature", [math.nan, -1.0, math.inf, 1e-30])
 def test_a_temperature_without_distribution_gives_nothing(temperature: float) -> None:
-    trees = generators.trees([3, 3, 3], 60)
+    trees = tree_generators.trees([3, 3, 3], 60)
     before = torch.ops.rdk.verify_tree(*trees.arguments())
     trees.temperature[1] = temperature
     trees.target_logits[4, 5] = 1e30  # which overflows at 1e-30
@@ -227,7 +227,7 @@ def test_a_temperature_without_distribution_gives_nothing(temperature: float) ->
 
 @pytest.mark.parametrize("max_depth", [0, 1, 2, 40])
 def test_at_most_max_depth_nodes_are_accepted(max_depth: int) -> None:
-    trees = generators.trees(SIZES, 12)
+    trees = tree_generators.trees(SIZES, 12)
     whole = torch.ops.rdk.verify_tree(*trees.arguments())
     tokens, accepted, path = torch.ops.rdk.verify_tree(
         *trees.replace(max_depth=max_depth).arguments()
@@ -258,7 +258,7 @@ def test_a_thousand_nodes_of_any_shape(shape: str) -> None:
     target[:, 3] = 60.0
     if shape == "a star":
         target[0, 3], target[0, 1000] = -60.0, 60.0
-    tree = generators.trees([1], size).replace(
+    tree = tree_generators.trees([1], size).replace(
         target_logits=target,
         tree_token_ids=tokens,
         parents=parents,
@@ -274,7 +274,7 @@ def test_a_thousand_nodes_of_any_shape(shape: str) -> None:
 
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
 def test_a_sequence_alone_in_a_batch_in_wider_rows_or_before_padding(dtype: torch.dtype) -> None:
-    trees = generators.trees(SIZES[:6], 2600, dtype=dtype, temperature=1.1, forbidden=0.05)
+    trees = tree_generators.trees(SIZES[:6], 2600, dtype=dtype, temperature=1.1, forbidden=0.05)
     expected = torch.ops.rdk.verify_tree(*trees.arguments())
     for b in range(trees.size):
         alone = torch.ops.rdk.verify_tree(*trees.alone(b).arguments())
@@ -299,7 +299,7 @@ def test_a_sequence_alone_in_a_batch_in_wider_rows_or_before_padding(dtype: torc
 
 @pytest.mark.parametrize("sizes", [[40], [9] * 60])
 def test_the_number_of_threads_changes_nothing(sizes: list[int]) -> None:
-    trees = generators.trees(sizes, 70_000 if len(sizes) == 1 else 3000)
+    trees = tree_generators.trees(sizes, 70_000 if len(sizes) == 1 else 3000)
     one = torch.ops.rdk.verify_tree(*trees.arguments())
     torch.set_num_threads(2)
     try:
@@ -314,7 +314,7 @@ def test_the_number_of_threads_changes_nothing(sizes: list[int]) -> None:
 
 def test_the_python_layer_is_the_operator_on_a_batch() -> None:
     batch, nodes, size = 6, 7, 50
-    trees = generators.trees([nodes] * batch, size, temperature=0.8)
+    trees = tree_generators.trees([nodes] * batch, size, temperature=0.8)
     seeds, positions = torch.arange(batch), torch.arange(batch) + 90
     trees = trees.replace(step_keys=rdk_cuda.step_keys(seeds, positions), positions=positions)
     parents = trees.parents.view(batch, nodes)
