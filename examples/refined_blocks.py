@@ -44,7 +44,7 @@ heads = [torch.linalg.lstsq(shifted[0], after).solution @ rows for after in shif
 class Blocks(Proposer):
     """Tokens 2 to K + 1 behind the newest state; the target has decided token 1 by then."""
 
-    affinity = Affinity.intersection(vocabulary)
+    drawn_with = Affinity.intersection(vocabulary)
 
     def __init__(self, parallel: float, ngram: float) -> None:
         self.parallel, self.ngram = parallel, ngram
@@ -64,7 +64,7 @@ class Blocks(Proposer):
         link: Any = {name: getattr(step, name) for name in ("seeds", "positions", "temperature")}
         for head in heads:
             logits = self.parallel * state @ head + self.ngram * bigrams[last].log()
-            drafts.append(rdk_cuda.draft(logits, self.affinity, **link))
+            drafts.append(rdk_cuda.draft(logits, self.drawn_with, **link))
             last, link = drafts[-1].tokens[:, 0], {"after": drafts[-1]}
         return Proposal.drawn(Draft.join(drafts), step)
 

@@ -84,7 +84,9 @@ class TreeReading:
             self.nodes.append(count)
         most = max(self.nodes)
         self.proposal = proposal._replace(
-            tokens=proposal.tokens[:, :most], parents=proposal.parents[:, :most]
+            tokens=proposal.tokens[:, :most],
+            parents=proposal.parents[:, :most],
+            rows=None if proposal.rows is None else proposal.rows[:, :most],
         )
         for s in sequences:
             del s.context[s.length :]

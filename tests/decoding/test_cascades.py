@@ -34,7 +34,7 @@ from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.decoding import (
     Cascade,
     DrafterChain,
-    LikeliestTree,
+    DrafterTree,
     NGrams,
     Output,
     Proposal,
@@ -77,7 +77,7 @@ CASCADES: dict[str, Callable[[], Cascade]] = {
     "dynamic tokens": lambda: cascade(
         small(), dynamic_tokens=RecentTokens(VOCABULARY, 2, 4), full_head=HEAD
     ),
-    "a tree": lambda: cascade(LikeliestTree(TableModel(SMALL, SIZE), WHOLE, nodes=4)),
+    "a tree": lambda: cascade(DrafterTree(TableModel(SMALL, SIZE), WHOLE, nodes=4)),
 }
 PROMPTS, LIMITS, SEEDS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2]], [40, 20, 2, 1], [7, 8, 9, 10]
 

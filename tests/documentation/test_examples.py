@@ -90,6 +90,10 @@ GREEDY = r"the greedy text of \d+ tokens is the target's own"
 PRINTED = {
     "cuda_graph": ["(no GPU here: 50 eager steps|50 replays of one CUDA graph).*", GREEDY],
     "draft_and_verify": [f"temperature 1: {ACCEPTED}", f"temperature 0: {ACCEPTED}", GREEDY],
+    "mixed_tree": [
+        *(rf"temperature {T}: \d\.\d\d of 2 levels accepted in a step" for T in (1.0, 0.0)),
+        GREEDY,
+    ],
     "other_tokenizer": [rf"temperature {T}: \d\.\d\d tokens per pass" for T in (1.0, 0.0)]
     + [GREEDY],
     "proposers": [
