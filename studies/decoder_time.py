@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import rdk_cuda
 from profiling.commands import Parser, run_command
 from profiling.machine import describe, now
 from profiling.tables import figure, table
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import Output, SpeculativeDecoder
 from rdk_cuda.files import write_json
+
+from .end_to_end import WithOperators
 
 K = 4
 
@@ -64,14 +65,12 @@ def calls(batch: int, vocabulary: int) -> dict[str, Callable[[], int]]:
     seeds, wanted = torch.arange(batch), max(4, 24 // batch)
 
     def operators() -> int:
+        step = WithOperators(decoder.affinity, batch)
         for position in range(wanted):
-            link: dict[str, Any] = {"seeds": seeds, "positions": position, "temperature": 1.0}
-            drafts: list[rdk_cuda.Draft] = []
+            step.begin(position)
             for place in range(K):
-                drafts.append(rdk_cuda.draft(drafter[:, place], decoder.affinity, **link))
-                drafts[-1].tokens.tolist()
-                link = {"after": drafts[-1]}
-            rdk_cuda.verify(target, drafts, decoder.affinity).tokens.tolist()
+                step.draft(drafter[:, place]).tolist()
+            step.verify(target)[0].tolist()
         return wanted
 
     def whole() -> int:

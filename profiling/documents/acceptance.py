@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..tables import table
-from .results import RESULTS, Link, Row, content, paragraph, share_of
+from .results import RESULTS, Link, Row, content, paragraph, share_of, threads
 
 DEMO = {1.0: "demo/results.json", 0.7: "demo-temperature-0.7/results.json"}
 KEEPS, CHARTED = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+dynamic")
@@ -15,6 +15,7 @@ LIFTED = {
 }
 PRUNING, FULL = "pruning/demo", "full drafter"
 TREES = {"trees/demo": "a model"}
+DRAFTING, LEFT_OUT = "drafting/demo", {"n-grams draft for it"}
 WAYS = ("chain of 4, by block", "tree of 8 in 4", "tree of 16 in 4", "chain of 8, by block")
 
 
@@ -182,6 +183,53 @@ def trees_table(link: Link) -> str:
             table(["drafter", "T", *WAYS], lines, "lr"),
         ]
     )
+
+
+def drafting_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    found = content(f"{DRAFTING}.json")
+    cells = {(row["name"], row["costs"]): row for row in found["rows"]}
+    costs = list(dict.fromkeys(of for _, of in cells))
+    names = [name for name in dict.fromkeys(name for name, _ in cells) if name not in LEFT_OUT]
+    lines = [
+        [
+            name,
+            f"{cells[name, costs[0]]['accepted_per_pass']:.2f}",
+            *(speed_of(cells[name, of]) for of in costs),
+        ]
+        for name in names
+    ]
+    drafter, pruned = (found[model][0] for model in ("drafter", "pruned"))
+    return "\n\n".join(
+        [
+            paragraph(
+                "Tokens in the time in which the demo's target reads one token",
+                f"({1000 * found['target_seconds']:.0f} ms on {threads(found)}), predicted from",
+                "counted passes, without the time of sampling: at the pair's costs, where a pass",
+                f"of the whole drafter takes {drafter:.2f} and one of the pruned {pruned:.2f} of",
+                "that, and for other costs c of the whole one, the pruned one's less by the same",
+                "ratio, with the target's passes all alike. Drafts end by",
+                f"rules after {found['contexts']:,} held-out contexts, with the pruned drafter",
+                f"({found['keep']:.2%} kept, virtual and dynamic tokens); in brackets the gain",
+                "over the best fixed K in percent with its 95 % interval. The last four rows are",
+                f"decoded, {found['prompts']} prompts of {found['tokens']} new tokens, and not to",
+                "be compared with the others: the drafter is the whole one. First:",
+                "accepted tokens for each pass of the drafter",
+                f"({link('all figures', f'{RESULTS}/{DRAFTING}.json')}, made by",
+                "`python -m studies.lengths_and_cascades`):",
+            ),
+            table(["", "accepted a pass", *costs], lines, "lr"),
+        ]
+    )
+
+
+def speed_of(row: Row) -> str:
+    """With the gain of a rule."""
+    speed = f"{row['speed']:.2f}"
+    if "gain" not in row or row["gain"][0] == 1:
+        return speed
+    gain, low, high = (100 * (each - 1) for each in row["gain"])
+    return f"{speed} ({gain:+.1f} [{low:.1f}, {high:.1f}])"
 
 
 def accepted_of(row: Row) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from .acceptance import (
     CHARTED,
     COLUMNS,
+    drafting_table,
     lifted_table,
     pruning_table,
     recovered,
@@ -44,6 +45,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "operators": operators_table,
     "decoding step": step_table,
     "chains and trees": trees_table,
+    "lengths and cascades": drafting_table,
     "screens": screens_table,
     "lifted rows": lifted_table,
     "acceptance and pruning": pruning_table,

@@ -13,9 +13,17 @@ from ..drafter import FullHead, PrunedDrafter
 from ..functional import draft
 from .recording import Samples, held_out_rows
 
-__all__ = ["CalibratedLength", "Places", "calibrate_length", "fit_classifier", "places_of"]
+__all__ = [
+    "THRESHOLDS",
+    "CalibratedLength",
+    "Places",
+    "calibrate_length",
+    "fit_classifier",
+    "places_of",
+]
 
-THRESHOLDS = tuple(percent / 100 for percent in range(0, 100, 4))
+# A token of a virtual one has a small q, however often it is accepted.
+THRESHOLDS = (*(10.0**-power for power in range(7, 2, -1)), *(n / 50 for n in range(1, 50)))
 _HELD_OUT, _PENALTY, _NEWTON_STEPS, _BLOCK = 0.2, 1e-3, 12, 256
 
 
@@ -151,7 +159,7 @@ def calibrate_length(
         (judge.probs, Product),
         (classifier.accepted(judge.features), lambda t: Classifier(classifier.weights, t)),
     ):
-        for threshold in THRESHOLDS[1:]:
+        for threshold in THRESHOLDS:
             for k in range(2, most + 1):
                 speed = expected_speed(judge, scores, threshold, k, draft_cost)
                 if speed > best[0]:

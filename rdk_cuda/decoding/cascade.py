@@ -167,6 +167,8 @@ class _Stage:
 
     def _columns(self, output: Output, proposal: Proposal) -> dict[str, Tensor]:
         """The dynamic tokens behind each sequence and each node."""
+        if self.cascade.dynamic_tokens is None:
+            return {}
         tokens, (batch, nodes) = proposal.tokens.tolist(), proposal.tokens.shape
         chain = [list(range(-1, nodes - 1))] * batch
         parents = chain if proposal.parents is None else proposal.parents.tolist()

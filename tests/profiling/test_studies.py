@@ -21,6 +21,7 @@ from profiling.machine import ROOT
 from profiling.peers.page import page as peers_page
 from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
+from rdk_cuda.decoding.lengths import Product
 from rdk_cuda.evaluation import acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.pair.loading import load_model, load_pair
@@ -32,6 +33,7 @@ from studies import (
     first_order_growth,
     gemma_acceptance,
     gemma_decoding,
+    lengths_and_cascades,
     lifted_rows,
     pruning,
     universal_assistance,
@@ -119,6 +121,41 @@ def test_chains_and_trees_are_compared(
     for row in rows:
         assert 0 <= row["accepted"][0] <= row["passes"]
         assert row["speed"][0] > 0
+
+
+@pytest.mark.night
+def test_lengths_and_cascades_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lengths_and_cascades, "training_files", lambda: calibration_files()[:2])
+    monkeypatch.setattr(lengths_and_cascades, "LENGTHS", (2, 3))
+    options = ["--positions=800", "--contexts=10", "--prompts=2", "--tokens=8"]
+    rows = run(lengths_and_cascades, tmp_path / "rows.json", *options)
+    speeds = {(row["name"], row["costs"]): row["speed"] for row in rows}
+    assert len(speeds) == len(rows) == 11 * 4
+    for costs in ("c = 0.1", "c = 0.3"):
+        rules = [row for row in rows if (row["part"], row["costs"]) == ("length", costs)]
+        assert max(rules, key=lambda row: row["speed"])["name"] == "oracle"
+    assert all(speeds[name, "c = 0.1"] > speeds[name, "c = 0.3"] for name, _ in speeds)
+
+
+def test_a_rule_and_the_oracle_are_told_by_hand() -> None:
+    """Two chains; a pass of the drafter costs a quarter of the target's."""
+    most = lengths_and_cascades.MOST
+    accepted = torch.zeros(2, most)
+    accepted[0, :2], accepted[1, 0] = torch.tensor([1.0, 0.5]), 0.5
+    probs = torch.full((2, most), 0.1)
+    probs[0, 0] = 0.9
+    drafts = lengths_and_cascades.Drafts(
+        accepted, probs, probs, torch.zeros(2, most, 5), torch.tensor([0, 1])
+    )
+    one = torch.ones(most + 1)
+    costs = lengths_and_cascades.Costs("", one, one / 4, one / 4)
+    lengths = drafts.lengths(Product(0.5))
+    assert lengths.tolist() == [2, 1]
+    found = lengths_and_cascades.told(drafts, lengths, costs)
+    assert found.tokens.tolist() == [2.5, 1.5]
+    assert found.speed == pytest.approx(4 / (2 + 3 / 4))
+    known = lengths_and_cascades.oracle(drafts, costs, most)
+    assert known.speed == pytest.approx(4 / (2 + 2 / 4))
 
 
 @pytest.mark.night
