@@ -235,6 +235,10 @@ def test_every_kernel_is_started_by_the_name_that_it_is_compiled_by(
     for dtype in generators.DTYPES:
         in_dtype(dtype)
         verify(limited(dtype))
+        drawn = generators.call("verify_tree", dtype) | {"method": 0}
+        torch.ops.rdk.verify_tree(**drawn)
+        side = list(drawn)[list(drawn).index("draft_logits") : -1]
+        torch.ops.rdk.verify_tree(**drawn | dict.fromkeys(side))
     pairs = ((torch.float16, torch.float32), (torch.bfloat16, torch.float32))
     for target, drafter in (*pairs, (torch.float32, torch.bfloat16)):
         mixed = generators.batch(generators.affinity("mixed-1", 60), [2, 1], dtype=drafter)

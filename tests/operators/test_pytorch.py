@@ -40,10 +40,11 @@ def calls() -> dict[str, dict[str, Any]]:
 
 
 def without_optional(operator: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Of an affinity all tensors belong together."""
-    rules = OPERATORS[operator].tensors.items()
-    absent = {name: None for name, rule in rules if rule.optional and not rule.affinity}
-    return arguments | absent
+    """Of an affinity all tensors belong together: its bias goes with all of them or stays."""
+    rules = OPERATORS[operator].tensors
+    whole = all(rule.optional for rule in rules.values() if rule.affinity)
+    optional = [n for n, rule in rules.items() if rule.optional and (whole or not rule.affinity)]
+    return arguments | dict.fromkeys(optional)
 
 
 def outputs(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
