@@ -191,7 +191,7 @@ class _Stage:
             index += [(b, place, row) for place, row in zip(places, rows, strict=False)]
         if not index:
             return
-        b, place, row = torch.tensor(index, device=given["logits"].device).T
+        b, place, row = torch.tensor(index, dtype=torch.int64, device=given["logits"].device).T
         for name, values in given.items():
             if name not in self.rows:
                 shape = len(values), self.places, values.shape[2]

@@ -140,7 +140,7 @@ class TextDrafter:
         output = self.drafter.feed([text.read() if k else [] for text, k in asked], keep)
         if not blind:
             return output
-        rows = torch.tensor(blind, device=output.logits.device)
+        rows = torch.tensor(blind, dtype=torch.int64, device=output.logits.device)
         return output._replace(logits=output.logits.index_fill(0, rows, math.nan))
 
     def feed_own(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:

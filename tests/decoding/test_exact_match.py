@@ -22,8 +22,8 @@ from rdk_cuda import Affinity, RecentTokens, ScreenedTokens, Vocabulary
 from rdk_cuda.decoding import (
     Cascade,
     DrafterChain,
+    DrafterTree,
     ExactMatch,
-    LikeliestTree,
     NGrams,
     Output,
     SpeculativeDecoder,
@@ -130,8 +130,8 @@ def test_what_needs_the_targets_tokens_is_refused() -> None:
         def observe(self, states: Any) -> None: ...
 
     own = drafter("byte-level", "SentencePiece")
-    with pytest.raises(TypeError, match="LikeliestTree: drafter is a TextDrafter, which has no"):
-        LikeliestTree(own, own.between(len(own.partners)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="DrafterTree: drafter is a TextDrafter, which has no"):
+        DrafterTree(own, own.between(len(own.partners)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="ReadsStates reads the target's hidden states"):
         TextDrafter(ReadsStates(torch.zeros(9, 9)), THEIRS, THEIRS)  # type: ignore[arg-type]
 

@@ -343,10 +343,9 @@ def by_contract(operator: str) -> tuple[Tensor, ...]:
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
-def step_keys() -> tuple[Tensor, ...]:
+def step_keys(stage: int = 0) -> tuple[Tensor, ...]:
     integers = torch.arange(-300, 300)
-    keys = torch.ops.rdk.step_keys
-    return keys(integers * 2**53, integers * 2**40), keys(integers, integers * 2**33, 2**32 - 1)
+    return (torch.ops.rdk.step_keys(integers * 2**53, integers * 2**40, stage),)
 
 
 WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
@@ -410,6 +409,7 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "gather_logits": lambda: gather_logits(head()),
     "gather_logits, aligned": lambda: gather_logits(aligned_head()),
     "step_keys": step_keys,
+    "step_keys, the last stage": lambda: step_keys(2**32 - 1),
 }
 WORKLOADS |= {
     operator: functools.partial(by_contract, operator)
