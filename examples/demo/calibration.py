@@ -17,21 +17,18 @@ from rdk_cuda.calibration.reading import Window
 from rdk_cuda.calibration.record import record
 from rdk_cuda.calibration.recording import Each
 from rdk_cuda.pair.documents import encode
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.pair.pairs import Pair
 
 from .arguments import Settings
 from .corpus import read_text, training_files
-from .reading import reader
 
 SHOWN = (PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, RECOMMENDED)
 
 
-def calibrate(
-    pair: ModelPair, windows: Sequence[Window], settings: Settings, each: Each
-) -> Material:
+def calibrate(pair: Pair, windows: Sequence[Window], settings: Settings, each: Each) -> Material:
     """Read calibration text with both models; count successors in all of the training text."""
     recording = record(
-        reader(pair),
+        pair.read(settings.draft_lengths[-1]),
         windows,
         temperatures=(settings.temperature,),
         context=settings.window,

@@ -113,7 +113,9 @@ def test_the_file_has_the_figures_and_how_they_came_about(finished: tuple[Path, 
         assert row["tokens_per_second"] > 0
         assert 0 < row["relative_speed"]["low"] <= row["relative_speed"]["value"]
         known = not row["way"].startswith("Transformers")
+        assert row["draft_length"] in ((0, 4) if known else (None,))
         assert (row["target_passes_per_token"] is not None) is known
+    assert sum(row["chosen"] for row in speeds) == 2
     settings = results["settings"]
     assert settings["keep"] == [0.25, 0.0625]
     assert settings["batches"] == [1]
