@@ -17,7 +17,7 @@ temperature = number(
 MODEL_DEFAULTS: dict[str, Any] = {
     "keep": (1 / 256,),
     "length": 96,
-    "positions": 576,
+    "positions": 480,
     "prompts": 4,
     "tokens": 48,
     "draft_lengths": (1, 2, 3),

@@ -15,7 +15,7 @@ from rdk_cuda.pair.documents import encode
 from rdk_cuda.pair.errors import InputError
 
 from .arguments import Settings
-from .calibration import build_methods, calibrate, greedy_methods
+from .calibration import build_methods, calibrate
 from .checks import Check, check_greedy, check_lossless, greedy_outputs
 from .corpus import held_out_files, training_files
 from .decoding import ROUNDS, Case, Decoded, Ours, Transformers, Way, choose, decode_in_turn, spaced
@@ -66,9 +66,8 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     training = windows_of(pair.tokenizer, training_files(), positions, length)
 
     material = calibrate(pair, training, settings, stages.each)
-    keeps = stages.each(settings.keep, "Calibrating: clusters and affinities")
-    methods = build_methods(material, keeps, settings)
-    ways = ways_of(models, methods, greedy_methods(material, settings), settings)
+    methods, greedy = build_methods(material, settings, stages.each)
+    ways = ways_of(models, methods, greedy, settings)
     cases = [Case(t, batch) for batch in settings.batches for t in (0.0, settings.temperature)]
     others = [one for one in held_out_prompts(pair.tokenizer) if one not in prompts]
     chosen = choose(ways, cases, others, stages.each)
