@@ -131,7 +131,7 @@ struct DraftRows {
 // Whose log-probabilities verify returns.
 enum class Logprobs : int32_t { kNone, kProcessed, kRaw };
 
-// How verify judges a step's drafts (docs/design.md, "Verification", "Block verification").
+// How a step's drafts are judged (docs/design.md, "Verification", "Block verification").
 enum class Method : int32_t { kToken, kBlock };
 
 struct RedistributeParams {
@@ -173,15 +173,13 @@ struct VerifyParams {
   Method method;
 };
 
-struct VerifyTreeParams {
-  TargetRows target;
-  Sequences sequences;
-  Proposed nodes;
+// The drafts are the nodes, and max_draft is max_depth. Without a drafter the draft's rows have no
+// index, and all nodes are fixed.
+struct VerifyTreeParams : VerifyParams {
   const int32_t* parents;
-  int64_t max_depth;
-  int64_t* tokens;
-  int32_t* num_accepted;
   int32_t* path;
+
+  RDK_HOST_DEVICE bool mixed() const { return draft_rows.index != nullptr; }
 };
 
 struct GatherLogitsParams {

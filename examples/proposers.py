@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.decoding import LikeliestTree, NGrams, Proposer, SpeculativeDecoder
+from rdk_cuda.decoding import DrafterTree, NGrams, Proposer, SpeculativeDecoder
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 MODELS = Path(__file__).parent / "demo" / "models"
@@ -27,7 +27,7 @@ prompt = AutoTokenizer.from_pretrained(MODELS / "target").encode(PROMPT)
 affinity = Affinity.intersection(Vocabulary.identity(target.config.vocab_size))
 proposers: dict[str, Proposer] = {
     "n-grams": NGrams(draft_length=8),
-    "trees": LikeliestTree(HuggingFaceModel(drafter), affinity, nodes=8),
+    "trees": DrafterTree(HuggingFaceModel(drafter), affinity, nodes=8),
 }
 for name, proposer in proposers.items():
     decoder = SpeculativeDecoder(HuggingFaceModel(target), proposer=proposer)

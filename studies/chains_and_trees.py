@@ -1,270 +1,112 @@
-"""How many drafts a pass of the target accepts: chains, by token or by block, and trees.
+"""Chains and mixed trees: accepted drafts a pass of the target, and tokens a second.
 
-`python -m studies.chains_and_trees` takes the demo's target, and its drafter or an EAGLE-3 drafter
-(`--drafter DIR`), with the full and with a pruned vocabulary. After held-out contexts each drafter
-drafts a chain, drawn from its q, and a tree of the nodes that it thinks likeliest
-(`rdk_cuda.decoding.trees.best_first`), of as many nodes: the target reads as many positions. Both
-take the drafter as many passes, one for each node.
-
-What is counted are not accepted drafts of one run but their exact expectation given the drafts, in
-dense algebra, so that only the choice of contexts and the draws of chains are left to chance. A
-chain of length K begins those that are longer, a tree the larger ones. Intervals are of resampled
-documents, the same ones for all (paired). For each way a row has accepted drafts, their gain over
-chains by token, and the rows of the target's logits that `verify` or `verify_tree` reads.
+`python -m studies.chains_and_trees` continues held-out prompts one by one with the demo's target,
+and its drafter or an EAGLE-3 drafter (`--drafter DIR`), with the full and with a pruned vocabulary.
+All ways to draft continue a prompt in turn, with one thread, so that a load on the machine meets
+them alike. Times are compared with the target's alone for the same prompt. Intervals are of
+resampled documents, the same ones for all (paired).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
 
-import rdk_cuda
 from examples.demo.arguments import Settings
-from examples.demo.calibration import build_methods
-from examples.demo.corpus import held_out_files, read_text, training_files
+from examples.demo.calibration import pruned_to
+from examples.demo.corpus import read_text, training_files
+from examples.demo.reading import drafting_model
 from examples.demo.shipped import SHIPPED
-from examples.demo.text import windows_of
+from examples.demo.text import Prompt, held_out_prompts, windows_of
 from profiling.commands import Parser, run_command, write_text
 from profiling.machine import ROOT, describe, now
 from profiling.tables import table
 from rdk_cuda.calibration import Material, successor_counts
-from rdk_cuda.calibration.methods import DYNAMIC, FULL, PRUNED, RECOMMENDED, VIRTUAL, Method
-from rdk_cuda.calibration.reading import Window
+from rdk_cuda.calibration.methods import FULL, PRUNED, RECOMMENDED, Method
 from rdk_cuda.calibration.record import record
 from rdk_cuda.calibration.recording import Each
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.decoding import Output
-from rdk_cuda.decoding.trees import Tree, best_first, branch
+from rdk_cuda.decoding import DrafterChain, DrafterTree, SpeculativeDecoder
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
+from rdk_cuda.functional import Method as Rule
+from rdk_cuda.integrations.eagle3 import Eagle3Drafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.pair.documents import encode
 from rdk_cuda.pair.loading import load_pair
-from rdk_cuda.pair.pairs import Pair as Models
-from rdk_cuda.pair.pairs import StatePair
+from rdk_cuda.pair.pairs import Pair, StatePair
 
 RESULTS = ROOT / "profiling" / "results" / "trees" / "demo.json"
-LENGTHS = tuple(range(2, 9))  # K, drafts in a chain and nodes of a tree
-TEMPERATURES = (0.0, 0.7, 1.0)
-DRAFTERS = (FULL, PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
-WAYS = BY_TOKEN, BY_BLOCK, TREE = "chain by token", "chain by block", "tree"
+TEMPERATURES = (0.0, 0.6, 1.0)
+DRAFTERS = (FULL, PRUNED, RECOMMENDED)
 KEEP = 0.0625
-CONTEXT = 64  # tokens
-BLOCK = 48  # contexts that are drafted for at once
-
 Row = dict[str, Any]
-Hidden = Callable[[Tree], Tensor]  # the drafter's last state `[B, d]` after the newest node
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Both models, and a drafter of the demo's at a temperature."""
+class Way:
+    """How drafts are proposed and judged.
 
-    models: Models
-    method: Method
-    temperature: float
-
-    def columns(self, hidden: Tensor, branches: list[list[int]]) -> dict[str, Tensor]:
-        """The drafter's logits, and dynamic columns if any."""
-        return self.method.drafter.columns(self.models.drafter_head, hidden, branches)
-
-    def probs(self, hidden: Tensor, branches: list[list[int]]) -> Tensor:
-        """The drafter's q `[B, V_t]`. Greedy drafts are the likeliest tokens at temperature 1."""
-        affinity, temperature = self.method.drafter.affinity, self.temperature or 1.0
-        return rdk_cuda.redistribute(
-            affinity=affinity, temperature=temperature, **self.columns(hidden, branches)
-        )
-
-    def target_probs(self, contexts: Tensor, tree: Tree) -> Tensor:
-        """The target's p `[B, N + 1, V_t]` after the root and every node."""
-        logits = reading(HuggingFaceModel(self.models.target), contexts)(tree).logits.float()
-        if self.temperature == 0:
-            return torch.nn.functional.one_hot(logits.argmax(2), logits.shape[2]).float()
-        return (logits / self.temperature).softmax(2)
-
-
-def reading(model: HuggingFaceModel, contexts: Tensor) -> Callable[[Tree], Output]:
-    """Reads trees after these contexts, whose last tokens are the roots."""
-    texts, (batch, length) = contexts.tolist(), contexts.shape
-    model.reset(batch)
-    model.feed([text[:-1] for text in texts], [0] * batch)
-
-    def run(tree: Tree) -> Output:
-        model.rollback([length - 1] * batch)
-        nodes = tree.tokens.clamp(min=0).tolist()
-        tokens = [text[-1:] + own for text, own in zip(texts, nodes, strict=True)]
-        return model.feed_tree(tokens, list(map(len, tokens)), tree.parents.tolist())
-
-    return run
-
-
-@torch.no_grad()
-def drafting(models: Models, contexts: Tensor) -> Hidden:
-    """The drafter after these contexts."""
-    if not isinstance(models, StatePair):
-        read = reading(HuggingFaceModel(models.drafter, return_hidden=True), contexts)
-        return lambda tree: cast(Tensor, read(tree).hidden)[:, -1]
-    drafter, texts = models.drafting(), contexts.tolist()
-    batch, length = contexts.shape
-    target = HuggingFaceModel(models.target, state_layers=drafter.state_layers)
-    target.reset(batch)
-    states = target.feed(texts, [length] * batch).states
-    assert states is not None  # it was told which layers
-    drafter.reset(batch)
-    drafter.observe([each[:-1] for each in states])
-    drafter.feed([text[:-1] for text in texts], [1] * batch)
-
-    def fed(tokens: list[list[int]]) -> Tensor:
-        hidden = drafter.feed(tokens, [len(new) for new in tokens]).hidden
-        assert hidden is not None
-        return hidden[:, -1]
-
-    def run(tree: Tree) -> Tensor:
-        drafter.rollback([length - 1] * batch)
-        branches = branch_of_newest(contexts, tree)
-        hidden = fed([text[-1:] for text in texts])
-        for place in range(length, max(map(len, branches))):
-            new = [branch[place : place + 1] for branch in branches]
-            longer = torch.tensor(list(map(bool, new)))[:, None]
-            hidden = fed(new).where(longer, hidden)
-        return hidden
-
-    return run
-
-
-def branch_of_newest(contexts: Tensor, tree: Tree) -> list[list[int]]:
-    """The context of each sequence and the tokens down to its newest node, for dynamic tokens."""
-    nodes = zip(contexts.tolist(), tree.tokens.tolist(), tree.parents.tolist(), strict=True)
-    return [
-        text + [tokens[node] for node in branch(parents, len(tokens) - 1)]
-        for text, tokens, parents in nodes
-    ]
-
-
-def drawn_chain(
-    pair: Pair, contexts: Tensor, hidden: Hidden, length: int, seed: int
-) -> tuple[Tree, Tensor]:
-    """A chain drawn from q, its likeliest tokens at temperature 0; and q `[B, K, V_t]`."""
-    batch, generator = len(contexts), torch.Generator().manual_seed(seed)
-    parents = torch.arange(-1, length - 1).repeat(batch, 1)
-    tokens, rows = torch.empty(batch, 0, dtype=torch.int64), []
-    for place in range(length):
-        chain = Tree(tokens, parents[:, :place])
-        rows.append(pair.probs(hidden(chain), branch_of_newest(contexts, chain)))
-        if pair.temperature == 0:
-            rows[-1] = torch.nn.functional.one_hot(rows[-1].argmax(1), rows[-1].shape[1]).float()
-        drawn = torch.multinomial(rows[-1], 1, generator=generator)
-        tokens = torch.cat([tokens, drawn], 1)
-    return Tree(tokens, parents), torch.stack(rows, 1)
-
-
-def ratios(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
-    """`p(x) / q(x)` of the drafts of each chain: `[B, K]`."""
-    places = tokens[..., None]
-    return p[:, :-1].gather(2, places)[..., 0] / q.gather(2, places)[..., 0]
-
-
-def accepted_by_token(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
-    """Expected accepted drafts of each chain: `[B, K]`, at each place of the chain by itself."""
-    return ratios(p, q, tokens).clamp(max=1).cumprod(1)
-
-
-def factors(p: Tensor, q: Tensor, tokens: Tensor) -> list[Tensor]:
-    """`c_0` to `c_K`, `[B]` each: DESIGN section 2, "Block verification"."""
-    carried = [torch.ones(len(tokens))]
-    for ratio in ratios(p, q, tokens).unbind(1):
-        carried.append((carried[-1] * ratio).clamp(max=1))
-    return carried
-
-
-def accepted_by_block(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
-    """Expected accepted drafts of the first 1, 2, ... K drafts of each chain, `[B, K]`.
-
-    DESIGN section 2, "Block verification", with its sums.
+    Attributes:
+        nodes: N, drafts of a chain or nodes of a tree.
+        passes: of the drafter for them. As many as nodes: a chain.
+        rule: by token or by block.
     """
-    carried, length = factors(p, q, tokens), tokens.shape[1]
-    accepts = []
-    for place in range(length):
-        excess = (carried[place][:, None] * p[:, place] - q[:, place]).clamp(min=0).sum(1)
-        rest = excess + 1 - carried[place]
-        accepts.append(torch.where(rest > 0, excess / rest, 0.0))
-    found = []
-    for last in range(1, length + 1):
-        # At least prefix i: not all of the prefixes from i on are given up.
-        given_up = 1 - torch.stack([*accepts[1:last], carried[last]], 1)
-        at_least = 1 - given_up.flip(1).cumprod(1).flip(1)
-        found.append(at_least.sum(1))
-    return torch.stack(found, 1)
+
+    nodes: int
+    passes: int
+    rule: Rule = "block"
+
+    @property
+    def name(self) -> str:
+        """For the table."""
+        if self.nodes == self.passes:
+            return f"chain of {self.nodes}, by {self.rule}"
+        return f"tree of {self.nodes} in {self.passes}"
+
+    def proposer(self, drafter: Any, **options: Any) -> DrafterChain:
+        """Of a drafter."""
+        if self.nodes == self.passes:
+            return DrafterChain(drafter, draft_length=self.nodes, **options)
+        width = 4 if self.nodes > 8 else 2
+        return DrafterTree(drafter, nodes=self.nodes, passes=self.passes, width=width, **options)
 
 
-def accepted_of_tree(p: Tensor, tree: Tree) -> Tensor:
-    """The probability that each node is reached, `[B, N]`."""
-    reached = torch.ones(len(p), 1)
-    for node in range(tree.tokens.shape[1]):
-        above = tree.parents[:, node : node + 1] + 1
-        rows = p.gather(1, above[..., None].expand(-1, 1, p.shape[2]))[:, 0]
-        own = rows.gather(1, tree.tokens[:, node : node + 1].clamp(min=0))
-        own = own.where(tree.tokens[:, node : node + 1] >= 0, 0.0)
-        reached = torch.cat([reached, reached.gather(1, above) * own], 1)
-    return reached[:, 1:]
+WAYS = (Way(4, 4, "token"), Way(4, 4), Way(8, 8), Way(16, 16), Way(8, 4), Way(16, 4), Way(16, 8))
 
 
-@torch.no_grad()
-def expected(pair: Pair, contexts: Tensor, hidden: Hidden, longest: int, seed: int) -> Tensor:
-    """`[2, B, ways, K]`: accepted drafts, and rows read, of chains and trees of 1, 2, ... K."""
-    chain, q = drawn_chain(pair, contexts, hidden, longest, seed)
-    p = pair.target_probs(contexts, chain)
-    tree = best_first(
-        lambda grown: pair.probs(hidden(grown), branch_of_newest(contexts, grown)),
-        len(contexts),
-        longest,
-    )
-    by_token = accepted_by_token(p, q, chain.tokens).cumsum(1)
-    of_tree = accepted_of_tree(pair.target_probs(contexts, tree), tree).cumsum(1)
-    by_block, read_by_block = by_token, by_token + 1
-    if pair.temperature > 0:
-        by_block = accepted_by_block(p, q, chain.tokens)
-        # All drafts' rows, and the last where the whole draft may be accepted.
-        last = torch.stack(factors(p, q, chain.tokens)[1:], 1)
-        read_by_block = last + torch.arange(1, longest + 1)
-    accepted = torch.stack([by_token, by_block, of_tree], 1)
-    return torch.stack([accepted, torch.stack([by_token + 1, read_by_block, of_tree + 1], 1)])
+def decoder_of(models: Pair, method: Method, way: Way) -> SpeculativeDecoder:
+    """The demo's method, drafting in this way."""
+    pruned = method.drafter
+    drafter: Any
+    head, bias = (None, None) if method.name == FULL else (pruned.weight, pruned.bias)
+    if isinstance(models, StatePair):
+        layers = models.target.config.get_text_config().num_hidden_layers
+        network, full = models.drafter.network, models.drafter_head
+        drafter = Eagle3Drafter(network, layers, head=head, head_bias=bias, full_head=full)
+        target = HuggingFaceModel(models.target, state_layers=drafter.state_layers)
+    else:
+        drafter = drafting_model(models, head, bias)
+        target = HuggingFaceModel(models.target)
+    proposer = way.proposer(drafter, affinity=pruned.affinity, dynamic_tokens=pruned.dynamic_tokens)
+    return SpeculativeDecoder(target, proposer=proposer, method=way.rule)
 
 
-def rows_of(pair: Pair, found: Tensor, bootstrap: Bootstrap) -> list[Row]:
-    """For each K the means, and the differences from chains by token, with intervals."""
-    rows = []
-    for length in LENGTHS:
-        row: Row = {
-            "method": pair.method.name,
-            "temperature": pair.temperature,
-            "drafts": length,
-        }
-        for way, name in enumerate(WAYS):
-            accepted, read_rows = found[:, :, way, length - 1 : length]
-            row[name] = list(bootstrap.mean(accepted))
-            if way > 0:
-                gain = accepted - found[0, :, 0, length - 1 : length]
-                row[f"{name}, gain"] = list(bootstrap.mean(gain))
-            row[f"{name}, rows read"] = list(bootstrap.mean(read_rows))
-        rows.append(row)
-    return rows
-
-
-def calibrated(
-    models: Models, windows: Sequence[Window], settings: Settings, each: Each
-) -> tuple[Models, Material]:
+def calibrated(models: Pair, settings: Settings, each: Each) -> tuple[Pair, dict[str, Method]]:
     """One calibration for all temperatures: what is kept, and the clusters, are those of T = 1."""
+    windows = windows_of(
+        models.tokenizer, training_files(), 3 * settings.positions, settings.length
+    )
     recording = record(
-        models.read(max(LENGTHS)),
+        models.read(4),
         windows,
         temperatures=(settings.temperature,),
         context=settings.window,
@@ -274,76 +116,90 @@ def calibrated(
     models = models.with_rows(recording)
     files = each(training_files(), "Calibrating: counting successors")
     documents = (encode(models.tokenizer, read_text(file)) for file in files)
-    successors = successor_counts(documents, recording)
-    return models, Material(recording, models.drafter_head, successors)
+    material = Material(recording, models.drafter_head, successor_counts(documents, recording))
+    pruning = pruned_to(KEEP, material, settings)
+    pruned = {name: pruning.method(name, settings.temperature) for name in (PRUNED, RECOMMENDED)}
+    return models, {FULL: Method.full(material.full_head), **pruned}
 
 
-def measure(
-    models: Models, settings: Settings, contexts: int, stages: Stages
-) -> tuple[list[Row], int]:
-    """All rows, and how many documents the contexts are from."""
-    training = windows_of(
-        models.tokenizer, training_files(), 3 * settings.positions, settings.length
-    )
-    held_out = windows_of(models.tokenizer, held_out_files(), contexts * CONTEXT, CONTEXT)
-    held_out = held_out[:contexts]
-    ids = torch.tensor([window.ids[:CONTEXT] for window in held_out])
-    bootstrap = Bootstrap([window.document for window in held_out], seed=settings.seed)
-    models, material = calibrated(models, training, settings, stages.each)
-    methods = build_methods(material, settings.keep, settings)
-    chosen = [method for method in methods if method.name in DRAFTERS]
-    parts = ids.split(BLOCK)
-    drafters = [drafting(models, part) for part in parts]
+def measured(
+    decoder: SpeculativeDecoder, prompt: Prompt, tokens: int, temperature: float
+) -> list[float]:
+    """Seconds, tokens and the target's passes."""
+    begin = time.perf_counter()
+    done = decoder.generate([prompt.ids], max_new_tokens=tokens, temperature=temperature, seeds=[1])
+    return [
+        time.perf_counter() - begin,
+        done.statistics.tokens,
+        done.statistics.target_passes,
+    ]
+
+
+def measure(models: Pair, options: argparse.Namespace, stages: Stages) -> tuple[list[Row], int]:
+    """All rows, and how many documents the prompts are from."""
+    settings = Settings(keep=(KEEP,), positions=options.positions)
+    prompts = held_out_prompts(models.tokenizer)[: options.prompts]
+    files = sorted({prompt.source for prompt in prompts})
+    bootstrap = Bootstrap([files.index(prompt.source) for prompt in prompts], seed=settings.seed)
+    models, methods = calibrated(models, settings, stages.each)
+    alone = SpeculativeDecoder(HuggingFaceModel(models.target), draft_length=0)
+    pairs = [(methods[name], t) for name in DRAFTERS for t in TEMPERATURES]
     rows = []
-    pairs = [Pair(models, method, t) for method in chosen for t in TEMPERATURES]
-    for pair in stages.each(pairs, "Measuring chains and trees"):
-        found = [
-            expected(pair, part, hidden, max(LENGTHS), seed)
-            for seed, (part, hidden) in enumerate(
-                zip(parts, drafters, strict=True), start=settings.seed
+    for method, temperature in stages.each(pairs, "Measuring chains and trees"):
+        ways = [w for w in WAYS if temperature > 0 or w.rule == "block"]
+        decoders = [alone, *(decoder_of(models, method, way) for way in ways)]
+        found = torch.tensor(
+            [
+                [measured(each, prompt, options.tokens, temperature) for each in decoders]
+                for prompt in prompts
+            ],
+            dtype=torch.float64,
+        )
+        for place, way in enumerate(ways, start=1):
+            seconds, tokens, passes = found[:, place, :, None].unbind(1)
+            speeds = found[:, 0, :1] / found[:, 0, 1:2], seconds / tokens
+            rows.append(
+                {
+                    "method": method.name,
+                    "temperature": temperature,
+                    "way": way.name,
+                    "nodes": way.nodes,
+                    "passes": way.passes,
+                    "accepted": list(bootstrap.ratio(tokens - passes, passes)),
+                    "speed": list(bootstrap.ratio(*speeds)),
+                }
             )
-        ]
-        rows += rows_of(pair, torch.cat(found, 1), bootstrap)
     return rows, len(bootstrap.members)
 
 
 def lines_of(rows: Sequence[Row]) -> list[list[str]]:
-    """Cells of a table: a line for each drafter and temperature, at a K each."""
+    """Cells of a table: a line for each drafter, temperature and way."""
     return [
         [
             row["method"],
             f"{row['temperature']:g}",
-            str(row["drafts"]),
-            *(f"{row[way][0]:.2f}" for way in WAYS),
-            *("{:+.2f} ({:+.2f} to {:+.2f})".format(*row[f"{way}, gain"]) for way in WAYS[1:]),
-            *(f"{row[f'{way}, rows read'][0]:.2f}" for way in WAYS),
+            row["way"],
+            *("{:.2f} ({:.2f} to {:.2f})".format(*row[name]) for name in ("accepted", "speed")),
         ]
         for row in rows
     ]
 
 
-TITLES = (
-    *("drafter", "T", "K", *WAYS, "gain by block", "gain of trees"),
-    *("rows by token", "by block", "of a tree"),
-)
-
-
 def run(options: argparse.Namespace) -> None:
     """Measure, print and write."""
     torch.set_num_threads(1)
-    settings = Settings(keep=(KEEP,), positions=options.positions)
     models = load_pair(SHIPPED / "target", options.drafter)
     with Stages() as stages:
-        rows, documents = measure(models, settings, options.contexts, stages)
-    lines = table(TITLES, lines_of(rows), "lrr")
+        rows, documents = measure(models, options, stages)
+    titles = ("drafter", "T", "drafts", "accepted", "× the target's speed")
+    lines = table(titles, lines_of(rows), "lrlr")
     print(lines)
-    about: Row = {"contexts": options.contexts, "documents": documents, "context": CONTEXT}
-    about["target size"] = models.vocabulary_size
+    about: Row = {"prompts": options.prompts, "documents": documents, "tokens": options.tokens}
+    about |= {"keep": KEEP, **describe(torch.device("cpu"))}
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    about |= describe(torch.device("cpu"))
-    write_json({"run": now(), "keep": KEEP, **about, "rows": rows}, options.output)
-    page = f"Accepted drafts a pass of the target, and gains over chains by token.\n\n{lines}\n"
-    write_text(page, options.output.with_suffix(".md"))
+    write_json({"run": now(), **about, "rows": rows}, options.output)
+    page = "Accepted drafts a pass of the target, and its speed alone as the unit of speed."
+    write_text(f"{page}\n\n{lines}\n", options.output.with_suffix(".md"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -351,7 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = Parser(prog="python -m studies.chains_and_trees", description=__doc__)
     add, own = made.add_argument, SHIPPED / "drafter"
     add("--drafter", type=Path, default=own, metavar="DIR", help="default: the demo's")
-    add("--contexts", type=natural, default=160, help="held-out ones (%(default)s)")
+    add("--prompts", type=natural, default=24, help="held-out ones (%(default)s)")
+    add("--tokens", type=natural, default=48, help="after each (%(default)s)")
     add("--positions", type=natural, default=2048, help="a third of what calibration reads")
     add("--output", type=Path, default=RESULTS, metavar="FILE", help="JSON file")
     return run_command(made, run, arguments)

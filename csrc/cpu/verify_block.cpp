@@ -1,8 +1,7 @@
-#include "verify_block.h"
-
 #include <optional>
 #include <vector>
 
+#include "verify_methods.h"
 #include "verify_residual.h"
 
 namespace rdk::cpu {
@@ -11,38 +10,40 @@ namespace {
 // No token: the prefix is given up.
 using Winner = std::optional<int64_t>;
 
-// The prefixes of one step: the drafts' distributions, and how much of p each prefix claims.
+// The prefixes of one step, by the drafts in them: their distributions, and how much of p each
+// claims.
 class Prefixes {
  public:
   Prefixes(const VerifyStep& step, const Threads& threads, VerifyScratch* scratch,
            VerifyOutput* output)
-      : step_(step), threads_(threads), scratch_(scratch), targets_(step.drafts() + 1) {
+      : step_(step), threads_(threads), scratch_(scratch), targets_(step.end() - step.begin() + 1) {
     if (scratch->targets.size() < targets_.size()) scratch->targets.resize(targets_.size());
-    for (int64_t j = 0; factors_.back() != 0.0f && step.token(j) != -1; ++j) {
-      const DraftDistribution draft = step.draft(j, threads, &scratch->draft);
-      if (!draft.usable() || !target(j).valid()) break;
-      const int64_t token = step.token(j);
-      factors_.push_back(next_factor(factors_.back() * target(j).p(token), draft.q(token)));
+    for (int64_t i = 0; factors_.back() != 0.0f && step.token(place(i)) != -1; ++i) {
+      const DraftDistribution draft = step.draft(place(i), threads, &scratch->draft);
+      if (!draft.usable() || !target(i).valid()) break;
+      const int64_t token = step.token(place(i));
+      factors_.push_back(next_factor(factors_.back() * target(i).p(token), draft.q(token)));
       drafts_.push_back(draft);
-      output->put(j, token, target(j), step.row(j));
+      output->put(place(i), token, target(i), step.row(place(i)));
     }
   }
 
   int64_t last() const { return static_cast<int64_t>(drafts_.size()); }
+  int64_t place(int64_t i) const { return step_.begin() + i; }
 
   // The row behind prefix i, read when it is first asked for. A row that is truncated is read
   // again: where it is cut belongs to the thread.
   const TargetDistribution& target(int64_t i) {
     if (!targets_[i] || (step_.truncated() && newest_ != i)) {
       newest_ = i;
-      targets_[i].emplace(step_.target(i, threads_, &scratch_->targets[i]));
+      targets_[i].emplace(step_.target(place(i), threads_, &scratch_->targets[i]));
     }
     return *targets_[i];
   }
 
   Winner race(int64_t i) {
     for (int attempt = 0; attempt < kResidualTries; ++attempt) {
-      const PhiloxWords words = step_.words(i, Purpose::kBlock, attempt);
+      const PhiloxWords words = step_.words(place(i), Purpose::kBlock, attempt);
       if (!(uniform(words.word[3]) < factors_[i])) return {};
       if (!target(i).valid()) return -1;
       const int64_t token = target(i).draw(words);
@@ -61,7 +62,7 @@ class Prefixes {
 
   Winner race_directly(int64_t i) {
     const Residual residual(target(i), drafts_[i], factors_[i], threads_);
-    const PhiloxWords words = step_.words(i, Purpose::kBlock, kResidualTries);
+    const PhiloxWords words = step_.words(place(i), Purpose::kBlock, kResidualTries);
     if (factors_[i] < 1.0f) {
       const double accepted = residual.mass();
       const double given_up = 1.0 - static_cast<double>(factors_[i]);
@@ -81,17 +82,17 @@ class Prefixes {
 
 }  // namespace
 
-void verify_by_block(const VerifyStep& step, const Threads& threads, VerifyScratch* scratch,
-                     VerifyOutput* output) {
+Decided verify_by_block(const VerifyStep& step, const Threads& threads, VerifyScratch* scratch,
+                        VerifyOutput* output) {
   Prefixes prefixes(step, threads, scratch, output);
   int64_t accepted = prefixes.last();
   Winner winner = prefixes.race(accepted);
   while (!winner) winner = prefixes.race(--accepted);
-  output->cut(accepted);
-  output->accept(accepted);
-  if (*winner != -1) {
-    output->put(accepted, *winner, prefixes.target(accepted), step.row(accepted));
-  }
+  const int64_t place = prefixes.place(accepted);
+  output->cut(place);
+  output->accept(place);
+  if (*winner != -1) output->put(place, *winner, prefixes.target(accepted), step.row(place));
+  return {place, *winner};
 }
 
 }  // namespace rdk::cpu

@@ -17,32 +17,46 @@ struct VerifyScratch {
   std::vector<Softmax> targets;  // of every row, by block
 };
 
-// The drafts of one sequence that are considered, j = 0, 1, ...
+// The drafts of one sequence that are considered, j = begin, ..., end - 1. In a chain they are all
+// of them, from 0 on.
 class VerifyStep {
  public:
   VerifyStep(const VerifyParams& params, int64_t sequence)
       : params_(params),
         sequence_(sequence),
         limits_(params.sequences.truncation, sequence),
-        drafts_(owned(params.drafts.offsets, sequence, params.drafts.count)) {}
+        drafts_(owned(params.drafts.offsets, sequence, params.drafts.count)),
+        end_(std::min(drafts_.count, params.max_draft)) {}
+
+  // In a tree: path[j] is the node at depth j + 1. The walk has come to `begin`, and the nodes from
+  // there on were drawn, each as a child of the one before.
+  void follow(const int32_t* path, int64_t begin, int64_t end, uint32_t nesting) {
+    path_ = path;
+    begin_ = begin;
+    end_ = end;
+    nesting_ = nesting;
+  }
 
   const VerifyParams& params() const { return params_; }
-  int64_t drafts() const { return std::min(drafts_.count, params_.max_draft); }
+  int64_t begin() const { return begin_; }
+  int64_t end() const { return end_; }
   bool greedy() const { return params_.sequences.temperature[sequence_] == 0.0f; }
   bool truncated() const { return limits_.any(); }
 
   // -1: the draft ends before j.
-  int64_t token(int64_t j) const {
-    if (j >= drafts()) return -1;
-    return params_.drafts.token_ids[drafts_.start + j];
-  }
+  int64_t token(int64_t j) const { return j < end_ ? params_.drafts.token_ids[index(j)] : -1; }
 
   PhiloxWords words(int64_t j, Purpose purpose, uint32_t attempt) const {
     return random_words(params_.sequences.step_keys[sequence_],
-                        later(params_.sequences.positions[sequence_], j), purpose, attempt);
+                        later(params_.sequences.positions[sequence_], j), purpose, attempt,
+                        purpose == Purpose::kBlock ? nesting_ : 0);
   }
 
-  int64_t row(int64_t j) const { return drafts_.start + sequence_ + j; }
+  // Of the target: that of what follows the drafts before j.
+  int64_t row(int64_t j) const {
+    if (path_ == nullptr) return drafts_.start + sequence_ + j;
+    return drafts_.start + sequence_ + (j == 0 ? 0 : path_[j - 1] + 1);
+  }
   TargetDistribution target(int64_t j, const Threads& threads, Softmax* softmax) const {
     return {params_.target,
             row(j),
@@ -53,14 +67,20 @@ class VerifyStep {
             &threshold_of_thread()};
   }
   DraftDistribution draft(int64_t j, const Threads& threads, Softmax* softmax) const {
-    return {params_, sequence_, drafts_.start + j, token(j), threads, softmax};
+    return {params_, sequence_, index(j), token(j), threads, softmax};
   }
 
  private:
+  int64_t index(int64_t j) const { return drafts_.start + (path_ == nullptr ? j : path_[j]); }
+
   const VerifyParams& params_;
   int64_t sequence_;
   RowLimits limits_;
   Owned drafts_;
+  const int32_t* path_ = nullptr;
+  int64_t begin_ = 0;
+  int64_t end_;
+  uint32_t nesting_ = 0;  // blocks before this one
 };
 
 // The results of one sequence, empty at first.

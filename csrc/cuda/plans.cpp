@@ -51,9 +51,22 @@ void plan(const Machine&, VerifyTreeLaunch* launch) {
 
 void place(void* workspace, VerifyTreeLaunch* launch) {
   const VerifyTreeParams& params = launch->params;
+  const int64_t chunks = chunks_of(params.target.size);
+  const int64_t draft_chunks =
+      chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const bool by_block = launch->by_block();
+  launch->slots =
+      static_cast<int>(by_block ? std::min(params.max_draft, params.drafts.count) + 1 : 1);
+  const int64_t steps = params.sequences.count * launch->slots;
+  const int64_t draft_steps = params.mixed() && params.draft_rows.stats == nullptr ? steps : 0;
   WorkspaceParts parts(workspace);
   launch->shape.zeroed_bytes = 0;
-  launch->chunks = parts.take<ChunkSum>(params.sequences.count * chunks_of(params.target.size));
+  launch->target_chunks = parts.take<ChunkSum>(steps * chunks);
+  launch->draft_chunks = parts.take<ChunkSum>(draft_steps * draft_chunks);
+  launch->spread_sums = parts.take<float>(draft_steps * params.affinity.rank * draft_chunks);
+  launch->residual_sums = parts.take<float>(params.mixed() ? params.sequences.count * chunks : 0);
+  launch->factors = parts.take<float>(by_block ? steps : 0);
+  launch->thresholds = parts.take<float>(by_block ? steps : 0);
   launch->shape.workspace_bytes = parts.bytes();
 }
 

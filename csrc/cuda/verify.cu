@@ -14,6 +14,7 @@
 #include "ticket.cuh"
 #include "verify_block.cuh"
 #include "verify_queue.cuh"
+#include "verify_token.cuh"
 
 namespace rdk {
 namespace {
@@ -87,76 +88,11 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
                   store_chunk_sum(exponentiate(cut, largest, z), &sums[chunk]);
                 });
   if (params.draft_rows.stats != nullptr) return;
-  const int rank = static_cast<int>(params.affinity.rank);
   int before = in_all;  // chunks of the rows that this warp's count has passed
 #pragma unroll 1
   for (int step = first; step <= last && step < sequence.count; ++step, before += draft_chunks) {
-    if (kind_of_draft(params, sequence, step) != DraftKind::kRow) continue;
-    const int64_t slot = slot_of(launch, sequence, step);
-    ChunkSum* draft_sums = launch.draft_chunks + slot * draft_chunks;
-    float* spread_sums = launch.spread_sums + slot * rank * draft_chunks;
-    const DraftRow<D, Whole> row(params.draft, draft_row_index(params, sequence.start + step),
-                                 sequence.draft_temperature, Whole{});
     const int passed = max(before - start + stride - 1, 0) / stride * stride;
-    stream_chunks(row, ring, start + passed - before, stride, draft_chunks,
-                  [&](int chunk, float (&z)[kPerLane], float largest) {
-                    sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank,
-                                    draft_sums, spread_sums);
-                  });
-  }
-}
-
-// After all proposals have failed: a token from max(p - q, 0), which the whole block sums and its
-// first warp draws from. The other warps return -1, and so do all of them if there is no mass (p =
-// q up to rounding).
-template <typename T, typename D, typename C>
-__device__ __forceinline__ int draw_residual_directly(const VerifyLaunch& launch,
-                                                      const Sequence& sequence,
-                                                      const Position& position,
-                                                      const TargetColumns<T, C>& columns,
-                                                      const PhiloxWords& words) {
-  const Residual<T, D, C> residual{launch, sequence, position, columns, 1.0f};
-  residual.sum();
-  return warp_index() == 0 ? residual.draw(words, residual.total()) : -1;
-}
-
-// The token that follows the accepted ones; the first warp returns it. A bonus is one draw from p.
-// For a rejected draft each warp makes one proposal from p, with the random numbers of its own try,
-// and the lowest try that is kept wins: the same token as if the tries had been made one by one.
-template <typename T, typename D, typename C>
-__device__ __forceinline__ int last_token(const VerifyLaunch& launch, const Sequence& sequence,
-                                          int step, const Position& position, const C& cut) {
-  __shared__ int kept[kWarps];
-  if (position.verdict == Verdict::kStopped) return -1;
-  if (sequence.target_temperature == 0.0f) return position.argmax;
-  const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
-  const int64_t place = later(sequence.position, step);
-  Purpose purpose = position.verdict == Verdict::kBonus ? Purpose::kBonus : Purpose::kResidual;
-  const int warp = warp_index();
-#pragma unroll 1
-  for (int first = 0;; first += kWarps) {
-    if (purpose == Purpose::kResidual && first == kResidualTries) {
-      purpose = Purpose::kDirect;
-      const int token = draw_residual_directly<T, D>(
-          launch, sequence, position, columns, random_words(sequence.step_key, place, purpose, 0));
-      if (token >= 0) return token;
-    }
-    const bool proposes = purpose == Purpose::kResidual;
-    const PhiloxWords words =
-        random_words(sequence.step_key, place, purpose, proposes ? first + warp : 0);
-    const int token = draw_column(columns, position.target, words);
-    if (!proposes) return token;
-    const float p = target_p(position, columns.value(token));
-    const float q = draft_q<D>(launch.params, sequence, position, token, cut);
-    if (lane_index() == 0) {
-      kept[warp] = uniform(words.word[2]) * p < p - q ? token : -1;
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int other = 0; other < kWarps; ++other) {
-      if (kept[other] >= 0) return kept[other];
-    }
-    __syncthreads();
+    sum_draft_row<D>(launch, sequence, step, draft_chunks, start + passed - before, stride, ring);
   }
 }
 

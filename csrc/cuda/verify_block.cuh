@@ -26,10 +26,10 @@ constexpr int kUndecided = -1;
 constexpr int kGivenUp = -2;
 constexpr int kNoToken = -3;  // the prefix is accepted, but its row has no distribution
 
-__device__ __forceinline__ PhiloxWords race_words(const Sequence& sequence, int prefix,
-                                                  int attempt) {
-  return random_words(sequence.step_key, later(sequence.position, prefix), Purpose::kBlock,
-                      attempt);
+template <typename S>
+__device__ __forceinline__ PhiloxWords race_words(const S& sequence, int prefix, int attempt) {
+  return random_words(sequence.step_key, later(sequence.position, prefix), Purpose::kBlock, attempt,
+                      nesting_of(sequence));
 }
 
 __device__ __forceinline__ bool given_up(const PhiloxWords& words, float factor) {
@@ -42,17 +42,17 @@ __device__ __forceinline__ float next_factor(float mass, float q) {
 }
 
 // Where a row has been cut.
-__device__ __forceinline__ Cut cut_of(const VerifyLaunch& launch, const Sequence& sequence,
-                                      int step, const RowLimits<Cut>& limits) {
+template <typename L, typename S>
+__device__ __forceinline__ Cut cut_of(const L& launch, const S& sequence, int step,
+                                      const RowLimits<Cut>& limits) {
   if (!limits.any()) return Cut::nothing();
   return limits.at(global_load(&launch.thresholds[slot_of(launch, sequence, step)]));
 }
 
 // By one warp: all of a position but the verdict.
-template <typename T>
-__device__ __forceinline__ void describe(const VerifyLaunch& launch, const Sequence& sequence,
-                                         int step, int draft_chunks, const Cut& cut,
-                                         Position* position) {
+template <typename T, typename L, typename S>
+__device__ __forceinline__ void describe(const L& launch, const S& sequence, int step,
+                                         int draft_chunks, const Cut& cut, Position* position) {
   look_at(launch, sequence, step, target_row<T>(launch.params, sequence, step, cut), position);
   if (position->target.valid && position->kind == DraftKind::kRow) {
     load_draft_stats<Cut>(launch, slot_of(launch, sequence, step), draft_chunks, position);
@@ -60,10 +60,9 @@ __device__ __forceinline__ void describe(const VerifyLaunch& launch, const Seque
 }
 
 // By one warp: p and q at the draft of a step, or that the draft ends here.
-template <typename T, typename D>
-__device__ __forceinline__ void weigh(const VerifyLaunch& launch, const Sequence& sequence,
-                                      int step, int draft_chunks, const Cut& cut,
-                                      Position* position) {
+template <typename T, typename D, typename L, typename S>
+__device__ __forceinline__ void weigh(const L& launch, const S& sequence, int step,
+                                      int draft_chunks, const Cut& cut, Position* position) {
   describe<T>(launch, sequence, step, draft_chunks, cut, position);
   const bool judged = position->target.valid && position->kind != DraftKind::kUnusable;
   float p = 0.0f;
@@ -88,17 +87,17 @@ __device__ __forceinline__ void weigh(const VerifyLaunch& launch, const Sequence
 // By the block, from the sums of the rows [first, last]: the factors of the prefixes that end
 // there, and where rows are cut. Returns the longest prefix, or -1 where the rows behind decide
 // about it. Rows that are cut are taken one after the other, others with a warp for each.
-template <typename T, typename D>
-__device__ __forceinline__ int weigh_prefixes(const VerifyLaunch& launch, const Sequence& sequence,
-                                              int first, int last, int draft_chunks,
+template <typename T, typename D, typename L, typename S>
+__device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence, int first,
+                                              int last, int draft_chunks,
                                               const RowLimits<Cut>& limits,
                                               ThresholdScratch* scratch, Position* positions) {
-  const int together = limits.any() ? 1 : VerifyLaunch::kThreads / kWarp;
+  const int together = limits.any() ? 1 : L::kThreads / kWarp;
   float factor = 1.0f;
-  if (first > 0) {
+  if (first > first_step(sequence)) {
     factor = global_load(&launch.factors[slot_of(launch, sequence, first)]);
   } else if (threadIdx.x == 0) {
-    global_store(&launch.factors[slot_of(launch, sequence, 0)], factor);
+    global_store(&launch.factors[slot_of(launch, sequence, first)], factor);
   }
 #pragma unroll 1
   for (int begin = first;; begin = min(begin + together, last + 1)) {
@@ -138,12 +137,12 @@ __device__ __forceinline__ int weigh_prefixes(const VerifyLaunch& launch, const 
 }
 
 // By the block, after all tries have been in vain; its first warp knows the outcome.
-template <typename T, typename D>
-__device__ __forceinline__ int race_directly(const VerifyLaunch& launch, const Sequence& sequence,
+template <typename T, typename D, typename L, typename S>
+__device__ __forceinline__ int race_directly(const L& launch, const S& sequence,
                                              const Position& position,
                                              const TargetColumns<T, Cut>& columns, float factor,
                                              const PhiloxWords& words) {
-  const Residual<T, D, Cut> residual{launch, sequence, position, columns, factor};
+  const Residual<T, D, Cut, L, S> residual{launch, sequence, position, columns, factor};
   residual.sum();
   if (warp_index() != 0) return kUndecided;
   const float total = residual.total();
@@ -159,11 +158,11 @@ __device__ __forceinline__ int race_directly(const VerifyLaunch& launch, const S
 // By the block: the token behind a prefix, kNoToken or kGivenUp, the same in all threads. Each warp
 // makes one try, and the lowest that decides anything counts. Behind the longest prefix nothing is
 // drafted: q is 0, and the first try decides.
-template <typename T, typename D>
-__device__ __forceinline__ int race(const VerifyLaunch& launch, const Sequence& sequence,
-                                    int prefix, int draft_chunks, const RowLimits<Cut>& limits,
+template <typename T, typename D, typename L, typename S>
+__device__ __forceinline__ int race(const L& launch, const S& sequence, int prefix,
+                                    int draft_chunks, const RowLimits<Cut>& limits,
                                     Position* position, int* decided) {
-  constexpr int kWarps = VerifyLaunch::kThreads / kWarp;
+  constexpr int kWarps = L::kThreads / kWarp;
   const int warp = warp_index();
   const float factor = global_load(&launch.factors[slot_of(launch, sequence, prefix)]);
   if (given_up(race_words(sequence, prefix, 0), factor)) return kGivenUp;
@@ -199,9 +198,9 @@ __device__ __forceinline__ int race(const VerifyLaunch& launch, const Sequence& 
 }
 
 // Of all tokens that are put out: `prefix` drafts, and the token behind them if there is one.
-template <typename T>
-__device__ __forceinline__ void write_logprobs(const VerifyLaunch& launch, const Sequence& sequence,
-                                               int prefix, int token, int draft_chunks,
+template <typename T, typename L, typename S>
+__device__ __forceinline__ void write_logprobs(const L& launch, const S& sequence, int prefix,
+                                               int token, int draft_chunks,
                                                const RowLimits<Cut>& limits, Position* position) {
   if (launch.params.logprobs_of == Logprobs::kNone) return;
 #pragma unroll 1
@@ -216,6 +215,18 @@ __device__ __forceinline__ void write_logprobs(const VerifyLaunch& launch, const
   }
 }
 
+// By the block: the longest prefix that is accepted, at most this one, and what race() says of it.
+template <typename T, typename D, typename L, typename S>
+__device__ __forceinline__ int accept_prefix(const L& launch, const S& sequence, int longest,
+                                             int draft_chunks, const RowLimits<Cut>& limits,
+                                             Position* position, int* decided, int* token) {
+#pragma unroll 1
+  for (int prefix = longest;; --prefix) {
+    *token = race<T, D>(launch, sequence, prefix, draft_chunks, limits, position, decided);
+    if (*token != kGivenUp) return prefix;
+  }
+}
+
 // The same as decide_within, by block.
 template <typename T, typename D>
 __device__ __forceinline__ bool decide_by_block(const VerifyLaunch& launch,
@@ -227,15 +238,12 @@ __device__ __forceinline__ bool decide_by_block(const VerifyLaunch& launch,
   __shared__ int decided[kWarps];
   const VerifyParams& params = launch.params;
   auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-  int prefix =
+  const int longest =
       weigh_prefixes<T, D>(launch, sequence, first, last, draft_chunks, limits, scratch, positions);
-  if (prefix < 0) return false;
-  int token = kGivenUp;
-#pragma unroll 1
-  for (;; --prefix) {
-    token = race<T, D>(launch, sequence, prefix, draft_chunks, limits, positions, decided);
-    if (token != kGivenUp) break;
-  }
+  if (longest < 0) return false;
+  int token;
+  const int prefix = accept_prefix<T, D>(launch, sequence, longest, draft_chunks, limits, positions,
+                                         decided, &token);
   int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
 #pragma unroll 1
   for (int step = threadIdx.x; step < prefix; step += VerifyLaunch::kThreads) {

@@ -16,10 +16,9 @@ __device__ __forceinline__ void clear_token(const VerifyParams& params, int64_t 
 }
 
 // By a block: where the row of a step is cut. Its chunk sums become those of what is kept.
-template <typename T>
-__device__ __forceinline__ Cut cut_row(const VerifyLaunch& launch, const Sequence& sequence,
-                                       int step, const RowLimits<Cut>& limits,
-                                       ThresholdScratch* scratch) {
+template <typename T, typename L, typename S>
+__device__ __forceinline__ Cut cut_row(const L& launch, const S& sequence, int step,
+                                       const RowLimits<Cut>& limits, ThresholdScratch* scratch) {
   const TargetColumns<T, Cut> uncut = target_row<T>(launch.params, sequence, step, limits.before());
   const int chunks = uncut.chunks();
   ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, step) * chunks;

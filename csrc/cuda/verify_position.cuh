@@ -57,12 +57,26 @@ __device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_
                params.draft_rows.temperature[index]};
 }
 
-template <typename T, typename C>
+// Where a step's draft is in the packed list, and the row of the target that judges it.
+__device__ __forceinline__ int64_t draft_of(const Sequence& sequence, int step) {
+  return sequence.start + step;
+}
+__device__ __forceinline__ int64_t row_of(const Sequence& sequence, int step) {
+  return sequence.start + sequence.index + step;
+}
+// The first step that is judged together with the others.
+__device__ __forceinline__ int first_step(const Sequence&) { return 0; }
+// Blocks before these drafts.
+__device__ __forceinline__ unsigned nesting_of(const Sequence&) { return 0; }
+
+// Here and in what builds on it, S is a Sequence or what a walk down a tree makes of one
+// (verify_tree.cuh), and L the launch struct of either operator.
+template <typename T, typename C, typename S>
 __device__ __forceinline__ TargetColumns<T, C> target_row(const VerifyParams& params,
-                                                          const Sequence& sequence, int step,
+                                                          const S& sequence, int step,
                                                           const C& cut) {
   const Rows& rows = params.target.logits;  // of two dimensions, so of one stride
-  const int64_t row = sequence.start + sequence.index + step;
+  const int64_t row = row_of(sequence, step);
   return {Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
           static_cast<int>(params.affinity.target_size), Scale(sequence.target_temperature), cut,
           C::Mask::of(params.target.allowed, row)};
@@ -74,10 +88,11 @@ __device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64
 }
 
 // What the arguments alone say about a draft's distribution. A row may still turn out to have none.
-__device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params,
-                                                   const Sequence& sequence, int step) {
-  const int64_t token = params.drafts.token_ids[sequence.start + step];
-  const int row = draft_row_index(params, sequence.start + step);
+template <typename S>
+__device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params, const S& sequence,
+                                                   int step) {
+  const int64_t token = params.drafts.token_ids[draft_of(sequence, step)];
+  const int row = draft_row_index(params, draft_of(sequence, step));
   if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;
   if (row == -1) return DraftKind::kOneHot;
   if (row < 0 || row >= params.draft_rows.available) return DraftKind::kUnusable;
@@ -119,15 +134,15 @@ __device__ __forceinline__ float draft_q(const VerifyParams& params, const Seque
 
 // Where the sums of a step are kept. A block that takes the steps of its sequence in order reuses
 // one slot.
-__device__ __forceinline__ int64_t slot_of(const VerifyLaunch& launch, const Sequence& sequence,
-                                           int step) {
+template <typename L, typename S>
+__device__ __forceinline__ int64_t slot_of(const L& launch, const S& sequence, int step) {
   return static_cast<int64_t>(sequence.index) * launch.slots + (launch.slots > 1 ? step : 0);
 }
 
 // The stats that were passed, or those from the chunk sums of this launch.
-template <typename C>
-__device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int64_t slot,
-                                                 int draft_chunks, Position* position) {
+template <typename C, typename L>
+__device__ __forceinline__ void load_draft_stats(const L& launch, int64_t slot, int draft_chunks,
+                                                 Position* position) {
   const VerifyParams& params = launch.params;
   const int rank = static_cast<int>(params.affinity.rank);
   if (params.draft_rows.stats != nullptr) {
@@ -157,10 +172,9 @@ __device__ __forceinline__ void load_draft_stats(const VerifyLaunch& launch, int
 }
 
 // By one warp: what a position has of its rows before it is judged.
-template <typename T, typename C>
-__device__ __forceinline__ void look_at(const VerifyLaunch& launch, const Sequence& sequence,
-                                        int step, const TargetColumns<T, C>& columns,
-                                        Position* position) {
+template <typename T, typename C, typename L, typename S>
+__device__ __forceinline__ void look_at(const L& launch, const S& sequence, int step,
+                                        const TargetColumns<T, C>& columns, Position* position) {
   const VerifyParams& params = launch.params;
   const bool greedy = sequence.target_temperature == 0.0f;
   const int64_t slot = slot_of(launch, sequence, step);
@@ -171,18 +185,38 @@ __device__ __forceinline__ void look_at(const VerifyLaunch& launch, const Sequen
   if (lane_index() == 0) {
     position->target = target;
     position->argmax = argmax;
-    position->token = drafted ? params.drafts.token_ids[sequence.start + step] : -1;
-    position->row = drafted ? draft_row_index(params, sequence.start + step) : -1;
+    position->token = drafted ? params.drafts.token_ids[draft_of(sequence, step)] : -1;
+    position->row = drafted ? draft_row_index(params, draft_of(sequence, step)) : -1;
     position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
   }
   __syncwarp(kAllLanes);
 }
 
+// By the warps of all blocks that share a row, each from its first chunk on: the sums of a step's
+// drafted row, if it has one and no stats were passed.
+template <typename D, typename L, typename S>
+__device__ __forceinline__ void sum_draft_row(const L& launch, const S& sequence, int step,
+                                              int draft_chunks, int start, int stride,
+                                              uint4* ring) {
+  const VerifyParams& params = launch.params;
+  if (kind_of_draft(params, sequence, step) != DraftKind::kRow) return;
+  const int rank = static_cast<int>(params.affinity.rank);
+  const int64_t slot = slot_of(launch, sequence, step);
+  ChunkSum* draft_sums = launch.draft_chunks + slot * draft_chunks;
+  float* spread_sums = launch.spread_sums + slot * rank * draft_chunks;
+  const DraftRow<D, Whole> row(params.draft, draft_row_index(params, draft_of(sequence, step)),
+                               sequence.draft_temperature, Whole{});
+  stream_chunks(row, ring, start, stride, draft_chunks,
+                [&](int chunk, float (&z)[kPerLane], float largest) {
+                  sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank, draft_sums,
+                                  spread_sums);
+                });
+}
+
 // By one warp, which leaves all results in `position`.
-template <typename T, typename D, typename C>
-__device__ __forceinline__ void decide(const VerifyLaunch& launch, const Sequence& sequence,
-                                       int step, int draft_chunks, const C& cut,
-                                       Position* position) {
+template <typename T, typename D, typename C, typename L, typename S>
+__device__ __forceinline__ void decide(const L& launch, const S& sequence, int step,
+                                       int draft_chunks, const C& cut, Position* position) {
   const VerifyParams& params = launch.params;
   const TargetColumns<T, C> columns = target_row<T>(params, sequence, step, cut);
   look_at(launch, sequence, step, columns, position);

@@ -6,10 +6,10 @@
 
 namespace rdk {
 
-template <typename T, typename D, typename C>
+template <typename T, typename D, typename C, typename L, typename S>
 struct Residual {
-  const VerifyLaunch& launch;
-  const Sequence& sequence;
+  const L& launch;
+  const S& sequence;
   const Position& position;
   const TargetColumns<T, C>& columns;
   float factor;
@@ -32,7 +32,7 @@ struct Residual {
 
   // By the whole block, which every warp may then ask for the total.
   __device__ __forceinline__ void sum() const {
-    const int warps = VerifyLaunch::kThreads / kWarp;
+    const int warps = L::kThreads / kWarp;
     for (int chunk = warp_index(); chunk < columns.chunks(); chunk += warps) {
       const float part = warp_total(kChunk, [&](int i) { return at(chunk * kChunk + i); });
       if (lane_index() == 0) global_store(&sums()[chunk], part);

@@ -1,12 +1,15 @@
 // verify_tree: a block walks a sequence's tree from the root. At each node its warps sum the
-// target's row, the first warp draws a token from it, and the child that has the token is where the
-// walk goes on (DESIGN section 2, "Trees with fixed children"). Memory floor: the target logits of
-// the nodes on the path, once.
+// target's row. Where all children are fixed, the first warp draws a token, and the child that has
+// it is where the walk goes on; drawn nodes that follow each other are judged as verify judges a
+// chain (DESIGN section 2, "Trees"). Memory floor: the target logits of the nodes on the path and,
+// by block, of the drawn nodes that are judged, once.
 
 #include "verify_tree.h"
 
 #include "launch_kernel.cuh"
-#include "truncation.cuh"
+#include "verify_block.cuh"
+#include "verify_token.cuh"
+#include "verify_tree.cuh"
 
 namespace rdk {
 namespace {
@@ -15,30 +18,37 @@ constexpr int kThreads = VerifyTreeLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocks = VerifyTreeLaunch::kBlocks;
 
-// The first child with this token, by one warp; -1 if there is none. Nodes count from the
-// sequence's first, the root is -1, and no child comes before its parent.
-__device__ __forceinline__ int child_of(const VerifyTreeParams& params, const Owned& tree, int node,
-                                        int64_t token) {
-  const int count = static_cast<int>(tree.count);
+// Nothing is put out yet.
+__device__ __forceinline__ void clear(const VerifyTreeParams& params, int64_t sequence) {
+  const int most = static_cast<int>(params.max_draft);
+  int64_t* tokens = params.tokens + sequence * (params.max_draft + 1);
+  int32_t* path = params.path + sequence * params.max_draft;
 #pragma unroll 1
-  for (int first = node + 1; first < count; first += kWarp) {
-    const int child = first + lane_index();
-    const int64_t place = tree.start + child;
-    const bool is_it =
-        child < count && params.parents[place] == node && params.nodes.token_ids[place] == token;
-    const unsigned found = __ballot_sync(kAllLanes, is_it);
-    if (found != 0) return first + __ffs(found) - 1;
+  for (int64_t i = threadIdx.x; i <= most; i += kThreads) {
+    tokens[i] = -1;
+    if (i < most) path[i] = -1;
   }
-  return -1;
+  if (threadIdx.x == 0) params.num_accepted[sequence] = 0;
 }
+
+template <typename T, typename C>
+__device__ __forceinline__ void sum_row(const TargetColumns<T, C>& columns, ChunkSum* sums,
+                                        unsigned char* shared) {
+  stream_chunks(columns, ring_of_warp(shared), warp_index(), kWarps, columns.chunks(),
+                [&](int chunk, float (&z)[kPerLane], float largest) {
+                  store_chunk_sum(exponentiate(columns.cut, largest, z), &sums[chunk]);
+                });
+}
+
+// ------------------------------------------------------------------------ of fixed nodes
 
 // By a block: cuts the row of a node. Its chunk sums become those of what is kept.
 template <typename T>
-__device__ __forceinline__ void cut_row(const RowLimits<Whole>&, ChunkSum*, unsigned char*,
-                                        TargetColumns<T, Whole>*) {}
+__device__ __forceinline__ void cut_node(const RowLimits<Whole>&, ChunkSum*, unsigned char*,
+                                         TargetColumns<T, Whole>*) {}
 template <typename T>
-__device__ __forceinline__ void cut_row(const RowLimits<Cut>& limits, ChunkSum* sums,
-                                        unsigned char* shared, TargetColumns<T, Cut>* columns) {
+__device__ __forceinline__ void cut_node(const RowLimits<Cut>& limits, ChunkSum* sums,
+                                         unsigned char* shared, TargetColumns<T, Cut>* columns) {
   if (!limits.any()) return;
   auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
   columns->cut = limits.at(threshold_of(*columns, sums, limits, scratch));
@@ -63,32 +73,22 @@ __device__ __forceinline__ int drawn_token(const VerifyTreeLaunch& launch, int64
 }
 
 template <typename T, typename C>
-__global__ void __launch_bounds__(kThreads, kBlocks)
-    verify_tree_kernel(const VerifyTreeLaunch launch) {
+__device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsigned char* shared) {
   __shared__ int next;
-  RDK_DYNAMIC_SHARED(shared);
-  wait_for_earlier_kernels();
   const VerifyTreeParams& params = launch.params;
   const int64_t sequence = blockIdx.x;
-  const int max_depth = static_cast<int>(params.max_depth);
-  int64_t* tokens = params.tokens + sequence * (params.max_depth + 1);
-  int32_t* path = params.path + sequence * params.max_depth;
-#pragma unroll 1
-  for (int64_t i = threadIdx.x; i <= max_depth; i += kThreads) {
-    tokens[i] = -1;
-    if (i < max_depth) path[i] = -1;
-  }
-  if (threadIdx.x == 0) params.num_accepted[sequence] = 0;
+  const int max_depth = static_cast<int>(params.max_draft);
+  clear(params, sequence);
   const float temperature = params.sequences.temperature[sequence];
   const RowLimits<C> limits(params.sequences.truncation, sequence,
                             static_cast<int>(params.target.size), temperature);
   if (!usable_temperature(temperature) || !limits.usable()) return;
   __syncthreads();
 
-  const Owned tree = owned(params.nodes.offsets, sequence, params.nodes.count);
+  const Owned tree = owned(params.drafts.offsets, sequence, params.drafts.count);
   const Rows& rows = params.target.logits;  // of two dimensions, so of one stride
   const int chunks = (static_cast<int>(params.target.size) + kChunk - 1) / kChunk;
-  ChunkSum* sums = launch.chunks + sequence * chunks;
+  ChunkSum* sums = launch.target_chunks + sequence * chunks;
   int node = -1;  // the root
 #pragma unroll 1
   for (int depth = 0;; ++depth) {
@@ -96,20 +96,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     TargetColumns<T, C> columns{Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
                                 static_cast<int>(params.target.size), Scale(temperature),
                                 limits.before(), C::Mask::of(params.target.allowed, row)};
-    stream_chunks(columns, ring_of_warp(shared), warp_index(), kWarps, chunks,
-                  [&](int chunk, float (&z)[kPerLane], float largest) {
-                    store_chunk_sum(exponentiate(columns.cut, largest, z), &sums[chunk]);
-                  });
+    sum_row(columns, sums, shared);
     __syncthreads();
-    cut_row(limits, sums, shared, &columns);
+    cut_node(limits, sums, shared, &columns);
     if (warp_index() == 0) {
       const int token = drawn_token(launch, sequence, depth, columns, sums);
       const bool goes_on = token >= 0 && depth < max_depth;
       const int child = goes_on ? child_of(params, tree, node, token) : -1;
       if (lane_index() == 0) {
-        tokens[depth] = token;
+        params.tokens[sequence * (params.max_draft + 1) + depth] = token;
         if (child >= 0) {
-          path[depth] = child;
+          params.path[sequence * params.max_draft + depth] = child;
           params.num_accepted[sequence] = depth + 1;
         }
         next = child;
@@ -119,6 +116,181 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     node = next;
     if (node < 0) return;
   }
+}
+
+// ------------------------------------------------------------------------ of drawn nodes
+
+// By one warp.
+__device__ __forceinline__ void load_tree(const VerifyTreeParams& params, int64_t index,
+                                          TreeSequence* sequence) {
+  if (lane_index() != 0) return;
+  const float draft_temperature = params.mixed() ? params.draft_rows.temperature[index] : 0.0f;
+  const Owned tree = owned(params.drafts.offsets, index, params.drafts.count);
+  *sequence = {
+      {index, tree.start, 0, params.sequences.step_keys[index], params.sequences.positions[index],
+       params.sequences.temperature[index], draft_temperature},
+      tree,
+      params.path + index * params.max_draft,
+      0,
+      0};
+}
+
+// By the block: the sums of the row that judges a step, and of the drafted one.
+template <typename T>
+__device__ __forceinline__ void sum_step(const VerifyTreeLaunch& launch,
+                                         const TreeSequence& sequence, int step, int draft_chunks,
+                                         const Cut& cut, unsigned char* shared) {
+  const TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, step, cut);
+  sum_row(columns, launch.target_chunks + slot_of(launch, sequence, step) * columns.chunks(),
+          shared);
+  if (launch.params.draft_rows.stats == nullptr && step < sequence.count) {
+    sum_draft_row<AnyDtype>(launch, sequence, step, draft_chunks, warp_index(), kWarps,
+                            ring_of_warp(shared));
+  }
+  __syncthreads();
+}
+
+// What is judged by token where it gives no token.
+constexpr int kAcceptedNode = -4;
+
+// By the block: how many nodes are accepted in all once the drawn one that follows, or all of them,
+// are judged. The first warp knows the token behind them, below 0 if there is none.
+template <typename T>
+__device__ __forceinline__ int judge_by_token(const VerifyTreeLaunch& launch,
+                                              const TreeSequence& sequence, int draft_chunks,
+                                              const RowLimits<Cut>& limits, unsigned char* shared,
+                                              int* token) {
+  __shared__ Position position;
+  const int step = sequence.depth;
+  Cut cut = limits.before();
+  sum_step<T>(launch, sequence, step, draft_chunks, cut, shared);
+  if (limits.any()) {
+    auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
+    cut = cut_row<T>(launch, sequence, step, limits, scratch);
+  }
+  if (warp_index() == 0) decide<T, AnyDtype>(launch, sequence, step, draft_chunks, cut, &position);
+  __syncthreads();
+  if (position.verdict == Verdict::kAccepted) {
+    *token = kAcceptedNode;
+    return step + 1;
+  }
+  *token = last_token<T, AnyDtype>(launch, sequence, step, position, cut);
+  return step;
+}
+
+template <typename T>
+__device__ __forceinline__ int judge_by_block(const VerifyTreeLaunch& launch,
+                                              const TreeSequence& sequence, int draft_chunks,
+                                              const RowLimits<Cut>& limits, unsigned char* shared,
+                                              int* token) {
+  __shared__ Position positions[kWarps];
+  __shared__ int decided[kWarps];
+  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
+  int longest = -1;
+#pragma unroll 1
+  for (int step = sequence.depth; longest < 0; ++step) {
+    sum_step<T>(launch, sequence, step, draft_chunks, limits.before(), shared);
+    longest = weigh_prefixes<T, AnyDtype>(launch, sequence, step, step, draft_chunks, limits,
+                                          scratch, positions);
+  }
+  return accept_prefix<T, AnyDtype>(launch, sequence, longest, draft_chunks, limits, positions,
+                                    decided, token);
+}
+
+// By the first warp: puts out what was judged, and takes the walk to a fixed child that has the
+// token. False if the walk ends.
+__device__ __forceinline__ bool go_on(const VerifyTreeParams& params, int accepted, int token,
+                                      TreeSequence* sequence) {
+  const int64_t index = sequence->index;
+  int64_t* tokens = params.tokens + index * (params.max_draft + 1);
+#pragma unroll 1
+  for (int at = sequence->depth + lane_index(); at < sequence->count; at += kWarp) {
+    if (at < accepted) {
+      tokens[at] = params.drafts.token_ids[draft_of(*sequence, at)];
+    } else {
+      global_store(&sequence->path[at], -1);
+    }
+  }
+  __syncwarp(kAllLanes);
+  int child = -1;
+  if (token >= 0 && accepted < params.max_draft) {
+    child = fixed_child(params, *sequence, sequence->node_at(accepted), token);
+  }
+  if (lane_index() == 0) {
+    if (token >= 0) tokens[accepted] = token;
+    if (child >= 0) global_store(&sequence->path[accepted], child);
+    sequence->depth = child >= 0 ? accepted + 1 : accepted;
+    ++sequence->nesting;
+    params.num_accepted[index] = sequence->depth;
+  }
+  __syncwarp(kAllLanes);
+  return child >= 0 || token == kAcceptedNode;
+}
+
+template <typename T, bool kByBlock>
+__device__ __forceinline__ void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared) {
+  __shared__ TreeSequence sequence;
+  __shared__ bool goes_on;
+  const VerifyTreeParams& params = launch.params;
+  if (warp_index() == 0) load_tree(params, blockIdx.x, &sequence);
+  clear(params, blockIdx.x);
+  __syncthreads();
+  const RowLimits<Cut> limits(params.sequences.truncation, sequence.index,
+                              static_cast<int>(params.target.size), sequence.target_temperature);
+  if (!usable_temperature(sequence.target_temperature) || !limits.usable()) return;
+  const int draft_chunks = (static_cast<int>(params.draft.draft_size) + kChunk - 1) / kChunk +
+                           (static_cast<int>(params.draft.dynamic_size) + kChunk - 1) / kChunk;
+#pragma unroll 1
+  do {
+    if (warp_index() == 0) follow_drawn(params, kByBlock, &sequence);
+    __syncthreads();
+    int token = -1;
+    int accepted;
+    if constexpr (kByBlock) {
+      accepted = judge_by_block<T>(launch, sequence, draft_chunks, limits, shared, &token);
+    } else {
+      accepted = judge_by_token<T>(launch, sequence, draft_chunks, limits, shared, &token);
+    }
+    __syncthreads();
+    if (warp_index() == 0) {
+      const bool found = go_on(params, accepted, token, &sequence);
+      if (lane_index() == 0) goes_on = found;
+    }
+    __syncthreads();
+  } while (goes_on);
+}
+
+template <typename R>
+struct Walk {
+  template <typename T>
+  __device__ static __forceinline__ void run(const VerifyTreeLaunch& launch,
+                                             unsigned char* shared) {
+    walk_fixed<T, R>(launch, shared);
+  }
+};
+template <>
+struct Walk<Drawn> {
+  template <typename T>
+  __device__ static __forceinline__ void run(const VerifyTreeLaunch& launch,
+                                             unsigned char* shared) {
+    walk_drawn<T, false>(launch, shared);
+  }
+};
+template <>
+struct Walk<DrawnBlock> {
+  template <typename T>
+  __device__ static __forceinline__ void run(const VerifyTreeLaunch& launch,
+                                             unsigned char* shared) {
+    walk_drawn<T, true>(launch, shared);
+  }
+};
+
+template <typename T, typename R>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    verify_tree_kernel(const VerifyTreeLaunch launch) {
+  RDK_DYNAMIC_SHARED(shared);
+  wait_for_earlier_kernels();
+  Walk<R>::template run<T>(launch, shared);
 }
 
 }  // namespace

@@ -24,6 +24,13 @@ inline TokenIds drafted_ids(const Checks& checks, const char* name, const Tensor
   return {token_ids.const_data_ptr(), token_ids.scalar_type() == ScalarType::Long};
 }
 
+inline Method verification_method(const Checks& checks, int64_t method) {
+  if (method < 0 || method > 1) {
+    checks.refuse("method", "is " + std::to_string(method), "0, by token, or 1, by block");
+  }
+  return static_cast<Method>(method);
+}
+
 inline void check_target(const Checks& checks, const Tensor& target_logits, int64_t needed_rows,
                          int64_t target_size) {
   checks.dimensions("target_logits", target_logits, 2, "[N + B, V_t], packed");

@@ -1,7 +1,7 @@
 #include <limits>
 
-#include "affinity_arguments.h"
 #include "backend.h"
+#include "draft_arguments.h"
 #include "registration.h"
 #include "target_arguments.h"
 #include "truncation_arguments.h"
@@ -22,13 +22,6 @@ std::tuple<Tensor, Tensor, Tensor> verify(
   const Checks checks("verify", "target_logits", target_logits);
   VerifyParams params{};
   params.target.dtype = checks.logits("target_logits", target_logits);
-  const Dtype dtype = checks.logits("draft_logits", draft_logits);
-  checks.dimensions("draft_logits", draft_logits, 2, "[M, V_d]");
-  params.draft_rows.available = draft_logits.size(0);
-  params.affinity = affinity_columns(checks, draft_logits.size(1), bias, col_offsets, col_drafts,
-                                     col_weights, spread, prior);
-  params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
-                               dynamic_tokens, dynamic_logits);
   if (max_draft < 0 || max_draft >= std::numeric_limits<int32_t>::max()) {
     checks.refuse("max_draft", "is " + std::to_string(max_draft), "0 or more, below 2^31 - 1");
   }
@@ -36,34 +29,20 @@ std::tuple<Tensor, Tensor, Tensor> verify(
   params.sequences.count = count_sequences(checks, "draft_offsets", draft_offsets);
   params.drafts.token_ids = drafted_ids(checks, "draft_token_ids", draft_token_ids);
   params.drafts.count = draft_token_ids.size(0);
+  constexpr const char* kPerSequence = "[B], one for each sequence of draft_offsets";
+  take_drafter(checks, draft_logits, draft_stats, draft_rows, draft_temperature, bias, col_offsets,
+               col_drafts, col_weights, spread, prior, dynamic_tokens, dynamic_logits, kPerSequence,
+               "[N], one for each of draft_token_ids", &params);
   check_target(checks, target_logits, params.drafts.count + params.sequences.count,
                params.affinity.target_size);
   params.target.size = params.affinity.target_size;
   params.target.logits = checks.rows("target_logits", target_logits);
 
   const Shape per_sequence = {params.sequences.count};
-  constexpr const char* kPerSequence = "[B], one for each sequence of draft_offsets";
   checks.plain("target_temperature", target_temperature, ScalarType::Float, per_sequence,
-               kPerSequence);
-  checks.plain("draft_temperature", draft_temperature, ScalarType::Float, per_sequence,
                kPerSequence);
   checks.plain("step_keys", step_keys, ScalarType::Long, per_sequence, kPerSequence);
   checks.plain("positions", positions, ScalarType::Long, per_sequence, kPerSequence);
-  if (draft_stats) {
-    const int64_t width = 2 + params.affinity.rank;
-    const bool truncated = draft_stats->dim() == 2 && draft_stats->size(1) == width + 1;
-    params.draft_rows.stats_width = truncated ? width + 1 : width;
-    checks.plain("draft_stats", *draft_stats, ScalarType::Float,
-                 {params.draft_rows.available, params.draft_rows.stats_width},
-                 "[M, 2 + R], or [M, 3 + R] of truncated drafts, as draft returns it for the rows "
-                 "of draft_logits");
-    params.draft_rows.stats = draft_stats->const_data_ptr<float>();
-  }
-  if (draft_rows) {
-    checks.plain("draft_rows", *draft_rows, ScalarType::Int, {params.drafts.count},
-                 "[N], one for each of draft_token_ids");
-    params.draft_rows.index = draft_rows->const_data_ptr<int32_t>();
-  }
   params.sequences.truncation = truncation(checks, params.affinity.target_size, per_sequence,
                                            kPerSequence, top_k, top_p, min_p);
   if (allowed) {
@@ -77,10 +56,7 @@ std::tuple<Tensor, Tensor, Tensor> verify(
                   "logits");
   }
   params.logprobs_of = static_cast<Logprobs>(logprobs);
-  if (method < 0 || method > 1) {
-    checks.refuse("method", "is " + std::to_string(method), "0, by token, or 1, by block");
-  }
-  params.method = static_cast<Method>(method);
+  params.method = verification_method(checks, method);
   const Tensor tokens = torch::stable::new_empty(
       target_logits, Shape{params.sequences.count, max_draft + 1}, ScalarType::Long);
   const Tensor num_accepted =
@@ -91,7 +67,6 @@ std::tuple<Tensor, Tensor, Tensor> verify(
 
   params.drafts.offsets = draft_offsets.const_data_ptr<int32_t>();
   params.sequences.temperature = target_temperature.const_data_ptr<float>();
-  params.draft_rows.temperature = draft_temperature.const_data_ptr<float>();
   params.sequences.step_keys = step_keys.const_data_ptr<int64_t>();
   params.sequences.positions = positions.const_data_ptr<int64_t>();
   params.tokens = tokens.mutable_data_ptr<int64_t>();

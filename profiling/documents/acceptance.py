@@ -15,7 +15,7 @@ LIFTED = {
 }
 PRUNING, FULL = "pruning/demo", "full drafter"
 TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3"}
-WAYS, LENGTH = ("chain by token", "chain by block", "tree"), 8
+WAYS = ("chain of 4, by block", "tree of 8 in 4", "tree of 16 in 4", "chain of 8, by block")
 
 
 def recovered() -> dict[tuple[str, tuple[float, float]], list[float]]:
@@ -156,36 +156,34 @@ def trees_table(link: Link) -> str:
     """docs/benchmarks.md"""
     lines = []
     for file, pair in TREES.items():
-        rows = [
-            row
+        rows = {
+            (row["temperature"], row["way"]): row
             for row in content(f"{file}.json")["rows"]
-            if (row["method"], row["drafts"]) == ("virtual+dynamic", LENGTH)
+            if row["method"] == "virtual+dynamic"
+        }
+        lines += [
+            [pair, f"{at:g}", *(accepted_of(rows[at, way]) for way in WAYS)]
+            for at in sorted({at for at, _ in rows})
         ]
-        lines += [[pair, f"{row['temperature']:g}", *accepted_of(row)] for row in rows]
     found = content(f"{next(iter(TREES))}.json")
     where = [link(name, f"{RESULTS}/{file}.md") for file, name in TREES.items()]
     data = [link(name, f"{RESULTS}/{file}.json") for file, name in TREES.items()]
     return "\n\n".join(
         [
             paragraph(
-                "Accepted drafts a pass of the demo's former target, of five layers, of",
-                f"{LENGTH} drafts or nodes, with",
-                f"virtual and dynamic tokens and {found['keep']:.2%} of the vocabulary kept, by",
-                "the demo's drafter or by the EAGLE-3 drafter next to it: expectations given the",
-                f"drafts, over {found['contexts']} contexts of {found['documents']} held-out",
-                "documents. In brackets the 95 % interval of the gain over the chain by token.",
-                f"Other drafters, K from 2 to 8, and the rows that are read: {' and '.join(where)}",
+                "Accepted drafts a pass of the demo's target, with 95 % intervals, and × the speed",
+                "of the target alone. Virtual and dynamic tokens,",
+                f"{found['keep']:.2%} of the vocabulary kept, by the demo's drafter or by the",
+                f"EAGLE-3 drafter next to it; {found['prompts']} prompts of {found['documents']}",
+                "held-out documents. A tree of 8 in 4 has 8 nodes for 4 passes of the drafter.",
+                f"Other drafters and shapes: {' and '.join(where)}",
                 f"(data: {' and '.join(data)}), made by `python -m studies.chains_and_trees`:",
             ),
-            table(["drafter", "T", "chain, by token", "chain, by block", "tree"], lines, "lr"),
+            table(["drafter", "T", *WAYS], lines, "lr"),
         ]
     )
 
 
-def accepted_of(row: Row) -> list[str]:
-    """Of the chain, and of the others with their gains' intervals."""
-    cells = [f"{row[WAYS[0]][0]:.2f}"]
-    for way in WAYS[1:]:
-        _, low, high = row[f"{way}, gain"]
-        cells.append(f"{row[way][0]:.2f} ({low:+.2f} to {high:+.2f})")
-    return cells
+def accepted_of(row: Row) -> str:
+    """With its interval, and the speed."""
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*row["accepted"]) + f", {row['speed'][0]:.2f} ×"

@@ -32,6 +32,7 @@ class Argument(NamedTuple):
     dtype_of: str | None = None  # the argument whose dtype this one shares
     affinity: bool = False  # its values are trusted
     if_asked: str | None = None  # empty unless this number is given
+    needed_with: tuple[str, ...] = ()  # not optional where one of these is given
 
 
 class Number(NamedTuple):
@@ -62,11 +63,11 @@ def _affinity(**tensors: tuple[str, tuple[torch.dtype, ...]]) -> dict[str, Argum
 
 
 def _dynamic(rows: str) -> dict[str, Argument]:
-    shape, like = f"{rows}, C", "draft_logits"
-    return {
-        "dynamic_tokens": Argument(shape, INT, optional=True, rows=True),
-        "dynamic_logits": Argument(shape, LOGITS, optional=True, rows=True, dtype_of=like),
-    }
+    tokens = Argument(f"{rows}, C", INT, optional=True, rows=True, needed_with=("dynamic_logits",))
+    logits = tokens._replace(
+        dtypes=LOGITS, dtype_of="draft_logits", needed_with=("dynamic_tokens",)
+    )
+    return {"dynamic_tokens": tokens, "dynamic_logits": logits}
 
 
 def _limits(rows: str) -> dict[str, Argument]:
@@ -97,6 +98,23 @@ _ALLOWED = {"allowed": Argument(">= N + B, ceil(V_t / 32)", INT, optional=True, 
 _DRAFT_LOGITS = {"draft_logits": Argument("..., V_d", LOGITS, rows=True)}
 _KEYS = {"step_keys": Argument("B", LONG), "positions": Argument("B", LONG)}
 _AT_MOST = Number(0, 2**31 - 2)
+_METHOD = {"method": Number(0, 1)}
+
+
+def _whole_or_not(side: dict[str, Argument]) -> dict[str, Argument]:
+    """Where one of them is given, all are needed that are not optional anyway."""
+    return {
+        n: rule if rule.optional else rule._replace(optional=True, needed_with=tuple(side))
+        for n, rule in side.items()
+    }
+
+
+_DRAFTS = {
+    "draft_logits": Argument("M, V_d", LOGITS, rows=True),
+    "draft_stats": Argument("M, 2 + R or 3 + R", FLOAT, optional=True),
+    "draft_rows": Argument("N", INT),
+}
+_DRAFT_TEMPERATURE = {"draft_temperature": Argument("B", FLOAT)}
 
 OPERATORS = {
     "redistribute": Operator(
@@ -130,13 +148,12 @@ OPERATORS = {
     "verify": Operator(
         {
             **_TARGET_LOGITS,
-            "draft_logits": Argument("M, V_d", LOGITS, rows=True),
-            "draft_stats": Argument("M, 2 + R or 3 + R", FLOAT, optional=True),
-            "draft_rows": Argument("N", INT, optional=True),
+            **_DRAFTS,
+            "draft_rows": _DRAFTS["draft_rows"]._replace(optional=True),
             "draft_token_ids": Argument("N", IDS),
             "draft_offsets": Argument("B + 1", INT),
             "target_temperature": Argument("B", FLOAT),
-            "draft_temperature": Argument("B", FLOAT),
+            **_DRAFT_TEMPERATURE,
             **_KEYS,
             **_COLUMNS,
             "max_draft": _AT_MOST,
@@ -144,7 +161,7 @@ OPERATORS = {
             **_limits("B"),
             **_ALLOWED,
             "logprobs": Number(0, 2),
-            "method": Number(0, 1),
+            **_METHOD,
         },
         {
             "tokens": Argument("B, max_draft + 1", LONG),
@@ -163,6 +180,8 @@ OPERATORS = {
             "max_depth": _AT_MOST,
             **_limits("B"),
             **_ALLOWED,
+            **_whole_or_not({**_DRAFTS, **_DRAFT_TEMPERATURE, **_COLUMNS, **_dynamic("M")}),
+            **_METHOD,
         },
         {
             "tokens": Argument("B, max_depth + 1", LONG),

@@ -11,6 +11,7 @@ used on their own: clusters, offsets, and every method for one pruning.
 
 from .calibrate import SCORES, Calibrated, Setting, calibrate, kept_tokens, successor_counts
 from .clusters import cluster_pruned_tokens
+from .lengths import CalibratedLength, calibrate_length
 from .lifted import BONUSES, lift_rows, refitted_rows, shifted_rows
 from .methods import PRUNED, RECOMMENDED, VIRTUAL, Material, Method, Options, Pruning
 from .reading import Read, Reading, Window, cut_windows
@@ -34,6 +35,7 @@ __all__ = [
     "SCORES",
     "VIRTUAL",
     "Calibrated",
+    "CalibratedLength",
     "Material",
     "Method",
     "Options",
@@ -46,6 +48,7 @@ __all__ = [
     "Setting",
     "Window",
     "calibrate",
+    "calibrate_length",
     "calibrate_offsets",
     "cluster_pruned_tokens",
     "cut_windows",

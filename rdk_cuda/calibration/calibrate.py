@@ -12,6 +12,7 @@ from torch import Tensor
 from ..drafter import FullHead
 from ..dynamic_tokens import SuccessorCounts
 from ..vocabulary import Vocabulary
+from .lengths import CalibratedLength, calibrate_length
 from .methods import PRUNED, RECOMMENDED, Material, Method, Options, Pruning
 from .recording import Each, Recording
 
@@ -36,12 +37,14 @@ class Calibrated:
         plain: without redistribution.
         method: the best of what was tried, `RECOMMENDED`.
         coverage: the share of the target's mean probability that lies on kept tokens.
+        length: when its drafts should end, if it was asked for.
     """
 
     setting: Setting
     plain: Method
     method: Method
     coverage: float
+    length: CalibratedLength | None = None
 
 
 def calibrate(
@@ -55,6 +58,7 @@ def calibrate(
     kept: Vocabulary | None = None,
     options: Options | None = None,
     dtype: torch.dtype | None = None,
+    draft_cost: float | None = None,
     each: Each | None = None,
 ) -> list[Calibrated]:
     """A calibrated drafter for each setting, from one recording of both models.
@@ -69,6 +73,8 @@ def calibrate(
         kept: these tokens, in place of those with the best scores.
         dtype: what the small heads will be saved in. Their numbers are rounded to it, so that what
             is measured is what is saved. None: as in the full head.
+        draft_cost: the time of a drafter's pass in passes of the target; also find when drafts
+            should end (`calibrate_length`).
         each: shows the progress.
 
     Raises:
@@ -93,7 +99,12 @@ def calibrate(
                 for name in each((PRUNED, RECOMMENDED), "Calibrating: offsets")
             )
             coverage = vocabulary.coverage(pruning.mean_probs(temperature))
-            drafters.append(Calibrated(setting, plain, method, coverage))
+            length = None
+            if draft_cost is not None:
+                length = calibrate_length(
+                    pruning.samples, method.drafter, full_head, temperature, draft_cost=draft_cost
+                )
+            drafters.append(Calibrated(setting, plain, method, coverage, length))
     return drafters
 
 

@@ -209,6 +209,12 @@ def add_calibrate(commands: Any) -> None:
         default = getattr(defaults, name.replace("-", "_"))
         add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
     add(
+        "--draft-cost",
+        type=positive,
+        metavar="C",
+        help="time of a drafter's pass in passes of the target; finds when drafts should end",
+    )
+    add(
         "--temperature",
         type=positive,
         nargs="+",

@@ -14,7 +14,14 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration import BONUSES, Calibrated, Method, Options, calibrate
+from rdk_cuda.calibration import (
+    BONUSES,
+    Calibrated,
+    CalibratedLength,
+    Method,
+    Options,
+    calibrate,
+)
 from rdk_cuda.calibration.reading import Window
 from rdk_cuda.calibration.record import record
 from rdk_cuda.calibration.recording import Recording
@@ -23,6 +30,7 @@ from rdk_cuda.calibration.recording_file import (
     RecordingError,
     recorded_temperatures,
 )
+from rdk_cuda.decoding.lengths import described
 from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     refuse_existing,
@@ -85,6 +93,7 @@ def run_calibration(request: Request, stages: Stages | None = None) -> int:
                 kept=kept,
                 options=options_of(models, request),
                 dtype=models.drafter_dtype,
+                draft_cost=request.draft_cost,
                 each=stages.each,
             )
             rows = measure(models, request, drafters, held_out, stages)
@@ -356,9 +365,18 @@ def settings_of(
         "versions": versions(),
         "target_weights": weight_sample(models.target),
         "tuned": one.method.tuned,
+        "drafts": drafts_of(one.length),
         # Times depend on the moment and the machine: `evaluate` measures them again.
         "figures": without_nan([{**row, **dict.fromkeys(TIMED)} for row in rows]),
     }
+
+
+def drafts_of(found: CalibratedLength | None) -> dict[str, Any] | None:
+    """How many tokens are drafted and when a draft ends, as `Generate.from_directory` reads it."""
+    if found is None:
+        return None
+    rule = None if found.length is None else described(found.length)
+    return {"length": rule, "draft_length": found.draft_length, "gain": found.gain}
 
 
 def show(

@@ -22,6 +22,8 @@ class Request:
             output, until that is written.
         screen_bytes, batch: the share of the pruned rows' bytes that a screen may read, 0 for none,
             and for how many positions at once.
+        draft_cost: the time of a drafter's pass in passes of the target, to find when drafts should
+            end; None: not asked.
         positions, memory: how many the models read, spread over the text; GiB for the recording.
         device, device_map, dtype: as `load_pair` takes them.
     """
@@ -41,6 +43,7 @@ class Request:
     batch: int = 1
     temperature: tuple[float, ...] = (1.0,)
     draft_length: int = 4
+    draft_cost: float | None = None
     positions: int = 24576
     memory: float = 2.0
     recording: Path | None = None

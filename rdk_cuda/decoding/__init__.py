@@ -2,20 +2,22 @@
 
 from .cascade import Cascade
 from .decoder import SpeculativeDecoder
+from .drafter_tree import DrafterTree
 from .exact_match import ExactMatch, TextChain
-from .generation import Generation, Statistics
+from .generation import Continuation, Generation, Statistics
 from .models import CausalModel, Output, StateDrafter, TreeModel
 from .proposal import Proposal, Step
-from .proposers import DrafterChain, LikeliestTree, NGrams, Proposer
+from .proposers import DrafterChain, NGrams, Proposer
 from .text import TextDrafter
 
 __all__ = [
     "Cascade",
     "CausalModel",
+    "Continuation",
     "DrafterChain",
+    "DrafterTree",
     "ExactMatch",
     "Generation",
-    "LikeliestTree",
     "NGrams",
     "Output",
     "Proposal",

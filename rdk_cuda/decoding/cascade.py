@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -104,10 +103,11 @@ class Cascade(DrafterChain):
             Continuation(s.tokens, s.length, s.length, s.length + max(count, 0), ())
             for s, count in zip(sequences, places, strict=True)
         ]
-        # A stage's seeds are the outer step's keys: every step of it is fresh in every outer step.
+        # Fresh in every outer step: DESIGN section 5, "More than a chain".
         keys = functional.step_keys(step.seeds, step.positions)
         limits = step.limits if self.truncate_drafts else {}
-        batch = Batch(own, link["temperature"], functional.step_keys(keys, step.positions), limits)
+        seeds = functional.step_keys(keys, step.positions, stage=1)
+        batch = Batch(own, link["temperature"], seeds, limits)
         stage = _Stage(self, own, link["temperature"], limits, max(places, default=0))
         while any(rooms := [s.room for s in own]):
             inner_step = batch.step(rooms)
@@ -124,7 +124,7 @@ class Cascade(DrafterChain):
         rows: dict[str, Any] = {n: kept[:, : tokens.shape[1]] for n, kept in stage.rows.items()}
         # For the rows' stats; what it draws is not looked at.
         draft = functional.draft(rows.pop("logits"), self.affinity, **link, **rows)
-        return Proposal.drawn(replace(draft, tokens=tokens))
+        return Proposal(tokens, draft)
 
 
 class _Stage:

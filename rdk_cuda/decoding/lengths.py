@@ -7,8 +7,10 @@ other sequences. So a rule is a function of `Drafted` and returns `[B]` bools, e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +19,10 @@ from .. import functional
 from ..affinity import Affinity
 from ..functional import Draft
 
-__all__ = ["Confidence", "Drafted", "EntropyBound", "Length", "Product"]
+__all__ = ["Classifier", "Confidence", "Drafted", "EntropyBound", "Length", "Product"]
+
+FEATURES = 5  # of a place, as `Drafted.features` has them
+_LEAST_LOG = -20.0  # of a probability that a classifier reads
 
 
 class Drafted:
@@ -35,6 +40,7 @@ class Drafted:
         self.places: list[Draft] = []
         self._probs: list[Tensor] = []
         self._entropies: list[Tensor] = []
+        self._features: list[Tensor] = []
 
     @property
     def probs(self) -> Tensor:
@@ -49,6 +55,21 @@ class Drafted:
         new = self.places[len(self._entropies) :]
         self._entropies += [_Place(draft, self.affinity).entropy() for draft in new]
         return torch.stack(self._entropies, 1)
+
+    @property
+    def features(self) -> Tensor:
+        """`[B, k, 5]`: what a `Classifier` weighs of each place.
+
+        The logarithms of the drawn token's q and of the two largest probabilities of the row of
+        drafter columns that it was drawn from, that row's entropy, and 1.
+        """
+        probs, entropies = self.probs, self.entropies
+        for place in range(len(self._features), len(self.places)):
+            rows = _Place(self.places[place], self.affinity).largest_two()
+            logs = torch.cat([probs[:, place, None], rows], 1).log().clamp(min=_LEAST_LOG)
+            entropy = entropies[:, place, None]
+            self._features.append(torch.cat([logs, entropy, torch.ones_like(entropy)], 1))
+        return torch.stack(self._features, 1)
 
 
 Length = Callable[[Drafted], Tensor]
@@ -90,6 +111,63 @@ class EntropyBound:
     def __call__(self, drafted: Drafted) -> Tensor:
         """As `Length`."""
         return 1 - (self.gamma * drafted.entropies[:, -1]).sqrt() >= self.at_least
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """While the drafted tokens are all accepted with at least this probability, as is predicted.
+
+    A logistic model of each place, as DISCO's (arXiv:2405.04304). A token's place in the draft
+    counts through the product: a recording, which it is trained on, has no drafts.
+
+    Attributes:
+        weights: of `Drafted.features`; `rdk_cuda.calibration.calibrate_length` finds them.
+        at_least: the probability.
+    """
+
+    weights: tuple[float, ...]
+    at_least: float
+
+    def __call__(self, drafted: Drafted) -> Tensor:
+        """As `Length`."""
+        return self.accepted(drafted.features).prod(1) >= self.at_least
+
+    def accepted(self, features: Tensor) -> Tensor:
+        """`[..., 5]` to `[...]`: the predicted probability of each place."""
+        parts = zip(self.weights, features.unbind(-1), strict=True)
+        return torch.stack([weight * part for weight, part in parts]).sum(0).sigmoid()
+
+
+def described(length: Length) -> dict[str, Any]:
+    """One of these rules as JSON, for `length_of`."""
+    if not isinstance(length, (Product, Confidence, EntropyBound, Classifier)):
+        raise ValueError(f"described: length is {length!r}; needs a rule of {__name__}")
+    return {"rule": type(length).__name__, **asdict(length)}
+
+
+def length_of(description: dict[str, Any]) -> Length:
+    """The rule that was described.
+
+    Raises:
+        ValueError: what describes no rule.
+    """
+    rules = {rule.__name__: rule for rule in (Product, Confidence, EntropyBound, Classifier)}
+    try:
+        given = dict(description)
+        rule = rules[given.pop("rule")]
+        weights = given.pop("weights", None)
+        numbers: dict[str, Any] = {name: float(value) for name, value in given.items()}
+        if weights is not None:
+            numbers["weights"] = tuple(map(float, weights))
+        flat = [*given.values(), *(weights or [])]
+        if not all(map(math.isfinite, flat)) or len(weights or range(FEATURES)) != FEATURES:
+            raise ValueError(f"needs finite numbers, and {FEATURES} weights")
+        length: Length = rule(**numbers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"length is {str(description)[:200]} ({error}); needs what `described` makes of a rule"
+        ) from error
+    return length
 
 
 class _Place:
@@ -145,16 +223,23 @@ class _Place:
         q = found / self.total + (self.spread * prior[:, token].T).sum(1)
         return q.where(drawn, 0.0)
 
+    def largest_two(self) -> Tensor:
+        """`[B, 2]` probabilities, descending; 0 in place of one that there is not."""
+        largest = self._masses(torch.nn.functional.pad(self._columns(), (0, 1), value=-torch.inf))
+        return largest.topk(2).values / self.total[:, None]
+
     def entropy(self) -> Tensor:
         """`[B]`."""
-        bias = self.affinity.by_target[0]
-        z = self.logits.float() / self.temperature
-        z = z if bias is None else z + bias
-        if self.draft.dynamic_tokens is not None:
-            z = torch.cat([z, self._dynamic()], 1)
+        z = self._columns()
         masses = self._masses(z)
         weighted = (masses * (z - self.largest)).where(masses > 0, 0.0)
         return self.total.log() - torch.stack([row.sum() for row in weighted]) / self.total
+
+    def _columns(self) -> Tensor:
+        bias = self.affinity.by_target[0]
+        z = self.logits.float() / self.temperature
+        z = z if bias is None else z + bias
+        return z if self.draft.dynamic_tokens is None else torch.cat([z, self._dynamic()], 1)
 
     def _dynamic(self) -> Tensor:
         assert self.draft.dynamic_tokens is not None

@@ -38,8 +38,8 @@ class Proposal(NamedTuple):
 
     Attributes:
         tokens: `[B, N]` int64 target ids; -1: not used. It ends a chain.
-        draft: the step's key and positions, and of the tokens that were drawn, what `verify` needs
-            of the rows that they were drawn from.
+        draft: the step's key and positions, and what `verify` needs of the rows that tokens were
+            drawn from. Its own tokens are not read.
         parents: None: a chain, each node the child of the one before it.
         rows: `[B, N]` integers, which row of `draft` each node was drawn from, -1 for a fixed one.
             None: node n from row n, or, where the draft has no logits, all are fixed.
@@ -51,9 +51,11 @@ class Proposal(NamedTuple):
     rows: Tensor | None = None
 
     @classmethod
-    def drawn(cls, draft: Draft) -> Proposal:
-        """A chain, as `rdk_cuda.draft` drew it."""
-        return cls(draft.tokens, draft)
+    def drawn(cls, draft: Draft, step: Step) -> Proposal:
+        """A chain, as `rdk_cuda.draft` drew it; what there is no room for is left out."""
+        room = torch.tensor(step.room, dtype=torch.int64, device=draft.tokens.device)[:, None]
+        places = torch.arange(1, draft.tokens.shape[1] + 1, device=draft.tokens.device)
+        return cls(draft.tokens.where(places < room, -1), draft)
 
     @classmethod
     def fixed(cls, tokens: Sequence[Sequence[int]], step: Step) -> Proposal:

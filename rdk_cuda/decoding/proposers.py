@@ -17,11 +17,10 @@ from ..functional import Draft
 from ..functional.ranges import Range
 from .generation import Continuation
 from .lengths import Drafted, Length
-from .models import CausalModel, Output, StateDrafter, TreeModel, feed_unread
+from .models import CausalModel, Output, StateDrafter, feed_unread
 from .proposal import Proposal, Step, padded
-from .trees import Tree, best_first, branch
 
-__all__ = ["DrafterChain", "LikeliestTree", "NGrams", "Proposer"]
+__all__ = ["DrafterChain", "NGrams", "Proposer"]
 
 
 class Proposer:
@@ -178,7 +177,7 @@ class DrafterChain(Proposer):
         if memory is None or longest == 0:
             return Proposal.fixed(chains, step)
         joined = _joined(seen.places[:longest], padded(chains, self.affinity.device), memory)
-        return Proposal.drawn(joined)
+        return Proposal(joined.tokens, joined)
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
         """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
@@ -244,79 +243,6 @@ class DrafterChain(Proposer):
                 f"{self.affinity.target_size} target tokens"
             )
         return full_head
-
-
-class LikeliestTree(Proposer):
-    """A tree of the tokens that a drafter thinks likeliest: `rdk_cuda.decoding.trees.best_first`.
-
-    Its nodes are fixed before the target is asked, so at temperatures above 0 a chain of as many
-    drawn tokens is mostly accepted further (docs/benchmarks.md).
-
-    Args:
-        drafter: reads trees. It takes a pass for each node.
-        affinity: V_d to V_t, on the drafter's device.
-        nodes: N, of each sequence's tree.
-
-    Raises:
-        TypeError: a drafter that reads no trees.
-    """
-
-    def __init__(self, drafter: TreeModel, affinity: Affinity, *, nodes: int = 8) -> None:
-        if not isinstance(drafter, TreeModel):
-            raise TypeError(
-                f"LikeliestTree: drafter is a {type(drafter).__name__}, which has no feed_tree; "
-                "needs a model that reads trees, such as HuggingFaceModel"
-            )
-        self.drafter, self.affinity, self.nodes = drafter, affinity, nodes
-
-    def reset(self, batch_size: int) -> None:
-        """As `Proposer.reset`."""
-        self.drafter.reset(batch_size)
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        """As `Proposer.rollback`."""
-        self.drafter.rollback(lengths)
-
-    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """As `Proposer.propose`."""
-        # Greedy trees are those of temperature 1: a one-hot q has no second child.
-        temperature = step.temperature.masked_fill(step.temperature == 0, 1.0)
-        most = [
-            int(min(room - 1, self.drafter.context - s.length))
-            for s, room in zip(sequences, step.room, strict=True)
-        ]
-
-        def expand(tree: Tree) -> Tensor:
-            tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
-            branches = [branch(above, len(above) - 1) for above in parents]
-            # A node that is too deep to have children is read all the same: nodes are counted.
-            keep = [
-                int(row[-1] >= 0 if row else deep > 0)
-                for row, deep in zip(tokens, most, strict=True)
-            ]
-            shape = len(keep), self.affinity.target_size
-            probs = torch.zeros(shape, dtype=torch.float32, device=device)
-            if not any(keep):
-                return probs
-            with Range("drafter forward", sum(keep)):
-                if tree.tokens.shape[1] == 0:
-                    output = feed_unread(self.drafter, sequences, keep)
-                else:
-                    used = [row[: row.index(-1)] if -1 in row else row for row in tokens]
-                    above = [own[: len(row)] for own, row in zip(parents, used, strict=True)]
-                    newest = [row[-1:] * kept for row, kept in zip(used, keep, strict=True)]
-                    output = self.drafter.feed_tree(newest, keep, above)
-            q = functional.redistribute(output.logits[:, 0], self.affinity, temperature)
-            deeper = [
-                kept > 0 and len(path) < deep
-                for kept, path, deep in zip(keep, branches, most, strict=True)
-            ]
-            return q.nan_to_num(0.0).where(
-                torch.tensor(deeper, dtype=torch.bool, device=device)[:, None], probs
-            )
-
-        device = self.affinity.device
-        return Proposal.tree(best_first(expand, len(sequences), self.nodes, device), step)
 
 
 def _joined(drafts: Sequence[Draft], tokens: Tensor, memory: Tensor) -> Draft:

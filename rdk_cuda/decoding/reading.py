@@ -41,6 +41,12 @@ class ChainReading:
             s.context[s.length :] = drafts
             self.nodes.append(len(drafts))
         self.keep = [n + 1 if room else 0 for n, room in zip(self.nodes, step.room, strict=True)]
+        most, (batch, width) = max(self.nodes, default=0), proposal.tokens.shape
+        if most < width:  # places that no sequence uses
+            rows = torch.arange(width, device=proposal.tokens.device).expand(batch, width)
+            rows = rows if proposal.rows is None else proposal.rows
+            tokens = proposal.tokens[:, :most]
+            self.proposal = proposal._replace(tokens=tokens, rows=rows[:, :most])
 
     def feed(self, target: CausalModel) -> Output:
         """The target's logits after each sequence and after each of its drafts."""
@@ -78,7 +84,9 @@ class TreeReading:
             self.nodes.append(count)
         most = max(self.nodes)
         self.proposal = proposal._replace(
-            tokens=proposal.tokens[:, :most], parents=proposal.parents[:, :most]
+            tokens=proposal.tokens[:, :most],
+            parents=proposal.parents[:, :most],
+            rows=None if proposal.rows is None else proposal.rows[:, :most],
         )
         for s in sequences:
             del s.context[s.length :]

@@ -71,12 +71,11 @@ class Verification:
         logits = output.logits
         if proposal.parents is not None:
             return self._walk(logits, proposal, step, logprobs, **limits)
-        draft = proposal.draft
-        if proposal.rows is not None:  # tokens of its own between drawn ones
-            draft, limits["draft_rows"] = replace(draft, tokens=proposal.tokens), proposal.rows
+        if proposal.rows is not None:
+            limits["draft_rows"] = proposal.rows
         verified = functional.verify(
             logits,
-            draft,
+            replace(proposal.draft, tokens=proposal.tokens),
             self.affinity,
             step.temperature,
             logprobs=logprobs,
@@ -91,18 +90,14 @@ class Verification:
     def _walk(
         self, logits: Tensor, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
     ) -> Decided:
-        """Trees, whose nodes are all fixed."""
+        """Trees, whose nodes are fixed or drawn."""
         assert proposal.parents is not None
-        if proposal.draft.logits is not None:
-            raise ValueError("Verification: a tree has drawn nodes; needs fixed ones alone, so far")
+        drafted: dict[str, Any] = {"seeds": step.seeds, "positions": step.positions}
+        if proposal.rows is not None:
+            drafted = {"draft": proposal.draft, "draft_rows": proposal.rows}
+            drafted |= {"affinity": self.affinity, "method": self.method}
         walked = functional.verify_tree(
-            logits,
-            proposal.tokens,
-            proposal.parents,
-            step.temperature,
-            seeds=step.seeds,
-            positions=step.positions,
-            **limits,
+            logits, proposal.tokens, proposal.parents, step.temperature, **drafted, **limits
         )
         found = zip(walked.tokens.tolist(), walked.path.tolist(), strict=True)
         ends = walked.num_accepted.tolist()
@@ -111,13 +106,14 @@ class Verification:
         if logprobs is None:
             return Decided(tokens, [[] for _ in tokens], paths)
         rows = torch.cat([walked.path.new_zeros(len(ends), 1), walked.path + 1], 1)
+        walked = walked._replace(tokens=walked.tokens[:, : max(ends) + 1])
         rows = rows[:, : max(ends) + 1].long()
-        return Decided(
-            tokens, self._logprobs(rows, logits, proposal, step, logprobs, limits), paths
-        )
+        drawn = self._logprobs(walked.tokens, rows, logits, proposal, step, logprobs, limits)
+        return Decided(tokens, drawn, paths)
 
     def _logprobs(
         self,
+        tokens: Tensor,
         rows: Tensor,
         logits: Tensor,
         proposal: Proposal,
@@ -125,7 +121,10 @@ class Verification:
         logprobs: Logprobs,
         limits: dict[str, Any],
     ) -> list[list[float]]:
-        """Of a path's tokens: `verify` without drafts draws the same, each at its own position."""
+        """Of a path's tokens, in whose rows `verify` without drafts draws some token.
+
+        Where that is another one, their logits say how much likelier it is.
+        """
         batch, deep = rows.shape
 
         def each(tensor: Tensor) -> Tensor:
@@ -149,5 +148,12 @@ class Verification:
         drawn = functional.verify(
             along(logits), draft, self.affinity, each(step.temperature), logprobs=logprobs, **given
         )
-        found: list[list[float]] = drawn.logprobs.view(batch, deep).tolist()
-        return found
+        scale = each(step.temperature)[:, None]
+        if logprobs == "raw":
+            scale = torch.ones_like(scale)
+        z = along(logits)[:, 0].float() / scale.masked_fill(scale == 0, 1.0)
+        own = tokens.reshape(-1, 1).clamp(min=0)
+        less = z.gather(1, drawn.tokens[:, :1].clamp(min=0)) - z.gather(1, own)
+        same = drawn.tokens[:, :1] == own
+        found = drawn.logprobs - less.masked_fill(same, 0.0)
+        return found.view(batch, deep).tolist()

@@ -24,10 +24,11 @@ from .._ops.inputs import (
     step_keys_and_positions,
     takes_arrays,
     temperatures,
+    whole_number,
 )
 from ..affinity import Affinity
 from .ranges import Range
-from .step import METHODS, Draft, Method, Verified
+from .step import Draft, Method, Verified, method_number, packed, packed_rows
 
 __all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
 
@@ -105,6 +106,7 @@ def draft(
     top_p: Numbers | None = None,
     min_p: Numbers | None = None,
     branches: Integers | None = None,
+    ahead: int | None = None,
 ) -> Draft:
     """Draw target tokens from the redistributed drafter, without building its distribution.
 
@@ -133,6 +135,8 @@ def draft(
         branches: one for all, `[B]` or `[B, K]`, from 0, the default, to 2^24 - 1: another one for
             each row of a step that is drawn at the same position, as in a tree (DESIGN section 5,
             "More than a chain").
+        ahead: that all K rows are for one position, so many after the step's first: the nodes of a
+            tree at that depth. One after the other if not given, behind those of `after`.
 
     Returns:
         A `Draft`, all that `verify` needs. Its tokens are -1 where a row has no distribution.
@@ -173,11 +177,14 @@ def draft(
     def spread(tensor: Tensor) -> Tensor:
         return tensor[:, None].expand(batch, length).contiguous()
 
+    places = torch.arange(offset, offset + length, device=draft_logits.device)
+    if ahead is not None:
+        places = torch.full_like(places, whole_number("rdk_cuda.draft", "ahead", ahead))
     tokens, stats = operators.draft(
         draft_logits,
         spread(scale),
         spread(keys),
-        first[:, None] + torch.arange(offset, offset + length, device=draft_logits.device),
+        first[:, None] + places,
         *affinity.by_draft,
         dynamic_tokens,
         dynamic_logits,
@@ -275,22 +282,18 @@ def verify(
         )
     device = target_logits.device
 
-    def packed(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.flatten(0, 1).contiguous()
-
     if joined.logits is None:
         logits = target_logits.new_empty((0, affinity.draft_size))
         rows = torch.full((batch * length,), -1, dtype=torch.int32, device=device)
     else:
         logits, rows = joined.logits.flatten(0, 1), None
         if draft_rows is not None:
-            rows = _packed_rows(draft_rows, (batch, length), joined.logits.shape[1])
+            each = joined.logits.shape[1]
+            rows = packed_rows("rdk_cuda.verify", draft_rows, (batch, length), each)
     if logprobs not in _LOGPROBS:
         raise ValueError(
             f'rdk_cuda.verify: logprobs is {logprobs!r}; needs "processed", "raw" or None'
         )
-    if method not in METHODS:
-        raise ValueError(f'rdk_cuda.verify: method is {method!r}; needs "token" or "block"')
     if allowed is not None and allowed.shape[:-1] != (batch, length + 1):
         raise ValueError(
             f"rdk_cuda.verify: allowed has shape {list(allowed.shape)}; needs [{batch}, "
@@ -315,21 +318,9 @@ def verify(
         *row_limits(name, top_k, top_p, min_p, (batch,), device),
         None if allowed is None else allowed.flatten(0, 1),
         _LOGPROBS[logprobs],
-        METHODS[method],
+        method_number(name, method),
     )
     return Verified(*verified)
-
-
-def _packed_rows(rows: Tensor, shape: tuple[int, int], each: int) -> Tensor:
-    """Rows of each sequence, counted through the batch; what is none of its own stays none."""
-    if rows.shape != shape or rows.is_floating_point():
-        raise ValueError(
-            f"rdk_cuda.verify: draft_rows is {rows.dtype} of shape {list(rows.shape)}; needs "
-            f"integers of shape {list(shape)}, one for each drafted token"
-        )
-    first = torch.arange(shape[0], device=rows.device)[:, None] * each
-    own = (rows >= 0) & (rows < each)
-    return (rows + first).where(own, -2).where(rows != -1, -1).int().flatten()
 
 
 @takes_arrays

@@ -18,6 +18,13 @@ METHODS: dict[Method, int] = {"token": 0, "block": 1}
 """As `torch.ops.rdk.verify` counts them."""
 
 
+def method_number(function: str, method: Method) -> int:
+    """What the operators call a method."""
+    if method not in METHODS:
+        raise ValueError(f'{function}: method is {method!r}; needs "token" or "block"')
+    return METHODS[method]
+
+
 class Verified(NamedTuple):
     """What `verify` decided.
 
@@ -146,3 +153,20 @@ class Draft:
             dynamic_logits=joined("dynamic_logits"),
             limits=first.limits,
         )
+
+
+def packed(tensor: Tensor | None) -> Tensor | None:
+    """The rows of a batch as one list."""
+    return None if tensor is None else tensor.flatten(0, 1).contiguous()
+
+
+def packed_rows(function: str, rows: Tensor, shape: tuple[int, int], each: int) -> Tensor:
+    """Rows of each sequence, counted through the batch; what is none of its own stays none."""
+    if rows.shape != shape or rows.is_floating_point():
+        raise ValueError(
+            f"{function}: draft_rows is {rows.dtype} of shape {list(rows.shape)}; needs "
+            f"integers of shape {list(shape)}, one for each token"
+        )
+    first = torch.arange(shape[0], device=rows.device)[:, None] * each
+    own = (rows >= 0) & (rows < each)
+    return (rows + first).where(own, -2).where(rows != -1, -1).int().flatten()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,11 +12,14 @@ from .. import _ops as operators
 from .._ops.inputs import (
     Integers,
     Numbers,
+    refuse_other_than_affinity,
     row_limits,
     step_keys_and_positions,
     takes_arrays,
     temperatures,
 )
+from ..affinity import Affinity
+from .step import Draft, Method, method_number, packed, packed_rows
 
 
 class VerifiedTree(NamedTuple):
@@ -49,12 +53,17 @@ def verify_tree(
     top_p: Numbers | None = None,
     min_p: Numbers | None = None,
     allowed: Tensor | None = None,
+    draft: Draft | Sequence[Draft] | None = None,
+    draft_rows: Tensor | None = None,
+    affinity: Affinity | None = None,
+    method: Method = "token",
 ) -> VerifiedTree:
     """Walk down a tree of proposed tokens, so that the output is the target's.
 
-    DESIGN section 2, "Trees with fixed children". At each node a token is drawn from the target's
-    distribution, and if a child has it, the walk goes on there. The tree may not have been sampled:
-    its tokens are fixed before, such as a drafter's likeliest (EAGLE-2, Medusa, n-grams).
+    DESIGN section 2, "Trees". Fixed nodes are such as a drafter's likeliest tokens (EAGLE-2,
+    Medusa, n-grams): a token is drawn from the target's distribution, and if a child has it, the
+    walk goes on there. One child of each node may have been drawn: it is accepted or replaced as
+    `verify` would, and a replacement may lead to a fixed child.
     For packed batches call `torch.ops.rdk.verify_tree` itself.
 
     Args:
@@ -71,6 +80,15 @@ def verify_tree(
         max_depth: the most nodes that are accepted; N if not given. It is the width of the result.
         top_k, top_p, min_p: of the target, as in `verify`.
         allowed: `[B, N + 1, ceil(V_t / 32)]` int32, as in `verify`.
+        draft: what `draft` returned for the drawn nodes, level by level with `ahead=` and
+            `branches=`, as one object or in order; its `tokens` are not looked at. It brings the
+            step's key and positions, so seeds and positions are left out. For more accepted nodes
+            its logits leave out (`-inf`) the tokens of the fixed siblings.
+        draft_rows: `[B, N]` integers: which of the draft's rows each node was drawn from, -1 for a
+            fixed one. Of drawn children of one node the first counts.
+        affinity: the one that was drafted with.
+        method: of the drawn nodes that follow each other, as in `verify`. By block, more rows of
+            the target are read.
 
     Returns:
         `VerifiedTree(tokens [B, max_depth + 1], num_accepted [B], path [B, max_depth])`.
@@ -84,6 +102,15 @@ def verify_tree(
         ...     max_depth=2)
         VerifiedTree(tokens=tensor([[5, 7, 3]]), num_accepted=tensor([2], dtype=torch.int32), \
 path=tensor([[1, 2]], dtype=torch.int32))
+
+        A fixed child, 4, and one drawn from the drafter without it:
+
+        >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(9))
+        >>> logits = torch.zeros(1, 9).index_fill(1, torch.tensor(4), -torch.inf)
+        >>> drawn = rdk_cuda.draft(logits, affinity, seeds=0, positions=12)
+        >>> tokens, accepted, _ = rdk_cuda.verify_tree(
+        ...     target[:, :3], torch.tensor([[4, int(drawn.tokens)]]), torch.tensor([-1, -1]),
+        ...     draft=drawn, draft_rows=torch.tensor([[-1, 0]]), affinity=affinity)
     """
     name, device = "rdk_cuda.verify_tree", target_logits.device
     if tokens.dim() != 2:
@@ -104,7 +131,20 @@ path=tensor([[1, 2]], dtype=torch.int32))
             f"{name}: allowed has shape {list(allowed.shape)}; needs [{batch}, {nodes + 1}, "
             "ceil(V_t / 32)], rows parallel to those of target_logits"
         )
-    keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
+    drafter: tuple[Tensor | None, ...] = (None,) * 12
+    if draft is None:
+        if draft_rows is not None or affinity is not None:
+            raise ValueError(f"{name}: got draft_rows or affinity without draft; pass all or none")
+        keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
+    else:
+        if any(value is not None for value in (seeds, positions, generator)):
+            raise ValueError(
+                f"{name}: seeds, positions and generator belong to the draft; leave them out "
+                "together with draft="
+            )
+        joined = draft if isinstance(draft, Draft) else Draft.join(draft)
+        keys, first = joined.step_keys, joined.positions
+        drafter = _drafter(name, joined, draft_rows, affinity, (batch, nodes))
     verified = operators.verify_tree(
         target_logits.flatten(0, 1),
         tokens.flatten().contiguous(),
@@ -117,5 +157,39 @@ path=tensor([[1, 2]], dtype=torch.int32))
         nodes if max_depth is None else max_depth,
         *row_limits(name, top_k, top_p, min_p, (batch,), device),
         None if allowed is None else allowed.flatten(0, 1),
+        *drafter,
+        method_number(name, method),
     )
     return VerifiedTree(*verified)
+
+
+def _drafter(
+    name: str,
+    draft: Draft,
+    rows: Tensor | None,
+    affinity: Affinity | None,
+    shape: tuple[int, int],
+) -> tuple[Tensor | None, ...]:
+    """The drafter's side of the operator's arguments."""
+    if draft.offset != 0 or draft.tokens.shape[0] != shape[0]:
+        raise ValueError(
+            f"{name}: draft has {draft.tokens.shape[0]} sequences and lacks the first "
+            f"{draft.offset} rows of its step; needs all of them, of {shape[0]} sequences"
+        )
+    if draft.logits is None:  # nothing was drawn
+        return (None,) * 12
+    if rows is None or affinity is None:
+        raise ValueError(
+            f"{name}: got draft without draft_rows or affinity; pass which of its rows each node "
+            "was drawn from, and what it was drafted with"
+        )
+    refuse_other_than_affinity(name, affinity)
+    return (
+        draft.logits.flatten(0, 1),
+        packed(draft.stats),
+        packed_rows(name, rows, shape, draft.logits.shape[1]),
+        draft.temperature,
+        *affinity.by_target,
+        packed(draft.dynamic_tokens),
+        packed(draft.dynamic_logits),
+    )

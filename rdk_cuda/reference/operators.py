@@ -9,6 +9,7 @@ return another token.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn.functional import one_hot, pad
 
 from .random import DRAFT, STEP, Trace, draw, philox
 from .truncation import Limits, threshold, without_forbidden
-from .verification import Step, by_block, by_token
+from .verification import Step, decide
 
 __all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
 
@@ -157,9 +158,10 @@ def verify(
     trace: Trace | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens ``[B, max_draft + 1]``, accepted drafts ``[B]``, log-probabilities in ``dtype``."""
-    v_t, batch = target_logits.shape[1], step_keys.numel()
-    logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
+    batch = step_keys.numel()
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
+    dynamic = (dynamic_tokens, dynamic_logits)
+    drafter = DrafterRows.of(draft_logits, draft_stats, bias, columns, dynamic)
     trace = Trace() if trace is None else trace
 
     def p_at(first: int, t: float, limits: Limits, j: int) -> Tensor | None:
@@ -169,22 +171,7 @@ def verify(
 
     def q_at(first: int, t: float, j: int, x: int) -> Tensor | None:
         n = first + j
-        m = n if draft_rows is None else int(draft_rows[n])
-        if not 0 <= x < v_t or not -1 <= m < logits.shape[0]:
-            return None
-        if m == -1 or t == 0:
-            return _one_hot(x, v_t, dtype)
-        z = _scaled(logits[m], t, bias, dtype)
-        if z is None:
-            return None
-        stats = _stats(z, spread) if draft_stats is None else draft_stats[m].to(dtype)
-        if stats.shape[0] > 2 + spread.shape[1]:
-            *_, least = stats.tolist()
-            if not least < math.inf:
-                return None
-            z, stats = _cut(z, logits[m], t, bias, least), stats[:-1]
-        usable = bool(stats.isfinite().all()) and stats[1] > 0
-        return _redistributed(z, stats, used[m], columns) if usable else None
+        return drafter.q(n if draft_rows is None else int(draft_rows[n]), t, x, dtype)
 
     tokens = torch.full((batch, max_draft + 1), -1, dtype=torch.int64, device="cpu")
     num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")
@@ -201,8 +188,7 @@ def verify(
             int(positions[b]),
             partial(trace.add, b),
         )
-        blocks = method == 1 and t != 0
-        decided = by_block(step) if blocks else by_token(step, greedy=t == 0)
+        decided = decide(step, method, greedy=t == 0)
         num_accepted[b] = len(decided) - 1
         tokens[b, : len(decided)] = torch.tensor(decided, dtype=torch.int64, device="cpu")
         for j, x in enumerate(decided) if logprobs else ():
@@ -317,6 +303,50 @@ def target_distribution(
     if z is None:
         return None
     return _one_hot(int(z.argmax()), logits.shape[0], dtype) if t == 0 else torch.softmax(z, 0)
+
+
+@dataclass(frozen=True)
+class DrafterRows:
+    """What drafts were drawn from: rows with their dynamic columns, and the affinity's columns."""
+
+    logits: Tensor
+    used: Tensor  # tokens of the dynamic columns
+    stats: Tensor | None
+    bias: Tensor | None
+    columns: tuple[Tensor, ...]
+
+    @classmethod
+    def of(
+        cls,
+        draft_logits: Tensor,
+        draft_stats: Tensor | None,
+        bias: Tensor | None,
+        columns: tuple[Tensor, ...],
+        dynamic: tuple[Tensor | None, Tensor | None],
+    ) -> DrafterRows:
+        """From the arguments of an operator that verifies."""
+        logits, used = _with_dynamic(draft_logits, *dynamic, columns[-1].shape[1])
+        return cls(logits, used, draft_stats, bias, columns)
+
+    def q(self, m: int, t: float, x: int, dtype: torch.dtype) -> Tensor | None:
+        """The distribution that x was drawn from, of row m at temperature t; None: by rule none."""
+        spread, prior = self.columns[3:]
+        size = prior.shape[1]
+        if not 0 <= x < size or not -1 <= m < self.logits.shape[0]:
+            return None
+        if m == -1 or t == 0:
+            return _one_hot(x, size, dtype)
+        z = _scaled(self.logits[m], t, self.bias, dtype)
+        if z is None:
+            return None
+        stats = _stats(z, spread) if self.stats is None else self.stats[m].to(dtype)
+        if stats.shape[0] > 2 + spread.shape[1]:
+            *_, least = stats.tolist()
+            if not least < math.inf:
+                return None
+            z, stats = _cut(z, self.logits[m], t, self.bias, least), stats[:-1]
+        usable = bool(stats.isfinite().all()) and stats[1] > 0
+        return _redistributed(z, stats, self.used[m], self.columns) if usable else None
 
 
 def _raw_log_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""How one sequence's drafts are judged, by token or by block: DESIGN sections 2 and 4."""
+"""How drafts that follow each other are judged, by token or by block: DESIGN sections 2 and 4."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .random import (
 
 @dataclass(frozen=True)
 class Step:
-    """One sequence's decoding step.
+    """One sequence's decoding step, or in a tree a part of it.
 
     Attributes:
         drafts: the drafted tokens that are considered.
@@ -34,6 +34,7 @@ class Step:
         draft: q that draft j was drawn from, its token given; None: rejected by rule.
         key, position: the step's key, and the absolute position of the first draft.
         record: told how near a decision came to another outcome.
+        nesting: how many blocks the walk down a tree has left behind.
     """
 
     drafts: list[int]
@@ -42,6 +43,7 @@ class Step:
     key: int
     position: int
     record: Callable[[str, float], None]
+    nesting: int = 0
 
     def token(self, j: int) -> int:
         """Draft j, or -1 at the end of the draft."""
@@ -49,11 +51,17 @@ class Step:
 
     def words(self, j: int, purpose: int, attempt: int = 0) -> Words:
         """Random words for what is decided at draft j."""
-        return philox(self.key, self.position + j, purpose, attempt)
+        branch = self.nesting if purpose == BLOCK else 0
+        return philox(self.key, self.position + j, purpose, attempt, branch)
+
+
+def decide(step: Step, method: int, greedy: bool) -> list[int]:
+    """The accepted drafts and one drawn token, -1 where there is none."""
+    return by_block(step) if method == 1 and not greedy else by_token(step, greedy)
 
 
 def by_token(step: Step, greedy: bool) -> list[int]:
-    """The accepted drafts and one drawn token, -1 where there is none."""
+    """The same, one after the other."""
     tokens: list[int] = []
     while (p := step.target(j := len(tokens))) is not None:
         x = step.token(j)

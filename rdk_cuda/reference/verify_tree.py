@@ -1,15 +1,60 @@
-"""Trees with fixed children in plain PyTorch, to be read next to section 2 of DESIGN."""
+"""Trees in plain PyTorch, to be read next to section 2 of DESIGN, "Trees"."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from .operators import owned, target_distribution
-from .random import BONUS, Trace, draw, philox
+from .operators import DrafterRows, owned, target_distribution
+from .random import Trace
 from .truncation import Limits
+from .verification import Step, decide
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One sequence's nodes, the children of each node by its number, -1 the root's."""
+
+    tokens: list[int]
+    rows: list[int]  # of the drafter, -1 for a fixed node
+    children: dict[int, list[int]]
+
+    @classmethod
+    def of(cls, tokens: list[int], parents: list[int], rows: list[int]) -> Tree:
+        """What is no child of an earlier node is nobody's."""
+        children: dict[int, list[int]] = {}
+        for node, parent in enumerate(parents):
+            if -1 <= parent < node:
+                children.setdefault(parent, []).append(node)
+        return cls(tokens, rows, children)
+
+    def drawn(self, node: int, most: int) -> list[int]:
+        """The drawn nodes that follow it: at each of them the first drawn child in the list."""
+        chain: list[int] = []
+        while len(chain) < most:
+            last = chain[-1] if chain else node
+            found = [
+                child
+                for child in self.children.get(last, [])
+                if self.rows[child] != -1 and self.tokens[child] != -1
+            ]
+            if not found:
+                break
+            chain.append(found[0])
+        return chain
+
+    def fixed(self, node: int, token: int) -> int:
+        """The first fixed child with this token, -1 if there is none."""
+        found = [
+            child
+            for child in self.children.get(node, [])
+            if self.rows[child] == -1 and self.tokens[child] == token
+        ]
+        return found[0] if found else -1
 
 
 def verify_tree(
@@ -25,6 +70,19 @@ def verify_tree(
     top_p: Tensor | None = None,
     min_p: Tensor | None = None,
     allowed: Tensor | None = None,
+    draft_logits: Tensor | None = None,
+    draft_stats: Tensor | None = None,
+    draft_rows: Tensor | None = None,
+    draft_temperature: Tensor | None = None,
+    bias: Tensor | None = None,
+    col_offsets: Tensor | None = None,
+    col_drafts: Tensor | None = None,
+    col_weights: Tensor | None = None,
+    spread: Tensor | None = None,
+    prior: Tensor | None = None,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+    method: int = 0,
     *,
     dtype: torch.dtype = torch.float32,
     trace: Trace | None = None,
@@ -32,30 +90,86 @@ def verify_tree(
     """Tokens ``[B, max_depth + 1]``, accepted nodes ``[B]``, and which, ``[B, max_depth]``."""
     batch = step_keys.numel()
     trace = Trace() if trace is None else trace
+    drafter = None
+    if draft_logits is not None:
+        columns = (col_offsets, col_drafts, col_weights, spread, prior)
+        given = tuple(column for column in columns if column is not None)
+        dynamic = (dynamic_tokens, dynamic_logits)
+        drafter = DrafterRows.of(draft_logits, draft_stats, bias, given, dynamic)
     tokens = torch.full((batch, max_depth + 1), -1, dtype=torch.int64, device="cpu")
     path = torch.full((batch, max_depth), -1, dtype=torch.int32, device="cpu")
     num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")
+
     for b in range(batch):
         first, count = owned(tree_offsets[b : b + 2].tolist(), tree_token_ids.numel())
-        # The first child of a node that has a token; what is no child of an earlier node is none.
-        children: dict[tuple[int, int], int] = {}
-        for node in range(count):
-            parent, token = int(parents[first + node]), int(tree_token_ids[first + node])
-            if -1 <= parent < node:
-                children.setdefault((parent, token), node)
-        node, limits = -1, Limits.of(top_k, top_p, min_p, b)
-        for depth in range(max_depth + 1):
-            row = first + b + 1 + node
-            words = None if allowed is None else allowed[row]
-            p = target_distribution(target_logits[row], float(temperature[b]), limits, words, dtype)
-            if p is None:
-                break
-            random = philox(int(step_keys[b]), int(positions[b]) + depth, BONUS, 0)
-            token = draw(p, random, partial(trace.add, b, "node"))
-            tokens[b, depth] = token
-            node = children.get((node, token), -1)
-            if depth == max_depth or node < 0:
-                break
-            path[b, depth] = node
-            num_accepted[b] += 1
+        own, t = slice(first, first + count), float(temperature[b])
+        # At temperature 0 it does not matter how a node came about.
+        rows, draft_t = [-1] * count, 0.0
+        if draft_rows is not None and draft_temperature is not None and t != 0:
+            rows, draft_t = draft_rows[own].tolist(), float(draft_temperature[b])
+        tree = Tree.of(tree_token_ids[own].tolist(), parents[own].tolist(), rows)
+        limits = Limits.of(top_k, top_p, min_p, b)
+
+        def p_after(
+            node: int, row: int = first + b + 1, t: float = t, limits: Limits = limits
+        ) -> Tensor | None:
+            words = None if allowed is None else allowed[row + node]
+            return target_distribution(target_logits[row + node], t, limits, words, dtype)
+
+        def q_of(node: int, x: int, tree: Tree = tree, t: float = draft_t) -> Tensor | None:
+            return None if drafter is None else drafter.q(tree.rows[node], t, x, dtype)
+
+        put, nodes = _walk(
+            tree,
+            max_depth,
+            Step(
+                [],
+                cache(p_after),
+                q_of,
+                int(step_keys[b]),
+                int(positions[b]),
+                partial(trace.add, b),
+            ),
+            partial(decide, method=method, greedy=t == 0),
+        )
+        num_accepted[b] = len(nodes)
+        tokens[b, : len(put)] = torch.tensor(put, dtype=torch.int64, device="cpu")
+        path[b, : len(nodes)] = torch.tensor(nodes, dtype=torch.int32, device="cpu")
     return tokens, num_accepted, path
+
+
+def _walk(
+    tree: Tree, max_depth: int, step: Step, judge: Callable[[Step], list[int]]
+) -> tuple[list[int], list[int]]:
+    """The tokens that are put out, -1 at the end where there is none, and the accepted nodes.
+
+    Args:
+        step: what is known of the sequence; by node, in place of the draft.
+    """
+    put: list[int] = []
+    nodes: list[int] = []
+    for nesting in range(max_depth + 1):
+        begin = nodes[-1] if nodes else -1
+        chain = tree.drawn(begin, max_depth - len(nodes))
+        decided = judge(
+            replace(
+                step,
+                drafts=[tree.tokens[node] for node in chain],
+                target=_at([begin, *chain], step.target),
+                draft=_at(chain, step.draft),
+                position=step.position + len(nodes),
+                nesting=nesting,
+            )
+        )
+        put += decided
+        nodes += chain[: len(decided) - 1]
+        child = tree.fixed(nodes[-1] if nodes else -1, decided[-1])
+        if child == -1 or decided[-1] == -1 or len(nodes) == max_depth:
+            break
+        nodes.append(child)
+    return put, nodes
+
+
+def _at(nodes: list[int], of_node: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
+    """The same of the j-th of these nodes."""
+    return lambda j, *rest: of_node(nodes[j], *rest)

@@ -20,9 +20,12 @@ from transformers import AutoModelForCausalLM
 import rdk_cuda
 from rdk_cuda.__main__ import main
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.decoding.lengths import Product
+from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.dynamic_tokens import screens_of
 from rdk_cuda.evaluation.rows import TIMED
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     drafting_model,
     load_drafter,
@@ -302,3 +305,26 @@ def test_a_screen_within_the_budget_is_written_with_the_drafter_and_evaluated(
     assert columns > screen.width
     rows = drafter.weight.shape[0] + columns
     assert figures["head_bytes"] == pytest.approx(rows * row + screen.bytes)
+
+
+def test_when_drafts_should_end_is_saved_with_the_drafter_and_used(
+    calibrated: Calibrated, directories: Pair, tmp_path: Path
+) -> None:
+    """And refused where somebody has changed it."""
+    out = tmp_path / "out"
+    assert main(command(directories, calibrated.text, out, "--draft-cost", 0.1)) == 0
+    found = settings_of(out)["drafts"]
+    assert 1 <= found["draft_length"] <= 8
+    assert found["gain"] >= 1
+    generate = Generate.from_directory(out)
+    assert generate.draft_length == found["draft_length"]
+    assert (generate.length is None) == (found["length"] is None)
+    path = out / "calibration.json"
+    content = json.loads(path.read_text())
+    content["settings"]["drafts"] |= {"length": {"rule": "Product", "at_least": 0.5}}
+    path.write_text(json.dumps(content))
+    assert Generate.from_directory(out, draft_length=3).length == Product(0.5)
+    content["settings"]["drafts"] |= {"draft_length": 0}
+    path.write_text(json.dumps(content))
+    with pytest.raises(SavedDrafterError, match=r"calibration.json, drafts: draft_length is 0"):
+        Generate.from_directory(out)

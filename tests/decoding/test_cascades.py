@@ -34,7 +34,7 @@ from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.decoding import (
     Cascade,
     DrafterChain,
-    LikeliestTree,
+    DrafterTree,
     NGrams,
     Output,
     Proposal,
@@ -77,7 +77,7 @@ CASCADES: dict[str, Callable[[], Cascade]] = {
     "dynamic tokens": lambda: cascade(
         small(), dynamic_tokens=RecentTokens(VOCABULARY, 2, 4), full_head=HEAD
     ),
-    "a tree": lambda: cascade(LikeliestTree(TableModel(SMALL, SIZE), WHOLE, nodes=4)),
+    "a tree": lambda: cascade(DrafterTree(TableModel(SMALL, SIZE), WHOLE, nodes=4)),
 }
 PROMPTS, LIMITS, SEEDS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2]], [40, 20, 2, 1], [7, 8, 9, 10]
 
@@ -173,19 +173,19 @@ def test_control_dropping_replaced_tokens_is_caught(method: str) -> None:
     assert p_value(proposer, 2_000, 1.0, method) < CAUGHT
 
 
-def one_key(seeds: Tensor, positions: Tensor) -> Tensor:
+def one_key(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:
     """The mistake: the stages of a step share its key."""
     return seeds
 
 
-def stale(seeds: Tensor, positions: Tensor) -> Tensor:
+def stale(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:
     """The mistake: a stage's keys stay the same where its positions are drafted anew."""
     return seeds ^ 12345678901
 
 
 @pytest.mark.parametrize("mistake", [one_key, stale])
 def test_control_keys_that_are_not_the_stage_s_own_are_caught(
-    mistake: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+    mistake: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rdk_cuda.functional, "step_keys", mistake)
     assert p_value(CASCADES["dynamic tokens"](), 4_000, 1.0) < CAUGHT
@@ -194,7 +194,7 @@ def test_control_keys_that_are_not_the_stage_s_own_are_caught(
 @pytest.mark.night
 @pytest.mark.parametrize("mistake", [None, one_key])
 def test_a_million_outputs_of_three_stages(
-    mistake: Callable[[Tensor, Tensor], Tensor] | None, monkeypatch: pytest.MonkeyPatch
+    mistake: Callable[..., Tensor] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By blocks shared keys show in 40,000 outputs with some seeds alone."""
     if mistake is not None:

@@ -20,8 +20,11 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, RecentTokens, ScreenedTokens, Vocabulary
 from rdk_cuda.decoding import (
+    Cascade,
     DrafterChain,
     ExactMatch,
+    LikeliestTree,
+    NGrams,
     Output,
     SpeculativeDecoder,
     TextDrafter,
@@ -102,6 +105,37 @@ def test_a_sampled_sequence_does_not_depend_on_greedy_ones_beside_it() -> None:
     assert together.tokens == greedy.tokens + sampled.tokens
 
 
+def test_it_drafts_for_a_drafter_in_a_cascade_but_cannot_be_drafted_for() -> None:
+    theirs = "SentencePiece"
+    own, middle = drafter("byte-level", theirs), LastToken(bigrams(theirs) + 0.1)
+    affinity = Affinity.intersection(Vocabulary.identity(TOKENIZERS[theirs]().get_vocab_size()))
+    options: dict[str, Any] = {"max_new_tokens": 30, "temperature": 0.0}
+    alone = SpeculativeDecoder(target(theirs), draft_length=0)
+    expected = alone.generate(prompts(theirs), **options).tokens
+    for inner in (ExactMatch(own), DrafterChain(own, own.between(affinity.target_size))):
+        cascade = Cascade(inner, middle, affinity)
+        decoder = SpeculativeDecoder(target(theirs), proposer=cascade)
+        found = decoder.generate(prompts(theirs), **options)
+        assert found.tokens == expected
+        assert found.statistics.mean_accepted_length > 5
+    drafted_for = Cascade(NGrams(), own, own.between(affinity.target_size))
+    with pytest.raises(ValueError, match=r"TextDrafter.feed: keep is .*; needs 0 or 1"):
+        SpeculativeDecoder(target(theirs), proposer=drafted_for).generate([[400] * 9], **options)
+
+
+def test_what_needs_the_targets_tokens_is_refused() -> None:
+    class ReadsStates(LastToken):
+        observed = ()
+
+        def observe(self, states: Any) -> None: ...
+
+    own = drafter("byte-level", "SentencePiece")
+    with pytest.raises(TypeError, match="LikeliestTree: drafter is a TextDrafter, which has no"):
+        LikeliestTree(own, own.between(len(own.partners)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="ReadsStates reads the target's hidden states"):
+        TextDrafter(ReadsStates(torch.zeros(9, 9)), THEIRS, THEIRS)  # type: ignore[arg-type]
+
+
 # What is proposed after a context, by a drafter whose greedy text is known.
 
 THEIRS = byte_level(
@@ -161,7 +195,7 @@ def test_what_slem_has_no_use_for_is_refused() -> None:
     with pytest.raises(TypeError, match="ExactMatch: drafter is a LastToken; needs a TextDrafter"):
         ExactMatch(own.drafter)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dynamic_tokens need the full head"):
-        ExactMatch(own, dynamic_tokens=RecentTokens(Vocabulary([0], 1957)))
+        ExactMatch(own, dynamic_tokens=RecentTokens(Vocabulary([0], 2000)))
 
 
 def test_tokenizers_are_given_both_and_with_a_drafter() -> None:

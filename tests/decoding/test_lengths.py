@@ -18,7 +18,7 @@ import rdk_cuda
 from rdk_cuda import Affinity, RecentTokens
 from rdk_cuda.decoding import DrafterChain, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Continuation
-from rdk_cuda.decoding.lengths import Confidence, Drafted, EntropyBound, Length, Product
+from rdk_cuda.decoding.lengths import Classifier, Confidence, Drafted, EntropyBound, Length, Product
 from tests import generators
 
 SIZE = VOCABULARY.target_size
@@ -33,6 +33,7 @@ LENGTHS: dict[str, Length] = {
     "product": Product(0.25),
     "confidence": Confidence(0.4),
     "entropy bound": EntropyBound(0.5),
+    "classifier": Classifier((0.8, 0.2, 0.1, -0.5, 1.2), 0.3),
     "by token": unlike_1,
 }
 

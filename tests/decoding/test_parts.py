@@ -150,6 +150,19 @@ def test_n_grams_copy_what_followed_the_newest_tokens_last_time() -> None:
     assert proposed(text, room=0) == proposed([*text, 7]) == proposed(text, window=2) == []
 
 
+def test_places_that_no_sequence_uses_change_nothing() -> None:
+    class Wide(DrafterChain):
+        def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+            drawn = super().propose(sequences, step)
+            return drawn._replace(tokens=torch.nn.functional.pad(drawn.tokens, (0, 2), value=-1))
+
+    found = [
+        decoder(chain(cls)).generate([[1], [2]], max_new_tokens=[9, 4], seeds=1)
+        for cls in (DrafterChain, Wide)
+    ]
+    assert found[0] == found[1]
+
+
 def test_more_than_there_is_room_for_is_refused() -> None:
     class Long(Proposer):
         def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:

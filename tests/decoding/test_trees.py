@@ -1,55 +1,19 @@
-"""Trees have the drafter's best nodes."""
+"""Who sees whom in a tree, and how deep its nodes are."""
 
 from __future__ import annotations
 
-import itertools
-
 import torch
-from torch import Tensor
 
-from rdk_cuda.decoding.trees import Tree, best_first, depths
-from tests import generators
+from rdk_cuda.decoding.trees import ancestors, depths
 
-SIZE = 3
-PROBS = generators.logits(SIZE + 1, SIZE, 7).double().softmax(1).float()  # last row: the root's
+PARENTS = torch.tensor([[-1, 0, -1, 1, 0, 2], [-1, -1, -1, 2, 3, 4]])
 
 
-def after_newest(tree: Tree) -> Tensor:
-    """A Markov drafter."""
-    return PROBS[tree.tokens[:, -1]] if tree.tokens.shape[1] else PROBS[-1].repeat(2, 1)
+def test_a_node_sees_its_branch_and_itself() -> None:
+    seen = [[row.nonzero()[:, 0].tolist() for row in tree] for tree in ancestors(PARENTS)]
+    assert seen[0] == [[0], [0, 1], [2], [0, 1, 3], [0, 4], [2, 5]]
+    assert seen[1] == [[0], [1], [2], [2, 3], [2, 3, 4], [2, 3, 4, 5]]
 
 
-def branches(tree: Tree, row: int) -> list[tuple[int, ...]]:
-    """The tokens from the root to each node."""
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(tree.tokens[row].tolist(), tree.parents[row].tolist(), strict=True):
-        assert -1 <= parent < len(found)
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
-
-
-def probability(branch: tuple[int, ...]) -> float:
-    rows = (SIZE, *branch)
-    return float(torch.stack([PROBS[a, b] for a, b in itertools.pairwise(rows)]).prod())
-
-
-def test_the_nodes_are_the_most_probable_ones_in_order() -> None:
-    nodes = 7
-    tree = best_first(after_newest, 2, nodes)
-    every = [
-        branch
-        for length in range(1, nodes + 1)
-        for branch in itertools.product(range(SIZE), repeat=length)
-    ]
-    expected = sorted(every, key=probability, reverse=True)[:nodes]
-    assert branches(tree, 0) == branches(tree, 1) == expected
-    assert depths(tree.parents)[0].tolist() == [len(branch) - 1 for branch in expected]
-
-
-def test_a_tree_without_enough_possible_nodes_is_filled_up() -> None:
-    certain = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
-
-    def two_tokens(tree: Tree) -> Tensor:
-        return certain if tree.tokens.shape[1] < 2 else torch.zeros(2, 2)
-
-    assert best_first(two_tokens, 2, 4).tokens.tolist() == [[1, 1, -1, -1]] * 2
+def test_depths_count_from_the_root_s_children() -> None:
+    assert depths(PARENTS).tolist() == [[0, 1, 0, 2, 1, 1], [0, 0, 0, 1, 2, 3]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,15 +15,28 @@ pytest.importorskip("scipy")  # a machine with a GPU may lack it
 
 from table_model import TableModel, chi_square, continuations, greedy, joint, pruned
 from test_hooks import no_repeats, process, stale
-from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, LENGTH, PROMPT, SAMPLES, TARGET
+from test_parts import (
+    AFFINITY,
+    CAUGHT,
+    DRAFTER,
+    FALSE_ALARM,
+    LENGTH,
+    PROMPT,
+    SAMPLES,
+    TARGET,
+    VOCABULARY,
+)
 from torch import Tensor
 
 import rdk_cuda
-from rdk_cuda.decoding import LikeliestTree, Proposal, Proposer, SpeculativeDecoder, Step
+from rdk_cuda import RecentTokens
+from rdk_cuda.decoding import DrafterTree, Proposal, Proposer, SpeculativeDecoder, Step
+from rdk_cuda.decoding.drafter_tree import _Growing
 from rdk_cuda.decoding.generation import Continuation
 from rdk_cuda.decoding.trees import Tree
 
 SIZE = TARGET.size
+HEAD = ((DRAFTER.T + 1).contiguous(), None)
 PROMPTS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2, 2]]
 
 
@@ -38,20 +52,28 @@ class RandomTrees(Proposer):
         return Proposal.tree(Tree(torch.tensor(tokens), torch.tensor(parents)), step)
 
 
-def likeliest(nodes: int = 6) -> LikeliestTree:
-    return LikeliestTree(TableModel(pruned(DRAFTER, AFFINITY), SIZE), AFFINITY, nodes=nodes)
+def mixed(nodes: int = 6, **options: Any) -> DrafterTree:
+    """Two kept tokens and two virtual ones; some nodes have two fixed children and a drawn one."""
+    drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
+    return DrafterTree(
+        drafter, AFFINITY, **{"nodes": nodes, "passes": 3, "width": 3, "fixed_from": 0.2} | options
+    )
 
 
-PROPOSERS: dict[str, Any] = {"likeliest": likeliest, "random": RandomTrees}
+PROPOSERS: dict[str, Any] = {
+    "mixed": mixed,
+    "dynamic": lambda: mixed(dynamic_tokens=RecentTokens(VOCABULARY, 2, 4), full_head=HEAD),
+    "random": RandomTrees,
+}
 
 
-def decoder(proposer: Proposer, target: Any = TARGET) -> SpeculativeDecoder:
-    return SpeculativeDecoder(target, affinity=AFFINITY, proposer=proposer)
+def decoder(proposer: Proposer, target: Any = TARGET, method: Any = "token") -> SpeculativeDecoder:
+    return SpeculativeDecoder(target, affinity=AFFINITY, proposer=proposer, method=method)
 
 
-def p_value(proposer: Proposer, samples: int, temperature: float) -> float:
+def p_value(proposer: Proposer, samples: int, temperature: float, method: str = "token") -> float:
     def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        tokens, statistics, _ = decoder(proposer).generate(
+        tokens, statistics, _ = decoder(proposer, method=method).generate(
             prompts, max_new_tokens=LENGTH + 1, temperature=temperature, seeds=seeds
         )
         assert sum(statistics.accepted) > 0 < statistics.resampled
@@ -63,9 +85,33 @@ def p_value(proposer: Proposer, samples: int, temperature: float) -> float:
 
 @pytest.mark.parametrize("samples", SAMPLES)
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("name", PROPOSERS)
-def test_trees_are_lossless(name: str, temperature: float, samples: int) -> None:
-    assert p_value(PROPOSERS[name](), samples, temperature) > FALSE_ALARM
+def test_trees_are_lossless(name: str, method: str, temperature: float, samples: int) -> None:
+    assert p_value(PROPOSERS[name](), samples, temperature, method) > FALSE_ALARM
+
+
+def test_control_drawn_from_other_rows_than_told_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fixed tokens are left in the rows that the drawn one is judged by."""
+    draft = rdk_cuda.draft
+
+    def unmasked(draft_logits: Tensor, *given: Any, **options: Any) -> Any:
+        drawn = draft(draft_logits, *given, **options)
+        return replace(drawn, logits=draft_logits.nan_to_num(neginf=0.0))
+
+    monkeypatch.setattr(rdk_cuda.functional, "draft", unmasked)
+    assert p_value(mixed(), 2_000, 1.0) < CAUGHT
+
+
+def test_control_dropping_unlikely_drawn_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drawn node with a value of its own q."""
+    add = _Growing.add
+
+    def wrong(self: _Growing, parent: int, fixed: Any, drawn: int, row: int) -> None:
+        add(self, parent, fixed, drawn if drawn < 3 else -1, row)
+
+    monkeypatch.setattr(_Growing, "add", wrong)
+    assert p_value(mixed(), 2_000, 1.0) < CAUGHT
 
 
 def test_control_rows_of_other_nodes_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +122,7 @@ def test_control_rows_of_other_nodes_are_caught(monkeypatch: pytest.MonkeyPatch)
         return walk(torch.cat([logits[:, :1], logits[:, 1:].roll(1, 1)], 1), *rest, **options)
 
     monkeypatch.setattr(rdk_cuda.functional, "verify_tree", wrong)
-    assert p_value(likeliest(), 2_000, 1.0) < CAUGHT
+    assert p_value(RandomTrees(), 2_000, 1.0) < CAUGHT
 
 
 def test_control_one_key_for_all_steps_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +160,7 @@ def test_a_sequence_is_the_same_alone_and_in_a_batch(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["processed", "raw"])
 def test_log_probabilities_are_those_of_the_target(kind: Any) -> None:
-    tokens, _, logprobs = decoder(likeliest()).generate(
+    tokens, _, logprobs = decoder(mixed()).generate(
         PROMPTS, max_new_tokens=15, seeds=1, temperature=0.7, logprobs=kind
     )
     for prompt, new, found in zip(PROMPTS, tokens, logprobs, strict=True):
@@ -150,7 +196,7 @@ def test_masks_belong_to_branches_too() -> None:
                 words[b, j] ^= 1 << last
         return words
 
-    result = decoder(likeliest()).generate(PROMPTS, max_new_tokens=60, seeds=1, allowed=allowed)
+    result = decoder(mixed()).generate(PROMPTS, max_new_tokens=60, seeds=1, allowed=allowed)
     assert sum(result.statistics.accepted) > 0
     for prompt, new in zip(PROMPTS, result.tokens, strict=True):
         assert all(a != b for a, b in itertools.pairwise([prompt[-1], *new]))
@@ -158,7 +204,7 @@ def test_masks_belong_to_branches_too() -> None:
 
 def test_kinds_tell_a_rejected_tree_from_one_that_ended() -> None:
     """The drafter is the target: greedy, all of a chain's nodes are accepted, and a bonus."""
-    same = LikeliestTree(TableModel(TARGET.table, SIZE), AFFINITY_OF_ALL, nodes=3)
+    same = DrafterTree(TableModel(TARGET.table, SIZE), AFFINITY_OF_ALL, nodes=3)
     twins = SpeculativeDecoder(TARGET, proposer=same)
     kinds: list[str] = []
     result = twins.generate(
@@ -188,7 +234,7 @@ def test_a_target_or_drafter_that_reads_no_trees_is_refused() -> None:
             return self.model.lengths
 
     with pytest.raises(ValueError, match="the target has no feed_tree"):
-        decoder(likeliest(), Chains()).generate([[1]], max_new_tokens=5)
+        decoder(mixed(), Chains()).generate([[1]], max_new_tokens=5)
     chains: Any = Chains()
     with pytest.raises(TypeError, match="drafter is a Chains, which has no feed_tree"):
-        LikeliestTree(chains, AFFINITY)
+        DrafterTree(chains, AFFINITY)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rdk_cuda._ops.contract import LIMITS, OPERATORS
 from tests import generators
-from tests.generators import Batch
+from tests.generators import Batch, Trees
 
 SIZE = 9 * 1024 + 1  # a chunk more than a block has warps, and a column more than that
 DYNAMIC = 1025  # two chunks
@@ -241,6 +241,66 @@ def verify_tree(
 
 
 @functools.cache
+def mixed_trees(kind: str = "mixed-2", dtype: torch.dtype = torch.float32) -> Trees:
+    """Drawn nodes and fixed ones, bad rows of both models, and offsets out of order."""
+    made = generators.mixed_trees(
+        generators.affinity(kind, SIZE),
+        [20, 0, 9, 31, 3],
+        dtype=dtype,
+        temperature=1.1,
+        draft_temperature=0.9,
+        dynamic=DYNAMIC,
+        forbidden=0.05,
+        drawn=0.7,
+        bad=0.02,
+    )
+    assert made.draft_logits is not None
+    made.target_logits[22, 17] = math.nan  # the root of the third
+    made.draft_logits[::9, 17] = math.nan
+    made.tree_offsets[-1] = 62
+    return made
+
+
+def tree_of_chains(batch: Batch) -> Trees:
+    """The drafts of each sequence, all drawn, and behind each of them a fixed node with another
+    token: those that replace drafts."""
+    drafts = batch.draft_token_ids.numel()
+    first = torch.repeat_interleave(batch.draft_offsets[:-1], batch.draft_offsets.diff())
+    own = torch.arange(drafts, dtype=torch.int32) - first
+    rows = torch.arange(drafts) + torch.repeat_interleave(
+        torch.arange(batch.size), batch.draft_offsets.diff()
+    )
+    above = torch.where(own == 0, -1, 2 * own - 2)
+    begins = batch.draft_offsets[:-1].long() + torch.arange(batch.size)
+    places = torch.arange(batch.target_logits.shape[0])
+    twice = torch.where(torch.isin(places, begins), 1, 2)
+    return Trees(
+        batch.target_logits.repeat_interleave(twice, 0),
+        torch.stack([batch.draft_token_ids, batch.target_logits[rows].argmax(1)], 1).flatten(),
+        above.repeat_interleave(2).int(),
+        batch.draft_offsets * 2,
+        batch.target_temperature,
+        batch.step_keys,
+        batch.positions,
+        batch.max_draft,
+        draft_logits=batch.draft_logits,
+        draft_stats=batch.draft_stats,
+        draft_rows=torch.stack([torch.arange(drafts), torch.full((drafts,), -1)], 1)
+        .flatten()
+        .int(),
+        draft_temperature=batch.draft_temperature,
+        affinity=batch.affinity,
+        dynamic_tokens=batch.dynamic_tokens,
+        dynamic_logits=batch.dynamic_logits,
+        method=batch.method,
+    )
+
+
+def walk(trees: Trees, **changes: object) -> tuple[Tensor, ...]:
+    return tuple(torch.ops.rdk.verify_tree(*trees.replace(**changes).arguments()))
+
+
+@functools.cache
 def tree_limits() -> dict[str, Tensor]:
     """Of five trees of 63 nodes: other limits for each, and masks of most tokens."""
     allowed = torch.full((68, -(-SIZE // 32)), -1, dtype=torch.int32)
@@ -330,6 +390,22 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "verify_tree, greedy": lambda: verify_tree(torch.float16, 0.0),
     "verify_tree, limits": lambda: verify_tree(torch.float32, limits=tree_limits()),
     "verify_tree, limits, 16 bits": lambda: verify_tree(torch.bfloat16, 1.0, limits=row_limits(5)),
+    "verify_tree, drawn": lambda: walk(mixed_trees()),
+    "verify_tree, drawn, 16 bits": lambda: walk(mixed_trees("virtual", torch.bfloat16)),
+    "verify_tree, drawn, limits": lambda: walk(mixed_trees(), **tree_limits()),
+    "verify_tree, drawn, greedy": lambda: walk(mixed_trees(), temperature=torch.zeros(5)),
+    "verify_tree, drawn, direct pass": lambda: walk(tree_of_chains(nearly_equal())),
+    "verify_tree, drawn, no residual": lambda: walk(tree_of_chains(no_residual())),
+    "verify_tree, by block": lambda: walk(mixed_trees(), method=1),
+    "verify_tree, by block, 16 bits": lambda: walk(
+        mixed_trees("virtual", torch.bfloat16), method=1
+    ),
+    "verify_tree, by block, limits": lambda: walk(mixed_trees(), method=1, **tree_limits()),
+    "verify_tree, by block, greedy": lambda: walk(
+        mixed_trees(), method=1, temperature=torch.zeros(5)
+    ),
+    "verify_tree, by block, direct pass": lambda: walk(tree_of_chains(unlikely_residual())),
+    "verify_tree, by block, long chains": lambda: walk(tree_of_chains(long_drafts()), method=1),
     "gather_logits": lambda: gather_logits(head()),
     "gather_logits, aligned": lambda: gather_logits(aligned_head()),
     "step_keys": step_keys,

@@ -231,18 +231,44 @@ def verify_tree(values: Values) -> dict[str, Any]:
         worst = [-1, nodes, nodes + 1, nodes - 1, *LIMITS_32]
         offsets[random.randrange(sequences + 1)] = random.choice(worst)
     token_type = random.choice([torch.int64, torch.int32])
+    made = values.affinity() if values.chance(0.6) else None
+    size = size if made is None else made.target_size
     given = truncation(values, sequences, target_rows, size)
-    del given["logprobs"], given["method"]
+    del given["logprobs"]
+    tokens = values.tokens(nodes, size, token_type, 0.1)
+    target = values.logits((target_rows, size), random.choice(LOGITS))
+    if values.chance(0.5):
+        accept(target, tokens, lengths, parents)
     return {
-        "target_logits": values.logits((target_rows, size), random.choice(LOGITS)),
-        "tree_token_ids": values.tokens(nodes, size, token_type, 0.1),
+        "target_logits": target,
+        "tree_token_ids": tokens,
         "parents": torch.tensor(parents, dtype=torch.int32),
         "tree_offsets": offsets,
         "temperature": values.temperatures((sequences,)),
         "step_keys": values.integers((sequences,)),
         "positions": values.integers((sequences,)),
         "max_depth": max_draft(random, sequences),
+        **drafter(values, made, nodes, sequences),
         **given,
+    }
+
+
+def drafter(values: Values, made: Affinity | None, nodes: int, sequences: int) -> dict[str, Any]:
+    """What some nodes of trees were drawn from, or nothing."""
+    names = [n for n, rule in OPERATORS["verify_tree"].tensors.items() if rule.needed_with]
+    nothing = dict.fromkeys([*names, "draft_stats", "bias"])
+    if made is None:
+        return nothing
+    available, dtype = values.random.choice([0, 1, nodes, nodes + 3]), values.random.choice(LOGITS)
+    rows = values.tokens(nodes, max(available, 1), torch.int32, worst=0.2)
+    rows[torch.rand(nodes, generator=values.generator) < 0.4] = -1
+    return {
+        "draft_logits": values.logits((available, made.draft_size), dtype),
+        "draft_stats": stats(values, available, made.rank) if values.chance(0.3) else None,
+        "draft_rows": rows,
+        "draft_temperature": values.temperatures((sequences,)),
+        **of_affinity(values, "verify_tree", made),
+        **values.dynamic((available,), made.target_size, dtype),
     }
 
 
@@ -280,14 +306,18 @@ def truncation(values: Values, sequences: int, rows: int, size: int) -> dict[str
     }
 
 
-def accept(target: Tensor, tokens: Tensor, lengths: list[int]) -> None:
-    """Makes the target nearly certain of each drafted token."""
+def accept(
+    target: Tensor, tokens: Tensor, lengths: list[int], parents: list[int] | None = None
+) -> None:
+    """Makes the target nearly certain of each drafted token, of siblings of all."""
     draft = 0
     for b, length in enumerate(lengths):
-        for _ in range(length):
-            token = int(tokens[draft])
+        for j in range(length):
+            token, row = int(tokens[draft]), draft + b
+            if parents is not None:
+                row += parents[draft] + 1 - j if -1 <= parents[draft] < j else 0
             if 0 <= token < target.shape[1]:
-                target[draft + b, token] = 60.0
+                target[row, token] = 60.0
             draft += 1
 
 

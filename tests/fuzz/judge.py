@@ -38,15 +38,12 @@ def refusals(operator: str, arguments: dict[str, Any]) -> Reasons:
             if not rule.least <= value <= rule.most:
                 reasons[name] = f"is {value}"
         elif value is None:
-            if not rule.optional:
+            if not rule.optional or any(arguments[n] is not None for n in rule.needed_with):
                 reasons[name] = "is missing"
         elif value.device != first.device:
             reasons[name] = f"is on {value.device}"
         elif found := alone(rule, value, arguments):
             reasons[name] = found
-    pair = {"dynamic_tokens", "dynamic_logits"}
-    if len(pair & set(tensors)) == 1:
-        reasons |= dict.fromkeys(pair, "is missing, or the other")
     sound = {n: t for n, t in tensors.items() if not reasons.get(n, "").endswith("dimensions")}
     return reasons | disagreements(rules, sound)
 

@@ -139,6 +139,9 @@ def verify_tree(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     depth = arguments["max_depth"]
     proposed, parents = arguments["tree_token_ids"].tolist(), arguments["parents"].tolist()
     offsets, temperatures = arguments["tree_offsets"].tolist(), arguments["temperature"]
+    given, stats = arguments["draft_rows"], arguments["draft_stats"]
+    rows = [-1] * len(proposed) if given is None else given.tolist()
+    believable = stats is None or bool((stats[:, 2 : 2 + sizes["R"]] >= 0).all())
     for b, accepted in enumerate(num_accepted.tolist()):
         start, count = owned(offsets[b], offsets[b + 1], len(proposed))
         require(0 <= accepted <= depth, "more nodes are accepted than asked for")
@@ -154,17 +157,32 @@ def verify_tree(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
             if not good:
                 require(place == accepted, "the walk goes on where p is no distribution")
                 continue
-            require(target[0, token] > -math.inf, "a token is put out that the target forbids")
+            possible = target[0, token] > -math.inf
+            require(possible or not believable, "a token is put out that the target forbids")
             if temperatures[b] == 0:
                 require(token == int(target.argmax()), "a greedy token is no argmax")
-            children = [
-                child
-                for child in range(node + 1, count)
-                if parents[start + child] == node and proposed[start + child] == token
-            ]
-            following = nodes[place + 1] if place < depth else -1
-            expected = children[0] if children and place < depth else -1
-            require(following == expected, "the walk does not go on at the first child")
+            children = [c for c in range(node + 1, count) if parents[start + c] == node]
+            kinds = rows[start : start + count] if temperatures[b] != 0 else [-1] * count
+            goes_on_at_the_first_child(
+                nodes[place + 1] if place < depth else -1,
+                [c for c in children if kinds[c] == -1 and proposed[start + c] == token],
+                [c for c in children if kinds[c] != -1 and proposed[start + c] != -1],
+                proposed[start : start + count],
+                token,
+                place < depth,
+            )
+
+
+def goes_on_at_the_first_child(
+    following: int, fixed: list[int], drawn: list[int], proposed: list[int], token: int, may: bool
+) -> None:
+    """Of the fixed ones with the token, or of the drawn ones, which may be passed by."""
+    if following in drawn:
+        require(following == drawn[0], "the walk goes on at a drawn child that does not count")
+        require(proposed[following] == token, "an accepted token is changed")
+    else:
+        expected = fixed[0] if fixed and may else -1
+        require(following == expected, "the walk does not go on at the first child")
 
 
 def allowed_logits(arguments: Arguments, rows: slice) -> Tensor:
@@ -251,6 +269,8 @@ def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
     for name in [name for name, rule in tensors.items() if rule.dtypes == LOGITS]:
         scale = "target_temperature" if name == "target_logits" else "draft_temperature"
         temperatures = arguments[scale if scale in tensors else "temperature"]
+        if temperatures is None:
+            continue  # and so are the logits
         coldest = min((t for t in temperatures.flatten().tolist() if t > 0), default=1.0)
         if arguments[name] is not None:
             logits = arguments[name].float()

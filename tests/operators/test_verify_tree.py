@@ -344,6 +344,88 @@ def test_the_python_layer_is_the_operator_on_a_batch() -> None:
     assert all(map(torch.equal, one, torch.ops.rdk.verify_tree(*expected.arguments())))
 
 
+def test_the_python_layer_draws_level_by_level_and_walks_as_the_operator() -> None:
+    """Two levels, each of a fixed and a drawn child for every node before."""
+    batch, size = 20, 30
+    affinity = generators.affinity("virtual", size)
+    rows = generators.logits(batch * 3, affinity.draft_size).view(batch, 3, -1)
+    step = {"seeds": torch.arange(batch), "positions": 7}
+    first = rdk_cuda.draft(rows[:, :1], affinity, 0.9, **step)
+    second = rdk_cuda.draft(
+        rows[:, 1:], affinity, after=first, ahead=1, branches=torch.tensor([[1, 2]] * batch)
+    )
+    fixed = torch.full((batch, 1), 3)
+    drawn = torch.cat([first.tokens, second.tokens], 1)
+    tokens = torch.cat([fixed, drawn[:, :1], fixed, drawn[:, 1:2], fixed, drawn[:, 2:]], 1)
+    parents = torch.tensor([-1, -1, 0, 0, 1, 1])
+    node_rows = torch.tensor([-1, 0, -1, 1, -1, 2])
+    target = generators.logits(batch * 7, size, 5).view(batch, 7, size)
+    for method, number in (("token", 0), ("block", 1)):
+        verified = rdk_cuda.verify_tree(
+            target,
+            tokens,
+            parents,
+            0.8,
+            draft=[first, second],
+            draft_rows=node_rows.repeat(batch, 1),
+            affinity=affinity,
+            method=method,
+            max_depth=2,
+        )
+        rows_of_batch = torch.where(
+            node_rows >= 0, node_rows + 3 * torch.arange(batch)[:, None], -1
+        )
+        expected = torch.ops.rdk.verify_tree(
+            target.flatten(0, 1),
+            tokens.flatten(),
+            parents.int().repeat(batch),
+            torch.arange(batch + 1, dtype=torch.int32) * 6,
+            torch.full((batch,), 0.8),
+            first.step_keys,
+            first.positions,
+            2,
+            *(None,) * 4,
+            rows.flatten(0, 1),
+            None,
+            rows_of_batch.flatten().int(),
+            first.temperature,
+            *affinity.by_target,
+            method=number,
+        )
+        assert all(map(torch.equal, verified, expected))
+        assert 0 < verified.num_accepted.sum() < 2 * batch
+    again, _ = torch.ops.rdk.draft(
+        rows[:, 1:].contiguous(),
+        torch.full((batch, 2), 0.9),
+        first.step_keys[:, None].expand(batch, 2).contiguous(),
+        torch.full((batch, 2), 8),
+        *affinity.by_draft,
+        branches=torch.tensor([[1, 2]] * batch, dtype=torch.int32),
+    )
+    assert torch.equal(second.tokens, again)
+
+
+def test_the_python_layer_refuses_a_drafters_side_that_does_not_fit() -> None:
+    affinity = generators.affinity("identity", 9)
+    step = {"seeds": 1, "positions": 0}
+    draft = rdk_cuda.draft(torch.zeros(2, 9), affinity, **step)
+    rows = torch.zeros(2, 3, dtype=torch.int64)
+    given = (torch.zeros(2, 4, 9), rows, torch.tensor([-1, 0, 1]))
+    later = rdk_cuda.draft(torch.zeros(2, 9), affinity, after=draft)
+    refused = [
+        ({"draft_rows": rows, **step}, "got draft_rows or affinity without draft"),
+        ({"draft": draft, "draft_rows": rows, "affinity": affinity, **step}, "seeds, positions"),
+        ({"draft": draft, "affinity": affinity}, "got draft without draft_rows or affinity"),
+        ({"draft": draft, "draft_rows": rows}, "got draft without draft_rows or affinity"),
+        ({"draft": later, "draft_rows": rows, "affinity": affinity}, "lacks the first 1 rows"),
+        ({"draft": draft, "draft_rows": rows[0], "affinity": affinity}, "draft_rows is torch"),
+        ({"method": "both", **step}, "method is 'both'"),
+    ]
+    for changed, found in refused:
+        with pytest.raises(ValueError, match=f"rdk_cuda.verify_tree: .*{found}"):
+            rdk_cuda.verify_tree(*given, **changed)
+
+
 REFUSED = [
     ({"tokens": torch.zeros(3, dtype=torch.int64)}, r"tokens has shape \[3\]"),
     ({"target_logits": torch.zeros(2, 3, 9)}, r"target_logits has shape .*needs \[2, 4, V_t\]"),

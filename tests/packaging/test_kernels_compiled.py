@@ -104,14 +104,11 @@ def test_every_kernel_compiles_without_spills(
 def test_static_shared_memory_is_what_the_launch_headers_say(
     resources: dict[tuple[str, str], Resources],
 ) -> None:
-    """Plans leave so much of a block's limit to it."""
-    said = {
-        name: entry["static_shared_bytes"]
-        for entry in nvrtc.kernels().values()
-        for name in entry["kernels"]
-    }
-    compiled = {(name, arch): used.shared_bytes for (name, arch), used in resources.items()}
-    assert compiled == {(name, arch): said[name] for name, arch in compiled}
+    """Plans leave so much of a block's limit to it: what an operator's largest kernel has."""
+    for entry in nvrtc.kernels().values():
+        for arch in ARCHS:
+            compiled = [resources[name, arch].shared_bytes for name in entry["kernels"]]
+            assert max(compiled) == entry["static_shared_bytes"], (entry["kernels"], arch)
 
 
 def test_registers_and_shared_memory_are_the_recorded_ones(

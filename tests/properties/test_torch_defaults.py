@@ -32,9 +32,9 @@ from rdk_cuda import (
 from rdk_cuda.calibration import cluster_pruned_tokens
 from rdk_cuda.calibration.methods import BUILDERS, Pruning
 from rdk_cuda.calibration.record import record
-from rdk_cuda.decoding import LikeliestTree, SpeculativeDecoder
+from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder
 from rdk_cuda.decoding.lengths import EntropyBound, Product
-from rdk_cuda.decoding.trees import ancestors, best_first, depths
+from rdk_cuda.decoding.trees import ancestors, depths
 from rdk_cuda.drafter import prune_head
 from rdk_cuda.evaluation.acceptance import measure_acceptance
 from rdk_cuda.integrations import sglang, vllm
@@ -138,11 +138,10 @@ def sources() -> list[Any]:
 
 
 def trees() -> list[Any]:
-    grown = best_first(lambda tree: TARGET_LOGITS[:, 0].softmax(1), 3, 4)
+    parents = torch.tensor([[-1, 0, -1, 1]])
     return [
-        grown,
-        ancestors(grown.parents),
-        depths(grown.parents),
+        ancestors(parents),
+        depths(parents),
         sglang.parents_of(DYNAMIC[:, 0], DYNAMIC[:, 1]),
     ]
 
@@ -221,7 +220,7 @@ def decoder() -> list[Any]:
         full_head=(weight, None),
         length=lambda drafted: EntropyBound(0.2)(drafted) & Product(0.01)(drafted),
     )
-    trees = SpeculativeDecoder(model, proposer=LikeliestTree(small, affinity, nodes=3))
+    trees = SpeculativeDecoder(model, proposer=DrafterTree(small, affinity, nodes=3))
     return [
         each.generate([[1, 2], [3]], max_new_tokens=6, temperature=temperature, seeds=seeds).tokens
         for each in (decoding, trees, SpeculativeDecoder(model, None, affinity, draft_length=0))

@@ -103,6 +103,7 @@ class Eagle3Drafter:
         self._states = torch.empty(batch_size, 0, width, dtype=self.dtype, device=self.device)
         self._own = torch.zeros(batch_size, width, dtype=self.dtype, device=self.device)
         self._own_entry = [-1] * batch_size
+        self._nodes = self._own[:, None, :][:, :0]  # what it returned for each node of a tree
 
     @torch.no_grad()
     def observe(self, states: Sequence[Tensor]) -> None:
@@ -152,11 +153,67 @@ class Eagle3Drafter:
         last = self.network.norm(hidden[:, hidden.shape[1] - kept :])
         return Output(head_logits(last, self._head), last)
 
+    @torch.no_grad()
+    def feed_tree(
+        self,
+        tokens: Sequence[Sequence[int]],
+        keep: Sequence[int],
+        parents: Sequence[Sequence[int]],
+    ) -> Output:
+        """As `rdk_cuda.decoding.TreeModel.feed_tree`, level by level.
+
+        Raises:
+            ValueError: a token that is no node, or a node whose parent has not been read before.
+        """
+        known, counts = self._cache.tree_sizes, [len(new) for new in tokens]
+        above = [own[size:] for own, size in zip(parents, known, strict=True)]
+        if counts != list(keep) or counts != [len(own) for own in above]:
+            raise ValueError(
+                f"Eagle3Drafter.feed_tree: {counts} tokens are fed, {list(keep)} kept, and "
+                f"{[len(own) for own in above]} have parents; needs nodes alone: feed() the others"
+            )
+        if any(not -1 <= p < size for own, size in zip(above, known, strict=True) for p in own):
+            raise ValueError(
+                f"Eagle3Drafter.feed_tree: the parents of new nodes are {above}, and {known} nodes "
+                "are read; needs each parent to be read before its children"
+            )
+        ids, real = lay_out(tokens, keep)
+        places = torch.zeros_like(ids)
+        for row, own in zip(places, above, strict=True):
+            row[: len(own)] = torch.tensor(own, dtype=torch.int64, device="cpu") + 1
+        before = torch.cat([self._own[:, None], self._nodes], 1)
+        wide = places.to(self.device)[:, :, None].expand(-1, -1, before.shape[2])
+        positions, mask = self._cache.append(real, parents)
+        hidden = self.network(
+            ids.to(self.device), before.gather(1, wide), positions, mask, self._cache.past
+        )
+        self._keep_nodes(hidden, known, counts)
+        last = self.network.norm(hidden)
+        return Output(head_logits(last, self._head), last)
+
+    def _keep_nodes(self, hidden: Tensor, known: Sequence[int], counts: Sequence[int]) -> None:
+        """The next states behind each node."""
+        states, most = (
+            self.network.handed_on(hidden),
+            max(map(sum, zip(known, counts, strict=True))),
+        )
+        grown = states.new_zeros(len(states), most, states.shape[2])
+        grown[:, : self._nodes.shape[1]] = self._nodes[:, :most]
+        for b, (old, count) in enumerate(zip(known, counts, strict=True)):
+            grown[b, old : old + count] = states[b, :count]
+        self._nodes = grown
+
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """Forget all nodes: the entries of accepted ones are made again of the target's states."""
+        self._cache.keep_paths([[] for _ in paths])
+        self._nodes = self._nodes[:, :0]
+
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
         self.observed = [min(old, new) for old, new in zip(self.observed, lengths, strict=True)]
         entries = zip(self._cache.lengths, lengths, strict=True)
         self._cache.rollback([min(old, max(new - 1, 0)) for old, new in entries])
+        self._nodes = self._nodes[:, :0]
 
     def _forward(self, ids: Tensor, real: Tensor) -> Tensor:
         positions, mask = self._cache.append(real)

@@ -39,7 +39,7 @@ from .generation_options import (
 from .library import drop_unused_cache
 from .model import HuggingFaceModel
 from .padded_batch import PaddedBatch
-from .saved_drafter import drafting_model, load_drafter
+from .saved_drafter import calibrated_drafts, drafting_model, load_drafter
 
 __all__ = ["Generate"]
 
@@ -165,13 +165,15 @@ class Generate:
         Args:
             directory: as `load_drafter` reads it.
             device: the target's.
-            options: of `Generate`. The default of `dynamic_tokens` is the calibrated source.
+            options: of `Generate`. The defaults of `dynamic_tokens`, and of `length` and
+                `draft_length` where `--draft-cost` was given, are the calibrated ones.
 
         Raises:
             SavedDrafterError: a directory that is not whole and sound.
         """
-        model, pruned, _ = load_drafter(directory, device=device)
+        model, pruned, settings = load_drafter(directory, device=device)
         own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
+        own |= calibrated_drafts(settings)
         return cls(drafting_model(model, pruned), pruned.affinity, **{**own, **options})
 
     def __call__(

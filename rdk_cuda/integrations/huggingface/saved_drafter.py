@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from ...decoding.lengths import length_of
 from ...drafter import PrunedDrafter, SavedDrafterError
 from ...files import folder_written_whole, read_json, read_small
 from .model import HuggingFaceModel
@@ -105,6 +106,24 @@ def load_pruned(
 def drafting_model(model: Any, drafter: PrunedDrafter) -> HuggingFaceModel:
     """The model with the small head, for `SpeculativeDecoder`; dynamic tokens use its full head."""
     return HuggingFaceModel(model, head=drafter.weight, head_bias=drafter.bias)
+
+
+def calibrated_drafts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`length` and `draft_length` as `calibrate --draft-cost` found them; none if it was not asked.
+
+    Raises:
+        SavedDrafterError: settings that no calibration has written.
+    """
+    found = settings.get("drafts")
+    if found is None:
+        return {}
+    try:
+        rule, most = found["length"], found["draft_length"]
+        if type(most) is not int or most < 1:
+            raise ValueError(f"draft_length is {most!r}; needs a whole number, at least 1")
+        return {"length": rule and length_of(rule), "draft_length": most}
+    except (KeyError, TypeError, ValueError) as error:
+        raise SavedDrafterError(f"load_drafter: {SETTINGS}, drafts: {error}") from error
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:

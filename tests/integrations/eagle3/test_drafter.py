@@ -11,7 +11,8 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 
 import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder
+from rdk_cuda.decoding.trees import branch
 from rdk_cuda.integrations.eagle3 import Eagle3Config, Eagle3Drafter, Eagle3Network
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 
@@ -83,6 +84,20 @@ class Checked(Eagle3Drafter):
                 expected = from_scratch(self.model, self, context[:known], context[known:])
                 torch.testing.assert_close(output.logits[b, 0], expected, rtol=1e-4, atol=1e-4)
                 self.compared += 1
+        self.nodes: list[list[int]] = [[] for _ in tokens]
+        return output
+
+    def feed_tree(self, tokens: Any, keep: Any, parents: Any) -> Any:
+        output = super().feed_tree(tokens, keep, parents)
+        for b, (context, nodes, new) in enumerate(
+            zip(self.tokens, self.nodes, tokens, strict=True)
+        ):
+            for place, token in enumerate(new):
+                nodes.append(token)
+                path = [nodes[node] for node in branch(parents[b], len(nodes) - 1)]
+                expected = from_scratch(self.model, self, context, path)
+                torch.testing.assert_close(output.logits[b, place], expected, rtol=1e-4, atol=1e-4)
+                self.compared += 1
         return output
 
 
@@ -101,6 +116,38 @@ def test_every_draft_is_made_of_what_the_sequence_read_at_once_shows(
     statistics = decoder.generate(PROMPTS, max_new_tokens=12, seeds=[1, 2, 3]).statistics
     assert 0 < sum(statistics.accepted) < sum(statistics.drafted)
     assert checked.compared > 40
+
+
+@pytest.mark.parametrize("variant", [{}, {"norm_output": True, "fc_norm": True}, EAGLE2])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_every_node_of_a_tree_is_what_its_branch_read_at_once_shows(
+    temperature: float, variant: dict[str, Any]
+) -> None:
+    reading, drafter, affinity = pair(**variant)
+    checked = Checked(drafter.network, LAYERS)
+    checked.model = reading.model
+    tree = DrafterTree(checked, affinity, nodes=7, passes=3, width=3, fixed_from=0.1)
+    decoder = SpeculativeDecoder(reading, proposer=tree)
+    settings: dict[str, Any] = {"max_new_tokens": 12, "seeds": [1, 2, 3]}
+    result = decoder.generate(PROMPTS, temperature=temperature, **settings)
+    assert sum(result.statistics.accepted) > 0
+    assert checked.compared > 60
+    if temperature == 0:
+        alone = SpeculativeDecoder(HuggingFaceModel(reading.model), draft_length=0)
+        assert result.tokens == alone.generate(PROMPTS, temperature=0, **settings).tokens
+
+
+def test_nodes_are_read_after_their_parents() -> None:
+    reading, drafter, _ = pair()
+    reading.reset(1)
+    read = reading.feed([[1, 2, 3]], [1]).states
+    drafter.reset(1)
+    drafter.observe([read[0][:-1]])
+    drafter.feed([[1, 2, 3]], [1])
+    with pytest.raises(ValueError, match="needs each parent to be read before its children"):
+        drafter.feed_tree([[4, 5]], [2], [[-1, 0]])
+    with pytest.raises(ValueError, match="needs nodes alone"):
+        drafter.feed_tree([[4, 5]], [2], [[-1]])
 
 
 @pytest.mark.parametrize("variant", [{}, EAGLE2])

@@ -1,0 +1,180 @@
+"""When drafts should end, from a recording: a classifier, and thresholds for given costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..decoding.lengths import Classifier, Drafted, Length, Product
+from ..drafter import FullHead, PrunedDrafter
+from ..functional import draft
+from .recording import Samples, held_out_rows
+
+__all__ = ["CalibratedLength", "Places", "calibrate_length", "fit_classifier", "places_of"]
+
+THRESHOLDS = tuple(percent / 100 for percent in range(0, 100, 4))
+_HELD_OUT, _PENALTY, _NEWTON_STEPS, _BLOCK = 0.2, 1e-3, 12, 256
+
+
+class Places(NamedTuple):
+    """Tokens that a drafter would draw at the samples, one at each.
+
+    Attributes:
+        accepted: `[n]` float64, with which probability the target accepts it: exact, up to the
+            target tokens that were not recorded, which count as rejected.
+        probs: `[n]`, the drawn token's q.
+        features: `[n, 5]`, as of `Drafted`.
+        documents: `[n]` int64.
+    """
+
+    accepted: Tensor
+    probs: Tensor
+    features: Tensor
+    documents: Tensor
+
+    def select(self, mask: Tensor) -> Places:
+        """Those of a mask `[n]`."""
+        return Places(*(part[mask] for part in self))
+
+
+class CalibratedLength(NamedTuple):
+    """What is best for given costs.
+
+    Attributes:
+        length: the rule, or None where a fixed number of drafts is at least as good.
+        draft_length: K, the most that are drafted with it.
+        gain: the expected speed over that of the best fixed K, 1 without a rule.
+    """
+
+    length: Length | None
+    draft_length: int
+    gain: float
+
+
+@torch.no_grad()
+def places_of(
+    samples: Samples,
+    drafter: PrunedDrafter,
+    full_head: FullHead,
+    temperature: float,
+    *,
+    seed: int = 0,
+) -> Places:
+    """Draw a token at each sample, and look its p up.
+
+    Args:
+        temperature: a recorded one, or 0.
+        seed: of the tokens.
+    """
+    parts = []
+    for rows in torch.arange(len(samples), device="cpu").split(_BLOCK):
+        own = samples.select(rows)
+        columns: dict[str, Any] = drafter.columns(full_head, own.hidden, own.contexts)
+        affinity = drafter.affinity
+        seen = Drafted(affinity)
+        # One sequence for each sample, which begins there.
+        seen.places.append(
+            draft(
+                **columns,
+                affinity=affinity,
+                temperature=temperature,
+                seeds=rows + (seed << 32),
+                positions=0,
+            )
+        )
+        token, q = seen.places[0].tokens, seen.probs[:, 0]
+        p = (own.target_probs(temperature) * (own.targets == token)).sum(1).double()
+        ratio = p if temperature == 0 else p / q
+        parts.append(Places(ratio.clamp(max=1), q, seen.features[:, 0], own.documents))
+    return Places(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def fit_classifier(places: Places) -> Classifier:
+    """The logistic model that says best with which probability a token is accepted.
+
+    Newton's method with a ridge penalty; the labels are probabilities, which are known exactly.
+    """
+    x, y = places.features.double(), places.accepted
+    weights = x.new_zeros(x.shape[1])
+    ridge = _PENALTY * len(x) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    for _ in range(_NEWTON_STEPS):
+        predicted = (x @ weights).sigmoid()
+        slope = x.T @ (y - predicted) - ridge @ weights
+        curvature = (x.T * (predicted * (1 - predicted))) @ x + ridge
+        weights = weights + torch.linalg.solve(curvature, slope)
+    return Classifier(tuple(weights.tolist()), 0.0)
+
+
+def calibrate_length(
+    samples: Samples,
+    drafter: PrunedDrafter,
+    full_head: FullHead,
+    temperature: float,
+    *,
+    draft_cost: float,
+    most: int = 8,
+) -> CalibratedLength:
+    """Which rule, threshold and K give the most tokens a second.
+
+    Tried are fixed K, `Product` and a `Classifier` that is trained on four fifths of the documents;
+    the others decide. Successive samples of a document stand for successive places of a draft.
+
+    Args:
+        temperature: a recorded one, or 0.
+        draft_cost: the time of a drafter's pass in passes of the target, as measured.
+        most: the largest K.
+
+    Raises:
+        ValueError: a cost that is no positive number, or too few samples.
+    """
+    if not 0 < draft_cost < math.inf or most < 1:
+        raise ValueError(
+            f"calibrate_length: draft_cost is {draft_cost} and most {most}; needs a positive "
+            "number and at least 1"
+        )
+    if len(samples) < 2 * most:
+        raise ValueError(
+            f"calibrate_length: there are {len(samples)} samples; needs {2 * most} at least"
+        )
+    places = places_of(samples, drafter, full_head, temperature)
+    held = held_out_rows(places.documents, _HELD_OUT)
+    judge = places.select(held) if int(held.sum()) >= 2 * most else places
+    classifier = fit_classifier(places.select(~held))
+    fixed = max(
+        (expected_speed(judge, judge.probs, 0.0, k, draft_cost), k) for k in range(1, most + 1)
+    )
+    best: tuple[float, int, Length | None] = (*fixed, None)
+    for scores, rule in (
+        (judge.probs, Product),
+        (classifier.accepted(judge.features), lambda t: Classifier(classifier.weights, t)),
+    ):
+        for threshold in THRESHOLDS[1:]:
+            for k in range(2, most + 1):
+                speed = expected_speed(judge, scores, threshold, k, draft_cost)
+                if speed > best[0]:
+                    best = speed, k, rule(threshold)
+    return CalibratedLength(best[2], best[1], best[0] / fixed[0])
+
+
+def expected_speed(
+    places: Places, scores: Tensor, at_least: float, draft_length: int, draft_cost: float
+) -> float:
+    """Tokens in the time of a target's pass, where drafts end once `scores` multiply to less.
+
+    Args:
+        scores: `[n]`, of each place.
+        draft_length: K.
+    """
+    documents = places.documents.unfold(0, draft_length, 1)
+    whole = documents[:, 0] == documents[:, -1]
+    accepted, product = (
+        part.double().unfold(0, draft_length, 1)[whole].cumprod(1)
+        for part in (places.accepted, scores)
+    )
+    behind = torch.nn.functional.pad(product[:, :-1], (1, 0), value=torch.inf)
+    drafted = behind >= at_least
+    tokens = 1 + (accepted * drafted).sum(1).mean()
+    return float(tokens / (1 + draft_cost * drafted.sum(1).double().mean()))
