@@ -20,7 +20,7 @@ MODEL_DEFAULTS: dict[str, Any] = {
     "positions": 480,
     "prompts": 4,
     "tokens": 48,
-    "draft_lengths": (1, 2, 3),
+    "draft_lengths": (1, 2, 3, 4),
     "batches": (1, 8),
 }
 

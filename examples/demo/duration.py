@@ -27,15 +27,15 @@ def minutes(models: Models, settings: Settings, prompts: list[Prompt], windows: 
     read = models.pair.read(settings.draft_lengths[-1])
     ((_, decoder),) = decoders_of(models, None, ())
     ids = torch.tensor([prompts[0].ids] * READ, dtype=torch.int64, device="cpu")
-    decoder.generate([prompts[0].ids], max_new_tokens=1)  # the first pass of all is slower
     total = windows * settings.length * seconds(lambda: read(ids)) / ids.numel()
     for size in settings.batches:
         batch = [prompt.ids for prompt in prompts[:size]]
+        decoder.generate(batch, max_new_tokens=1)  # the first pass of a shape is slower
         start, longer = (
             seconds(lambda: decoder.generate(batch, max_new_tokens=count))  # noqa: B023
             for count in (1, 1 + STEPS)
         )
-        step = (longer - start) / STEPS
+        step = max(0.0, longer - start) / STEPS
         library = 1 + (models.assistant is not None and size == 1)
         # At temperature 0 and above it: the target alone, the library, and three drafters.
         ways = 1 + library * LIBRARY + 3 * DRAFTED
