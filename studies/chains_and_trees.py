@@ -22,7 +22,6 @@ import torch
 from examples.demo.arguments import Settings
 from examples.demo.calibration import pruned_to
 from examples.demo.corpus import read_text, training_files
-from examples.demo.reading import drafting_model
 from examples.demo.shipped import SHIPPED
 from examples.demo.text import Prompt, held_out_prompts, windows_of
 from profiling.commands import Parser, run_command, write_text
@@ -94,7 +93,7 @@ def decoder_of(models: Pair, method: Method, way: Way) -> SpeculativeDecoder:
         drafter = Eagle3Drafter(network, layers, head=head, head_bias=bias, full_head=full)
         target = HuggingFaceModel(models.target, state_layers=drafter.state_layers)
     else:
-        drafter = drafting_model(models, head, bias)
+        drafter = HuggingFaceModel(models.drafter, head=head, head_bias=bias)
         target = HuggingFaceModel(models.target)
     proposer = way.proposer(drafter, affinity=pruned.affinity, dynamic_tokens=pruned.dynamic_tokens)
     return SpeculativeDecoder(target, proposer=proposer, method=way.rule)

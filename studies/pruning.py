@@ -17,7 +17,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ from examples.demo import gemma
 from examples.demo.arguments import Settings
 from examples.demo.calibration import pruned_to
 from examples.demo.corpus import held_out_files, read_text, standard_library, training_files
-from examples.demo.reading import reader
-from examples.demo.shipped import load_demo
+from examples.demo.shipped import load_shipped
 from examples.demo.text import windows_of
 from profiling.commands import Parser, run_command
 from profiling.machine import ROOT, describe, now
@@ -43,12 +41,13 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.reading import Read, Window
+from rdk_cuda.calibration.reading import Read, Reading, Window
 from rdk_cuda.calibration.record import record
 from rdk_cuda.calibration.tuning import tuned_first_order
 from rdk_cuda.evaluation.acceptance import Bootstrap, measure_acceptance
 from rdk_cuda.evaluation.plots import STYLES
 from rdk_cuda.files import write_figure, write_json
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.pair.documents import encode
 from rdk_cuda.pair.loading import quiet
 from rdk_cuda.pair.pairs import ModelPair
@@ -60,12 +59,31 @@ TEMPERATURE = 1.0
 TEN = 10  # tokens that the smallest drafter keeps
 KEEPS = (0.5, 0.25, 0.125, 0.0625, 0.03, 0.01, 0.003)
 METHODS = (PRUNED, FIRST_ORDER, COVARIANCE, RECOMMENDED)
+MOST_SIMILAR = 8192  # kept tokens: with more, tuning similarities takes an hour each
+RECENT = 40  # tokens of context that make Gemma its own drafter
 NUMBERS = ("test/cmath_testcases.txt", "test/formatfloat_testcases.txt", "test/floating_points.txt")
 KOREAN = ("test/cjkencodings/euc_kr-utf8.txt", "test/cjkencodings/cp949-utf8.txt")
 EXACT_SIZES, EXACT_TAUS = (1024, 2048, 4096, 8192), tuple(10.0**-k for k in range(1, 10))
 PRIORS = ("the target's mean", "counts of the text", "uniform")
 
 Row = dict[str, Any]
+
+
+def short_reader(model: Any) -> Read:
+    """What a model says of a text, and as its own drafter with a short context."""
+    # With a head of one row: here nobody asks for logits.
+    short = HuggingFaceModel(model, head=model.get_output_embeddings().weight[:1], recent=RECENT)
+
+    @torch.no_grad()
+    def read(ids: Tensor) -> Reading:
+        logits = model(input_ids=ids, use_cache=False).logits
+        short.reset(len(ids))
+        hidden = short.feed(ids.tolist(), [ids.shape[1]] * len(ids)).hidden
+        assert hidden is not None  # a model with a head returns it
+        short.reset(0)
+        return Reading(logits, hidden)
+
+    return read
 
 
 def texts(pair: ModelPair, positions: int, length: int) -> dict[str, list[Window]]:
@@ -97,6 +115,8 @@ def curve(
     for keep in (*KEEPS, TEN / size):
         pruning = pruned_to(keep, material, settings)
         for name in METHODS:
+            if name == COVARIANCE and pruning.vocabulary.draft_size > MOST_SIMILAR:
+                continue
             say(f"{name}, {100 * keep:.3g} % kept")
             methods.append(pruning.method(name, TEMPERATURE))
     rows = []
@@ -213,10 +233,12 @@ def run(options: argparse.Namespace) -> None:
     options.output.parent.mkdir(parents=True, exist_ok=True)
     quiet()
     settings = Settings(positions=options.positions, length=options.length)
-    pair: ModelPair = load_demo().pair
     if options.model is not None:
-        pair = replace(gemma.load_gemma(), recent=40)
-    read = reader(pair)
+        pair = gemma.load_gemma()
+        read = short_reader(pair.target)
+    else:
+        pair = load_shipped()
+        read = pair.read(1)
     say("reading calibration text")
     training = windows_of(pair.tokenizer, training_files(), 3 * options.positions, options.length)
     recording = record(read, training, temperatures=(TEMPERATURE,), context=settings.window, seed=0)

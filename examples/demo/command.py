@@ -1,7 +1,7 @@
 """`python -m examples.demo`, from the models to the files."""
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def train(output: Path) -> int:
 
 
 def gemma_demo(output: Path, settings: Settings) -> int:
-    """Run it with a real model and its own short context; returns 0, or 1 if a check failed."""
+    """Run it with a real model and an EAGLE-3 head; returns 0, or 1 if a check failed."""
     gemma.refuse_missing()
     console = Console()
     console.print(f"{gemma.terms()}\n", **report.PLAIN)
@@ -50,9 +50,7 @@ def gemma_demo(output: Path, settings: Settings) -> int:
     start = time.monotonic()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    # It is its own drafter: as Transformers' assistant it could save nothing.
-    models = Models(replace(gemma.load_gemma(), recent=settings.recent), None)
-    return run(models, output, settings, start)
+    return run(gemma.load_with_head(), output, settings, start)
 
 
 def demo(target: Path | None, drafter: Path | None, output: Path, settings: Settings) -> int:
@@ -61,8 +59,6 @@ def demo(target: Path | None, drafter: Path | None, output: Path, settings: Sett
     quiet()
     shipped = target is None or drafter is None
     models = load_demo() if target is None or drafter is None else load_two(target, drafter)
-    if settings.recent is not None:
-        models = models._replace(pair=replace(models.pair, recent=settings.recent))
     if settings.threads is not None or shipped:
         # Of models this small, a second thread costs more than it brings.
         torch.set_num_threads(settings.threads or 1)

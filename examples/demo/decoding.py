@@ -1,29 +1,39 @@
 """Decoding the same prompts in every way, in turn: tokens, how each came about, and times."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from rdk_cuda.calibration.methods import FULL, Method
 from rdk_cuda.calibration.recording import Each
-from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.decoding import CausalModel, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind, Statistics
 from rdk_cuda.evaluation.timing import Watch
+from rdk_cuda.integrations.eagle3 import Eagle3Drafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.pair.pairs import ModelPair
 
 from .arguments import Settings
-from .reading import drafting_model
 from .shipped import Models
 from .text import Prompt
 
 OnTokens = Callable[[int, list[int], list[Kind]], None]
+Item = TypeVar("Item")
 
 ROUNDS = 4  # the spread of a speed is over these
 WARM_UP_TOKENS = 4
+CHOICE_PROMPTS, CHOICE_TOKENS = 3, 32  # on which draft lengths are compared
+
+
+class Case(NamedTuple):
+    """What is decoded: at a temperature, so many sequences at once."""
+
+    temperature: float
+    batch: int
 
 
 class Way(Protocol):
@@ -35,7 +45,7 @@ class Way(Protocol):
         self,
         prompts: list[list[int]],
         tokens: int,
-        temperature: float,
+        case: Case,
         seeds: list[int],
         on_tokens: OnTokens | None = None,
     ) -> tuple[list[list[int]], Statistics | None]:
@@ -43,28 +53,39 @@ class Way(Protocol):
 
 
 class Ours:
-    """`SpeculativeDecoder` with a method for each temperature; None: the target alone."""
+    """`SpeculativeDecoder` with a method for each temperature; None: the target alone.
+
+    Attributes:
+        lengths: K, how many drafts a pass may get, ascending.
+        chosen: the one that is taken in a case; the longest if none was chosen.
+    """
 
     def __init__(
-        self, name: str, models: Models, methods: dict[float, Method | None], draft_length: int
+        self,
+        name: str,
+        models: Models,
+        methods: Mapping[float, Method | None],
+        lengths: Sequence[int] = (0,),
     ) -> None:
-        self.name = name
+        self.name, self.lengths = name, tuple(lengths)
+        self.chosen: dict[Case, int] = {}
         self.decoders = {
-            temperature: decoder_of(models, method, draft_length)
+            (temperature, length): decoder
             for temperature, method in methods.items()
+            for length, decoder in decoders_of(models, method, lengths)
         }
 
     def __call__(
         self,
         prompts: list[list[int]],
         tokens: int,
-        temperature: float,
+        case: Case,
         seeds: list[int],
         on_tokens: OnTokens | None = None,
     ) -> tuple[list[list[int]], Statistics | None]:
         """As of `Way`."""
-        decoder = self.decoders[temperature]
-        options: dict[str, Any] = {"temperature": temperature, "seeds": seeds}
+        decoder = self.decoders[case.temperature, self.chosen.get(case, self.lengths[-1])]
+        options: dict[str, Any] = {"temperature": case.temperature, "seeds": seeds}
         done = decoder.generate(prompts, max_new_tokens=tokens, on_tokens=on_tokens, **options)
         return done.tokens, done.statistics
 
@@ -80,7 +101,7 @@ class Transformers:
         self,
         prompts: list[list[int]],
         tokens: int,
-        temperature: float,
+        case: Case,
         seeds: list[int],
         on_tokens: OnTokens | None = None,
     ) -> tuple[list[list[int]], Statistics | None]:
@@ -88,37 +109,55 @@ class Transformers:
         torch.manual_seed(seeds[0])
         ids = torch.tensor(prompts, dtype=torch.int64, device=self.target.device)
         options: dict[str, Any] = {"max_new_tokens": tokens, "eos_token_id": None, **self.options}
-        if temperature > 0:
-            options |= {"temperature": temperature, "top_k": 0}
+        hot = case.temperature > 0
+        if hot:
+            options |= {"temperature": case.temperature, "top_k": 0}
         done = self.target.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=temperature > 0, **options
+            ids, attention_mask=torch.ones_like(ids), do_sample=hot, **options
         )
         return done[:, ids.shape[1] :].tolist(), None
 
 
-def decoder_of(models: Models, method: Method | None, draft_length: int) -> SpeculativeDecoder:
-    """The decoder of a method, or of the target alone."""
+def decoders_of(
+    models: Models, method: Method | None, lengths: Sequence[int]
+) -> Iterator[tuple[int, SpeculativeDecoder]]:
+    """A method's decoders, or the target's alone, which share their models."""
     pair = models.pair
     if method is None:
-        return SpeculativeDecoder(HuggingFaceModel(pair.target), draft_length=0)
-    pruned = method.drafter
-    own = (None, None) if method.name == FULL else (pruned.weight, pruned.bias)
-    return SpeculativeDecoder(
-        HuggingFaceModel(pair.target),
-        drafting_model(pair, *own),
-        pruned.affinity,
-        draft_length=draft_length,
-        method="block",
-        vocabulary=pruned.vocabulary,
-        dynamic_tokens=pruned.dynamic_tokens,
-    )
+        yield 0, SpeculativeDecoder(HuggingFaceModel(pair.target), draft_length=0)
+        return
+    pruned, full_head, drafter = method.drafter, None, drafter_of(models, method)
+    if isinstance(drafter, Eagle3Drafter):
+        target = HuggingFaceModel(pair.target, state_layers=drafter.state_layers)
+        if pruned.dynamic_tokens is not None:
+            rows = pair.drafter.full_head(pair.target)
+            assert rows is not None  # the head was trained with all tokens
+            full_head = rows, None
+    else:
+        target = HuggingFaceModel(pair.target)
+    for length in lengths:
+        yield (
+            length,
+            SpeculativeDecoder(
+                target,
+                drafter,
+                pruned.affinity,
+                draft_length=length,
+                method="block",
+                vocabulary=pruned.vocabulary,
+                dynamic_tokens=pruned.dynamic_tokens,
+                full_head=full_head,
+            ),
+        )
 
 
-class Case(NamedTuple):
-    """What is decoded: at a temperature, so many sequences at once."""
-
-    temperature: float
-    batch: int
+def drafter_of(models: Models, method: Method) -> CausalModel:
+    """The drafter with a method's head."""
+    pair, pruned, whole = models.pair, method.drafter, method.name == FULL
+    head, bias = (None, None) if whole else (pruned.weight, pruned.bias)
+    if isinstance(pair, ModelPair):
+        return HuggingFaceModel(pair.drafter, head=head, head_bias=bias)
+    return pair.drafting(head)
 
 
 @dataclass
@@ -148,6 +187,55 @@ class Decoded:
         passes = sum(one.target_passes for one in self.statistics)
         return passes / sum(self.rounds) if self.statistics else None
 
+    def add(
+        self, way: Way, case: Case, prompts: Sequence[Prompt], tokens: int, first_seed: int
+    ) -> None:
+        """A round: continue prompts, so many at once as the case has."""
+        begin, count = time.perf_counter(), 0
+        for first in range(0, len(prompts), case.batch):
+            ids = [prompt.ids for prompt in prompts[first : first + case.batch]]
+            seeds = [first_seed + first + b for b in range(len(ids))]
+            new, statistics = way(ids, tokens, case, seeds)
+            self.tokens += new
+            self.statistics += [] if statistics is None else [statistics]
+            count += sum(map(len, new))
+        self.seconds.append(time.perf_counter() - begin)
+        self.rounds.append(count)
+
+
+def choose(
+    ways: Sequence[Way], cases: Sequence[Case], prompts: Sequence[Prompt], each: Each
+) -> dict[Case, Ours]:
+    """Measure each way's draft lengths on text that nothing else is measured on.
+
+    Each way gets its fastest length in each case. Longer ones are tried until one is slower.
+
+    Returns:
+        The fastest of our ways in each case; it may be the target alone.
+    """
+    ours = [way for way in ways if isinstance(way, Ours)]
+    best: dict[Case, list[tuple[float, Ours]]] = {case: [] for case in cases}
+    for case, way in each(list(product(cases, ours)), "Choosing draft lengths"):
+        own = spaced(prompts, max(CHOICE_PROMPTS, case.batch))
+        speeds: dict[int, float] = {}
+        way([own[0].ids], WARM_UP_TOKENS, case, [0])
+        for length in way.lengths:
+            way.chosen[case] = length
+            decoded = Decoded()
+            decoded.add(way, case, own, CHOICE_TOKENS, 0)
+            speeds[length] = decoded.speeds[0]
+            if decoded.speeds[0] < max(speeds.values()):
+                break
+        way.chosen[case] = max(speeds, key=lambda length: speeds[length])
+        best[case].append((max(speeds.values()), way))
+    return {case: max(several, key=lambda one: one[0])[1] for case, several in best.items()}
+
+
+def spaced(items: Sequence[Item], most: int) -> list[Item]:
+    """At most so many of the items, evenly spaced."""
+    count = min(most, len(items))
+    return [items[place * len(items) // count] for place in range(count)]
+
 
 def decode_in_turn(
     ways: Sequence[Way],
@@ -156,10 +244,10 @@ def decode_in_turn(
     settings: Settings,
     each: Each,
 ) -> tuple[dict[Case, list[Decoded]], str | None]:
-    """Continue all prompts in every way and case, and watch the machine.
+    """Continue prompts in every way and case, and watch the machine.
 
-    Each round has a share of the prompts, which all ways continue in turn. A load that comes or
-    goes then meets all of them, so that the ratio of two ways in one round is fair.
+    Each round has a share of the prompts, a batch at least, which all ways continue in turn. A load
+    that comes or goes then meets all of them, so that the ratio of two ways in one round is fair.
 
     Returns:
         For each case the results of each way, and a sentence if the times cannot be trusted.
@@ -167,22 +255,11 @@ def decode_in_turn(
     decoded = {case: [Decoded() for _ in ways] for case in cases}
     turns = list(product(cases, range(ROUNDS), zip(ways, range(len(ways)), strict=True)))
     with Watch() as watch:
-        for case, number, (way, place) in each(turns, f"Decoding {len(prompts)} prompts"):
-            share = prompts[number::ROUNDS]
-            into = decoded[case][place]
+        for case, number, (way, place) in each(turns, "Decoding in every way"):
+            own = spaced(prompts, max(settings.prompts, ROUNDS * case.batch))
+            share = own[number::ROUNDS]
             if number == 0:
-                way([share[0].ids], WARM_UP_TOKENS, case.temperature, [0])
-            begin, count = time.perf_counter(), 0
-            for first in range(0, len(share), case.batch):
-                ids = [prompt.ids for prompt in share[first : first + case.batch]]
-                seeds = [
-                    (settings.seed << 16) + number * len(prompts) + first + b
-                    for b in range(len(ids))
-                ]
-                tokens, statistics = way(ids, settings.tokens, case.temperature, seeds)
-                into.tokens += tokens
-                into.statistics += [] if statistics is None else [statistics]
-                count += sum(map(len, tokens))
-            into.seconds.append(time.perf_counter() - begin)
-            into.rounds.append(count)
+                way([share[0].ids], WARM_UP_TOKENS, case, [0])
+            first_seed = (settings.seed << 16) + number * len(prompts)
+            decoded[case][place].add(way, case, share, settings.tokens, first_seed)
     return decoded, watch.doubt

@@ -15,12 +15,11 @@ from rdk_cuda.pair.documents import encode
 from rdk_cuda.pair.errors import InputError
 
 from .arguments import Settings
-from .calibration import build_methods, calibrate, greedy_methods
+from .calibration import build_methods, calibrate
 from .checks import Check, check_greedy, check_lossless, greedy_outputs
 from .corpus import held_out_files, training_files
-from .decoding import Case, Decoded, Ours, Transformers, Way, decode_in_turn
+from .decoding import ROUNDS, Case, Decoded, Ours, Transformers, Way, choose, decode_in_turn, spaced
 from .live import Continuation, continue_live
-from .reading import reader
 from .shipped import Models
 from .text import Prompt, held_out_prompts, windows_of
 
@@ -37,6 +36,7 @@ class Measured:
         rates: `[methods, windows, positions]`, acceptance on the held-out windows.
         ways: to decode, the target alone first, the recommended method last.
         decoded: for each case what each way gave.
+        chosen: for each case the way that was fastest on other text.
         doubt: a sentence if the times cannot be trusted.
     """
 
@@ -46,6 +46,7 @@ class Measured:
     rates: Tensor
     ways: list[Way]
     decoded: dict[Case, list[Decoded]]
+    chosen: dict[Case, Ours]
     doubt: str | None
     continuation: Continuation
     checks: list[Check]
@@ -65,21 +66,26 @@ def measure(models: Models, settings: Settings, stages: Stages) -> Measured:
     training = windows_of(pair.tokenizer, training_files(), positions, length)
 
     material = calibrate(pair, training, settings, stages.each)
-    keeps = stages.each(settings.keep, "Calibrating: clusters and affinities")
-    methods = build_methods(material, keeps, settings)
-    ways = ways_of(models, methods, greedy_methods(material, settings), settings)
-    continuation = continue_live(ways, prompts, pair.tokenizer, settings)
+    methods, greedy = build_methods(material, settings, stages.each)
+    ways = ways_of(models, methods, greedy, settings)
+    cases = [Case(t, batch) for batch in settings.batches for t in (0.0, settings.temperature)]
+    others = [one for one in held_out_prompts(pair.tokenizer) if one not in prompts]
+    chosen = choose(ways, cases, others, stages.each)
+    shown = next((way for case, way in chosen.items() if case.temperature), ways[-1])
+    shown = ways[-1] if shown is ways[0] else shown
+    continuation = continue_live((ways[0], shown), prompts, pair.tokenizer, settings)
     reading = stages.each(held_out, "Measuring acceptance: held-out text")
     drafters = {settings.temperature: [method.drafter for method in methods]}
-    read = reader(pair)
+    read = pair.read(settings.draft_lengths[-1])
     rates = measure_acceptance(read, pair.drafter_head, drafters, reading)[settings.temperature]
-    cases = [Case(t, batch) for batch in settings.batches for t in (0.0, settings.temperature)]
     decoded, doubt = decode_in_turn(ways, cases, prompts, settings, stages.each)
     checks = [
         greedy_check(models, ways, prompts, settings, stages),
         lossless_check(models, methods[-1], held_out, rates[-1], settings, stages),
     ]
-    return Measured(material, methods, held_out, rates, ways, decoded, doubt, continuation, checks)
+    return Measured(
+        material, methods, held_out, rates, ways, decoded, chosen, doubt, continuation, checks
+    )
 
 
 def ways_of(
@@ -102,15 +108,15 @@ def ways_of(
     library = [Transformers("Transformers: generate", models, assisted=False)]
     if models.assistant is not None:
         library.append(Transformers("Transformers: assisted", models, assisted=True))
-    drafting = [Ours(name, models, each, settings.draft_length) for name, each in ours.items()]
-    return [Ours("target alone", models, {0.0: None, hot: None}, 0), *library, *drafting]
+    drafting = [Ours(name, models, each, settings.draft_lengths) for name, each in ours.items()]
+    return [Ours("target alone", models, {0.0: None, hot: None}), *library, *drafting]
 
 
 def choose_prompts(models: Models, settings: Settings) -> list[Prompt]:
     """Held-out modules, or the user's prompt several times, to be sampled with several seeds."""
     if settings.prompt is None:
-        prompts = held_out_prompts(models.pair.tokenizer)
-        prompts = prompts[:: -(-len(prompts) // settings.prompts)]
+        most = max(settings.prompts, ROUNDS * max(settings.batches))
+        prompts = spaced(held_out_prompts(models.pair.tokenizer), most)
     else:
         ids = encode(models.pair.tokenizer, settings.prompt)
         prompts = [Prompt("Your prompt", ids)] * REPEATS
@@ -132,11 +138,13 @@ def greedy_check(
 ) -> Check:
     """Compare every drafter's greedy text with the target's own `generate`."""
     once = [prompt for place, prompt in enumerate(prompts) if prompt not in prompts[:place]]
+    once = spaced(once, settings.prompts)
     outputs = {}
     drafting = [way for way in ways if isinstance(way, Ours)][1:]
     for way in stages.each(drafting, "Checking greedy output"):
         seeds = list(range(len(once)))
-        outputs[way.name], _ = way([prompt.ids for prompt in once], settings.tokens, 0.0, seeds)
+        ids, case = [prompt.ids for prompt in once], Case(0.0, settings.batches[0])
+        outputs[way.name], _ = way(ids, settings.tokens, case, seeds)
     expected = greedy_outputs(models, once, settings.tokens)
     return check_greedy(models, once, expected, outputs)
 
@@ -154,10 +162,10 @@ def lossless_check(
     window, place = divmod(int((rates - 0.5).abs().argmin()), rates.shape[1])
     for _ in stages.each([window], "Checking sampled output"):
         ids = torch.tensor([windows[window].ids], dtype=torch.int64, device="cpu")
-        said = reader(models.pair)(ids)
+        said = models.pair.read(settings.draft_lengths[-1])(ids)
         context = windows[window].contexts[-rates.shape[1] :][place]
         columns = method.drafter.columns(
-            models.pair.drafter_head, said.hidden[0, place : place + 1], [context]
+            models.pair.drafter_head, said.hidden[0, place : place + 1].float(), [context]
         )
         check = check_lossless(
             said.target_logits[0, place].float(),

@@ -15,7 +15,7 @@ from rich.text import Text
 from rdk_cuda.decoding.generation import Kind
 
 from .arguments import Settings
-from .decoding import WARM_UP_TOKENS, Way
+from .decoding import WARM_UP_TOKENS, Case, Way
 from .text import Prompt
 
 SHOWN_PROMPT = 48  # tokens of the prompt that are shown before its continuation
@@ -67,7 +67,7 @@ class Growing:
         self, way: Way, prompt: Prompt, settings: Settings, draw: Callable[[], None]
     ) -> None:
         """Fill it; `draw` is called whenever it has grown."""
-        options = settings.temperature, [settings.seed]
+        options = Case(settings.temperature, settings.batches[0]), [settings.seed]
         way([prompt.ids], WARM_UP_TOKENS, *options)
         self.begin = time.perf_counter()
         way([prompt.ids], settings.tokens, *options, partial(self._grow, draw))
@@ -82,13 +82,12 @@ class Growing:
 
 
 def continue_live(
-    ways: Sequence[Way], prompts: Sequence[Prompt], tokenizer: Any, settings: Settings
+    ways: tuple[Way, Way], prompts: Sequence[Prompt], tokenizer: Any, settings: Settings
 ) -> Continuation:
-    """Continue a prompt with the first way and with the last, and show both on a terminal."""
+    """Continue a prompt with the target alone and with drafts, and show both on a terminal."""
     prompt = prompts[settings.seed % len(prompts)]
     console = Console(stderr=True)
-    chosen = ways[0], ways[-1]
-    alone, ours = (Growing(way.name) for way in chosen)
+    alone, ours = (Growing(way.name) for way in ways)
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def draw() -> None:
@@ -96,7 +95,7 @@ def continue_live(
                 panels = [panel(console, tokenizer, prompt, one) for one in (alone, ours)]
                 live.update(Columns(panels), refresh=True)
 
-        for way, one in zip(chosen, (alone, ours), strict=True):
+        for way, one in zip(ways, (alone, ours), strict=True):
             one.decode(way, prompt, settings, draw)
     return Continuation(
         ours.name,

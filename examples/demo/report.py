@@ -27,6 +27,7 @@ MEANINGS = {
     "dynamic tokens": "Pruned tokens that the text has just had, or that often follow the last "
     "one. Their rows are looked up one by one, each time.",
     "passes / token": "Passes of the target for each new token: 1 without drafts; fewer is better.",
+    "K": "Drafts for each pass of the target. It and the way (→) were chosen on other text.",
     "acceptance": "The chance that a draft is kept, exact at every position of held-out text.",
 }
 
@@ -74,7 +75,7 @@ def show_speed(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """A row for each way to decode, the cases one after the other."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("", no_wrap=True)
-    for name in ("passes\n/token", "tokens\n/s", "times the\ntarget alone"):
+    for name in ("K", "passes\n/token", "tokens\n/s", "times the\ntarget alone"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     table.add_column("", no_wrap=True)
     fastest = max(row["relative_speed"]["value"] for row in rows)
@@ -83,7 +84,8 @@ def show_speed(console: Console, rows: Sequence[dict[str, Any]]) -> None:
             table.add_row(Text(case_of(row).replace(" at a time", ""), "italic"))
         speed, passes = row["relative_speed"], row["target_passes_per_token"]
         table.add_row(
-            f"  {row['way']}",
+            f"{'→ ' if row['chosen'] else '  '}{row['way']}",
+            f"{row['draft_length'] or ''}",
             "–" if passes is None else f"{passes:.2f}",
             f"{row['tokens_per_second']:.{0 if row['tokens_per_second'] >= 20 else 1}f}",
             f"{speed['value']:.2f} [{speed['low']:.2f}, {speed['high']:.2f}]",
@@ -137,8 +139,9 @@ def time_sentences(rows: Sequence[dict[str, Any]], doubt: str | None) -> list[st
         drafted = [row for row in others if row["target_passes_per_token"] is not None]
         if reason := next(filter(None, map(contradiction, map(pass_time, drafted))), None):
             return [f"Time: not reported, because {reason}. Run it again on a quiet machine."]
-        best = max(drafted, key=lambda row: float(row["relative_speed"]["value"]))
-        factor, low, high = best["relative_speed"].values()
+        chosen = next((row for row in drafted if row["chosen"]), None)
+        named = chosen or max(drafted, key=lambda row: float(row["relative_speed"]["value"]))
+        factor, low, high = named["relative_speed"].values()
         verdict = (
             "a gain" if low > 1 else "no gain" if high < 1 else "neither gain nor loss is sure"
         )
@@ -146,10 +149,11 @@ def time_sentences(rows: Sequence[dict[str, Any]], doubt: str | None) -> list[st
             (row["tokens_per_second"] for row in others if row not in drafted),
             default=alone["tokens_per_second"],
         )
+        choice = "chosen is" if chosen else "chosen is the target alone; the best drafter is"
         sentences.append(
-            f"{case.capitalize()}: the fastest is {best['way']}, {factor:.2f} times the target "
+            f"{case.capitalize()}: {choice} {named['way']}, {factor:.2f} times the target "
             f"alone ({low:.2f} to {high:.2f}): {verdict}; "
-            f"{best['tokens_per_second'] / library:.2f} times Transformers' faster way."
+            f"{named['tokens_per_second'] / library:.2f} times Transformers' faster way."
         )
     return sentences if doubt is None else [*sentences, doubt]
 

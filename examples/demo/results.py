@@ -8,7 +8,7 @@ from rdk_cuda.calibration.methods import FULL, PRUNED
 from rdk_cuda.evaluation.acceptance import Bootstrap, Interval, recovered_share
 from rdk_cuda.evaluation.rows import Row, evaluation_row
 
-from .decoding import Decoded
+from .decoding import Decoded, Ours
 from .experiment import Measured
 
 
@@ -42,6 +42,8 @@ def speed_rows(measured: Measured) -> list[dict[str, Any]]:
             "way": way.name,
             "temperature": case.temperature,
             "batch": case.batch,
+            "draft_length": way.chosen.get(case) if isinstance(way, Ours) else None,
+            "chosen": way is measured.chosen[case],
             **speed_figures(one, decoded[0]),
         }
         for case, decoded in measured.decoded.items()

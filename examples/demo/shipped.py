@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rdk_cuda.pair.errors import InputError
 from rdk_cuda.pair.loading import load_pair
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.pair.pairs import ModelPair, Pair
 
 SHIPPED = Path(__file__).with_name("models")
 
@@ -20,7 +20,7 @@ class Models(NamedTuple):
             generation; None if there is none that could make it faster.
     """
 
-    pair: ModelPair
+    pair: Pair
     assistant: Any
 
 

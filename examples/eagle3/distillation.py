@@ -8,17 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from examples.demo.gemma import fast_dtype
+
 # Logits of this many positions are held at a time: those of 32,768 tokens stay in the cache.
 LOSS_ROWS = 64
-
-
-def fast_dtype() -> torch.dtype:
-    """bfloat16 where the CPU multiplies it, else float32.
-
-    With AVX2 and no more, a step of the recipe for Gemma 3 270M took 65 s in bfloat16.
-    """
-    without = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
-    return torch.float32 if without else torch.bfloat16
 
 
 class Distillation(torch.autograd.Function):

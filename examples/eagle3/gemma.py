@@ -13,7 +13,6 @@ import sys
 from examples.demo import gemma
 from examples.demo.corpus import docstrings, read_text, training_files
 
-from .distillation import fast_dtype
 from .recipe import recipe_options, train, write_texts
 
 KEPT = 32768
@@ -29,7 +28,8 @@ def main() -> None:
     train(
         given,
         ("--lowest-ids",),
-        *("--target", str(gemma.weights()), "--dtype", str(fast_dtype()).removeprefix("torch.")),
+        *("--target", str(gemma.weights())),
+        *("--dtype", str(gemma.fast_dtype()).removeprefix("torch.")),
         *("--text", str(paths["code"]), str(paths["prose"])),
         *("--context", "256", "--batch", "2"),
     )

@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
+from examples.demo.gemma import fast_dtype
 from rdk_cuda import Vocabulary
 from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.eagle3 import Eagle3Network
 
-from .distillation import Distillation, fast_dtype, sampled_columns
+from .distillation import Distillation, sampled_columns
 
 WARMUP_STEPS, DECAY_FRACTION = 50, 0.4
 

@@ -138,6 +138,7 @@ class Pruning:
         self.options = Options() if options is None else options
         self.full_head = material.full_head
         self._sources: dict[float, DynamicTokens] = {}
+        self._built: dict[tuple[str, float], Built] = {}
 
     @property
     def keep(self) -> float:
@@ -160,14 +161,20 @@ class Pruning:
                 f"{', '.join(map(str, recorded))}; needs one of these, or 0"
             )
         if temperature == 0:
-            drafter, tuned = self._greedy(BUILDERS[name])
+            drafter, tuned = self._greedy(name)
         else:
-            drafter, tuned = BUILDERS[name](self, temperature)
+            drafter, tuned = self._build(name, temperature)
         return Method(name, self.keep, drafter, tuned)
 
-    def _greedy(self, build: Build) -> Built:
+    def _build(self, name: str, temperature: float) -> Built:
+        """Once: the greedy method is made of a recorded temperature's."""
+        if (name, temperature) not in self._built:
+            self._built[name, temperature] = BUILDERS[name](self, temperature)
+        return self._built[name, temperature]
+
+    def _greedy(self, name: str) -> Built:
         lowest = min(self.material.recording.temperatures)
-        drafter, tuned = build(self, lowest)
+        drafter, tuned = self._build(name, lowest)
         candidates = [(tuned, drafter)]
         if drafter.dynamic_tokens is not None:
             without_virtual = replace(self.plain, dynamic_tokens=drafter.dynamic_tokens)

@@ -45,7 +45,6 @@ class ModelPair:
         eos: the target's end tokens.
         names: of the two, for the report.
         drafter_dtype: of the drafter's files, and of what is written of it.
-        recent: how many of the last tokens the drafter sees, besides the first; None: all.
         kept: the tokens that the drafter's head was trained for; None: all.
         lifted: what stands for rows that the drafter lacks.
         rows: where the rows of pruned tokens are from, if they are not the drafter's own.
@@ -57,7 +56,6 @@ class ModelPair:
     eos: frozenset[int]
     names: tuple[str, str]
     drafter_dtype: torch.dtype = torch.float32
-    recent: int | None = None
 
     kept: ClassVar[None] = None
     lifted: ClassVar[None] = None

@@ -1,15 +1,13 @@
 """Ways to decode are timed in turn, and give what they give by themselves."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from examples.demo.arguments import Settings
-from examples.demo.decoding import Case, Ours, Transformers, Way, decode_in_turn
-from examples.demo.reading import drafting_model, reader
+from examples.demo.decoding import Case, Ours, Transformers, Way, choose, decode_in_turn
 from examples.demo.shipped import Models
 from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Vocabulary
@@ -32,10 +30,10 @@ def ways(tiny: ModelPair) -> list[Way]:
     full = Method.full(tiny.drafter_head)
     pruned = Method(PRUNED, 0.5, PrunedDrafter.plain(tiny.drafter_head, vocabulary))
     return [
-        Ours("alone", models, {0.0: None, 1.0: None}, 0),
+        Ours("alone", models, {0.0: None, 1.0: None}),
         Transformers("generate", models, assisted=False),
         Transformers("assisted", models, assisted=True),
-        Ours("ours", models, {0.0: full, 1.0: pruned}, 4),
+        Ours("ours", models, {0.0: full, 1.0: pruned}, (1, 4)),
     ]
 
 
@@ -71,7 +69,7 @@ class Clocked:
         self,
         prompts: list[list[int]],
         tokens: int,
-        temperature: float,
+        case: Case,
         seeds: list[int],
         on_tokens: Any = None,
     ) -> tuple[list[list[int]], Statistics | None]:
@@ -99,16 +97,48 @@ def test_a_load_that_comes_and_goes_changes_no_ratio(
     assert ratios == pytest.approx([2.0] * 4)
 
 
-def test_a_drafter_with_a_short_context_reads_as_it_drafts(tiny: ModelPair) -> None:
-    """Each position of a text as the decoder sees it; a context of all tokens is the drafter's."""
-    ids = torch.arange(60).view(2, 30)
-    plain = reader(tiny)(ids)
-    whole, short = (reader(replace(tiny, recent=recent))(ids) for recent in (30, 5))
-    torch.testing.assert_close(whole.hidden, plain.hidden)
-    assert torch.equal(short.target_logits, plain.target_logits)
-    assert not torch.isclose(short.hidden[:, 6:], plain.hidden[:, 6:]).all(-1).any()
-    drafter = drafting_model(replace(tiny, recent=5), torch.eye(8), None)
-    drafter.reset(2)
-    drafter.feed(ids[:, :20].tolist(), [1, 1])
-    logits = drafter.feed(ids[:, 20:21].tolist(), [1, 1]).logits
-    torch.testing.assert_close(logits[:, 0], short.hidden[:, 20])
+def test_a_batch_is_as_large_as_it_says(
+    ways: list[Way], tiny: ModelPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round has a batch of different prompts, whatever number of prompts is asked for."""
+    sizes, alone = [], ways[0]
+    assert isinstance(alone, Ours)
+    decoder = alone.decoders[1.0, 0]
+    plain = decoder.generate
+
+    def counted(prompts: list[list[int]], **options: Any) -> Any:
+        sizes.append(len(set(map(tuple, prompts))))
+        return plain(prompts, **options)
+
+    monkeypatch.setattr(decoder, "generate", counted)
+    settings = Settings(tokens=2, prompts=3)
+    decode_in_turn([alone], [Case(1.0, 5)], held_out_prompts(tiny.tokenizer), settings, each)
+    assert sizes == [1, 5, 5, 5, 5]  # the first warms up
+
+
+def test_the_fastest_draft_length_and_way_are_chosen_in_each_case(
+    ways: list[Way], prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer drafts are tried until one is slower; the target alone may be the fastest."""
+    alone, ours = ways[0], ways[3]
+    assert isinstance(alone, Ours)
+    assert isinstance(ours, Ours)
+    ours.lengths = (1, 2, 3, 4)
+    took = {0.0: {0: 3.0, 1: 2.0, 2: 1.0, 3: 2.0}, 1.0: {0: 1.0, 1: 2.0, 2: 3.0}}
+    clock, tried = [0.0], []
+
+    def call(
+        way: Ours, ids: list[list[int]], tokens: int, case: Case, *_: Any
+    ) -> tuple[list[list[int]], Statistics | None]:
+        if tokens > 10:  # it warms up with fewer
+            clock[0] += took[case.temperature][way.chosen[case]]
+            tried.append((case.temperature, way.chosen[case]))
+        return [[0] * tokens for _ in ids], None
+
+    monkeypatch.setattr(Ours, "__call__", call)
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    cases = [Case(0.0, 4), Case(1.0, 4)]
+    chosen = choose([alone, ways[1], ours], cases, prompts, each)
+    assert chosen == {cases[0]: ours, cases[1]: alone}
+    assert ours.chosen == {cases[0]: 2, cases[1]: 1}
+    assert tried == [(0.0, 0), (0.0, 1), (0.0, 2), (0.0, 3), (1.0, 0), (1.0, 1), (1.0, 2)]

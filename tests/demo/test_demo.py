@@ -113,7 +113,9 @@ def test_the_file_has_the_figures_and_how_they_came_about(finished: tuple[Path, 
         assert row["tokens_per_second"] > 0
         assert 0 < row["relative_speed"]["low"] <= row["relative_speed"]["value"]
         known = not row["way"].startswith("Transformers")
+        assert row["draft_length"] in ((0, 4) if known else (None,))
         assert (row["target_passes_per_token"] is not None) is known
+    assert sum(row["chosen"] for row in speeds) == 2
     settings = results["settings"]
     assert settings["keep"] == [0.25, 0.0625]
     assert settings["batches"] == [1]
@@ -130,10 +132,10 @@ def test_the_file_has_the_figures_and_how_they_came_about(finished: tuple[Path, 
 
 
 def test_kept_tokens_are_the_targets_likeliest(tiny: ModelPair) -> None:
-    settings = Settings(virtual=4)
+    settings = Settings(virtual=4, keep=(0.1,))
     training = windows_of(tiny.tokenizer, calibration_files(), 600, 50)
     material = calibrate(tiny, training, settings, lambda items, description: items)
-    _, pruned, *_ = build_methods(material, [0.1], settings)
+    (_, pruned, *_), _ = build_methods(material, settings, lambda items, description: items)
     mean_probs = material.recording.mean_probs_at(1.0)
     assert pruned.drafter.vocabulary == Vocabulary.most_likely(mean_probs, 40)
 

@@ -14,6 +14,10 @@ pytest.importorskip("accelerate")
 
 from examples.demo import gemma
 from examples.demo.__main__ import main
+from examples.eagle3.__main__ import new_network, write
+from examples.eagle3.training import Recipe
+from rdk_cuda import Vocabulary
+from rdk_cuda.integrations.eagle3.weights import WEIGHTS, tensor_names
 from rdk_cuda.pair.errors import InputError
 from tests.gguf_files import gemma as tiny_gemma
 from tests.gguf_files import save_gguf
@@ -35,9 +39,12 @@ def chunk_paths():
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Its folder, with the file in three parts."""
-    folder = tmp_path / "site" / "stand_in_for_gemma"
-    save_gguf(tmp_path / "tiny.gguf", tiny_gemma())
+    """Its folder, with the file in three parts; and a head for it."""
+    folder, model = tmp_path / "site" / "stand_in_for_gemma", tiny_gemma()
+    save_gguf(tmp_path / "tiny.gguf", model)
+    every = Vocabulary.identity(model.config.vocab_size)
+    write(tmp_path / "head", new_network(model, every, [1, 3, 5]), every, Recipe(steps=1))
+    monkeypatch.setattr(gemma, "HEAD", tmp_path / "head")
     content = (tmp_path / "tiny.gguf").read_bytes()
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(PACKAGE)
@@ -86,12 +93,30 @@ def test_the_file_is_put_together_once_and_checked_every_time(package: Path) -> 
     assert not list(package.glob("*.gguf*"))
 
 
+def test_the_head_that_is_shipped_carries_the_terms_that_it_is_under() -> None:
+    """Section 3.1 of the terms: a copy of them, a notice, and the restrictions that go with it."""
+    folder = gemma.SHIPPED / "gemma-eagle3"
+    sentence = (
+        "Gemma is provided under and subject to the Gemma Terms of Use found at "
+        "ai.google.dev/gemma/terms"
+    )
+    notice = (folder / "NOTICE").read_text()
+    assert notice.startswith(sentence)
+    assert "ai.google.dev/gemma/prohibited_use_policy" in notice
+    terms = " ".join((folder / "GEMMA_TERMS.txt").read_text().split())
+    for part in (sentence, "Section 3: DISTRIBUTION AND RESTRICTIONS", "4.9 No Waiver"):
+        assert part in terms
+    tensors = tensor_names(folder)
+    assert not {"embed_tokens.weight", "lm_head.weight"} & set(tensors)
+    assert (folder / WEIGHTS).stat().st_size < 17e6
+
+
 @pytest.mark.night
 def test_it_names_the_terms_and_the_time_and_then_decodes(
     package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--model", "gemma3-270m", "--output", str(tmp_path / "out"), "--recent", "24")
-    assert main([*options, *SHORT, "--batch", "2"]) == 0
+    options = ("--model", "gemma3-270m", "--output", str(tmp_path / "out"), "--keep", "0.0625")
+    assert main([*options, *SHORT, "--batch", "1", "2", "--draft-length", "1", "2"]) == 0
     printed = capsys.readouterr().out
     said = ("Gemma Terms of Use", "GEMMA_TERMS.html", "Loading", "This will take about", "pruned")
     places = [printed.index(text) for text in said]
@@ -99,10 +124,13 @@ def test_it_names_the_terms_and_the_time_and_then_decodes(
     assert "passed  greedy output" in printed
     assert "passed  sampled output" in printed
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["models"] == {"target": "gemma3-270m", "drafter": "gemma3-270m"}
+    assert results["models"] == {"target": "gemma3-270m", "drafter": "its EAGLE-3 head"}
     settings = results["settings"]
-    assert (settings["recent"], settings["keep"], settings["tokens"]) == (24, [0.0625], 8)
-    assert (
-        0 < results["acceptance"][0]["acceptance"]["value"] < 1
-    )  # the context makes the difference
+    assert (settings["keep"], settings["tokens"]) == ([0.0625], 8)
+    assert 0 < results["acceptance"][0]["acceptance"]["value"] < 1
+    chosen = [row for row in results["speed"] if row["chosen"]]
+    assert [(row["temperature"], row["batch"]) for row in chosen] == [
+        (temperature, batch) for batch in (1, 2) for temperature in (0.0, 1.0)
+    ]
+    assert all(row["draft_length"] in (0, 1, 2) for row in chosen)
     assert (tmp_path / "out" / "acceptance.png").is_file()
