@@ -32,7 +32,6 @@ from torch import Tensor
 from examples.demo.arguments import Settings
 from examples.demo.calibration import calibrate, pruned_to
 from examples.demo.corpus import held_out_files, training_files
-from examples.demo.reading import drafting_model
 from examples.demo.shipped import load_shipped
 from examples.demo.text import held_out_prompts, windows_of
 from profiling.commands import Parser, run_command
@@ -106,7 +105,8 @@ def counted(pair: ModelPair, method: Method | None) -> Any:
     if method is None:
         return Counted(HuggingFaceModel(pair.target))
     head = (None, None) if method.name == FULL else (method.drafter.weight, method.drafter.bias)
-    return Counted(drafting_model(pair, *head))
+    weight, bias = head
+    return Counted(HuggingFaceModel(pair.drafter, head=weight, head_bias=bias))
 
 
 def measured_costs(pair: ModelPair, pruned: Method, text: Sequence[int]) -> tuple[Costs, float]:
