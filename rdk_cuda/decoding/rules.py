@@ -93,7 +93,7 @@ class Verification:
         """Trees, whose nodes are fixed or drawn."""
         assert proposal.parents is not None
         drafted: dict[str, Any] = {"seeds": step.seeds, "positions": step.positions}
-        if proposal.rows is not None:
+        if proposal.draft.logits is not None:
             drafted = {"draft": proposal.draft, "draft_rows": proposal.rows}
             drafted |= {"affinity": self.affinity, "method": self.method}
         walked = functional.verify_tree(
@@ -106,9 +106,9 @@ class Verification:
         if logprobs is None:
             return Decided(tokens, [[] for _ in tokens], paths)
         rows = torch.cat([walked.path.new_zeros(len(ends), 1), walked.path + 1], 1)
-        walked = walked._replace(tokens=walked.tokens[:, : max(ends) + 1])
-        rows = rows[:, : max(ends) + 1].long()
-        drawn = self._logprobs(walked.tokens, rows, logits, proposal, step, logprobs, limits)
+        deep = max(ends) + 1
+        own, rows = walked.tokens[:, :deep], rows[:, :deep].long()
+        drawn = self._logprobs(own, rows, logits, proposal, step, logprobs, limits)
         return Decided(tokens, drawn, paths)
 
     def _logprobs(
@@ -145,15 +145,13 @@ class Verification:
         given: dict[str, Any] = {
             name: along(v) if name == "allowed" else each(v) for name, v in limits.items()
         }
+        on_path, temperature = along(logits), each(step.temperature)
         drawn = functional.verify(
-            along(logits), draft, self.affinity, each(step.temperature), logprobs=logprobs, **given
+            on_path, draft, self.affinity, temperature, logprobs=logprobs, **given
         )
-        scale = each(step.temperature)[:, None]
-        if logprobs == "raw":
-            scale = torch.ones_like(scale)
-        z = along(logits)[:, 0].float() / scale.masked_fill(scale == 0, 1.0)
-        own = tokens.reshape(-1, 1).clamp(min=0)
-        less = z.gather(1, drawn.tokens[:, :1].clamp(min=0)) - z.gather(1, own)
-        same = drawn.tokens[:, :1] == own
-        found = drawn.logprobs - less.masked_fill(same, 0.0)
-        return found.view(batch, deep).tolist()
+        scale = torch.ones_like(temperature) if logprobs == "raw" else temperature
+        both = torch.cat([drawn.tokens[:, :1], tokens.reshape(-1, 1)], 1).clamp(min=0)
+        z = on_path[:, 0].gather(1, both).float() / scale.masked_fill(scale == 0, 1.0)[:, None]
+        less = (z[:, :1] - z[:, 1:]).masked_fill(both[:, :1] == both[:, 1:], 0.0)
+        found: list[list[float]] = (drawn.logprobs - less).view(batch, deep).tolist()
+        return found

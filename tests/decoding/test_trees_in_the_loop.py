@@ -238,3 +238,13 @@ def test_a_target_or_drafter_that_reads_no_trees_is_refused() -> None:
     chains: Any = Chains()
     with pytest.raises(TypeError, match="drafter is a Chains, which has no feed_tree"):
         DrafterTree(chains, AFFINITY)
+
+
+def test_a_drawn_tree_that_does_not_say_from_which_rows_is_refused() -> None:
+    class Untold(DrafterTree):
+        def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+            return super().propose(sequences, step)._replace(rows=None)
+
+    untold = Untold(TableModel(pruned(DRAFTER, AFFINITY), SIZE), AFFINITY)
+    with pytest.raises(ValueError, match="got draft without draft_rows or affinity"):
+        decoder(untold).generate([[1]], max_new_tokens=5, seeds=1)
