@@ -167,19 +167,17 @@ class _Stage:
 
     def _columns(self, output: Output, proposal: Proposal) -> dict[str, Tensor]:
         """The dynamic tokens behind each sequence and each node."""
-        if self.cascade.dynamic_tokens is None:
-            return {}
         tokens, (batch, nodes) = proposal.tokens.tolist(), proposal.tokens.shape
         chain = [list(range(-1, nodes - 1))] * batch
         parents = chain if proposal.parents is None else proposal.parents.tolist()
-        found = []
-        for node in range(-1, nodes):
-            contexts = [
-                s.tokens + [max(own[above], 0) for above in branch(up, node)]
+
+        def contexts(row: int) -> list[list[int]]:
+            return [
+                s.tokens + [max(own[above], 0) for above in branch(up, row - 1)]
                 for s, own, up in zip(self.sequences, tokens, parents, strict=True)
             ]
-            found.append(self.cascade._dynamic(contexts, output, node + 1))
-        return {name: torch.stack([each[name] for each in found], 1) for name in found[0]}
+
+        return self.cascade._dynamic_of_rows(contexts, output)
 
     def _keep(self, given: dict[str, Tensor], decided: Decided) -> None:
         """The rows of decided tokens, each at its place in the draft."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -139,7 +140,7 @@ class DrafterTree(DrafterChain):
         levels: list[Draft] = []
         while any(tree.frontier for tree in trees):
             output = self._read(sequences, trees)
-            dynamic = self._dynamic_of_nodes(sequences, trees, output)
+            dynamic = self._dynamic_of_rows(partial(_contexts, sequences, trees), output)
             levels.append(self._grow(trees, output.logits, dynamic, link, len(levels)))
             link = {"after": levels[-1]}
         return self._proposal(trees, levels, step)
@@ -156,18 +157,6 @@ class DrafterTree(DrafterChain):
                 place = {node: at for at, node in enumerate(tree.read)}
                 parents.append([place.get(tree.nodes[n].parent, -1) for n in tree.read])
             return self.drafter.feed_tree(tokens, keep, parents)
-
-    def _dynamic_of_nodes(
-        self, sequences: Sequence[Continuation], trees: Sequence[_Growing], output: Output
-    ) -> dict[str, Any]:
-        """Dynamic columns after each node, `[B, n, C]`."""
-        found = []
-        for j in range(output.logits.shape[1]):
-            nodes = [tree.frontier[j] if j < len(tree.frontier) else -1 for tree in trees]
-            paths = [tree.path(node) for tree, node in zip(trees, nodes, strict=True)]
-            contexts = [s.tokens + path for s, path in zip(sequences, paths, strict=True)]
-            found.append(self._dynamic(contexts, output, j))
-        return {name: torch.stack([each[name] for each in found], 1) for name in found[0]}
 
     def _grow(
         self,
@@ -243,6 +232,15 @@ class DrafterTree(DrafterChain):
         device = self.affinity.device
         packed, above, drawn_from = (padded(each, device) for each in (tokens, parents, rows))
         return Proposal(packed, Draft.join(levels), above, drawn_from)
+
+
+def _contexts(
+    sequences: Sequence[Continuation], trees: Sequence[_Growing], row: int
+) -> list[list[int]]:
+    """What each tree's node of this place in the frontier ends."""
+    nodes = [tree.frontier[row] if row < len(tree.frontier) else -1 for tree in trees]
+    paths = [tree.path(node) for tree, node in zip(trees, nodes, strict=True)]
+    return [s.tokens + path for s, path in zip(sequences, paths, strict=True)]
 
 
 def _columns_of_tokens(affinity: Affinity) -> Tensor:

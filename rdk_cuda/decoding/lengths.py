@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ class Drafted:
     def __init__(self, affinity: Affinity) -> None:
         self.affinity = affinity
         self.places: list[Draft] = []
+        self._rows: list[_Place] = []
         self._probs: list[Tensor] = []
         self._entropies: list[Tensor] = []
         self._features: list[Tensor] = []
@@ -45,15 +47,13 @@ class Drafted:
     @property
     def probs(self) -> Tensor:
         """`[B, k]`: q of each drawn token; 0 where none was drawn."""
-        new = self.places[len(self._probs) :]
-        self._probs += [_Place(draft, self.affinity).prob() for draft in new]
+        self._probs += [row.prob() for row in self._read()[len(self._probs) :]]
         return torch.stack(self._probs, 1)
 
     @property
     def entropies(self) -> Tensor:
         """`[B, k]`: the entropy, in nats, of each row of drafter columns that was drawn from."""
-        new = self.places[len(self._entropies) :]
-        self._entropies += [_Place(draft, self.affinity).entropy() for draft in new]
+        self._entropies += [row.entropy() for row in self._read()[len(self._entropies) :]]
         return torch.stack(self._entropies, 1)
 
     @property
@@ -65,11 +65,16 @@ class Drafted:
         """
         probs, entropies = self.probs, self.entropies
         for place in range(len(self._features), len(self.places)):
-            rows = _Place(self.places[place], self.affinity).largest_two()
-            logs = torch.cat([probs[:, place, None], rows], 1).log().clamp(min=_LEAST_LOG)
+            largest = self._rows[place].largest_two()
+            logs = torch.cat([probs[:, place, None], largest], 1).log().clamp(min=_LEAST_LOG)
             entropy = entropies[:, place, None]
             self._features.append(torch.cat([logs, entropy, torch.ones_like(entropy)], 1))
         return torch.stack(self._features, 1)
+
+    def _read(self) -> list[_Place]:
+        new = self.places[len(self._rows) :]
+        self._rows += [_Place(draft, self.affinity) for draft in new]
+        return self._rows
 
 
 Length = Callable[[Drafted], Tensor]
@@ -138,9 +143,12 @@ class Classifier:
         return torch.stack([weight * part for weight, part in parts]).sum(0).sigmoid()
 
 
+_RULES = (Product, Confidence, EntropyBound, Classifier)
+
+
 def described(length: Length) -> dict[str, Any]:
     """One of these rules as JSON, for `length_of`."""
-    if not isinstance(length, (Product, Confidence, EntropyBound, Classifier)):
+    if not isinstance(length, _RULES):
         raise ValueError(f"described: length is {length!r}; needs a rule of {__name__}")
     return {"rule": type(length).__name__, **asdict(length)}
 
@@ -151,7 +159,7 @@ def length_of(description: dict[str, Any]) -> Length:
     Raises:
         ValueError: what describes no rule.
     """
-    rules = {rule.__name__: rule for rule in (Product, Confidence, EntropyBound, Classifier)}
+    rules = {rule.__name__: rule for rule in _RULES}
     try:
         given = dict(description)
         rule = rules[given.pop("rule")]
@@ -225,16 +233,17 @@ class _Place:
 
     def largest_two(self) -> Tensor:
         """`[B, 2]` probabilities, descending; 0 in place of one that there is not."""
-        largest = self._masses(torch.nn.functional.pad(self._columns(), (0, 1), value=-torch.inf))
+        largest = self._masses(torch.nn.functional.pad(self._columns, (0, 1), value=-torch.inf))
         return largest.topk(2).values / self.total[:, None]
 
     def entropy(self) -> Tensor:
         """`[B]`."""
-        z = self._columns()
+        z = self._columns
         masses = self._masses(z)
         weighted = (masses * (z - self.largest)).where(masses > 0, 0.0)
         return self.total.log() - torch.stack([row.sum() for row in weighted]) / self.total
 
+    @cached_property
     def _columns(self) -> Tensor:
         bias = self.affinity.by_target[0]
         z = self.logits.float() / self.temperature

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -220,6 +220,16 @@ class DrafterChain(Proposer):
         )
         like = output.logits
         return {"dynamic_tokens": tokens.to(like.device), "dynamic_logits": gathered.to(like)}
+
+    def _dynamic_of_rows(
+        self, contexts: Callable[[int], Contexts], output: Output
+    ) -> dict[str, Any]:
+        """The same of all rows `[B, n]`; contexts are those of a row, asked for if needed."""
+        if self.dynamic_tokens is None:
+            return {}
+        rows = range(output.logits.shape[1])
+        found = [self._dynamic(contexts(row), output, row) for row in rows]
+        return {name: torch.stack([each[name] for each in found], 1) for name in found[0]}
 
     def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:
         if self.dynamic_tokens is None:
