@@ -20,28 +20,25 @@ from typing import Any
 import torch
 
 from examples.demo.arguments import Settings
-from examples.demo.calibration import pruned_to
-from examples.demo.corpus import read_text, training_files
+from examples.demo.calibration import calibrate, pruned_to
+from examples.demo.corpus import training_files
+from examples.demo.decoding import drafter_of
 from examples.demo.shipped import SHIPPED
 from examples.demo.text import Prompt, held_out_prompts, windows_of
 from profiling.commands import Parser, run_command, write_text
 from profiling.machine import ROOT, describe, now
 from profiling.tables import table
-from rdk_cuda.calibration import Material, successor_counts
 from rdk_cuda.calibration.methods import FULL, PRUNED, RECOMMENDED, Method
-from rdk_cuda.calibration.record import record
-from rdk_cuda.calibration.recording import Each
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.decoding import DrafterChain, DrafterTree, SpeculativeDecoder
+from rdk_cuda.drafter import FullHead
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.functional import Method as Rule
-from rdk_cuda.integrations.eagle3 import Eagle3Drafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.pair.documents import encode
 from rdk_cuda.pair.loading import load_pair
-from rdk_cuda.pair.pairs import Pair, StatePair
+from rdk_cuda.pair.pairs import Pair
 
 RESULTS = ROOT / "profiling" / "results" / "trees" / "demo.json"
 TEMPERATURES = (0.0, 0.6, 1.0)
@@ -82,43 +79,18 @@ class Way:
 WAYS = (Way(4, 4, "token"), Way(4, 4), Way(8, 8), Way(16, 16), Way(8, 4), Way(16, 4), Way(16, 8))
 
 
-def decoder_of(models: Pair, method: Method, way: Way) -> SpeculativeDecoder:
+def decoder_of(models: Pair, full_head: FullHead, method: Method, way: Way) -> SpeculativeDecoder:
     """The demo's method, drafting in this way."""
-    pruned = method.drafter
-    drafter: Any
-    head, bias = (None, None) if method.name == FULL else (pruned.weight, pruned.bias)
-    if isinstance(models, StatePair):
-        layers = models.target.config.get_text_config().num_hidden_layers
-        network, full = models.drafter.network, models.drafter_head
-        drafter = Eagle3Drafter(network, layers, head=head, head_bias=bias, full_head=full)
-        target = HuggingFaceModel(models.target, state_layers=drafter.state_layers)
-    else:
-        drafter = HuggingFaceModel(models.drafter, head=head, head_bias=bias)
-        target = HuggingFaceModel(models.target)
-    proposer = way.proposer(drafter, affinity=pruned.affinity, dynamic_tokens=pruned.dynamic_tokens)
+    drafter, pruned = drafter_of(models, method), method.drafter
+    proposer = way.proposer(
+        drafter,
+        affinity=pruned.affinity,
+        dynamic_tokens=pruned.dynamic_tokens,
+        full_head=None if pruned.dynamic_tokens is None else full_head,
+    )
+    layers = drafter.state_layers
+    target = HuggingFaceModel(models.target, state_layers=layers)
     return SpeculativeDecoder(target, proposer=proposer, method=way.rule)
-
-
-def calibrated(models: Pair, settings: Settings, each: Each) -> tuple[Pair, dict[str, Method]]:
-    """One calibration for all temperatures: what is kept, and the clusters, are those of T = 1."""
-    windows = windows_of(
-        models.tokenizer, training_files(), 3 * settings.positions, settings.length
-    )
-    recording = record(
-        models.read(4),
-        windows,
-        temperatures=(settings.temperature,),
-        context=settings.window,
-        seed=settings.seed,
-        each=each,
-    )
-    models = models.with_rows(recording)
-    files = each(training_files(), "Calibrating: counting successors")
-    documents = (encode(models.tokenizer, read_text(file)) for file in files)
-    material = Material(recording, models.drafter_head, successor_counts(documents, recording))
-    pruning = pruned_to(KEEP, material, settings)
-    pruned = {name: pruning.method(name, settings.temperature) for name in (PRUNED, RECOMMENDED)}
-    return models, {FULL: Method.full(material.full_head), **pruned}
 
 
 def measured(
@@ -140,13 +112,20 @@ def measure(models: Pair, options: argparse.Namespace, stages: Stages) -> tuple[
     prompts = held_out_prompts(models.tokenizer)[: options.prompts]
     files = sorted({prompt.source for prompt in prompts})
     bootstrap = Bootstrap([files.index(prompt.source) for prompt in prompts], seed=settings.seed)
-    models, methods = calibrated(models, settings, stages.each)
+    # One for all temperatures: what is kept, and the clusters, are those of T = 1.
+    windows = windows_of(
+        models.tokenizer, training_files(), 3 * settings.positions, settings.length
+    )
+    material = calibrate(models, windows, settings, stages.each)
+    pruning = pruned_to(KEEP, material, settings)
+    methods = {name: pruning.method(name, settings.temperature) for name in (PRUNED, RECOMMENDED)}
+    methods[FULL] = Method.full(material.full_head)
     alone = SpeculativeDecoder(HuggingFaceModel(models.target), draft_length=0)
     pairs = [(methods[name], t) for name in DRAFTERS for t in TEMPERATURES]
     rows = []
     for method, temperature in stages.each(pairs, "Measuring chains and trees"):
         ways = [w for w in WAYS if temperature > 0 or w.rule == "block"]
-        decoders = [alone, *(decoder_of(models, method, way) for way in ways)]
+        decoders = [alone, *(decoder_of(models, material.full_head, method, way) for way in ways)]
         found = torch.tensor(
             [
                 [measured(each, prompt, options.tokens, temperature) for each in decoders]

@@ -32,6 +32,7 @@ from torch import Tensor
 from examples.demo.arguments import Settings
 from examples.demo.calibration import calibrate, pruned_to
 from examples.demo.corpus import held_out_files, training_files
+from examples.demo.decoding import drafter_of
 from examples.demo.shipped import load_shipped
 from examples.demo.text import held_out_prompts, windows_of
 from profiling.commands import Parser, run_command
@@ -39,13 +40,14 @@ from profiling.machine import describe, now
 from rdk_cuda import Draft
 from rdk_cuda.calibration import Method, calibrate_length
 from rdk_cuda.calibration.lengths import THRESHOLDS, fit_classifier, places_of
-from rdk_cuda.calibration.methods import FULL, RECOMMENDED
+from rdk_cuda.calibration.methods import RECOMMENDED
 from rdk_cuda.calibration.reading import Window
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.decoding import Cascade, DrafterChain, NGrams, Proposer, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Batch
 from rdk_cuda.decoding.lengths import Classifier, Confidence, Drafted, EntropyBound, Length, Product
+from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.pair.loading import quiet
@@ -83,7 +85,7 @@ def chain_of(pair: ModelPair, method: Method, length: int) -> DrafterChain:
 class Counted:
     """A model whose passes are counted for each sequence, by how many tokens it reads."""
 
-    def __init__(self, model: HuggingFaceModel) -> None:
+    def __init__(self, model: Any) -> None:
         self.model, self.passes = model, Counter[int]()
 
     def __getattr__(self, name: str) -> Any:
@@ -104,9 +106,7 @@ def counted(pair: ModelPair, method: Method | None) -> Any:
     """A method's drafter, or the target."""
     if method is None:
         return Counted(HuggingFaceModel(pair.target))
-    head = (None, None) if method.name == FULL else (method.drafter.weight, method.drafter.bias)
-    weight, bias = head
-    return Counted(HuggingFaceModel(pair.drafter, head=weight, head_bias=bias))
+    return Counted(drafter_of(pair, method))
 
 
 def measured_costs(pair: ModelPair, pruned: Method, text: Sequence[int]) -> tuple[Costs, float]:
@@ -262,15 +262,11 @@ def length_rows(tuning: Drafts, held: Drafts, classifier: Classifier, costs: Cos
 
 def row_of(name: str, found: Told, fixed: Told, drafts: Drafts, setting: str, costs: Costs) -> Row:
     """With the 95 % interval of the gain over a fixed K, of resampled documents."""
-    members = drafts.documents.unique()
-    sums = torch.stack(
-        [
-            torch.stack([part[drafts.documents == one].sum() for one in members])
-            for part in (found.tokens, found.cost, fixed.tokens, fixed.cost)
-        ]
-    ).double()
-    picks = torch.randint(len(members), (2000, len(members)), generator=torch.Generator())
-    tokens, cost, tokens_of_fixed, cost_of_fixed = sums[:, picks].sum(2)
+    bootstrap = Bootstrap(drafts.documents.tolist(), seed=0)
+    tokens, cost, tokens_of_fixed, cost_of_fixed = (
+        bootstrap.resamples @ bootstrap.by_document(part[:, None])
+        for part in (found.tokens, found.cost, fixed.tokens, fixed.cost)
+    )
     gains = (tokens / cost) / (tokens_of_fixed / cost_of_fixed)
     return {
         "part": "length",

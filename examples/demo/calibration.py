@@ -37,7 +37,8 @@ def calibrate(pair: Pair, windows: Sequence[Window], settings: Settings, each: E
     )
     files = each(training_files(), "Calibrating: counting successors")
     documents = (encode(pair.tokenizer, read_text(file)) for file in files)
-    return Material(recording, pair.drafter_head, successor_counts(documents, recording))
+    head = pair.with_rows(recording).drafter_head
+    return Material(recording, head, successor_counts(documents, recording))
 
 
 def build_methods(

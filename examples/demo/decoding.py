@@ -10,12 +10,12 @@ import torch
 
 from rdk_cuda.calibration.methods import FULL, Method
 from rdk_cuda.calibration.recording import Each
-from rdk_cuda.decoding import CausalModel, SpeculativeDecoder
+from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind, Statistics
 from rdk_cuda.evaluation.timing import Watch
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.pair.pairs import ModelPair, Pair
 
 from .arguments import Settings
 from .shipped import Models
@@ -126,7 +126,7 @@ def decoders_of(
     if method is None:
         yield 0, SpeculativeDecoder(HuggingFaceModel(pair.target), draft_length=0)
         return
-    pruned, full_head, drafter = method.drafter, None, drafter_of(models, method)
+    pruned, full_head, drafter = method.drafter, None, drafter_of(pair, method)
     if isinstance(drafter, Eagle3Drafter):
         target = HuggingFaceModel(pair.target, state_layers=drafter.state_layers)
         if pruned.dynamic_tokens is not None:
@@ -151,13 +151,15 @@ def decoders_of(
         )
 
 
-def drafter_of(models: Models, method: Method) -> CausalModel:
+def drafter_of(pair: Pair, method: Method) -> HuggingFaceModel | Eagle3Drafter:
     """The drafter with a method's head."""
-    pair, pruned, whole = models.pair, method.drafter, method.name == FULL
-    head, bias = (None, None) if whole else (pruned.weight, pruned.bias)
+    pruned = method.drafter
+    # Its own head, unless it was trained for fewer tokens.
+    own = method.name == FULL and pair.kept is None
+    head, bias = (None, None) if own else (pruned.weight, pruned.bias)
     if isinstance(pair, ModelPair):
         return HuggingFaceModel(pair.drafter, head=head, head_bias=bias)
-    return pair.drafting(head)
+    return pair.drafting(head, bias)
 
 
 @dataclass

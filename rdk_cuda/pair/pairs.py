@@ -210,10 +210,12 @@ class StatePair:
         """How many tokens the target can read; a drafter drafts beyond what it was trained with."""
         return readable(self.target)
 
-    def drafting(self, head: torch.Tensor | None = None) -> Eagle3Drafter:
+    def drafting(
+        self, head: torch.Tensor | None = None, bias: torch.Tensor | None = None
+    ) -> Eagle3Drafter:
         """The drafter as the decoder runs it, with its own head if none is given."""
         layers = self.target.config.get_text_config().num_hidden_layers
-        return Eagle3Drafter(self.drafter.network, layers, head=head)
+        return Eagle3Drafter(self.drafter.network, layers, head=head, head_bias=bias)
 
     def read(self, draft_length: int) -> Read:
         """What both say of a text, at the places of drafts."""
