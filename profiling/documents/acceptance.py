@@ -14,7 +14,7 @@ LIFTED = {
     "lifted-rows/gemma.json": "Gemma's",
 }
 PRUNING, FULL = "pruning/demo", "full drafter"
-TREES = {"trees/demo": "a model"}
+TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3"}
 DRAFTING, LEFT_OUT = "drafting/demo", {"n-grams draft for it"}
 WAYS = ("chain of 4, by block", "tree of 8 in 4", "tree of 16 in 4", "chain of 8, by block")
 
@@ -174,8 +174,8 @@ def trees_table(link: Link) -> str:
             paragraph(
                 "Accepted drafts a pass of the demo's target, with 95 % intervals, and × the speed",
                 "of the target alone. Virtual and dynamic tokens,",
-                f"{found['keep']:.2%} of the vocabulary kept, by the demo's drafter;",
-                f"{found['prompts']} prompts of {found['documents']}",
+                f"{found['keep']:.2%} of the vocabulary kept, by the demo's drafter or by the",
+                f"EAGLE-3 drafter next to it; {found['prompts']} prompts of {found['documents']}",
                 "held-out documents. A tree of 8 in 4 has 8 nodes for 4 passes of the drafter.",
                 f"Other drafters and shapes: {' and '.join(where)}",
                 f"(data: {' and '.join(data)}), made by `python -m studies.chains_and_trees`:",
