@@ -1,6 +1,8 @@
-"""The decoder on emulated kernels writes what it writes on the CPU.
+"""What holds for every proposer and rule: sampling parameters, and the kernels.
 
-So what the chi-square tests of this folder say of proposers and rules holds for the kernels, too.
+Chi-square of three tokens against the truncated target; over seeds each would fail falsely once in
+10,000 times. The decoder on emulated kernels writes what it writes on the CPU, so what the
+chi-square tests of this folder say holds for the kernels, too.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ pytest.importorskip("scipy")  # a machine with a GPU may lack it
 
 import test_parts
 import test_trees_in_the_loop
+from table_model import continuations, joint
 from test_cascades import CASCADES
+from test_parts import CAUGHT, FALSE_ALARM, LENGTH, PROMPT, SAMPLES, TARGET
+from test_truncation import chi_square_of_possible, processed
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rdk_cuda.decoding import Proposer, SpeculativeDecoder
@@ -33,6 +38,35 @@ BATCH: dict[str, Any] = {
     "logprobs": "processed",
 }
 LIMITS: dict[str, Any] = {"top_k": [3, 0, 4], "top_p": 0.9, "min_p": 0.05}
+MOST: dict[str, Any] = {"top_k": 4, "top_p": 0.9, "min_p": 0.02}
+
+
+def p_value(name: str, method: str, samples: int, truncated: dict[str, Any]) -> float:
+    """Of three tokens of five at temperature 0.8."""
+
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        decoder = test_parts.decoder(PROPOSERS[name](), method)
+        tokens = decoder.generate(
+            prompts, max_new_tokens=LENGTH + 1, temperature=0.8, seeds=seeds, **MOST
+        ).tokens
+        return [each[:LENGTH] for each in tokens]
+
+    exact = joint(processed(0.8, target=TARGET, **truncated), PROMPT, LENGTH)
+    return chi_square_of_possible(continuations(generate, PROMPT, samples), exact)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_every_proposer_is_lossless_with_sampling_parameters(
+    name: str, method: str, samples: int
+) -> None:
+    assert p_value(name, method, samples, MOST) > FALSE_ALARM
+
+
+def test_control_other_limits_are_caught() -> None:
+    assert p_value("chain", "token", 2_000, MOST | {"top_p": 0.8}) < CAUGHT
 
 
 class Namespaces(TorchDispatchMode):
