@@ -122,23 +122,23 @@ void finish_row(const OverlapParams& params, const Row& row) {
 
 void overlap(const OverlapParams& params, const Threads& threads) {
   const int64_t together = std::clamp<int64_t>(params.rows / threads.count, 1, kGroup);
-  for_each_row<Group>(
-      threads, (params.rows + together - 1) / together,
-      together * (params.draft.draft_size + 2 * params.target.size),
-      [&](int64_t unit, const Threads& for_unit, Group* group) {
-        group->count = 0;
-        const int64_t end = std::min((unit + 1) * together, params.rows);
-        for (int64_t index = unit * together; index < end; ++index) {
-          Row* row = &group->rows[group->count];
-          if (begin_row(params, index, for_unit, &group->softmax, row)) {
-            ++group->count;
-          } else {
-            write_no_distribution(params, index);
-          }
-        }
-        if (group->count > 0) compare(params, for_unit, group);
-        for (int64_t i = 0; i < group->count; ++i) finish_row(params, group->rows[i]);
-      });
+  for_each_row<Group>(threads, (params.rows + together - 1) / together,
+                      together * (params.draft.draft_size + 2 * params.target.size),
+                      [&](int64_t unit, const Threads& for_unit, Group* group) {
+                        group->count = 0;
+                        const int64_t end = std::min((unit + 1) * together, params.rows);
+                        for (int64_t index = unit * together; index < end; ++index) {
+                          Row* row = &group->rows[group->count];
+                          if (begin_row(params, index, for_unit, &group->softmax, row)) {
+                            ++group->count;
+                          } else {
+                            write_no_distribution(params, index);
+                          }
+                        }
+                        if (group->count > 0) compare(params, for_unit, group);
+                        for (int64_t i = 0; i < group->count; ++i)
+                          finish_row(params, group->rows[i]);
+                      });
 }
 
 }  // namespace rdk::cpu

@@ -30,7 +30,8 @@ struct OverlapRow {
   bool target_valid;
   float sums[kWarps][kSums];
 };
-static_assert(sizeof(OverlapRow) <= OverlapLaunch::kStaticSharedBytes, "the plan leaves room");
+static_assert(sizeof(OverlapRow) == OverlapLaunch::kStaticSharedBytes,
+              "the plan leaves room for it");
 
 template <typename T>
 __device__ __forceinline__ TargetColumns<T, Whole> target_columns(const OverlapParams& params,
@@ -191,7 +192,7 @@ __device__ __forceinline__ void compare(const OverlapLaunch& launch, int64_t ind
       }
     }
   }
-  float(&own)[kSums] = row->sums[warp_index()];
+  float (&own)[kSums] = row->sums[warp_index()];
 #pragma unroll
   for (int k = 0; k < kSums; ++k) {
     const float sum = warp_sum(sums[k]);

@@ -7,17 +7,17 @@ namespace rdk {
 
 // The kernel's instantiations, by the target's Dtype: first for a drafter of the same one, which is
 // read by vectors, too.
-#define RDK_OVERLAP_KERNELS(kernel)                                                          \
-  kernel(overlap_kernel<float, float>), kernel(overlap_kernel<Float16Bits, Float16Bits>),    \
-      kernel(overlap_kernel<BFloat16Bits, BFloat16Bits>),                                    \
-      kernel(overlap_kernel<float, AnyDtype>), kernel(overlap_kernel<Float16Bits, AnyDtype>), \
+#define RDK_OVERLAP_KERNELS(kernel)                                                                \
+  kernel(overlap_kernel<float, float>), kernel(overlap_kernel<Float16Bits, Float16Bits>),          \
+      kernel(overlap_kernel<BFloat16Bits, BFloat16Bits>), kernel(overlap_kernel<float, AnyDtype>), \
+      kernel(overlap_kernel<Float16Bits, AnyDtype>),                                               \
       kernel(overlap_kernel<BFloat16Bits, AnyDtype>)
 
 struct OverlapLaunch {
   using Params = OverlapParams;
   static constexpr int kThreads = 512;  // of a block
   static constexpr int kBlocks = 1;
-  static constexpr int kStaticSharedBytes = 448;
+  static constexpr int kStaticSharedBytes = 432;
   Params params;
   LaunchShape shape;
   bool shared_weights;      // the row's exp(z - max) is kept in shared memory

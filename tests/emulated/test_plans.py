@@ -21,6 +21,7 @@ from .emulated_operators import emulator as operators_emulator
 
 MIB = 2**20
 MOST = 2**28  # columns
+OVERLAP_BYTES = 432  # static ones: what the warps of a row tell each other
 THRESHOLD_BYTES = 16_528  # 2048 bins of a count or mass, and what warps tell each other
 RING_BYTES = 2 * (2048 + 16)  # two chunks of 16 bits, which may begin within 16 bytes
 VOCABULARIES = [32_000, 50_257, 128_256, 151_936, 200_064, 256_000, 262_144]
@@ -88,6 +89,15 @@ def test_the_other_operators_ask_for_what_the_driver_gives(
             assert_accepted(gpu, plans.plan_draft(gpu.machine, rows, 32_000, 16, limits=limits))
         assert_accepted(gpu, plans.plan_gather_logits(gpu.machine, rows, 8_000))
         assert_accepted(gpu, plans.plan_verify(gpu.machine, rows, 5 * rows, 5, 32_000, 128_256))
+        for draft_size in DRAFT_SIZES:
+            plan = plans.plan_overlap(gpu.machine, rows, draft_size, 128_256)
+            assert_accepted(gpu, plan)
+            assert plan["blocks"] == rows
+            assert plan["shared_weights"] == (plan["shared_bytes"] > 0)
+            assert plan["shared_weights"] == (4 * draft_size <= gpu.opt_in - OVERLAP_BYTES)
+        plan = plans.plan_overlap_backward(gpu.machine, rows, 32_000)
+        assert_accepted(gpu, plan)
+        assert rows <= plan["blocks"] == rows * plan["splits"] <= 125 * rows
         plan = plans.plan_verify_tree(gpu.machine, rows, 128_256)
         assert_accepted(gpu, plan)
         assert plan["blocks"] == rows

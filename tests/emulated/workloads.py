@@ -87,6 +87,26 @@ def redistribute(
     )
 
 
+def overlap(batch: Batch) -> tuple[Tensor, ...]:
+    """With its gradient."""
+    rows = batch.draft_logits.shape[0]
+    temperature = torch.full((rows,), 0.9)
+    drafter = batch.draft_logits, temperature
+    dynamic = batch.dynamic_tokens, batch.dynamic_logits
+    target = batch.target_logits[:rows]
+    alpha, below, stats = torch.ops.rdk.overlap(
+        target, drafter[0], temperature, temperature, *batch.affinity.by_target, *dynamic
+    )
+    return (
+        alpha,
+        below,
+        stats,
+        *torch.ops.rdk.overlap_backward(
+            alpha, below, stats, *drafter, *batch.affinity.by_draft, *dynamic
+        ),
+    )
+
+
 def verify(batch: Batch) -> tuple[Tensor, ...]:
     return tuple(torch.ops.rdk.verify(*batch.arguments()))
 
@@ -361,6 +381,8 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "redistribute": lambda: redistribute(batch()),
     "redistribute, greedy": lambda: redistribute(batch("mixed-2", torch.float16), 0.0),
     "redistribute, limits": lambda: redistribute(few_rows(), limits=row_limits(4)),
+    "overlap": lambda: overlap(batch()),
+    "overlap, 16 bits": lambda: overlap(batch("virtual", torch.bfloat16).not_aligned()),
     "verify": lambda: verify(batch()),
     "verify, 16 bits": lambda: verify(batch("virtual", torch.bfloat16)),
     "verify, not aligned": lambda: verify(batch("virtual", torch.bfloat16).not_aligned()),
