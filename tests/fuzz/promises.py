@@ -218,7 +218,9 @@ def overlap(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     of_target = arguments["target_temperature"].reshape(-1)
     good = has_distribution(rows, temperature, bias) & (temperature > 0)
     good &= has_distribution(target, of_target)
-    alpha, below, stats = (each.reshape(rows.shape[0], -1) for each in outputs)
+    count = rows.shape[0]
+    alpha = outputs[0].reshape(count)
+    below, stats = (each.reshape(count, each.shape[-1]) for each in outputs[1:])
     require(alpha[~good].isnan().all(), "a row without distribution has an overlap")
     require(stats[~good].isnan().all(), "a row without distribution has stats")
     require((below[~good] == 0).all(), "a row without distribution has bits")
@@ -235,7 +237,7 @@ def overlap(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
 def overlap_backward(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     rows, temperature, bias = draft_rows(arguments, sizes)
     good = has_distribution(rows, temperature, bias) & (temperature > 1e-30)
-    total = arguments["stats"].reshape(rows.shape[0], -1)[:, 1]
+    total = arguments["stats"][..., 1].reshape(rows.shape[0])
     none = ~((temperature > 0) & (temperature < math.inf) & (total > 0))
     exact = reference.overlap_backward(**arguments, dtype=torch.float64)
     # Their sizes: masses are added, and a difference of them is rounded as much as their sum.
