@@ -236,8 +236,10 @@ def overlap(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
 
 def overlap_backward(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     rows, temperature, bias = draft_rows(arguments, sizes)
+    stats = arguments["stats"].reshape(rows.shape[0], sizes["R"] + 3)
     good = has_distribution(rows, temperature, bias) & (temperature > 1e-30)
-    total = arguments["stats"][..., 1].reshape(rows.shape[0])
+    good &= (stats.abs() < 1e4).all(1)
+    total = stats[:, 1]
     none = ~((temperature > 0) & (temperature < math.inf) & (total > 0))
     exact = reference.overlap_backward(**arguments, dtype=torch.float64)
     # Their sizes: masses are added, and a difference of them is rounded as much as their sum.
