@@ -26,7 +26,6 @@ from .times import (
     gain_table,
     operators_table,
     peers,
-    step_table,
     workload,
 )
 
@@ -43,7 +42,6 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "decoding with the demo's models": demo_table,
     "decoding with a real model": decoding_table,
     "operators": operators_table,
-    "decoding step": step_table,
     "chains and trees": trees_table,
     "lengths and cascades": drafting_table,
     "screens": screens_table,
