@@ -13,7 +13,6 @@ LIFTED = {
     "lifted-rows/demo.json": "the demo's former",
     "lifted-rows/gemma.json": "Gemma's",
 }
-PRUNING, FULL = "pruning/demo", "full drafter"
 TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3"}
 DRAFTING, LEFT_OUT = "drafting/demo", {"n-grams draft for it"}
 WAYS = ("chain of 4, by block", "tree of 8 in 4", "tree of 16 in 4", "chain of 8, by block")
@@ -118,31 +117,6 @@ def lifted_table(link: Link) -> str:
 def points(interval: list[float]) -> str:
     """Of acceptance, with the interval's ends."""
     return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * end for end in interval))
-
-
-def pruning_table(link: Link) -> str:
-    """docs/samplers.md"""
-    found = content(f"{PRUNING}.json")
-    cells = {((row["text"], row["method"]), row["kept"]): row["value"] for row in found["rows"]}
-    sizes = sorted({kept for _, kept in cells}, reverse=True)[1:]
-    names = [name for name in dict.fromkeys(name for (_, name), _ in cells) if name != FULL]
-    columns = [(text, name) for text in ("code", "Korean") for name in names]
-    lines = [[f"{kept:,}", *(f"{cells[at, kept]:.3f}" for at in columns)] for kept in sizes]
-    whole = [cells[(text, FULL), found["vocabulary"]] for text in ("code", "Korean")]
-    data = f"{RESULTS}/{PRUNING}"
-    return "\n\n".join(
-        [
-            paragraph(
-                "Acceptance at temperature 1 of the demo's drafter, by how many of its",
-                f"{found['vocabulary']:,} tokens the head keeps; with all {whole[0]:.3f} on code,",
-                f"{whole[1]:.3f} on Korean text. Tau is tuned for each row; with first-order RDK",
-                "no token keeps its own mass, as in the paper",
-                f"({link('numbers, priors, the exact form', f'{data}.json')},",
-                f"{link('picture', f'{data}.png')}, made by `python -m studies.pruning`):",
-            ),
-            table(["kept", *(f"{text}, {name}" for text, name in columns)], lines, "r"),
-        ]
-    )
 
 
 def lifted_of(row: Row) -> str:

@@ -12,7 +12,6 @@ from .acceptance import (
     COLUMNS,
     drafting_table,
     lifted_table,
-    pruning_table,
     recovered,
     screens_table,
     trees_table,
@@ -46,7 +45,6 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "lengths and cascades": drafting_table,
     "screens": screens_table,
     "lifted rows": lifted_table,
-    "acceptance and pruning": pruning_table,
     "drafters in vLLM": engine_table,
 }
 
