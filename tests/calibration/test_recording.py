@@ -119,16 +119,6 @@ def test_batches_do_not_change_a_bit(batch_size: int) -> None:
     assert_same_bits(recorded(samples=20), recorded(samples=20, batch_size=batch_size))
 
 
-def test_a_long_window_is_worked_through_in_blocks_that_do_not_change_its_samples(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = recorded(samples=20)
-    monkeypatch.setattr("rdk_cuda.calibration.running_recording._BLOCK_ENTRIES", 3 * V_T)
-    blocks = recorded(samples=20)
-    assert torch.equal(whole.samples.contexts, blocks.samples.contexts)
-    torch.testing.assert_close(whole.mean_probs, blocks.mean_probs, rtol=1e-6, atol=0)
-
-
 # Which positions are sampled.
 
 
@@ -211,21 +201,6 @@ def test_what_is_kept_stays_within_the_memory_however_long_the_text_is() -> None
     assert _held(long) == _held(short) < memory * 3 / 4  # a quarter is for windows being read
     row = 4 * (D + 2 * V_T + len(TEMPERATURES) + W) + 3 * 8
     assert _held(long) > memory / 4 + len(long.samples) * row / 2
-
-
-def test_batches_are_cut_to_a_quarter_of_the_memory() -> None:
-    largest = 0
-
-    def watched(ids: torch.Tensor) -> Reading:
-        nonlocal largest
-        reading = read(ids)
-        largest = max(largest, sum(tensor.nbytes for tensor in reading))
-        return reading
-
-    windows = [Window(0, [1] * 50)] * 40
-    recorded(windows, watched, memory=400_000, batch_size=40)
-    window = 4 * 50 * (V_T + D)
-    assert 100_000 - window < largest <= 100_000
 
 
 def test_too_little_memory_is_refused_with_how_much_would_do() -> None:

@@ -228,13 +228,6 @@ def test_every_kernel_is_started_by_the_name_that_it_is_compiled_by(
     assert started == {name for entry in nvrtc.kernels().values() for name in entry["kernels"]}
 
 
-def test_nothing_is_started_where_there_is_nothing_to_do(through_python: Installed) -> None:
-    cuda = through_python()
-    empty = torch.empty(0, dtype=torch.int64)
-    assert torch.ops.rdk.step_keys(empty, empty).shape == (0,)
-    assert cuda.launched == []
-
-
 # -------------------------------------------------------------------------------------- refusals
 
 

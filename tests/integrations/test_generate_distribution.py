@@ -9,7 +9,6 @@ negative control must be caught at 1e-6.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from transformers import LogitsProcessorList
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.functional import Method
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.integrations.huggingface import generate as integration
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.padded_batch import PaddedBatch
 
@@ -138,63 +136,9 @@ def test_samples_by_block_have_it_too() -> None:
         generate(0, method="blocks")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("options", "processors", "verify"),
-    [
-        ({"temperature": 0.7, "top_k": 5, "min_p": 0.05}, [], (0.7, 5, 0.05)),
-        ({"top_k": 5}, [], (1.0, 5, None)),
-        ({"temperature": 0.7, "top_k": 0}, [], (0.7, None, None)),
-        (TRUNCATED, ["Temperature", "TopK", "TopP"], (1.0, None, None)),
-        ({**TRUNCATED, "min_p": 0.1}, ["Temperature", "TopK", "TopP"], (1.0, None, 0.1)),
-        ({"top_k": 5, "typical_p": 0.9}, ["TopK", "Typical"], (1.0, None, None)),
-        (PENALISED, ["RepetitionPenalty"], (0.8, None, None)),
-    ],
-    ids=str,
-)
-def test_what_comes_last_is_left_to_verify(
-    options: dict[str, Any], processors: list[str], verify: tuple[Any, ...]
-) -> None:
-    """Top-p stays the library's: of equal tokens at its threshold it keeps only some."""
-    found: list[Any] = []
-
-    def keep(model: Any, input_ids: Tensor, logits_processor: Any, **_: Any) -> Tensor:
-        for flags in ((False, True), (True, True), (False, False)):
-            names = dict(zip(("keep", "truncates"), flags, strict=True))
-            found.append(integration._sampling(logits_processor, True, **names))
-        found.append(len(logits_processor))
-        return input_ids
-
-    target(**OF).generate(
-        torch.tensor([PROMPT]), do_sample=True, custom_generate=keep, pad_token_id=PAD, **options
-    )
-    ours, kept, on_cuda, count = found
-    names = [type(each).__name__ for each in ours.processors or ()]
-    assert [name.split("Logits")[0] for name in names] == processors
-    assert (ours.temperature, ours.top_k, ours.min_p) == verify
-    assert (kept.temperature, kept.top_k, kept.min_p) == (1.0, None, None)
-    assert len(kept.processors) == count
-    assert (on_cuda.top_k, on_cuda.min_p) == (None, None)
-
-
 @pytest.mark.night
 def test_control_processors_that_do_not_see_the_drafts_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(PaddedBatch, "_put_drafts", lambda *_: None)
     assert p_value(samples(PENALISED), PENALISED) < CAUGHT
-
-
-@pytest.mark.night
-def test_control_a_temperature_behind_the_warpers_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As it would be if `verify` always had it: top-p would keep the tokens of another one."""
-    sampling = integration._sampling
-
-    def reordered(prepared: Sequence[Any], do_sample: bool, **options: bool) -> Any:
-        first, *rest = prepared
-        assert type(first).__name__ == "TemperatureLogitsWarper"
-        return sampling([*rest, first], do_sample, **options)
-
-    monkeypatch.setattr(integration, "_sampling", reordered)
-    assert p_value(samples(TRUNCATED), TRUNCATED) < CAUGHT

@@ -182,16 +182,6 @@ def test_without_the_mask_a_reading_is_right_or_refused(drawn: tuple[list[int], 
         assert from_d2t(d2t, vocabulary.target_size, stored=stored) == vocabulary  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("share", [8000 / 32000, 32000 / 128256])
-def test_maps_of_the_usual_sizes_are_recognised_without_a_mask(share: float) -> None:
-    size = 128256
-    random = torch.Generator().manual_seed(0)
-    kept = torch.rand(size, generator=random).argsort()[: int(share * size)].sort().values
-    vocabulary = Vocabulary(kept, size)
-    assert from_d2t(d2t_tensors(vocabulary)["d2t"], size) == vocabulary
-    assert from_d2t(kept, size) == vocabulary
-
-
 def test_a_map_that_may_be_either_is_refused_unless_the_caller_says_which(tmp_path: Path) -> None:
     """torch.arange as a buffer's default: the identity as ids, every second token as offsets."""
     save_file({"d2t": torch.arange(8)}, tmp_path / "model.safetensors")
@@ -240,9 +230,3 @@ def test_a_drafter_token_that_the_target_lacks_cannot_be_written(tmp_path: Path)
         with pytest.raises(ValueError, match="drafter token 1 has no target id"):
             write(vocabulary, tmp_path / "map")
     assert not list(tmp_path.iterdir())
-
-
-def test_maps_in_memory() -> None:
-    assert from_ids(torch.tensor(IDS, dtype=torch.int32), SIZE) == VOCABULARY
-    assert from_d2t([2, 2, 2], SIZE).draft_ids.tolist() == [2, 3, 4]
-    assert from_ids([3, 3, 3], SIZE, mask_repeats=True).draft_ids.tolist() == [3, -1, -1]
