@@ -161,6 +161,15 @@ class TestClusters:
 
         assert loss(seen) < 0.8 * loss(plain)
 
+    def test_centres_sought_among_the_heaviest_tokens_only_serve_as_well(self, monkeypatch):
+        vocabulary, generator = _vocabulary(), torch.Generator().manual_seed(7)
+        weight = torch.randn(V_T, D, generator=generator) + 9 * torch.arange(V_T)[:, None] % 45
+        mean_probs = torch.rand(V_T, generator=generator)
+        everywhere = cluster_pruned_tokens(weight, vocabulary, mean_probs, K)
+        monkeypatch.setattr("rdk_cuda.calibration.clusters._MOST_SEEDED", 20)
+        sought = cluster_pruned_tokens(weight, vocabulary, mean_probs, K)
+        assert len(set(zip(everywhere.tolist(), sought.tolist(), strict=True))) == K + 1
+
     @pytest.mark.filterwarnings("error")  # it is no fault, and means fewer clusters
     def test_fewer_distinct_rows_than_clusters_leave_no_empty_cluster(self):
         # k-means itself leaves gaps in its labels when rows repeat and most weigh nothing.

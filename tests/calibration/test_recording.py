@@ -119,6 +119,16 @@ def test_batches_do_not_change_a_bit(batch_size: int) -> None:
     assert_same_bits(recorded(samples=20), recorded(samples=20, batch_size=batch_size))
 
 
+def test_a_long_window_is_worked_through_in_blocks_that_do_not_change_its_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = recorded(samples=20)
+    monkeypatch.setattr("rdk_cuda.calibration.running_recording._BLOCK_ENTRIES", 3 * V_T)
+    blocks = recorded(samples=20)
+    assert torch.equal(whole.samples.contexts, blocks.samples.contexts)
+    torch.testing.assert_close(whole.mean_probs, blocks.mean_probs, rtol=1e-6, atol=0)
+
+
 # Which positions are sampled.
 
 

@@ -183,6 +183,22 @@ def test_a_window_that_is_read_otherwise_is_caught() -> None:
             HuggingFaceModel(model)
 
 
+def test_dead_slots_are_dropped() -> None:
+    """However long it goes on, the cache stays within 4/3 of the longest sequence and one step."""
+    wrapped, rng = HuggingFaceModel(tiny()), random.Random(0)
+    wrapped.reset(3)
+    for _ in range(60):
+        wrapped.feed([[5] * 5] * 3, [0, 0, 1])
+        wrapped.rollback([n - rng.choice([1, 4, 5]) for n in wrapped.lengths])
+        longest = max(wrapped.lengths)
+        slots = wrapped._cache._alive.shape[1]
+        assert 3 * slots <= 4 * longest
+        assert all(layer.keys.shape[2] == slots for layer in wrapped._cache.past.layers)
+        if longest > CONTEXT - 10:
+            wrapped.rollback([10, 3, 0])
+    assert wrapped._cache._alive.shape[1] < 60
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_stays_near_its_plain_forward(dtype: torch.dtype) -> None:
     model = tiny().to(dtype)

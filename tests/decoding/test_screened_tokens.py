@@ -8,6 +8,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdk_cuda import CombinedTokens, RecentTokens, ScreenedTokens, Vocabulary
+from rdk_cuda.dynamic_tokens.screen import largest
 
 SIZE, D = 203, 13
 VOCABULARY = Vocabulary(list(range(0, SIZE, 4)), SIZE)
@@ -123,6 +124,22 @@ def test_a_row_depends_on_no_other(one: ScreenedTokens) -> None:
         alone = hidden[b : b + 1]
         assert torch.equal(one.scores(alone), scores[b : b + 1])
         assert torch.equal(one([[]], hidden=alone), offered[b : b + 1])
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 333, 5000])
+@pytest.mark.parametrize("count", [1, 5, 64])
+def test_the_largest_are_those_of_topk(size: int, count: int) -> None:
+    values = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
+    count = min(count, size)
+    assert torch.equal(largest(values, count), values.topk(count, dim=1).indices)
+
+
+def test_the_largest_are_places_of_the_row_whatever_its_values() -> None:
+    values = torch.full((3, 83), -torch.inf)
+    values[1, 5], values[2] = 1, torch.nan
+    places = largest(values, 9)
+    assert places[1, 0] == 5
+    assert bool((places >= 0).all() & (places < 83).all())
 
 
 @pytest.mark.parametrize("one", [screen(), twice(4, 20)])

@@ -259,6 +259,17 @@ def test_a_thread_never_takes_shared_memory_from_another(emulated: ModuleType) -
     assert sorted(history[1:]) == [("launch", 4 * 13_000), ("launch", 4 * 24_000)]
 
 
+def test_every_machine_is_asked_anew(emulated: ModuleType) -> None:
+    history: list[tuple[str, int]] = []
+    emulated.watch_shared_memory(lambda what, kernel, count: history.append((what, count)))
+    for shared_bytes in (100_000, 101_000, 48 * 1024):
+        emulated.set_machine(1, shared_bytes)
+        for size in (300, 12_000):
+            redistribute(columns(size))
+    emulated.watch_shared_memory(None)
+    assert [count for what, count in history if what == "set"] == [99_856, 100_856]
+
+
 # ---------------------------------------------------------------------------------- sanitizers
 
 # Every path on machines that split, group and tile, and arguments that point outside.

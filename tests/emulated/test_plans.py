@@ -137,6 +137,20 @@ def test_blocks_that_share_work_all_run_at_once(plans: ModuleType, architecture:
 
 
 @pytest.mark.parametrize("architecture", GPUS)
+def test_blocks_fill_the_gpu_evenly(plans: ModuleType, architecture: str) -> None:
+    """Of draft four to a multiprocessor, so that none has a fifth while another waits; tiles of
+    redistribute run at once unless marks need more."""
+    machine = GPUS[architecture].machine
+    for rows in range(1, 2 * machine[0]):
+        plan = plans.plan_draft(machine, rows, 128_256)
+        assert rows >= machine[0] or rows < plan["blocks"] <= 4 * machine[0]
+        plan = plans.plan_redistribute(machine, rows, 8_000, 128_256)
+        if plan["tiles"] > 1:
+            assert plan["blocks"] <= machine[0]
+            assert_one_wave(architecture, plan)
+
+
+@pytest.mark.parametrize("architecture", GPUS)
 def test_few_drafted_rows_have_clusters_of_blocks_where_there_are_any(
     plans: ModuleType, architecture: str
 ) -> None:

@@ -9,6 +9,7 @@ negative control must be caught at 1e-6.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from transformers import LogitsProcessorList
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.functional import Method
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface import generate as integration
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.padded_batch import PaddedBatch
 
@@ -142,3 +144,19 @@ def test_control_processors_that_do_not_see_the_drafts_are_caught(
 ) -> None:
     monkeypatch.setattr(PaddedBatch, "_put_drafts", lambda *_: None)
     assert p_value(samples(PENALISED), PENALISED) < CAUGHT
+
+
+@pytest.mark.night
+def test_control_a_temperature_behind_the_warpers_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it would be if `verify` always had it: top-p would keep the tokens of another one."""
+    sampling = integration._sampling
+
+    def reordered(prepared: Sequence[Any], do_sample: bool, **options: bool) -> Any:
+        first, *rest = prepared
+        assert type(first).__name__ == "TemperatureLogitsWarper"
+        return sampling([*rest, first], do_sample, **options)
+
+    monkeypatch.setattr(integration, "_sampling", reordered)
+    assert p_value(samples(TRUNCATED), TRUNCATED) < CAUGHT

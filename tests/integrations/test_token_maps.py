@@ -182,6 +182,16 @@ def test_without_the_mask_a_reading_is_right_or_refused(drawn: tuple[list[int], 
         assert from_d2t(d2t, vocabulary.target_size, stored=stored) == vocabulary  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("share", [8000 / 32000, 32000 / 128256])
+def test_maps_of_the_usual_sizes_are_recognised_without_a_mask(share: float) -> None:
+    size = 128256
+    random = torch.Generator().manual_seed(0)
+    kept = torch.rand(size, generator=random).argsort()[: int(share * size)].sort().values
+    vocabulary = Vocabulary(kept, size)
+    assert from_d2t(d2t_tensors(vocabulary)["d2t"], size) == vocabulary
+    assert from_d2t(kept, size) == vocabulary
+
+
 def test_a_map_that_may_be_either_is_refused_unless_the_caller_says_which(tmp_path: Path) -> None:
     """torch.arange as a buffer's default: the identity as ids, every second token as offsets."""
     save_file({"d2t": torch.arange(8)}, tmp_path / "model.safetensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,3 +88,11 @@ def test_requirements_that_are_pinned_have_an_upper_bound() -> None:
     }
     # torch keeps its ABI.
     assert open_ended - {"transformers"} == {"torch", "wheel", "ninja"}
+
+
+def test_every_installation_of_the_makefile_uses_them() -> None:
+    makefile = re.sub(r"\\\n\s*", "", (ROOT / "Makefile").read_text())
+    installs = re.findall(r"pip install(?! --no-deps|.*--no-deps)(.*)", makefile)
+    without = [line for line in installs if "constraints.txt" not in line]
+    assert [line for line in without if "TORCH" not in line and "uv" not in line] == []
+    assert len(installs) - len(without) >= 5

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from profiling.machine import ROOT
 from profiling.nsight import decoding_run, one_launch, torch_profile
 from profiling.nsight.decoding_run import DecodingRun
 from rdk_cuda.functional import ranges
@@ -50,3 +54,30 @@ def test_without_a_gpu_they_say_so_in_one_line(
     assert program.main(["--device", "cuda"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "sees no GPU" in line
+
+
+def run_script(
+    tool: str, path: Path, *arguments: str, programs: dict[str, str], python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    """With nothing on the PATH but a shell and these programs, by name and body."""
+    for needed in ("bash", "dirname", "env", "mkdir", "sed", "tee"):
+        (path / needed).symlink_to(f"/usr/bin/{needed}")
+    for name, body in programs.items():
+        (path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": str(path), "PYTHON": python}
+    command = [str(ROOT / "profiling/nsight" / f"{tool}.sh"), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+TOOLS = pytest.mark.parametrize("tool", ["nsys", "ncu"])
+
+
+@TOOLS
+@pytest.mark.parametrize("there", [True, False])
+def test_a_missing_profiler_or_gpu_is_named(tmp_path: Path, tool: str, there: bool) -> None:
+    programs = {tool: "echo started", "python": "exit 1"} if there else {}  # torch sees no GPU
+    done = run_script(tool, tmp_path, programs=programs, python=str(tmp_path / "python"))
+    missing = "torch sees no GPU" if there else f"{tool} is not on the PATH. It comes with"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert missing in done.stderr

@@ -41,6 +41,7 @@ CLUSTERS = torch.tensor([-1, 0, -1, 0, -1, 1, 1, -1, 1])
 LOGITS = torch.randn(3, 2, 4, generator=RANDOM)
 TARGET_LOGITS = torch.randn(3, 3, SIZE, generator=RANDOM)
 SEEDS = torch.tensor([3, 4, 5])
+PARENTS = torch.tensor([[-1, 0, -1, 1]])
 DYNAMIC = torch.tensor([[[1, 8]] * 2] * 3, dtype=torch.int32)
 HEAD = torch.randn(SIZE, 5, generator=RANDOM)
 WEIGHTED = [{0: 0.7, 3: 0.1}, {2: 1.0}]
@@ -77,10 +78,9 @@ def constructors() -> list[Any]:
 
 
 def trees() -> list[Any]:
-    parents = torch.tensor([[-1, 0, -1, 1]])
     return [
-        ancestors(parents),
-        depths(parents),
+        ancestors(PARENTS),
+        depths(PARENTS),
         sglang.parents_of(DYNAMIC[:, 0], DYNAMIC[:, 1]),
     ]
 

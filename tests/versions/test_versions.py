@@ -17,20 +17,6 @@ def answering(monkeypatch: pytest.MonkeyPatch, code: int, out: str = "", err: st
     monkeypatch.setattr(versions.subprocess, "run", lambda *_, **__: ended)
 
 
-def indexed(monkeypatch: pytest.MonkeyPatch, newest: str) -> list[tuple[str, str]]:
-    """The combinations that are tested, with an index whose newest Transformers is this."""
-    tested: list[tuple[str, str]] = []
-
-    def run(*combination: str) -> tuple[bool, str]:
-        tested.append(combination)  # type: ignore[arg-type]
-        return False, "one failed"
-
-    monkeypatch.setattr(versions, "release", lambda *_: newest)
-    monkeypatch.setattr(versions, "constrained", lambda _: "5.24.0")
-    monkeypatch.setattr(versions, "run", run)
-    return tested
-
-
 def test_the_oldest_are_the_bounds_in_pyproject_and_every_path_exists() -> None:
     assert [versions.oldest(package) for package in ("transformers", "torch")] == ["5.0", "2.11"]
     for path in versions.TESTS:
@@ -46,15 +32,3 @@ def test_an_index_that_does_not_answer_is_no_success(
     assert line in capsys.readouterr().out
     assert versions.main(["--newest-if-new"]) == 0
     assert "Transformers newest: NOT TESTED: pip install" in capsys.readouterr().out
-
-
-def test_the_newest_is_tested_only_if_it_is_not_the_constrained_one_and_fails_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tested = indexed(monkeypatch, "5.24.0")
-    assert versions.main(["--newest-if-new"]) == 0
-    assert tested == []
-    tested = indexed(monkeypatch, "5.25.0")
-    assert versions.main(["--newest-if-new"]) == 0
-    assert tested == [("5.25.0", "installed")]
-    assert "one failed" in capsys.readouterr().out
