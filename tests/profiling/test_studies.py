@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from examples.demo import gemma
 from examples.demo.corpus import calibration_files, training_files
-from examples.demo.shipped import SHIPPED, Models
+from examples.demo.shipped import SHIPPED
 from examples.eagle3.__main__ import new_network, write
 from examples.eagle3.training import Recipe
 from profiling.bench.page import page as bench_page
@@ -271,7 +271,7 @@ def test_decoders_take_turns_and_their_parts_are_whole(
 def test_the_study_of_pruning_has_every_size_method_and_text(
     tiny: ModelPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "load_demo", lambda: Models(tiny, None))
+    monkeypatch.setattr(pruning, "load_shipped", lambda: tiny)
     monkeypatch.setattr(pruning, "KEEPS", (0.5, 0.25))
     monkeypatch.setattr(pruning, "EXACT_SIZES", (64,))
     output = tmp_path / "pruning.json"
