@@ -12,7 +12,6 @@ from .acceptance import (
     COLUMNS,
     drafting_table,
     lifted_table,
-    pruning_table,
     recovered,
     screens_table,
     trees_table,
@@ -26,7 +25,6 @@ from .times import (
     gain_table,
     operators_table,
     peers,
-    step_table,
     workload,
 )
 
@@ -43,12 +41,10 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "decoding with the demo's models": demo_table,
     "decoding with a real model": decoding_table,
     "operators": operators_table,
-    "decoding step": step_table,
     "chains and trees": trees_table,
     "lengths and cascades": drafting_table,
     "screens": screens_table,
     "lifted rows": lifted_table,
-    "acceptance and pruning": pruning_table,
     "drafters in vLLM": engine_table,
 }
 

@@ -1,4 +1,4 @@
-"""How long sampling takes: alone, within limits, in a decoding step, and with a real model."""
+"""How long sampling and decoding take: each operator, a step, and whole texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..tables import figure, table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
 OPERATORS = "bench-cpu/serving"
-STEP, PEERS, DECODING = "end-to-end/cpu-serving", "peers/cpu", "gemma-decoding/cpu"
+PEERS, DECODING = "peers/cpu", "gemma-decoding/cpu"
 DEMO = "demo/results"
 GAIN = {
     "ours": "**rdk_cuda**",
@@ -95,37 +95,6 @@ def operators_table(link: Link) -> str:
                 f"{link('its data', f'{RESULTS}/bench-cpu/growth.json')}):",
             ),
             table(titles, lines, "llr"),
-        ]
-    )
-
-
-def step_table(link: Link) -> str:
-    """docs/benchmarks.md"""
-    parts = ("drafter body", "drafter head", "draft", "target", "verify")
-    rows = [
-        row
-        for row in content(f"{STEP}.json")["rows"]
-        if row["batch"] == 8 and row["head"].startswith(("full", "virtual"))
-    ]
-    lines = [
-        [
-            row["head"],
-            row["sampling"],
-            *(f"{figure(1000 * row['parts'][part])} ({row['shares'][part]:.0%})" for part in parts),
-            figure(1000 * row["step_seconds"]),
-        ]
-        for row in rows
-    ]
-    names = [part.removeprefix("drafter ") for part in parts]
-    return "\n\n".join(
-        [
-            paragraph(
-                f"At batch {rows[0]['batch']} on {rows[0]['threads']} threads of an",
-                f"{rows[0]['device_name']}, a drafter of one layer and a target of two with the",
-                "width of Llama 3.1 8B, bfloat16, in milliseconds and shares of the step",
-                f"({full(link, STEP)}):",
-            ),
-            table(["drafter", "sampling", *names, "step"], lines, "llr"),
         ]
     )
 

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from examples.demo import gemma
 from examples.demo.corpus import calibration_files, training_files
-from examples.demo.shipped import SHIPPED, Models
+from examples.demo.shipped import SHIPPED
 from examples.eagle3.__main__ import new_network, write
 from examples.eagle3.training import Recipe
 from profiling.bench.page import page as bench_page
@@ -21,7 +21,6 @@ from profiling.machine import ROOT
 from profiling.peers.page import page as peers_page
 from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
-from rdk_cuda.decoding.lengths import Product
 from rdk_cuda.evaluation import acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.pair.loading import load_model, load_pair
@@ -135,27 +134,6 @@ def test_lengths_and_cascades_are_compared(tmp_path: Path, monkeypatch: pytest.M
         rules = [row for row in rows if (row["part"], row["costs"]) == ("length", costs)]
         assert max(rules, key=lambda row: row["speed"])["name"] == "oracle"
     assert all(speeds[name, "c = 0.1"] > speeds[name, "c = 0.3"] for name, _ in speeds)
-
-
-def test_a_rule_and_the_oracle_are_told_by_hand() -> None:
-    """Two chains; a pass of the drafter costs a quarter of the target's."""
-    most = lengths_and_cascades.MOST
-    accepted = torch.zeros(2, most)
-    accepted[0, :2], accepted[1, 0] = torch.tensor([1.0, 0.5]), 0.5
-    probs = torch.full((2, most), 0.1)
-    probs[0, 0] = 0.9
-    drafts = lengths_and_cascades.Drafts(
-        accepted, probs, probs, torch.zeros(2, most, 5), torch.tensor([0, 1])
-    )
-    one = torch.ones(most + 1)
-    costs = lengths_and_cascades.Costs("", one, one / 4, one / 4)
-    lengths = drafts.lengths(Product(0.5))
-    assert lengths.tolist() == [2, 1]
-    found = lengths_and_cascades.told(drafts, lengths, costs)
-    assert found.tokens.tolist() == [2.5, 1.5]
-    assert found.speed == pytest.approx(4 / (2 + 3 / 4))
-    known = lengths_and_cascades.oracle(drafts, costs, most)
-    assert known.speed == pytest.approx(4 / (2 + 2 / 4))
 
 
 @pytest.mark.night
@@ -293,7 +271,7 @@ def test_decoders_take_turns_and_their_parts_are_whole(
 def test_the_study_of_pruning_has_every_size_method_and_text(
     tiny: ModelPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "load_demo", lambda: Models(tiny, None))
+    monkeypatch.setattr(pruning, "load_shipped", lambda: tiny)
     monkeypatch.setattr(pruning, "KEEPS", (0.5, 0.25))
     monkeypatch.setattr(pruning, "EXACT_SIZES", (64,))
     output = tmp_path / "pruning.json"

@@ -41,7 +41,7 @@ def save_drafter(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write a directory that `load_drafter` reads, whole or not at all.
+    """Write a directory that `load_drafter` reads, atomically.
 
     Args:
         directory: must not exist, unless it is to be overwritten.
