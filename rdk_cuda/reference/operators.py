@@ -279,7 +279,7 @@ def overlap(
         words = (*lead, -(-v_t // 32))
         return (
             nothing.new_zeros(lead),
-            torch.zeros(words, dtype=torch.int32),
+            torch.zeros(words, dtype=torch.int32, device="cpu"),
             nothing.new_zeros(*lead, 3 + rank),
         )
     padded = pad(torch.stack(bits).long(), (0, -v_t % 32)).unflatten(-1, (-1, 32))

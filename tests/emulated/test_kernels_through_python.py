@@ -33,6 +33,7 @@ from .workloads import (
     batch,
     draft,
     limited,
+    overlap,
     redistribute,
     verify,
 )
@@ -223,6 +224,7 @@ def test_every_kernel_is_started_by_the_name_that_it_is_compiled_by(
         mixed = mixed.replace(target_logits=mixed.target_logits.to(target))
         for logprobs in (0, 1):
             verify(mixed.replace(logprobs=logprobs))
+        overlap(mixed)
     any_call()
     started = {kernel for kernel, *_ in cuda.launched}
     assert started == {name for entry in nvrtc.kernels().values() for name in entry["kernels"]}
