@@ -57,8 +57,8 @@ void plan(const Machine& machine, OverlapBackwardLaunch* launch) {
   constexpr int64_t kThreads = OverlapBackwardLaunch::kThreads;
   const int64_t wanted =
       divide_up(std::max(params.draft.draft_size, params.draft.dynamic_size), kThreads);
-  launch->splits = static_cast<int>(splits_of(
-      wanted, OverlapBackwardLaunch::kBlocks * machine.multiprocessors, params.rows));
+  launch->splits = static_cast<int>(
+      splits_of(wanted, OverlapBackwardLaunch::kBlocks * machine.multiprocessors, params.rows));
   launch->shape = {params.rows * launch->splits, kThreads, 0, 0, 0, 0};
 }
 
