@@ -21,8 +21,9 @@ from .proposal import Proposal, Step, padded
 from .proposers import DrafterChain
 from .trees import Tree, branch
 
-__all__ = ["DrafterTree"]
+__all__ = ["FIXED_FROM", "DrafterTree", "grown_alike"]
 
+FIXED_FROM = 0.1  # the least q of a fixed token above temperature 0
 ACCEPTANCE = 0.7  # of a drawn token, for its value; trees change little between 0.6 and 0.8
 
 
@@ -75,6 +76,32 @@ class _Growing:
         return [self.nodes[n].token for n in branch([n.parent for n in self.nodes], node)]
 
 
+def grown_alike(
+    levels: Sequence[tuple[Sequence[float], Sequence[float], float]], nodes: int, width: int
+) -> float:
+    """How many nodes of a tree are accepted if all nodes of one depth have the same children.
+
+    Args:
+        levels: of each depth q of the fixed children, 0 for none, the probabilities that they are
+            accepted, and that of the drawn child, -1 for none.
+        nodes, width: as of `DrafterTree`.
+    """
+    tree = _Growing(len(levels))
+    tree.frontier, reached = [-1], list[float]()
+    for level, (q, p, drawn) in enumerate(levels):
+        pairs = [(0, each) for each in q if each]
+        chances = [chance for chance, each in zip(p, q, strict=True) if each]
+        chances += [drawn] if drawn >= 0 else []
+        for node in tree.frontier:
+            tree.add(node, pairs, 0 if drawn >= 0 else -1, 0)
+            own = reached[node] if node >= 0 else 1.0
+            reached += [own * chance for chance in chances]
+        if level + 1 < len(levels):
+            grown = range(len(tree.nodes) - len(tree.frontier) * len(chances), len(tree.nodes))
+            tree.frontier = tree.best(grown, width)
+    return sum(reached[node] for node in tree.best(range(len(tree.nodes)), nodes))
+
+
 class DrafterTree(DrafterChain):
     """A tree of a drafter's likeliest tokens, and of tokens that are drawn from it.
 
@@ -108,7 +135,7 @@ class DrafterTree(DrafterChain):
         nodes: int = 8,
         passes: int = 4,
         width: int = 2,
-        fixed_from: float = 0.3,
+        fixed_from: float = FIXED_FROM,
         draft_temperature: float | None = None,
         truncate_drafts: bool = True,
         dynamic_tokens: DynamicTokens | None = None,
