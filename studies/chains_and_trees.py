@@ -1,7 +1,8 @@
-"""Chains and mixed trees: accepted drafts a pass of the target, and tokens a second.
+"""Chains, mixed trees and RSD: accepted drafts a pass of the target, and tokens a second.
 
 `python -m studies.chains_and_trees` continues held-out prompts one by one with the demo's target,
 and its drafter or an EAGLE-3 drafter (`--drafter DIR`), with the full and with a pruned vocabulary.
+RSD (arXiv:2402.14160) is plain PyTorch, so of it what is accepted counts, not its speed.
 All ways to draft continue a prompt in turn, with one thread, so that a load on the machine meets
 them alike. Times are compared with the target's alone for the same prompt. Intervals are of
 resampled documents, the same ones for all (paired).
@@ -15,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -31,7 +32,13 @@ from profiling.tables import table
 from rdk_cuda.calibration.methods import FULL, PRUNED, RECOMMENDED, Method
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.decoding import DrafterChain, DrafterTree, SpeculativeDecoder
+from rdk_cuda.decoding import (
+    DrafterChain,
+    DrafterTree,
+    RecursiveRejection,
+    RSDTree,
+    SpeculativeDecoder,
+)
 from rdk_cuda.drafter import FullHead
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
@@ -54,29 +61,42 @@ class Way:
     Attributes:
         nodes: N, drafts of a chain or nodes of a tree.
         passes: of the drafter for them. As many as nodes: a chain.
-        rule: by token or by block.
+        rule: by token or by block; of RSD neither counts.
+        rsd: siblings are drawn without replacement: by a beam, or with constant branching, as many
+            children of the root as there is room for, and one of each other node.
     """
 
     nodes: int
     passes: int
     rule: Rule = "block"
+    rsd: Literal["beam", "branching"] | None = None
 
     @property
     def name(self) -> str:
         """For the table."""
         if self.nodes == self.passes:
             return f"chain of {self.nodes}, by {self.rule}"
-        return f"tree of {self.nodes} in {self.passes}"
+        kind = "tree" if self.rsd is None else f"RSD, {self.rsd},"
+        return f"{kind} of {self.nodes} in {self.passes}"
 
     def proposer(self, drafter: Any, **options: Any) -> DrafterChain:
         """Of a drafter."""
         if self.nodes == self.passes:
             return DrafterChain(drafter, draft_length=self.nodes, **options)
+        if self.rsd is not None:
+            wide = self.nodes // self.passes
+            branching = (wide, *[1] * (self.passes - 1)) if self.rsd == "branching" else None
+            options |= {"branching": branching, "width": wide, "passes": self.passes}
+            return RSDTree(drafter, **options)
         width = 4 if self.nodes > 8 else 2
         return DrafterTree(drafter, nodes=self.nodes, passes=self.passes, width=width, **options)
 
 
-WAYS = (Way(4, 4, "token"), Way(4, 4), Way(8, 8), Way(16, 16), Way(8, 4), Way(16, 4), Way(16, 8))
+WAYS = (
+    *(Way(4, 4, "token"), Way(4, 4), Way(8, 8), Way(16, 16)),
+    *(Way(8, 4), Way(16, 4), Way(16, 8)),
+    *(Way(8, 4, rsd="beam"), Way(8, 4, rsd="branching")),
+)
 
 
 def decoder_of(models: Pair, full_head: FullHead, method: Method, way: Way) -> SpeculativeDecoder:
@@ -90,7 +110,10 @@ def decoder_of(models: Pair, full_head: FullHead, method: Method, way: Way) -> S
     )
     layers = drafter.state_layers
     target = HuggingFaceModel(models.target, state_layers=layers)
-    return SpeculativeDecoder(target, proposer=proposer, method=way.rule)
+    decoder = SpeculativeDecoder(target, proposer=proposer, method=way.rule)
+    if way.rsd is not None:
+        decoder.rule = RecursiveRejection()
+    return decoder
 
 
 def measured(

@@ -19,6 +19,7 @@ from .record import read_models, record
 from .recording import Recording, Samples
 from .recording_file import RecordingError
 from .screens import low_rank_factors, screens_within
+from .trees import ExpectedTree, expected_tree
 from .tuning import (
     sampled_acceptance,
     second_moment,
@@ -36,6 +37,7 @@ __all__ = [
     "VIRTUAL",
     "Calibrated",
     "CalibratedLength",
+    "ExpectedTree",
     "Material",
     "Method",
     "Options",
@@ -52,6 +54,7 @@ __all__ = [
     "calibrate_offsets",
     "cluster_pruned_tokens",
     "cut_windows",
+    "expected_tree",
     "kept_tokens",
     "lift_rows",
     "low_rank_factors",

@@ -15,6 +15,7 @@ from ..vocabulary import Vocabulary
 from .lengths import CalibratedLength, calibrate_length
 from .methods import PRUNED, RECOMMENDED, Material, Method, Options, Pruning
 from .recording import Each, Recording
+from .trees import ExpectedTree, expected_tree
 
 _SUCCESSOR_TARGETS = 256  # likeliest next tokens of a sample that count as successors
 
@@ -38,6 +39,7 @@ class Calibrated:
         method: the best of what was tried, `RECOMMENDED`.
         coverage: the share of the target's mean probability that lies on kept tokens.
         length: when its drafts should end, if it was asked for.
+        tree: what a tree in place of a chain is expected to gain, if it was asked for.
     """
 
     setting: Setting
@@ -45,6 +47,7 @@ class Calibrated:
     method: Method
     coverage: float
     length: CalibratedLength | None = None
+    tree: ExpectedTree | None = None
 
 
 def calibrate(
@@ -74,7 +77,7 @@ def calibrate(
         dtype: what the small heads will be saved in. Their numbers are rounded to it, so that what
             is measured is what is saved. None: as in the full head.
         draft_cost: the time of a drafter's pass in passes of the target; also find when drafts
-            should end (`calibrate_length`).
+            should end (`calibrate_length`), and what a tree gains (`expected_tree`).
         each: shows the progress.
 
     Raises:
@@ -99,12 +102,12 @@ def calibrate(
                 for name in each((PRUNED, RECOMMENDED), "Calibrating: offsets")
             )
             coverage = vocabulary.coverage(pruning.mean_probs(temperature))
-            length = None
+            length = tree = None
             if draft_cost is not None:
-                length = calibrate_length(
-                    pruning.samples, method.drafter, full_head, temperature, draft_cost=draft_cost
-                )
-            drafters.append(Calibrated(setting, plain, method, coverage, length))
+                of = pruning.samples, method.drafter, full_head, temperature
+                length = calibrate_length(*of, draft_cost=draft_cost)
+                tree = expected_tree(*of, draft_cost=draft_cost)
+            drafters.append(Calibrated(setting, plain, method, coverage, length, tree))
     return drafters
 
 

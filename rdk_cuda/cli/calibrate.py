@@ -366,6 +366,7 @@ def settings_of(
         "target_weights": weight_sample(models.target),
         "tuned": one.method.tuned,
         "drafts": drafts_of(one.length),
+        "tree": None if one.tree is None else one.tree._asdict(),
         # Times depend on the moment and the machine: `evaluate` measures them again.
         "figures": without_nan([{**row, **dict.fromkeys(TIMED)} for row in rows]),
     }
@@ -396,6 +397,12 @@ def show(
             f"\n{kept.draft_size} of {kept.target_size} tokens are kept, which have "
             f"{one.coverage:.1%} of the target's mean probability. Chosen: {one.method.tuned}."
         )
+        if one.length is not None and (tree := one.tree) is not None:
+            say(
+                f"Expected at this cost of a pass: chains of {one.length.draft_length} at most "
+                f"{one.length.speed:.2f} × the target's speed; trees of {tree.nodes} nodes in "
+                f"{tree.passes} passes {tree.speed:.2f} ×, {tree.accepted:.2f} accepted."
+            )
     say("")
     if models.rows:
         say(models.rows)

@@ -25,7 +25,7 @@ from .lengths import Length
 from .loop import Allowed, Hooks, OnTokens, Process, decode
 from .models import CausalModel
 from .proposers import DrafterChain, Proposer
-from .rules import Logprobs, Verification
+from .rules import Logprobs, Rule, Verification
 from .text import TextDrafter
 
 
@@ -142,7 +142,7 @@ class SpeculativeDecoder:
         self.target = target
         self.affinity = affinity.to(target.device)
         self.draft_length = draft_length if proposer is None else 0
-        self.rule = Verification(self.affinity, method)
+        self.rule: Rule = Verification(self.affinity, method)
         self.proposer = proposer or Proposer()
         if drafter is not None:
             chain: Any = TextChain if isinstance(drafter, TextDrafter) else DrafterChain

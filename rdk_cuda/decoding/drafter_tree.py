@@ -19,10 +19,11 @@ from .generation import Continuation
 from .models import Output, TreeModel, feed_unread
 from .proposal import Proposal, Step, padded
 from .proposers import DrafterChain
-from .trees import branch
+from .trees import Tree, branch
 
-__all__ = ["DrafterTree"]
+__all__ = ["FIXED_FROM", "DrafterTree", "grown_alike"]
 
+FIXED_FROM = 0.1  # the least q of a fixed token above temperature 0
 ACCEPTANCE = 0.7  # of a drawn token, for its value; trees change little between 0.6 and 0.8
 
 
@@ -75,6 +76,32 @@ class _Growing:
         return [self.nodes[n].token for n in branch([n.parent for n in self.nodes], node)]
 
 
+def grown_alike(
+    levels: Sequence[tuple[Sequence[float], Sequence[float], float]], nodes: int, width: int
+) -> float:
+    """How many nodes of a tree are accepted if all nodes of one depth have the same children.
+
+    Args:
+        levels: of each depth q of the fixed children, 0 for none, the probabilities that they are
+            accepted, and that of the drawn child, -1 for none.
+        nodes, width: as of `DrafterTree`.
+    """
+    tree = _Growing(len(levels))
+    tree.frontier, reached = [-1], list[float]()
+    for level, (q, p, drawn) in enumerate(levels):
+        pairs = [(0, each) for each in q if each]
+        chances = [chance for chance, each in zip(p, q, strict=True) if each]
+        chances += [drawn] if drawn >= 0 else []
+        for node in tree.frontier:
+            tree.add(node, pairs, 0 if drawn >= 0 else -1, 0)
+            own = reached[node] if node >= 0 else 1.0
+            reached += [own * chance for chance in chances]
+        if level + 1 < len(levels):
+            grown = range(len(tree.nodes) - len(tree.frontier) * len(chances), len(tree.nodes))
+            tree.frontier = tree.best(grown, width)
+    return sum(reached[node] for node in tree.best(range(len(tree.nodes)), nodes))
+
+
 class DrafterTree(DrafterChain):
     """A tree of a drafter's likeliest tokens, and of tokens that are drawn from it.
 
@@ -108,7 +135,7 @@ class DrafterTree(DrafterChain):
         nodes: int = 8,
         passes: int = 4,
         width: int = 2,
-        fixed_from: float = 0.3,
+        fixed_from: float = FIXED_FROM,
         draft_temperature: float | None = None,
         truncate_drafts: bool = True,
         dynamic_tokens: DynamicTokens | None = None,
@@ -129,7 +156,7 @@ class DrafterTree(DrafterChain):
             full_head=full_head,
         )
         self.nodes, self.width, self.fixed_from = nodes, width, fixed_from
-        self._column_of = _columns_of_tokens(affinity)
+        self._top_tokens, self._shares = _likeliest_tokens(affinity)
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         """As `Proposer.propose`."""
@@ -137,12 +164,27 @@ class DrafterTree(DrafterChain):
         for tree in trees:
             tree.frontier = [-1] if tree.levels > 0 else []
         link = self._first_link(step)
-        levels: list[Draft] = []
+        temperature, levels = link["temperature"], list[Draft]()
+        draws, level = bool((temperature > 0).any()), 0
         while any(tree.frontier for tree in trees):
             output = self._read(sequences, trees)
             dynamic = self._dynamic_of_rows(partial(_contexts, sequences, trees), output)
-            levels.append(self._grow(trees, output.logits, dynamic, link, len(levels)))
-            link = {"after": levels[-1]}
+            tokens, q, rows = self._fixed(output.logits, dynamic, temperature)
+            drafts = [[-1] * output.logits.shape[1]] * len(trees)
+            first_row = sum(each.tokens.shape[1] for each in levels)
+            if draws:
+                levels.append(self._draw(rows, link, level))
+                link = {"after": levels[-1]}
+                drafts = levels[-1].tokens.where((temperature > 0)[:, None], -1).tolist()
+            level += 1
+            for b, tree in enumerate(trees):
+                first = len(tree.nodes)
+                for j, node in enumerate(tree.frontier):
+                    pairs = zip(tokens[b][j], q[b][j], strict=True)
+                    tree.add(node, [pair for pair in pairs if pair[1]], drafts[b][j], first_row + j)
+                grown = range(first, len(tree.nodes))
+                tree.frontier = tree.best(grown, self.width) if level < tree.levels else []
+                tree.read += tree.frontier
         return self._proposal(trees, levels, step)
 
     def _read(self, sequences: Sequence[Continuation], trees: Sequence[_Growing]) -> Output:
@@ -158,64 +200,70 @@ class DrafterTree(DrafterChain):
                 parents.append([place.get(tree.nodes[n].parent, -1) for n in tree.read])
             return self.drafter.feed_tree(tokens, keep, parents)
 
-    def _grow(
-        self,
-        trees: Sequence[_Growing],
-        logits: Tensor,
-        dynamic: dict[str, Any],
-        link: dict[str, Any],
-        level: int,
-    ) -> Draft:
-        """Give the nodes of the frontiers children, and choose the next frontiers.
-
-        Args:
-            logits, dynamic: the drafter's rows after the nodes, `[B, n, V_d]`, and their columns.
-            link: what `functional.draft` is told of the step.
-            level: how deep the nodes are.
+    def _fixed(
+        self, logits: Tensor, dynamic: dict[str, Any], temperature: Tensor
+    ) -> tuple[list[list[list[int]]], list[list[list[float]]], dict[str, Any]]:
+        """The fixed children of each row `[B, n, V_d]`.
 
         Returns:
-            What was drawn, `[B, n]`.
+            `[B, n, w]` tokens, their q, 0 for one that is not a child, and the rows without them.
         """
-        after = link.get("after")
-        first_row = 0 if after is None else after.offset + after.tokens.shape[1]
-        temperature = link["temperature"] if after is None else after.temperature
         greedy = (temperature == 0)[:, None, None]
-        q = functional.redistribute(
-            logits, self.affinity, temperature.masked_fill(temperature == 0, 1.0), **dynamic
-        )
-        likeliest = q.nan_to_num(0.0).topk(min(self.width, q.shape[2]))
-        fixed = (likeliest.values > 0) & (greedy | (likeliest.values >= self.fixed_from))
+        tokens, q, columns = self._likeliest(logits, dynamic, temperature)
+        fixed = (q > 0) & (greedy | (q >= self.fixed_from))
         fixed[:, :, -1] &= greedy[:, :, 0]  # whose place the drawn child has
-        rows = self._masked(logits, dynamic, likeliest.indices.where(fixed & ~greedy, -1))
-        branches = torch.arange(logits.shape[1], device=logits.device).expand(logits.shape[:2])
+        rows = self._masked(logits, dynamic, columns.where(fixed & ~greedy, -1))
+        return tokens.tolist(), q.where(fixed, 0.0).tolist(), rows
+
+    def _draw(self, rows: dict[str, Any], link: dict[str, Any], level: int) -> Draft:
+        """A child from each row, `[B, n]`."""
+        shape = rows["draft_logits"].shape[:2]
+        branches = torch.arange(shape[1], device=rows["draft_logits"].device).expand(shape)
         with Range("draft", branches.numel()):
-            drawn = functional.draft(
+            return functional.draft(
                 affinity=self.affinity, **rows, **link, ahead=level, branches=branches
             )
-        values = likeliest.values.where(fixed, 0.0).tolist()
-        tokens = likeliest.indices.tolist()
-        drafts = drawn.tokens.where(~greedy[:, :, 0], -1).tolist()
-        for b, tree in enumerate(trees):
-            first = len(tree.nodes)
-            for j, node in enumerate(tree.frontier):
-                pairs = zip(tokens[b][j], values[b][j], strict=True)
-                tree.add(node, [pair for pair in pairs if pair[1]], drafts[b][j], first_row + j)
-            grown = range(first, len(tree.nodes))
-            tree.frontier = tree.best(grown, self.width) if level + 1 < tree.levels else []
-            tree.read += tree.frontier
-        return drawn
 
-    def _masked(self, logits: Tensor, dynamic: dict[str, Any], taken: Tensor) -> dict[str, Any]:
-        """The drafter's rows without fixed tokens `[B, n, w]`, as far as they have a column."""
-        column = self._column_of[taken].where(taken >= 0, -1)
-        b, j, place = (column >= 0).nonzero(as_tuple=True)
-        rows = logits.clone()
-        rows[b, j, column[b, j, place]] = -torch.inf
-        if not dynamic:
-            return {"draft_logits": rows}
-        offered = dynamic["dynamic_tokens"]
-        named = (offered[..., None] == taken[:, :, None]).any(3)
-        return {"draft_logits": rows, **dynamic, "dynamic_tokens": offered.masked_fill(named, -1)}
+    def _likeliest(
+        self, logits: Tensor, dynamic: dict[str, Any], temperature: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each row the columns of the largest probabilities, at temperature 1 in place of 0.
+
+        Returns:
+            Of each column `[B, n, w]` the token that it most likely gives, the probability that it
+            does, and the column's number, dynamic ones behind the others, or -1 where it may well
+            give another token.
+        """
+        z, top = logits, self._top_tokens.expand(*logits.shape[:2], -1)
+        if dynamic:
+            offered = dynamic["dynamic_tokens"]
+            there = (offered >= 0) & (offered < self.affinity.target_size)
+            z = torch.cat([z, dynamic["dynamic_logits"].where(there, -torch.inf)], 2)
+            top = torch.cat([top, offered], 2)
+        z = z.float() / temperature.masked_fill(temperature == 0, 1.0)[:, None, None]
+        if (bias := self.affinity.by_target[0]) is not None:
+            z[:, :, : len(bias)] += bias
+        best = z.softmax(2).topk(min(self.width, z.shape[2]))
+        share = torch.cat([self._shares, self._shares.new_ones(z.shape[2] - logits.shape[2])])
+        share = share[best.indices]
+        columns = best.indices.where(share > 0.5, -1)
+        return top.gather(2, best.indices), best.values * share, columns
+
+    def _masked(self, logits: Tensor, dynamic: dict[str, Any], columns: Tensor) -> dict[str, Any]:
+        """The drafter's rows without these columns `[B, n, w]`, -1 for none."""
+        size = logits.shape[2]
+        b, j, place = (columns >= 0).nonzero(as_tuple=True)
+        if not len(b):
+            return {"draft_logits": logits, **dynamic}
+        column, rows = columns[b, j, place], {"draft_logits": logits, **dynamic}
+        if dynamic:
+            behind = column >= size
+            offered = dynamic["dynamic_tokens"].clone()
+            offered[b[behind], j[behind], column[behind] - size] = -1
+            rows["dynamic_tokens"] = offered
+            b, j, column = (part[~behind] for part in (b, j, column))
+        rows["draft_logits"] = logits.index_put((b, j, column), logits.new_tensor(-torch.inf))
+        return rows
 
     def _proposal(self, trees: Sequence[_Growing], levels: Sequence[Draft], step: Step) -> Proposal:
         """The most valuable nodes, packed, and the rows that they were drawn from."""
@@ -230,8 +278,10 @@ class DrafterTree(DrafterChain):
             parents.append([place.get(node.parent, -1) for node in nodes])
             rows.append([node.row for node in nodes])
         device = self.affinity.device
-        packed, above, drawn_from = (padded(each, device) for each in (tokens, parents, rows))
-        return Proposal(packed, Draft.join(levels), above, drawn_from)
+        packed, above = padded(tokens, device), padded(parents, device)
+        if not levels:
+            return Proposal.tree(Tree(packed, above), step)
+        return Proposal(packed, Draft.join(levels), above, padded(rows, device))
 
 
 def _contexts(
@@ -243,11 +293,11 @@ def _contexts(
     return [s.tokens + path for s, path in zip(sequences, paths, strict=True)]
 
 
-def _columns_of_tokens(affinity: Affinity) -> Tensor:
-    """`[V_t]`: a drafter column most of whose mass goes to the token, or -1."""
+def _likeliest_tokens(affinity: Affinity) -> tuple[Tensor, Tensor]:
+    """Of each drafter column the likeliest token, and its share of the column's mass, `[V_d]`."""
     _, offsets, drafts, weights, _, _ = affinity.by_target
     token = torch.arange(affinity.target_size, device=drafts.device)
     token = token.repeat_interleave(offsets.long().diff())
-    own = weights > 0.5
-    columns = torch.full((affinity.target_size,), -1, dtype=torch.int64, device=drafts.device)
-    return columns.index_put((token[own],), drafts[own].long())
+    own = affinity.row_top[drafts.long()] == token
+    shares = torch.zeros(affinity.draft_size, device=drafts.device)
+    return affinity.row_top, shares.index_put((drafts[own].long(),), weights[own])

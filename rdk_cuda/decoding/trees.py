@@ -34,12 +34,15 @@ def ancestors(parents: Tensor) -> Tensor:
                 [0, 1, 1]], dtype=torch.int32)
     """
     batch, nodes = parents.shape
-    seen = torch.eye(nodes, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
-    for node in range(1, nodes):
-        parent = parents[:, node]
-        rows = seen.gather(1, parent.clamp(min=0).long()[:, None, None].expand(-1, 1, nodes))
-        seen[:, node] |= rows[:, 0] & (parent >= 0)[:, None]
-    return seen
+    node = torch.arange(nodes, device=parents.device).expand(batch, -1)
+    # What is behind all nodes is the root, its own parent.
+    up = parents.long().where((parents >= 0) & (parents < node), nodes)
+    up = torch.nn.functional.pad(up, (0, 1), value=nodes)
+    seen = torch.zeros(batch, nodes, nodes + 1, dtype=torch.bool, device=parents.device)
+    while bool((node < nodes).any()):
+        seen.scatter_(2, node[:, :, None], True)
+        node = up.gather(1, node)
+    return seen[:, :, :nodes]
 
 
 def depths(parents: Tensor) -> Tensor:

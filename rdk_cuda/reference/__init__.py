@@ -1,6 +1,7 @@
 """The operators in plain PyTorch, in float64 on request, and in dense algebra: the oracle.
 
-It uses nothing else of the package, and nothing else of the package uses it.
+It uses nothing else of the package, and of the package only `decoding/rsd.py` uses it, for a method
+that has no operators.
 """
 
 from .dense import acceptance_rate as acceptance_rate
@@ -25,5 +26,10 @@ from .random import TRIES as TRIES
 from .random import Trace as Trace
 from .random import philox as philox
 from .random import uniform as uniform
+from .rsd import Beam as Beam
+from .rsd import beam_search_step as beam_search_step
+from .rsd import gumbel_top_k as gumbel_top_k
+from .rsd import recursive_rejection as recursive_rejection
+from .rsd import verify_rsd as verify_rsd
 from .truncation import Limits as Limits
 from .verify_tree import verify_tree as verify_tree

@@ -105,6 +105,13 @@ def test_the_decoder_s_own_time_is_measured_next_to_its_operators(tmp_path: Path
     assert min(rows[0]["operators"], rows[0]["decoder"], rows[0]["ratio"]) > 0
 
 
+@pytest.mark.parametrize("drafter", ["drafter", "eagle3"])
+def test_what_proposing_takes_is_measured_next_to_a_drafter_s_passes(drafter: str) -> None:
+    rows = decoder_time.proposing(SHIPPED / drafter, 1.0, prompts=1)
+    assert [row["way"] for row in rows] == ["chain of 4, by block", "tree of 8 in 4"]
+    assert min(row[name] for row in rows for name in ("network", "own")) > 0
+
+
 @pytest.mark.night
 @pytest.mark.parametrize("drafter", ["drafter", "eagle3"])
 def test_chains_and_trees_are_compared(

@@ -45,6 +45,7 @@ class SlotCache:
     Attributes:
         past: what the model takes as its KV cache.
         lengths: how many tokens each sequence has.
+        tree_sizes: how many of them are nodes of a tree.
         recent: each layer sees only so many of the last tokens, and the first. None: all.
     """
 
@@ -66,15 +67,7 @@ class SlotCache:
         self._alive = torch.zeros(batch_size, 0, dtype=torch.bool, device="cpu")
         self._places = torch.zeros(batch_size, 0, dtype=torch.int64, device="cpu")
         self._nodes: Tensor | None = None  # which node of a tree each slot has, -1 for none
-        self.lengths = [0] * batch_size
-
-    @property
-    def tree_sizes(self) -> list[int]:
-        """How many of each sequence's tokens are nodes of a tree."""
-        if self._nodes is None:
-            return [0] * len(self.lengths)
-        sizes: list[int] = (self._alive & (self._nodes >= 0)).sum(1).tolist()
-        return sizes
+        self.lengths, self.tree_sizes = [0] * batch_size, [0] * batch_size
 
     def append(
         self, real: Tensor, parents: Sequence[Sequence[int]] | None = None
@@ -111,6 +104,7 @@ class SlotCache:
             row[list(path)] = True
         self._alive &= kept.gather(1, self._nodes.where(self._nodes >= 0, kept.shape[1] - 1))
         self._nodes, self.lengths = None, self._alive.sum(1).tolist()
+        self.tree_sizes = [0] * len(self.lengths)
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is.
@@ -126,23 +120,22 @@ class SlotCache:
     def _grow(self, real: Tensor, parents: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Positions of a pass with nodes, and what a tree lets each see, `[B, W, S + W]`."""
         old = torch.full_like(self._places, -1) if self._nodes is None else self._nodes
-        lengths, sizes, wanted = (
-            torch.tensor(each, dtype=torch.int64, device="cpu")[:, None]
-            for each in (self.lengths, self.tree_sizes, [len(own) for own in parents])
-        )
+        wanted = [len(own) for own in parents]
+        known = [n - size for n, size in zip(self.lengths, self.tree_sizes, strict=True)]
+        new = [n - size for n, size in zip(wanted, self.tree_sizes, strict=True)]
+        ends = torch.tensor([wanted, new, known], dtype=torch.int64, device="cpu")[:, :, None]
         from_end = real.flip(1).cumsum(1).flip(1)
-        newest = real & (from_end <= wanted - sizes)
-        nodes = (wanted - from_end).where(newest, -1)
-        most = int(wanted.max())
-        filled = [[*own, *[-1] * (most - len(own))] for own in parents]
+        newest = real & (from_end <= ends[1])
+        nodes = (ends[0] - from_end).where(newest, -1)
+        filled = [[*own, *[-1] * (max(wanted) - len(own))] for own in parents]
+        among = ancestors(torch.tensor(filled, dtype=torch.int64, device="cpu"))
         # The last row and column, which -1 finds, are for what is no node: all see it.
-        seen = torch.ones(len(real), most + 1, most + 1, dtype=torch.bool, device="cpu")
-        seen[:, :-1, :-1] = ancestors(torch.tensor(filled, dtype=torch.int64, device="cpu"))
-        seen[:, -1, :-1] = False
+        seen = torch.nn.functional.pad(among, (0, 0, 0, 1))
+        seen = torch.nn.functional.pad(seen, (0, 1), value=True)
         batch, depth = torch.arange(len(real), device="cpu")[:, None], seen.sum(2) - 1
-        after = lengths - sizes + (real & ~newest).cumsum(1) - 1
+        after = ends[2] + (real & ~newest).cumsum(1) - 1
         positions = after.where(nodes < 0, after[:, -1:] + depth[batch, nodes])
-        self._nodes = torch.cat([old, nodes], dim=1)
+        self._nodes, self.tree_sizes = torch.cat([old, nodes], dim=1), wanted
         pairs = batch[:, :, None], nodes[:, :, None], self._nodes[:, None, :]
         return positions.clamp_(min=0), seen[pairs]
 

@@ -1,0 +1,108 @@
+"""RSD as a proposer and a rule of the decoder. Its mathematics: tests/statistics/test_rsd.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
+from table_model import TableModel, chi_square, continuations, greedy, joint, pruned
+from test_parts import (
+    AFFINITY,
+    CAUGHT,
+    DRAFTER,
+    FALSE_ALARM,
+    LENGTH,
+    PROMPT,
+    SAMPLES,
+    SIZE,
+    TARGET,
+    VOCABULARY,
+)
+from test_trees_in_the_loop import HEAD, PROMPTS
+from torch import Tensor
+
+import rdk_cuda
+from rdk_cuda import RecentTokens
+from rdk_cuda.decoding import RecursiveRejection, RSDTree, SpeculativeDecoder
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "constant branching": {"branching": (3, 2, 1)},
+    "a beam": {"width": 3, "passes": 3},
+    "dynamic": {
+        "dynamic_tokens": RecentTokens(VOCABULARY, 2, 4),
+        "full_head": HEAD,
+        "width": 2,
+        "passes": 3,
+    },
+}
+
+
+def decoder(shape: str) -> SpeculativeDecoder:
+    drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
+    made = SpeculativeDecoder(TARGET, proposer=RSDTree(drafter, AFFINITY, **SHAPES[shape]))
+    made.rule = RecursiveRejection()
+    return made
+
+
+def p_value(shape: str, samples: int, temperature: float) -> float:
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        tokens, statistics, _ = decoder(shape).generate(
+            prompts, max_new_tokens=LENGTH + 1, temperature=temperature, seeds=seeds
+        )
+        assert sum(statistics.accepted) > 0 < statistics.resampled
+        return [each[:LENGTH] for each in tokens]
+
+    exact = joint(TARGET, PROMPT, LENGTH, temperature)
+    return chi_square(continuations(generate, PROMPT, samples), exact)
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rsd_is_lossless(shape: str, temperature: float, samples: int) -> None:
+    assert p_value(shape, samples, temperature) > FALSE_ALARM
+
+
+def test_control_rows_of_other_siblings_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged by q of the root, wherever the node is."""
+
+    def wrong(p: Tensor, q: Tensor, *tree: Tensor) -> Any:
+        return rdk_cuda.reference.verify_rsd(p, q[:, :1].expand_as(q), *tree)
+
+    monkeypatch.setattr(rdk_cuda.decoding.rsd, "verify_rsd", wrong)
+    assert p_value("constant branching", 2_000, 1.0) < CAUGHT
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_at_temperature_0_the_text_is_the_target_s_own(shape: str) -> None:
+    limits = [30, 2, 17, 1]
+    result = decoder(shape).generate(PROMPTS, max_new_tokens=limits, temperature=0)
+    expected = zip(PROMPTS, limits, strict=True)
+    assert result.tokens == [greedy(TARGET, prompt, limit) for prompt, limit in expected]
+    assert sum(result.statistics.accepted) > 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_sequence_is_the_same_alone_and_in_a_batch(shape: str) -> None:
+    options: dict[str, Any] = {"max_new_tokens": [20, 7, 30, 25], "seeds": [3, 4, 5, 6]}
+    options |= {"temperature": [1.0, 0.7, 0.0, 1.3], "top_k": [0, 3, 4, 2]}
+    together = decoder(shape).generate(PROMPTS, **options)
+    for b, prompt in enumerate(PROMPTS):
+        own = {name: [values[b]] for name, values in options.items()}
+        assert decoder(shape).generate([prompt], **own).tokens == [together.tokens[b]]
+
+
+def test_what_the_rule_does_not_know_is_refused() -> None:
+    with pytest.raises(ValueError, match="without logprobs and allowed"):
+        decoder("a beam").generate([[1]], max_new_tokens=5, logprobs="raw")
+
+
+def test_a_target_without_distribution_is_told() -> None:
+    made = decoder("a beam")
+    made.target = TableModel(torch.full_like(TARGET.table, torch.nan), SIZE)
+    with pytest.raises(RuntimeError, match="no distribution"):
+        made.generate([[1]], max_new_tokens=5, seeds=1)
