@@ -84,10 +84,6 @@ class TextDrafter:
             )
         self.own = own.to(drafter.device)
         self.partners = matching_ids(self.target_tokens.known, self.tokens.known)
-        for role in ("bos_token_id", "eos_token_id"):
-            theirs, ours = (getattr(each, role, None) for each in (tokenizer, drafter_tokenizer))
-            if theirs is not None and ours is not None and self.partners[theirs] < 0:
-                self.partners[theirs] = ours
         names = self.target_tokens.spellings
         special = [id for id, name in enumerate(names) if isinstance(name, str)]
         self.specials = {self.partners[id]: [id] for id in reversed(special)}
