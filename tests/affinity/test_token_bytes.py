@@ -256,8 +256,8 @@ def test_special_tokens_without_a_partner_by_name_match_by_role() -> None:
     affinity = Affinity.between(ours, theirs)
     assert affinity.row_top.tolist() == [5, 0, 1, 3, -1]
     # What has a partner by name keeps it, whatever its role.
-    named = token_bytes({"<eos>": 0, "</s>": 1})
-    assert matching_ids(named, theirs) == [1, -1]
+    named = token_bytes({"<eos>": 0, "</s>": 1, b"x": 2})
+    assert matching_ids(named, theirs) == [1, -1, -1]
 
 
 def test_what_a_tokenizer_says_is_its_end_comes_before_usual_names() -> None:
