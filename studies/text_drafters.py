@@ -182,9 +182,8 @@ def measure(options: argparse.Namespace) -> list[Row]:
         for batch in options.batch:
             prompts = prompts_of(target.tokenizer, options.prompts)
             for temperature in TEMPERATURES:
-                print(
-                    f"{drafter.name} for {target.name}, {batch}, T {temperature}", file=sys.stderr
-                )
+                pair = f"{drafter.name} for {target.name}"
+                print(f"{pair}, batch {batch}, T {temperature}", file=sys.stderr)
                 asked = [name for name in each if batch == 1 or name != "Transformers"]
                 seconds: dict[str, list[float]] = {name: [] for name in asked}
                 counted = {name: Counted() for name in asked}
