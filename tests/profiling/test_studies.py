@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from examples.demo import gemma
 from examples.demo.corpus import calibration_files, training_files
@@ -23,7 +23,7 @@ from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
 from rdk_cuda.evaluation import acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
-from rdk_cuda.pair.loading import load_model, load_pair
+from rdk_cuda.pair.loading import load_model, load_pair, load_tokenizer
 from rdk_cuda.pair.pairs import ModelPair
 from studies import (
     chains_and_trees,
@@ -35,10 +35,12 @@ from studies import (
     lengths_and_cascades,
     lifted_rows,
     pruning,
+    text_drafters,
     universal_assistance,
 )
 
 from ..tiny_models import save_pair
+from ..trained_tokenizers import byte_level
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -300,3 +302,22 @@ def test_sampled_assistance_is_exact_here_and_the_control_is(tmp_path: Path) -> 
     # How far it is off depends on an order that each process draws anew.
     del fits["Transformers, universal assistance"]
     assert min(fits.values()) > 1e-6
+
+
+def test_drafters_with_other_tokenizers_are_compared_each_way_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tiny model in the place of Gemma; Transformers drafts for a batch of one alone."""
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=2010, num_hidden_layers=1, eos_token_id=None, **size)
+    small = LlamaForCausalLM(config).eval()
+    demo = load_model("--target", SHIPPED / "drafter"), load_tokenizer("", SHIPPED / "target")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level())
+    models = [text_drafters.Model("demo", *demo), text_drafters.Model("tiny", small, tokenizer)]
+    monkeypatch.setattr(text_drafters, "both", lambda: models)
+    options = ("--prompts", "2", "--new", "6", "--rounds", "1")
+    rows = run(text_drafters, tmp_path / "result.json", *options)
+    assert len(rows) == 2 * 3 * (7 + 6)
+    assert all(row["tokens_per_second"][0] > 0 for row in rows)
+    drafted = [row for row in rows if row["method"] not in ("target alone", "Transformers")]
+    assert all(0 <= row["acceptance"] <= 1 for row in drafted)
