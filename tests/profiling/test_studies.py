@@ -50,7 +50,6 @@ PAGES = {
     "bench-cpu/truncation": truncation_page,
     "end-to-end/cpu-serving": end_to_end.page,
     "gemma-decoding/cpu": gemma_decoding.page,
-    "gemma-decoding/cpu-avx2": gemma_decoding.page,
     "gemma-heads/cpu": gemma_acceptance.page,
     "gemma-screens/cpu": gemma_acceptance.page,
     "lifted-rows/demo": lifted_rows.page,
@@ -224,6 +223,9 @@ def tiny_gemma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model.save_pretrained(tmp_path / "target")
     models = load_pair(tmp_path / "target", tmp_path / "target")
     monkeypatch.setattr(gemma, "load_gemma", lambda: models)
+    monkeypatch.setattr(gemma, "weights", lambda: tmp_path / "target")
+    monkeypatch.setattr(gemma, "HEAD", tmp_path / "full")
+    monkeypatch.setattr(gemma, "fast_dtype", lambda: torch.float32)
     monkeypatch.setattr(gemma, "refuse_missing", lambda: None)
     monkeypatch.setattr(gemma, "terms", lambda: "")
     write(tmp_path / "full", new_network(model, every, None), every, Recipe(steps=1))
@@ -258,22 +260,21 @@ def test_what_comes_back_for_a_real_model_is_measured_once_by_every_method(
 
 
 @pytest.mark.night
-def test_decoders_take_turns_and_their_parts_are_whole(
+def test_each_draft_length_is_compared_with_the_target_alone(
     tiny_gemma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = training_files()[:40]
-    for name, value in {"BUDGET": 0.9, "PROFILED": 4, "training_files": lambda: files}.items():
-        monkeypatch.setattr(gemma_decoding, name, value)
-    options = ["--device", "cpu", "--full", str(tiny_gemma), "--kept", "100", "--batch", "2"]
-    options += ["--draft-length", "2", "--temperature", "1", "--tokens", "12", "--rounds", "2"]
-    rows = run(gemma_decoding, tmp_path / "rows.json", *options)
-    assert [row["decoder"] for row in rows[:2]] == [gemma_decoding.ALONE, gemma_decoding.LIBRARY]
-    assert len(rows) == 6
-    for row in (rows[0], *rows[2:]):
-        assert sum(row["shares"].values()) == pytest.approx(1)
-        alone = row["decoder"] == gemma_decoding.ALONE
-        assert (row["shares"]["drafter head"] == 0) == (row["accepted_length"] == 0) == alone
-    assert rows[0]["speed_up"] == [1.0, 1.0, 1.0]
+    for module in ("examples.demo.calibration", "studies.gemma_decoding"):
+        monkeypatch.setattr(f"{module}.training_files", lambda: files)
+    options = ["--device", "cpu", "--batch", "1", "2", "--draft-length", "2", "--tokens", "12"]
+    rows = run(gemma_decoding, tmp_path / "rows.json", *options, "--rounds", "2")
+    cases = [(row["temperature"], row["batch"], row["draft_length"]) for row in rows]
+    assert cases == [(at, batch, k) for at in (0.0, 1.0) for batch in (1, 2) for k in (0, 2)]
+    for row in rows:
+        alone = row["draft_length"] == 0
+        assert (row["speed_up"] == row["while_all"] == [1.0, 1.0, 1.0]) == alone
+        assert (row["draft_milliseconds"][0] == 0) == (row["tokens_a_pass"] == 1) == alone
+        assert row["pass_milliseconds"][0] > 0
 
 
 @pytest.mark.night
@@ -293,6 +294,13 @@ def test_the_study_of_pruning_has_every_size_method_and_text(
     assert [row["form"] for row in found["exactness"]] == ["exact", "first order"]
     assert all(0 <= row["value"] <= 1 for row in found["rows"])
     assert output.with_suffix(".png").is_file()
+
+
+def test_the_study_of_pruning_refuses_a_folder_before_an_hour_s_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pruning.main(["--output", str(tmp_path)]) == 2
+    assert f"--output {tmp_path} is a folder" in capsys.readouterr().err
 
 
 def test_sampled_assistance_is_exact_here_and_the_control_is(tmp_path: Path) -> None:
