@@ -10,6 +10,7 @@ KEEPS, CHARTED = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+d
 COLUMNS = [(temperature, keep) for temperature in DEMO for keep in KEEPS]
 SCREENS, HEADS, SHOWN = "gemma-screens/cpu.json", "gemma-heads/cpu.json", 0.0625
 LIFTED, OTHER_LIFTED = "lifted-rows/gemma.json", "lifted-rows/demo.json"
+PRUNING = {"pruning/demo": "the demo's drafter", "pruning/gemma3-270m": "Gemma 3 270M"}
 TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3"}
 DRAFTING, LEFT_OUT = "drafting/demo", {"n-grams draft for it"}
 WAYS = ("chain of 4, by block", "tree of 8 in 4", "tree of 16 in 4", "chain of 8, by block")
@@ -178,6 +179,41 @@ def drafting_table(link: Link) -> str:
                 "`python -m studies.lengths_and_cascades`):",
             ),
             table(["", "accepted a drafter's pass", *costs], lines, "lr"),
+        ]
+    )
+
+
+def pruning_table(link: Link) -> str:
+    """docs/samplers.md"""
+    found = {model: content(f"{file}.json") for file, model in PRUNING.items()}
+    columns: list[tuple[str, list[str]]] = []
+    for model, result in found.items():
+        rows = [row for row in result["rows"] if row["text"] == "code"]
+        cells = {(row["method"], row["kept"]): f"{row['value']:.3f}" for row in rows}
+        _, *names = dict.fromkeys(name for name, _ in cells)
+        sizes = sorted({kept for _, kept in cells}, reverse=True)[1:]
+        columns += [
+            (f"{model}, {name}", [cells[name, kept] for kept in sizes])
+            for name in names
+            if all((name, kept) in cells for kept in sizes)
+        ]
+        shares = [f"{100 * kept / result['vocabulary']:.3g} %" for kept in sizes[:-1]]
+    kept = [*shares, f"{sizes[-1]} tokens"]
+    data = " and ".join(link(model, f"{RESULTS}/{file}.json") for file, model in PRUNING.items())
+    whole = " and ".join(f"{result['rows'][0]['value']:.3f}" for result in found.values())
+    return "\n\n".join(
+        [
+            paragraph(
+                "Acceptance on code at temperature 1, by the share of the vocabulary that the head",
+                f"keeps (data: {data}, made by `python -m studies.pruning`); with all {whole}. Tau",
+                "is tuned for each point; with first-order RDK no token keeps its own mass, as in",
+                "the paper.",
+            ),
+            table(
+                ["kept", *(title for title, _ in columns)],
+                [[size, *(own[at] for _, own in columns)] for at, size in enumerate(kept)],
+                "r",
+            ),
         ]
     )
 

@@ -12,6 +12,7 @@ from .acceptance import (
     COLUMNS,
     drafting_table,
     lifted_table,
+    pruning_table,
     recovered,
     screens_table,
     trees_table,
@@ -47,6 +48,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "lengths and cascades": drafting_table,
     "screens": screens_table,
     "lifted rows": lifted_table,
+    "acceptance and pruning": pruning_table,
     "drafters in vLLM": engine_table,
 }
 
