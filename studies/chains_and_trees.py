@@ -32,13 +32,7 @@ from profiling.tables import table
 from rdk_cuda.calibration.methods import FULL, PRUNED, RECOMMENDED, Method
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.decoding import (
-    DrafterChain,
-    DrafterTree,
-    RecursiveRejection,
-    RSDTree,
-    SpeculativeDecoder,
-)
+from rdk_cuda.decoding import DrafterChain, DrafterTree, SpeculativeDecoder
 from rdk_cuda.drafter import FullHead
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
@@ -46,6 +40,8 @@ from rdk_cuda.functional import Method as Rule
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.pair.loading import load_pair
 from rdk_cuda.pair.pairs import Pair
+
+from .rsd import RecursiveRejection, RSDTree
 
 RESULTS = ROOT / "profiling" / "results" / "trees" / "demo.json"
 TEMPERATURES = (0.0, 0.6, 1.0)

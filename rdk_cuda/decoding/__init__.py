@@ -8,7 +8,6 @@ from .generation import Continuation, Generation, Statistics
 from .models import CausalModel, Output, StateDrafter, TreeModel
 from .proposal import Proposal, Step
 from .proposers import DrafterChain, NGrams, Proposer
-from .rsd import RecursiveRejection, RSDTree
 from .text import TextDrafter
 
 __all__ = [
@@ -23,8 +22,6 @@ __all__ = [
     "Output",
     "Proposal",
     "Proposer",
-    "RSDTree",
-    "RecursiveRejection",
     "SpeculativeDecoder",
     "StateDrafter",
     "Statistics",

@@ -27,7 +27,9 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import RecentTokens
-from rdk_cuda.decoding import RecursiveRejection, RSDTree, SpeculativeDecoder
+from rdk_cuda.decoding import SpeculativeDecoder
+from studies import rsd
+from studies.rsd import RecursiveRejection, RSDTree
 
 SHAPES: dict[str, dict[str, Any]] = {
     "constant branching": {"branching": (3, 2, 1)},
@@ -73,7 +75,7 @@ def test_control_rows_of_other_siblings_are_caught(monkeypatch: pytest.MonkeyPat
     def wrong(p: Tensor, q: Tensor, *tree: Tensor) -> Any:
         return rdk_cuda.reference.verify_rsd(p, q[:, :1].expand_as(q), *tree)
 
-    monkeypatch.setattr(rdk_cuda.decoding.rsd, "verify_rsd", wrong)
+    monkeypatch.setattr(rsd, "verify_rsd", wrong)
     assert p_value("constant branching", 2_000, 1.0) < CAUGHT
 
 

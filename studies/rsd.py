@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import functional
-from ..affinity import Affinity
-from ..dynamic_tokens import Contexts
-from ..functional import Draft
-from ..reference import Beam, beam_search_step, gumbel_top_k, verify_rsd
-from ..vocabulary import Vocabulary
-from .drafter_tree import DrafterTree, _contexts, _Growing, _Node
-from .generation import Continuation
-from .models import Output, TreeModel
-from .proposal import Proposal, Step, padded
-from .rules import Decided, Logprobs
-from .trees import depths
+from rdk_cuda import functional
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.decoding.drafter_tree import DrafterTree, _contexts, _Growing, _Node
+from rdk_cuda.decoding.generation import Continuation
+from rdk_cuda.decoding.models import Output, TreeModel
+from rdk_cuda.decoding.proposal import Proposal, Step, padded
+from rdk_cuda.decoding.rules import Decided, Logprobs
+from rdk_cuda.decoding.trees import depths
+from rdk_cuda.dynamic_tokens import Contexts
+from rdk_cuda.functional import Draft
+from rdk_cuda.reference import Beam, beam_search_step, gumbel_top_k, verify_rsd
+from rdk_cuda.vocabulary import Vocabulary
 
 __all__ = ["RSDTree", "RecursiveRejection"]
 
