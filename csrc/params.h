@@ -182,6 +182,36 @@ struct VerifyTreeParams : VerifyParams {
   RDK_HOST_DEVICE bool mixed() const { return draft_rows.index != nullptr; }
 };
 
+struct OverlapParams {
+  TargetRows target;
+  const float* target_temperature;
+  DraftColumns draft;
+  const float* draft_temperature;
+  AffinityColumns affinity;
+  float* alpha;
+  uint32_t* below;  // [rows, words]
+  float* stats;     // [rows, 3 + R]
+  int64_t rows;
+
+  RDK_HOST_DEVICE int64_t words() const { return (target.size + 31) / 32; }
+  RDK_HOST_DEVICE int64_t stats_width() const { return 3 + affinity.rank; }
+};
+
+struct OverlapBackwardParams {
+  const float* grad;  // of alpha
+  const uint32_t* below;
+  const float* stats;
+  DraftColumns draft;
+  const float* draft_temperature;
+  AffinityRows affinity;
+  void* draft_grads;    // [rows, V_d], of the dtype of the logits
+  void* dynamic_grads;  // [rows, C]
+  int64_t rows;
+
+  RDK_HOST_DEVICE int64_t words() const { return (draft.target_size + 31) / 32; }
+  RDK_HOST_DEVICE int64_t stats_width() const { return 3 + affinity.rank; }
+};
+
 struct GatherLogitsParams {
   Dtype dtype;
   Rows hidden;

@@ -30,6 +30,7 @@ __all__ = [
     "__version__",
     "build_info",
     "distinct_tokens",
+    "overlap",
     "verify_tree",
 ]
 
@@ -73,7 +74,7 @@ if not _is_being_looked_for():
         SuccessorTable,
         distinct_tokens,
     )
-    from .functional import Draft, Verified, VerifiedTree, verify_tree
+    from .functional import Draft, Verified, VerifiedTree, overlap, verify_tree
     from .functional import operators as _functions
     from .functional.operators import *  # noqa: F403
     from .vocabulary import Vocabulary

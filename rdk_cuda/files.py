@@ -1,4 +1,4 @@
-"""Files that are read with suspicion, and files and folders written whole or not at all."""
+"""Atomic writes of files and folders, and files that are read with suspicion."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class TensorFile:
     optional: tuple[str, ...] = ()
 
     def write(self, path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-        """Write the tensors and, as metadata, what the file is; whole or not at all."""
+        """Write the tensors and, as metadata, what the file is, atomically."""
         said = {name: str(fact) for name, fact in facts.items()}
         metadata = {"format": self.format, "format_version": str(self.version), **said}
         names = [*self.names, *(name for name in self.optional if name in tensors)]

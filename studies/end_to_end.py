@@ -346,10 +346,15 @@ def make_models(size: str, device: torch.device, layers: int) -> tuple[Any, Any]
 
 
 def accepted_lengths() -> dict[Head, float]:
-    """Of each head at temperature 1, as the demo measured them."""
+    """Of each head at temperature 1, by the rate that the demo measured at single positions."""
     content = json.loads((ROOT / ACCEPTED).read_text(encoding="utf-8"))
-    found = {(row["method"], row["keep"]): row["accepted_length"] for row in content["table"]}
-    return {head: found[head.method, head.keep] for head in HEADS}
+    rates = {
+        (row["method"], row["keep"]): row["acceptance"]["value"] for row in content["acceptance"]
+    }
+    return {
+        head: sum(rates[head.method, head.keep] ** k for k in range(1, DRAFT_LENGTH + 1))
+        for head in HEADS
+    }
 
 
 def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:

@@ -49,6 +49,7 @@ from rdk_cuda.evaluation.plots import STYLES
 from rdk_cuda.files import write_figure, write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.pair.documents import encode
+from rdk_cuda.pair.errors import InputError
 from rdk_cuda.pair.loading import quiet
 from rdk_cuda.pair.pairs import ModelPair
 from rdk_cuda.reference import dense
@@ -229,6 +230,8 @@ def say(line: str) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure and write the data, its page and the picture."""
+    if options.output.is_dir():  # known now, and not after an hour
+        raise InputError(f"--output {options.output} is a folder; name a JSON file")
     torch.set_num_threads(options.threads)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     quiet()

@@ -186,6 +186,6 @@ def enable_cuda() -> None:
     except (ImportError, RuntimeError) as error:
         reason = rdk_cuda.build_info()["cuda_reason"]
         raise pytest.UsageError(
-            f"rdk_cuda was built without CUDA operators ({reason}); `python3 -m tests.gpu "
-            f"--part build` builds them. Without: {error}"
+            f"rdk_cuda was built without CUDA operators ({reason}); `make gpu-check "
+            f"GPU_CHECK=build` builds them. Without: {error}"
         ) from error

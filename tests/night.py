@@ -3,8 +3,9 @@
     python -m tests.night [--again] [PART ...]
 
 A part that passed on this commit is not run again unless it is named or `--again` is given, so
-an interrupted night goes on where it was. Each part's output is in build/night/PART.log. The result
-of a whole night is tests/night.json, which is committed.
+an interrupted night goes on where it was; a folder of tests that takes long is a part of its own.
+Each part's output is in build/night/PART.log. The result of a whole night is tests/night.json,
+which is committed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,14 @@ PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder"]
 
 THOROUGH = {"RDK_ARCHS": "80 86 89 90a 100 120"}  # the kernels of every architecture
+SLOW_TESTS = ("packaging", "emulated", "operators", "decoding")
 PARTS: dict[str, list[str]] = {
-    "tests": [*PYTEST, "-m", "night or ci"],
+    **{folder: [*PYTEST, "-m", "night or ci", f"tests/{folder}"] for folder in SLOW_TESTS},
+    "other-tests": [
+        *PYTEST,
+        *("-m", "night or ci"),
+        *(f"--ignore=tests/{folder}" for folder in SLOW_TESTS),
+    ],
     "fuzz": [PYTHON, "-m", "tests.fuzz", "--seed", "1", "--count", "50000"],
     "fuzz-kernels": [PYTHON, "-m", "tests.fuzz", "--implementation", "cuda", "--count", "500"],
     "mutants": [PYTHON, "-m", "tests.mutation", "--all"],

@@ -135,6 +135,12 @@ struct Arithmetic {
   // Replaces p by max(p - q, 0), and returns the sum. Both are padded with 0 to a multiple of 16.
   float (*residual)(float* p, const float* q, int64_t count);
 
+  // Of p and q, both padded with 0 to a multiple of 16: sets the bit of each column with q < p in
+  // `below`, and sums min(p, q), then of the columns whose bit is set q and each prior, over fixed
+  // lanes. Priors begin at the first of these columns.
+  void (*overlap)(const float* p, const float* q, int64_t count, const float* const* priors,
+                  int64_t rank, uint32_t* below, float* sums);
+
   // dots[r] = row[r] . hidden, all of this dtype. A result does not depend on the other rows.
   void (*dots)(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, float* dots);
 };

@@ -176,6 +176,47 @@ float residual(float* p, const float* q, int64_t count) {
   return add_lanes(sums);
 }
 
+template <int kRank>
+void overlap_of(const float* p_row, const float* q_row, int64_t count, const float* const* priors,
+                uint32_t* below, float* sums) {
+  const Floats none = all(0.0f);
+  Floats lanes[2 + kRank];
+  for (Floats& each : lanes) each = none;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Floats p = Float32::load(p_row + i);
+    const Floats q = Float32::load(q_row + i);
+    const Mask set = q < p;
+    const uint32_t bits = bits_of_lanes(set);
+    below[i / 32] = i % 32 == 0 ? bits : below[i / 32] | bits << 16;
+    lanes[0] = lanes[0] + smaller(p, q);
+    lanes[1] = lanes[1] + select(set, q, none);
+    for (int r = 0; r < kRank; ++r) {
+      const int64_t left = count - i;
+      const Floats prior = left >= kLanes ? Float32::load(priors[r] + i)
+                                          : load_some<Float32>(priors[r] + i, left, 0.0f);
+      lanes[2 + r] = lanes[2 + r] + select(set, prior, none);
+    }
+  }
+  for (int k = 0; k < 2 + kRank; ++k) sums[k] = add_lanes(lanes[k]);
+}
+
+void overlap(const float* p, const float* q, int64_t count, const float* const* priors,
+             int64_t rank, uint32_t* below, float* sums) {
+  static_assert(kMaxRank == 4, "one case for each rank");
+  switch (rank) {
+    case 0:
+      return overlap_of<0>(p, q, count, priors, below, sums);
+    case 1:
+      return overlap_of<1>(p, q, count, priors, below, sums);
+    case 2:
+      return overlap_of<2>(p, q, count, priors, below, sums);
+    case 3:
+      return overlap_of<3>(p, q, count, priors, below, sums);
+    case 4:
+      return overlap_of<4>(p, q, count, priors, below, sums);
+  }
+}
+
 template <typename Type, int kRows>
 void dots_of(const HeadRows& rows, const void* hidden_data, int64_t size, float* dots) {
   using Element = typename Type::Element;
@@ -258,4 +299,5 @@ void dots(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, f
    rdk::cpu::column_masses,     \
    rdk::cpu::finish_columns,    \
    rdk::cpu::residual,          \
+   rdk::cpu::overlap,           \
    rdk::cpu::dots}

@@ -83,6 +83,22 @@ inline Mask lanes_of_bits(uint32_t bits) {
   return result;
 }
 
+// Bit l is that of lane l.
+inline uint32_t bits_of_lanes(Mask mask) {
+#if RDK_PART_LANES == 16
+  return _mm512_movepi32_mask((__m512i)mask.part[0]);
+#elif RDK_PART_LANES == 8
+  return static_cast<uint32_t>(_mm256_movemask_ps((__m256)mask.part[0])) |
+         static_cast<uint32_t>(_mm256_movemask_ps((__m256)mask.part[1])) << 8;
+#else
+  int32_t lane[kLanes];
+  RDK_EACH_PART __builtin_memcpy(lane + i * kPartLanes, &mask.part[i], sizeof mask.part[i]);
+  uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint32_t>(lane[i] & 1) << i;
+  return bits;
+#endif
+}
+
 inline Floats select(Mask mask, Floats yes, Floats no) {
   RDK_EACH_PART yes.part[i] = mask.part[i] ? yes.part[i] : no.part[i];
   return yes;

@@ -19,34 +19,6 @@ constexpr int kMaxThreads = GatherLogitsLaunch::kMaxThreads;
 // Without this bound the compiler saves registers, and waits for each pair of loads.
 constexpr int kBlocks = GatherLogitsLaunch::kBlocks;
 
-__device__ __forceinline__ void store_logit(float value, float* out) { *out = value; }
-
-// Round to nearest, ties to even; NaN stays NaN.
-__device__ __forceinline__ void store_logit(float value, BFloat16Bits* out) {
-  const unsigned bits = __float_as_uint(value);
-  const bool nan = value != value;
-  out->bits = static_cast<uint16_t>(nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-__device__ __forceinline__ void store_logit(float value, Float16Bits* out) {
-  const unsigned bits = __float_as_uint(value);
-  const unsigned sign = (bits >> 16) & 0x8000u;
-  const float magnitude = fabsf(value);
-  unsigned half;
-  if (value != value) {
-    half = 0x7e00u;
-  } else if (magnitude >= 65520.0f) {
-    half = 0x7c00u;
-  } else if (magnitude < 6.103515625e-05f) {
-    // Subnormal: 2^-24 is the unit, and adding 0.5 in float32 rounds to it.
-    half = __float_as_uint(magnitude + 0.5f) - __float_as_uint(0.5f);
-  } else {
-    const unsigned rebased = __float_as_uint(magnitude) - (112u << 23);
-    half = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
-  }
-  out->bits = static_cast<uint16_t>(sign | half);
-}
-
 // A step is what a warp reads at once, eight columns a lane. Step s belongs to part s mod kParts.
 // Each part is added up by itself and then all of them, so that it makes no difference whether one
 // warp takes all parts or each has a warp of its own.
@@ -151,7 +123,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks)
       if (params.bias != nullptr) logit += to_float(static_cast<const T*>(params.bias)[token]);
     }
     if (lane_index() == 0 && warp == own) {
-      store_logit(logit, static_cast<T*>(params.logits) + index);
+      store_rounded(logit, static_cast<T*>(params.logits) + index);
     }
   }
 }

@@ -29,6 +29,34 @@ __device__ __forceinline__ float to_float(BFloat16Bits value) {
 }
 __device__ __forceinline__ float to_float(Float16Bits value) { return half_to_float(value.bits); }
 
+__device__ __forceinline__ void store_rounded(float value, float* out) { *out = value; }
+
+// Round to nearest, ties to even; NaN stays NaN.
+__device__ __forceinline__ void store_rounded(float value, BFloat16Bits* out) {
+  const unsigned bits = __float_as_uint(value);
+  const bool nan = value != value;
+  out->bits = static_cast<uint16_t>(nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+__device__ __forceinline__ void store_rounded(float value, Float16Bits* out) {
+  const unsigned bits = __float_as_uint(value);
+  const unsigned sign = (bits >> 16) & 0x8000u;
+  const float magnitude = fabsf(value);
+  unsigned half;
+  if (value != value) {
+    half = 0x7e00u;
+  } else if (magnitude >= 65520.0f) {
+    half = 0x7c00u;
+  } else if (magnitude < 6.103515625e-05f) {
+    // Subnormal: 2^-24 is the unit, and adding 0.5 in float32 rounds to it.
+    half = __float_as_uint(magnitude + 0.5f) - __float_as_uint(0.5f);
+  } else {
+    const unsigned rebased = __float_as_uint(magnitude) - (112u << 23);
+    half = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
+  }
+  out->bits = static_cast<uint16_t>(sign | half);
+}
+
 // The elements of four bytes of memory.
 __device__ __forceinline__ void unpack(unsigned word, float, float* out) {
   out[0] = __uint_as_float(word);

@@ -28,6 +28,42 @@ void plan(const Machine& machine, GatherLogitsLaunch* launch) {
 
 void place(void*, GatherLogitsLaunch*) {}  // needs none
 
+// A block for each row. Rows are many: positions of a text.
+void plan(const Machine& machine, OverlapLaunch* launch) {
+  const int64_t bytes = (launch->params.draft.draft_size + 3) / 4 * 4 * sizeof(float);
+  launch->shared_weights = bytes <= most_shared_bytes<OverlapLaunch>(machine);
+  place(nullptr, launch);
+  launch->shape.blocks = launch->params.rows;
+  launch->shape.threads = OverlapLaunch::kThreads;
+  launch->shape.shared_bytes = launch->shared_weights ? bytes : 0;
+  launch->shape.allowed_bytes = allowed_bytes<OverlapLaunch>(machine);
+}
+
+void place(void* workspace, OverlapLaunch* launch) {
+  const OverlapParams& params = launch->params;
+  const int64_t draft_chunks =
+      chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  WorkspaceParts parts(workspace);
+  launch->shape.zeroed_bytes = 0;
+  launch->target_chunks = parts.take<ChunkSum>(params.rows * chunks_of(params.target.size));
+  launch->draft_chunks = parts.take<ChunkSum>(params.rows * draft_chunks);
+  launch->spread_sums = parts.take<float>(params.rows * params.affinity.rank * draft_chunks);
+  launch->shape.workspace_bytes = parts.bytes();
+}
+
+// Few rows are shared by blocks, a warp of which takes a column for each lane.
+void plan(const Machine& machine, OverlapBackwardLaunch* launch) {
+  const OverlapBackwardParams& params = launch->params;
+  constexpr int64_t kThreads = OverlapBackwardLaunch::kThreads;
+  const int64_t wanted =
+      divide_up(std::max(params.draft.draft_size, params.draft.dynamic_size), kThreads);
+  launch->splits = static_cast<int>(
+      splits_of(wanted, OverlapBackwardLaunch::kBlocks * machine.multiprocessors, params.rows));
+  launch->shape = {params.rows * launch->splits, kThreads, 0, 0, 0, 0};
+}
+
+void place(void*, OverlapBackwardLaunch*) {}  // needs none
+
 // A thread for each seed.
 void plan(const Machine&, StepKeysLaunch* launch) {
   constexpr int64_t kThreads = StepKeysLaunch::kThreads;

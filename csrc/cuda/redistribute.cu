@@ -15,38 +15,6 @@
 namespace rdk {
 namespace {
 
-// ---- the tile's probabilities ----
-
-// The four tokens of a lane in a warp's kTokens * kWarp from base on: neighbours, which are read
-// and written as one vector, or each kWarp after the other, so that a warp's loads and stores are
-// coalesced wherever a row begins.
-template <bool kAdjacent>
-__device__ __forceinline__ int token_of(int base, int j) {
-  return kAdjacent ? base + lane_index() * kTokens + j : base + j * kWarp + lane_index();
-}
-
-// Of a tensor over target tokens: its bits. Zero from end on.
-template <bool kAdjacent>
-__device__ __forceinline__ void load_tokens(const void* values, int base, int end,
-                                            unsigned (&out)[kTokens]) {
-  const unsigned* bits = static_cast<const unsigned*>(values);
-  if (kAdjacent) {
-    const int first = token_of<kAdjacent>(base, 0);
-    const uint4 four =
-        first < end ? __ldg(reinterpret_cast<const uint4*>(bits + first)) : uint4{0, 0, 0, 0};
-    out[0] = four.x;
-    out[1] = four.y;
-    out[2] = four.z;
-    out[3] = four.w;
-  } else {
-#pragma unroll
-    for (int j = 0; j < kTokens; ++j) {
-      const int token = token_of<kAdjacent>(base, j);
-      out[j] = token < end ? __ldg(bits + token) : 0u;
-    }
-  }
-}
-
 template <bool kAdjacent>
 __device__ __forceinline__ void store_tokens(const float (&values)[kTokens], int base, int end,
                                              float* row) {
@@ -59,80 +27,6 @@ __device__ __forceinline__ void store_tokens(const float (&values)[kTokens], int
       const int token = token_of<kAdjacent>(base, j);
       if (token < end) row[token] = values[j];
     }
-  }
-}
-
-// The entries of the tokens' columns of S.
-struct Columns {
-  int begin[kTokens];
-  int end[kTokens];
-};
-
-template <bool kAdjacent>
-__device__ __forceinline__ Columns load_columns(const AffinityColumns& affinity, int base,
-                                                int end) {
-  Columns columns{};
-  if (affinity.entries == 0) return columns;
-  unsigned begins[kTokens];
-  load_tokens<kAdjacent>(affinity.offsets, base, end, begins);
-#pragma unroll
-  for (int j = 0; j < kTokens; ++j) {
-    const int token = token_of<kAdjacent>(base, j);
-    columns.begin[j] = static_cast<int>(begins[j]);
-    columns.end[j] = token < end ? __ldg(affinity.offsets + token + 1) : 0;
-  }
-  return columns;
-}
-
-// A column that has ended adds zeros, its weights read from an entry of another: they are finite.
-template <typename Weight>
-__device__ __forceinline__ void add_entries(const AffinityColumns& affinity, const Columns& columns,
-                                            Weight&& weight, float (&masses)[kTokens]) {
-  const int32_t* __restrict__ all_drafts = affinity.drafts;
-  const float* __restrict__ all_shares = affinity.weights;
-  const int last = static_cast<int>(affinity.entries) - 1;
-  int longest = 0;
-#pragma unroll
-  for (int j = 0; j < kTokens; ++j) longest = max(longest, columns.end[j] - columns.begin[j]);
-#pragma unroll 1
-  for (int k = 0; k < longest; ++k) {
-    int drafts[kTokens];
-    float shares[kTokens];
-#pragma unroll
-    for (int j = 0; j < kTokens; ++j) {
-      const int entry = min(columns.begin[j] + k, last);
-      drafts[j] = __ldg(all_drafts + entry);
-      shares[j] = __ldg(all_shares + entry);
-    }
-#pragma unroll
-    for (int j = 0; j < kTokens; ++j) {
-      const float share = columns.begin[j] + k < columns.end[j] ? shares[j] : 0.0f;
-      masses[j] += weight(drafts[j]) * share;
-    }
-  }
-}
-
-// mass / total for four masses and the rounded reciprocal of a total of at least 1: the same bits
-// as divisions, in half the operations. The first correction leaves an error below one unit in the
-// last place, and then the second rounds correctly (Markstein, "Computation of elementary functions
-// on the IBM RISC System/6000 processor", 1990). It needs remainders without underflow.
-__device__ __forceinline__ void divide(float (&masses)[kTokens], float total, float reciprocal) {
-  constexpr float kTwoToMinus90 = 8.0779357e-28f;
-  bool tiny = false;
-#pragma unroll
-  for (int j = 0; j < kTokens; ++j) {
-    tiny = tiny || (masses[j] != 0.0f && masses[j] < kTwoToMinus90);
-  }
-  if (tiny) {
-#pragma unroll
-    for (int j = 0; j < kTokens; ++j) masses[j] = masses[j] / total;
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < kTokens; ++j) {
-    float quotient = masses[j] * reciprocal;
-    quotient = fmaf(fmaf(-total, quotient, masses[j]), reciprocal, quotient);
-    masses[j] = fmaf(fmaf(-total, quotient, masses[j]), reciprocal, quotient);
   }
 }
 

@@ -2,7 +2,7 @@
 // L2 cache, and the group's z in shared memory where that pays.
 #pragma once
 
-#include "affinity.cuh"
+#include "columns.cuh"
 #include "redistribute.h"
 #include "truncation.cuh"
 
@@ -13,7 +13,7 @@ constexpr int kWarps = kThreads / kWarp;
 static_assert((kWarps & (kWarps - 1)) == 0, "sum_rows deals out chunks by a mask");
 constexpr int kBlocks = RedistributeLaunch::kBlocks;
 constexpr int kMaxGroup = RedistributeLaunch::kMaxGroup;
-constexpr int kTokens = RedistributeLaunch::kTokens;
+static_assert(kTokens == RedistributeLaunch::kTokens, "tiles are multiples of it");
 
 enum class RowKind : int32_t { kNone, kGreedy, kSoftmax };
 
@@ -79,22 +79,6 @@ __device__ __forceinline__ ChunkSum* chunk_sums(const RedistributeLaunch& launch
 __device__ __forceinline__ float* spread_sums(const RedistributeLaunch& launch, int g, int chunks) {
   return launch.spread_sums + (static_cast<int64_t>(blockIdx.x) * launch.group + g) *
                                   launch.params.affinity.rank * chunks;
-}
-
-__device__ __forceinline__ void store_vector(float* address, const float* values) {
-  *reinterpret_cast<uint4*>(address) = {__float_as_uint(values[0]), __float_as_uint(values[1]),
-                                        __float_as_uint(values[2]), __float_as_uint(values[3])};
-}
-
-// A chunk's z, for all warps.
-__device__ __forceinline__ void keep_chunk(const float (&z)[kPerLane], int begin, int size,
-                                           float* kept) {
-#pragma unroll
-  for (int v = 0; v < kPerLane; v += 4) {
-    const int column = begin + column_of(lane_index(), v);
-    // What follows the last column is padding of the row, or belongs to no one.
-    if (column < size) store_vector(kept + column, z + v);
-  }
 }
 
 // By one warp, which has read a chunk of a row into z, and whose lanes know their largest.

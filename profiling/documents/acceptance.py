@@ -9,11 +9,8 @@ DEMO = {1.0: "demo/results.json", 0.7: "demo-temperature-0.7/results.json"}
 KEEPS, CHARTED = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+dynamic")
 COLUMNS = [(temperature, keep) for temperature in DEMO for keep in KEEPS]
 SCREENS, HEADS, SHOWN = "gemma-screens/cpu.json", "gemma-heads/cpu.json", 0.0625
-LIFTED = {
-    "lifted-rows/demo.json": "the demo's former",
-    "lifted-rows/gemma.json": "Gemma's",
-}
-PRUNING, FULL = "pruning/demo", "full drafter"
+LIFTED, OTHER_LIFTED = "lifted-rows/gemma.json", "lifted-rows/demo.json"
+PRUNING = {"pruning/demo": "the demo's drafter", "pruning/gemma3-270m": "Gemma 3 270M"}
 TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3"}
 DRAFTING, LEFT_OUT = "drafting/demo", {"n-grams draft for it"}
 WAYS = ("chain of 4, by block", "tree of 8 in 4", "tree of 16 in 4", "chain of 8, by block")
@@ -63,20 +60,14 @@ def screens_table(link: Link) -> str:
                 "Gemma 3 270M with 6.25 % of its 262,144 tokens kept, drafted by itself with the",
                 f"last 40 to 47 tokens as its only context, on {positions} positions of held-out",
                 "documents, in percent of what pruning loses, with 95 % intervals where enough is",
-                "lost. Bytes are a share of the pruned rows in bfloat16. *All* is screened,",
-                "recent, successor and virtual tokens",
+                "lost. Bytes are a share of the pruned rows in bfloat16",
                 f"({link('more', page_of(SCREENS))},",
                 f"{link('data', f'{RESULTS}/{SCREENS}')}, made by",
                 "`python -m studies.gemma_acceptance`):",
             ),
-            table(["", *titles_of(columns)], lines, "lr"),
+            table(["", *(f"{text}, T = {at:g}" for text, at in columns)], lines, "lr"),
         ]
     )
-
-
-def titles_of(columns: list[tuple[str, float]]) -> list[str]:
-    """Of texts and temperatures."""
-    return [f"{text}, T = {at:g}" if at else f"{text}, greedy" for text, at in columns]
 
 
 def page_of(data: str) -> str:
@@ -86,33 +77,28 @@ def page_of(data: str) -> str:
 
 def lifted_table(link: Link) -> str:
     """docs/calibration.md"""
-    found = {file: content(file) for file in LIFTED}
-    columns = [(file, at) for file in LIFTED for at in (1.0, 0.7, 0.0)]
-    cells: dict[str, dict[tuple[str, float], str]] = {"lost": {}}
-    for file, result in found.items():
-        for row in result["rows"]:
-            at = file, row["temperature"]
-            if row["method"] == "pruned drafter":
-                cells["lost"][at] = points(row["lost"])
-            else:
-                cells.setdefault(row["method"], {})[at] = lifted_of(row)
+    rows, columns = content(LIFTED)["rows"], (1.0, 0.7, 0.0)
+    cells: dict[str, dict[float, str]] = {"lost": {}}
+    for row in rows:
+        if row["method"] == "pruned drafter":
+            cells["lost"][row["temperature"]] = points(row["lost"])
+        else:
+            cells.setdefault(row["method"], {})[row["temperature"]] = lifted_of(row)
     lines = [[method, *(of[at] for at in columns)] for method, of in cells.items()]
-    links = [
-        f"{LIFTED[file]}, of {result['rows'][0]['positions']:,} positions "
-        f"({link('all figures', page_of(file))}, {link('data', f'{RESULTS}/{file}')})"
-        for file, result in found.items()
-    ]
+    others = f"{link('the same', page_of(OTHER_LIFTED))} of the demo's former drafter"
     return "\n\n".join(
         [
             paragraph(
-                "What comes back for EAGLE-3 drafters whose pruned rows nobody has. First the",
-                "points of acceptance that such a drafter has less than one of the same recipe",
-                "with all tokens; then the points gained and, in brackets, the share of the loss",
-                "in percent where it is more than chance; on modules that nothing was trained or",
-                f"calibrated on. Drafters: {'; '.join(links)}. Made by",
-                "`python -m studies.lifted_rows`:",
+                "What comes back for an EAGLE-3 drafter of Gemma 3 270M whose pruned rows nobody",
+                "has: points of acceptance *lost* against the same recipe with all tokens, then",
+                "points gained and, in brackets, the share of the loss in percent where it is more",
+                f"than chance, at {rows[0]['positions']:,} positions of modules that nothing was",
+                "trained or calibrated on",
+                f"({link('all figures', page_of(LIFTED))}, {link('data', f'{RESULTS}/{LIFTED}')};",
+                f"{others}, {link('data', f'{RESULTS}/{OTHER_LIFTED}')}; made by",
+                "`python -m studies.lifted_rows`):",
             ),
-            table(["", *titles_of([(LIFTED[file], at) for file, at in columns])], lines, "lr"),
+            table(["", *(f"T = {at:g}" if at else "greedy" for at in columns)], lines, "lr"),
         ]
     )
 
@@ -120,31 +106,6 @@ def lifted_table(link: Link) -> str:
 def points(interval: list[float]) -> str:
     """Of acceptance, with the interval's ends."""
     return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * end for end in interval))
-
-
-def pruning_table(link: Link) -> str:
-    """docs/samplers.md"""
-    found = content(f"{PRUNING}.json")
-    cells = {((row["text"], row["method"]), row["kept"]): row["value"] for row in found["rows"]}
-    sizes = sorted({kept for _, kept in cells}, reverse=True)[1:]
-    names = [name for name in dict.fromkeys(name for (_, name), _ in cells) if name != FULL]
-    columns = [(text, name) for text in ("code", "Korean") for name in names]
-    lines = [[f"{kept:,}", *(f"{cells[at, kept]:.3f}" for at in columns)] for kept in sizes]
-    whole = [cells[(text, FULL), found["vocabulary"]] for text in ("code", "Korean")]
-    data = f"{RESULTS}/{PRUNING}"
-    return "\n\n".join(
-        [
-            paragraph(
-                "Acceptance at temperature 1 of the demo's drafter, by how many of its",
-                f"{found['vocabulary']:,} tokens the head keeps; with all {whole[0]:.3f} on code,",
-                f"{whole[1]:.3f} on Korean text. Tau is tuned for each row; with first-order RDK",
-                "no token keeps its own mass, as in the paper",
-                f"({link('numbers, priors, the exact form', f'{data}.json')},",
-                f"{link('picture', f'{data}.png')}, made by `python -m studies.pruning`):",
-            ),
-            table(["kept", *(f"{text}, {name}" for text, name in columns)], lines, "r"),
-        ]
-    )
 
 
 def lifted_of(row: Row) -> str:
@@ -173,12 +134,12 @@ def trees_table(link: Link) -> str:
         [
             paragraph(
                 "Accepted drafts a pass of the demo's target, with 95 % intervals, and × the speed",
-                "of the target alone. Virtual and dynamic tokens,",
+                "of the target alone, with virtual and dynamic tokens,",
                 f"{found['keep']:.2%} of the vocabulary kept, by the demo's drafter or by the",
                 f"EAGLE-3 drafter next to it; {found['prompts']} prompts of {found['documents']}",
-                "held-out documents. A tree of 8 in 4 has 8 nodes for 4 passes of the drafter.",
-                f"Other drafters and shapes: {' and '.join(where)}",
-                f"(data: {' and '.join(data)}), made by `python -m studies.chains_and_trees`:",
+                "held-out documents. A tree of 8 in 4 has 8 nodes for 4 passes of the drafter",
+                f"(all shapes: {', '.join(where)}; data: {', '.join(data)}; made by",
+                "`python -m studies.chains_and_trees`):",
             ),
             table(["drafter", "T", *WAYS], lines, "lr"),
         ]
@@ -189,7 +150,8 @@ def drafting_table(link: Link) -> str:
     """docs/benchmarks.md"""
     found = content(f"{DRAFTING}.json")
     cells = {(row["name"], row["costs"]): row for row in found["rows"]}
-    costs = list(dict.fromkeys(of for _, of in cells))
+    every = list(dict.fromkeys(of for _, of in cells))
+    costs = every[0], every[-1]
     names = [name for name in dict.fromkeys(name for name, _ in cells) if name not in LEFT_OUT]
     lines = [
         [
@@ -206,19 +168,52 @@ def drafting_table(link: Link) -> str:
                 "Tokens in the time in which the demo's target reads one token",
                 f"({1000 * found['target_seconds']:.0f} ms on {threads(found)}), predicted from",
                 "counted passes, without the time of sampling: at the pair's costs, where a pass",
-                f"of the whole drafter takes {drafter:.2f} and one of the pruned {pruned:.2f} of",
-                "that, and for other costs c of the whole one, the pruned one's less by the same",
-                "ratio, with the target's passes all alike. Drafts end by",
-                f"rules after {found['contexts']:,} held-out contexts, with the pruned drafter",
-                f"({found['keep']:.2%} kept, virtual and dynamic tokens); in brackets the gain",
-                "over the best fixed K in percent with its 95 % interval. The last four rows are",
-                f"decoded, {found['prompts']} prompts of {found['tokens']} new tokens, and not to",
-                "be compared with the others: the drafter is the whole one. First:",
-                "accepted tokens for each pass of the drafter",
+                f"of the whole drafter takes {drafter:.2f} of that and one of the pruned",
+                f"{pruned:.2f}, and at another cost c of the whole one. In brackets the gain over",
+                "the best fixed K in percent, with its 95 % interval, after",
+                f"{found['contexts']:,} held-out contexts with the pruned drafter",
+                f"({found['keep']:.2%} kept, virtual and dynamic tokens). The last four rows are",
+                "decoded with the whole drafter, and not comparable with the others:",
+                f"{found['prompts']} prompts of {found['tokens']} tokens",
                 f"({link('all figures', f'{RESULTS}/{DRAFTING}.json')}, made by",
                 "`python -m studies.lengths_and_cascades`):",
             ),
-            table(["", "accepted a pass", *costs], lines, "lr"),
+            table(["", "accepted a drafter's pass", *costs], lines, "lr"),
+        ]
+    )
+
+
+def pruning_table(link: Link) -> str:
+    """docs/samplers.md"""
+    found = {model: content(f"{file}.json") for file, model in PRUNING.items()}
+    columns: list[tuple[str, list[str]]] = []
+    for model, result in found.items():
+        rows = [row for row in result["rows"] if row["text"] == "code"]
+        cells = {(row["method"], row["kept"]): f"{row['value']:.3f}" for row in rows}
+        _, *names = dict.fromkeys(name for name, _ in cells)
+        sizes = sorted({kept for _, kept in cells}, reverse=True)[1:]
+        columns += [
+            (f"{model}, {name}", [cells[name, kept] for kept in sizes])
+            for name in names
+            if all((name, kept) in cells for kept in sizes)
+        ]
+        shares = [f"{100 * kept / result['vocabulary']:.3g} %" for kept in sizes[:-1]]
+    kept = [*shares, f"{sizes[-1]} tokens"]
+    data = " and ".join(link(model, f"{RESULTS}/{file}.json") for file, model in PRUNING.items())
+    whole = " and ".join(f"{result['rows'][0]['value']:.3f}" for result in found.values())
+    return "\n\n".join(
+        [
+            paragraph(
+                "Acceptance on code at temperature 1, by the share of the vocabulary that the head",
+                f"keeps (data: {data}, made by `python -m studies.pruning`); with all {whole}. Tau",
+                "is tuned for each point; with first-order RDK no token keeps its own mass, as in",
+                "the paper.",
+            ),
+            table(
+                ["kept", *(title for title, _ in columns)],
+                [[size, *(own[at] for _, own in columns)] for at, size in enumerate(kept)],
+                "r",
+            ),
         ]
     )
 

@@ -21,6 +21,8 @@ def engine_table(link: Link) -> str:
     plain = found["plain_vllm_with_its_own_speculation"]
     lines = []
     for row in found["drafters"]:
+        if row["drafter"].endswith("-25"):
+            continue
         low, high = row["less_that"]
         lines.append(
             [

@@ -25,8 +25,8 @@ from .times import (
     demo_table,
     gain_table,
     operators_table,
+    passes_table,
     peers,
-    step_table,
     workload,
 )
 
@@ -42,8 +42,8 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "sampling a step": gain_table,
     "decoding with the demo's models": demo_table,
     "decoding with a real model": decoding_table,
+    "passes of a real model": passes_table,
     "operators": operators_table,
-    "decoding step": step_table,
     "chains and trees": trees_table,
     "lengths and cascades": drafting_table,
     "screens": screens_table,

@@ -1,4 +1,4 @@
-"""How long sampling takes: alone, within limits, in a decoding step, and with a real model."""
+"""How long sampling and decoding take: each operator, a step, and whole texts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ..tables import figure, table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
 OPERATORS = "bench-cpu/serving"
-STEP, PEERS, DECODING = "end-to-end/cpu-serving", "peers/cpu", "gemma-decoding/cpu"
-DEMO = "demo/results"
+PEERS, DECODING = "peers/cpu", "gemma-decoding/cpu"
+DEMO, REAL = "demo/results", "demo-gemma/results"
 GAIN = {
     "ours": "**rdk_cuda**",
     "eager": "PyTorch, eager",
@@ -99,95 +99,89 @@ def operators_table(link: Link) -> str:
     )
 
 
-def step_table(link: Link) -> str:
-    """docs/benchmarks.md"""
-    parts = ("drafter body", "drafter head", "draft", "target", "verify")
-    rows = [
-        row
-        for row in content(f"{STEP}.json")["rows"]
-        if row["batch"] == 8 and row["head"].startswith(("full", "virtual"))
-    ]
-    lines = [
-        [
-            row["head"],
-            row["sampling"],
-            *(f"{figure(1000 * row['parts'][part])} ({row['shares'][part]:.0%})" for part in parts),
-            figure(1000 * row["step_seconds"]),
-        ]
-        for row in rows
-    ]
-    names = [part.removeprefix("drafter ") for part in parts]
+def demo_table(link: Link) -> str:
+    """README.md"""
+    found = content(f"{DEMO}.json")
     return "\n\n".join(
         [
             paragraph(
-                f"At batch {rows[0]['batch']} on {rows[0]['threads']} threads of an",
-                f"{rows[0]['device_name']}, a drafter of one layer and a target of two with the",
-                "width of Llama 3.1 8B, bfloat16, in milliseconds and shares of the step",
-                f"({full(link, STEP)}):",
+                "**Tokens a second**, and × the target alone, decoding Python source at batch 1,",
+                "with the repository's own models of 32 layers and of one, on",
+                f"{threads(found['versions'])} of an {found['versions']['device_name']}",
+                f"(`make demo`, {link('data', f'{RESULTS}/{DEMO}.json')};",
+                "a real model is further down):",
             ),
-            table(["drafter", "sampling", *names, "step"], lines, "llr"),
+            speeds_table(found),
         ]
     )
 
 
 def decoding_table(link: Link) -> str:
     """README.md"""
-    rows = content(f"{DECODING}.json")["rows"]
-    columns = sorted({(row["batch"], -row["temperature"]) for row in rows})
-    best: dict[Any, Row] = {}
-    for row in rows:
-        key = row["decoder"], (row["batch"], -row["temperature"])
-        if key not in best or row["tokens_per_second"][0] > best[key]["tokens_per_second"][0]:
-            best[key] = row
-    lines = [
-        [name, *(speed_of(best[name, column]) for column in columns)]
-        for name in dict.fromkeys(row["decoder"] for row in rows)
-        if not name.startswith("screened,")
-    ]
-    first = rows[0]
+    found = content(f"{REAL}.json")
+    about = found["versions"]
     return "\n\n".join(
         [
             paragraph(
-                f"**Tokens a second** with Gemma 3 270M in {first['dtype']} on {threads(first)} of",
-                f"an {first['device_name']} with {first['capability']}, and in brackets × the",
-                "target alone. The drafter is an EAGLE-3 head with all tokens, or pruned to the",
-                "first 32,768; each at its best draft length",
-                f"({link('where it loses', 'docs/benchmarks.md#decoding-with-a-real-model')},",
-                f"{full(link, DECODING)}):",
+                "The same **with Gemma 3 270M** and an EAGLE-3 head for it, on",
+                f"{threads(about)} of an {about['device_name']} with {about['capability']};",
+                "each drafter with its best number of drafts, chosen on other text",
+                f"(`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
+                f"{link('where it loses', 'docs/benchmarks.md#decoding-with-a-real-model')}):",
             ),
-            table(["", *(f"batch {batch}, T = {-at:g}" for batch, at in columns)], lines, "lr"),
+            speeds_table(found),
         ]
     )
 
 
-def demo_table(link: Link) -> str:
-    """README.md"""
-    found = content(f"{DEMO}.json")
-    rows, about = found["speed"], found["versions"]
-    hot = found["settings"]["temperature"]
+def speeds_table(found: dict[str, Any]) -> str:
+    """Ways to decode by batch and temperature, as a demo has measured them."""
+    rows, batches = found["speed"], found["settings"]["batches"]
+    cases = dict.fromkeys((row["batch"], row["temperature"]) for row in rows)
     cells = {
-        (row["way"], row["temperature"]): (
+        (row["way"], (row["batch"], row["temperature"])): (
             f"{row['tokens_per_second']:.0f} ({row['relative_speed']['value']:.2f} ×)"
         )
         for row in rows
     }
     lines = [
-        [f"**{way}**" if way == rows[-1]["way"] else way, cells[way, 0.0], cells[way, hot]]
+        [f"**{way}**" if way == rows[-1]["way"] else way, *(cells[way, case] for case in cases)]
         for way in dict.fromkeys(row["way"] for row in rows)
     ]
+    names = [
+        ("" if batches == [1] else f"batch {batch}, ") + (f"T = {at:g}" if at else "greedy")
+        for batch, at in cases
+    ]
+    return table(["", *names], lines, "lr")
+
+
+def passes_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    rows = content(f"{DECODING}.json")["rows"]
+    of = rows[0]
+    lines = [
+        [
+            f"{batch}",
+            f"{length or 'none'}",
+            f"{own[0]['pass_milliseconds'][0]:.1f} ms",
+            f"{own[0]['draft_milliseconds'][0]:.1f} ms",
+            *(f"{row[name][0]:.2f}" for name in ("speed_up", "while_all") for row in own),
+        ]
+        for batch, length in dict.fromkeys((row["batch"], row["draft_length"]) for row in rows)
+        if (own := [r for r in rows if (r["batch"], r["draft_length"]) == (batch, length)])
+    ]
+    titles = ["batch", "drafts", "pass of the target", "drafting"]
+    titles += [f"× alone, {at}" for at in ("greedy", "T = 1")]
+    titles += [f"while all run, {at}" for at in ("greedy", "T = 1")]
     return "\n\n".join(
         [
             paragraph(
-                "**Tokens a second**, and × the target alone, decoding Python source at batch 1,",
-                "with the repository's own models of 32 layers and of one, on one thread of an",
-                f"{about['device_name']} (`make demo`, {link('data', f'{RESULTS}/{DEMO}.json')};",
-                "a real model is further down):",
+                f"Gemma 3 270M in {of['dtype']} on {threads(of)} of an {of['device_name']} with",
+                f"{of['capability']}, with virtual and dynamic tokens and {of['kept']:,} tokens",
+                f"kept: times of a step, and {of['tokens']} tokens of each sequence compared with",
+                "the target alone, in all and until the first sequence ends",
+                f"({full(link, DECODING)}, made by `python -m studies.gemma_decoding`):",
             ),
-            table(["", "greedy", f"T = {hot:g}"], lines, "lr"),
+            table(titles, lines, "r"),
         ]
     )
-
-
-def speed_of(row: Row) -> str:
-    """A decoder's cell."""
-    return f"{row['tokens_per_second'][0]:.1f} ({row['speed_up'][0]:.2f} ×)"

@@ -23,11 +23,12 @@ _library = torch.library.Library("rdk", "IMPL")
 for _name in OPERATORS:
     _operator = globals()[_name] = getattr(torch.ops.rdk, _name)
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+    _function = _name.removesuffix("_backward")  # whose gradient it is
     _operator.__doc__ = f"""The operator itself, on tensors.
 
     {_operator.default._schema}
 
-    With an Affinity in place of its tensors, and an example: help(rdk_cuda.{_name}).
+    With an Affinity in place of its tensors, and an example: help(rdk_cuda.{_function}).
     Shapes, dtypes and exact results: section 4 of docs/design.md, in the source of rdk_cuda.
     The same in plain PyTorch: rdk_cuda.reference.{_name}.
     """

@@ -189,6 +189,38 @@ OPERATORS = {
             "path": Argument("B, max_depth", INT),
         },
     ),
+    "overlap": Operator(
+        {
+            "target_logits": Argument("..., V_t", LOGITS, rows=True),
+            **_DRAFT_LOGITS,
+            "target_temperature": Argument("...", FLOAT),
+            "draft_temperature": Argument("...", FLOAT),
+            **_COLUMNS,
+            **_dynamic("..."),
+        },
+        {
+            "alpha": Argument("...", FLOAT),
+            "below": Argument("..., ceil(V_t / 32)", INT),
+            "stats": Argument("..., 3 + R", FLOAT),
+        },
+        loses_gradients=True,
+    ),
+    "overlap_backward": Operator(
+        {
+            "grad": Argument("...", FLOAT),
+            "below": Argument("..., ceil(V_t / 32)", INT),
+            "stats": Argument("..., 3 + R", FLOAT),
+            **_DRAFT_LOGITS,
+            "draft_temperature": Argument("...", FLOAT),
+            **_ROWS,
+            **_dynamic("..."),
+        },
+        {
+            "draft_grads": Argument("..., V_d", LOGITS, dtype_of="draft_logits"),
+            "dynamic_grads": Argument("..., C", LOGITS, dtype_of="draft_logits"),
+        },
+        loses_gradients=True,
+    ),
     "gather_logits": Operator(
         {
             "hidden": Argument("..., d", LOGITS, rows=True),
@@ -222,6 +254,7 @@ def sizes_of(operator: str, arguments: Mapping[str, Any]) -> Sizes:
         elif value is not None:
             for symbol, size in symbols(rule, value.shape):
                 sizes.setdefault(symbol, size)
+    sizes.setdefault("C", 0)  # no dynamic tokens
     return sizes
 
 

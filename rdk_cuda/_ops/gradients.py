@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._pytree import tree_map
 
 from .contract import OPERATORS
 
@@ -44,7 +45,7 @@ def refuse_gradients(operator: str, tensors: Mapping[str, Tensor | None]) -> Non
         )
 
 
-def _in_transform(operator: str) -> Callable[..., Tensor]:
+def _in_transform(operator: str) -> Callable[..., Any]:
     """What the innermost transform of torch.func does with an operator.
 
     Its kernel in PyTorch serves all operators and cannot be called once there is one for this
@@ -54,7 +55,7 @@ def _in_transform(operator: str) -> Callable[..., Tensor]:
     packet = getattr(torch.ops.rdk, operator)
     names = [argument.name for argument in packet.default._schema.arguments]
 
-    def kernel(*args: Any, **kwargs: Any) -> Tensor:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
         from torch._C import _functorch
         from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
@@ -75,12 +76,16 @@ def _in_transform(operator: str) -> Callable[..., Tensor]:
             if batched:
                 slices = zip(*rows.values(), strict=True)
                 each = [packet(**arguments | dict(zip(rows, row, strict=True))) for row in slices]
-                result = torch.stack(each)
+                result = tree_map(lambda *of_slices: torch.stack(of_slices), *each)
             else:
                 result = packet(**arguments)
         if batched:
-            return _functorch._add_batch_dim(result, 0, level)
-        return _functorch._wrap_for_grad(result, level) if tracked else result
+            return tree_map(lambda each: _functorch._add_batch_dim(each, 0, level), result)
+        return (
+            tree_map(lambda each: _functorch._wrap_for_grad(each, level), result)
+            if tracked
+            else result
+        )
 
     return kernel
 

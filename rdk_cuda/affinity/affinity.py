@@ -408,7 +408,7 @@ class Affinity:
         return cls(**samplers.from_rows(rows, target_size, spread, prior, bias))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a safetensors file, whole or not at all; `load` gives the same affinity back."""
+        """Writes a safetensors file atomically; `load` gives the same affinity back."""
         write_canonical(Path(path), self._canonical())
 
     @classmethod

@@ -135,16 +135,13 @@ def kept_tokens(
     return Vocabulary.most_likely(scores, max(1, round(keep * size)), always=always)
 
 
-def successor_counts(
-    documents: Iterable[Sequence[int]], recording: Recording, max_pairs: int = 1 << 23
-) -> SuccessorCounts:
+def successor_counts(documents: Iterable[Sequence[int]], recording: Recording) -> SuccessorCounts:
     """Which token follows which: in a text, and by the target's probabilities on the samples.
 
     Args:
         documents: token ids. Give all the text there is, since no model reads it here.
-        max_pairs: as `SuccessorCounts`.
     """
-    counts = SuccessorCounts(recording.counts.numel(), max_pairs)
+    counts = SuccessorCounts(recording.counts.numel())
     for document in documents:
         counts.add(document)
     samples = recording.samples

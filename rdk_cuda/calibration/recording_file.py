@@ -73,7 +73,7 @@ class RecordingState:
     """Saves a running recording to a file, with the settings that identify it.
 
     Args:
-        path: of the file, which is written whole or not at all.
+        path: of the file, which is written atomically.
         running: the recording to save.
         every: seconds between two writes, at least.
         text, models: what is recorded, in words.
@@ -156,7 +156,7 @@ class RecordingState:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write a file whole, or not at all, and without a copy of the tensors."""
+    """Write a file atomically, and without a copy of the tensors."""
     safetensors = _FILE.safetensors()
     metadata = {"format": _FILE.format, "format_version": "1", "about": json.dumps(about)}
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -134,11 +134,13 @@ temperature = number(float, lambda value: 0 <= value < 1e6, "a temperature, 0 fo
 CALIBRATE = """\
 Prunes a drafter's vocabulary and makes up for it: reads text with target and drafter, keeps the
 tokens that matter, finds virtual tokens for the rest and dynamic ones for what the context names,
-and calibrates them for a temperature. Writes one directory, whole or not at all: the drafter, its
+and calibrates them for a temperature. Writes one directory, atomically: the drafter, its
 small head, its affinity, a table of successors, and what each is worth on held-out text. With
 several values of --keep or --temperature the text is read once, and the directory has one such
 directory for each pair, as keep-0.25-temperature-0.7. A run that was interrupted goes on where it
-was when the same command is given again."""
+was when the same command is given again.
+
+Of a drafter with another tokenizer nothing is pruned: an affinity between the two is chosen."""
 
 EVALUATE = """\
 Measures a calibrated drafter on text: how much of its drafts the target accepts, compared with the
@@ -160,7 +162,7 @@ def add_calibrate(commands: Any) -> None:
     parser.set_defaults(run=calibrate, prog=parser.prog)
     add = parser.add_argument
     add("--target", type=Path, required=True, metavar="DIR", help="a local Hugging Face model")
-    add("--drafter", type=Path, required=True, metavar="DIR", help="its drafter, same tokenizer")
+    add("--drafter", type=Path, required=True, metavar="DIR", help="its drafter")
     add(
         "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
     )

@@ -20,6 +20,7 @@ from rdk_cuda.calibration import (
     CalibratedLength,
     Method,
     Options,
+    Setting,
     calibrate,
 )
 from rdk_cuda.calibration.reading import Window
@@ -48,6 +49,8 @@ from ..pair.errors import InputError
 from ..pair.loading import load_pair, quiet, weight_sample
 from ..pair.model_files import weight_files
 from ..pair.pairs import Pair
+from ..pair.text_pair import TextPair
+from .calibrate_text import choose, measure_methods, refuse_pruning, save_chosen, show_chosen
 from .evaluate import evaluate_pair, versions
 from .progress import Stages
 from .request import Request
@@ -66,11 +69,20 @@ def run_calibration(request: Request, stages: Stages | None = None) -> int:
         raise InputError(f"--out {error.reason}") from error
     file = RecordingFile.of(request)
     dtype = getattr(torch, request.dtype)
-    models = load_pair(request.target, request.drafter, request.device, dtype, request.device_map)
+    models = load_pair(
+        request.target,
+        request.drafter,
+        request.device,
+        dtype,
+        request.device_map,
+        one_tokenizer=False,
+    )
     text, held_out = calibration_and_held_out(
         models.tokenizer, request.text, request.held_out, models.context, request.draft_length
     )
     windows = text.windows(request.positions)
+    if isinstance(models, TextPair):
+        return calibrate_text(models, request, file, windows, text, held_out, stages)
     always = indispensable_tokens(models.tokenizer)
     kept = models.kept
     if kept is None:
@@ -101,6 +113,38 @@ def run_calibration(request: Request, stages: Stages | None = None) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*file.kept) from None
     show(models, request, drafters, rows, text, held_out)
+    say(file.close())
+    return 0
+
+
+def calibrate_text(
+    models: TextPair,
+    request: Request,
+    file: RecordingFile,
+    windows: list[Window],
+    text: Text,
+    held_out: Text,
+    stages: Stages | None,
+) -> int:
+    """The same for a drafter with another tokenizer."""
+    refuse_pruning(request)
+    try:
+        with stages or Stages() as stages:
+            recording = file.record(models, request, windows, stages)
+            chosen = choose(models, request, recording, text, stages)
+            rows = measure_methods(models, request, chosen, held_out, stages)
+        settings = [
+            {
+                **common_settings(models, request, one.setting, measured),
+                **{"method": one.method.name, "common": one.common},
+                **{"text": text.sources, "held_out": held_out.sources},
+            }
+            for one, measured in zip(chosen, rows, strict=True)
+        ]
+        save_chosen(models, request, chosen, settings)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*file.kept) from None
+    show_chosen(chosen, rows, request)
     say(file.close())
     return 0
 
@@ -353,20 +397,29 @@ def save(
 def settings_of(
     models: Pair, request: Request, one: Calibrated, rows: Sequence[Row]
 ) -> dict[str, Any]:
-    """What `calibration.json` says."""
+    """What `calibration.json` says of a pruned drafter."""
+    found = {
+        "tuned": one.method.tuned,
+        "drafts": drafts_of(one.length),
+        "tree": None if one.tree is None else one.tree._asdict(),
+    }
+    return common_settings(models, request, one.setting, rows) | found
+
+
+def common_settings(
+    models: Pair, request: Request, setting: Setting, rows: Sequence[Row]
+) -> dict[str, Any]:
+    """What `calibration.json` says of any drafter."""
     settings: dict[str, Any] = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(request).items()
         if name not in ("output", "overwrite", "recording", "text", "held_out")
     }
     return settings | {
-        "keep": one.setting.keep,
-        "temperature": one.setting.temperature,
+        "keep": setting.keep,
+        "temperature": setting.temperature,
         "versions": versions(),
         "target_weights": weight_sample(models.target),
-        "tuned": one.method.tuned,
-        "drafts": drafts_of(one.length),
-        "tree": None if one.tree is None else one.tree._asdict(),
         # Times depend on the moment and the machine: `evaluate` measures them again.
         "figures": without_nan([{**row, **dict.fromkeys(TIMED)} for row in rows]),
     }

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import rdk_cuda
 from rdk_cuda.calibration import PRUNED, RECOMMENDED, Method, Window
+from rdk_cuda.calibration.tokenizers import COUNTS, LEVEL
 from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     MODEL,
@@ -23,6 +24,7 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     load_pruned,
     refuse_other_model,
 )
+from rdk_cuda.integrations.huggingface.text_drafter import is_text_drafter, load_affinity
 
 from ..evaluation.plots import acceptance_figure
 from ..evaluation.rows import EvaluationError, Row, evaluate, write_evaluation
@@ -31,7 +33,8 @@ from ..files import write_figure
 from ..pair.documents import Text, first_token, read_documents, window_length
 from ..pair.errors import InputError
 from ..pair.loading import load_pair, quiet, same_weights
-from ..pair.pairs import Pair, StatePair
+from ..pair.pairs import Pair, StatePair, head_size
+from ..pair.text_pair import TextPair
 from .progress import Stages
 
 NAMED = 3  # documents, of those that were left out
@@ -40,13 +43,12 @@ NAMED = 3  # documents, of those that were left out
 def run_evaluation(arguments: argparse.Namespace) -> int:
     """Measure, print and write; returns the exit code."""
     quiet()
-    models, drafter, settings = load_saved(arguments)
+    models, methods, settings = load_saved(arguments)
     documents = read_documents(models.tokenizer, arguments.text)
     length = window_length(documents, models.context, arguments.draft_length)
     text = Text(documents, length, first_token(models.tokenizer))
     windows = text.held_out_windows(arguments.positions)
     calibrated_for = calibrated_temperature(arguments.drafter, settings)
-    methods = methods_of(models, drafter, str(settings.get("tuned", "")))
     with Stages() as stages:
         rows = evaluate_pair(
             models,
@@ -78,10 +80,12 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def load_saved(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter, dict[str, Any]]:
-    """The target and the full drafter, the saved head, and the settings of its calibration."""
+def load_saved(arguments: argparse.Namespace) -> tuple[Pair, list[Method], dict[str, Any]]:
+    """The target and the full drafter, what is measured of it, the settings of its calibration."""
     directory: Path = arguments.drafter
     try:
+        if is_text_drafter(directory):
+            return load_saved_text(arguments)
         drafter, settings = load_pruned(directory)
         dtype = getattr(torch, arguments.dtype)
         models = load_pair(
@@ -92,7 +96,32 @@ def load_saved(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter, dict
         raise InputError(error.reason) from error
     if isinstance(models, StatePair):
         models = replace(models, lifted=drafter.lifted)
-    return models, drafter, settings
+    return models, methods_of(models, drafter, str(settings.get("tuned", ""))), settings
+
+
+def load_saved_text(
+    arguments: argparse.Namespace,
+) -> tuple[Pair, list[Method], dict[str, Any]]:
+    """The same of a drafter with another tokenizer."""
+    directory: Path = arguments.drafter
+    affinity, settings = load_affinity(directory)
+    models = load_pair(
+        arguments.target,
+        directory / MODEL,
+        arguments.device,
+        getattr(torch, arguments.dtype),
+        arguments.device_map,
+        one_tokenizer=False,
+    )
+    sizes = [affinity.target_size, affinity.draft_size]
+    got = [head_size(models.target), head_size(models.drafter)]
+    if not isinstance(models, TextPair) or got != sizes:
+        raise InputError(
+            f"{directory}: leads from a drafter's {sizes[1]} tokens to the {sizes[0]} of another "
+            f"tokenizer, and the models predict {got[1]} and {got[0]}; needs its own target"
+        )
+    name = str(settings.get("method", COUNTS))
+    return models, models.methods(affinity, name if name in LEVEL else COUNTS), settings
 
 
 def calibrated_temperature(directory: Path, settings: Mapping[str, Any]) -> float:

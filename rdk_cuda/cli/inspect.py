@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
 
 from rdk_cuda import Affinity, AffinityError, Vocabulary
 
+from ..calibration.tokenizers import COMMON, in_words
 from ..drafter import SavedDrafterError
 from ..pair.errors import InputError
 
@@ -19,7 +21,13 @@ def run_inspection(path: Path) -> int:
     width = max(len(name) for name in rows)
     print(path)
     print("\n".join(f"{name:<{width}}  {figure:>10}" for name, figure in rows.items()))
-    if vocabulary is None:
+    if vocabulary is None and path.is_dir():
+        from rdk_cuda.integrations.huggingface.text_drafter import load_affinity
+
+        common = load_affinity(path)[1].get("common")
+        if sound(common):
+            print("\n" + in_words(common))
+    elif vocabulary is None:
         print(
             "\nAn affinity does not say which drafter tokens are kept tokens: here those with one "
             "entry are taken for them."
@@ -35,12 +43,21 @@ def read(path: Path) -> tuple[Affinity, Vocabulary | None]:
         except AffinityError as error:
             raise InputError(str(error)) from error
     from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
+    from rdk_cuda.integrations.huggingface.text_drafter import is_text_drafter, load_affinity
 
     try:
+        if is_text_drafter(path):
+            return load_affinity(path)[0], None
         drafter, _ = load_pruned(path)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error
     return drafter.affinity, drafter.vocabulary
+
+
+def sound(common: Any) -> TypeGuard[dict[str, float]]:
+    """Whether a calibration says what two tokenizers have in common."""
+    known = isinstance(common, dict) and all(name in common for name in COMMON)
+    return known and all(isinstance(common[name], float) for name in COMMON)
 
 
 def summary(affinity: Affinity, vocabulary: Vocabulary | None) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
@@ -40,6 +40,7 @@ class TextDrafter:
             drafter, without priors. None: column i is token i.
 
     Attributes:
+        look_back: read the newest token's row anew, and the one before it, for `newest`.
         tokens, target_tokens: how both spell bytes.
         partners: of each of the target's tokens the drafter's of the same bytes, name or role; -1.
         specials: the target's special token, in a list, of each of the drafter's that it has.
@@ -84,14 +85,11 @@ class TextDrafter:
             )
         self.own = own.to(drafter.device)
         self.partners = matching_ids(self.target_tokens.known, self.tokens.known)
-        for role in ("bos_token_id", "eos_token_id"):
-            theirs, ours = (getattr(each, role, None) for each in (tokenizer, drafter_tokenizer))
-            if theirs is not None and ours is not None and self.partners[theirs] < 0:
-                self.partners[theirs] = ours
         names = self.target_tokens.spellings
         special = [id for id, name in enumerate(names) if isinstance(name, str)]
         self.specials = {self.partners[id]: [id] for id in reversed(special)}
         self._affinities: dict[int, Affinity] = {}
+        self.look_back, self._before = False, dict[int, Tensor]()
         self._texts: list[_Text] = []
 
     @property
@@ -133,15 +131,37 @@ class TextDrafter:
         blind = []
         for b, (text, new) in enumerate(zip(self._texts, tokens, strict=True)):
             text.extend(self._piece(text, token) for token in new)
-            if keep[b] and not text.spell(self.drafter.context):
+            if keep[b] and not text.spell(self.drafter.context, 1 + self.look_back):
                 blind.append(b)
         asked = list(zip(self._texts, keep, strict=True))
         self.drafter.rollback([text.shared if k else len(text.fed) for text, k in asked])
-        output = self.drafter.feed([text.read() if k else [] for text, k in asked], keep)
+        own = [text.read() if k else [] for text, k in asked]
+        output = self._both_rows(own) if self.look_back else self.drafter.feed(own, keep)
         if not blind:
             return output
         rows = torch.tensor(blind, dtype=torch.int64, device=output.logits.device)
         return output._replace(logits=output.logits.index_fill(0, rows, math.nan))
+
+    def _both_rows(self, own: Sequence[Sequence[int]]) -> Output:
+        """The last row of each sequence; the one before it is kept for `newest`."""
+        rows = [min(len(new), 2) for new in own]
+        output = self.drafter.feed(own, rows)
+        found = list(enumerate(rows))
+        self._before = {b: output.logits[b, 0] for b, count in found if count == 2}
+        last = torch.tensor([max(count - 1, 0) for count in rows], device=output.logits.device)
+        each = torch.arange(len(rows), device=output.logits.device)
+        hidden = output.hidden
+        return Output(
+            output.logits[each, last][:, None],
+            None if hidden is None else hidden[each, last][:, None],
+        )
+
+    def newest(self) -> dict[int, tuple[Tensor, int, tuple[bytes, ...]]]:
+        """Of sequences, what was known before the drafter's newest token, where it is known.
+
+        The row of logits in front of it; the token; and the target's tokens that spell it.
+        """
+        return {b: (row, *self._texts[b].newest()) for b, row in self._before.items()}
 
     def feed_own(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """Append tokens of the drafter's own; the next `feed` keeps what still fits."""
@@ -202,8 +222,11 @@ class _Text:
         if length < self._known:
             self._known, self._exact = length, False
 
-    def spell(self, context: float) -> bool:
-        """Find the drafter's tokens of all pieces; whether there are any, and not too many."""
+    def spell(self, context: float, least: int = 1) -> bool:
+        """Find the drafter's tokens of all pieces; whether there are any, and not too many.
+
+        At least so many of the last are read anew.
+        """
         at = self._seam()
         kept = bisect_right(self._own_ends, self._ends[at])
         del self._own[kept:], self._own_ends[kept:]
@@ -222,9 +245,20 @@ class _Text:
             self.shared += 1
         self._sees = 0 < len(self._own) <= context
         # At least one token is read, or there would be no logits.
-        at = min(self.shared, len(self._own) - 1) if self._sees else self.shared - 1
+        at = min(self.shared, len(self._own) - least) if self._sees else self.shared - 1
         self.shared = max(at, 0)
         return self._sees
+
+    def newest(self) -> tuple[int, tuple[bytes, ...]]:
+        """The drafter's newest token, and the pieces that spell it; none if it is cut otherwise."""
+        start, end = self._own_ends[-2:]
+        at = bisect_left(self._ends, start)
+        pieces = self.pieces[at:]
+        if [self._ends[at], self._ends[-1]] != [start, end] or not all(
+            isinstance(piece, bytes) for piece in pieces
+        ):
+            return -1, ()
+        return self._own[-1], tuple(piece for piece in pieces if piece)  # type: ignore[misc]
 
     def read(self) -> list[int]:
         """What the drafter is to read behind the `shared` tokens that it keeps."""

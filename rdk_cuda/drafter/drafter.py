@@ -88,7 +88,7 @@ class PrunedDrafter:
         return replace(self, weight=self.weight.to(dtype), bias=bias)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a safetensors file, whole or not at all; `load` gives the same drafter back."""
+        """Write a safetensors file atomically; `load` gives the same drafter back."""
         self.check("PrunedDrafter.save")
         tensors = {"weight": self.weight.detach(), "kept": self.vocabulary.draft_ids}
         tensors |= {name: getattr(self.affinity, own) for name, own in _AFFINITY.items()}

@@ -243,7 +243,7 @@ class SuccessorTable:
         return self.tokens[place.where(used, 0)].where(used, -1)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a safetensors file, whole or not at all; `load` gives the same table back."""
+        """Writes a safetensors file atomically; `load` gives the same table back."""
         tensors = {"offsets": self.offsets, "tokens": self.tokens}
         _FILE.write(Path(path), tensors, {**_sizes(tensors), "width": self.width})
 

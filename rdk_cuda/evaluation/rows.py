@@ -176,7 +176,7 @@ def evaluation_row(
 
 
 def write_evaluation(rows: Sequence[Row], about: Mapping[str, Any], path: Path) -> Path:
-    """Write `path`, which is JSON, and the same rows as CSV next to it, each whole or not at all.
+    """Write `path`, which is JSON, and the same rows as CSV next to it, each atomically.
 
     Args:
         about: how the rows came about: settings, versions, corpora.

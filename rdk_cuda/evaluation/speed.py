@@ -237,10 +237,15 @@ def measure_model_times(
     context: Tensor,
     draft_length: int,
     *,
+    drafter_context: Tensor | None = None,
     rounds: int = ROUNDS,
     seconds: float = 0.0,
 ) -> Times:
-    """`measure_times` of two Hugging Face causal language models, behind a context `[L]` of ids."""
+    """`measure_times` of two Hugging Face causal language models, behind a context `[L]` of ids.
+
+    `drafter_context` is the drafter's, if it has a tokenizer of its own.
+    """
+    own = context if drafter_context is None else drafter_context
     head = drafter.get_output_embeddings()
     hidden = torch.zeros(1, head.weight.shape[1], dtype=head.weight.dtype, device=drafter.device)
 
@@ -249,7 +254,7 @@ def measure_model_times(
         finish(drafter)
 
     with torch.no_grad():
-        verify, body = cached_pass(target, context), cached_pass(drafter.base_model, context)
+        verify, body = cached_pass(target, context), cached_pass(drafter.base_model, own)
         return measure_times(
             draft_length,
             target=verify,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from rdk_cuda.calibration.methods import FULL, PRUNED, RECOMMENDED
+from rdk_cuda.calibration.methods import FULL, LIFTED, PRUNED, RECOMMENDED
 
 from .rows import Row
 
@@ -90,12 +90,15 @@ def notes(rows: Sequence[Row], about_text: str) -> list[str]:
         f"{counted(row['documents'], 'document')}. {about_text}".strip(),
         interval_sentence(rows),
     ]
-    if all(row["method"] != FULL for row in rows):
+    methods = {row["method"] for row in rows}
+    if LIFTED in methods:
         sentences.append(
             "No share of the loss is known: the drafter has no rows for the pruned tokens, which "
             "are lifted from the target's."
         )
-    elif any(row["method"] not in (FULL, PRUNED) and row["recovered"] is None for row in rows):
+    elif FULL in methods and any(
+        row["method"] not in (FULL, PRUNED) and row["recovered"] is None for row in rows
+    ):
         sentences.append("Where no share is recovered, pruning alone loses nothing.")
     if any((row["recovered"] or 0) > 1 for row in rows):
         sentences.append(ABOVE_FULL)

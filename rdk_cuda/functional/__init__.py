@@ -2,6 +2,7 @@
 
 from . import operators as _operators
 from .operators import *  # noqa: F403  its __all__
+from .overlap import overlap
 from .step import METHODS, Draft, Method, Verified
 from .verify_tree import VerifiedTree, verify_tree
 
@@ -11,6 +12,7 @@ __all__ = [
     "Method",
     "Verified",
     "VerifiedTree",
+    "overlap",
     "verify_tree",
 ]
 __all__ += _operators.__all__

@@ -25,6 +25,7 @@ from ..files import opened_tensors
 from .errors import InputError
 from .model_files import ModelFiles, model_files
 from .pairs import ModelPair, Pair, StatePair, head_size
+from .text_pair import TextPair
 
 SAMPLED = 64  # weights that a model is recognised by
 
@@ -44,6 +45,8 @@ def load_pair(
     device: str | None = None,
     dtype: torch.dtype = torch.float32,
     device_map: str | None = None,
+    *,
+    one_tokenizer: bool = True,
 ) -> Pair:
     """Load two models, each from a directory or a GGUF file, and move them to a device.
 
@@ -53,8 +56,11 @@ def load_pair(
             unless that is a wider one.
         device_map: "auto" spreads the target over all devices, and where these are full the CPU
             and the disk, in place of `device`. The drafter is where the target's embeddings are.
+        one_tokenizer: refuse a drafter with a tokenizer of its own; else it becomes a `TextPair`.
     """
     tokenizer = load_tokenizer("--target", target)
+    theirs = None if drafter == target else own_tokenizer(drafter)
+    difference = "" if theirs is None else difference_of(tokenizer, theirs)
     refuse_device(device or "cpu")
     first = load_model("--target", target, dtype, device_map)
     first = first.to(device or "cpu") if device_map is None else first
@@ -72,11 +78,17 @@ def load_pair(
     else:
         second = first if drafter == target else load_model("--drafter", drafter, dtype)
         second = second.to(first.device)
-        refuse_different_sizes(first, second)
         stored = stored_dtype(drafter)
-        stored = dtype if stored.itemsize > dtype.itemsize else stored
-        pair = ModelPair(first, second, **shared, drafter_dtype=stored)
-    refuse_other_tokenizer(tokenizer, None if drafter == target else drafter, head_size(first))
+        shared["drafter_dtype"] = dtype if stored.itemsize > dtype.itemsize else stored
+        if difference and not one_tokenizer:
+            refuse_misfit("the drafter's", theirs, head_size(second))
+            pair, difference = text_pair(first, second, theirs, shared), ""
+        else:
+            refuse_different_sizes(first, second)
+            pair = ModelPair(first, second, **shared)
+    refuse_misfit("the target's", tokenizer, head_size(first))
+    if difference:
+        raise InputError(f"{difference}; needs two models with one tokenizer")
     first.generation_config = plain
     return pair
 
@@ -199,29 +211,45 @@ def refuse_different_sizes(target: Any, drafter: Any) -> None:
         )
 
 
-def refuse_other_tokenizer(tokenizer: Any, directory: Path | None, size: int) -> None:
-    """The target's tokenizer, unless it fits the target and, where there is one, the drafter's."""
+def refuse_misfit(whose: str, tokenizer: Any, size: int) -> None:
+    """A tokenizer with more tokens than its model predicts."""
     if max(tokenizer.get_vocab().values()) >= size:
         raise InputError(
-            f"the target's tokenizer has {max(tokenizer.get_vocab().values()) + 1} tokens, its "
+            f"{whose} tokenizer has {max(tokenizer.get_vocab().values()) + 1} tokens, its "
             f"model predicts {size}; needs a tokenizer that belongs to the model"
         )
-    if directory is None:
-        return
-    files = model_files("--drafter", directory)
+
+
+def own_tokenizer(drafter: Path) -> Any:
+    """The tokenizer that lies with a drafter; None if there is none, and it is the target's."""
+    files = model_files("--drafter", drafter)
     if files.gguf is None and not files.has_tokenizer:
-        return
-    ours, theirs = tokenizer.get_vocab(), load_tokenizer("--drafter", directory).get_vocab()
+        return None
+    return load_tokenizer("--drafter", drafter)
+
+
+def difference_of(tokenizer: Any, drafter_tokenizer: Any) -> str:
+    """In how many tokens they differ, and one of these; empty if they do not."""
+    ours, theirs = tokenizer.get_vocab(), drafter_tokenizer.get_vocab()
     different = sorted(
         token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
     )
-    if different:
-        token = different[0]
-        raise InputError(
-            f"the tokenizers differ in {len(different)} tokens: {token!r} is "
-            f"{ours.get(token, 'absent')} in the target's and {theirs.get(token, 'absent')} in the "
-            "drafter's; needs two models with one tokenizer"
-        )
+    if not different:
+        return ""
+    token = different[0]
+    return (
+        f"the tokenizers differ in {len(different)} tokens: {token!r} is "
+        f"{ours.get(token, 'absent')} in the target's and {theirs.get(token, 'absent')} in the "
+        "drafter's"
+    )
+
+
+def text_pair(target: Any, drafter: Any, drafter_tokenizer: Any, shared: dict[str, Any]) -> Pair:
+    """Two models that have the text in common."""
+    try:
+        return TextPair(target, drafter, **shared, drafter_tokenizer=drafter_tokenizer)
+    except (TypeError, ValueError) as error:
+        raise InputError(first_line(error)) from error
 
 
 def refuse_device(device: str) -> None:

@@ -49,7 +49,7 @@ class TextTokens:
                 f"{name}: got a {type(tokenizer).__name__}; needs what tokenises text, a "
                 "tokenizers.Tokenizer or a fast tokenizer of transformers"
             )
-        self.known = token_bytes(fast)
+        self.known = token_bytes(tokenizer)
         self.spellings: tuple[Spelling, ...] = self.known.spellings
         self._ids = {spelling: ids[0] for spelling, ids in self.known.ids().items()}
         ordinary = [spelling for spelling in self._ids if isinstance(spelling, bytes)]

@@ -10,13 +10,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 Spelling: TypeAlias = bytes | str | None
 """The bytes of an ordinary token, the name of a special one, None for an id without either."""
 
 _MOST_TOKENS = 1 << 24  # of a mapping; the largest vocabularies have 2^18
+_ROLES = {
+    "turn_end": ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|end_of_turn|>"),
+    "eos_token": ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>"),
+    "bos_token": ("<s>", "<bos>", "<|begin_of_text|>"),
+    "pad_token": ("<pad>", "<|pad|>"),
+}  # a tokenizer of transformers says which has three of them; for the rest, names in wide use
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -27,10 +33,12 @@ class TokenBytes:
     Attributes:
         spellings: by id.
         byte_fallbacks: ids of tokens like `<0x0A>`, which spell what no ordinary token does.
+        roles: the special tokens of each role, as `eos_token`, the likeliest first.
     """
 
     spellings: tuple[Spelling, ...]
     byte_fallbacks: frozenset[int] = frozenset()
+    roles: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     def ids(self) -> dict[bytes | str, list[int]]:
         """The tokens of each spelling: ordinary ones before byte fallbacks, then by id."""
@@ -45,10 +53,10 @@ class TokenBytes:
 def matching_ids(drafter: TokenBytes, target: TokenBytes) -> list[int]:
     """The target id of each drafter token, -1 where there is none.
 
-    Tokens match if they have the same bytes, or if both are special and have the same name. If
-    several tokens have the same bytes, they are paired in the order of `TokenBytes.ids`, and
-    drafter tokens that are left over get -1. So no target id is used twice, and two equal
-    tokenizers match one to one.
+    Tokens match if they have the same bytes, or if both are special and have the same name or, if
+    neither has a partner by name, the same role. If several tokens have the same bytes, they are
+    paired in the order of `TokenBytes.ids`, and drafter tokens that are left over get -1. So no
+    target id is used twice, and two equal tokenizers match one to one.
 
     Example:
         >>> drafter = TokenBytes((b"the", b" a", "<s>", b"the", None))
@@ -61,6 +69,13 @@ def matching_ids(drafter: TokenBytes, target: TokenBytes) -> list[int]:
     for spelling, ids in drafter.ids().items():
         for draft_id, target_id in zip(ids, known.get(spelling, ()), strict=False):
             matched[draft_id] = target_id
+    used = {id for id in matched if id >= 0}
+    for role, candidates in drafter.roles.items():
+        ours = [id for id in candidates if matched[id] < 0]
+        theirs = [id for id in target.roles.get(role, ()) if id not in used]
+        if ours and theirs:
+            matched[ours[0]] = theirs[0]
+            used.add(theirs[0])
     return matched
 
 
@@ -92,7 +107,7 @@ def token_bytes(tokenizer: Any) -> TokenBytes:
     if isinstance(tokenizer, TokenBytes):
         return tokenizer
     if isinstance(tokenizer, Mapping):
-        return TokenBytes(_by_id(_checked_mapping(tokenizer)))
+        return _with_roles(TokenBytes(_by_id(_checked_mapping(tokenizer))), tokenizer)
     fast = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not all(hasattr(fast, name) for name in ("decoder", "get_added_tokens_decoder")):
         raise TypeError(
@@ -109,7 +124,16 @@ def token_bytes(tokenizer: Any) -> TokenBytes:
         for token, id in known.items()
         if _BYTE_TOKEN.fullmatch(token) and spellings[id] == bytes.fromhex(token[3:5])
     )
-    return TokenBytes(spellings, frozenset(byte_fallbacks))
+    return _with_roles(TokenBytes(spellings, frozenset(byte_fallbacks)), tokenizer)
+
+
+def _with_roles(known: TokenBytes, tokenizer: Any) -> TokenBytes:
+    special = {name: id for id, name in enumerate(known.spellings) if isinstance(name, str)}
+    roles = {}
+    for role, names in _ROLES.items():
+        own = dict.fromkeys((getattr(tokenizer, role, None), *names))
+        roles[role] = tuple(special[name] for name in own if name in special)
+    return replace(known, roles=roles)
 
 
 def _by_id(tokens: Iterable[tuple[bytes | str, int]]) -> tuple[Spelling, ...]:

@@ -139,9 +139,3 @@ def test_dense_refuses_what_would_not_fit():
     affinity = Affinity.intersection(Vocabulary.identity(2**13 + 1))
     with pytest.raises(AffinityError, match="8193 x 8193 entries are more than 2"):
         affinity.dense()
-
-
-def test_repr_shows_sizes_structure_and_device():
-    assert repr(Affinity.intersection(Vocabulary([1, -1], target_size=5))) == (
-        "Affinity(draft_size=2, target_size=5, nnz=1, rank=0, device='cpu')"
-    )

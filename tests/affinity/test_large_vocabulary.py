@@ -56,14 +56,6 @@ def test_virtual_tokens_reach_every_token_of_positive_mean_probability(statistic
     assert affinity.draft_size == vocabulary.draft_size + count
 
 
-def test_a_token_that_keeps_half_is_the_likeliest_of_its_row(statistics):
-    vocabulary, mean_probs = statistics
-    affinity = Affinity.first_order(vocabulary, mean_probs, 1e-8, keep=0.5)
-    _assert_exact(affinity)
-    assert bool((affinity.spread.sum(1) > 0).all())
-    assert torch.equal(affinity.row_top.long(), vocabulary.draft_ids)
-
-
 def test_float32_running_sums_would_not_reach_them(statistics):
     # Why masses are integers: the control of the tests above.
     _, mean_probs = statistics

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.affinity import row_top as row_top_module
 from rdk_cuda.affinity.fixed_point import ONE
 
 
@@ -69,18 +68,6 @@ def test_a_token_beaten_in_an_unused_prior_still_wins_its_tie():
     )
     assert affinity.row_top.tolist() == [0, 3, 3]
     assert list(_exact_rows(affinity))[2] == [0, 0, 0, 2**64]
-
-
-def test_a_long_front_in_small_blocks_changes_nothing(monkeypatch):
-    # Two opposite priors: no token is beaten in both, so all 300 stay candidates.
-    monkeypatch.setattr(row_top_module, "_BLOCK_ENTRIES", 700)
-    rising = torch.arange(1, 301).double().sqrt()
-    spread = torch.rand(21, 2, generator=torch.Generator().manual_seed(0))
-    affinity = Affinity.from_rows(
-        torch.zeros(21, 300), spread=spread, prior=torch.stack([rising, rising.flip(0)])
-    )
-    assert len(set(affinity.row_top.tolist())) > 3
-    assert affinity.row_top.tolist() == _brute_force(affinity)
 
 
 def test_differences_that_float64_cannot_see_decide():

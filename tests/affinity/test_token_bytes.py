@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdk_cuda import Vocabulary
+from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.vocabulary.token_bytes import (
     Spelling,
     TokenBytes,
@@ -21,7 +21,9 @@ from rdk_cuda.vocabulary.token_bytes import (
 
 tokenizers = pytest.importorskip("tokenizers")
 
-from tests.trained_tokenizers import DEMO, ODD, TOKENIZERS  # noqa: E402
+from transformers import PreTrainedTokenizerFast  # noqa: E402
+
+from tests.trained_tokenizers import DEMO, ODD, TOKENIZERS, byte_level  # noqa: E402
 
 NAMES = sorted(TOKENIZERS)
 PAIRS = [(a, b) for a in NAMES for b in NAMES if a != b]
@@ -241,3 +243,26 @@ def test_logits_may_be_wider_than_the_tokenizer_but_not_narrower() -> None:
         Vocabulary.between(two, three, draft_size=1)
     with pytest.raises(ValueError, match=r"between: target_size is 2; needs at least 3"):
         Vocabulary.between(two, three, target_size=2)
+
+
+def test_special_tokens_without_a_partner_by_name_match_by_role() -> None:
+    """Llama's and ChatML's: end of text, turn ends, beginnings; each of them once."""
+    ours = token_bytes({b"a": 0, "<s>": 1, "</s>": 2, "<|im_end|>": 3, "<unk>": 4})
+    theirs = token_bytes(
+        {b"a": 5, "<bos>": 0, "<eos>": 1, "<pad>": 2, "<end_of_turn>": 3, "<|tool|>": 4}
+    )
+    assert matching_ids(ours, theirs) == [5, 0, 1, 3, -1]
+    assert matching_ids(theirs, ours) == [1, 2, -1, 3, -1, 0]
+    affinity = Affinity.between(ours, theirs)
+    assert affinity.row_top.tolist() == [5, 0, 1, 3, -1]
+    # What has a partner by name keeps it, whatever its role.
+    named = token_bytes({"<eos>": 0, "</s>": 1, b"x": 2})
+    assert matching_ids(named, theirs) == [1, -1, -1]
+
+
+def test_what_a_tokenizer_says_is_its_end_comes_before_usual_names() -> None:
+    ours = PreTrainedTokenizerFast(tokenizer_object=byte_level(), eos_token="<|call|>")
+    known = token_bytes(ours)
+    assert known.roles["eos_token"][0] == ours.convert_tokens_to_ids("<|call|>")
+    theirs = token_bytes({b"x": 0, "<eos>": 1})
+    assert matching_ids(known, theirs)[ours.convert_tokens_to_ids("<|call|>")] == 1

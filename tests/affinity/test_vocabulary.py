@@ -120,9 +120,3 @@ def test_a_vocabulary_cannot_be_changed():
     assert vocabulary.draft_ids.tolist() == [0, 2]
     with pytest.raises(dataclasses.FrozenInstanceError):
         vocabulary.target_size = 4
-
-
-def test_repr_shows_the_sizes():
-    assert repr(Vocabulary([4, -1], 6)) == (
-        "Vocabulary(draft_size=2, target_size=6, kept=1, pruned=5)"
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -70,17 +70,6 @@ class MarkovPair:
     def likeliest(self, count: int = KEPT) -> Vocabulary:
         """The tokens that this target likes best, averaged over last tokens."""
         return Vocabulary.most_likely(self.target_logits.softmax(-1).mean(0), count)
-
-    def renamed(self, to: Tensor) -> MarkovPair:
-        """The same pair where token i is called `to[i]`."""
-        back = to.argsort()
-        return replace(
-            self,
-            target_logits=self.target_logits[back][:, back],
-            hidden=self.hidden[back],
-            weight=self.weight[back],
-            bias=self.bias[back],
-        )
 
 
 @dataclass(frozen=True, eq=False)

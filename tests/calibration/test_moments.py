@@ -61,25 +61,6 @@ def test_of_each_row_the_largest_positive_entries_stay(entries, centered):
 
 
 class TestTuning:
-    def test_the_first_of_the_best_candidates_is_chosen_and_they_are_made_one_at_a_time(self):
-        samples, head = tiny.samples(30), tiny.full_head()
-        plain, made = _plain(tiny.vocabulary()), []
-
-        def candidates():
-            for label, keep in enumerate((0.0, 0.9, 0.9, 0.3)):
-                made.append(label)
-                affinity = Affinity.first_order(plain.vocabulary, torch.ones(V_T), 1, keep=keep)
-                yield label, replace(plain, affinity=affinity)
-
-        rates = [
-            float(sampled_acceptance(samples, drafter, head, 1.0).double().mean())
-            for _, drafter in candidates()
-        ]
-        best = tune(candidates(), samples, head, 1.0)
-        assert best.label == rates.index(max(rates))
-        assert best.acceptance == max(rates)
-        assert made == [0, 1, 2, 3] * 2
-
     @pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
     @pytest.mark.parametrize("kind", ["sparse", "dense", "first order"])
     def test_no_tau_and_keep_of_a_fine_grid_are_much_better(self, kind, temperature):

@@ -213,21 +213,6 @@ def test_what_is_kept_stays_within_the_memory_however_long_the_text_is() -> None
     assert _held(long) > memory / 4 + len(long.samples) * row / 2
 
 
-def test_batches_are_cut_to_a_quarter_of_the_memory() -> None:
-    largest = 0
-
-    def watched(ids: torch.Tensor) -> Reading:
-        nonlocal largest
-        reading = read(ids)
-        largest = max(largest, sum(tensor.nbytes for tensor in reading))
-        return reading
-
-    windows = [Window(0, [1] * 50)] * 40
-    recorded(windows, watched, memory=400_000, batch_size=40)
-    window = 4 * 50 * (V_T + D)
-    assert 100_000 - window < largest <= 100_000
-
-
 def test_too_little_memory_is_refused_with_how_much_would_do() -> None:
     with pytest.raises(
         ValueError, match=r"record: memory is 1,000 bytes; needs [\d,]+ for"

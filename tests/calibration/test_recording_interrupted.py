@@ -64,18 +64,6 @@ def test_an_interrupted_recording_goes_on_to_the_same_bits(
     assert os.listdir(tmp_path) == ["state"]
 
 
-@pytest.mark.usefixtures("always_written")
-def test_the_state_is_left_alone_between_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = []
-    monkeypatch.setattr(recording_state, "write", lambda path, *_: written.append(path))
-    recorded(state=tmp_path / "state")
-    assert written == [tmp_path / "state"]  # at the end
-    recorded(state=tmp_path / "state", save_every=0.0)
-    assert len(written) == 1 + READS
-
-
 PROGRAM = """
 import os, sys, time
 from rdk_cuda.calibration import recording_file as recording_state
@@ -160,19 +148,3 @@ def test_a_state_of_other_arguments_is_refused_and_says_which(
     with pytest.raises(RecordingError, match=f"another recording: {sentence}.*delete the file"):
         recorded(**(arguments | changes))
     recorded(**arguments, batch_size=1)  # is free to change
-
-
-@pytest.mark.usefixtures("always_written")
-def test_progress_is_shown_over_what_is_left_to_read(tmp_path: Path) -> None:
-    seen = []
-
-    def each(items, description):
-        seen.append((description, len(items)))
-        yield from items
-
-    arguments = {"state": tmp_path / "state", "save_every": 0.0, "each": each}
-    with pytest.raises(StopReading):
-        recorded(model=_reads_before_stopping(4), **arguments)
-    recorded(**arguments)
-    reading = "Calibrating: reading text"
-    assert seen == [(reading, READS), (reading, READS - 4)]

@@ -76,16 +76,6 @@ def test_probabilities_add_up_beside_counts() -> None:
     assert as_dict(counts) == {(1, 2): 2.5, (1, 3): 0.4375, (2, 1): 1.0, (5, 6): 0.75}
 
 
-def test_the_largest_vocabularies_do_not_overflow() -> None:
-    size = 2**31 - 1
-    counts = counted([[size - 1, size - 1, 0, size - 1]], size)
-    assert as_dict(counts) == {
-        (0, size - 1): 1,
-        (size - 1, 0): 1,
-        (size - 1, size - 1): 1,
-    }
-
-
 def zipf_text(length: int, size: int, seed: int) -> Tensor:
     """Each token is the one before plus a small step that is likelier the smaller it is."""
     generator = torch.Generator().manual_seed(seed)

@@ -114,18 +114,6 @@ def test_a_long_tail_is_thinned_without_bias(temperature):
         assert float(alike.abs().amax(1).min()) > 2e-5
 
 
-def test_unrecorded_tokens_count_as_one():
-    samples = tiny.samples(recorded=10)
-    drafter = _drafter(tiny.samples())
-    rates = virtual_masses(samples, drafter, HEAD, 1.0)
-    rates = rates.acceptance(rates.masses(0.0))
-    recorded = sampled_acceptance(samples, drafter, HEAD, 1.0)
-    true = sampled_acceptance(tiny.samples(), drafter, HEAD, 1.0)
-    assert bool((recorded <= true + 1e-6).all())
-    assert bool((true <= rates + 1e-6).all())
-    assert float((rates - recorded).mean()) > 0.01
-
-
 @pytest.mark.parametrize(("temperature", "dynamic"), [(1.0, False), (0.7, True)])
 def test_offsets_are_as_good_as_a_grid_search_with_the_operators(temperature, dynamic):
     kept = tiny.vocabulary()
@@ -188,18 +176,6 @@ def test_an_offset_for_each_is_taken_only_if_it_helps_on_other_documents():
     assert len(calibrate_offsets(joined, drafter, HEAD, 1.0).unique()) == 1
     # Nothing can be held out of one document.
     assert len(calibrate_offsets(parts[0], drafter, HEAD, 1.0).unique()) == 1
-
-
-def test_the_best_offset_beside_dynamic_tokens_is_another():
-    kept, samples = tiny.vocabulary(), tiny.samples()
-    everything = kept.pruned.repeat(len(samples), 1)
-    drafter = replace(
-        _drafter(samples), dynamic_tokens=lambda contexts: everything[: len(contexts)]
-    )
-    # Everything is named: virtual tokens have nothing to add.
-    assert calibrate_offsets(samples, drafter, HEAD, 1.0, held_out=0).max() < -1.5
-    alone = calibrate_offsets(samples, replace(drafter, dynamic_tokens=None), HEAD, 1.0, held_out=0)
-    assert alone.min() > -1
 
 
 def test_offsets_are_added_and_masked_rows_stay_masked():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
@@ -10,10 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.cli.progress import Stages
 from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 
 from .calibrating import Pair, command, count_reads, digests, refusal, settings_of
@@ -90,17 +87,6 @@ def test_the_text_is_read_once_for_all_of_them(
     counted.clear()
     assert main(command(directories, texts, tmp_path / "several", *BOTH)) == 0
     assert counted == once
-
-
-@pytest.mark.night
-def test_named_tokens_at_several_temperatures_are_named_by_these(
-    directories: Pair, texts: list[Path], tmp_path: Path
-) -> None:
-    kept = tmp_path / "kept.txt"
-    kept.write_text("399\n300\n7\n")
-    options = ("--kept", kept, "--temperature", *TEMPERATURES)
-    assert main(command(directories, texts, tmp_path / "out", *options)) == 0
-    assert sorted(os.listdir(tmp_path / "out")) == ["temperature-0.7", "temperature-1"]
 
 
 def test_several_are_not_replaced_with_a_folder_of_mine_among_them(
@@ -203,41 +189,3 @@ def test_places_where_no_recording_can_be_are_refused_before_models_are_loaded(
         assert f"--recording {file}" in answer
         assert message in answer
     assert mine.read_text() == "mine"
-
-
-def test_progress_counts_down_to_the_end_in_80_columns() -> None:
-    """The rest is guessed when an item ends, and gets shorter until the next one does."""
-    stages, now = Stages(), [0.0]
-    stages.bars.get_time = lambda: now[0]
-
-    def line() -> str:
-        console = Console(file=io.StringIO(), width=80)
-        with console.capture() as capture:
-            console.print(stages.bars.get_renderable())
-        return capture.get()
-
-    items = stages.each(range(4096), "Calibrating: clusters and affinities")
-    next(items)
-    assert line().endswith("0/4096 0:00:00, -:--:-- left\n")
-    for _ in range(1024):
-        next(items)
-    now[0] = 1800.0
-    next(items)
-    assert line().endswith("1025/4096 0:30:00, 1:29:52 left\n")
-    now[0] = 1860.0
-    assert line().endswith("1025/4096 0:31:00, 1:28:52 left\n")
-    assert line().startswith("Calibrating: clusters and affinities ")
-    list(items)
-    assert line().rstrip().endswith("4096/4096 0:31:00")
-
-
-def test_without_a_terminal_a_long_stage_is_not_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    stages, now = Stages(), [0.0]
-    stages.bars.get_time = lambda: now[0]
-    for _ in stages.each(range(10), "Decoding"):
-        now[0] += 12.0
-    told = [
-        "...",
-        *(f"... {n} of 10, 0:00:{12 * n:02}, 0:{c} left" for n, c in ((2, "01:36"), (4, "01:12"))),
-    ]
-    assert capsys.readouterr().err.splitlines()[:3] == [f"Decoding {line}" for line in told]

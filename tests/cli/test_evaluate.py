@@ -168,18 +168,6 @@ def test_one_document_has_no_intervals_and_the_reason_is_told(
     assert (row["acceptance_low"], row["documents"]) == (None, 1)
 
 
-def test_times_that_cannot_be_are_no_speed_up(
-    evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = Times(4, 1.0, 0.1, drafter_body=1e-3, head_weight=1e-9)
-    monkeypatch.setattr(pairs, "measure_model_times", lambda *given, **options: times)
-    printed, content = evaluated()
-    assert "No speed-up is predicted: a pass of the target over several" in printed
-    for row in content["rows"]:
-        assert row["speed_up"] is None
-        assert "took 0.10 times as long" in row["doubt"]
-
-
 def test_a_speed_up_has_its_spread_and_its_doubt(
     evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import inspect
 import random
 import re
-import time
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.drafter import prune_head
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 from rdk_cuda.integrations.huggingface import (  # noqa: E402
@@ -33,7 +31,6 @@ from tests.architectures import (  # noqa: E402
     GROUPED,
     SIZE,
     SLIDING,
-    SMALL,
     WINDOW,
     near,
     tiny,
@@ -176,18 +173,6 @@ def test_a_short_context_is_the_first_token_and_the_last_ones(name: str) -> None
     torch.testing.assert_close(seen[0], expected)
 
 
-def test_a_sliding_layer_reads_no_more_slots_than_its_windows_need() -> None:
-    model = tiny("gemma3")
-    wrapped = HuggingFaceModel(model)
-    wrapped.reset(2)
-    wrapped.feed([[1] * 40, [2] * 38], [1, 1])
-    wrapped.feed([[3], [4]], [1, 1])
-    sliding, full = wrapped._cache.past.layers
-    assert full.start == 0
-    assert full.keys.shape[2] == sliding.keys.shape[2] == 41
-    assert sliding.start == 41 - WINDOW
-
-
 def test_a_window_that_is_read_otherwise_is_caught() -> None:
     """The library's own forward has another window than the configuration that we read."""
     model = tiny("gemma3", attention="eager")
@@ -214,20 +199,6 @@ def test_dead_slots_are_dropped() -> None:
     assert wrapped._cache._alive.shape[1] < 60
 
 
-def test_no_query_is_masked_altogether() -> None:
-    """A row without a visible key would be NaN in some attention kernels, and spread from there."""
-    wrapped = HuggingFaceModel(tiny())
-    wrapped.reset(3)
-    wrapped.feed([[1, 2, 3, 4], [5], [6, 7]], [1, 1, 1])
-    wrapped.rollback([4, 1, 0])
-    real = torch.tensor([[True, True], [False, True], [False, False]])
-    _, mask = wrapped._cache.append(real)
-    assert isinstance(mask, Tensor)
-    assert mask.shape == (3, 1, 2, wrapped._cache._alive.shape[1])
-    assert (mask == 0).any(-1).all()
-    assert int((mask[2] == 0).sum()) == 2
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_stays_near_its_plain_forward(dtype: torch.dtype) -> None:
     model = tiny().to(dtype)
@@ -240,24 +211,6 @@ def test_half_precision_stays_near_its_plain_forward(dtype: torch.dtype) -> None
     for got, ids in ((logits[0, :1], [3, 4, 5, 6]), (logits[1], [8, 7, 2, 4])):
         expected = alone(model, ids)[-len(got) :].float()
         assert float((got.float() - expected).norm() / expected.norm()) < 0.05
-
-
-def test_one_row_of_logits_is_not_dearer_than_all() -> None:
-    """Of a slice with gaps, torch 2.13 multiplies bfloat16 a hundred times slower on a CPU."""
-    config = transformers.LlamaConfig(**SMALL | {"hidden_size": 256, "num_hidden_layers": 1})
-    model = transformers.LlamaForCausalLM(config).bfloat16().eval()
-    wrapped = HuggingFaceModel(model, head=torch.randn(20_000, 256))
-
-    def seconds(keep: int) -> float:
-        times = []
-        for _ in range(5):
-            wrapped.reset(2)
-            start = time.perf_counter()
-            wrapped.feed([[1, 2, 3], [4, 5, 6]], [keep, keep])
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    assert seconds(keep=1) < 5 * seconds(keep=3)
 
 
 def test_a_pruned_head_replaces_the_model_s_own() -> None:
@@ -317,30 +270,6 @@ def test_dynamic_tokens_come_from_the_full_head() -> None:
     statistics = speculative.generate([[3], [4, 5]], max_new_tokens=40, seeds=1).statistics
     assert statistics.out_of_vocabulary > 0
     assert statistics.mean_accepted_length > 3
-
-
-def test_recent_tokens_beside_virtual_ones_leave_greedy_output_as_it_is() -> None:
-    """Ragged prompts; the drafter is another model with virtual tokens and a head of its own."""
-    model, small = tiny(), near(tiny(), noise=0.1)
-    vocabulary, prior = Vocabulary(torch.arange(10, 30), SIZE), torch.ones(SIZE)
-    clusters = torch.arange(SIZE) % 3
-    clusters[10:30] = -1
-    weight = small.get_output_embeddings().weight.detach()
-    affinity = Affinity.virtual_tokens(vocabulary, clusters, prior)
-    head, _ = prune_head(weight, None, vocabulary, virtual=affinity)
-    speculative = SpeculativeDecoder(
-        HuggingFaceModel(model),
-        HuggingFaceModel(small, head=head),
-        affinity,
-        vocabulary=vocabulary,
-        dynamic_tokens=RecentTokens(vocabulary, width=8, window=20),
-    )
-    prompts = [[40, 7, 8], [55], list(range(30, 45))]
-    result = speculative.generate(prompts, max_new_tokens=COUNT, temperature=0)
-    plain = SpeculativeDecoder(HuggingFaceModel(model), draft_length=0)
-    assert result.tokens == plain.generate(prompts, max_new_tokens=COUNT, temperature=0).tokens
-    assert result.statistics.out_of_vocabulary > 0
-    assert result.statistics.resampled > 0
 
 
 @pytest.mark.parametrize(

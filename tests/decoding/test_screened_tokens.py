@@ -152,11 +152,6 @@ def test_hidden_states_without_numbers_offer_tokens_all_the_same(one: ScreenedTo
     assert torch.equal(offered[:1], one([[]], hidden=hidden[:1]))
 
 
-def test_any_floating_dtype_of_hidden_states_serves() -> None:
-    hidden = states(5).bfloat16()
-    assert torch.equal(screen().scores(hidden), screen().scores(hidden.float()))
-
-
 def test_combined_with_others_it_is_given_the_hidden_states() -> None:
     recent = RecentTokens(VOCABULARY, width=2)
     combined = CombinedTokens([recent, screen()], VOCABULARY, width=5)

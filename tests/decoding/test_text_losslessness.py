@@ -27,10 +27,12 @@ import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import DrafterChain, ExactMatch, Proposer, SpeculativeDecoder, TextDrafter
 from rdk_cuda.decoding.proposal import Proposal, padded
+from rdk_cuda.decoding.string_rejection import StringRejection
 from rdk_cuda.functional import Draft
 
 LENGTH, SAMPLES, FALSE_ALARM, CAUGHT = 3, 8_000, 1e-4, 1e-6
 SLOW = pytest.mark.night
+COUNTS = [SAMPLES, pytest.param(10**6, marks=SLOW)]
 
 OURS = byte_level([("a", "b"), ("Ġ", "a"), ("Ã", "©"), ("ab", "ab")])
 THEIRS = byte_level([("b", "a"), ("a", "a"), ("Ġ", "b")])
@@ -67,7 +69,12 @@ def exact(temperature: float) -> dict[tuple[int, ...], float]:
     return probabilities
 
 
-def p_value(proposer: Proposer, temperature: float = 1.0, method: Any = "token") -> float:
+def p_value(
+    proposer: Proposer,
+    temperature: float = 1.0,
+    method: Any = "token",
+    samples: int = SAMPLES,
+) -> float:
     affinity = proposer.affinity if type(proposer) is DrafterChain else None
     decoder = SpeculativeDecoder(TARGET, None, affinity, proposer=proposer, method=method)
     accepted = 0
@@ -80,8 +87,8 @@ def p_value(proposer: Proposer, temperature: float = 1.0, method: Any = "token")
         accepted += sum(found.statistics.accepted)
         return found.tokens
 
-    p = chi_square(continuations(generate, PROMPT, SAMPLES), exact(temperature))
-    assert accepted > SAMPLES / 20
+    p = chi_square(continuations(generate, PROMPT, samples), exact(temperature))
+    assert accepted > samples / 20
     return p
 
 
@@ -93,6 +100,7 @@ BETWEEN = drafter().between(259)
 INTERSECTION = Affinity.intersection(Vocabulary.between(OURS, THEIRS))
 
 
+@pytest.mark.parametrize("samples", COUNTS)
 @pytest.mark.parametrize(
     ("affinity", "temperature", "method"),
     [
@@ -103,17 +111,51 @@ INTERSECTION = Affinity.intersection(Vocabulary.between(OURS, THEIRS))
     ],
 )
 def test_token_level_methods_are_lossless(
-    affinity: Affinity, temperature: float, method: str
+    affinity: Affinity, temperature: float, method: str, samples: int
 ) -> None:
-    assert p_value(by_affinity(affinity), temperature, method) > FALSE_ALARM
+    assert p_value(by_affinity(affinity), temperature, method, samples) > FALSE_ALARM
 
 
+@pytest.mark.parametrize("samples", COUNTS)
 @pytest.mark.parametrize("temperature", [1.0, pytest.param(0.7, marks=SLOW)])
-def test_string_level_exact_match_is_lossless(temperature: float) -> None:
-    assert p_value(ExactMatch(drafter(), draft_length=3), temperature) > FALSE_ALARM
+def test_string_level_exact_match_is_lossless(temperature: float, samples: int) -> None:
+    proposer = ExactMatch(drafter(), draft_length=3)
+    assert p_value(proposer, temperature, samples=samples) > FALSE_ALARM
 
 
-def test_control_q_at_scrambled_columns_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def strings() -> StringRejection:
+    return StringRejection(drafter(), 259, draft_length=3, columns=4)
+
+
+@pytest.mark.parametrize("samples", COUNTS)
+@pytest.mark.parametrize(
+    ("temperature", "method"),
+    [(1.0, "token"), pytest.param(0.7, "block", marks=SLOW)],
+)
+def test_string_level_rejection_is_lossless(temperature: float, method: str, samples: int) -> None:
+    assert p_value(strings(), temperature, method, samples) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("samples", COUNTS)
+def test_control_a_psi_that_did_not_draw_the_token_is_caught(
+    monkeypatch: pytest.MonkeyPatch, samples: int
+) -> None:
+    """The newest token's psi left out of its continuations', where they are judged."""
+    verify = rdk_cuda.verify
+
+    def wrong(logits: Tensor, draft: Any, *rest: Any, **options: Any) -> Any:
+        if draft.dynamic_logits is not None:
+            draft = replace(draft, stats=None, dynamic_logits=draft.dynamic_logits - 3)
+        return verify(logits, draft, *rest, **options)
+
+    monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
+    assert p_value(strings(), samples=samples) < CAUGHT
+
+
+@pytest.mark.parametrize("samples", COUNTS)
+def test_control_q_at_scrambled_columns_is_caught(
+    monkeypatch: pytest.MonkeyPatch, samples: int
+) -> None:
     """As where the drafter's columns are in another order than the map of them."""
     verify = rdk_cuda.verify
 
@@ -123,11 +165,12 @@ def test_control_q_at_scrambled_columns_is_caught(monkeypatch: pytest.MonkeyPatc
         return verify(logits, draft, *rest, **options)
 
     monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
-    assert p_value(by_affinity(BETWEEN)) < CAUGHT
+    assert p_value(by_affinity(BETWEEN), samples=samples) < CAUGHT
 
 
+@pytest.mark.parametrize("samples", COUNTS)
 def test_control_retokenised_drafts_with_a_q_that_did_not_draw_them_are_caught(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, samples: int
 ) -> None:
     def drawn(tokens: Sequence[Sequence[int]], step: Any) -> Proposal:
         chains = [list(own[: room - 1]) for own, room in zip(tokens, step.room, strict=True)]
@@ -138,4 +181,4 @@ def test_control_retokenised_drafts_with_a_q_that_did_not_draw_them_are_caught(
         return Proposal(nodes, replace(draft, logits=logits.contiguous(), temperature=one))
 
     monkeypatch.setattr(Proposal, "fixed", staticmethod(drawn))
-    assert p_value(ExactMatch(drafter(), draft_length=3)) < CAUGHT
+    assert p_value(ExactMatch(drafter(), draft_length=3), samples=samples) < CAUGHT

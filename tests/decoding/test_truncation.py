@@ -58,10 +58,10 @@ def allowed(sequences: Sequence[Continuation], rows: int) -> Tensor:
     return words
 
 
-def processed(temperature: float, masks: bool, top_k: int = 0, top_p: float = 1.0,
-              min_p: float = 0.0) -> TableModel:  # fmt: skip
+def processed(temperature: float, masks: bool = False, top_k: int = 0, top_p: float = 1.0,
+              min_p: float = 0.0, target: TableModel = TARGET) -> TableModel:  # fmt: skip
     """The target as a table of truncated log-probabilities, by definition."""
-    table = TARGET.table.double() / temperature
+    table = target.table.double() / temperature
     if masks:
         table = table.masked_fill(~ALLOWED.repeat(SIZE, 1), -math.inf)
     probs = table.softmax(1)
@@ -105,7 +105,13 @@ def p_value(
 
     expected_limits = limits if expected_limits is None else expected_limits
     expected = joint(processed(temperature, masks, **expected_limits), PROMPT, LENGTH)
-    observed = continuations(generate, PROMPT, SAMPLES)
+    return chi_square_of_possible(continuations(generate, PROMPT, SAMPLES), expected)
+
+
+def chi_square_of_possible(
+    observed: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]
+) -> float:
+    """p-value, 0 where something that cannot be was observed."""
     possible = {key: p for key, p in expected.items() if p > 0}
     return chi_square(observed, possible) if observed.keys() <= possible.keys() else 0.0
 

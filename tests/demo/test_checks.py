@@ -1,7 +1,6 @@
 """The demo's checks pass what is right and catch what is wrong."""
 
 import pytest
-import scipy.stats
 import torch
 from torch import Tensor
 
@@ -9,7 +8,6 @@ from examples.demo import checks
 from examples.demo.checks import (
     check_greedy,
     check_lossless,
-    chi_square,
     greedy_outputs,
 )
 from examples.demo.shipped import Models
@@ -139,34 +137,3 @@ def test_a_wrong_sampler_is_caught(
     check = check_lossless(*position, temperature=1.0, seed=1)
     assert not check.passed
     assert check.figures["probability"] < checks.FALSE_ALARM
-
-
-def test_a_test_without_power_does_not_pass(
-    position: tuple[Tensor, Tensor, Affinity], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "DRAWS", 20)
-    check = check_lossless(*position, temperature=1.0, seed=1)
-    assert check.figures["control_probability"] > checks.FALSE_ALARM
-    assert not check.passed
-
-
-def test_a_drafter_that_is_the_target_needs_no_control() -> None:
-    logits = torch.randn(20, generator=torch.Generator().manual_seed(0))
-    identity = Affinity.intersection(Vocabulary.identity(20))
-    check = check_lossless(logits, logits, identity, temperature=1.0, seed=0)
-    assert check.passed
-    assert check.figures["distance"] == pytest.approx(0, abs=1e-6)
-
-
-def test_chi_square_is_scipys_with_the_rare_tokens_in_one_cell() -> None:
-    generator = torch.Generator().manual_seed(9)
-    probs = torch.tensor([0.4, 0.3, 0.2, 0.0996] + [0.0001] * 4).double()
-    draws = probs.multinomial(5000, replacement=True, generator=generator)
-    counts = torch.bincount(draws, minlength=8).double()
-    observed = [*counts[:3].tolist(), float(counts[3:].sum())]
-    expected = [2000.0, 1500.0, 1000.0, 500.0]
-    ours, theirs = chi_square(draws, probs), scipy.stats.chisquare(observed, expected)
-    assert ours.degrees == 3
-    assert ours.statistic == pytest.approx(theirs.statistic)
-    assert ours.probability == pytest.approx(theirs.pvalue)
-    assert chi_square(torch.zeros(5000, dtype=torch.int64), probs).chance == "p < 1e-99"

@@ -14,13 +14,7 @@ import pytest
 import rdk_cuda
 from examples.demo import experiment, report
 from examples.demo.__main__ import main
-from examples.demo.arguments import Settings
-from examples.demo.calibration import build_methods, calibrate
 from examples.demo.checks import Check
-from examples.demo.corpus import calibration_files
-from examples.demo.text import windows_of
-from rdk_cuda import Vocabulary
-from rdk_cuda.pair.pairs import ModelPair
 from tests import interruptible
 
 from .conftest import SHORT
@@ -131,15 +125,6 @@ def test_the_file_has_the_figures_and_how_they_came_about(finished: tuple[Path, 
     assert set(shown["kinds"]) <= {"accepted", "out_of_vocabulary", "resampled", "bonus"}
 
 
-def test_kept_tokens_are_the_targets_likeliest(tiny: ModelPair) -> None:
-    settings = Settings(virtual=4, keep=(0.1,))
-    training = windows_of(tiny.tokenizer, calibration_files(), 600, 50)
-    material = calibrate(tiny, training, settings, lambda items, description: items)
-    (_, pruned, *_), _ = build_methods(material, settings, lambda items, description: items)
-    mean_probs = material.recording.mean_probs_at(1.0)
-    assert pruned.drafter.vocabulary == Vocabulary.most_likely(mean_probs, 40)
-
-
 def test_a_prompt_of_the_user_is_what_is_continued(
     directories: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,22 +184,3 @@ def test_training_goes_to_the_output_directory(
     assert main(["--train", "--output", str(tmp_path)]) == 0
     assert called == {"output": tmp_path, "working_directory": tmp_path / "training"}
     assert f"--target {tmp_path / 'target'}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("saved", [False, True])
-def test_interrupted_training_says_that_the_same_command_goes_on_where_it_does(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    saved: bool,
-) -> None:
-    def train(output: Path, *, working_directory: Path) -> None:
-        working_directory.mkdir()
-        if saved:
-            (working_directory / "target.checkpoint.pt").touch()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("examples.demo.training.train", train)
-    assert main(["--train", "--output", str(tmp_path)]) == 130
-    goes_on = f"Interrupted. The same command goes on from {tmp_path / 'training'}.\n"
-    assert capsys.readouterr().err == (goes_on if saved else "Interrupted.\n")

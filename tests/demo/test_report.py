@@ -84,13 +84,6 @@ def test_the_tables_fit_80_columns_with_nothing_cut_off() -> None:
     assert BUSY in " ".join(printed(BUSY).split())
 
 
-def test_every_word_of_the_tables_is_explained_in_two_lines() -> None:
-    text = printed()
-    for name, meaning in report.MEANINGS.items():
-        assert name in text
-        assert len(f"{name}: {meaning}") <= 2 * 80
-
-
 def test_tokens_stand_in_colour_or_between_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")  # one that has colours
     kinds = ["accepted", "out_of_vocabulary", "resampled", "bonus", "bonus"]
@@ -99,39 +92,6 @@ def test_tokens_stand_in_colour_or_between_brackets(monkeypatch: pytest.MonkeyPa
     coloured = printed(terminal=True, pieces=pieces, kinds=kinds)
     assert "\x1b[" in coloured
     assert "⟦" not in coloured
-
-
-def told(value: float, low: float, high: float) -> str:
-    """The sentence about time, where one drafter was so much faster than the target alone."""
-    full = timed("full", value, low, high, chosen=True)
-    (sentence,) = report.time_sentences([ALONE, GENERATE, full], None)
-    return sentence
-
-
-def test_time_is_told_with_its_spread_and_whether_it_was_gained_lost_or_impossible() -> None:
-    verdicts = {
-        (1.23, 1.2, 1.3): "a gain",
-        (1.02, 0.9, 1.1): "neither gain nor loss is sure",
-        (0.8, 0.7, 0.9): "no gain",
-        (2.4, 2.3, 2.5): "a gain",  # nearly all of the 2.5 tokens a pass, by a very good drafter
-    }
-    for (value, low, high), verdict in verdicts.items():
-        sentence = told(value, low, high)
-        assert sentence.startswith("Temperature 1, 1 sequence at a time: chosen is full, ")
-        assert (
-            f"{value:.2f} times the target alone ({low:.2f} to {high:.2f}): {verdict};" in sentence
-        )
-        assert f"{value / 0.75:.2f} times Transformers' faster way" in sentence
-    # A pass of 2.5 tokens was measured to take a tenth of the time of one of a single token.
-    impossible = told(24.57, 20.0, 30.0)
-    assert "24.57" not in impossible
-    assert "took 0.10 times as long as one over a single token, which cannot be" in impossible
-    assert "quiet machine" in impossible
-    assert "chosen" not in told(2.9, 2.8, 3.0)
-    # Where nothing was faster than the target alone on other text, that is what is said.
-    rows = [{**ALONE, "chosen": True}, GENERATE, {**OURS, "chosen": False}]
-    (sentence,) = report.time_sentences(rows, None)
-    assert "chosen is the target alone; the best drafter is virtual and dynamic" in sentence
 
 
 def test_pieces_join_to_the_text_even_where_a_character_has_several_tokens(tiny: ModelPair) -> None:

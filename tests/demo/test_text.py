@@ -1,6 +1,6 @@
 """What the demo measures on and continues is held out, and cut as it says."""
 
-from examples.demo.corpus import calibration_files, held_out_files, read_text
+from examples.demo.corpus import held_out_files, read_text
 from examples.demo.text import held_out_prompts, windows_of
 from rdk_cuda.pair.documents import encode
 from rdk_cuda.pair.pairs import ModelPair
@@ -19,16 +19,6 @@ def test_windows_spread_over_the_files_without_overlap(tiny: ModelPair) -> None:
         if window.document == 3
     ]
     assert starts[1] - starts[0] >= 200
-
-
-def test_fewer_windows_than_files_are_spread_over_the_list(tiny: ModelPair) -> None:
-    files = calibration_files()
-    windows = windows_of(tiny.tokenizer, files, 1000, 250)
-    assert 1 <= len(windows) <= 4
-    assert (
-        windows[-1].ids
-        == windows_of(tiny.tokenizer, files[3 * len(files) // 4 :][:1], 250, 250)[0].ids
-    )
 
 
 def test_prompts_are_as_long_as_asked_and_end_at_the_head_of_a_function(tiny: ModelPair) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from fnmatch import fnmatch
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "rdk_cuda"
-MOST_NAMES = 14
-MARKERS = {"__init__.py", "__main__.py", "_C.pyi", "_C.abi3.so", "py.typed", "__pycache__"}
 
 Graph = dict[str, set[str]]
 
@@ -96,29 +93,3 @@ def test_the_oracle_and_the_package_do_not_know_each_other() -> None:
         inside = name.startswith("rdk_cuda.reference")
         for other in others:
             assert other.startswith("rdk_cuda.reference") == inside, f"{name} imports {other}"
-
-
-def test_below_the_commands_nothing_imports_the_whole_package() -> None:
-    for name, others in graph_of(PACKAGE).items():
-        if "rdk_cuda" in others:
-            assert name.startswith(("rdk_cuda.cli", "rdk_cuda.__main__")), name
-
-
-def names_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} - MARKERS
-
-
-def test_a_folder_has_few_enough_names() -> None:
-    """The package's root, studies/, and each folder of profiling/ but its results."""
-    folders = [PACKAGE, ROOT / "studies", ROOT / "profiling", *(ROOT / "profiling").glob("*/")]
-    for folder in folders:
-        if folder.name != "results" and folder.name not in MARKERS:
-            assert len(names_in(folder)) <= MOST_NAMES, sorted(names_in(folder))
-
-
-def test_pytest_looks_into_every_folder_of_tests(pytestconfig: pytest.Config) -> None:
-    """By default it skips folders with names such as `build`, and says nothing."""
-    skipped = pytestconfig.getini("norecursedirs")
-    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
-    names = {name for folder in folders for name in folder.relative_to(ROOT).parts}
-    assert [name for name in names for pattern in skipped if fnmatch(name, pattern)] == []

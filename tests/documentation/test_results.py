@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-from profiling.documents import __main__ as command
 from profiling.documents import chart, pages
 
 from .markdown import PAGES, ROOT
@@ -77,30 +75,6 @@ def test_the_chart_shows_the_results() -> None:
     shown = chart.source_of(pages.CHART)
     assert shown == pages.chart_figures()
     assert shown["milliseconds"]["ours"] < shown["milliseconds"]["compiled"]
-
-
-def test_check_names_a_page_that_differs_and_without_it_the_page_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copy(ROOT / "README.md", tmp_path)
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    monkeypatch.setattr(command, "ROOT", tmp_path)
-    for module in (pages, command):
-        monkeypatch.setattr(module, "CHART", tmp_path / "docs" / "gain.png")
-    assert command.main(["--check"]) == 0
-
-    right = (tmp_path / "README.md").read_text("utf-8")
-    assert " KB |" in right
-    (tmp_path / "README.md").write_text(right.replace(" KB |", " MB |"), "utf-8")
-    (tmp_path / "docs" / "gain.png").unlink()
-    assert command.main(["--check"]) == 1
-    said = capsys.readouterr().out
-    assert said == "README.md differs from the results\ndocs/gain.png differs from the results\n"
-
-    assert command.main([]) == 0
-    assert (tmp_path / "README.md").read_text("utf-8") == right
-    assert command.main(["--check"]) == 0
 
 
 def uncited(pages: list[Path]) -> set[Path]:

@@ -10,10 +10,7 @@ import inspect
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +33,7 @@ from .workloads import (
     batch,
     draft,
     limited,
+    overlap,
     redistribute,
     verify,
 )
@@ -200,25 +198,6 @@ def test_shared_memory_is_asked_for_once_whatever_calls_need(through_python: Ins
     assert cuda.driver.allowed == {"redistribute_kernel<float, Whole>": MORE_THAN_ALWAYS - 144}
 
 
-def test_a_thread_never_takes_shared_memory_from_another(through_python: Installed) -> None:
-    """A thread that sets the attribute waits, before it launches, for the other to set it too."""
-    both_have_set = threading.Barrier(2)
-
-    class Interleaved(EmulatedCuda):
-        def funcSetAttribute(self, f: int, attribute: int, value: int) -> None:  # noqa: N802
-            super().funcSetAttribute(f, attribute, value)
-            with suppress(threading.BrokenBarrierError):
-                both_have_set.wait(timeout=0.5)
-
-    cuda = through_python((132, MORE_THAN_ALWAYS), Interleaved)
-    large, small = columns(24_000), columns(13_000)
-    with ThreadPoolExecutor(2) as pool:
-        for call in [pool.submit(redistribute, given) for given in (large, small)]:
-            call.result()
-    assert len(cuda.launched) == 2
-    assert [what for what, _, _ in cuda.driver.history].count("set") == 1
-
-
 def in_dtype(dtype: torch.dtype) -> None:
     """Every operator once with each option, and once with none."""
     for name in OPERATORS:
@@ -245,16 +224,10 @@ def test_every_kernel_is_started_by_the_name_that_it_is_compiled_by(
         mixed = mixed.replace(target_logits=mixed.target_logits.to(target))
         for logprobs in (0, 1):
             verify(mixed.replace(logprobs=logprobs))
+        overlap(mixed)
     any_call()
     started = {kernel for kernel, *_ in cuda.launched}
     assert started == {name for entry in nvrtc.kernels().values() for name in entry["kernels"]}
-
-
-def test_nothing_is_started_where_there_is_nothing_to_do(through_python: Installed) -> None:
-    cuda = through_python()
-    empty = torch.empty(0, dtype=torch.int64)
-    assert torch.ops.rdk.step_keys(empty, empty).shape == (0,)
-    assert cuda.launched == []
 
 
 # -------------------------------------------------------------------------------------- refusals

@@ -21,6 +21,7 @@ from .emulated_operators import emulator as operators_emulator
 
 MIB = 2**20
 MOST = 2**28  # columns
+OVERLAP_BYTES = 432  # static ones: what the warps of a row tell each other
 THRESHOLD_BYTES = 16_528  # 2048 bins of a count or mass, and what warps tell each other
 RING_BYTES = 2 * (2048 + 16)  # two chunks of 16 bits, which may begin within 16 bytes
 VOCABULARIES = [32_000, 50_257, 128_256, 151_936, 200_064, 256_000, 262_144]
@@ -88,6 +89,15 @@ def test_the_other_operators_ask_for_what_the_driver_gives(
             assert_accepted(gpu, plans.plan_draft(gpu.machine, rows, 32_000, 16, limits=limits))
         assert_accepted(gpu, plans.plan_gather_logits(gpu.machine, rows, 8_000))
         assert_accepted(gpu, plans.plan_verify(gpu.machine, rows, 5 * rows, 5, 32_000, 128_256))
+        for draft_size in DRAFT_SIZES:
+            plan = plans.plan_overlap(gpu.machine, rows, draft_size, 128_256)
+            assert_accepted(gpu, plan)
+            assert plan["blocks"] == rows
+            assert plan["shared_weights"] == (plan["shared_bytes"] > 0)
+            assert plan["shared_weights"] == (4 * draft_size <= gpu.opt_in - OVERLAP_BYTES)
+        plan = plans.plan_overlap_backward(gpu.machine, rows, 32_000)
+        assert_accepted(gpu, plan)
+        assert rows <= plan["blocks"] == rows * plan["splits"] <= 125 * rows
         plan = plans.plan_verify_tree(gpu.machine, rows, 128_256)
         assert_accepted(gpu, plan)
         assert plan["blocks"] == rows
@@ -104,51 +114,6 @@ def test_a_block_that_searches_for_a_threshold_has_room_for_it(plans: ModuleType
         verified = plans.plan_verify(machine, 8, 40, 5, 32_000, 128_256)
         walked = plans.plan_verify_tree(machine, 8, 128_256)
         assert min(verified["shared_bytes"], walked["shared_bytes"]) >= THRESHOLD_BYTES
-
-
-def test_tiles_shrink_before_weights_leave_shared_memory(plans: ModuleType) -> None:
-    """By the fewest tiles that fit, and at most to twice those that marks need in any case."""
-    h100, a40 = GPUS["sm_90a"].machine, GPUS["sm_86"].machine
-
-    def chosen(machine: Any, draft_size: int, target_size: int, **more: int) -> tuple[Any, ...]:
-        given = {"rows": 132, "dynamic_size": 16} | more
-        plan = plans.plan_redistribute(
-            machine, draft_size=draft_size, target_size=target_size, **given
-        )
-        return plan["shared_weights"], plan["group"], plan["tiles"]
-
-    assert chosen(h100, 24_000, 128_256) == (True, 1, 1)
-    assert chosen(h100, 32_000, 128_256) == (True, 1, 2)
-    assert chosen(h100, 32_000, 256_000) == (True, 1, 3)
-    assert chosen(h100, 50_000, 256_000) == (False, 1, 2)
-    assert chosen(a40, 8_000, 128_256) == (True, 1, 2)
-    assert chosen(a40, 24_000, 128_256) == (False, 1, 2)
-    # Rows stay in groups where smaller tiles allow it.
-    assert chosen(h100, 14_000, 128_256, rows=600, dynamic_size=0) == (True, 4, 1)
-    assert chosen(h100, 2_000, 128_256, rows=600) == (True, 2, 2)
-    assert chosen(h100, 14_000, 128_256, rows=600) == (True, 1, 1)
-
-
-def test_weights_are_shared_where_a_tile_uses_them(plans: ModuleType) -> None:
-    """Computing V_d of them for each tile pays from an entry of S for every fourth column."""
-    machine = GPUS["sm_90a"].machine
-
-    def shared(rows: int, **more: int) -> bool:
-        plan = plans.plan_redistribute(
-            machine, rows=rows, draft_size=32_000, target_size=128_256, **more
-        )
-        return bool(plan["shared_weights"])
-
-    assert [shared(rows) for rows in (1, 4, 8, 64, 256)] == [False, False, True, True, True]
-    assert not shared(256, entries=0)
-    assert shared(8, entries=10 * 128_256)
-
-
-def test_lanes_take_neighbours_where_rows_are_aligned(plans: ModuleType) -> None:
-    for target_size, adjacent in ((128_256, True), (50_257, False), (32_001, False), (4, True)):
-        plan = plans.plan_redistribute((132, 227 * 1024, 1), target_size=target_size)
-        assert plan["adjacent"] == adjacent
-        assert plan["tile"] % 4 == 0
 
 
 # --------------------------------------------------------------------------------- blocks at once
@@ -259,21 +224,6 @@ def test_verify_takes_the_order_that_was_asked_for(
         order(1)
 
 
-@pytest.mark.parametrize("architecture", GPUS)
-def test_a_queue_has_about_as_many_parts_of_a_step_as_blocks_run_at_once(
-    plans: ModuleType, architecture: str, ask: Callable[[str, str], None]
-) -> None:
-    """And a warp has a chunk of each part at least."""
-    ask("RDK_VERIFY_ORDER", "queue")
-    machine = GPUS[architecture].machine
-    at_once = 2 * machine[0]
-    for count in (1, 2, 8, 64, 131, 256, 600, 4096):
-        plan = plans.plan_verify(machine, count, 5 * count, 5, 32_000, 128_256)
-        assert plan["splits"] == min(16, -(-at_once // count))
-        assert plan["blocks"] == min(at_once, 6 * count * plan["splits"])
-        assert_one_wave(architecture, plan)
-
-
 def test_a_queue_whose_workspace_is_too_large_is_taken_in_order(
     plans: ModuleType, ask: Callable[[str, str], None]
 ) -> None:
@@ -304,12 +254,3 @@ def test_the_workspace_of_verify_does_not_grow_with_a_careless_max_draft(
             plan = verify_bytes(plans, sequences, drafts, max_draft)
             of_the_logits = (drafts + sequences) * 128_256 * 2
             assert plan["workspace_bytes"] <= max(64 * MIB, of_the_logits // 64)
-
-
-def test_a_workspace_is_bounded_only_where_it_is_careless(plans: ModuleType) -> None:
-    """A few long drafts are split, and many of some length; in order, a block has one step's."""
-    for sequences, length in ((1, 512), (8, 128), (64, 64), (131, 64)):
-        assert verify_bytes(plans, sequences, sequences * length, length)["splits"] > 1
-    one, many = verify_bytes(plans, 600, 600, 1), verify_bytes(plans, 600, 600 * 64, 64)
-    assert one["splits"] == 1
-    assert many["workspace_bytes"] == one["workspace_bytes"]

@@ -87,6 +87,30 @@ def redistribute(
     )
 
 
+def overlap(batch: Batch) -> tuple[Tensor, ...]:
+    drafter, temperature = drafter_rows(batch, 0.9)
+    target = batch.target_logits[: len(drafter)]
+    dynamic = batch.dynamic_tokens, batch.dynamic_logits
+    columns = batch.affinity.by_target
+    return tuple(
+        torch.ops.rdk.overlap(target, drafter, temperature, temperature, *columns, *dynamic)
+    )
+
+
+def compared(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """A gradient of alpha, random bits, and stats that there could be."""
+    rows, affinity = len(batch.draft_logits), batch.affinity
+    below = torch.empty(rows, -(-affinity.target_size // 32), dtype=torch.int32)
+    below.random_(-(2**31), 2**31, generator=generators.generator(5))
+    stats = torch.tensor([3.0, 90.0, 0.4, *[0.3] * affinity.rank]).repeat(rows, 1)
+    return torch.linspace(-1, 1, rows), below, stats
+
+
+def overlap_backward(batch: Batch) -> tuple[Tensor, ...]:
+    given = (*compared(batch), *drafter_rows(batch, 0.9), *batch.affinity.by_draft)
+    return tuple(torch.ops.rdk.overlap_backward(*given, batch.dynamic_tokens, batch.dynamic_logits))
+
+
 def verify(batch: Batch) -> tuple[Tensor, ...]:
     return tuple(torch.ops.rdk.verify(*batch.arguments()))
 
@@ -361,6 +385,10 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "redistribute": lambda: redistribute(batch()),
     "redistribute, greedy": lambda: redistribute(batch("mixed-2", torch.float16), 0.0),
     "redistribute, limits": lambda: redistribute(few_rows(), limits=row_limits(4)),
+    "overlap": lambda: overlap(batch()),
+    "overlap, 16 bits": lambda: overlap(batch("virtual", torch.bfloat16).not_aligned()),
+    "overlap_backward": lambda: overlap_backward(batch()),
+    "overlap_backward, 16 bits": lambda: overlap_backward(batch("virtual", torch.bfloat16)),
     "verify": lambda: verify(batch()),
     "verify, 16 bits": lambda: verify(batch("virtual", torch.bfloat16)),
     "verify, not aligned": lambda: verify(batch("virtual", torch.bfloat16).not_aligned()),

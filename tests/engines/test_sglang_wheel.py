@@ -154,13 +154,6 @@ def test_sglangs_own_drafting_draws_what_the_stand_ins_does(
     assert accepted > 100
 
 
-def test_greedy_text_is_the_targets(published: Any) -> None:
-    worker = stand_in.worker_of(published, DraftWorker(stand_in.pruned()))
-    tokens, _ = stand_in.said(published, worker, stand_in.sampling(6, top_k=1))
-    text = stand_in.greedy_text(stand_in.TOKENS)
-    assert [row[: len(text)] for row in tokens] == [text] * 6
-
-
 @pytest.mark.parametrize("asked", [True, False])
 def test_sglangs_own_settling_of_options_runs_the_plugins_step(
     source: Sources, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: bool

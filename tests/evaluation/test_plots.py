@@ -21,14 +21,6 @@ def is_png(path: Path) -> bool:
     return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def texts(figure: Any) -> list[str]:
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-def legend(figure: Any) -> list[str]:
-    return [text.get_text() for text in figure.legends[0].get_texts()]
-
-
 ONE_PRUNING = [row(names.FULL, 1.0), row(names.PRUNED, 0.25), row(names.VIRTUAL, 0.25, 0.9)]
 NO_SHARES = [row(names.FULL, 1.0), row(names.PRUNED, 1.0), row(names.VIRTUAL, 1.0)]
 NO_INTERVALS = [{**each, "acceptance_low": None, "recovered_high": None} for each in ONE_PRUNING]
@@ -51,27 +43,6 @@ def test_pictures_are_written(rows: list[Row], tmp_path: Path) -> None:
     assert is_png(tmp_path / "plot.png")
     assert ("interval" in title(figure)) == (rows is not NO_INTERVALS)
     assert [path.name for path in tmp_path.iterdir()] == ["plot.png"]
-
-
-def test_acceptance_has_a_panel_for_each_temperature_and_a_ceiling() -> None:
-    rows = [
-        row(method, keep, share, temperature=temperature)
-        for temperature in (0.0, 0.7)
-        for method, keep, share in (
-            (names.FULL, 1.0, 1.0),
-            (names.PRUNED, 0.25, 0.0),
-            (names.PRUNED, 0.5, 0.2),
-            (names.VIRTUAL, 0.25, 0.8),
-            (names.FIRST_ORDER, 0.25, -3.0),
-        )
-    ]
-    figure = plots.acceptance_figure(rows, "Title")
-    assert [axes.get_title() for axes in figure.axes] == ["greedy", "T = 0.7"]
-    assert legend(figure) == [names.FULL, names.PRUNED, names.VIRTUAL]
-    assert texts(figure) == ["below: first-order RDK: 0.20"] * 2
-    lines = {line.get_label(): line for line in figure.axes[0].lines}
-    assert set(lines[names.FULL].get_ydata()) == {0.6}
-    assert list(lines[names.PRUNED].get_xdata()) == [0.25, 0.5]
 
 
 def test_every_method_has_a_style_of_its_own() -> None:

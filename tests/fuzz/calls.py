@@ -177,6 +177,35 @@ def draft(values: Values) -> dict[str, Any]:
     return redistribute(values, "draft")
 
 
+def overlap(values: Values) -> dict[str, Any]:
+    made, leading = values.affinity(), values.random.choice(LEADING)
+    dtype, of_target = values.random.choice(LOGITS), values.random.choice(LOGITS)
+    return {
+        "target_logits": values.logits((*leading, made.target_size), of_target),
+        "draft_logits": values.logits((*leading, made.draft_size), dtype),
+        "target_temperature": values.temperatures(leading),
+        "draft_temperature": values.temperatures(leading),
+        **of_affinity(values, "overlap", made),
+        **values.dynamic(leading, made.target_size, dtype),
+    }
+
+
+def overlap_backward(values: Values) -> dict[str, Any]:
+    """Of bits and stats that need not belong together."""
+    made, leading = values.affinity(), values.random.choice(LEADING)
+    rows, dtype = math.prod(leading), values.random.choice(LOGITS)
+    below = torch.empty(*leading, -(-made.target_size // 32), dtype=torch.int32)
+    return {
+        "grad": torch.randn(leading, generator=values.generator),
+        "below": below.random_(-(2**31), 2**31, generator=values.generator),
+        "stats": stats(values, rows, made.rank, 3).reshape(*leading, 3 + made.rank),
+        "draft_logits": values.logits((*leading, made.draft_size), dtype),
+        "draft_temperature": values.temperatures(leading),
+        **of_affinity(values, "overlap_backward", made),
+        **values.dynamic(leading, made.target_size, dtype),
+    }
+
+
 def verify(values: Values) -> dict[str, Any]:
     made, random = values.affinity(), values.random
     lengths = [random.choice([0, 1, 2, 3, 4, 9]) for _ in range(random.randint(0, 4))]
@@ -212,7 +241,7 @@ def verify(values: Values) -> dict[str, Any]:
         **values.dynamic((available,), made.target_size, dtype),
     }
     if values.chance(0.4):
-        arguments["draft_stats"] = stats(values, available, made.rank)
+        arguments["draft_stats"] = draft_stats(values, available, made.rank)
     return arguments | truncation(values, sequences, target_rows, made.target_size)
 
 
@@ -264,7 +293,7 @@ def drafter(values: Values, made: Affinity | None, nodes: int, sequences: int) -
     rows[torch.rand(nodes, generator=values.generator) < 0.4] = -1
     return {
         "draft_logits": values.logits((available, made.draft_size), dtype),
-        "draft_stats": stats(values, available, made.rank) if values.chance(0.3) else None,
+        "draft_stats": draft_stats(values, available, made.rank) if values.chance(0.3) else None,
         "draft_rows": rows,
         "draft_temperature": values.temperatures((sequences,)),
         **of_affinity(values, "verify_tree", made),
@@ -327,9 +356,14 @@ def max_draft(random: Random, sequences: int) -> int:
     return random.choice(MAX_DRAFTS if random.random() < 0.2 else [0, 1, 2, 4, 4, 4])
 
 
-def stats(values: Values, rows: int, rank: int) -> Tensor:
+def draft_stats(values: Values, rows: int, rank: int) -> Tensor:
     """Like those that `draft` returns, and sometimes like nothing that it would."""
-    made = torch.rand(rows, 2 + rank + values.chance(0.3), generator=values.generator)
+    return stats(values, rows, rank, 2 + values.chance(0.3))
+
+
+def stats(values: Values, rows: int, rank: int, others: int) -> Tensor:
+    """A maximum, a sum of at least 1 and more, or nothing that there could be."""
+    made = torch.rand(rows, others + rank, generator=values.generator)
     made[:, 1] += 1.0
     if rows and values.chance(0.3):
         worst = [math.nan, math.inf, -math.inf, 0.0, -1.0, 3e38, -3e38, 1e-45]
@@ -382,4 +416,6 @@ MAKERS = {
     "verify": verify,
     "verify_tree": verify_tree,
     "gather_logits": gather_logits,
+    "overlap": overlap,
+    "overlap_backward": overlap_backward,
 }

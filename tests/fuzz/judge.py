@@ -97,7 +97,7 @@ def disagreements(rules: Any, tensors: dict[str, Tensor]) -> Reasons:
         return reasons
     for name, value in tensors.items():
         shape = rules[name].shape.split(", ")
-        for dimension, size in zip(shape, value.shape, strict=False):
+        for dimension, size in zip(reversed(shape), reversed(value.shape), strict=False):
             if dimension == "..." or re.fullmatch(r"\w+( \+ \d)?", dimension):
                 continue
             least = dimension.removeprefix(">= ")

@@ -52,7 +52,8 @@ def has_distribution(logits: Tensor, temperature: Tensor, bias: Tensor | float =
 def draft_rows(arguments: Arguments, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
     """Static and used dynamic logits ``[n, V_d + C]``, temperatures ``[n]``, bias ``[V_d + C]``."""
     static = arguments["draft_logits"].reshape(math.prod(sizes["..."]), sizes["V_d"]).float()
-    temperature = arguments["temperature"].reshape(-1)
+    name = "temperature" if "temperature" in arguments else "draft_temperature"
+    temperature = arguments[name].reshape(-1)
     bias, tokens = arguments["bias"], arguments["dynamic_tokens"]
     if bias is None:
         bias = torch.zeros(sizes["V_d"])
@@ -211,6 +212,58 @@ def owned(begin: int, end: int, drafts: int) -> tuple[int, int]:
     return min(max(begin, 0), drafts), end - begin if sound else 0
 
 
+def overlap(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    rows, temperature, bias = draft_rows(arguments, sizes)
+    target = arguments["target_logits"].reshape(rows.shape[0], sizes["V_t"])
+    of_target = arguments["target_temperature"].reshape(-1)
+    good = has_distribution(rows, temperature, bias) & (temperature > 0)
+    good &= has_distribution(target, of_target)
+    count = rows.shape[0]
+    alpha = outputs[0].reshape(count)
+    below, stats = (each.reshape(count, each.shape[-1]) for each in outputs[1:])
+    require(alpha[~good].isnan().all(), "a row without distribution has an overlap")
+    require(stats[~good].isnan().all(), "a row without distribution has stats")
+    require((below[~good] == 0).all(), "a row without distribution has bits")
+    inside = (alpha[good] >= 0) & (alpha[good] < 1 + SUM_TO_ONE)
+    require(inside.all(), "an overlap is not from 0 to 1")
+    last = below[:, -1].long() & 0xFFFFFFFF if below.numel() else below
+    require((last >> ((sizes["V_t"] - 1) % 32 + 1) == 0).all(), "a bit has no token")
+    if logits_are_comparable("overlap", arguments):
+        exact = reference.overlap(**arguments, dtype=torch.float64)[0].reshape(alpha.shape)
+        close = torch.allclose(alpha.double(), exact, rtol=1e-4, atol=1e-6, equal_nan=True)
+        require(close, "an overlap is not that of the reference")
+
+
+def overlap_backward(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    rows, temperature, bias = draft_rows(arguments, sizes)
+    stats = arguments["stats"].reshape(rows.shape[0], sizes["R"] + 3)
+    good = has_distribution(rows, temperature, bias) & (temperature > 1e-30)
+    good &= (stats.abs() < 1e4).all(1)
+    total = stats[:, 1]
+    none = ~((temperature > 0) & (temperature < math.inf) & (total > 0))
+    exact = reference.overlap_backward(**arguments, dtype=torch.float64)
+    # Their sizes: masses are added, and a difference of them is rounded as much as their sum.
+    sized = arguments["stats"].clone()
+    sized[..., 2] = -sized[..., 2].abs()
+    positive = {"grad": arguments["grad"].abs(), "below": torch.full_like(arguments["below"], -1)}
+    of_size = reference.overlap_backward(
+        **arguments | positive | {"stats": sized}, dtype=torch.float64
+    )
+    eps = torch.finfo(arguments["draft_logits"].dtype).eps
+    for grads, expected, size in zip(outputs, exact, of_size, strict=True):
+        width = grads.shape[-1]
+        grads, expected, size = (t.reshape(rows.shape[0], width) for t in (grads, expected, size))
+        require((grads[none] == 0).all(), "a row without distribution has a gradient")
+        compared = good[:, None] & (size.abs() < 1e4)  # false for NaN
+        error = (grads.double() - expected).abs()
+        limit = 1e-4 * size.abs() + eps * expected.abs() + 1e-7
+        require((error <= limit)[compared].all(), "a gradient is not that of the reference")
+    tokens = arguments["dynamic_tokens"]
+    if tokens is not None:
+        unused = (tokens < 0) | (tokens >= sizes["V_t"])
+        require((outputs[1][unused] == 0).all(), "an unused dynamic column has a gradient")
+
+
 def gather_logits(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     (logits,) = outputs
     hidden, weight, tokens = (arguments[name] for name in ("hidden", "weight", "tokens"))
@@ -241,8 +294,11 @@ PROMISES: dict[str, Callable[[Arguments, Sizes, Outputs], None]] = {
     "verify": verify,
     "verify_tree": verify_tree,
     "gather_logits": gather_logits,
+    "overlap": overlap,
+    "overlap_backward": overlap_backward,
     "step_keys": step_keys,
 }
+COMPARED_ALWAYS = ("gather_logits", "overlap", "overlap_backward", "step_keys")
 
 
 def check(
@@ -263,8 +319,19 @@ def check(
 
 def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
     """Whether float64 computes nearly the same logits, so that it has to draw the same tokens."""
-    if operator in ("gather_logits", "step_keys"):
-        return False  # compared in every call
+    if operator in COMPARED_ALWAYS or not logits_are_comparable(operator, arguments):
+        return False
+    stats = arguments.get("draft_stats")
+    if stats is None:
+        return True
+    # Stats are believed, and these are not always those of their rows.
+    as_drafted = arguments | {"temperature": torch.ones(sizes["M"])}
+    good = has_distribution(*draft_rows(as_drafted, sizes | {"...": (sizes["M"],)}))
+    return bool(good.all()) and bool((stats.isfinite() & (stats.abs() < 10)).all())
+
+
+def logits_are_comparable(operator: str, arguments: Arguments) -> bool:
+    """Whether float32 rounds none of them coarsely."""
     tensors = OPERATORS[operator].tensors
     for name in [name for name, rule in tensors.items() if rule.dtypes == LOGITS]:
         scale = "target_temperature" if name == "target_logits" else "draft_temperature"
@@ -277,13 +344,7 @@ def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
             largest = logits[logits.isfinite()].abs().max() if logits.isfinite().any() else 0.0
             if largest / min(coldest, 1.0) > COMPARABLE:
                 return False
-    stats = arguments.get("draft_stats")
-    if stats is None:
-        return True
-    # Stats are believed, and these are not always those of their rows.
-    as_drafted = arguments | {"temperature": torch.ones(sizes["M"])}
-    good = has_distribution(*draft_rows(as_drafted, sizes | {"...": (sizes["M"],)}))
-    return bool(good.all()) and bool((stats.isfinite() & (stats.abs() < 10)).all())
+    return True
 
 
 def agrees_with_the_reference(operator: str, arguments: Arguments, outputs: Outputs) -> None:

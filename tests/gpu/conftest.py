@@ -1,13 +1,12 @@
 """Tests of what only a GPU has; `python3 -m tests.gpu`, `make gpu-check`, runs them and more.
 
 The operators' own tests find the GPU by `tests.devices`. Where there is none, the modules here are
-not even imported: each is one skipped test. Tests that need no GPU, of what the others stand on,
-are in plumbing/. With a build without CUDA operators, kernels through CuPy are tested.
+not even imported. Tests that need no GPU, of what the others stand on, are in plumbing/. With a
+build without CUDA operators, kernels through CuPy are tested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,25 +22,8 @@ from tests.operators.conftest import _one_thread  # noqa: F401
 FOLDER = Path(__file__).parent
 
 
-class NoGpu(pytest.Item):
-    """Stands for the tests of a module."""
-
-    def runtest(self) -> None:
-        pytest.skip("no GPU")
-
-
-class ModuleWithoutGpu(pytest.File):
-    def collect(self) -> Iterator[pytest.Item]:
-        yield NoGpu.from_parent(self, name="on a GPU")
-
-
-def pytest_pycollect_makemodule(
-    module_path: Path, parent: pytest.Collector
-) -> pytest.Collector | None:
-    if PLACE or module_path.parent != FOLDER:
-        return None
-    collector: pytest.Collector = ModuleWithoutGpu.from_parent(parent, path=module_path)
-    return collector
+if not PLACE:
+    collect_ignore_glob = ["test_*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .parts import ROOT
+from .__main__ import ROOT
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 

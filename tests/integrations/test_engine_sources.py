@@ -83,34 +83,6 @@ def test_what_differs_is_named(old: str, new: str, said: list[str]) -> None:
     assert all(part in whole for part, whole in zip(said, changed, strict=True))
 
 
-def test_a_module_or_a_function_that_is_gone_is_named() -> None:
-    assert found(ops=None) == ["there is no engine.ops"] * 2
-    assert found(ops=f"{OPS}class finish: ...") == ["engine.ops.finish is a class"]
-
-
-@pytest.mark.parametrize(
-    ("signature", "goes_on"),
-    [
-        ("batch, *, mask=None", True),
-        ("batch, mask=None", True),
-        ("batch, mask=None, *, kept=(), tokens=0", True),
-        ("batch, mask", False),
-        ("batch, *, mask", False),
-        ("mask, batch", False),
-        ("mask=None, batch=None", False),  # what is passed by its place would be another
-        ("batch, *, mask=None, kept", False),
-    ],
-)
-def test_what_is_added_with_a_default_behind_the_others_is_no_difference(
-    signature: str, goes_on: bool
-) -> None:
-    sources = {"engine": f"def verify({signature}): ..."}
-    hook = Hook("engine", "verify", ("batch",))
-    assert (differences((hook,), sources.get) == []) == goes_on
-    # To what stands in its place, the engine may pass it.
-    assert differences((hook._replace(replaced=True),), sources.get) != []
-
-
 def test_the_source_of_what_is_installed_is_read_without_importing_it() -> None:
     text = installed_source("rdk_cuda.integrations.vllm.worker")
     assert text is not None

@@ -27,7 +27,7 @@ from rdk_cuda import Affinity
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
-from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, given_cache
+from rdk_cuda.integrations.huggingface.library import given_cache
 from rdk_cuda.integrations.huggingface.saved_drafter import save_drafter
 
 from ..tiny_models import replace_head
@@ -244,13 +244,6 @@ def test_scores_and_logits_are_those_of_generate(options: dict[str, Any]) -> Non
             assert not got[~on].any()
 
 
-def test_a_dictionary_has_only_what_was_asked_for() -> None:
-    options = {"max_new_tokens": 5, "output_logits": True}
-    ours, expected = both(padded(4, 7), full(), return_dict_in_generate=True, **options)
-    assert list(ours.keys()) == [name for name in expected if name not in CACHE_ARGUMENTS]
-    assert isinstance(both(padded(4, 7), full(), **options)[0], Tensor)
-
-
 class Puts:
     """A streamer that keeps what it gets."""
 
@@ -281,29 +274,6 @@ def test_the_streamer_gets_what_it_gets_from_generate(
         target().generate(**arguments, streamer=(library := Puts()))
         assert ours.got == library.got
         assert ours.ended == library.ended == 1
-
-
-@pytest.mark.parametrize(
-    ("dtype", "drafts_in"), [(torch.bfloat16, None), (torch.float16, torch.float32)]
-)
-def test_half_precision_is_greedy_up_to_rounding(
-    dtype: torch.dtype, drafts_in: torch.dtype | None
-) -> None:
-    """Where texts part, the target's logits of the two tokens are as near as its rounding."""
-    model = copy.deepcopy(target()).to(dtype)
-    small = copy.deepcopy(drafter()).to(drafts_in or dtype)
-    inputs = padded(4, 17, 1, 8)
-    arguments = {**inputs, "do_sample": False, "max_new_tokens": NEW}
-    ours = model.generate(**arguments, custom_generate=Generate(small))
-    expected = model.generate(**arguments, output_logits=True, return_dict_in_generate=True)
-    for row, (got, right) in enumerate(zip(ours, expected.sequences, strict=True)):
-        parts = (got != right).nonzero()
-        if len(parts):
-            place = int(parts[0])
-            logits = expected.logits[place - inputs["input_ids"].shape[1]][row]
-            near = float(logits[right[place]] - logits[got[place]])
-            assert near <= 16 * torch.finfo(dtype).eps * float(logits.abs().max())
-    assert torch.equal(ours[:, :20], expected.sequences[:, :20])
 
 
 def test_a_model_whose_own_head_is_small_drafts_with_it() -> None:

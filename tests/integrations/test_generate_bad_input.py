@@ -62,21 +62,6 @@ def test_arguments_that_generate_keeps_to_itself_are_refused(
         generate(**{name: given})
 
 
-def test_a_callable_still_gets_none_of_them() -> None:
-    """If this fails, the library hands them on, and there is no need to look for them."""
-    seen: dict[str, Any] = {}
-
-    def custom(model: Any, input_ids: Tensor, **arguments: Any) -> Tensor:
-        seen.update(arguments)
-        return input_ids
-
-    inputs = padded(4)
-    options = {"assistant_model": drafter(), "streamer": Nothing(), "synced_gpus": True}
-    target().generate(**inputs, max_new_tokens=3, custom_generate=custom, **options)
-    assert "logits_processor" in seen
-    assert not seen.keys() & options.keys()
-
-
 @pytest.mark.parametrize(
     ("options", "mode"),
     [

@@ -75,24 +75,3 @@ def test_memory_is_given_back_and_slots_stay_as_they_were() -> None:
     for model, slots in ((generate._target, 0), (generate.drafter, 7)):
         assert (model.slots, model.lengths) == (slots, [])  # type: ignore[attr-defined]
         assert not any(layer.is_initialized for layer in model._cache.past.layers)  # type: ignore[attr-defined]
-
-
-def test_a_layer_keeps_what_it_has_when_it_grows_shrinks_and_closes_gaps() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for capacity in (0, 3, 40):
-        layer, expected = SlotLayer(capacity), torch.zeros(2, 3, 0, 4)
-        for count in (1, 4, 9, 2):
-            new = torch.randn(2, 3, count, 4, generator=generator)
-            keys, values = layer.update(new, -new)
-            expected = torch.cat([expected, new], dim=2)
-            assert torch.equal(keys, expected)
-            assert torch.equal(values, -expected)
-            keep = expected.shape[2] - 1
-            layer.keep(keep)
-            expected = expected[:, :, :keep]
-            assert layer.get_seq_length() == keep
-        order = torch.tensor([[0, 3, 4, 9], [1, 2, 8, 11]])
-        layer.close_gaps(order)
-        moved = torch.stack([expected[b][:, order[b]] for b in range(2)])
-        assert torch.equal(layer.keys, moved)
-        assert torch.equal(layer.values, -moved)

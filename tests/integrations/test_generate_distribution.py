@@ -138,44 +138,6 @@ def test_samples_by_block_have_it_too() -> None:
         generate(0, method="blocks")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("options", "processors", "verify"),
-    [
-        ({"temperature": 0.7, "top_k": 5, "min_p": 0.05}, [], (0.7, 5, 0.05)),
-        ({"top_k": 5}, [], (1.0, 5, None)),
-        ({"temperature": 0.7, "top_k": 0}, [], (0.7, None, None)),
-        (TRUNCATED, ["Temperature", "TopK", "TopP"], (1.0, None, None)),
-        ({**TRUNCATED, "min_p": 0.1}, ["Temperature", "TopK", "TopP"], (1.0, None, 0.1)),
-        ({"top_k": 5, "typical_p": 0.9}, ["TopK", "Typical"], (1.0, None, None)),
-        (PENALISED, ["RepetitionPenalty"], (0.8, None, None)),
-    ],
-    ids=str,
-)
-def test_what_comes_last_is_left_to_verify(
-    options: dict[str, Any], processors: list[str], verify: tuple[Any, ...]
-) -> None:
-    """Top-p stays the library's: of equal tokens at its threshold it keeps only some."""
-    found: list[Any] = []
-
-    def keep(model: Any, input_ids: Tensor, logits_processor: Any, **_: Any) -> Tensor:
-        for flags in ((False, True), (True, True), (False, False)):
-            names = dict(zip(("keep", "truncates"), flags, strict=True))
-            found.append(integration._sampling(logits_processor, True, **names))
-        found.append(len(logits_processor))
-        return input_ids
-
-    target(**OF).generate(
-        torch.tensor([PROMPT]), do_sample=True, custom_generate=keep, pad_token_id=PAD, **options
-    )
-    ours, kept, on_cuda, count = found
-    names = [type(each).__name__ for each in ours.processors or ()]
-    assert [name.split("Logits")[0] for name in names] == processors
-    assert (ours.temperature, ours.top_k, ours.min_p) == verify
-    assert (kept.temperature, kept.top_k, kept.min_p) == (1.0, None, None)
-    assert len(kept.processors) == count
-    assert (on_cuda.top_k, on_cuda.min_p) == (None, None)
-
-
 @pytest.mark.night
 def test_control_processors_that_do_not_see_the_drafts_are_caught(
     monkeypatch: pytest.MonkeyPatch,

@@ -240,9 +240,3 @@ def test_a_drafter_token_that_the_target_lacks_cannot_be_written(tmp_path: Path)
         with pytest.raises(ValueError, match="drafter token 1 has no target id"):
             write(vocabulary, tmp_path / "map")
     assert not list(tmp_path.iterdir())
-
-
-def test_maps_in_memory() -> None:
-    assert from_ids(torch.tensor(IDS, dtype=torch.int32), SIZE) == VOCABULARY
-    assert from_d2t([2, 2, 2], SIZE).draft_ids.tolist() == [2, 3, 4]
-    assert from_ids([3, 3, 3], SIZE, mask_repeats=True).draft_ids.tolist() == [3, -1, -1]

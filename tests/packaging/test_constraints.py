@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.constraints import ALL, OF_TORCH, PIN, VLLM, pinned
+from tests.constraints import ALL, PIN, VLLM, pinned
 
 from .distributions import ROOT
 
@@ -70,30 +69,6 @@ def test_vllms_environment_has_pins_for_the_demo_and_its_tests(python: str) -> N
         if extra in ("", "build", "demo") or asked.name in ("pytest", "hypothesis")
     ]
     assert list(_faults(used, pinned(VLLM, python))) == []
-
-
-def test_what_is_installed_needs_nothing_that_has_no_pin() -> None:
-    """Of what is installed here in the version that is pinned."""
-    pins = pinned(ALL, f"{sys.version_info[0]}.{sys.version_info[1]}")
-    todo = {canonicalize_name(requirement.name) for _, requirement in _asked()} - WITHOUT
-    seen: set[str] = set()
-    while todo - seen:
-        name = (todo - seen).pop()
-        seen.add(name)
-        try:
-            own = distribution(name)
-        except PackageNotFoundError:
-            continue
-        if own.version == str(pins[name]):
-            needed = map(Requirement, own.requires or [])
-            names = {
-                canonicalize_name(r.name)
-                for r in needed
-                if r.marker is None or r.marker.evaluate({"extra": ""})
-            }
-            todo |= {n for n in names if not OF_TORCH.fullmatch(n)}
-            assert todo - set(pins) == set(), name
-    assert len(seen) > 20
 
 
 @pytest.mark.parametrize("path", [ALL, VLLM], ids=["all", "vllm"])

@@ -73,10 +73,3 @@ def test_the_operators_are_compiled_once_until_their_sources_change(tmp_path: Pa
     assert compiled("lint", *extras) == 0
     for source in ("csrc/params.h", "csrc/cpu/verify.cpp", "setup.py"):
         assert compiled("-W", source, *extras) == 1
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
-def test_the_pages_say_how_to_make_the_environment_active(page: str) -> None:
-    text = (ROOT / page).read_text()
-    assert "`. .venv/bin/activate`" in text
-    assert "`make demo TORCH_INDEX=URL`" in text

@@ -11,7 +11,7 @@ import torch
 
 from profiling.bench import __main__ as bench
 from profiling.bench import growth, truncation
-from profiling.bench.cases import PAIR, Case
+from profiling.bench.cases import PAIR
 from profiling.results import NEEDED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -85,23 +85,3 @@ def test_truncation_is_timed_next_to_rows_without_it_and_to_transformers(
     assert kept["top-k 50"] == 50
     assert kept["top-k 50, top-p 0.9"] < 50
     assert "| verify | flat, float32 | 8 | mask of half |" in capsys.readouterr().out
-
-
-def test_exponents_of_exact_powers_are_found() -> None:
-    def row(case: Case) -> dict:
-        """As if an operator took V_t sqrt(K) microseconds, on a floor that is linear in both."""
-        length = case.draft_length
-        times = {"median_us": case.target_size * length**0.5, "floor_us": case.target_size * length}
-        return {**dict.fromkeys(growth.KEPT), **times}
-
-    cases = list(growth.growth_cases(["verify"], "float32", "virtual", growth.SIZES))
-    fits = [growth.measure_growth(operator, axis, along, row) for operator, axis, along in cases]
-    found = {fit["axis"]: fit["exponent"] for fit in fits}
-    assert found == pytest.approx(
-        {"target_size": 1, "draft_size": 0, "batch": 0, "draft_length": 0.5}, abs=1e-12
-    )
-    assert "| verify | K | 1 .. 8 | 0.50 | 1.00 |" in growth.summary(fits)
-    for _, axis, along in cases:  # only one size changes along an axis
-        assert [getattr(case, axis) for case in along] == list(growth.SIZES[axis])
-        for name in growth.SIZES.keys() - {axis}:
-            assert len({getattr(case, name) for case in along}) == 1

@@ -81,28 +81,3 @@ def test_a_missing_profiler_or_gpu_is_named(tmp_path: Path, tool: str, there: bo
     missing = "torch sees no GPU" if there else f"{tool} is not on the PATH. It comes with"
     assert (done.returncode, done.stdout) == (2, "")
     assert missing in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("tool", "asked", "written"),
-    [
-        ("nsys", ["--trace=cuda,nvtx", "nvtx_kern_sum", "--batch 8"], "timeline.txt"),
-        ("ncu", ["--cache-control=all", "--print-nvtx-rename=kernel", "--batch 8"], "kernels.txt"),
-    ],
-)
-def test_a_profiler_records_the_program_and_its_report_is_kept(
-    tmp_path: Path, tool: str, asked: list[str], written: str
-) -> None:
-    """The profiler and the GPU are made up; ncu has to start every pass with cold caches."""
-    folder = tmp_path / "folder"
-    done = run_script(
-        tool,
-        tmp_path,
-        *(str(folder), "--batch", "8"),
-        programs={tool: f'echo "$*" >>"{tmp_path}/asked"; echo report', "python": "exit 0"},
-        python=str(tmp_path / "python"),
-    )
-    assert done.returncode == 0, done.stderr
-    said = (tmp_path / "asked").read_text()
-    assert all(words in said for words in asked)
-    assert (folder / written).read_text() == "report\n"

@@ -16,7 +16,6 @@ from profiling.bench.workloads import affinity_of, draw_inputs
 from profiling.peers import __main__ as compare
 from profiling.peers import installed as installed_peers
 from profiling.peers.losslessness import Verdict, check
-from profiling.peers.memory import kept_bytes, peak_bytes
 from profiling.peers.samplers import (
     OURS,
     SPECULATIVE,
@@ -97,20 +96,6 @@ def test_wrong_samplers_are_beyond_doubt(
     assert place in found.wrong
     figures = found.figures
     assert min(*figures["token_probabilities"], figures["accepted_probability"]) < CERTAIN
-
-
-def test_memory_is_counted_at_the_peak_and_by_storage() -> None:
-    """We keep the drafter's logits, and others a row of the target's width."""
-    x = torch.ones(1000)
-    assert peak_bytes(lambda: x.neg().neg(), CPU) == 8000
-    assert kept_bytes([x, x[:10], torch.ones(5, dtype=torch.int64)]) == 4040
-    affinity, step = inputs()
-    peers = installed_peers.known_peers()
-    ours = peers[OURS].make(affinity).draft(step)
-    theirs = peers["eager"].make(affinity).draft(step)
-    numbers = 3 * 8  # token; seed and position, of which there is one pair for two drafts
-    assert kept_bytes(ours) / 2 == 4 * (100 + 2) + numbers - 8
-    assert kept_bytes(theirs) / 2 == 4 * 300 + 8
 
 
 def compared(tmp_path: Path, *peers: str, code: int = 0) -> list[dict]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from examples.demo import gemma
 from examples.demo.corpus import calibration_files, training_files
-from examples.demo.shipped import SHIPPED, Models
+from examples.demo.shipped import SHIPPED
 from examples.eagle3.__main__ import new_network, write
 from examples.eagle3.training import Recipe
 from profiling.bench.page import page as bench_page
@@ -21,10 +21,9 @@ from profiling.machine import ROOT
 from profiling.peers.page import page as peers_page
 from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
-from rdk_cuda.decoding.lengths import Product
 from rdk_cuda.evaluation import acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
-from rdk_cuda.pair.loading import load_model, load_pair
+from rdk_cuda.pair.loading import load_model, load_pair, load_tokenizer
 from rdk_cuda.pair.pairs import ModelPair
 from studies import (
     chains_and_trees,
@@ -36,10 +35,12 @@ from studies import (
     lengths_and_cascades,
     lifted_rows,
     pruning,
+    text_drafters,
     universal_assistance,
 )
 
 from ..tiny_models import save_pair
+from ..trained_tokenizers import byte_level
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -49,7 +50,6 @@ PAGES = {
     "bench-cpu/truncation": truncation_page,
     "end-to-end/cpu-serving": end_to_end.page,
     "gemma-decoding/cpu": gemma_decoding.page,
-    "gemma-decoding/cpu-avx2": gemma_decoding.page,
     "gemma-heads/cpu": gemma_acceptance.page,
     "gemma-screens/cpu": gemma_acceptance.page,
     "lifted-rows/demo": lifted_rows.page,
@@ -144,27 +144,6 @@ def test_lengths_and_cascades_are_compared(tmp_path: Path, monkeypatch: pytest.M
     assert all(speeds[name, "c = 0.1"] > speeds[name, "c = 0.3"] for name, _ in speeds)
 
 
-def test_a_rule_and_the_oracle_are_told_by_hand() -> None:
-    """Two chains; a pass of the drafter costs a quarter of the target's."""
-    most = lengths_and_cascades.MOST
-    accepted = torch.zeros(2, most)
-    accepted[0, :2], accepted[1, 0] = torch.tensor([1.0, 0.5]), 0.5
-    probs = torch.full((2, most), 0.1)
-    probs[0, 0] = 0.9
-    drafts = lengths_and_cascades.Drafts(
-        accepted, probs, probs, torch.zeros(2, most, 5), torch.tensor([0, 1])
-    )
-    one = torch.ones(most + 1)
-    costs = lengths_and_cascades.Costs("", one, one / 4, one / 4)
-    lengths = drafts.lengths(Product(0.5))
-    assert lengths.tolist() == [2, 1]
-    found = lengths_and_cascades.told(drafts, lengths, costs)
-    assert found.tokens.tolist() == [2.5, 1.5]
-    assert found.speed == pytest.approx(4 / (2 + 3 / 4))
-    known = lengths_and_cascades.oracle(drafts, costs, most)
-    assert known.speed == pytest.approx(4 / (2 + 2 / 4))
-
-
 @pytest.mark.night
 def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(tmp_path: Path) -> None:
     target = load_model("--target", SHIPPED / "target")
@@ -244,6 +223,9 @@ def tiny_gemma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model.save_pretrained(tmp_path / "target")
     models = load_pair(tmp_path / "target", tmp_path / "target")
     monkeypatch.setattr(gemma, "load_gemma", lambda: models)
+    monkeypatch.setattr(gemma, "weights", lambda: tmp_path / "target")
+    monkeypatch.setattr(gemma, "HEAD", tmp_path / "full")
+    monkeypatch.setattr(gemma, "fast_dtype", lambda: torch.float32)
     monkeypatch.setattr(gemma, "refuse_missing", lambda: None)
     monkeypatch.setattr(gemma, "terms", lambda: "")
     write(tmp_path / "full", new_network(model, every, None), every, Recipe(steps=1))
@@ -278,29 +260,28 @@ def test_what_comes_back_for_a_real_model_is_measured_once_by_every_method(
 
 
 @pytest.mark.night
-def test_decoders_take_turns_and_their_parts_are_whole(
+def test_each_draft_length_is_compared_with_the_target_alone(
     tiny_gemma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = training_files()[:40]
-    for name, value in {"BUDGET": 0.9, "PROFILED": 4, "training_files": lambda: files}.items():
-        monkeypatch.setattr(gemma_decoding, name, value)
-    options = ["--device", "cpu", "--full", str(tiny_gemma), "--kept", "100", "--batch", "2"]
-    options += ["--draft-length", "2", "--temperature", "1", "--tokens", "12", "--rounds", "2"]
-    rows = run(gemma_decoding, tmp_path / "rows.json", *options)
-    assert [row["decoder"] for row in rows[:2]] == [gemma_decoding.ALONE, gemma_decoding.LIBRARY]
-    assert len(rows) == 6
-    for row in (rows[0], *rows[2:]):
-        assert sum(row["shares"].values()) == pytest.approx(1)
-        alone = row["decoder"] == gemma_decoding.ALONE
-        assert (row["shares"]["drafter head"] == 0) == (row["accepted_length"] == 0) == alone
-    assert rows[0]["speed_up"] == [1.0, 1.0, 1.0]
+    for module in ("examples.demo.calibration", "studies.gemma_decoding"):
+        monkeypatch.setattr(f"{module}.training_files", lambda: files)
+    options = ["--device", "cpu", "--batch", "1", "2", "--draft-length", "2", "--tokens", "12"]
+    rows = run(gemma_decoding, tmp_path / "rows.json", *options, "--rounds", "2")
+    cases = [(row["temperature"], row["batch"], row["draft_length"]) for row in rows]
+    assert cases == [(at, batch, k) for at in (0.0, 1.0) for batch in (1, 2) for k in (0, 2)]
+    for row in rows:
+        alone = row["draft_length"] == 0
+        assert (row["speed_up"] == row["while_all"] == [1.0, 1.0, 1.0]) == alone
+        assert (row["draft_milliseconds"][0] == 0) == (row["tokens_a_pass"] == 1) == alone
+        assert row["pass_milliseconds"][0] > 0
 
 
 @pytest.mark.night
 def test_the_study_of_pruning_has_every_size_method_and_text(
     tiny: ModelPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "load_demo", lambda: Models(tiny, None))
+    monkeypatch.setattr(pruning, "load_shipped", lambda: tiny)
     monkeypatch.setattr(pruning, "KEEPS", (0.5, 0.25))
     monkeypatch.setattr(pruning, "EXACT_SIZES", (64,))
     output = tmp_path / "pruning.json"
@@ -315,6 +296,13 @@ def test_the_study_of_pruning_has_every_size_method_and_text(
     assert output.with_suffix(".png").is_file()
 
 
+def test_the_study_of_pruning_refuses_a_folder_before_an_hour_s_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pruning.main(["--output", str(tmp_path)]) == 2
+    assert f"--output {tmp_path} is a folder" in capsys.readouterr().err
+
+
 def test_sampled_assistance_is_exact_here_and_the_control_is(tmp_path: Path) -> None:
     rows = run(universal_assistance, tmp_path / "result.json", "--runs", "150")
     fits = {row["method"]: row["first"]["probability"] for row in rows}
@@ -322,3 +310,22 @@ def test_sampled_assistance_is_exact_here_and_the_control_is(tmp_path: Path) -> 
     # How far it is off depends on an order that each process draws anew.
     del fits["Transformers, universal assistance"]
     assert min(fits.values()) > 1e-6
+
+
+def test_drafters_with_other_tokenizers_are_compared_each_way_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tiny model in the place of Gemma; Transformers drafts for a batch of one alone."""
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=2010, num_hidden_layers=1, eos_token_id=None, **size)
+    small = LlamaForCausalLM(config).eval()
+    demo = load_model("--target", SHIPPED / "drafter"), load_tokenizer("", SHIPPED / "target")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level())
+    models = [text_drafters.Model("demo", *demo), text_drafters.Model("tiny", small, tokenizer)]
+    monkeypatch.setattr(text_drafters, "both", lambda: models)
+    options = ("--prompts", "2", "--new", "6", "--rounds", "1")
+    rows = run(text_drafters, tmp_path / "result.json", *options)
+    assert len(rows) == 2 * 3 * (7 + 6)
+    assert all(row["tokens_per_second"][0] > 0 for row in rows)
+    drafted = [row for row in rows if row["method"] not in ("target alone", "Transformers")]
+    assert all(0 <= row["acceptance"] <= 1 for row in drafted)

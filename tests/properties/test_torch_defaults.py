@@ -9,11 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -21,35 +18,17 @@ from torch import Tensor
 import rdk_cuda
 from rdk_cuda import (
     Affinity,
-    CombinedTokens,
     Draft,
     RecentTokens,
-    ScreenedTokens,
-    SuccessorCounts,
-    SuccessorTable,
     Vocabulary,
 )
-from rdk_cuda.calibration import cluster_pruned_tokens
-from rdk_cuda.calibration.methods import BUILDERS, Pruning
-from rdk_cuda.calibration.record import record
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder
 from rdk_cuda.decoding.lengths import EntropyBound, Product
 from rdk_cuda.decoding.trees import ancestors, depths
-from rdk_cuda.drafter import prune_head
-from rdk_cuda.evaluation.acceptance import measure_acceptance
-from rdk_cuda.integrations import sglang, vllm
-from rdk_cuda.integrations.draft_arena import DraftArena
-from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
-from rdk_cuda.integrations.token_maps import read_token_map, write_d2t, write_hot_tokens
-from tests.calibration.markov_pair import (
-    TEMPERATURES,
-    MarkovPair,
-    material,
-    windows,
-)
-from tests.calibration.test_methods import OPTIONS
+from rdk_cuda.integrations import sglang
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from tests.integrations.pair import VOCABULARY as SMALL
-from tests.integrations.pair import drafter, padded, pruned, target
+from tests.integrations.pair import drafter, target
 
 pytestmark = pytest.mark.night
 
@@ -62,11 +41,9 @@ CLUSTERS = torch.tensor([-1, 0, -1, 0, -1, 1, 1, -1, 1])
 LOGITS = torch.randn(3, 2, 4, generator=RANDOM)
 TARGET_LOGITS = torch.randn(3, 3, SIZE, generator=RANDOM)
 SEEDS = torch.tensor([3, 4, 5])
+PARENTS = torch.tensor([[-1, 0, -1, 1]])
 DYNAMIC = torch.tensor([[[1, 8]] * 2] * 3, dtype=torch.int32)
 HEAD = torch.randn(SIZE, 5, generator=RANDOM)
-PAIR = MarkovPair.random()
-DOCUMENTS = PAIR.documents()
-MATERIAL = material(PAIR)
 WEIGHTED = [{0: 0.7, 3: 0.1}, {2: 1.0}]
 
 
@@ -100,48 +77,10 @@ def constructors() -> list[Any]:
     ]
 
 
-def files(folder: Path) -> list[Any]:
-    AFFINITY.save(folder / "affinity")
-    successors().save(folder / "table")
-    write_d2t(KEPT, folder / "d2t.safetensors")
-    write_hot_tokens(KEPT, folder / "hot.pt")
-    (folder / "hot.txt").write_text("4\n0\n")
-    np.save(folder / "hot.npy", np.array([4, 0]))
-    maps = ("d2t.safetensors", "hot.pt", "hot.txt", "hot.npy")
-    return [
-        Affinity.load(folder / "affinity"),
-        SuccessorTable.load(folder / "table"),
-        *(read_token_map(folder / name, SIZE) for name in maps),
-    ]
-
-
-def successors() -> SuccessorTable:
-    counts = SuccessorCounts(SIZE)
-    counts.add([1, 3, 1, 5, 1, 3, 0, 8])
-    counts.add_probs(SEEDS, CLUSTERS.clamp(min=0)[:3, None], MEAN[:3, None])
-    return SuccessorTable.from_counts(counts, KEPT, width=2)
-
-
-def sources() -> list[Any]:
-    recent, table = RecentTokens(KEPT, width=2), successors()
-    both = CombinedTokens([recent, table], KEPT, width=3)
-    rows = CLUSTERS.clamp(min=0)[None].repeat(2, 1)
-    screen = ScreenedTokens.from_factors(KEPT, HEAD[KEPT.pruned], HEAD[:5], MEAN[:5], width=2)
-    screened = CombinedTokens([recent, screen], KEPT, width=3)
-    return [
-        both([[1, 3, 8], [], [0, 5]]),
-        both(rows),
-        both(rows, SEEDS[:2]),
-        screen.scores(HEAD),
-        screened(rows, hidden=HEAD[:2]),
-    ]
-
-
 def trees() -> list[Any]:
-    parents = torch.tensor([[-1, 0, -1, 1]])
     return [
-        ancestors(parents),
-        depths(parents),
+        ancestors(PARENTS),
+        depths(PARENTS),
         sglang.parents_of(DYNAMIC[:, 0], DYNAMIC[:, 1]),
     ]
 
@@ -173,39 +112,6 @@ def operators() -> list[Any]:
     ]
 
 
-def serving() -> list[Any]:
-    arena = DraftArena(RANKED, slots=4, draft_length=2)
-    step = {"slots": SEEDS - 3, "temperature": MEAN[:3], "seeds": SEEDS, "positions": SEEDS}
-    drafted = [arena.draft(LOGITS[:, place], place, **step) for place in range(2)]
-    tokens = torch.stack(drafted, 1)
-    chain = sglang.verify_chain(
-        TARGET_LOGITS.flatten(0, 1),
-        torch.cat([DYNAMIC[:, 0, :1], tokens], 1),
-        POSITIONS.view(3, 3),
-        SEEDS - 1,
-        MEAN[:3, None],
-        SEEDS,
-        SEEDS,
-        arena,
-        req_pool_indices=SEEDS - 3,
-    )
-    processed = vllm.rejection_sample(
-        TARGET_LOGITS.flatten(0, 1),
-        torch.cat([DYNAMIC[:, 0, :1], tokens], 1).flatten(),
-        torch.tensor([0, 3, 6, 9], dtype=torch.int32, device="cpu"),
-        POSITIONS,
-        SEEDS - 3,
-        torch.tensor([0.7, 0.0, 1.1, 0.0], dtype=torch.float32, device="cpu"),
-        POSITIONS[:4],
-        2,
-        arena,
-    )
-    return [tokens, chain, processed]
-
-
-POSITIONS = torch.arange(9)
-
-
 def decoder() -> list[Any]:
     model, affinity = HuggingFaceModel(target()), Affinity.intersection(SMALL)
     weight = drafter().get_output_embeddings().weight.detach()
@@ -228,57 +134,10 @@ def decoder() -> list[Any]:
     ]
 
 
-@cache
-def prompt_and_generate() -> tuple[dict[str, Tensor], Generate]:
-    """Made in the first of a case's two runs, under torch's own defaults."""
-    return padded(4, 7), pruned(seed=3)
-
-
-def generation() -> list[Any]:
-    prompt, generate = prompt_and_generate()
-    given = {"custom_generate": generate, "max_new_tokens": 12, "do_sample": True}
-    return [target().generate(**prompt, temperature=0.7, **given)]
-
-
-def calibration(folder: Path) -> list[Any]:
-    head, prior = PAIR.full_head, PAIR.target_logits.softmax(-1).mean(0)
-    kept = Vocabulary.most_likely(prior, 15)
-    clusters = cluster_pruned_tokens(head[0], kept, prior, count=4)
-    virtual = Affinity.virtual_tokens(kept, clusters, prior)
-    read: list[Any] = []
-    for _ in range(2):  # the second time from the file
-        recording = record(
-            PAIR.read,
-            windows(DOCUMENTS),
-            temperatures=TEMPERATURES,
-            memory=1 << 26,
-            context=64,
-            state=folder / "state",
-        )
-        read.append(recording)
-    pruning = Pruning(MATERIAL, kept, OPTIONS)
-    methods = [pruning.method(name, 0.7) for name in BUILDERS]
-    drafters = {0.7: [method.drafter for method in methods if method.drafter]}
-    rates = measure_acceptance(PAIR.read, head, drafters, windows(DOCUMENTS[:2]))
-    return [
-        clusters,
-        prune_head(*head, kept, virtual=virtual),
-        read,
-        [method.drafter for method in methods],
-        [method.tuned for method in methods],
-        rates,
-    ]
-
-
-CASES: dict[str, Callable[[Path], Any]] = {
-    "constructors": lambda folder: constructors(),
-    "files": files,
-    "dynamic tokens": lambda folder: [successors(), sources()],
-    "operators": lambda folder: operators(),
-    "serving": lambda folder: serving(),
-    "decoder": lambda folder: decoder(),
-    "generate": lambda folder: generation(),
-    "calibration": calibration,
+CASES: dict[str, Callable[[], Any]] = {
+    "constructors": constructors,
+    "operators": operators,
+    "decoder": decoder,
 }
 
 
@@ -311,7 +170,7 @@ DEFAULTS: dict[str, Callable[[], Any]] = {
 
 def tensors_in(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
     """Every tensor, number and text within, and where it is."""
-    if dataclasses.is_dataclass(value) or isinstance(value, SuccessorTable):
+    if dataclasses.is_dataclass(value):
         value = vars(value)
     if isinstance(value, Mapping):
         for name, entry in value.items():
@@ -336,15 +195,10 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("defaults", DEFAULTS)
 @pytest.mark.usefixtures("one_thread")
-def test_results_are_the_same_bits_whatever_torch_defaults_to(
-    case: str, defaults: str, tmp_path: Path
-) -> None:
-    folders = [tmp_path / name for name in ("ordinary", "changed")]
-    for folder in folders:
-        folder.mkdir()
-    expected = list(tensors_in(CASES[case](folders[0])))
+def test_results_are_the_same_bits_whatever_torch_defaults_to(case: str, defaults: str) -> None:
+    expected = list(tensors_in(CASES[case]()))
     with DEFAULTS[defaults]():
-        found = CASES[case](folders[1])
+        found = CASES[case]()
     got = list(tensors_in(found))
     assert [at for at, _ in got] == [at for at, _ in expected]
     assert expected

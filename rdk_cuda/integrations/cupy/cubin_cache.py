@@ -76,7 +76,7 @@ def load(key: str) -> Cubin | None:
 
 
 def save(key: str, cubin: Cubin) -> None:
-    """Keeps a kernel; the file appears whole or not at all. Warns where it cannot be written."""
+    """Keeps a kernel, atomically. Warns where it cannot be written."""
     content = cubin.symbol.encode() + b"\n" + cubin.code
     whole = b"\n".join((MAGIC, digest([content]).encode(), content))
     try:

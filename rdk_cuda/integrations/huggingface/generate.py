@@ -40,6 +40,7 @@ from .library import drop_unused_cache
 from .model import HuggingFaceModel
 from .padded_batch import PaddedBatch
 from .saved_drafter import calibrated_drafts, drafting_model, load_drafter
+from .text_drafter import is_text_drafter, load_text_drafter
 
 __all__ = ["Generate"]
 
@@ -163,7 +164,7 @@ class Generate:
         """With a drafter that `python -m rdk_cuda calibrate` has written.
 
         Args:
-            directory: as `load_drafter` reads it.
+            directory: as `load_drafter` reads it, or `load_text_drafter`.
             device: the target's.
             options: of `Generate`. The defaults of `dynamic_tokens`, and of `length` and
                 `draft_length` where `--draft-cost` was given, are the calibrated ones.
@@ -171,6 +172,10 @@ class Generate:
         Raises:
             SavedDrafterError: a directory that is not whole and sound.
         """
+        if is_text_drafter(directory):
+            text = load_text_drafter(directory, device=device)
+            pair = {"tokenizer": text.tokenizer, "drafter_tokenizer": text.drafter_tokenizer}
+            return cls(text.model, text.affinity, **{**pair, **options})
         model, pruned, settings = load_drafter(directory, device=device)
         own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
         own |= calibrated_drafts(settings)

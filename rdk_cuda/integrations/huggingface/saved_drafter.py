@@ -41,7 +41,7 @@ def save_drafter(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write a directory that `load_drafter` reads, whole or not at all.
+    """Write a directory that `load_drafter` reads, atomically.
 
     Args:
         directory: must not exist, unless it is to be overwritten.
@@ -59,7 +59,7 @@ def save_drafter(
     """
     drafter.check("save_drafter")
     refuse_other_model("save_drafter", model, drafter)
-    text = _settings_as_json(settings)
+    text = settings_as_json(settings)
     with written_whole(Path(directory), overwrite) as unfinished:
         model.save_pretrained(unfinished / MODEL)
         tokenizer.save_pretrained(unfinished / MODEL)
@@ -82,7 +82,7 @@ def load_drafter(
         OSError: one that cannot be opened.
     """
     drafter, settings = load_pruned(directory, device=device)
-    model = _load_model(Path(directory) / MODEL).to(device)
+    model = load_model(Path(directory) / MODEL).to(device)
     refuse_other_model(f"load_drafter: {Path(directory) / MODEL}", model, drafter)
     return model, drafter, settings
 
@@ -99,7 +99,7 @@ def load_pruned(
             raise SavedDrafterError(
                 f"load_drafter: {path} has no {name}; needs the whole directory of a saved drafter"
             )
-    settings = _read_settings(path / SETTINGS)
+    settings = read_settings(path / SETTINGS)
     return PrunedDrafter.load(path / PRUNED, device), settings
 
 
@@ -165,7 +165,8 @@ def refuse_other_model(name: str, model: Any, drafter: PrunedDrafter) -> None:
         )
 
 
-def _settings_as_json(settings: Mapping[str, Any]) -> str:
+def settings_as_json(settings: Mapping[str, Any]) -> str:
+    """What `calibration.json` holds; a `SavedDrafterError` if JSON cannot hold it."""
     content = {
         "format": _FORMAT,
         "format_version": _VERSION,
@@ -180,7 +181,8 @@ def _settings_as_json(settings: Mapping[str, Any]) -> str:
         ) from error
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a `calibration.json`."""
     try:
         content = read_json(path)
     except ValueError as error:
@@ -204,7 +206,8 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _load_model(directory: Path) -> Any:
+def load_model(directory: Path) -> Any:
+    """The language model in a directory, in evaluation mode, from local safetensors files."""
     from transformers import AutoModelForCausalLM
 
     if not (directory / "config.json").is_file():

@@ -122,7 +122,6 @@ def verify_chain(
     arena: DraftArena,
     *,
     req_pool_indices: Tensor | None,
-    draft_temperature: Tensor | None = None,
     method: Method = "token",
     top_k: Tensor | None = None,
     top_p: Tensor | None = None,
@@ -144,7 +143,6 @@ def verify_chain(
             arrives.)
         arena: what was drafted from.
         req_pool_indices: `[bs]`, each request's slot there; None: no draft has a distribution.
-        draft_temperature: `[bs]`, what was drafted with; None: `temperatures_of`.
         method: of `rdk_cuda.verify`.
         top_k, top_p, min_p: `[bs]` int32, float32 and float32, what the target's rows are cut off
             by (DESIGN section 4, "Truncation"); None: by nothing. SGLang renormalises
@@ -197,7 +195,6 @@ num_correct_drafts=tensor([1], dtype=torch.int32))
         temperature=temperatures_of(temperatures, top_ks),
         seeds=sampling_seed,
         positions=seq_lens.long() + 1,
-        draft_temperature=draft_temperature,
         max_draft=nodes - 1,
         method=method,
         top_k=top_k,

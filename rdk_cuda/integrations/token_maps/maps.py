@@ -171,7 +171,7 @@ def d2t_tensors(vocabulary: Vocabulary) -> dict[str, Tensor]:
 
 
 def write_d2t(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
-    """Writes `d2t_tensors` as safetensors, whole or not at all.
+    """Writes `d2t_tensors` as safetensors, atomically.
 
     An engine reads them from the drafter's own checkpoint, to which they have to be added.
     """
@@ -180,7 +180,7 @@ def write_d2t(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
 
 
 def write_hot_tokens(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
-    """Writes SGLang's `--speculative-token-map`, FR-Spec's list of ids, whole or not at all.
+    """Writes SGLang's `--speculative-token-map`, FR-Spec's list of ids, atomically.
 
     Raises:
         ValueError: a drafter token without a target id, which the list has no way to say.

@@ -89,7 +89,6 @@ def rejection_sample(
     arena: DraftArena,
     *,
     has_distribution: bool = True,
-    draft_temperature: Tensor | None = None,
     method: Method = "token",
     top_k: Tensor | None = None,
     top_p: Tensor | None = None,
@@ -111,7 +110,6 @@ def rejection_sample(
         num_speculative_steps: the most drafts of a request.
         arena: what was drafted from, in the slots of `idx_mapping`, in place of `draft_logits`.
         has_distribution: False for drafts of an n-gram or suffix drafter.
-        draft_temperature: `[max_num_reqs]`, by slot, what was drafted with; None: `temperature`.
         method: of `rdk_cuda.verify`.
         top_k, top_p: `[num_reqs]`, what the rows are still to be truncated by; None: nothing.
 
@@ -170,9 +168,9 @@ def rejection_sample(
         offsets,
         slots=idx_mapping if has_distribution else None,
         temperature=(scale != 0).float(),
+        draft_temperature=scale,
         seeds=seed[slots],
         positions=pos[_existing(cu_num_logits[:-1], rows)].long() + 1,
-        draft_temperature=scale if draft_temperature is None else draft_temperature[slots],
         max_draft=num_speculative_steps,
         method=method,
         top_k=top_k,

@@ -5,10 +5,6 @@ On the CPU in the GPU's place, so these run everywhere.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,9 +13,8 @@ from rdk_cuda.affinity import Affinity
 from tests import generators
 from tests.emulated.workloads import WORKLOADS, batch
 from tests.gpu.batches import BATCHES, repeated
-from tests.gpu.parts import ROOT
 from tests.gpu.recorded import FREE, recorded
-from tests.gpu.stand_in import OnDevice, laid_out_alike, moved
+from tests.gpu.stand_in import laid_out_alike, moved
 
 CPU = torch.device("cpu")
 
@@ -48,12 +43,6 @@ def test_values_dtype_strides_and_offset_are_kept_in_memory_of_its_own(layout: s
     assert copy.numel() == 0 or copy.data_ptr() != tensor.data_ptr()
 
 
-def test_a_plain_copy_would_have_hidden_the_layout() -> None:
-    """The control: `Tensor.to` makes a slice of padded rows contiguous."""
-    padded = LAYOUTS["a slice of columns"]
-    assert padded.to("meta").storage_offset() != padded.storage_offset()
-
-
 def test_tensors_are_found_in_batches_affinities_and_dictionaries_and_nothing_else_moves() -> None:
     made = batch()
     copied = moved({"batch": made, "affinity": made.affinity}, CPU)
@@ -66,22 +55,6 @@ def test_tensors_are_found_in_batches_affinities_and_dictionaries_and_nothing_el
     given = (None, 7, 0.5, "text", there, [None, there])
     assert moved(given, CPU) == given
     assert moved(given, CPU)[4] is there
-
-
-def test_results_come_back_in_their_own_form_also_to_the_emulated_tests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    operators, native = OnDevice(torch.ops.rdk, CPU), torch.ops.rdk
-    integers = torch.arange(5)
-    keys = operators.step_keys(integers, positions=integers)
-    assert torch.equal(keys, native.step_keys(integers, integers))
-    assert operators.draft.default is native.draft.default
-    expected = WORKLOADS["verify"]()
-    monkeypatch.setattr(torch.ops, "rdk", operators)
-    results = torch.ops.rdk.verify(*batch().arguments())
-    assert isinstance(results, tuple)
-    for actual, same in zip(results, expected, strict=True):
-        assert torch.equal(actual, same)
 
 
 # ------------------------------------------------------------------------- recorded and repeated
@@ -112,29 +85,3 @@ def test_a_repeated_batch_decides_the_same_again_and_again(kind: str) -> None:
     assert repeated(few, 3).size == 3 * few.size
     for many, same in zip(actual, expected, strict=True):
         assert torch.equal(many, same.repeat(3, *[1] * (same.dim() - 1)))
-
-
-# ------------------------------------------------------------------------------ without a package
-
-WITHOUT = """
-import importlib.util, sys, pytest
-find_spec = importlib.util.find_spec
-importlib.util.find_spec = lambda name: None if name == "hypothesis" else find_spec(name)
-options = ["-qrs", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
-sys.exit(pytest.main([*options, *sys.argv[1:]]))
-"""
-
-
-@pytest.mark.night
-def test_without_hypothesis_only_the_tests_that_it_drives_are_skipped() -> None:
-    tests = "test_greedy_ties or test_batch_sizes"
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "tests/operators/test_draft.py", "-k", tests],
-        cwd=ROOT,
-        env=os.environ | {"RDK_GPU_TESTS_ON": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert "3 passed, 1 skipped" in result.stdout, result.stdout + result.stderr
-    assert "hypothesis is not installed" in result.stdout

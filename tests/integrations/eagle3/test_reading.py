@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Window, record
-from rdk_cuda.drafter import PrunedDrafter
-from rdk_cuda.evaluation import measure_acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter, read_drafts
 
 from .test_drafter import LAYERS, from_scratch, pair
@@ -34,14 +31,6 @@ def test_each_position_is_of_its_place_in_a_draft(
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_only_the_first_place_is_from_the_target_s_states() -> None:
-    target, drafter, _ = pair()
-    alone, three = (read_drafts(target, drafter, k)(IDS).hidden for k in (1, 3))
-    same = (alone - three).abs().amax(-1) < 1e-5
-    assert same[:, ::3].all()
-    assert not same[:, 1::3].any()
-
-
 def test_it_is_recorded_from_the_second_token_on() -> None:
     target, drafter, _ = pair()
     windows = [Window(0, IDS[0].tolist()), Window(1, IDS[1, :5].tolist())]
@@ -55,18 +44,6 @@ def test_it_is_recorded_from_the_second_token_on() -> None:
     assert recording.samples.contexts[7].tolist() == [-1, -1, 4, 2]
     with pytest.raises(ValueError, match=r"window 0 .* has 1 tokens; needs at least 2"):
         record(read, [Window(0, [3])])
-
-
-def test_a_full_head_is_accepted_as_its_distribution_says() -> None:
-    target, drafter, _ = pair(draft_size=20)
-    read = read_drafts(target, drafter, 2)
-    head = drafter.network.lm_head.weight.detach()
-    full = PrunedDrafter.plain((head, None), Vocabulary.identity(20))
-    window = Window(0, IDS[0].tolist())
-    rates = measure_acceptance(read, (head, None), {0.7: [full]}, [window])[0.7]
-    reading = read(IDS[:1])
-    probs = [(z[0] / 0.7).softmax(-1) for z in (reading.target_logits, reading.hidden @ head.T)]
-    torch.testing.assert_close(rates[0, 0], torch.minimum(*probs).sum(-1))
 
 
 def test_what_returns_no_states_is_refused() -> None:

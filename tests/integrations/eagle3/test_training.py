@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from examples.eagle3 import __main__ as command
 from examples.eagle3.distillation import Distillation, sampled_columns
-from rdk_cuda import Vocabulary
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 
 
@@ -66,12 +65,6 @@ def test_it_learns_and_loads(
         target.get_output_embeddings().weight[checkpoint.vocabulary.draft_ids],
     )
     assert same == (not options)
-
-
-def test_a_general_vocabulary_is_the_first_tokens(place: Path) -> None:
-    folder = train(place, "general", "--draft-size", "9", "--lowest-ids", steps=1)
-    target = LlamaForCausalLM.from_pretrained(place / "target").eval()
-    assert read_checkpoint(folder, target).vocabulary == Vocabulary(range(9), 30)
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(

