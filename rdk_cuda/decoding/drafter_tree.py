@@ -299,5 +299,5 @@ def _likeliest_tokens(affinity: Affinity) -> tuple[Tensor, Tensor]:
     token = torch.arange(affinity.target_size, device=drafts.device)
     token = token.repeat_interleave(offsets.long().diff())
     own = affinity.row_top[drafts.long()] == token
-    shares = torch.zeros(affinity.draft_size, device=drafts.device)
+    shares = weights.new_zeros(affinity.draft_size)
     return affinity.row_top, shares.index_put((drafts[own].long(),), weights[own])

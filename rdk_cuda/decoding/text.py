@@ -148,7 +148,8 @@ class TextDrafter:
         output = self.drafter.feed(own, rows)
         found = list(enumerate(rows))
         self._before = {b: output.logits[b, 0] for b, count in found if count == 2}
-        last = torch.tensor([max(count - 1, 0) for count in rows], device=output.logits.device)
+        places = [max(count - 1, 0) for count in rows]
+        last = torch.tensor(places, dtype=torch.int64, device=output.logits.device)
         each = torch.arange(len(rows), device=output.logits.device)
         hidden = output.hidden
         return Output(
