@@ -48,8 +48,9 @@ class StringRejection(DrafterChain):
                 "StringRejection: drafter is pruned, so its columns are not its tokens; needs one "
                 "with its whole head, or `between`"
             )
-        by_rule = drafter.between(target_size).row_top.tolist()
-        rows: list[dict[int, float]] = [{top: 1.0} if top >= 0 else {} for top in by_rule]
+        rule = drafter.between(target_size)
+        tops: list[int] = rule.row_top.tolist()
+        rows: list[dict[int, float]] = [{top: 1.0} if top >= 0 else {} for top in tops]
         going_on: defaultdict[tuple[bytes, ...], list[tuple[int, int]]] = defaultdict(list)
         for own, spelling in enumerate(drafter.tokens.spellings):
             if not isinstance(spelling, bytes) or incomplete(spelling):
@@ -59,8 +60,7 @@ class StringRejection(DrafterChain):
             pieces = tuple(target.spellings[id] for id in ids)
             for at in range(1, len(ids)):
                 going_on[pieces[:at]].append((own, ids[at]))  # type: ignore[index]
-        bias = drafter.between(target_size).bias
-        affinity = Affinity.from_rows(rows, target_size=target_size, bias=bias)
+        affinity = Affinity.from_rows(rows, target_size=target_size, bias=rule.bias)
         super().__init__(drafter, affinity.to(drafter.device), **options)
         self.text, self.columns = drafter, columns
         self._going_on = {

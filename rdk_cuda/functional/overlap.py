@@ -110,8 +110,9 @@ def overlap(
     """
     name, device, leading = "rdk_cuda.overlap", target_logits.device, target_logits.shape[:-1]
     at = temperatures(name, temperature, leading, device)
-    drafted = at if draft_temperature is None else draft_temperature
-    drafted = temperatures(name, drafted, leading, device)
+    drafted = at
+    if draft_temperature is not None:
+        drafted = temperatures(name, draft_temperature, leading, device)
     constant = {"target_logits": target_logits, "temperature": at, "draft_temperature": drafted}
     refuse_gradients("overlap", constant)
     alpha: Tensor = _Overlap.apply(

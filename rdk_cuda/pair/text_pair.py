@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -76,12 +77,12 @@ class TextPair(ModelPair):
         """As of `ModelPair`."""
         return ", each in its own tokens"
 
-    @property
+    @cached_property
     def vocabulary(self) -> Vocabulary:
         """Which target token each of the drafter's is, by bytes, name or role."""
         return Vocabulary.between(*self._known, **self._sizes)
 
-    @property
+    @cached_property
     def by_prefix(self) -> Affinity:
         """`Affinity.between` of the two, on the CPU."""
         return Affinity.between(*self._known, **self._sizes)

@@ -1,7 +1,6 @@
 """The operators in plain PyTorch, in float64 on request, and in dense algebra: the oracle.
 
-It uses nothing else of the package, and of the package only `decoding/rsd.py` uses it, for a method
-that has no operators.
+It uses nothing else of the package, and nothing else of the package uses it.
 """
 
 from .dense import acceptance_rate as acceptance_rate

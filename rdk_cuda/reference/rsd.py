@@ -1,5 +1,5 @@
 """Recursive speculative decoding (RSD, arXiv:2402.14160) in plain PyTorch: trees whose siblings are
-drawn without replacement. It has no operators; the decoder has it to compare trees with."""
+drawn without replacement. It has no operators; `studies/rsd.py` compares trees with it."""
 
 from __future__ import annotations
 

@@ -17,8 +17,14 @@ import torch
 
 from ...affinity import Affinity, AffinityError
 from ...drafter import SavedDrafterError
-from .saved_drafter import MODEL, SETTINGS, load_model, read_settings, settings_as_json
-from .saved_drafter import written_whole as _written_whole
+from .saved_drafter import (
+    MODEL,
+    SETTINGS,
+    load_model,
+    read_settings,
+    settings_as_json,
+    written_whole,
+)
 
 TOKENIZER, AFFINITY = "tokenizer", "affinity.safetensors"
 
@@ -55,7 +61,7 @@ def save_text_drafter(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write a directory that `load_text_drafter` reads, whole or not at all.
+    """Write a directory that `load_text_drafter` reads, atomically.
 
     Args:
         directory, model, settings, overwrite: as of `save_drafter`.
@@ -67,7 +73,7 @@ def save_text_drafter(
     """
     _refuse_other_size("save_text_drafter", model, affinity)
     text = settings_as_json(settings)
-    with _written_whole(Path(directory), overwrite) as unfinished:
+    with written_whole(Path(directory), overwrite) as unfinished:
         model.save_pretrained(unfinished / MODEL)
         drafter_tokenizer.save_pretrained(unfinished / MODEL)
         tokenizer.save_pretrained(unfinished / TOKENIZER)
