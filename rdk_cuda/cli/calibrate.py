@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.filesize import decimal
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import (
@@ -24,19 +21,11 @@ from rdk_cuda.calibration import (
     calibrate,
 )
 from rdk_cuda.calibration.reading import Window
-from rdk_cuda.calibration.record import record
-from rdk_cuda.calibration.recording import Recording
-from rdk_cuda.calibration.recording_file import (
-    OtherRecordingError,
-    RecordingError,
-    recorded_temperatures,
-)
 from rdk_cuda.decoding.lengths import described
 from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     refuse_existing,
     save_drafter,
-    written_whole,
 )
 from rdk_cuda.integrations.token_maps import TokenMapError, read_token_map
 from rdk_cuda.vocabulary.indispensable import indispensable_tokens
@@ -47,12 +36,12 @@ from ..files import without_nan
 from ..pair.documents import Text, calibration_and_held_out
 from ..pair.errors import InputError
 from ..pair.loading import load_pair, quiet, weight_sample
-from ..pair.model_files import weight_files
 from ..pair.pairs import Pair
 from ..pair.text_pair import TextPair
 from .calibrate_text import choose, measure_methods, refuse_pruning, save_chosen, show_chosen
 from .evaluate import evaluate_pair, versions
 from .progress import Stages
+from .recording_file import RecordingFile
 from .request import Request
 
 
@@ -182,148 +171,6 @@ def keeping_own(request: Request, kept: Vocabulary) -> Request:
     return replace(request, keep=(kept.draft_size / kept.target_size,))
 
 
-OPTIONS = {
-    "text": "the text (--text, --held-out, --positions)",
-    "models": "the pair, or how it reads (--target, --drafter, --dtype, --draft-length)",
-    "context": "--window",
-    "samples": "the number of samples (--memory)",
-    "seed": "--seed",
-}
-"""What the settings of a recording are on the command line."""
-
-
-@dataclass(frozen=True)
-class RecordingFile:
-    """Where the models' view of the text is kept.
-
-    Attributes:
-        named: the user gave it a name, so that it stays when all is done.
-        temperatures: those that it has or will have; at least those asked for.
-    """
-
-    path: Path
-    named: bool
-    temperatures: tuple[float, ...]
-
-    @classmethod
-    def of(cls, request: Request) -> RecordingFile:
-        """The file that a request is for."""
-        output, asked = request.output, tuple(dict.fromkeys(request.temperature))
-        named = request.recording is not None
-        path = output.with_name(f"{output.name}.recording.tmp")
-        path = path if request.recording is None else Path(os.path.abspath(request.recording))
-        file = cls(path, named, asked)
-        if path.is_relative_to(output):
-            raise InputError(
-                f"{file}: is in --out {output}, which is written when all is done; name a file "
-                "somewhere else"
-            )
-        if not path.parent.is_dir():
-            raise InputError(f"{file}: {path.parent} is no directory; make it first")
-        if not os.path.lexists(path):
-            return file
-        if not path.is_file():
-            raise InputError(f"{file}: is not a regular file; {file.otherwise}")
-        try:
-            recorded = recorded_temperatures(path)
-        except RecordingError as error:
-            option = "--recording " if named else ""
-            raise InputError(f"{option}{error.reason}; {file.otherwise}") from error
-        if not set(asked) <= set(recorded):
-            raise InputError(
-                f"{file}: has the text at --temperature {in_words(recorded)}, not at "
-                f"{in_words(t for t in asked if t not in recorded)}; give some of these, or "
-                f"{file.otherwise}"
-            )
-        return cls(path, named, recorded)
-
-    def __str__(self) -> str:
-        return f"--recording {self.path}" if self.named else str(self.path)
-
-    @property
-    def otherwise(self) -> str:
-        """What to do where this file is of no use."""
-        return "name another file" if self.named else "move or delete it to begin anew"
-
-    @property
-    def size(self) -> str:
-        """For example `1.1 GB`."""
-        return decimal(self.path.stat().st_size)
-
-    def record(
-        self, models: Pair, request: Request, windows: list[Window], stages: Stages
-    ) -> Recording:
-        """What the models say of the windows; where it was interrupted, it goes on."""
-        stages.console.print(self.announcement(request.memory), soft_wrap=True, highlight=False)
-        try:
-            return record(
-                models.read(request.draft_length),
-                windows,
-                temperatures=self.temperatures,
-                memory=int(request.memory * 2**30),
-                context=request.window,
-                seed=request.seed,
-                state=self.path,
-                models=models_of(models, request),
-                each=stages.each,
-            )
-        except OtherRecordingError as error:
-            different = "; ".join(
-                f"{OPTIONS.get(name, name)} was {was!r} and is {now!r}"
-                for name, (was, now) in error.different.items()
-            )
-            raise InputError(
-                f"{self}: is of another run: {different}. Give the same to go on, or "
-                f"{self.otherwise}"
-            ) from error
-        except ValueError as error:  # NaN, too little memory, an altered file
-            raise InputError(str(error).removeprefix("record: ")) from error
-
-    def announcement(self, memory: float) -> str:
-        """Where it is, how large, and for how long."""
-        size = f"{self.size} of it so far" if self.path.exists() else f"at most {memory:g} GiB"
-        until = "kept" if self.named else "removed when all is done"
-        return f"Calibrating: recording in {self.path}, {size}, {until} ..."
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """A sentence for an interrupted run, if there is anything to go on from."""
-        if not self.path.exists():
-            return ()
-        return (f"{self.path} ({self.size}) has what was read; the same command goes on from it.",)
-
-    def close(self) -> str:
-        """Remove it unless it has a name; says what became of it."""
-        size = self.size
-        if self.named:
-            return (
-                f"{self.path} ({size}) kept: with --recording and the same models and text, other "
-                "shares need no further reading."
-            )
-        self.path.unlink()
-        return f"{self.path} ({size}) removed; --recording FILE keeps it for other settings."
-
-
-def in_words(temperatures: Iterable[float]) -> str:
-    """As on the command line."""
-    return " ".join(f"{temperature:g}" for temperature in temperatures)
-
-
-def models_of(models: Pair, request: Request) -> str:
-    """Which models they are, and how they read."""
-    said = " and ".join(map(weights_of, (request.target, request.drafter)))
-    if request.dtype != Request.dtype:
-        said += f" in {request.dtype}"
-    return said + models.how_read(request.draft_length)
-
-
-def weights_of(directory: Path) -> str:
-    """Which weights a model has: enough to notice that it was trained on."""
-    files = [file.stat() for file in weight_files(directory)]
-    changed = max((file.st_mtime_ns for file in files), default=0)
-    return f"{directory.resolve()} ({sum(file.st_size for file in files)} bytes of {changed})"
-
-
 def options_of(models: Pair, request: Request) -> Options:
     """How large the drafters may be."""
     dynamic = min(request.dynamic, models.vocabulary_size)
@@ -375,23 +222,18 @@ def save(
     held_out: Text,
 ) -> None:
     """Write the drafter's directory or, for several settings, a directory of them."""
-    several = len(drafters) > 1
-    place = written_whole(request.output, request.overwrite) if several else nullcontext()
     dtype = models.drafter_dtype
     sources = {"text": text.sources, "held_out": held_out.sources}
-    try:
-        with place as folder:
-            for one, measured in zip(drafters, rows, strict=True):
-                save_drafter(
-                    request.output if folder is None else folder / request.name(one.setting),
-                    models.saved_drafter,
-                    models.tokenizer,
-                    replace(one.method.drafter.in_dtype(dtype), lifted=models.lifted),
-                    {**settings_of(models, request, one, measured), **sources},
-                    overwrite=request.overwrite,
-                )
-    except SavedDrafterError as error:
-        raise InputError(f"--out {error.reason}") from error
+    with request.places(len(drafters)) as place:
+        for one, measured in zip(drafters, rows, strict=True):
+            save_drafter(
+                place(request.name(one.setting)),
+                models.saved_drafter,
+                models.tokenizer,
+                replace(one.method.drafter.in_dtype(dtype), lifted=models.lifted),
+                {**settings_of(models, request, one, measured), **sources},
+                overwrite=request.overwrite,
+            )
 
 
 def settings_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,8 +10,6 @@ from rich.console import Console
 
 from rdk_cuda.calibration import Method, Recording, Setting, tune
 from rdk_cuda.calibration.tokenizers import COUNTS, counted_affinity, in_words
-from rdk_cuda.drafter import SavedDrafterError
-from rdk_cuda.integrations.huggingface.saved_drafter import written_whole
 from rdk_cuda.integrations.huggingface.text_drafter import save_text_drafter
 
 from ..evaluation.rows import Row
@@ -101,23 +98,17 @@ def save_chosen(
     models: TextPair, request: Request, chosen: Sequence[Chosen], settings: Sequence[dict[str, Any]]
 ) -> None:
     """Write the drafter's directory or, for several temperatures, a directory of them."""
-    several = len(chosen) > 1
-    place = written_whole(request.output, request.overwrite) if several else nullcontext()
-    try:
-        with place as folder:
-            for one, said in zip(chosen, settings, strict=True):
-                name = f"temperature-{one.setting.temperature:g}"
-                save_text_drafter(
-                    request.output if folder is None else folder / name,
-                    models.saved_drafter,
-                    models.drafter_tokenizer,
-                    models.tokenizer,
-                    one.method.drafter.affinity,
-                    said,
-                    overwrite=request.overwrite,
-                )
-    except SavedDrafterError as error:
-        raise InputError(f"--out {error.reason}") from error
+    with request.places(len(chosen)) as place:
+        for one, said in zip(chosen, settings, strict=True):
+            save_text_drafter(
+                place(f"temperature-{one.setting.temperature:g}"),
+                models.saved_drafter,
+                models.drafter_tokenizer,
+                models.tokenizer,
+                one.method.drafter.affinity,
+                said,
+                overwrite=request.overwrite,
+            )
 
 
 def show_chosen(chosen: Sequence[Chosen], rows: Sequence[Sequence[Row]], request: Request) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product, starmap
 from pathlib import Path
@@ -64,3 +66,19 @@ class Request:
         """The name of its directory among several, for example `keep-0.25-temperature-1`."""
         keep, temperature = (str(value).removesuffix(".0") for value in setting)
         return ("" if self.kept else f"keep-{keep}-") + f"temperature-{temperature}"
+
+    @contextmanager
+    def places(self, drafters: int) -> Iterator[Callable[[str], Path]]:
+        """Where each drafter is written, by name: `--out` itself, or with several in it."""
+        from ..drafter import SavedDrafterError
+        from ..integrations.huggingface.saved_drafter import written_whole
+        from ..pair.errors import InputError
+
+        try:
+            if drafters == 1:
+                yield lambda name: self.output
+            else:
+                with written_whole(self.output, self.overwrite) as folder:
+                    yield lambda name: folder / name
+        except SavedDrafterError as error:
+            raise InputError(f"--out {error.reason}") from error

@@ -13,6 +13,8 @@ from .dense import output_distribution as output_distribution
 from .dense import residual as residual
 from .dense import with_kept_mass as with_kept_mass
 from .operators import *  # noqa: F403  its __all__
+from .overlap import overlap as overlap
+from .overlap import overlap_backward as overlap_backward
 from .random import ACCEPT as ACCEPT
 from .random import BLOCK as BLOCK
 from .random import BONUS as BONUS

@@ -23,8 +23,6 @@ from .verification import Step, decide
 __all__ = [
     "draft",
     "gather_logits",
-    "overlap",
-    "overlap_backward",
     "redistribute",
     "step_keys",
     "verify",
@@ -234,112 +232,6 @@ def step_keys(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:
     """The key of one decoding step, for each sequence; int64 tensors of one shape."""
     low, high, _, _ = philox(seeds, positions, STEP, stage)
     return low + (high << 32)
-
-
-def overlap(
-    target_logits: Tensor,
-    draft_logits: Tensor,
-    target_temperature: Tensor,
-    draft_temperature: Tensor,
-    bias: Tensor | None,
-    col_offsets: Tensor,
-    col_drafts: Tensor,
-    col_weights: Tensor,
-    spread: Tensor,
-    prior: Tensor,
-    dynamic_tokens: Tensor | None = None,
-    dynamic_logits: Tensor | None = None,
-    *,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """alpha, the bits of M and ``(max, sum, Q(M), P_r(M)...)``; alpha is differentiable."""
-    lead, rank, v_t = target_logits.shape[:-1], spread.shape[1], prior.shape[1]
-    targets = target_logits.reshape(-1, v_t)
-    logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
-    columns = (col_offsets, col_drafts, col_weights, spread, prior)
-    nothing = torch.full((3 + rank,), math.nan, dtype=dtype, device="cpu")
-    alphas, bits, stats = [], [], []
-    temperatures = zip(target_temperature.reshape(-1), draft_temperature.reshape(-1), strict=True)
-    for n, (of_target, of_draft) in enumerate(temperatures):
-        p = target_distribution(targets[n], of_target, Limits(), None, dtype)
-        z = _scaled(logits[n], of_draft, bias, dtype) if of_draft != 0 else None
-        if p is None or z is None:
-            alphas.append(nothing[0])
-            bits.append(torch.zeros(v_t, dtype=torch.bool, device="cpu"))
-            stats.append(nothing)
-            continue
-        of_row = _stats(z, spread)
-        q = _redistributed(z, of_row, used[n], columns)
-        below = q.detach() < p.detach()
-        alphas.append(torch.minimum(p, q).sum())
-        bits.append(below)
-        masses = torch.cat([q[None], prior.to(dtype)])[:, below].sum(1)
-        stats.append(torch.cat([of_row[:2], masses]).detach())
-    if not alphas:
-        words = (*lead, -(-v_t // 32))
-        return (
-            nothing.new_zeros(lead),
-            torch.zeros(words, dtype=torch.int32, device="cpu"),
-            nothing.new_zeros(*lead, 3 + rank),
-        )
-    padded = pad(torch.stack(bits).long(), (0, -v_t % 32)).unflatten(-1, (-1, 32))
-    words = (padded << torch.arange(32, device="cpu")).sum(-1)
-    signed = torch.where(words < 2**31, words, words - 2**32).int()
-    return (
-        torch.stack(alphas).reshape(lead),
-        signed.reshape(*lead, signed.shape[1]),
-        torch.stack(stats).reshape(*lead, 3 + rank),
-    )
-
-
-def overlap_backward(
-    grad: Tensor,
-    below: Tensor,
-    stats: Tensor,
-    draft_logits: Tensor,
-    draft_temperature: Tensor,
-    bias: Tensor | None,
-    row_offsets: Tensor,
-    row_targets: Tensor,
-    row_cdf: Tensor,
-    row_top: Tensor,
-    spread: Tensor,
-    spread_cdf: Tensor,
-    prior_cdf: Tensor,
-    dynamic_tokens: Tensor | None = None,
-    dynamic_logits: Tensor | None = None,
-    *,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[Tensor, Tensor]:
-    """alpha by the drafter's logits and by the dynamic ones, in ``dtype`` (DESIGN section 2)."""
-    lead, v_d, v_t = draft_logits.shape[:-1], draft_logits.shape[-1], prior_cdf.shape[1]
-    logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
-    of_entry = torch.repeat_interleave(torch.arange(v_d, device="cpu"), row_offsets.diff())
-    first = torch.arange(len(row_cdf), device="cpu") == row_offsets[:-1].long()[of_entry]
-    entries = (row_cdf - row_cdf.roll(1).masked_fill(first, 0)).to(dtype) * 2.0**-32
-    static = torch.zeros(v_d, dtype=dtype, device="cpu") if bias is None else bias.to(dtype)
-    shift = pad(static, (0, logits.shape[1] - v_d))
-    places = torch.arange(32, device="cpu")
-    rows = []
-    for n, t in enumerate(draft_temperature.reshape(-1)):
-        top, total, of_below, *priors = stats.reshape(-1, stats.shape[-1])[n].to(dtype)
-        if not (0 < t < math.inf and total > 0):
-            rows.append(torch.zeros(logits.shape[1], dtype=dtype, device="cpu"))
-            continue
-        words = below.reshape(-1, below.shape[-1])[n]
-        bits = (words[:, None] >> places & 1).flatten()[:v_t].to(dtype)
-        mass = torch.zeros(v_d, dtype=dtype, device="cpu")
-        mass = mass.index_add(0, of_entry, entries * bits[row_targets.long()])
-        for r, of_prior in enumerate(priors):
-            mass = mass + spread[:, r].to(dtype) * of_prior
-        mass = torch.cat([mass, bits[used[n]]])
-        weight = torch.exp(logits[n].to(dtype) / t + shift - top) / total
-        rows.append(weight * (mass - of_below) * (grad.reshape(-1)[n].to(dtype) / t))
-    grads = torch.stack(rows) if rows else logits.to(dtype)
-    return (
-        grads[:, :v_d].reshape(draft_logits.shape),
-        grads[:, v_d:].reshape(*lead, logits.shape[1] - v_d),
-    )
 
 
 # ------------------------------------------------------------------------------- one row, one draw

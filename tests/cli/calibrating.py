@@ -13,7 +13,7 @@ import torch
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration import Read, Reading, Recording
-from rdk_cuda.cli import calibrate
+from rdk_cuda.cli import recording_file
 
 Pair = tuple[Path, Path]
 
@@ -66,7 +66,7 @@ def sources(files: list[Path]) -> list[dict[str, str]]:
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many windows each reading of the calibration text has; the list grows."""
     counted: list[int] = []
-    record = calibrate.record
+    record = recording_file.record
 
     def counting(read: Read, *given: Any, **options: Any) -> Recording:
         def count(ids: torch.Tensor) -> Reading:
@@ -75,7 +75,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return record(count, *given, **options)
 
-    monkeypatch.setattr(calibrate, "record", counting)
+    monkeypatch.setattr(recording_file, "record", counting)
     return counted
 
 

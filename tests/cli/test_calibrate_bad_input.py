@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from rdk_cuda.calibration.reading import Read, Reading
 from rdk_cuda.calibration.record import read_models as read_both
-from rdk_cuda.cli import calibrate
+from rdk_cuda.cli import calibrate, recording_file
 from rdk_cuda.pair import pairs
 
 from .calibrating import Pair, command, digests, refusal, write_texts
@@ -298,7 +298,7 @@ def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
     while_writing: str,
 ) -> None:
     module, name, file = {
-        "the recording": (calibrate, "record", "out.recording.tmp"),
+        "the recording": (recording_file, "record", "out.recording.tmp"),
         "the drafter": (calibrate, "save_drafter", "out"),
     }[while_writing]
     write = getattr(module, name)
