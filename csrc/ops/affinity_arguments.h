@@ -102,6 +102,18 @@ inline AffinityColumns affinity_columns(const Checks& checks, int64_t draft_size
   return columns;
 }
 
+// Of an operator that evaluates q and has no gradient.
+inline void no_gradient_of_columns(const Checks& checks, const std::optional<Tensor>& bias,
+                                   const Tensor& col_weights, const Tensor& spread,
+                                   const Tensor& prior,
+                                   const std::optional<Tensor>& dynamic_logits) {
+  if (bias) checks.no_gradient("bias", *bias);
+  checks.no_gradient("col_weights", col_weights);
+  checks.no_gradient("spread", spread);
+  checks.no_gradient("prior", prior);
+  if (dynamic_logits) checks.no_gradient("dynamic_logits", *dynamic_logits);
+}
+
 inline AffinityRows affinity_rows(const Checks& checks, int64_t draft_size,
                                   const std::optional<Tensor>& bias, const Tensor& row_offsets,
                                   const Tensor& row_targets, const Tensor& row_cdf,

@@ -31,11 +31,7 @@ std::tuple<Tensor, Tensor, Tensor> overlap(
   checks.no_gradient("draft_logits", draft_logits);
   checks.no_gradient("target_temperature", target_temperature);
   checks.no_gradient("draft_temperature", draft_temperature);
-  if (bias) checks.no_gradient("bias", *bias);
-  checks.no_gradient("col_weights", col_weights);
-  checks.no_gradient("spread", spread);
-  checks.no_gradient("prior", prior);
-  if (dynamic_logits) checks.no_gradient("dynamic_logits", *dynamic_logits);
+  no_gradient_of_columns(checks, bias, col_weights, spread, prior, dynamic_logits);
   params.target.logits = checks.rows("target_logits", target_logits);
   params.target.size = target_size;
   const auto result = [&](Shape shape, ScalarType type) {

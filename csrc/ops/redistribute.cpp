@@ -30,11 +30,7 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature,
                                  "the leading shape of draft_logits", top_k, top_p, min_p);
   checks.no_gradient("draft_logits", draft_logits);
   checks.no_gradient("temperature", temperature);
-  if (bias) checks.no_gradient("bias", *bias);
-  checks.no_gradient("col_weights", col_weights);
-  checks.no_gradient("spread", spread);
-  checks.no_gradient("prior", prior);
-  if (dynamic_logits) checks.no_gradient("dynamic_logits", *dynamic_logits);
+  no_gradient_of_columns(checks, bias, col_weights, spread, prior, dynamic_logits);
   const Tensor probs = torch::stable::new_empty(
       draft_logits, with_last(leading, params.affinity.target_size), ScalarType::Float);
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import reference
+from rdk_cuda._ops.contract import OPERATORS
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.reference.operators import target_distribution
 from tests import generators
@@ -40,15 +41,15 @@ def call(
         "draft_logits": generators.logits(rows, affinity.draft_size, dtype=dtype, forbidden=0.1),
         "target_temperature": torch.tensor(TARGET),
         "draft_temperature": torch.tensor(DRAFT),
-        **{name: getattr(affinity, name) for name in BY_TARGET},
+        **tensors_of("overlap", affinity),
         **columns,
     }
 
 
-BY_TARGET = ("bias", "col_offsets", "col_drafts", "col_weights", "spread", "prior")
-BY_DRAFT = (
-    "bias", "row_offsets", "row_targets", "row_cdf", "row_top", "spread", "spread_cdf", "prior_cdf"
-)  # fmt: skip
+def tensors_of(operator: str, affinity: Affinity) -> dict[str, Tensor | None]:
+    """What an operator takes of it, by name."""
+    rules = OPERATORS[operator].tensors
+    return {name: getattr(affinity, name) for name, rule in rules.items() if rule.affinity}
 
 
 def rows_of(affinity: Affinity, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -60,7 +61,7 @@ def rows_of(affinity: Affinity, arguments: dict[str, Any]) -> tuple[Tensor, Tens
     q = reference.redistribute(
         arguments["draft_logits"],
         arguments["draft_temperature"],
-        *(arguments[name] for name in BY_TARGET),
+        *affinity.by_target,
         affinity.row_top,
         arguments.get("dynamic_tokens"),
         arguments.get("dynamic_logits"),
@@ -77,7 +78,7 @@ def backward_call(
         "grad": torch.linspace(-1, 2, len(TARGET)),
         "below": below,
         "stats": stats,
-        **{name: getattr(affinity, name) for name in BY_DRAFT},
+        **tensors_of("overlap_backward", affinity),
         **{name: arguments[name] for name in given if name in arguments},
     }
 
