@@ -1,4 +1,4 @@
-"""RSD in the reference returns the target's distribution over whole texts.
+"""RSD returns the target's distribution over whole texts.
 
 Chi-square tests of texts of three tokens against the exact joint distribution of a target whose
 logits depend on the last two tokens; fixed seeds, false-alarm rate 1e-6 each. The controls forget a
@@ -18,7 +18,13 @@ pytest.importorskip("scipy")  # a machine with a GPU may lack it
 
 from torch import Tensor
 
-from rdk_cuda.reference import Beam, beam_search_step, gumbel_top_k, recursive_rejection, rsd
+from studies import without_replacement
+from studies.without_replacement import (
+    Beam,
+    beam_search_step,
+    gumbel_top_k,
+    recursive_rejection,
+)
 from tests.statistics.chi_square import assert_caught, assert_fits
 from tests.statistics.markov import ORDER, Loop
 from tests.statistics.test_mixed_trees import LENGTH, agreeing
@@ -71,7 +77,9 @@ class RSDLoop(Loop):
         uniforms = torch.rand(
             batch, most + 1, tree[0].shape[1] + 1, dtype=torch.float64, generator=self.source
         )
-        put, path = rsd.verify_rsd(torch.cat(targets, 1), torch.cat(q, 1), *tree, uniforms)
+        put, path = without_replacement.verify_rsd(
+            torch.cat(targets, 1), torch.cat(q, 1), *tree, uniforms
+        )
         return put, (path >= 0).sum(1), path
 
 
@@ -124,7 +132,7 @@ def test_control_a_residual_that_is_not_renormalised_is_caught(
         excess = (p - q).clamp(min=0)
         return excess.where(excess.sum(-1, keepdim=True) > 0, p)
 
-    monkeypatch.setattr(rsd, "residual", unnormalised)
+    monkeypatch.setattr(without_replacement, "residual", unnormalised)
     models = agreeing(0.5)
     loop = RSDLoop(models, **{"drafts": 3} | SHAPES[shape])  # type: ignore[arg-type]
     assert_caught(texts(loop, LIGHT), models.exact(LENGTH))
@@ -140,7 +148,7 @@ def test_control_q_that_keeps_what_was_rejected_is_caught(monkeypatch: pytest.Mo
             p = left.where(going[..., None], p)
         return accepted, p
 
-    monkeypatch.setattr(rsd, "recursive_rejection", forgetful)
+    monkeypatch.setattr(without_replacement, "recursive_rejection", forgetful)
     models = agreeing(0.5)
     loop = RSDLoop(models, 3, branching=(3, 2, 1))
     assert_caught(texts(loop, LIGHT), models.exact(LENGTH))
