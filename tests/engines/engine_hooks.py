@@ -19,8 +19,10 @@ config.speculative
     SpeculativeConfig: disable_padded_drafter_batch method num_speculative_tokens parallel_drafting
         rejection_sample_method target_parallel_config use_heterogeneous_vocab
 sampling_params
-    SamplingParams: logit_bias min_p seed structured_outputs
+    SamplingParams: logit_bias min_p seed structured_outputs thinking_token_budget
     = SamplingParams._validate_spec_decode(self speculative_config)
+exceptions
+    VLLMValidationError.__init__(self message parameter value)
 v1.worker.gpu_worker
     Worker: model_runner use_v2_model_runner
     = Worker.execute_model(self scheduler_output)
@@ -104,8 +106,6 @@ v1.outputs
 v1.worker.gpu.spec_decode.speculator
     DraftModelSpeculator.__init__(self vllm_config device)
     = DraftModelSpeculator.load_model(self target_model)
-    = DraftModelSpeculator.sample_draft(self hidden_states sample_src_positions idx_mapping
-        temperature seeds draft_step draft_logits spec_step_idx)
     DraftModelSpeculator: draft_logits
 v1.worker.gpu.spec_decode.standalone_ar.speculator
     StandaloneARSpeculator._prefill(...) -> sample_draft
@@ -123,13 +123,10 @@ v1.worker.gpu.spec_decode.rejection_sampler
         verify_draft_sampled)
 v1.worker.gpu.sample.sampler
     Sampler: logprobs_mode needs_logits_processing return_sampling_mask sampling_states
-    = Sampler._sample_random(self processed_logits expanded_idx_mapping idx_mapping_np pos top_k
-        top_p use_fused_sampler)
     Sampler.apply_sampling_params(self logits expanded_idx_mapping idx_mapping idx_mapping_np pos
         input_ids expanded_local_pos seq_lens_upper_bound_np skip_top_k_top_p)
 v1.worker.gpu.sample.states
-    SamplingStates: seeds temperature
-    SamplingStates.get_top_k_top_p(self expanded_idx_mapping idx_mapping_np)
+    SamplingStates: seeds temperature top_k top_p vocab_size
 v1.sample.ops.topk_topp_sampler
     apply_top_k_top_p(logits k p)
 config.speculative
@@ -139,8 +136,30 @@ config.vllm
     VllmConfig: watermark_config
 """
 
+# Where the versions differ.
+_V2_OF = {
+    "0.32.0": """
+v1.worker.gpu.spec_decode.speculator
+    = DraftModelSpeculator.sample_draft(self hidden_states sample_src_positions idx_mapping
+        temperature seeds draft_step draft_logits spec_step_idx)
+v1.worker.gpu.sample.sampler
+    = Sampler._sample_random(self processed_logits expanded_idx_mapping idx_mapping_np pos top_k
+        top_p use_fused_sampler)
+""",
+    "0.33.0": """
+v1.worker.gpu.spec_decode.speculator
+    = DraftModelSpeculator.sample_draft(self hidden_states sample_src_positions idx_mapping
+        temperature seeds draft_step draft_logits spec_step_idx num_steps)
+v1.worker.gpu.sample.sampler
+    = Sampler._sample_random(self processed_logits expanded_idx_mapping idx_mapping_np pos top_k
+        top_p has_topp_only_rows use_fused_sampler)
+config.speculative
+    SpeculativeConfig: draft_lm_head_quantization
+""",
+}
+
 VLLM_V1 = hooks("vllm", _BOTH + _V1)
-VLLM_V2 = hooks("vllm", _BOTH + _V2)
+VLLM_V2 = {version: hooks("vllm", _BOTH + _V2 + own) for version, own in _V2_OF.items()}
 CPU_WORKER = hooks("vllm", "v1.worker.cpu_worker\n    = CPUWorker.init_device(self)")
 
 SGLANG = hooks(

@@ -61,6 +61,27 @@ def test_a_draft_that_a_grammar_forbids_is_rejected_and_not_forgotten(
     assert (p_value(expected, decided[:, None].tolist()) > FALSE_ALARM) == lossless
 
 
+@pytest.mark.parametrize("kernels", [(False,), (True, False)])
+def test_a_step_without_drafts_is_decided_in_both_versions(kernels: tuple[bool, ...]) -> None:
+    """The arguments of 0.32 and of 0.33, which also says whether a row has a top-p alone."""
+    verifier, batch, _ = one_draft_each(torch.zeros(8), samples=40)
+    slots, rows = batch.idx_mapping, torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
+    sampler, positions = verifier.sampler, torch.arange(40)
+    states = sampler.sampling_states
+    states.top_k.np[::2], states.top_p.np[1::2] = 1, 1e-6
+    assert sampler.limits(slots[:0], batch.idx_mapping_np[:0]) == (None, None)
+    states.apply_staged_writes()
+    top_k, top_p = sampler.limits(slots, batch.idx_mapping_np)
+    assert top_k is not None
+    assert top_p is not None
+    assert top_k.tolist() == [8 if slot % 2 else 1 for slot in slots.tolist()]
+    tokens, processed = sampler._sample_random(
+        rows, slots, batch.idx_mapping_np, positions, top_k, top_p, *kernels
+    )
+    assert tokens.tolist() == rows.argmax(-1).tolist()
+    assert processed is rows
+
+
 def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]:
     """V2's samplers as the worker replaces them, a batch in V2's layout, and what was drafted."""
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), samples, draft_length=1)

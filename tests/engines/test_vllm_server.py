@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -32,6 +33,15 @@ def test_min_p_and_logit_bias_are_served(server: Server, plain: dict[str, Any]) 
     )
     assert likeliest["choices"][0]["token_ids"] == plain["greedy"][0][:24]
     assert biased["choices"][0]["token_ids"] == [5000] * 24
+
+
+def test_a_thinking_budget_is_refused_and_the_server_goes_on(server: Server) -> None:
+    body = {"prompt": PROMPTS[0], "max_tokens": 4, "temperature": 0}
+    with pytest.raises(HTTPError, match="400") as refused:
+        server.ask([body | {"thinking_token_budget": 2}])
+    assert "thinking_token_budget is not supported by rdk_cuda" in refused.value.read().decode()
+    (after,) = server.ask([body])
+    assert after["usage"]["completion_tokens"] == 4
 
 
 def test_two_hundred_requests_with_aborts_lose_and_hang_none(server: Server) -> None:

@@ -17,16 +17,17 @@ __all__ = [
 
 # tests/engines checks the names that are used of vLLM in their wheels, and runs the first.
 TESTED = ("0.32.0", "0.33.0")
-TESTED_V2 = ("0.32.0",)  # with model runner V2
 SPECULATIVE_METHODS = ("draft_model", "eagle3")
 
 _KEY = "rdk_cuda"
-_PARALLEL = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "prefill_context_parallel_size",
-)
+# What vLLM does with more than one rank of a kind. Data-parallel ranks of a dense model are engines
+# of their own, which see a size of 1.
+_PARALLEL = {
+    "tensor_parallel_size": "cuts the heads into shards",
+    "pipeline_parallel_size": "drafts and decides on the last rank alone",
+    "data_parallel_size": "spreads experts over engines that step together",
+    "prefill_context_parallel_size": "cuts a prompt into pieces",
+}
 
 
 class UnsupportedConfigurationError(ValueError):
@@ -65,17 +66,25 @@ def options(vllm_config: Any) -> Options:
     )
 
 
-def refuse_unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> None:
+def refuse_unsupported(
+    vllm_config: Any, uses_v2_model_runner: bool, budgets_are_refused: bool
+) -> None:
     """Refuse what would be served wrongly or is not proven.
+
+    Args:
+        vllm_config: vLLM's. uses_v2_model_runner: the worker's.
+        budgets_are_refused: whether requests with a thinking budget are (`plugin`).
 
     Raises:
         UnsupportedConfigurationError: the first thing found, and what to do.
     """
-    for said in _unsupported(vllm_config, uses_v2_model_runner):
+    for said in _unsupported(vllm_config, uses_v2_model_runner, budgets_are_refused):
         raise UnsupportedConfigurationError(f"rdk_cuda.integrations.vllm: {said}")
 
 
-def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
+def _unsupported(
+    vllm_config: Any, uses_v2_model_runner: bool, budgets_are_refused: bool
+) -> Iterator[str]:
     speculative, parallel = vllm_config.speculative_config, vllm_config.parallel_config
     if speculative is None:
         yield (
@@ -102,15 +111,19 @@ def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
     yield from (
         _unsupported_in_v2(vllm_config) if uses_v2_model_runner else _unsupported_in_v1(vllm_config)
     )
-    for name in _PARALLEL:
+    for name, does in _PARALLEL.items():
         if getattr(parallel, name) != 1:
-            yield f"{name} is {getattr(parallel, name)}, which has never been tried; needs 1"
+            yield (
+                f"{name} is {getattr(parallel, name)}, which {does}; it has never been tried and "
+                "needs 1"
+            )
     if vllm_config.model_config.uses_mrope:
         yield "the target has positions of several dimensions (M-RoPE); needs a text model"
-    if vllm_config.reasoning_config is not None:
+    if vllm_config.reasoning_config is not None and not budgets_are_refused:
         yield (
-            "a reasoning configuration lets requests have a thinking budget, which is not "
-            "supported; leave it out"
+            "with a reasoning parser a request may have a thinking budget, which is not supported, "
+            "and our plugin, which refuses such a request, is not loaded; name rdk_cuda in "
+            "VLLM_PLUGINS, or leave the parser out"
         )
 
 
@@ -139,5 +152,7 @@ def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
         yield "enable_adaptive_verification shortens drafts, which is not supported; leave it out"
     if speculative.use_local_argmax_reduction:
         yield "use_local_argmax_reduction drafts what is likeliest; leave it out"
+    if getattr(speculative, "draft_lm_head_quantization", None) is not None:  # from 0.33 on
+        yield "draft_lm_head_quantization is for vLLM's head, which is not used; leave it out"
     if vllm_config.watermark_config is not None:
         yield "watermarks replace vLLM's draws, which are not used; leave the watermark out"

@@ -51,6 +51,7 @@ class Speculator(DraftHead):
         draft_step: Tensor,
         draft_logits: Tensor | None,
         spec_step_idx: int = 0,
+        num_steps: int = 1,
     ) -> Tensor:
         """vLLM's arguments and result; `draft_logits` is None, as vLLM keeps none."""
         logits, tokens, columns = self.score(hidden_states, lambda: self._contexts(idx_mapping))

@@ -46,9 +46,12 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         pos: Tensor,
         top_k: Tensor | None,
         top_p: Tensor | None,
-        use_fused_sampler: bool,
+        *kernels: bool,
     ) -> tuple[Tensor, Tensor]:
-        """vLLM's arguments and result: one row of logits for each request."""
+        """vLLM's arguments and result: one row of logits for each request.
+
+        The last ones choose vLLM's kernels, which are not used: one in 0.32, two in 0.33.
+        """
         if self.truncates:
             processed_logits = apply_top_k_top_p(processed_logits, top_k, top_p)
             top_k = top_p = None
@@ -58,6 +61,18 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             processed_logits, no_drafts, rows, pos, expanded_idx_mapping, top_k, top_p
         )
         return tokens[:, 0].contiguous(), processed_logits
+
+    def limits(
+        self, idx_mapping: Tensor, idx_mapping_np: Any
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """`[B]` each, top-k and top-p; None where no request has it."""
+        states, slots = self.sampling_states, idx_mapping_np
+        any_top_k = (states.top_k.np[slots] != states.vocab_size).any()
+        any_top_p = (states.top_p.np[slots] != 1.0).any()
+        return (
+            states.top_k.gpu[idx_mapping] if any_top_k else None,
+            states.top_p.gpu[idx_mapping] if any_top_p else None,
+        )
 
     def decide(
         self,
@@ -157,7 +172,7 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         )
         top_k = top_p = None
         if not sampler.truncates:
-            top_k, top_p = sampler.sampling_states.get_top_k_top_p(idx_mapping, idx_mapping_np)
+            top_k, top_p = sampler.limits(idx_mapping, idx_mapping_np)
         sampled, num_sampled = sampler.decide(
             processed, verify_draft_sampled, cu_num_logits, pos, idx_mapping, top_k, top_p
         )

