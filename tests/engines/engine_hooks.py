@@ -11,6 +11,12 @@ from .engine_sources import hooks
 _BOTH = """
 model_executor.layers.logits_processor
     LogitsProcessor: scale soft_cap
+model_executor.layers.vocab_parallel_embedding
+    VocabParallelEmbedding: org_vocab_size shard_indices tp_size
+    VocabParallelEmbeddingShardIndices: num_org_elements org_vocab_start_index
+distributed.communication_op
+    tensor_model_parallel_all_gather(input_ dim)
+    tensor_model_parallel_all_reduce(input_)
 config.vllm
     VllmConfig: additional_config speculative_config
 config.scheduler
@@ -23,6 +29,12 @@ sampling_params
     = SamplingParams._validate_spec_decode(self speculative_config)
 exceptions
     VLLMValidationError.__init__(self message parameter value)
+logger
+    init_logger(name)
+v1.core.sched.output
+    SchedulerOutput: total_num_scheduled_tokens
+v1.worker.worker_base
+    WorkerBase: rank
 v1.worker.gpu_worker
     Worker: model_runner use_v2_model_runner
     = Worker.execute_model(self scheduler_output)
@@ -38,7 +50,8 @@ v1.worker.gpu_model_runner
         query_start_loc rejection_sampler requests sampler uses_mrope
     GPUModelRunner._sample(self logits spec_decode_metadata)
 v1.worker.gpu_input_batch
-    InputBatch: generators logitsprocs num_tokens_no_spec req_ids sampling_metadata token_ids_cpu
+    InputBatch: generators logitsprocs num_prompt_tokens num_tokens_no_spec req_ids
+        sampling_metadata token_ids_cpu
     CachedRequestState: sampling_params
 v1.sample.metadata
     SamplingMetadata: all_greedy allowed_token_ids_mask bad_words_token_ids frequency_penalties
@@ -78,9 +91,9 @@ v1.sample.logits_processor.builtin
     MinTokensLogitsProcessor.apply_with_spec_decode(self logits num_draft_tokens)
 v1.sample.ops.bad_words
     apply_bad_words(logits bad_words_token_ids past_tokens_ids)
-v1.sample.ops.penalties
-    apply_all_penalties(logits prompt_token_ids presence_penalties frequency_penalties
-        repetition_penalties output_token_ids)
+model_executor.layers.utils
+    apply_penalties(logits prompt_tokens_tensor output_tokens_tensor presence_penalties
+        frequency_penalties repetition_penalties)
 v1.sample.ops.topk_topp_sampler
     apply_top_k_top_p(logits k p)
 v1.core.sched.output
@@ -134,6 +147,8 @@ config.speculative
         use_local_argmax_reduction
 config.vllm
     VllmConfig: watermark_config
+config.parallel
+    ParallelConfig: enable_batch_sharded_sampling
 """
 
 # Where the versions differ.

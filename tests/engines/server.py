@@ -50,7 +50,7 @@ class Server:
             return answer.readline() and None if aborted else json.load(answer)
 
     def metric(self, name: str) -> float:
-        """The sum of one of vLLM's metrics over its labels."""
+        """The sum of a metric over its labels."""
         with urlopen(f"{self.url}/metrics", timeout=_PATIENCE) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))

@@ -21,6 +21,7 @@ from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 from rdk_cuda.integrations.vllm.configuration import UnsupportedConfigurationError
 from rdk_cuda.integrations.vllm.drafting_v2 import speculator_for
+from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler, Verifier
 
 from .exact import p_value
@@ -59,6 +60,8 @@ def test_a_draft_that_a_grammar_forbids_is_rejected_and_not_forgotten(
     decided = verifier(rows, batch, None, invalid.flatten()).sampled_token_ids[:, 0]
     expected = {(token,): p for token, p in enumerate(masked.softmax(-1).tolist())}
     assert (p_value(expected, decided[:, None].tolist()) > FALSE_ALARM) == lossless
+    counted = verifier.sampler.speculator.counters.read()
+    assert counted["put_back_tokens.grammar"] == (int(forbidden[drawn].sum()) if compared else 0)
 
 
 @pytest.mark.parametrize("kernels", [(False,), (True, False)])
@@ -125,5 +128,7 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]
         enable_adaptive_verification=False,
         rejection_sample_method="standard",
     )
-    sampler = TokenSampler(own, SimpleNamespace(arena=arena), "token")
+    counters = Counters(Vocabulary.identity(8), arena.device)
+    counters.active = True
+    sampler = TokenSampler(own, SimpleNamespace(arena=arena, counters=counters), "token")
     return Verifier(sampler, options, arena.device), batch, drawn

@@ -29,7 +29,8 @@ def configuration(**changes: Any) -> SimpleNamespace:
             "use_local_argmax_reduction": False,
         },
         "parallel_config": {
-            "tensor_parallel_size": 1,
+            "enable_batch_sharded_sampling": False,
+            "tensor_parallel_size": 2,
             "pipeline_parallel_size": 1,
             "data_parallel_size": 1,
             "prefill_context_parallel_size": 1,
@@ -65,7 +66,6 @@ def test_what_is_supported_is_not_refused(method: str, v2: bool) -> None:
         ("speculative_config__use_heterogeneous_vocab", True, "use_heterogeneous_vocab"),
         ("speculative_config__disable_padded_drafter_batch", True, "disable_padded_drafter_batch"),
         ("speculative_config__rejection_sample_method", "block", "'block', which rdk::verify"),
-        ("parallel_config__tensor_parallel_size", 2, "tensor_parallel_size is 2"),
         ("parallel_config__pipeline_parallel_size", 2, "pipeline_parallel_size is 2, which drafts"),
         ("parallel_config__data_parallel_size", 2, "data_parallel_size is 2"),
         ("parallel_config__prefill_context_parallel_size", 2, "prefill_context_parallel_size"),
@@ -103,6 +103,7 @@ def test_model_runner_v1_is_refused_with_async_scheduling() -> None:
         ("speculative_config__enable_adaptive_verification", True, "adaptive_verification"),
         ("speculative_config__use_local_argmax_reduction", True, "argmax_reduction"),
         ("speculative_config__draft_lm_head_quantization", "fp8", "draft_lm_head_quantization"),
+        ("parallel_config__enable_batch_sharded_sampling", True, "batch_sharded_sampling"),
         ("watermark_config", object(), "watermark"),
     ],
 )

@@ -23,7 +23,6 @@ _KEY = "rdk_cuda"
 # What vLLM does with more than one rank of a kind. Data-parallel ranks of a dense model are engines
 # of their own, which see a size of 1.
 _PARALLEL = {
-    "tensor_parallel_size": "cuts the heads into shards",
     "pipeline_parallel_size": "drafts and decides on the last rank alone",
     "data_parallel_size": "spreads experts over engines that step together",
     "prefill_context_parallel_size": "cuts a prompt into pieces",
@@ -154,5 +153,10 @@ def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
         yield "use_local_argmax_reduction drafts what is likeliest; leave it out"
     if getattr(speculative, "draft_lm_head_quantization", None) is not None:  # from 0.33 on
         yield "draft_lm_head_quantization is for vLLM's head, which is not used; leave it out"
+    if vllm_config.parallel_config.enable_batch_sharded_sampling:
+        yield (
+            "enable_batch_sharded_sampling gives a rank the logits of some requests, which has "
+            "never been tried; leave it out"
+        )
     if vllm_config.watermark_config is not None:
         yield "watermarks replace vLLM's draws, which are not used; leave the watermark out"

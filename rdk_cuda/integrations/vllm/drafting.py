@@ -49,7 +49,7 @@ class _Drafting(DraftHead):
         self, hidden_states: Tensor, sampling_metadata: Any
     ) -> tuple[Tensor, None]:
         requests, device = self._requests, hidden_states.device
-        logits, tokens, columns = self.score(hidden_states, requests.contexts)
+        logits, tokens, columns = self.score(hidden_states, lambda: requests.contexts(self.window))
         temperature = sampling_metadata.temperature
         if temperature is None:
             temperature = torch.zeros(len(logits), dtype=torch.float32, device=device)

@@ -1,5 +1,7 @@
 """What vLLM loads from this package in every process: an entry point of `vllm.general_plugins`.
 
+It names the folder of our metrics, before vLLM starts other processes.
+
 With speculation vLLM refuses requests with `min_p` or `logit_bias`, because its own verification
 ignores both. The workers here serve them, so under these workers, and no others, they are let
 through. A thinking budget, which they do not serve, is refused in the same place.
@@ -9,6 +11,8 @@ from __future__ import annotations
 
 import inspect
 from typing import Any
+
+from .metrics import serve_metrics
 
 __all__ = ["register", "registered"]
 
@@ -49,3 +53,4 @@ def register() -> None:
 
     _validate_spec_decode.passes_rdk_cuda = True  # type: ignore[attr-defined]
     SamplingParams._validate_spec_decode = _validate_spec_decode
+    serve_metrics()

@@ -99,6 +99,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             method=self.method,
             top_k=top_k,
             top_p=top_p,
+            counters=self.speculator.counters,
         )
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
         sampled[:, 0].clamp_(min=0)
@@ -123,7 +124,9 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
     ) -> Any:
         """vLLM's arguments and result."""
         if invalid_drafts is not None:
-            invalid_drafts = invalid_drafts & ~self._rejected_by_grammar(logits, input_batch)
+            put_back = invalid_drafts & self._rejected_by_grammar(logits, input_batch)
+            self.sampler.speculator.counters.put_back(put_back.sum())
+            invalid_drafts = invalid_drafts & ~put_back
         return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
 
     def _rejected_by_grammar(self, logits: Tensor, input_batch: Any) -> Tensor:
