@@ -66,7 +66,11 @@ v1.spec_decode.llm_base_proposer
     SpecDecodeBaseProposer.set_inputs_first_pass(self target_token_ids next_token_ids
         target_positions target_hidden_states token_indices_to_sample cad num_rejected_tokens_gpu)
     SpecDecodeBaseProposer: model pass_hidden_states_to_model positions
+v1.spec_decode.vocab_mapping
+    VocabMapping: target_to_draft_ids
+    VocabMapping.map_target_to_draft_ids(self target_ids)
 v1.spec_decode.draft_model
+    DraftModelProposer: vocab_mapping
     DraftModelProposer.__init__(self vllm_config device runner)
 v1.spec_decode.eagle
     EagleProposer.__init__(self vllm_config device runner)

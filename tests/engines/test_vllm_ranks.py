@@ -13,7 +13,7 @@ from vllm import SamplingParams
 from .engine import WORKER, Engine, speculation
 from .exact import Joint
 from .jobs import ASKED, GREEDY, PROMPTS, SAMPLES
-from .pair import EAGLE3
+from .pair import EAGLE3, TARGET, with_even_heads
 
 FALSE_ALARM = 1e-4  # of each statistical test
 SEEDED = [
@@ -21,11 +21,21 @@ SEEDED = [
 ]
 
 
+@pytest.fixture(scope="module")
+def even(drafters: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The models with an even number of heads: two ranks share them."""
+    made = tmp_path_factory.mktemp("even")
+    sources = {"target": TARGET, "model": drafters / "model", "eagle3": EAGLE3}
+    return {name: with_even_heads(source, made / name) for name, source in sources.items()}
+
+
 @contextmanager
-def serving(ranks: int, model: Path, drafter: Path | None, **options: Any) -> Iterator[Engine]:
-    own = speculation(model, method="eagle3" if model == EAGLE3 else "draft_model")
+def serving(
+    ranks: int, even: dict[str, Path], kind: str, drafter: Path | None, **options: Any
+) -> Iterator[Engine]:
+    own = speculation(even[kind], method="eagle3" if kind == "eagle3" else "draft_model")
     made = {"speculative_config": own, "tensor_parallel_size": ranks, **options}
-    engine = Engine(None, WORKER, drafter, **made)
+    engine = Engine(None, WORKER, drafter, even["target"], **made)
     try:
         yield engine
     finally:
@@ -34,31 +44,43 @@ def serving(ranks: int, model: Path, drafter: Path | None, **options: Any) -> It
 
 @pytest.fixture(autouse=True)
 def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core for each rank; the same one for both would do, and takes longer."""
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")  # a core for each rank
 
 
-@pytest.mark.parametrize("name", [None, "virtual-6.25", "virtual-eagle3", "eagle3"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("model", None), ("model", "virtual-6.25"), ("eagle3", None), ("eagle3", "virtual-eagle3")],
+)
 def test_greedy_text_on_two_ranks_is_that_of_plain_vllm(
-    name: str | None, plain: dict[str, Any], runner: dict[str, int], drafters: Path
+    kind: str,
+    name: str | None,
+    plain: dict[str, Any],
+    runner: dict[str, int],
+    drafters: Path,
+    even: dict[str, Path],
 ) -> None:
-    of_states = name is not None and "eagle3" in name
-    drafter = None if name in (None, "eagle3") else drafters / str(name)
-    with serving(2, EAGLE3 if of_states else drafters / "model", drafter, **runner) as engine:
+    drafter = None if name is None else drafters / name
+    with serving(2, even, kind, drafter, **runner) as engine:
         said, accepted = engine.drafted(ASKED, GREEDY)
     assert said == plain["greedy"]
     assert accepted > 0.05
 
 
-@pytest.mark.parametrize("name", ["virtual-dynamic-6.25", "virtual-dynamic-eagle3"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("model", "virtual-dynamic-6.25"), ("eagle3", "virtual-dynamic-eagle3")]
+)
 def test_dynamic_tokens_and_seeds_on_two_ranks_are_those_of_one(
-    name: str, plain: dict[str, Any], runner: dict[str, int], drafters: Path
+    kind: str,
+    name: str,
+    plain: dict[str, Any],
+    runner: dict[str, int],
+    drafters: Path,
+    even: dict[str, Path],
 ) -> None:
     """Their logits come from the rows of both ranks, the drafter's own and the target's."""
-    model = EAGLE3 if "eagle3" in name else drafters / "model"
     said = {}
     for ranks in (1, 2):
-        with serving(ranks, model, drafters / name, **runner) as engine:
+        with serving(ranks, even, kind, drafters / name, **runner) as engine:
             greedy, accepted = engine.drafted(ASKED, GREEDY)
             said[ranks] = accepted, engine.tokens(PROMPTS[:20], SEEDED)
             params = SamplingParams(max_tokens=3, temperature=1.0)

@@ -11,6 +11,7 @@ from rdk_cuda.integrations.vllm.configuration import (
     Options,
     UnsupportedConfigurationError,
     options,
+    refuse_other_tokenizers,
     refuse_unsupported,
 )
 
@@ -63,7 +64,6 @@ def test_what_is_supported_is_not_refused(method: str, v2: bool) -> None:
         ("speculative_config", None, "there is no --speculative-config"),
         ("speculative_config__method", "ngram", "the method is 'ngram'; needs one of draft_model"),
         ("speculative_config__parallel_drafting", True, "parallel_drafting"),
-        ("speculative_config__use_heterogeneous_vocab", True, "use_heterogeneous_vocab"),
         ("speculative_config__disable_padded_drafter_batch", True, "disable_padded_drafter_batch"),
         ("speculative_config__rejection_sample_method", "block", "'block', which rdk::verify"),
         ("parallel_config__pipeline_parallel_size", 2, "pipeline_parallel_size is 2, which drafts"),
@@ -99,6 +99,7 @@ def test_model_runner_v1_is_refused_with_async_scheduling() -> None:
     ("name", "value", "said"),
     [
         ("scheduler_config__async_scheduling", False, "leave out --no-async-scheduling"),
+        ("speculative_config__use_heterogeneous_vocab", True, "VLLM_USE_V2_MODEL_RUNNER=0"),
         ("speculative_config__draft_sample_method", "probabilistic", "is 'probabilistic'"),
         ("speculative_config__enable_adaptive_verification", True, "adaptive_verification"),
         ("speculative_config__use_local_argmax_reduction", True, "argmax_reduction"),
@@ -113,6 +114,15 @@ def test_what_model_runner_v2_cannot_do_is_refused(name: str, value: Any, said: 
         refuse_unsupported(
             configuration(**given), uses_v2_model_runner=True, budgets_are_refused=True
         )
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("asked", "is_so"), [(True, False), (False, True)])
+def test_vllm_maps_tokens_if_and_only_if_the_drafter_has_others(asked: bool, is_so: bool) -> None:
+    given = configuration(speculative_config__use_heterogeneous_vocab=asked)
+    refuse_other_tokenizers(given, asked)
+    with pytest.raises(UnsupportedConfigurationError, match="use_heterogeneous_vocab") as refused:
+        refuse_other_tokenizers(given, is_so)
     assert "\n" not in str(refused.value)
 
 

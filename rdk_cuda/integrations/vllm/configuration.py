@@ -81,6 +81,24 @@ def refuse_unsupported(
         raise UnsupportedConfigurationError(f"rdk_cuda.integrations.vllm: {said}")
 
 
+def refuse_other_tokenizers(vllm_config: Any, has_another_tokenizer: bool) -> None:
+    """vLLM is to read the drafter's tokenizer if, and only if, it is another than the target's.
+
+    Raises:
+        UnsupportedConfigurationError: it does not know, or the drafter was not calibrated for it.
+    """
+    if vllm_config.speculative_config.use_heterogeneous_vocab == has_another_tokenizer:
+        return
+    raise UnsupportedConfigurationError(
+        "rdk_cuda.integrations.vllm: the drafter was calibrated for a target with another "
+        'tokenizer; add "use_heterogeneous_vocab": true to --speculative-config'
+        if has_another_tokenizer
+        else "rdk_cuda.integrations.vllm: use_heterogeneous_vocab needs a drafter that "
+        "python -m rdk_cuda calibrate has written for a target with another tokenizer; name it in "
+        "--additional-config, or leave use_heterogeneous_vocab out"
+    )
+
+
 def _unsupported(
     vllm_config: Any, uses_v2_model_runner: bool, budgets_are_refused: bool
 ) -> Iterator[str]:
@@ -95,11 +113,6 @@ def _unsupported(
         yield f"the method is {speculative.method!r}; needs one of {', '.join(SPECULATIVE_METHODS)}"
     if speculative.parallel_drafting:
         yield "parallel_drafting draws all drafts at once, which is not supported; leave it out"
-    if speculative.use_heterogeneous_vocab:
-        yield (
-            "use_heterogeneous_vocab maps tokens in vLLM; leave it out, and let drafter and target "
-            "have one tokenizer"
-        )
     if speculative.disable_padded_drafter_batch:
         yield "disable_padded_drafter_batch drafts after vLLM's bookkeeping; leave it out"
     if speculative.rejection_sample_method != "standard":
@@ -136,6 +149,8 @@ def _unsupported_in_v1(vllm_config: Any) -> Iterator[str]:
 
 def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
     speculative = vllm_config.speculative_config
+    if speculative.use_heterogeneous_vocab:
+        yield "use_heterogeneous_vocab is the model runner V1's; set VLLM_USE_V2_MODEL_RUNNER=0"
     if not vllm_config.scheduler_config.async_scheduling:
         yield (
             "without async scheduling the model runner V2 is not told which drafts were cut off "

@@ -16,6 +16,7 @@ from ...drafter import PrunedDrafter
 from ...dynamic_tokens import FullHead, dynamic_columns, window_of
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
+from ..huggingface.text_drafter import TokenMap
 from .configuration import UnsupportedConfigurationError
 from .metrics import Counters
 from .sharded_head import HeadShard
@@ -41,7 +42,7 @@ class DraftHead:
     window: int
     _full_head: FullHead
     _target: Any
-    _calibrated: PrunedDrafter | None
+    _calibrated: PrunedDrafter | TokenMap | None
 
     def load_model(self, target_model: Any) -> None:
         """Load vLLM's model, then give it the small head."""
@@ -91,6 +92,8 @@ class DraftHead:
             rows = shard.whole(partial(tensor_model_parallel_all_gather, dim=0))[: len(ids)]
             plain = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), rows)
             return _moved(plain, shard.rows)
+        if isinstance(self._calibrated, TokenMap):
+            return self._mapped(self._calibrated, target_size, shard)
         drafter = self._calibrated
         got = [drafter.affinity.target_size, drafter.weight.shape[1]]
         needs = [target_size, shard.rows.shape[1]]
@@ -106,6 +109,19 @@ class DraftHead:
                 f"and that of the drafter has {shard.size} rows; calibrate with --dynamic 0"
             )
         return _moved(drafter, shard.rows)
+
+    def _mapped(self, mapped: TokenMap, target_size: int, shard: HeadShard) -> PrunedDrafter:
+        """The whole head of a drafter with another tokenizer, and what it is to read."""
+        affinity = mapped.affinity
+        got = [affinity.target_size, affinity.draft_size]
+        if got != [target_size, shard.size]:
+            raise UnsupportedConfigurationError(
+                f"rdk_cuda.integrations.vllm: the affinity has [V_t, V_d] = {got}; the models that "
+                f"are served have {[target_size, shard.size]}: name those that it was made for"
+            )
+        self.vocab_mapping.target_to_draft_ids = mapped.reads.to(shard.rows.device)  # type: ignore[attr-defined]
+        rows = shard.whole(partial(tensor_model_parallel_all_gather, dim=0))
+        return _moved(PrunedDrafter(mapped.vocabulary, affinity, rows), shard.rows)
 
     def _head_of_dynamic_tokens(self, shard: HeadShard) -> FullHead:
         """The drafter's full head, or rows lifted from the target's."""

@@ -13,7 +13,14 @@ from ... import __version__
 from ...drafter import PrunedDrafter
 from ..engine_version import refuse_untested
 from ..huggingface.saved_drafter import load_pruned
-from .configuration import TESTED, Options, options, refuse_unsupported
+from ..huggingface.text_drafter import is_text_drafter, load_token_map
+from .configuration import (
+    TESTED,
+    Options,
+    options,
+    refuse_other_tokenizers,
+    refuse_unsupported,
+)
 from .drafting import PROPOSERS
 from .metrics import Counters
 from .plugin import registered
@@ -41,11 +48,15 @@ class _Serving:
         refuse_unsupported(config, v2, budgets_are_refused=registered())
         self._options = options(config)
         directory = self._options.drafter
+        maps = directory is not None and is_text_drafter(directory)
+        refuse_other_tokenizers(config, maps)
         # Read before vLLM loads anything: a directory that is not right costs no time.
-        calibrated = None if directory is None else load_pruned(directory)[0]
+        calibrated: Any = None
+        if directory is not None:
+            calibrated = load_token_map(directory) if maps else load_pruned(directory)[0]
         super().init_device()  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
-        if directory is not None and runner.device.type != "cpu":
+        if directory is not None and not maps and runner.device.type != "cpu":
             calibrated = load_pruned(directory, device=runner.device)[0]
         if v2:
             from .drafting_v2 import speculator_for
