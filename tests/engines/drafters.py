@@ -76,7 +76,10 @@ def calibrated_drafters(directory: Path) -> Path:
 
 
 def with_another_tokenizer(model: Path, directory: Path) -> Path:
-    """The drafter with half of its merges and its tokens in reverse: other ids, other pieces."""
+    """The drafter with other ids and pieces: half of its merges, and tokens that the target lacks.
+
+    It drafts those like the tokens that they begin with, which the target is to get for them.
+    """
     said = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
     own = said["model"]
     own["merges"] = own["merges"][: len(own["merges"]) // 2]
@@ -84,7 +87,10 @@ def with_another_tokenizer(model: Path, directory: Path) -> Path:
     special = {token["content"] for token in said["added_tokens"]}
     kept = [name for name in own["vocab"] if len(name) == 1 or name in made | special]
     kept.sort(key=own["vocab"].get, reverse=True)
-    rows = torch.tensor([own["vocab"][name] for name in kept])
+    rows = [own["vocab"][name] for name in kept]
+    lacking = {f"{name}()": id for name, id in zip(kept, rows, strict=True) if id % 8 == 0}
+    lacking = {name: id for name, id in lacking.items() if name not in own["vocab"]}
+    kept, rows = [*kept, *lacking], [*rows, *lacking.values()]
     own["vocab"] = {name: id for id, name in enumerate(kept)}
     for token in said["added_tokens"]:
         token["id"] = own["vocab"][token["content"]]
@@ -93,7 +99,7 @@ def with_another_tokenizer(model: Path, directory: Path) -> Path:
         tokenizer_object=Tokenizer.from_str(json.dumps(said)), eos_token=end["content"]
     )
     small = AutoModelForCausalLM.from_pretrained(model)
-    weights = small.get_input_embeddings().weight.detach()[rows]
+    weights = small.get_input_embeddings().weight.detach()[torch.tensor(rows)]
     small.resize_token_embeddings(len(kept))
     small.get_input_embeddings().weight.data.copy_(weights)
     small.config.eos_token_id = small.config.bos_token_id = end["id"]

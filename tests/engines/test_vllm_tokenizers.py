@@ -40,6 +40,7 @@ def test_the_drafter_reads_its_own_tokens_and_beginnings_of_the_others(
     mapped = load_token_map(directory)
     mapping = engine.proposer.vocab_mapping
     assert mapped.vocabulary.draft_size < mapped.vocabulary.target_size
+    assert (mapped.vocabulary.draft_ids < 0).sum() > 100  # the target lacks them
     common = mapped.vocabulary.kept
     ids = mapping.map_target_to_draft_ids(torch.arange(mapped.vocabulary.target_size))
     assert torch.equal(mapped.vocabulary.draft_ids[ids[common]], common)

@@ -67,3 +67,5 @@ def test_sums_are_written_at_most_every_few_seconds_and_when_idle(
     assert not file.exists()
     counters.publish(idle=True)
     assert file.exists()
+    monkeypatch.setenv(FOLDER, str(file / "below a file"))
+    counters.publish(idle=True)  # is no error

@@ -9,6 +9,7 @@ reads the files of its workers when it is asked for metrics. Before vLLM starts 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -114,12 +115,16 @@ class Counters:
         return dict(zip(names, self._sums.tolist(), strict=True))
 
     def publish(self, idle: bool) -> None:
-        """Write the sums for the server if they are some seconds old, or the worker is idle."""
+        """Write the sums for the server if they are some seconds old, or the worker is idle.
+
+        A full disk costs the metrics, and not the worker.
+        """
         folder, now = os.environ.get(FOLDER), time.monotonic()
         if folder is not None and (idle or now >= self._next):
             self._next = now + _SECONDS
-            Path(folder).mkdir(mode=0o700, exist_ok=True)
-            write_json(self.read(), Path(folder) / f"{os.getpid()}.json")
+            with contextlib.suppress(OSError):
+                Path(folder).mkdir(mode=0o700, exist_ok=True)
+                write_json(self.read(), Path(folder) / f"{os.getpid()}.json")
 
 
 class _Files:
