@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -148,10 +149,11 @@ class _Files:
 
 
 def serve_metrics() -> None:
-    """Name the folder, if no process above has, and show what is in it in this process."""
+    """Name the folder, if no process of this server has, and show what is in it in this one."""
     from prometheus_client import REGISTRY
 
-    if FOLDER not in os.environ:
+    # vLLM makes its processes by multiprocessing. Another program may have started this one.
+    if FOLDER not in os.environ or multiprocessing.parent_process() is None:
         folder = Path(tempfile.gettempdir()) / f"rdk_cuda-{uuid.uuid4().hex}"
         os.environ[FOLDER] = str(folder)
         owner = os.getpid()
