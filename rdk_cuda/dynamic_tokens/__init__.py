@@ -10,6 +10,7 @@ from .sources import (
     distinct_tokens,
     offered,
     recent_tokens_of,
+    window_of,
     with_recent_bonus,
 )
 from .successors import SuccessorCounts, SuccessorTable, recent_and_successors
@@ -29,5 +30,6 @@ __all__ = [
     "recent_and_successors",
     "recent_tokens_of",
     "screens_of",
+    "window_of",
     "with_recent_bonus",
 ]

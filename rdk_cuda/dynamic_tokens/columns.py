@@ -42,9 +42,13 @@ def dynamic_columns(
     """
     tokens = offered(source, contexts, hidden).int().to(hidden.device)
     with Range("gather logits", tokens.shape[1]):
-        if isinstance(full_head, tuple):
-            weight, bias = full_head
-            logits = gather_logits(hidden, weight, tokens, bias)
-        else:
-            logits = full_head(hidden, tokens)
+        logits = logits_of(full_head, hidden, tokens)
     return tokens, with_bonus(source, contexts, tokens, logits)
+
+
+def logits_of(full_head: FullHead, hidden: Tensor, tokens: Tensor) -> Tensor:
+    """`[B, C]` logits of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
+    if isinstance(full_head, tuple):
+        weight, bias = full_head
+        return gather_logits(hidden, weight, tokens, bias)
+    return full_head(hidden, tokens)

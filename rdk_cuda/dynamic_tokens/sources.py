@@ -64,6 +64,11 @@ def recent_tokens_of(source: object) -> Iterator[RecentTokens]:
     return (part for part in parts_of(source) if isinstance(part, RecentTokens))
 
 
+def window_of(source: object) -> int:
+    """How many of a sequence's last tokens the sources read that a drafter's file can hold."""
+    return max((recent.window for recent in recent_tokens_of(source)), default=1)
+
+
 def parts_of(source: object) -> Iterator[object]:
     """A source of dynamic tokens and, if it combines several, all of these."""
     yield source

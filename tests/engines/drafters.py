@@ -9,13 +9,24 @@ kept; and `KIND-eagle3` for the EAGLE-3 drafter that has 2,048 tokens of its own
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+from tokenizers import Tokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
+
 from examples.demo.corpus import CALIBRATION_STRIDE, HELD_OUT, standard_library, training_files
+from rdk_cuda import Affinity
 from rdk_cuda.__main__ import main
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.huggingface import load_drafter
@@ -25,10 +36,18 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     SETTINGS,
     load_pruned,
 )
+from rdk_cuda.integrations.huggingface.text_drafter import save_text_drafter
 
 from .pair import EAGLE3, TARGET, whole_drafter
 
-__all__ = ["KINDS", "SHARES", "calibrate", "calibrated_drafters", "write_kinds"]
+__all__ = [
+    "KINDS",
+    "SHARES",
+    "calibrate",
+    "calibrated_drafters",
+    "with_another_tokenizer",
+    "write_kinds",
+]
 
 SHARES = ("25", "6.25")
 KINDS = ("pruned", "virtual", "virtual-dynamic")
@@ -53,6 +72,42 @@ def calibrated_drafters(directory: Path) -> Path:
     for share in SHARES:
         source = directory / "calibrated" / f"keep-{float(share) / 100:g}-temperature-1"
         write_kinds(source, model, directory, share)
+    return directory
+
+
+def with_another_tokenizer(model: Path, directory: Path) -> Path:
+    """The drafter with other ids and pieces: half of its merges, and tokens that the target lacks.
+
+    It drafts those like the tokens that they begin with, which the target is to get for them.
+    """
+    said = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+    own = said["model"]
+    own["merges"] = own["merges"][: len(own["merges"]) // 2]
+    made = {"".join(pair) for pair in own["merges"]}
+    special = {token["content"] for token in said["added_tokens"]}
+    kept = [name for name in own["vocab"] if len(name) == 1 or name in made | special]
+    kept.sort(key=own["vocab"].get, reverse=True)
+    rows = [own["vocab"][name] for name in kept]
+    lacking = {f"{name}()": id for name, id in zip(kept, rows, strict=True) if id % 8 == 0}
+    lacking = {name: id for name, id in lacking.items() if name not in own["vocab"]}
+    kept, rows = [*kept, *lacking], [*rows, *lacking.values()]
+    own["vocab"] = {name: id for id, name in enumerate(kept)}
+    for token in said["added_tokens"]:
+        token["id"] = own["vocab"][token["content"]]
+    end = said["added_tokens"][0]
+    theirs = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(said)), eos_token=end["content"]
+    )
+    small = AutoModelForCausalLM.from_pretrained(model)
+    weights = small.get_input_embeddings().weight.detach()[torch.tensor(rows)]
+    small.resize_token_embeddings(len(kept))
+    small.get_input_embeddings().weight.data.copy_(weights)
+    small.config.eos_token_id = small.config.bos_token_id = end["id"]
+    small.generation_config.eos_token_id = small.config.pad_token_id = end["id"]
+    ours = AutoTokenizer.from_pretrained(TARGET)
+    size = AutoConfig.from_pretrained(TARGET).vocab_size
+    affinity = Affinity.between(theirs, ours, draft_size=len(kept), target_size=size)
+    save_text_drafter(directory, small, theirs, ours, affinity, {})
     return directory
 
 

@@ -11,6 +11,12 @@ from .engine_sources import hooks
 _BOTH = """
 model_executor.layers.logits_processor
     LogitsProcessor: scale soft_cap
+model_executor.layers.vocab_parallel_embedding
+    VocabParallelEmbedding: org_vocab_size shard_indices tp_size
+    VocabParallelEmbeddingShardIndices: num_org_elements org_vocab_start_index
+distributed.communication_op
+    tensor_model_parallel_all_gather(input_ dim)
+    tensor_model_parallel_all_reduce(input_)
 config.vllm
     VllmConfig: additional_config speculative_config
 config.scheduler
@@ -19,8 +25,16 @@ config.speculative
     SpeculativeConfig: disable_padded_drafter_batch method num_speculative_tokens parallel_drafting
         rejection_sample_method target_parallel_config use_heterogeneous_vocab
 sampling_params
-    SamplingParams: logit_bias min_p seed structured_outputs
+    SamplingParams: logit_bias min_p seed structured_outputs thinking_token_budget
     = SamplingParams._validate_spec_decode(self speculative_config)
+exceptions
+    VLLMValidationError.__init__(self message parameter value)
+logger
+    init_logger(name)
+v1.core.sched.output
+    SchedulerOutput: total_num_scheduled_tokens
+v1.worker.worker_base
+    WorkerBase: rank
 v1.worker.gpu_worker
     Worker: model_runner use_v2_model_runner
     = Worker.execute_model(self scheduler_output)
@@ -36,7 +50,8 @@ v1.worker.gpu_model_runner
         query_start_loc rejection_sampler requests sampler uses_mrope
     GPUModelRunner._sample(self logits spec_decode_metadata)
 v1.worker.gpu_input_batch
-    InputBatch: generators logitsprocs num_tokens_no_spec req_ids sampling_metadata token_ids_cpu
+    InputBatch: generators logitsprocs num_prompt_tokens num_tokens_no_spec req_ids
+        sampling_metadata token_ids_cpu
     CachedRequestState: sampling_params
 v1.sample.metadata
     SamplingMetadata: all_greedy allowed_token_ids_mask bad_words_token_ids frequency_penalties
@@ -51,7 +66,11 @@ v1.spec_decode.llm_base_proposer
     SpecDecodeBaseProposer.set_inputs_first_pass(self target_token_ids next_token_ids
         target_positions target_hidden_states token_indices_to_sample cad num_rejected_tokens_gpu)
     SpecDecodeBaseProposer: model pass_hidden_states_to_model positions
+v1.spec_decode.vocab_mapping
+    VocabMapping: target_to_draft_ids
+    VocabMapping.map_target_to_draft_ids(self target_ids)
 v1.spec_decode.draft_model
+    DraftModelProposer: vocab_mapping
     DraftModelProposer.__init__(self vllm_config device runner)
 v1.spec_decode.eagle
     EagleProposer.__init__(self vllm_config device runner)
@@ -76,9 +95,9 @@ v1.sample.logits_processor.builtin
     MinTokensLogitsProcessor.apply_with_spec_decode(self logits num_draft_tokens)
 v1.sample.ops.bad_words
     apply_bad_words(logits bad_words_token_ids past_tokens_ids)
-v1.sample.ops.penalties
-    apply_all_penalties(logits prompt_token_ids presence_penalties frequency_penalties
-        repetition_penalties output_token_ids)
+model_executor.layers.utils
+    apply_penalties(logits prompt_tokens_tensor output_tokens_tensor presence_penalties
+        frequency_penalties repetition_penalties)
 v1.sample.ops.topk_topp_sampler
     apply_top_k_top_p(logits k p)
 v1.core.sched.output
@@ -104,8 +123,6 @@ v1.outputs
 v1.worker.gpu.spec_decode.speculator
     DraftModelSpeculator.__init__(self vllm_config device)
     = DraftModelSpeculator.load_model(self target_model)
-    = DraftModelSpeculator.sample_draft(self hidden_states sample_src_positions idx_mapping
-        temperature seeds draft_step draft_logits spec_step_idx)
     DraftModelSpeculator: draft_logits
 v1.worker.gpu.spec_decode.standalone_ar.speculator
     StandaloneARSpeculator._prefill(...) -> sample_draft
@@ -123,13 +140,10 @@ v1.worker.gpu.spec_decode.rejection_sampler
         verify_draft_sampled)
 v1.worker.gpu.sample.sampler
     Sampler: logprobs_mode needs_logits_processing return_sampling_mask sampling_states
-    = Sampler._sample_random(self processed_logits expanded_idx_mapping idx_mapping_np pos top_k
-        top_p use_fused_sampler)
     Sampler.apply_sampling_params(self logits expanded_idx_mapping idx_mapping idx_mapping_np pos
         input_ids expanded_local_pos seq_lens_upper_bound_np skip_top_k_top_p)
 v1.worker.gpu.sample.states
-    SamplingStates: seeds temperature
-    SamplingStates.get_top_k_top_p(self expanded_idx_mapping idx_mapping_np)
+    SamplingStates: seeds temperature top_k top_p vocab_size
 v1.sample.ops.topk_topp_sampler
     apply_top_k_top_p(logits k p)
 config.speculative
@@ -137,10 +151,34 @@ config.speculative
         use_local_argmax_reduction
 config.vllm
     VllmConfig: watermark_config
+config.parallel
+    ParallelConfig: enable_batch_sharded_sampling
 """
 
+# Where the versions differ.
+_V2_OF = {
+    "0.32.0": """
+v1.worker.gpu.spec_decode.speculator
+    = DraftModelSpeculator.sample_draft(self hidden_states sample_src_positions idx_mapping
+        temperature seeds draft_step draft_logits spec_step_idx)
+v1.worker.gpu.sample.sampler
+    = Sampler._sample_random(self processed_logits expanded_idx_mapping idx_mapping_np pos top_k
+        top_p use_fused_sampler)
+""",
+    "0.33.0": """
+v1.worker.gpu.spec_decode.speculator
+    = DraftModelSpeculator.sample_draft(self hidden_states sample_src_positions idx_mapping
+        temperature seeds draft_step draft_logits spec_step_idx num_steps)
+v1.worker.gpu.sample.sampler
+    = Sampler._sample_random(self processed_logits expanded_idx_mapping idx_mapping_np pos top_k
+        top_p has_topp_only_rows use_fused_sampler)
+config.speculative
+    SpeculativeConfig: draft_lm_head_quantization
+""",
+}
+
 VLLM_V1 = hooks("vllm", _BOTH + _V1)
-VLLM_V2 = hooks("vllm", _BOTH + _V2)
+VLLM_V2 = {version: hooks("vllm", _BOTH + _V2 + own) for version, own in _V2_OF.items()}
 CPU_WORKER = hooks("vllm", "v1.worker.cpu_worker\n    = CPUWorker.init_device(self)")
 
 SGLANG = hooks(

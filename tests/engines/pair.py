@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from examples.demo.shipped import SHIPPED
 from rdk_cuda.files import write_json, write_whole
 
-__all__ = ["EAGLE3", "TARGET", "whole_drafter"]
+__all__ = ["EAGLE3", "TARGET", "whole_drafter", "with_even_heads"]
 
 MADE = SHIPPED.parents[2] / "build" / "engines"
 TARGET, EAGLE3 = MADE / "target", MADE / "eagle3"
@@ -32,6 +33,22 @@ def whole_drafter(directory: Path) -> Path:
     shutil.copytree(SHIPPED / "drafter", directory)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SHIPPED / "target" / name, directory / name)
+    return directory
+
+
+def with_even_heads(source: Path, directory: Path) -> Path:
+    """The same function with an attention head more, of zeros, so that two ranks can share them."""
+    shutil.copytree(source, directory)
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    more = {name: config[name] + 1 for name in ("num_attention_heads", "num_key_value_heads")}
+    write_json(config | more, directory / "config.json")
+    weights = load_file(source / "model.safetensors")
+    for name, weight in weights.items():
+        if re.search(r"self_attn\.[qkv]_proj", name):
+            weights[name] = torch.nn.functional.pad(weight, (0, 0, 0, config["head_dim"]))
+        elif "self_attn.o_proj" in name:
+            weights[name] = torch.nn.functional.pad(weight, (0, config["head_dim"]))
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 

@@ -21,6 +21,8 @@ from .pair import TARGET
 
 __all__ = ["Server", "serving"]
 
+# With it a thinking budget would be served by vLLM.
+REASONING = {"reasoning_start_str": "begin", "reasoning_end_str": "end"}
 _PATIENCE = 300.0  # seconds until it answers
 
 
@@ -48,7 +50,7 @@ class Server:
             return answer.readline() and None if aborted else json.load(answer)
 
     def metric(self, name: str) -> float:
-        """The sum of one of vLLM's metrics over its labels."""
+        """The sum of a metric over its labels."""
         with urlopen(f"{self.url}/metrics", timeout=_PATIENCE) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
@@ -75,7 +77,8 @@ def serving(model: Path, drafter: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(TARGET), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
-    command += ["--max-num-seqs", "64", "--worker-cls", WORKER]
+    command += ["--max-num-seqs", "64", "--worker-cls", WORKER, "--reasoning-parser", "granite"]
+    command += ["--reasoning-config", json.dumps(REASONING)]
     command += ["--speculative-config", json.dumps(speculation(model))]
     command += ["--additional-config", json.dumps({"rdk_cuda": {"drafter": str(drafter)}})]
     with subprocess.Popen(command, env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}) as process:

@@ -64,11 +64,13 @@ def test_they_are_those_of_log_softmax(mode: str, names: tuple[str, ...]) -> Non
     temperature = torch.tensor(TEMPERATURE if "temperature" in names else [1.0] * 3)
     sampling = sampling_of(names)
     truncate = mode.startswith("processed")
-    target = processed(logits.clone(), sampling, temperature, rows, truncate)
+    drafts = torch.zeros(sum(NUM_DRAFTS), dtype=torch.int32)
+    no_outputs = lambda padding: torch.zeros(3, 0, dtype=torch.int32)  # noqa: E731
+    target = processed(logits.clone(), sampling, temperature, rows, drafts, no_outputs, truncate)
     tokens = torch.tensor([[3, 1, 4], [1, -1, -1], [5, 9, -1]])
     said = TokenSampler(mode)._logprobs(logits, target, sampling, rows, tokens)
     of, differ = names if mode.startswith("processed") else (), 0
-    for row, (request, place) in enumerate(rows.places()):
+    for row, request, place in rows.places(range(3)):
         own = said.logprobs[3 * request + place]
         ids = said.logprob_token_ids[3 * request + place].long()
         right = expected(logits[row], request, of)

@@ -13,6 +13,7 @@ import torch
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.requests import Requests
 from rdk_cuda.integrations.vllm.target_logits import Processed
 from rdk_cuda.integrations.vllm.verification import TokenSampler
@@ -51,14 +52,17 @@ def drafted(goes_on: bool = False) -> TokenSampler:
             positions=torch.full((SAMPLES,), 7),
         )
     ]
-    return TokenSampler("raw_logprobs").serve(requests, SimpleNamespace(arena=arena), "token")
+    counters = Counters(Vocabulary.identity(8), arena.device)
+    counters.active = True
+    proposer = SimpleNamespace(arena=arena, counters=counters)
+    return TokenSampler("raw_logprobs").serve(requests, proposer, "token")
 
 
 def decided(sampler: TokenSampler, names: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
     """The next step's tokens of the requests in `names`; -1 where the scheduler passed no draft."""
     requests, there = sampler.requests, drafts >= 0
     requests.runner.input_batch.req_ids = [str(b) for b in names.tolist()]
-    requests.scheduled = dict.fromkeys(requests.ids, 2)
+    requests.begin_step(dict.fromkeys(requests.ids, 2))
     ones = torch.ones(len(names))
     rows = MASKED.expand(len(names) + int(there.sum()), 8).contiguous()
     tokens = sampler._verified(
@@ -83,7 +87,7 @@ def test_a_draft_that_a_grammar_cut_is_rejected_and_not_forgotten(
 ) -> None:
     """Also where no request of its step has a draft. vLLM's way, to forget it, is the control."""
     if not put_back:
-        nothing = lambda self, slots, counts, first: [None] * len(counts)  # noqa: E731
+        nothing = lambda self, slots, counts, first: {}  # noqa: E731
         monkeypatch.setattr(Requests, "forbidden_drafts", nothing)
     sampler = drafted()
     drawn = sampler.requests.drafts[0]
@@ -97,6 +101,8 @@ def test_a_draft_that_a_grammar_cut_is_rejected_and_not_forgotten(
         sampler.requests._slots = slots
         tokens.append(decided(sampler, names[step], left[step]))
     assert fits(torch.cat(tokens)) == put_back
+    counted = sampler.proposer.counters.read()
+    assert counted["put_back_tokens.grammar"] == (int(cut.sum()) if put_back else 0)
 
 
 def test_a_draft_behind_a_prefill_that_goes_on_is_forgotten() -> None:

@@ -21,6 +21,7 @@ from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 from rdk_cuda.integrations.vllm.configuration import UnsupportedConfigurationError
 from rdk_cuda.integrations.vllm.drafting_v2 import speculator_for
+from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler, Verifier
 
 from .exact import p_value
@@ -59,6 +60,29 @@ def test_a_draft_that_a_grammar_forbids_is_rejected_and_not_forgotten(
     decided = verifier(rows, batch, None, invalid.flatten()).sampled_token_ids[:, 0]
     expected = {(token,): p for token, p in enumerate(masked.softmax(-1).tolist())}
     assert (p_value(expected, decided[:, None].tolist()) > FALSE_ALARM) == lossless
+    counted = verifier.sampler.speculator.counters.read()
+    assert counted["put_back_tokens.grammar"] == (int(forbidden[drawn].sum()) if compared else 0)
+
+
+@pytest.mark.parametrize("kernels", [(False,), (True, False)])
+def test_a_step_without_drafts_is_decided_in_both_versions(kernels: tuple[bool, ...]) -> None:
+    """The arguments of 0.32 and of 0.33, which also says whether a row has a top-p alone."""
+    verifier, batch, _ = one_draft_each(torch.zeros(8), samples=40)
+    slots, rows = batch.idx_mapping, torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
+    sampler, positions = verifier.sampler, torch.arange(40)
+    states = sampler.sampling_states
+    states.top_k.np[::2], states.top_p.np[1::2] = 1, 1e-6
+    assert sampler.limits(slots[:0], batch.idx_mapping_np[:0]) == (None, None)
+    states.apply_staged_writes()
+    top_k, top_p = sampler.limits(slots, batch.idx_mapping_np)
+    assert top_k is not None
+    assert top_p is not None
+    assert top_k.tolist() == [8 if slot % 2 else 1 for slot in slots.tolist()]
+    tokens, processed = sampler._sample_random(
+        rows, slots, batch.idx_mapping_np, positions, top_k, top_p, *kernels
+    )
+    assert tokens.tolist() == rows.argmax(-1).tolist()
+    assert processed is rows
 
 
 def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]:
@@ -104,5 +128,7 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]
         enable_adaptive_verification=False,
         rejection_sample_method="standard",
     )
-    sampler = TokenSampler(own, SimpleNamespace(arena=arena), "token")
+    counters = Counters(Vocabulary.identity(8), arena.device)
+    counters.active = True
+    sampler = TokenSampler(own, SimpleNamespace(arena=arena, counters=counters), "token")
     return Verifier(sampler, options, arena.device), batch, drawn

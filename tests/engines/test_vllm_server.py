@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -32,6 +34,31 @@ def test_min_p_and_logit_bias_are_served(server: Server, plain: dict[str, Any]) 
     )
     assert likeliest["choices"][0]["token_ids"] == plain["greedy"][0][:24]
     assert biased["choices"][0]["token_ids"] == [5000] * 24
+
+
+def test_a_thinking_budget_is_refused_and_the_server_goes_on(server: Server) -> None:
+    body = {"prompt": PROMPTS[0], "max_tokens": 4, "temperature": 0}
+    with pytest.raises(HTTPError, match="400") as refused:
+        server.ask([body | {"thinking_token_budget": 2}])
+    assert "thinking_token_budget is not supported by rdk_cuda" in refused.value.read().decode()
+    (after,) = server.ask([body])
+    assert after["usage"]["completion_tokens"] == 4
+
+
+def test_the_counters_agree_with_those_of_vllm(server: Server) -> None:
+    """They are written when the server is idle, and it is when it has answered."""
+    server.ask([{"prompt": prompt, "max_tokens": 24, "temperature": 1} for prompt in PROMPTS[:8]])
+    names = {"rdk_cuda:drafted_tokens": "draft", "rdk_cuda:accepted_tokens": "accepted"}
+    theirs = {
+        own: server.metric(f"vllm:spec_decode_num_{name}_tokens_total")
+        for own, name in names.items()
+    }
+    assert min(theirs.values()) > 0
+    until = time.monotonic() + 10
+    while (ours := {own: server.metric(f"{own}_total") for own in names}) != theirs:
+        assert time.monotonic() < until, (ours, theirs)
+        time.sleep(0.2)
+    assert server.metric("rdk_cuda:verified_steps_total") > 0
 
 
 def test_two_hundred_requests_with_aborts_lose_and_hang_none(server: Server) -> None:

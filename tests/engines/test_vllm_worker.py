@@ -77,9 +77,24 @@ def test_greedy_text_is_that_of_plain_vllm(
     name: str | None, engine: Engine, plain: dict[str, Any], drafters: Path
 ) -> None:
     engine.use(None if name is None else drafters / name)
+    theirs = {
+        "drafted": "spec_decode_num_draft_tokens",
+        "accepted": "spec_decode_num_accepted_tokens",
+    }
+    before = {own: engine.metric(metric) for own, metric in theirs.items()}
     said, accepted = engine.drafted(ASKED, GREEDY)
     assert said == plain["greedy"]
     assert accepted > 0.05
+    counted = engine.proposer.counters.read()
+    assert counted["drafted_tokens.none"] == 0
+    for own, metric in theirs.items():
+        ours = sum(count for kind, count in counted.items() if kind.startswith(own))
+        more = ours - (engine.metric(metric) - before[own])
+        # V2 is one step ahead, and what it verifies for a request that has ended is dropped.
+        assert more >= 0 if V2 else more == 0
+    dynamic = name is not None and "dynamic" in name
+    assert dynamic or not counted["accepted_tokens.dynamic"]
+    assert V2 or dynamic == (counted["accepted_tokens.dynamic"] > 0)
 
 
 def test_what_is_kept_of_a_draft_is_as_wide_as_the_small_head(

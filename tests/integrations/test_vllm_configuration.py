@@ -11,6 +11,7 @@ from rdk_cuda.integrations.vllm.configuration import (
     Options,
     UnsupportedConfigurationError,
     options,
+    refuse_other_tokenizers,
     refuse_unsupported,
 )
 
@@ -29,7 +30,8 @@ def configuration(**changes: Any) -> SimpleNamespace:
             "use_local_argmax_reduction": False,
         },
         "parallel_config": {
-            "tensor_parallel_size": 1,
+            "enable_batch_sharded_sampling": False,
+            "tensor_parallel_size": 2,
             "pipeline_parallel_size": 1,
             "data_parallel_size": 1,
             "prefill_context_parallel_size": 1,
@@ -52,7 +54,7 @@ def configuration(**changes: Any) -> SimpleNamespace:
 def test_what_is_supported_is_not_refused(method: str, v2: bool) -> None:
     """Model runner V2 needs async scheduling, and V1 none."""
     given = {"speculative_config__method": method, "scheduler_config__async_scheduling": v2}
-    refuse_unsupported(configuration(**given), uses_v2_model_runner=v2)
+    refuse_unsupported(configuration(**given), v2, budgets_are_refused=True)
 
 
 @pytest.mark.parametrize("v2", [False, True])
@@ -62,44 +64,65 @@ def test_what_is_supported_is_not_refused(method: str, v2: bool) -> None:
         ("speculative_config", None, "there is no --speculative-config"),
         ("speculative_config__method", "ngram", "the method is 'ngram'; needs one of draft_model"),
         ("speculative_config__parallel_drafting", True, "parallel_drafting"),
-        ("speculative_config__use_heterogeneous_vocab", True, "use_heterogeneous_vocab"),
         ("speculative_config__disable_padded_drafter_batch", True, "disable_padded_drafter_batch"),
         ("speculative_config__rejection_sample_method", "block", "'block', which rdk::verify"),
-        ("parallel_config__tensor_parallel_size", 2, "tensor_parallel_size is 2"),
-        ("parallel_config__pipeline_parallel_size", 2, "pipeline_parallel_size is 2"),
+        ("parallel_config__pipeline_parallel_size", 2, "pipeline_parallel_size is 2, which drafts"),
         ("parallel_config__data_parallel_size", 2, "data_parallel_size is 2"),
         ("parallel_config__prefill_context_parallel_size", 2, "prefill_context_parallel_size"),
         ("model_config__uses_mrope", True, "M-RoPE"),
-        ("reasoning_config", object(), "reasoning configuration"),
     ],
 )
 def test_what_is_not_supported_is_refused(name: str, value: Any, said: str, v2: bool) -> None:
     given = {"scheduler_config__async_scheduling": v2, name: value}
     with pytest.raises(UnsupportedConfigurationError, match=said) as refused:
-        refuse_unsupported(configuration(**given), uses_v2_model_runner=v2)
+        refuse_unsupported(
+            configuration(**given), uses_v2_model_runner=v2, budgets_are_refused=True
+        )
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_reasoning_parser_is_served_where_thinking_budgets_are_refused(v2: bool) -> None:
+    given = {"scheduler_config__async_scheduling": v2, "reasoning_config": object()}
+    refuse_unsupported(configuration(**given), v2, budgets_are_refused=True)
+    with pytest.raises(UnsupportedConfigurationError, match="name rdk_cuda in VLLM_PLUGINS"):
+        refuse_unsupported(configuration(**given), v2, budgets_are_refused=False)
 
 
 def test_model_runner_v1_is_refused_with_async_scheduling() -> None:
     given = configuration(scheduler_config__async_scheduling=True)
     with pytest.raises(UnsupportedConfigurationError, match="add --no-async-scheduling"):
-        refuse_unsupported(given, uses_v2_model_runner=False)
+        refuse_unsupported(given, False, budgets_are_refused=True)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("scheduler_config__async_scheduling", False, "leave out --no-async-scheduling"),
+        ("speculative_config__use_heterogeneous_vocab", True, "VLLM_USE_V2_MODEL_RUNNER=0"),
         ("speculative_config__draft_sample_method", "probabilistic", "is 'probabilistic'"),
         ("speculative_config__enable_adaptive_verification", True, "adaptive_verification"),
         ("speculative_config__use_local_argmax_reduction", True, "argmax_reduction"),
+        ("speculative_config__draft_lm_head_quantization", "fp8", "draft_lm_head_quantization"),
+        ("parallel_config__enable_batch_sharded_sampling", True, "batch_sharded_sampling"),
         ("watermark_config", object(), "watermark"),
     ],
 )
 def test_what_model_runner_v2_cannot_do_is_refused(name: str, value: Any, said: str) -> None:
     given = {"scheduler_config__async_scheduling": True, name: value}
     with pytest.raises(UnsupportedConfigurationError, match=said) as refused:
-        refuse_unsupported(configuration(**given), uses_v2_model_runner=True)
+        refuse_unsupported(
+            configuration(**given), uses_v2_model_runner=True, budgets_are_refused=True
+        )
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("asked", "is_so"), [(True, False), (False, True)])
+def test_vllm_maps_tokens_if_and_only_if_the_drafter_has_others(asked: bool, is_so: bool) -> None:
+    given = configuration(speculative_config__use_heterogeneous_vocab=asked)
+    refuse_other_tokenizers(given, asked)
+    with pytest.raises(UnsupportedConfigurationError, match="use_heterogeneous_vocab") as refused:
+        refuse_other_tokenizers(given, is_so)
     assert "\n" not in str(refused.value)
 
 

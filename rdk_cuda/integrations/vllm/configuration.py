@@ -17,16 +17,16 @@ __all__ = [
 
 # tests/engines checks the names that are used of vLLM in their wheels, and runs the first.
 TESTED = ("0.32.0", "0.33.0")
-TESTED_V2 = ("0.32.0",)  # with model runner V2
 SPECULATIVE_METHODS = ("draft_model", "eagle3")
 
 _KEY = "rdk_cuda"
-_PARALLEL = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "prefill_context_parallel_size",
-)
+# What vLLM does with more than one rank of a kind. Data-parallel ranks of a dense model are engines
+# of their own, which see a size of 1.
+_PARALLEL = {
+    "pipeline_parallel_size": "drafts and decides on the last rank alone",
+    "data_parallel_size": "spreads experts over engines that step together",
+    "prefill_context_parallel_size": "cuts a prompt into pieces",
+}
 
 
 class UnsupportedConfigurationError(ValueError):
@@ -65,17 +65,43 @@ def options(vllm_config: Any) -> Options:
     )
 
 
-def refuse_unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> None:
+def refuse_unsupported(
+    vllm_config: Any, uses_v2_model_runner: bool, budgets_are_refused: bool
+) -> None:
     """Refuse what would be served wrongly or is not proven.
+
+    Args:
+        vllm_config: vLLM's. uses_v2_model_runner: the worker's.
+        budgets_are_refused: whether requests with a thinking budget are (`plugin`).
 
     Raises:
         UnsupportedConfigurationError: the first thing found, and what to do.
     """
-    for said in _unsupported(vllm_config, uses_v2_model_runner):
+    for said in _unsupported(vllm_config, uses_v2_model_runner, budgets_are_refused):
         raise UnsupportedConfigurationError(f"rdk_cuda.integrations.vllm: {said}")
 
 
-def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
+def refuse_other_tokenizers(vllm_config: Any, has_another_tokenizer: bool) -> None:
+    """vLLM is to read the drafter's tokenizer if, and only if, it is another than the target's.
+
+    Raises:
+        UnsupportedConfigurationError: it does not know, or the drafter was not calibrated for it.
+    """
+    if vllm_config.speculative_config.use_heterogeneous_vocab == has_another_tokenizer:
+        return
+    raise UnsupportedConfigurationError(
+        "rdk_cuda.integrations.vllm: the drafter was calibrated for a target with another "
+        'tokenizer; add "use_heterogeneous_vocab": true to --speculative-config'
+        if has_another_tokenizer
+        else "rdk_cuda.integrations.vllm: use_heterogeneous_vocab needs a drafter that "
+        "python -m rdk_cuda calibrate has written for a target with another tokenizer; name it in "
+        "--additional-config, or leave use_heterogeneous_vocab out"
+    )
+
+
+def _unsupported(
+    vllm_config: Any, uses_v2_model_runner: bool, budgets_are_refused: bool
+) -> Iterator[str]:
     speculative, parallel = vllm_config.speculative_config, vllm_config.parallel_config
     if speculative is None:
         yield (
@@ -87,11 +113,6 @@ def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
         yield f"the method is {speculative.method!r}; needs one of {', '.join(SPECULATIVE_METHODS)}"
     if speculative.parallel_drafting:
         yield "parallel_drafting draws all drafts at once, which is not supported; leave it out"
-    if speculative.use_heterogeneous_vocab:
-        yield (
-            "use_heterogeneous_vocab maps tokens in vLLM; leave it out, and let drafter and target "
-            "have one tokenizer"
-        )
     if speculative.disable_padded_drafter_batch:
         yield "disable_padded_drafter_batch drafts after vLLM's bookkeeping; leave it out"
     if speculative.rejection_sample_method != "standard":
@@ -102,15 +123,19 @@ def _unsupported(vllm_config: Any, uses_v2_model_runner: bool) -> Iterator[str]:
     yield from (
         _unsupported_in_v2(vllm_config) if uses_v2_model_runner else _unsupported_in_v1(vllm_config)
     )
-    for name in _PARALLEL:
+    for name, does in _PARALLEL.items():
         if getattr(parallel, name) != 1:
-            yield f"{name} is {getattr(parallel, name)}, which has never been tried; needs 1"
+            yield (
+                f"{name} is {getattr(parallel, name)}, which {does}; it has never been tried and "
+                "needs 1"
+            )
     if vllm_config.model_config.uses_mrope:
         yield "the target has positions of several dimensions (M-RoPE); needs a text model"
-    if vllm_config.reasoning_config is not None:
+    if vllm_config.reasoning_config is not None and not budgets_are_refused:
         yield (
-            "a reasoning configuration lets requests have a thinking budget, which is not "
-            "supported; leave it out"
+            "with a reasoning parser a request may have a thinking budget, which is not supported, "
+            "and our plugin, which refuses such a request, is not loaded; name rdk_cuda in "
+            "VLLM_PLUGINS, or leave the parser out"
         )
 
 
@@ -124,6 +149,8 @@ def _unsupported_in_v1(vllm_config: Any) -> Iterator[str]:
 
 def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
     speculative = vllm_config.speculative_config
+    if speculative.use_heterogeneous_vocab:
+        yield "use_heterogeneous_vocab is the model runner V1's; set VLLM_USE_V2_MODEL_RUNNER=0"
     if not vllm_config.scheduler_config.async_scheduling:
         yield (
             "without async scheduling the model runner V2 is not told which drafts were cut off "
@@ -139,5 +166,12 @@ def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
         yield "enable_adaptive_verification shortens drafts, which is not supported; leave it out"
     if speculative.use_local_argmax_reduction:
         yield "use_local_argmax_reduction drafts what is likeliest; leave it out"
+    if getattr(speculative, "draft_lm_head_quantization", None) is not None:  # from 0.33 on
+        yield "draft_lm_head_quantization is for vLLM's head, which is not used; leave it out"
+    if vllm_config.parallel_config.enable_batch_sharded_sampling:
+        yield (
+            "enable_batch_sharded_sampling gives a rank the logits of some requests, which has "
+            "never been tried; leave it out"
+        )
     if vllm_config.watermark_config is not None:
         yield "watermarks replace vLLM's draws, which are not used; leave the watermark out"

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.distributed import tensor_model_parallel_all_gather, tensor_model_parallel_all_reduce
 
 from ...affinity import Affinity
-from ...drafter import LiftedHead, PrunedDrafter
-from ...dynamic_tokens import FullHead, dynamic_columns
+from ...drafter import PrunedDrafter
+from ...dynamic_tokens import FullHead, dynamic_columns, window_of
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
+from ..huggingface.text_drafter import TokenMap
 from .configuration import UnsupportedConfigurationError
+from .metrics import Counters
+from .sharded_head import HeadShard
 
-__all__ = ["LONGEST_CONTEXT", "DraftHead"]
+__all__ = ["DraftHead"]
 
-LONGEST_CONTEXT = 4096  # tokens that sources of dynamic tokens are shown
+_LONGEST_WINDOW = 4096  # tokens that sources of dynamic tokens are shown, at most
 
 
 class DraftHead:
@@ -27,13 +32,17 @@ class DraftHead:
     Attributes:
         drafter: the small head and its affinity, once the model is loaded.
         arena: what the drafts of the last step were drawn from.
+        counters: of what was verified.
+        window: how many of a request's last tokens the source of dynamic tokens reads.
     """
 
     drafter: PrunedDrafter
     arena: DraftArena
+    counters: Counters
+    window: int
     _full_head: FullHead
     _target: Any
-    _calibrated: PrunedDrafter | None
+    _calibrated: PrunedDrafter | TokenMap | None
 
     def load_model(self, target_model: Any) -> None:
         """Load vLLM's model, then give it the small head."""
@@ -56,9 +65,12 @@ class DraftHead:
                 f"rdk_cuda.integrations.vllm: the drafter is a {type(model).__name__}, which has "
                 "no lm_head or no logits_processor; needs a causal language model with both"
             )
-        self.drafter = self._fitting(model, head.weight)
-        self._full_head = self._head_of_dynamic_tokens(head.weight)
+        shard = HeadShard(head)
+        self.drafter = self._fitting(model, shard)
+        self._full_head = self._head_of_dynamic_tokens(shard)
+        self.counters = Counters(self.drafter.vocabulary, self.drafter.affinity.device)
         source: Any = self.drafter.dynamic_tokens
+        self.window = min(window_of(source), _LONGEST_WINDOW)
         self.arena = DraftArena(
             self.drafter.affinity,
             config.scheduler_config.max_num_seqs,
@@ -67,7 +79,7 @@ class DraftHead:
             dynamic_width=0 if source is None else int(source.width),
         )
 
-    def _fitting(self, model: Any, weight: Tensor) -> PrunedDrafter:
+    def _fitting(self, model: Any, shard: HeadShard) -> PrunedDrafter:
         config: Any = self.vllm_config.model_config  # type: ignore[attr-defined]
         target_size = config.get_vocab_size()
         mapping = getattr(model, "draft_id_to_target_id", None)  # EAGLE-3's own vocabulary
@@ -77,38 +89,53 @@ class DraftHead:
                 offsets = mapping.detach().cpu()
                 ids = torch.arange(len(offsets), device=offsets.device) + offsets
             vocabulary = Vocabulary(ids, target_size)
-            rows = weight[: len(ids)].detach()
+            rows = shard.whole(partial(tensor_model_parallel_all_gather, dim=0))[: len(ids)]
             plain = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), rows)
-            return _moved(plain, weight)
+            return _moved(plain, shard.rows)
+        if isinstance(self._calibrated, TokenMap):
+            return self._mapped(self._calibrated, target_size, shard)
         drafter = self._calibrated
         got = [drafter.affinity.target_size, drafter.weight.shape[1]]
-        needs = [target_size, weight.shape[1]]
+        needs = [target_size, shard.rows.shape[1]]
         if got != needs:
             raise UnsupportedConfigurationError(
                 f"rdk_cuda.integrations.vllm: the calibrated drafter has [V_t, d] = {got}; the "
                 f"models that are served have {needs}: name the models that it was calibrated for"
             )
-        reduced = mapping is not None or len(weight) < got[0]
+        reduced = mapping is not None or shard.size < got[0]
         if drafter.dynamic_tokens is not None and drafter.lifted is None and reduced:
             raise UnsupportedConfigurationError(
                 "rdk_cuda.integrations.vllm: dynamic tokens need the full head for their logits, "
-                f"and that of the drafter has {len(weight)} rows; calibrate with --dynamic 0"
+                f"and that of the drafter has {shard.size} rows; calibrate with --dynamic 0"
             )
-        return _moved(drafter, weight)
+        return _moved(drafter, shard.rows)
 
-    def _head_of_dynamic_tokens(self, weight: Tensor) -> FullHead:
+    def _mapped(self, mapped: TokenMap, target_size: int, shard: HeadShard) -> PrunedDrafter:
+        """The whole head of a drafter with another tokenizer, and what it is to read."""
+        affinity = mapped.affinity
+        got = [affinity.target_size, affinity.draft_size]
+        if got != [target_size, shard.size]:
+            raise UnsupportedConfigurationError(
+                f"rdk_cuda.integrations.vllm: the affinity has [V_t, V_d] = {got}; the models that "
+                f"are served have {[target_size, shard.size]}: name those that it was made for"
+            )
+        self.vocab_mapping.target_to_draft_ids = mapped.reads.to(shard.rows.device)  # type: ignore[attr-defined]
+        rows = shard.whole(partial(tensor_model_parallel_all_gather, dim=0))
+        return _moved(PrunedDrafter(mapped.vocabulary, affinity, rows), shard.rows)
+
+    def _head_of_dynamic_tokens(self, shard: HeadShard) -> FullHead:
         """The drafter's full head, or rows lifted from the target's."""
         lifted, size = self.drafter.lifted, self.drafter.affinity.target_size
-        if lifted is None:
-            return weight[:size], None
-        rows = getattr(getattr(self._target, "lm_head", None), "weight", None)
-        if rows is None or len(rows) < size:
-            raise UnsupportedConfigurationError(
-                "rdk_cuda.integrations.vllm: the drafter's dynamic tokens take their logits from "
-                f"the target's head, and {type(self._target).__name__} has no lm_head with "
-                f"{size} rows; calibrate with --dynamic 0"
-            )
-        return LiftedHead(lifted, rows[:size].detach())
+        if lifted is not None:
+            head: Any = getattr(self._target, "lm_head", None)
+            if getattr(head, "weight", None) is None or head.org_vocab_size < size:
+                raise UnsupportedConfigurationError(
+                    "rdk_cuda.integrations.vllm: the drafter's dynamic tokens take their logits "
+                    f"from the target's head, and {type(self._target).__name__} has no lm_head "
+                    f"with {size} rows; calibrate with --dynamic 0"
+                )
+            shard = HeadShard(head)
+        return shard.logits(tensor_model_parallel_all_reduce, lifted)
 
     def score(
         self, hidden: Tensor, contexts: Callable[[], Tensor]

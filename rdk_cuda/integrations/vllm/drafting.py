@@ -15,6 +15,7 @@ from vllm.v1.spec_decode.draft_model import DraftModelProposer
 from vllm.v1.spec_decode.eagle import EagleProposer
 
 from ...drafter import PrunedDrafter
+from ..huggingface.text_drafter import TokenMap
 from .draft_head import DraftHead
 from .requests import Requests
 
@@ -27,7 +28,7 @@ class _Drafting(DraftHead):
     _requests: Requests
     _first: Tensor
 
-    def serve(self, requests: Requests, calibrated: PrunedDrafter | None) -> Any:
+    def serve(self, requests: Requests, calibrated: PrunedDrafter | TokenMap | None) -> Any:
         """Whom to draft for, and with which drafter; None for the model's own head."""
         self._requests, self._calibrated = requests, calibrated
         return self
@@ -49,7 +50,7 @@ class _Drafting(DraftHead):
         self, hidden_states: Tensor, sampling_metadata: Any
     ) -> tuple[Tensor, None]:
         requests, device = self._requests, hidden_states.device
-        logits, tokens, columns = self.score(hidden_states, requests.contexts)
+        logits, tokens, columns = self.score(hidden_states, lambda: requests.contexts(self.window))
         temperature = sampling_metadata.temperature
         if temperature is None:
             temperature = torch.zeros(len(logits), dtype=torch.float32, device=device)

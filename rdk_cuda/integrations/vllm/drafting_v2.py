@@ -16,7 +16,7 @@ from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneAR
 
 from ...drafter import PrunedDrafter
 from .configuration import UnsupportedConfigurationError
-from .draft_head import LONGEST_CONTEXT, DraftHead
+from .draft_head import DraftHead
 from .model_runner_v2 import sample_draft
 
 __all__ = ["Speculator", "speculator_for"]
@@ -51,6 +51,7 @@ class Speculator(DraftHead):
         draft_step: Tensor,
         draft_logits: Tensor | None,
         spec_step_idx: int = 0,
+        num_steps: int = 1,
     ) -> Tensor:
         """vLLM's arguments and result; `draft_logits` is None, as vLLM keeps none."""
         logits, tokens, columns = self.score(hidden_states, lambda: self._contexts(idx_mapping))
@@ -77,8 +78,7 @@ class Speculator(DraftHead):
         """
         states = self._request_states
         slots = idx_mapping.long().clamp(min=0)  # padding reads some request's
-        width = min(LONGEST_CONTEXT, states.all_token_ids.gpu.shape[1])
-        last = torch.arange(-width, 0, device=idx_mapping.device)
+        last = torch.arange(-self.window, 0, device=idx_mapping.device)
         places = states.total_len.gpu[slots].long()[:, None] + last
         known = states.all_token_ids.gpu[slots[:, None], places.clamp(min=0)].long()
         drafted = [drawn[:, None] for drawn in self._drawn]

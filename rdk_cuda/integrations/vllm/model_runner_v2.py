@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...functional import Method
 from ..draft_arena import DraftArena, check_layout
+from .metrics import Counters
 
 __all__ = ["PLACEHOLDER_TOKEN_ID", "rejection_sample", "sample_draft"]
 
@@ -92,6 +93,7 @@ def rejection_sample(
     method: Method = "token",
     top_k: Tensor | None = None,
     top_p: Tensor | None = None,
+    counters: Counters | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`rejection_sample` of the model runner V2, whose argument names these are.
 
@@ -112,6 +114,7 @@ def rejection_sample(
         has_distribution: False for drafts of an n-gram or suffix drafter.
         method: of `rdk_cuda.verify`.
         top_k, top_p: `[num_reqs]`, what the rows are still to be truncated by; None: nothing.
+        counters: to which what was verified is added.
 
     Returns:
         `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 after the last token, and
@@ -162,9 +165,10 @@ def rejection_sample(
     request = torch.searchsorted(offsets[1:].contiguous(), drafts, right=True)
     slots = _existing(idx_mapping, temperature.shape[0])
     scale = temperature[slots]
-    tokens, _, _ = arena.verify(
+    packed = draft_sampled[_existing(drafts + request + 1, rows)]
+    tokens, num_accepted, _ = arena.verify(
         target_logits,
-        draft_sampled[_existing(drafts + request + 1, rows)],
+        packed,
         offsets,
         slots=idx_mapping if has_distribution else None,
         temperature=(scale != 0).float(),
@@ -176,6 +180,8 @@ def rejection_sample(
         top_k=top_k,
         top_p=top_p,
     )
+    if counters is not None:
+        counters.count(arena, packed, offsets, idx_mapping, num_accepted, method)
     return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
 
 

@@ -1,8 +1,10 @@
 """What vLLM loads from this package in every process: an entry point of `vllm.general_plugins`.
 
+It names the folder of our metrics, before vLLM starts other processes.
+
 With speculation vLLM refuses requests with `min_p` or `logit_bias`, because its own verification
 ignores both. The workers here serve them, so under these workers, and no others, they are let
-through.
+through. A thinking budget, which they do not serve, is refused in the same place.
 """
 
 from __future__ import annotations
@@ -10,20 +12,30 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-__all__ = ["register"]
+from .metrics import serve_metrics
+
+__all__ = ["register", "registered"]
 
 _WORKERS = "rdk_cuda.integrations.vllm."
 
 
+def registered() -> bool:
+    """Whether `register` has changed what vLLM checks, in this process."""
+    from vllm.sampling_params import SamplingParams
+
+    return hasattr(getattr(SamplingParams, "_validate_spec_decode", None), "passes_rdk_cuda")
+
+
 def register() -> None:
-    """Let `min_p` and `logit_bias` through to our workers.
+    """Let `min_p` and `logit_bias` through to our workers, and no thinking budget.
 
     In a vLLM that checks them elsewhere nothing is changed, and it goes on refusing them.
     """
+    from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import SamplingParams
 
     own = getattr(SamplingParams, "_validate_spec_decode", None)
-    if own is None or getattr(own, "passes_rdk_cuda", False):
+    if own is None or registered():
         return
     if tuple(inspect.signature(own).parameters) != ("self", "speculative_config"):
         return
@@ -32,6 +44,13 @@ def register() -> None:
         parallel = getattr(speculative_config, "target_parallel_config", None)
         if not str(getattr(parallel, "worker_cls", "")).startswith(_WORKERS):
             own(self, speculative_config)
+        elif self.thinking_token_budget is not None:
+            raise VLLMValidationError(
+                "thinking_token_budget is not supported by rdk_cuda's worker; leave it out",
+                parameter="thinking_token_budget",
+                value=self.thinking_token_budget,
+            )
 
     _validate_spec_decode.passes_rdk_cuda = True  # type: ignore[attr-defined]
     SamplingParams._validate_spec_decode = _validate_spec_decode
+    serve_metrics()

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .draft_head import LONGEST_CONTEXT
-
 __all__ = ["Requests"]
 
 
@@ -35,6 +33,8 @@ class Requests:
         self.drafts: list[Tensor] = []
         self._slots: dict[str, int] = {}
         self._seeds: dict[str, int] = {}
+        self._seeds_of_step: Tensor | None = None
+        self._window: Tensor
         seed = runner.vllm_config.model_config.seed
         self._generator = torch.Generator().manual_seed(seed or 0)
 
@@ -44,35 +44,55 @@ class Requests:
         ids: list[str] = self.runner.input_batch.req_ids
         return ids
 
+    def begin_step(self, scheduled: dict[str, int]) -> None:
+        """A step with these numbers of tokens; the batch is the same until the next one."""
+        self.scheduled, self._seeds_of_step = scheduled, None
+
     def seeds(self, device: torch.device) -> Tensor:
         """`[B]` int64: each request's own seed, or one that is drawn when it is first asked for."""
-        running = self.runner.requests
-        self._seeds = {name: seed for name, seed in self._seeds.items() if name in running}
-        for name in self.ids:
-            if name not in self._seeds:
-                given = running[name].sampling_params.seed
-                drawn = torch.randint(2**63 - 1, (), generator=self._generator, device="cpu")
-                self._seeds[name] = int(drawn) if given is None else int(given)
-        return torch.tensor(
-            [self._seeds[name] for name in self.ids], dtype=torch.int64, device=device
-        )
+        if self._seeds_of_step is None:
+            running = self.runner.requests
+            self._seeds = {name: seed for name, seed in self._seeds.items() if name in running}
+            for name in self.ids:
+                if name not in self._seeds:
+                    given = running[name].sampling_params.seed
+                    drawn = torch.randint(2**63 - 1, (), generator=self._generator, device="cpu")
+                    self._seeds[name] = int(drawn) if given is None else int(given)
+            own = [self._seeds[name] for name in self.ids]
+            self._seeds_of_step = torch.tensor(own, dtype=torch.int64, device=device)
+        return self._seeds_of_step
 
-    def contexts(self) -> Tensor:
-        """`[B, w]` int64, the last tokens of each request, newest last, -1 before the first."""
-        batch, sequences = self.runner.input_batch, []
-        decided = [] if self.decided is None else self.decided.tolist()
-        newest = torch.stack(self.drafts, 1).tolist() if self.drafts else [[]] * len(self.ids)
-        for b in range(len(self.ids)):
-            length = int(batch.num_tokens_no_spec[b])
-            known = batch.token_ids_cpu[b, max(0, length - LONGEST_CONTEXT) : length].tolist()
-            own = [token for token in decided[b] if token >= 0]
-            sequences.append([*known, *own, *newest[b]])
-        longest = max(map(len, sequences))
-        return torch.tensor(
-            [[-1] * (longest - len(one)) + one for one in sequences],
-            dtype=torch.int64,
-            device="cpu",
-        )
+    def contexts(self, width: int) -> Tensor:
+        """`[B, width]` int32, the last tokens of each request, newest last, -1 before the first.
+
+        They end with what the step has decided and drafted. To be asked for at each draft.
+        """
+        if self.drafts:
+            newest = self.drafts[-1][:, None].int()
+            self._window = torch.cat([self._window[:, 1:], newest], 1)
+            return self._window
+        batch, size = self.runner.input_batch, len(self.ids)
+        lengths = torch.from_numpy(batch.num_tokens_no_spec)[:size, None]
+        known = self._tokens_at(lengths + torch.arange(-width, 0, device="cpu"), -1)
+        if self.decided is not None:
+            count = (self.decided >= 0).sum(1, keepdim=True)
+            known = torch.cat([known.to(self.decided.device), self.decided.int()], 1)
+            known = known.gather(1, count + torch.arange(width, device=known.device))
+        self._window = known
+        return known
+
+    def outputs(self, padding: int) -> Tensor:
+        """`[B, n]` int32, what each request has put out before this step, then `padding`."""
+        batch, size = self.runner.input_batch, len(self.ids)
+        first = torch.from_numpy(batch.num_prompt_tokens)[:size, None]
+        counts = torch.from_numpy(batch.num_tokens_no_spec)[:size, None] - first
+        places = torch.arange(int(counts.max()), device="cpu")
+        return self._tokens_at(torch.where(places < counts, first + places, -1), padding)
+
+    def _tokens_at(self, places: Tensor, missing: int) -> Tensor:
+        """`[B, n]` int32, each request's tokens on the host; `missing` where a place is below 0."""
+        tokens = torch.from_numpy(self.runner.input_batch.token_ids_cpu)[: len(places)]
+        return tokens.gather(1, places.clamp(min=0).long()).masked_fill_(places < 0, missing)
 
     def begin_drafts(self) -> None:
         """The batch drafts, each request into the slot of its place.
@@ -90,8 +110,8 @@ class Requests:
 
     def forbidden_drafts(
         self, slots: Sequence[int], num_drafts: Sequence[int], positions: Tensor
-    ) -> list[int | None]:
-        """The draft that each request lost because a grammar forbids it, and for no other reason.
+    ) -> dict[int, int]:
+        """The drafts that requests lost because a grammar forbids them, and for no other reason.
 
         vLLM's scheduler drops a draft that a grammar forbids, with those behind it. That makes
         whether a position is drafted depend on the token drawn there (DESIGN section 5). The
@@ -100,23 +120,30 @@ class Requests:
 
         Args:
             slots: of `take_slots`. num_drafts: `[B]`, those that are left.
-            positions: `[B]`, of the first drafted tokens.
+            positions: `[B]`, of the first drafted tokens. Read only where a draft may be lost.
+
+        Returns:
+            By place in the batch.
         """
+        ids, running, drafted = self.ids, self.runner.requests, len(self.drafts)
+        shorter = [
+            b
+            for b, (slot, count) in enumerate(zip(slots, num_drafts, strict=True))
+            if slot >= 0
+            and count < drafted
+            and running[ids[b]].sampling_params.structured_outputs is not None
+        ]
+        if not shorter:
+            return {}
         left, before = {}, self.max_scheduled
         for name, count in self.scheduled.items():
             before -= count
             left[name] = before
-        lost: list[int | None] = []
-        for name, slot, count, first in zip(
-            self.ids, slots, num_drafts, positions.tolist(), strict=True
-        ):
-            by_grammar = (
-                slot >= 0
-                and count < len(self.drafts)
-                and self.runner.requests[name].sampling_params.structured_outputs is not None
-                and left[name] > 0
-                and not 0 < self.longest_prefill <= self.scheduled[name]
-                and first + count < self.runner.max_model_len - 1
-            )
-            lost.append(int(self.drafts[count][slot]) if by_grammar else None)
-        return lost
+        first = positions.tolist()
+        return {
+            b: int(self.drafts[num_drafts[b]][slots[b]])
+            for b in shorter
+            if left[ids[b]] > 0
+            and not 0 < self.longest_prefill <= self.scheduled[ids[b]]
+            and first[b] + num_drafts[b] < self.runner.max_model_len - 1
+        }

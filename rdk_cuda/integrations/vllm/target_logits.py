@@ -12,18 +12,19 @@ are truncated beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from vllm.model_executor.layers.utils import apply_penalties
 from vllm.v1.sample.logits_processor.builtin import (
     LogitBiasLogitsProcessor,
     MinPLogitsProcessor,
     MinTokensLogitsProcessor,
 )
 from vllm.v1.sample.ops.bad_words import apply_bad_words
-from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
 __all__ = ["Processed", "Rows", "add_processors", "processed"]
@@ -34,24 +35,31 @@ class Rows(NamedTuple):
 
     Attributes:
         counts: how many rows each request has, at least 1.
+        offsets: `[B + 1]` int64, where each request's rows begin, and the number of all rows.
         request: `[R]` int64, the request of each row.
+        place: `[R]` int64, how many drafts come before the row.
     """
 
     counts: list[int]
+    offsets: Tensor
     request: Tensor
+    place: Tensor
 
     @classmethod
     def of(cls, num_drafts: Sequence[int], device: torch.device) -> Rows:
         """Those of requests with these numbers of drafts."""
         counts = [drafts + 1 for drafts in num_drafts]
-        request = torch.arange(len(counts), device="cpu").repeat_interleave(
-            torch.tensor(counts, dtype=torch.int64, device="cpu")
+        offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int64, device=device)
+        request = torch.arange(len(counts), device=device).repeat_interleave(
+            offsets.diff(), output_size=sum(counts)
         )
-        return cls(counts, request.to(device))
+        place = torch.arange(len(request), device=device) - offsets[request]
+        return cls(counts, offsets, request, place)
 
-    def places(self) -> list[tuple[int, int]]:
-        """The request of each row, and how many drafts come before the row."""
-        return [(b, j) for b, count in enumerate(self.counts) for j in range(count)]
+    def places(self, requests: Iterable[int]) -> list[tuple[int, int, int]]:
+        """Each row of these requests: its number, its request, and its place there."""
+        first = [0, *accumulate(self.counts)]
+        return [(first[b] + j, b, j) for b in requests for j in range(self.counts[b])]
 
 
 class Processed(NamedTuple):
@@ -81,7 +89,13 @@ def add_processors(logitsprocs: Any, vllm_config: Any, device: torch.device) -> 
 
 
 def processed(
-    logits: Tensor, sampling: Any, temperature: Tensor, rows: Rows, truncate: bool
+    logits: Tensor,
+    sampling: Any,
+    temperature: Tensor,
+    rows: Rows,
+    drafts: Tensor,
+    outputs: Callable[[int], Tensor],
+    truncate: bool,
 ) -> Processed:
     """The target's rows as the requests' parameters want them.
 
@@ -90,12 +104,14 @@ def processed(
         sampling: vLLM's `SamplingMetadata`.
         temperature: `[B]` float32, 0 for greedy requests.
         rows: of the requests of `sampling`.
+        drafts: `[N]`, packed.
+        outputs: of `Requests`. Called only where a penalty reads them.
         truncate: whether the rows themselves are truncated, by vLLM's functions.
     """
     steps = [
         *_masks(sampling, rows),
         *_biases(sampling, rows),
-        *_penalties(sampling, rows),
+        *_penalties(sampling, rows, drafts, outputs),
     ]
     min_p = _min_p(sampling)
     limited = not sampling.all_greedy and (
@@ -151,14 +167,15 @@ def _masks(sampling: Any, rows: Rows) -> list[Any]:
         mask = sampling.allowed_token_ids_mask
         steps.append(lambda logits: logits.masked_fill_(mask[rows.request], -torch.inf))
     if sampling.bad_words_token_ids:
-        words = {
-            row: sampling.bad_words_token_ids[request]
-            for row, (request, _) in enumerate(rows.places())
-            if request in sampling.bad_words_token_ids
-        }
+        words = sampling.bad_words_token_ids
+        places = rows.places(words)
+        longest = max(len(word) for own in words.values() for word in own)
+        ends = {b: sampling.output_token_ids[b][-longest:] for b in words}
+        drafted = sampling.spec_token_ids or {b: [] for b in words}
 
         def without_bad_words(logits: Tensor) -> Tensor:
-            apply_bad_words(logits, words, _outputs(sampling, rows))
+            before = {row: [*ends[b], *drafted[b][:j]] for row, b, j in places}
+            apply_bad_words(logits, {row: words[b] for row, b, _ in places}, before)
             return logits
 
         steps.append(without_bad_words)
@@ -184,8 +201,8 @@ def _biases(sampling: Any, rows: Rows) -> list[Any]:
 def _biased(logits: Tensor, processor: Any, rows: Rows) -> Tensor:
     places = [
         (row, token, bias)
-        for row, (request, _) in enumerate(rows.places())
-        for token, bias in processor.biases.get(request, {}).items()
+        for row, request, _ in rows.places(processor.biases)
+        for token, bias in processor.biases[request].items()
     ]
     if places:
         row, token, bias = zip(*places, strict=True)
@@ -197,26 +214,32 @@ def _biased(logits: Tensor, processor: Any, rows: Rows) -> Tensor:
     return logits
 
 
-def _penalties(sampling: Any, rows: Rows) -> list[Any]:
+def _penalties(
+    sampling: Any, rows: Rows, drafts: Tensor, outputs: Callable[[int], Tensor]
+) -> list[Any]:
     if sampling.no_penalties:
         return []
-    by_row = (
-        sampling.prompt_token_ids,
-        sampling.presence_penalties,
-        sampling.frequency_penalties,
-        sampling.repetition_penalties,
-    )
-    return [
-        lambda logits: apply_all_penalties(
-            logits, *(values[rows.request] for values in by_row), _outputs(sampling, rows)
+
+    def penalized(logits: Tensor) -> Tensor:
+        padding = logits.shape[1]  # an id that vLLM does not count
+        own = torch.nn.functional.pad(drafts.to(logits.device), (0, max(rows.counts)))
+        steps = torch.arange(max(rows.counts) - 1, device=logits.device)
+        # Of request b, draft j is number `offsets[b] - b + j`.
+        first = rows.offsets[:-1] - torch.arange(len(rows.counts), device=logits.device)
+        drafted = own[first[:, None] + steps][rows.request]
+        drafted = drafted.masked_fill(steps >= rows.place[:, None], padding)
+        before = outputs(padding).to(logits.device)[rows.request]
+        penalties = (
+            sampling.presence_penalties,
+            sampling.frequency_penalties,
+            sampling.repetition_penalties,
         )
-    ]
+        result: Tensor = apply_penalties(
+            logits,
+            sampling.prompt_token_ids[rows.request],
+            torch.cat([before, drafted], 1).long(),
+            *(values[rows.request] for values in penalties),
+        )
+        return result
 
-
-def _outputs(sampling: Any, rows: Rows) -> list[list[int]]:
-    """What each row's request has put out, with the drafts before the row."""
-    drafted = sampling.spec_token_ids or [[] for _ in rows.counts]
-    return [
-        [*sampling.output_token_ids[b], *drafted[b][:j]] if j else sampling.output_token_ids[b]
-        for b, j in rows.places()
-    ]
+    return [penalized]

@@ -17,6 +17,7 @@ from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.sample.sampler import Sampler
 
 from ...functional import Method
+from .metrics import Counters
 from .requests import Requests
 from .target_logits import Processed, Rows, processed
 
@@ -70,9 +71,9 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             temperature = torch.zeros(batch, dtype=torch.float32, device=device)
         # The same for every step of an engine: a tie may be judged otherwise by vLLM's functions.
         truncate = self.logprobs_mode.startswith("processed")
-        target = processed(logits, sampling, temperature[:batch], rows, truncate)
-        first = torch.tensor([0, *rows.counts[:-1]], dtype=torch.int64, device=device).cumsum(0)
-        positions = self.requests.runner.positions[inputs[first]].long() + 1
+        outputs = self.requests.outputs
+        target = processed(logits, sampling, temperature[:batch], rows, drafts, outputs, truncate)
+        positions = self.requests.runner.positions[inputs[rows.offsets[:-1]]].long() + 1
         tokens = self._verified(target, num_drafts, drafts, temperature[:batch], positions)
         self.requests.decided = tokens
         # Nothing here draws from vLLM's generators, and on a CPU (0.32.0) it fails to rewind those
@@ -92,11 +93,13 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         device, slots = positions.device, self.requests.take_slots()
         forbidden = self.requests.forbidden_drafts(slots, num_drafts, positions)
         logits, counts, drafts = _put_back(forbidden, target.logits, num_drafts, drafts)
-        tokens: Tensor = self.proposer.arena.verify(
+        offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device)
+        own = torch.tensor(slots, dtype=torch.int64, device=device)
+        decided = self.proposer.arena.verify(
             logits,
             drafts,
-            torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device),
-            slots=torch.tensor(slots, dtype=torch.int64, device=device),
+            offsets,
+            slots=own,
             temperature=target.temperature,
             seeds=self.requests.seeds(device),
             positions=positions,
@@ -106,7 +109,11 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             top_k=target.top_k,
             top_p=target.top_p,
             min_p=target.min_p,
-        ).tokens[:, : max(num_drafts) + 1]
+        )
+        counters: Counters = self.proposer.counters
+        counters.count(self.proposer.arena, drafts, offsets, own, decided.num_accepted, self.method)
+        counters.put_back(len(drafts) - sum(num_drafts))
+        tokens: Tensor = decided.tokens[:, : max(num_drafts) + 1]
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
         tokens[:, 0].clamp_(min=0)
         return tokens
@@ -119,9 +126,8 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         if asked is None and not named:
             return None
         width = tokens.shape[1]
-        counts = torch.tensor(rows.counts, dtype=torch.int64, device=tokens.device)
-        first = counts.cumsum(0) - counts
-        places = (first[:, None] + torch.arange(width, device=tokens.device)).flatten()
+        steps = torch.arange(width, device=tokens.device)
+        places = (rows.offsets[:-1, None] + steps).flatten()
         values = target.logits if self.logprobs_mode.startswith("processed") else logits
         if values is target.logits:
             scale = torch.where(target.temperature == 0, 1.0, target.temperature)
@@ -137,28 +143,25 @@ class TokenSampler(Sampler):  # type: ignore[misc]
 
 
 def _put_back(
-    forbidden: list[int | None], logits: Tensor, counts: list[int], drafts: Tensor
+    forbidden: dict[int, int], logits: Tensor, counts: list[int], drafts: Tensor
 ) -> tuple[Tensor, list[int], Tensor]:
     """The rows, and the number and drafts of each request, with those that a grammar has masked.
 
     The row that was to give a bonus token is that of the dropped draft. So it is rejected by
     either method, and what replaces it comes from the residual. The row after it is never read.
     """
-    bonus = [end - 1 for end in accumulate(count + 1 for count in counts)]
-    more = [
-        token is not None and bool(logits[row, token] == -torch.inf)
-        for row, token in zip(bonus, forbidden, strict=True)
-    ]
-    if not any(more):
+    if not forbidden:
         return logits, counts, drafts
+    bonus = [end - 1 for end in accumulate(count + 1 for count in counts)]
+    more = {b: t for b, t in forbidden.items() if bool(logits[bonus[b], t] == -torch.inf)}
     rows: list[int] = []
-    tokens: list[int | None] = []
+    tokens: list[int] = []
     for b, own in enumerate(drafts.split(counts)):
-        rows += [*range(bonus[b] - counts[b], bonus[b] + 1), *[bonus[b]] * more[b]]
-        tokens += [*own.tolist(), *[forbidden[b]] * more[b]]
+        rows += [*range(bonus[b] - counts[b], bonus[b] + 1), *[bonus[b]] * (b in more)]
+        tokens += [*own.tolist(), *([more[b]] if b in more else [])]
     return (
         logits[torch.tensor(rows, dtype=torch.int64, device=logits.device)],
-        [count + masked for count, masked in zip(counts, more, strict=True)],
+        [count + (b in more) for b, count in enumerate(counts)],
         torch.tensor(tokens, dtype=torch.int32, device=logits.device),
     )
 

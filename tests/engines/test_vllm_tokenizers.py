@@ -1,0 +1,66 @@
+"""A drafter with another tokenizer than the target's, in vLLM's token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from vllm import SamplingParams
+
+from rdk_cuda.integrations.huggingface.text_drafter import load_token_map
+
+from .drafters import with_another_tokenizer
+from .engine import WORKER, Engine, speculation
+from .exact import Joint
+from .jobs import ASKED, GREEDY, PROMPTS, SAMPLES
+
+FALSE_ALARM = 1e-4  # of each statistical test
+
+
+@pytest.fixture(scope="module")
+def directory(drafters: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizers") / "drafter"
+    return with_another_tokenizer(drafters / "model", folder)
+
+
+@pytest.fixture(scope="module")
+def engine(plain: dict[str, Any], runner: dict[str, int], directory: Path) -> Iterator[Engine]:
+    own = speculation(directory / "drafter", use_heterogeneous_vocab=True)
+    ours = Engine(None, WORKER, directory, speculative_config=own, **runner)
+    yield ours
+    ours.close()
+
+
+def test_the_drafter_reads_its_own_tokens_and_beginnings_of_the_others(
+    engine: Engine, directory: Path
+) -> None:
+    mapped = load_token_map(directory)
+    mapping = engine.proposer.vocab_mapping
+    assert mapped.vocabulary.draft_size < mapped.vocabulary.target_size
+    assert (mapped.vocabulary.draft_ids < 0).sum() > 100  # the target lacks them
+    common = mapped.vocabulary.kept
+    ids = mapping.map_target_to_draft_ids(torch.arange(mapped.vocabulary.target_size))
+    assert torch.equal(mapped.vocabulary.draft_ids[ids[common]], common)
+    assert (ids >= 0).all()
+    assert len(ids[mapped.vocabulary.pruned].unique()) > 100  # vLLM reads one token for all
+
+
+def test_greedy_text_is_that_of_plain_vllm(engine: Engine, plain: dict[str, Any]) -> None:
+    said, accepted = engine.drafted(ASKED, GREEDY)
+    assert said == plain["greedy"]
+    assert accepted > 0.3
+
+
+def test_first_tokens_have_the_joint_distribution_of_the_target(engine: Engine) -> None:
+    for method in ("token", "block"):
+        engine.verify_by(method)  # type: ignore[arg-type]
+        params = SamplingParams(max_tokens=3, temperature=1.0)
+        before = engine.metric("spec_decode_num_accepted_tokens")
+        drawn = engine.tokens([PROMPTS[13]] * SAMPLES, params)
+        assert engine.metric("spec_decode_num_accepted_tokens") > before
+        assert Joint(PROMPTS[13], 3, temperature=1.0).p_value(drawn) > FALSE_ALARM
+        # A control: another temperature gives another distribution.
+        assert Joint(PROMPTS[13], 3, temperature=1.3).p_value(drawn) < FALSE_ALARM

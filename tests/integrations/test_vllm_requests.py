@@ -1,0 +1,153 @@
+"""What vLLM's worker knows of its requests, and that it costs no Python for each token."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rdk_cuda import RecentTokens, SuccessorTable, Vocabulary
+from rdk_cuda.dynamic_tokens import recent_and_successors, window_of
+from rdk_cuda.integrations.vllm.requests import Requests
+
+DRAFTS, PADDING = 4, 999
+
+
+class Running:
+    """Requests of which each has read some tokens, and a step that decides and drafts more."""
+
+    def __init__(self, batch: int, context: int, seed: int = 0) -> None:
+        generator = np.random.default_rng(seed)
+        tokens = generator.integers(0, 900, (batch + 3, context), dtype=np.int32)
+        lengths = generator.integers(1, context + 1, batch + 3, dtype=np.int32)
+        prompts = generator.integers(1, lengths + 1, dtype=np.int32)
+        names = [str(b) for b in range(batch)]
+        asked = SimpleNamespace(seed=None, structured_outputs=None)
+        self.batch = SimpleNamespace(
+            req_ids=names,
+            token_ids_cpu=tokens,
+            num_tokens_no_spec=lengths,
+            num_prompt_tokens=prompts,
+        )
+        runner = SimpleNamespace(
+            input_batch=self.batch,
+            requests={name: SimpleNamespace(sampling_params=asked) for name in names},
+            vllm_config=SimpleNamespace(model_config=SimpleNamespace(seed=0)),
+            max_model_len=context + DRAFTS,
+            discard_request_mask=SimpleNamespace(np=np.zeros(batch, dtype=bool)),
+        )
+        self.requests = Requests(runner, max_scheduled=10**6, longest_prefill=0)
+        count = torch.from_numpy(generator.integers(1, DRAFTS + 2, (batch, 1)))
+        decided = torch.from_numpy(generator.integers(0, 900, (batch, DRAFTS + 1)))
+        self.decided = decided.masked_fill(torch.arange(DRAFTS + 1) >= count, -1)
+        self.drafts = list(torch.from_numpy(generator.integers(0, 900, (DRAFTS, batch))))
+
+    def step(self, window: int) -> list[Tensor]:
+        """All that the worker asks for in one step; the contexts of each draft."""
+        requests, ids = self.requests, self.batch.req_ids
+        requests.begin_step(dict.fromkeys(ids, DRAFTS + 1))
+        slots = requests.take_slots()
+        positions = torch.from_numpy(self.batch.num_tokens_no_spec)[: len(ids)]
+        assert requests.forbidden_drafts(slots, [DRAFTS] * len(ids), positions) == {}
+        requests.seeds(positions.device)
+        requests.decided = self.decided
+        requests.begin_drafts()
+        contexts = []
+        for drawn in self.drafts:
+            contexts.append(requests.contexts(window))
+            requests.seeds(positions.device)
+            requests.drafts.append(drawn)
+        return contexts
+
+    def by_hand(self, drafted: int) -> list[list[int]]:
+        """Each request's tokens, one after the other, before a draft."""
+        return [
+            [
+                *self.batch.token_ids_cpu[b, : self.batch.num_tokens_no_spec[b]].tolist(),
+                *(token for token in self.decided[b].tolist() if token >= 0),
+                *(int(drawn[b]) for drawn in self.drafts[:drafted]),
+            ]
+            for b in range(len(self.batch.req_ids))
+        ]
+
+
+@pytest.mark.parametrize(("context", "window"), [(40, 8), (40, 256), (3, 1)])
+def test_contexts_are_the_last_tokens_of_each_request(context: int, window: int) -> None:
+    for seed in range(3):
+        running = Running(9, context, seed)
+        for drafted, contexts in enumerate(running.step(window)):
+            expected = [[-1] * window + tokens for tokens in running.by_hand(drafted)]
+            assert contexts.tolist() == [tokens[-window:] for tokens in expected]
+
+
+def test_what_sources_offer_is_what_they_offer_for_whole_sequences() -> None:
+    """To the bit, also where a window is cut at its first token."""
+    vocabulary = Vocabulary(range(0, 900, 3), target_size=900)
+    running = Running(64, 400)
+    offsets = torch.arange(901, dtype=torch.int32)
+    table = SuccessorTable(offsets, torch.arange(900, dtype=torch.int32).flip(0), width=4)
+    for source in (
+        RecentTokens(vocabulary, width=64, window=32, bonus=0.5),
+        table,
+        recent_and_successors(vocabulary, table, width=48, recent=32, window=100),
+    ):
+        window = window_of(source)
+        for drafted, contexts in enumerate(running.step(window)):
+            whole = running.by_hand(drafted)
+            assert torch.equal(source(contexts), source(whole))
+            if isinstance(source, RecentTokens):
+                tokens = torch.arange(900, dtype=torch.int32).expand(64, -1).contiguous()
+                assert torch.equal(source.among(contexts, tokens), source.among(whole, tokens))
+                # A control: one token less is another result.
+                assert not torch.equal(source(contexts[:, 1:]), source(whole))
+
+
+def test_outputs_are_what_follows_each_prompt() -> None:
+    running = Running(9, 40)
+    batch = running.batch
+    expected = [
+        batch.token_ids_cpu[b, batch.num_prompt_tokens[b] : batch.num_tokens_no_spec[b]].tolist()
+        for b in range(9)
+    ]
+    outputs = running.requests.outputs(PADDING)
+    longest = max(map(len, expected))
+    assert outputs.tolist() == [own + [PADDING] * (longest - len(own)) for own in expected]
+
+
+def test_seeds_are_made_once_for_each_step_and_follow_the_batch() -> None:
+    running = Running(5, 10)
+    requests, device = running.requests, torch.device("cpu")
+    requests.begin_step({})
+    first = requests.seeds(device)
+    assert requests.seeds(device) is first
+    running.batch.req_ids = ["4", "1"]
+    requests.begin_step({})
+    assert torch.equal(requests.seeds(device), first[[4, 1]])
+
+
+def calls(batch: int, context: int) -> int:
+    """Of Python's and of C functions, in the second step of a batch."""
+    running, count = Running(batch, context), 0
+    running.step(256)
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        running.step(256)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_longer_context_takes_no_more_calls() -> None:
+    """And a larger batch few: at most five for a request, whatever the number of drafts."""
+    assert calls(16, 4096) == calls(16, 64)
+    assert calls(64, 512) - calls(16, 512) <= 5 * 48

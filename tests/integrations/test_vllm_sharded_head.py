@@ -1,0 +1,83 @@
+"""A head on several ranks gives the logits of the whole head, to the bit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rdk_cuda.drafter import LiftedHead, LiftedRows
+from rdk_cuda.dynamic_tokens.columns import logits_of
+from rdk_cuda.integrations.vllm.sharded_head import HeadShard
+
+SIZE, WIDTH, PADDED = 21, 8, 24  # vLLM pads a head so that its shards are equal
+
+
+def shards(weight: Tensor, ranks: int) -> list[HeadShard]:
+    """As vLLM's ranks have them, with padding that must not be used."""
+    each = PADDED // ranks
+    padding = torch.full((PADDED - SIZE, WIDTH), torch.nan, dtype=weight.dtype)
+    parts = torch.cat([weight, padding]).split(each)
+    return [
+        HeadShard(
+            SimpleNamespace(
+                weight=part,
+                org_vocab_size=SIZE,
+                tp_size=ranks,
+                shard_indices=SimpleNamespace(
+                    org_vocab_start_index=min(SIZE, rank * each),
+                    num_org_elements=max(0, min(SIZE, (rank + 1) * each) - rank * each),
+                ),
+            )
+        )
+        for rank, part in enumerate(parts)
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lifts", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_ranks_together_give_the_logits_of_the_whole_head(
+    ranks: int, lifts: bool, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(ranks)
+    weight = torch.randn(SIZE, WIDTH, generator=generator).to(dtype)
+    hidden = torch.randn(5, WIDTH, generator=generator).to(dtype)
+    tokens = torch.randint(-1, SIZE, (5, 12), generator=generator).int()
+    lifted = None
+    if lifts:
+        lifted = LiftedRows(
+            torch.randn(WIDTH + 2, WIDTH, generator=generator),
+            torch.randn(SIZE, generator=generator),
+            torch.tensor([0.5, 2.0]),
+        )
+    whole = (weight, None) if lifted is None else LiftedHead(lifted, weight)
+    expected = logits_of(whole, hidden, tokens)
+    assert (tokens < 0).any()
+
+    given: list[Tensor] = []
+
+    def all_reduce(logits: Tensor) -> Tensor:
+        given.append(logits)
+        return logits
+
+    own = [shard.logits(all_reduce, lifted) for shard in shards(weight, ranks)]
+    single = [logits_of(head, hidden, tokens) for head in own]
+    if ranks == 1:
+        assert torch.equal(single[0], expected)
+        return
+    # A control: no rank alone has them all.
+    assert not any(torch.equal(one, expected) for one in single)
+    summed = torch.stack(given).sum(0)
+    assert torch.equal(summed.where(tokens >= 0, -torch.inf), expected)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_whole_head_is_what_the_ranks_have_without_padding(ranks: int) -> None:
+    weight = torch.randn(SIZE, WIDTH, generator=torch.Generator().manual_seed(1))
+    parts = shards(weight, ranks)
+    padded = torch.cat([part._padded for part in parts])
+    for part in parts:
+        assert torch.equal(part.whole(lambda own: padded), weight)
