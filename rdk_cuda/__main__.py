@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from importlib import reload
 
 import rdk_cuda
-from rdk_cuda.cli.arguments import Parser, add_calibrate, add_evaluate, add_inspect, answered
+from rdk_cuda.cli.arguments import (
+    Parser,
+    add_calibrate,
+    add_distill,
+    add_evaluate,
+    add_inspect,
+    answered,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -13,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rdk_cuda", description="Reduced-vocabulary drafters, lossless.")
     parser.add_argument("--version", action="version", version=f"rdk_cuda {rdk_cuda.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for add_command in (add_calibrate, add_evaluate, add_inspect):
+    for add_command in (add_calibrate, add_distill, add_evaluate, add_inspect):
         add_command(commands)
     arguments = parser.parse_args(argv)
     if "run" not in arguments:  # no command was named

@@ -17,8 +17,10 @@ from .recording_file import RecordingState
 from .running_recording import RunningRecording, plan_memory
 
 
-def read_models(target: Any, drafter: Any) -> Read:
+def read_models(target: Any, drafter: Any, *, train: bool = False) -> Read:
     """Reads with two Hugging Face models of one vocabulary, each on its own device.
+
+    With `train` the drafter's states have a gradient, where gradients are enabled.
 
     The drafter's logits are taken to be its LM head applied to its last hidden state;
     `rdk_cuda.integrations.huggingface.HuggingFaceModel` checks that of a model. A model in training
@@ -31,11 +33,12 @@ def read_models(target: Any, drafter: Any) -> Read:
                 f"{name}.eval() first"
             )
 
-    @torch.no_grad()
     def read(ids: Tensor) -> Reading:
-        logits = target(input_ids=ids.to(target.device), use_cache=False).logits
-        # Without its LM head, whose logits are not needed.
-        states = drafter.base_model(input_ids=ids.to(drafter.device), use_cache=False)
+        with torch.no_grad():
+            logits = target(input_ids=ids.to(target.device), use_cache=False).logits
+        with torch.set_grad_enabled(train and torch.is_grad_enabled()):
+            # Without its LM head, whose logits are not needed.
+            states = drafter.base_model(input_ids=ids.to(drafter.device), use_cache=False)
         return Reading(logits, states.last_hidden_state)
 
     return read

@@ -147,6 +147,13 @@ Measures a calibrated drafter on text: how much of its drafts the target accepts
 full and the pruned drafter, with 95 % intervals over documents; what the head costs; and the
 speed-up that follows from the models' times on this machine. Writes evaluation.json, .csv, .png."""
 
+DISTILL = """\
+Trains a calibrated drafter on what counts, the acceptance rate of its redistributed drafts, on text
+that the target writes itself (DistillSpec, arXiv:2310.08461). Half of the held-out documents choose
+the best drafter, the others measure it, and it is written only if they accept more: the interval of
+the gain has to be above 0. A training that was interrupted goes on where it was when the same
+command is given again."""
+
 INSPECT = """\
 Says what an affinity does: its sizes, and how its drafter tokens reach the target's. Reads an
 affinity file, or the directory of a calibrated drafter, which also says which tokens were kept."""
@@ -322,6 +329,80 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from .evaluate import run_evaluation
 
     return run_evaluation(arguments)
+
+
+def add_distill(commands: Any) -> None:
+    """Add `distill` to the subparsers of `python -m rdk_cuda`."""
+    parser = commands.add_parser(
+        "distill",
+        help="train a calibrated drafter on what the target accepts",
+        description=DISTILL,
+    )
+    parser.set_defaults(run=distill, prog=parser.prog)
+    add = parser.add_argument
+    add("drafter", type=Path, metavar="DIR", help="what `calibrate` wrote")
+    add("--target", type=Path, required=True, metavar="DIR", help="the target it was made for")
+    add(
+        "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
+    )
+    add("--out", type=Path, required=True, metavar="DIR", help="what to write; must not exist")
+    add("--overwrite", action="store_true", help="replace what an earlier calibration wrote there")
+    add(
+        "--held-out",
+        type=Path,
+        nargs="+",
+        default=(),
+        metavar="FILE",
+        help="text to choose and to measure on (every fifth of --text)",
+    )
+    add(
+        "--train",
+        choices=("head", "virtual-rows", "lifted-rows", "all"),
+        default="head",
+        help="the rows of the small head, its virtual rows, the map of lifted rows, or the head "
+        "and the drafter below it (%(default)s)",
+    )
+    add(
+        "--loss",
+        choices=("tv", "log-alpha", "lk", "forward-kl", "reverse-kl", "jsd"),
+        nargs="+",
+        default=("tv",),
+        metavar="LOSS",
+        help="of rdk_cuda.training.OverlapLoss; of several, the one that is accepted most (tv)",
+    )
+    add(
+        "--data",
+        choices=("target", "drafter", "text"),
+        default="target",
+        help="learn from what the target writes behind beginnings of the text, what the drafter "
+        "with its full head writes, or the text itself (%(default)s)",
+    )
+    add("--temperature", type=positive, metavar="T", help="of use (the one calibrated for)")
+    for name, type_, default, text in (
+        ("steps", natural, 200, "of the optimizer, at most"),
+        ("batch", natural, 8, "texts of a step"),
+        ("prompt", natural, 64, "tokens of the text that each begins with"),
+        ("tokens", natural, 128, "that follow them"),
+        ("draft-length", natural, 4, "drafts a pass, where the drafter reads states"),
+        ("seed", seed, 0, "of the texts"),
+    ):
+        add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
+    add("--learning-rate", type=positive, default=3e-4, metavar="R", help="of AdamW (%(default)s)")
+    add_device(parser)
+    add_dtype(add)
+
+
+def distill(arguments: argparse.Namespace) -> int:
+    """Check what can be checked at once, then train; returns the exit code."""
+    refuse_missing(("transformers", "tokenizers", "rich"))
+    refuse_missing_accelerate(arguments)
+    arguments.out = Path(os.path.abspath(arguments.out))
+    if not arguments.out.parent.is_dir():
+        raise InputError(f"--out {arguments.out}: {arguments.out.parent} is no directory")
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
+    from .distill import run_distillation
+
+    return run_distillation(arguments)
 
 
 def add_inspect(commands: Any) -> None:

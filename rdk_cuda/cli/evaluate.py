@@ -82,10 +82,16 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
 
 def load_saved(arguments: argparse.Namespace) -> tuple[Pair, list[Method], dict[str, Any]]:
     """The target and the full drafter, what is measured of it, the settings of its calibration."""
+    if is_text_drafter(arguments.drafter):
+        return load_saved_text(arguments)
+    models, drafter, settings = load_calibrated(arguments)
+    return models, methods_of(models, drafter, str(settings.get("tuned", ""))), settings
+
+
+def load_calibrated(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter, dict[str, Any]]:
+    """The target and the full drafter, what it was pruned to, and the settings."""
     directory: Path = arguments.drafter
     try:
-        if is_text_drafter(directory):
-            return load_saved_text(arguments)
         drafter, settings = load_pruned(directory)
         dtype = getattr(torch, arguments.dtype)
         models = load_pair(
@@ -96,7 +102,7 @@ def load_saved(arguments: argparse.Namespace) -> tuple[Pair, list[Method], dict[
         raise InputError(error.reason) from error
     if isinstance(models, StatePair):
         models = replace(models, lifted=drafter.lifted)
-    return models, methods_of(models, drafter, str(settings.get("tuned", ""))), settings
+    return models, drafter, settings
 
 
 def load_saved_text(
@@ -104,7 +110,10 @@ def load_saved_text(
 ) -> tuple[Pair, list[Method], dict[str, Any]]:
     """The same of a drafter with another tokenizer."""
     directory: Path = arguments.drafter
-    affinity, settings = load_affinity(directory)
+    try:
+        affinity, settings = load_affinity(directory)
+    except SavedDrafterError as error:
+        raise InputError(error.reason) from error
     models = load_pair(
         arguments.target,
         directory / MODEL,

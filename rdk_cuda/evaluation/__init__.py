@@ -1,6 +1,6 @@
 """What a drafter is worth on held-out text: acceptance, accepted length, speed-up."""
 
-from .acceptance import Bootstrap, Interval, acceptance, measure_acceptance, recovered_share
+from .acceptance import Bootstrap, Interval, measure_acceptance, recovered_share
 from .rows import EvaluationError, evaluate, write_evaluation
 from .speed import HeadCost, Times, expected_accepted_length, measure_model_times, speed_up
 
@@ -10,7 +10,6 @@ __all__ = [
     "HeadCost",
     "Interval",
     "Times",
-    "acceptance",
     "evaluate",
     "expected_accepted_length",
     "measure_acceptance",

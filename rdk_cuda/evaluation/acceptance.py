@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..calibration.reading import Read, Window
 from ..drafter import FullHead, PrunedDrafter
-from ..functional import redistribute
+from ..functional import overlap, redistribute
 
 RESAMPLES = 4000
 COVERAGE = 0.95
@@ -51,26 +51,23 @@ def measure_acceptance(
         logits, hidden = (rows[0].float().cpu() for rows in read(ids))
         contexts = window.contexts[-len(hidden) :]
         for temperature, chosen in drafters.items():
-            probs = target_probs(logits, temperature)
-            each = []
-            for drafter in chosen:
-                columns = drafter.columns(full_head, hidden, contexts)
-                q = redistribute(affinity=drafter.affinity, temperature=temperature, **columns)
-                each.append(acceptance(probs, q))
+            each = [
+                _acceptance(logits, drafter, temperature, **columns)
+                for drafter in chosen
+                for columns in [drafter.columns(full_head, hidden, contexts)]
+            ]
             rates[temperature].append(torch.stack(each))
     return {temperature: torch.stack(parts, dim=1) for temperature, parts in rates.items()}
 
 
-def target_probs(logits: Tensor, temperature: float) -> Tensor:
-    """The target's distribution `[n, V_t]`, one-hot on its first largest logit at 0."""
-    if temperature == 0:
-        return torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
-    return (logits.float() / temperature).softmax(-1)
-
-
-def acceptance(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-    """`sum_x min(p(x), q(x))` over the last dimension (DESIGN section 2)."""
-    return torch.minimum(target_probs, draft_probs).sum(-1)
+def _acceptance(
+    target_logits: Tensor, drafter: PrunedDrafter, temperature: float, **columns: Tensor
+) -> Tensor:
+    """`[n]`; greedy, 1 where both choose the same token."""
+    if temperature > 0:
+        return overlap(target_logits, affinity=drafter.affinity, temperature=temperature, **columns)
+    q = redistribute(affinity=drafter.affinity, temperature=0.0, **columns)
+    return q.gather(1, target_logits.argmax(1, keepdim=True))[:, 0]
 
 
 class Bootstrap:

@@ -1,0 +1,349 @@
+"""`distill`: a calibrated drafter is trained, measured, and written if it is better."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rdk_cuda.calibration.reading import Window, cut_windows
+from rdk_cuda.calibration.record import read_models
+from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface.saved_drafter import (
+    drafting_model,
+    load_pruned,
+    refuse_existing,
+    save_drafter,
+)
+from rdk_cuda.integrations.huggingface.text_drafter import is_text_drafter
+from rdk_cuda.training import ALL, STEPS_A_ROUND, Distillation, DistillationError, Recipe
+from rdk_cuda.training.parts import body_parameters, parts_of
+
+from ..evaluation.acceptance import Bootstrap, Interval
+from ..evaluation.table import counted
+from ..pair.documents import Document, calibration_and_held_out, first_token
+from ..pair.errors import InputError
+from ..pair.loading import quiet
+from ..pair.pairs import Pair, StatePair
+from .calibrate import say
+from .evaluate import calibrated_temperature, load_calibrated, versions
+from .progress import Stages
+
+HELD_OUT_TEXTS = 64  # half of them choose, half measure
+AT_ONCE = 32  # texts that are written in one batch
+
+
+class Outcome(NamedTuple):
+    """What a training with one loss came to.
+
+    Attributes:
+        chosen_by: α on the texts that choose.
+        before, after: `[texts, n]`, α on the texts that measure.
+        steps: how many were taken.
+        body: the weights below the head that belong to it, if these were trained.
+    """
+
+    loss: str
+    chosen_by: float
+    before: Tensor
+    after: Tensor
+    steps: int
+    drafter: PrunedDrafter
+    body: Sequence[Tensor]
+
+
+def run_distillation(arguments: argparse.Namespace) -> int:
+    """Train with each loss, and write the best if it is better; returns the exit code, else 1."""
+    quiet()
+    try:
+        refuse_existing(arguments.out, arguments.overwrite)
+    except SavedDrafterError as error:
+        raise InputError(f"--out {error.reason}") from error
+    if is_text_drafter(arguments.drafter):
+        raise InputError(f"{arguments.drafter}: has another tokenizer, and no head to train")
+    models, drafter, settings = load_calibrated(arguments)
+    job = Job(arguments, models, on_device(arguments, models, drafter), settings)
+    job.refuse_impossible()
+    text, held_out = calibration_and_held_out(
+        models.tokenizer, arguments.text, arguments.held_out, models.context, arguments.draft_length
+    )
+    try:
+        with Stages() as stages:
+            outcomes, measures = job.run(text.documents, held_out.documents, stages)
+    except DistillationError as error:
+        raise InputError(str(error)) from error
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*job.kept) from None
+    best = max(outcomes, key=lambda outcome: outcome.chosen_by)
+    bootstrap = Bootstrap([window.document for window in measures], seed=arguments.seed)
+    gain = bootstrap.mean(best.after - best.before)
+    for outcome in outcomes:
+        say(in_words(outcome, bootstrap.mean(outcome.after - outcome.before)))
+    if better := gain.low > 0:
+        sources = {"text": text.sources, "held_out": held_out.sources}
+        job.save(best, gain, sources)
+        say(f"{arguments.out} written, trained with {best.loss}.")
+    else:
+        say("The interval of the gain is not above 0: nothing was written.")
+    for loss in job.losses:
+        job.checkpoint(loss).unlink(missing_ok=True)
+    return 0 if better else 1
+
+
+def on_device(arguments: argparse.Namespace, models: Pair, drafter: PrunedDrafter) -> PrunedDrafter:
+    """The drafter where the models are, with a head that computes as they do."""
+    device = models.target.device
+    if device.type != "cpu":
+        drafter, _ = load_pruned(arguments.drafter, device=device)
+    return drafter.in_dtype(getattr(torch, arguments.dtype))
+
+
+def in_words(outcome: Outcome, gain: Interval) -> str:
+    """For example `tv, 120 steps: .5545 of the drafts were accepted, now .5571, +...`."""
+    before, after = (float(rates.double().mean()) for rates in (outcome.before, outcome.after))
+    return (
+        f"{outcome.loss}, {outcome.steps} steps: {before:.4f} of the drafts were accepted, now "
+        f"{after:.4f}, {gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]."
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, of which pair, and as what the command line says.
+
+    Attributes:
+        drawn: the texts of each round so far.
+    """
+
+    arguments: argparse.Namespace
+    models: Pair
+    drafter: PrunedDrafter
+    settings: dict[str, Any]
+    drawn: dict[int, list[Window]] = field(default_factory=dict)
+
+    @property
+    def temperature(self) -> float:
+        """Of use."""
+        calibrated = calibrated_temperature(self.arguments.drafter, self.settings)
+        return float(self.arguments.temperature or calibrated)
+
+    @property
+    def losses(self) -> list[str]:
+        """Each once."""
+        return list(dict.fromkeys(self.arguments.loss))
+
+    @property
+    def body(self) -> list[torch.nn.Parameter]:
+        """What is trained below the head."""
+        return body_parameters(self.models.drafter) if self.arguments.train == ALL else []
+
+    def refuse_impossible(self) -> None:
+        """What cannot be trained in this way."""
+        given, states = self.arguments, isinstance(self.models, StatePair)
+        if self.temperature == 0:
+            raise InputError("--temperature: greedy drafts have no gradient; name one above 0")
+        if states and given.train == ALL:
+            raise InputError(
+                "--train all: the drafter reads the target's states, and examples.eagle3 trains "
+                "such networks; needs head, virtual-rows or lifted-rows"
+            )
+        if states and given.data == "drafter":
+            raise InputError(
+                "--data drafter: the drafter reads the target's states, and writes nothing by "
+                "itself; needs target or text"
+            )
+        if given.train == ALL and given.dtype != "float32":
+            raise InputError(f"--dtype {given.dtype}: needs float32 with --train all")
+
+    def run(
+        self, documents: Sequence[Document], held_out: Sequence[Document], stages: Stages
+    ) -> tuple[list[Outcome], list[Window]]:
+        """Train with each loss; what that came to, and the texts that measured it."""
+        if (found := len(held_out)) < 4:
+            raise InputError(
+                f"{counted(found, 'document')} {'is' if found == 1 else 'are'} held out; needs 4, "
+                "two to choose a drafter by and two to measure it on: name them with --held-out, "
+                "or give more text"
+            )
+        chooses, measures = (
+            self.draw("target", held_out[half::2], HELD_OUT_TEXTS // 2, half, stages)
+            for half in (0, 1)
+        )
+        return [
+            self.train(loss, documents, chooses, measures, stages) for loss in self.losses
+        ], measures
+
+    def draw(
+        self, data: str, documents: Sequence[Document], count: int, turn: int, stages: Stages
+    ) -> list[Window]:
+        """So many texts, from places and with words that `turn` chooses."""
+        given, ids = self.arguments, [document.ids for document in documents]
+        length = given.prompt + (given.tokens if data == "text" else 0)
+        first = first_token(self.models.tokenizer)
+        try:
+            every = cut_windows(ids, sum(map(len, ids)), length, first=first)
+        except ValueError as error:
+            raise InputError(str(error).removeprefix("cut_windows: ")) from error
+        seed = given.seed * 1_000_003 + turn
+        generator = torch.Generator().manual_seed(seed)
+        order: list[int] = torch.randperm(len(every), generator=generator, device="cpu").tolist()
+        chosen = [every[order[place % len(order)]] for place in range(count)]
+        if data == "text":
+            return chosen
+        decoder, written = self._decoder(data), []
+        parts = [range(at, min(at + AT_ONCE, count)) for at in range(0, count, AT_ONCE)]
+        for part in stages.each(parts, "Writing held-out text") if turn < 2 else parts:
+            written += decoder.generate(
+                [chosen[place].ids for place in part],
+                max_new_tokens=given.tokens,
+                temperature=self.temperature,
+                seeds=[seed * HELD_OUT_TEXTS**3 + place for place in part],
+            ).tokens
+        return [
+            Window(window.document, [*window.ids, *new])
+            for window, new in zip(chosen, written, strict=True)
+        ]
+
+    def _decoder(self, data: str) -> SpeculativeDecoder:
+        """What writes: the target with the drafter as it came, or the drafter alone."""
+        models, drafter, full_head = self.models, self.drafter, None
+        if data == "drafter":
+            return SpeculativeDecoder(HuggingFaceModel(models.drafter), draft_length=0)
+        if isinstance(models, StatePair):
+            drafting: Any = models.drafting(drafter.weight, drafter.bias)
+            target = HuggingFaceModel(models.target, state_layers=drafting.state_layers)
+            full_head = models.drafter_head
+        else:
+            drafting = drafting_model(models.drafter, drafter)
+            target = HuggingFaceModel(models.target)
+        return SpeculativeDecoder(
+            target,
+            drafting,
+            drafter.affinity,
+            draft_length=self.arguments.draft_length,
+            method="block",
+            dynamic_tokens=drafter.dynamic_tokens,
+            full_head=full_head if drafter.dynamic_tokens is not None else None,
+        )
+
+    def train(
+        self,
+        loss: str,
+        documents: Sequence[Document],
+        chooses: Sequence[Window],
+        measures: Sequence[Window],
+        stages: Stages,
+    ) -> Outcome:
+        """From the drafter as it came."""
+        given, models = self.arguments, self.models
+        device = models.target.device
+        weight, bias = models.drafter_head
+        full_head = weight.to(device), None if bias is None else bias.to(device)
+        target_head = models.target.get_output_embeddings().weight.detach()
+        try:
+            parts = parts_of(given.train, self.drafter, full_head, target_head)
+        except ValueError as error:
+            raise InputError(f"--train {given.train}: {error}") from error
+        body = self.body
+        came = [parameter.detach().clone() for parameter in body]
+        read = models.read(given.draft_length)
+        if body:
+            read = read_models(models.target, models.drafter, train=True)
+
+        def draw(turn: int) -> Sequence[Window]:
+            if turn not in self.drawn:  # the same for each loss
+                count = given.batch * STEPS_A_ROUND
+                self.drawn[turn] = self.draw(given.data, documents, count, turn + 2, stages)
+            return self.drawn[turn]
+
+        training = Distillation(
+            read,
+            parts,
+            draw,
+            chooses,
+            measures,
+            Recipe(
+                loss,
+                temperature=self.temperature,
+                steps=given.steps,
+                batch=given.batch,
+                learning_rate=given.learning_rate,
+                prompt=given.prompt,
+            ),
+            body=body,
+            about=repr((given.data, given.seed, given.tokens, [d.source for d in documents])),
+            checkpoint=self.checkpoint(loss),
+        )
+        drafter = training.run(
+            stages.each,
+            lambda step, now: stages.console.print(
+                f"{loss}, step {step}: {now:.4f} accepted, {now - training.first:+.4f}",
+                highlight=False,
+            ),
+        )
+        outcome = Outcome(
+            loss,
+            training.best_acceptance,
+            training.before,
+            training.acceptance(measures),
+            training.step,
+            drafter,
+            [parameter.detach().clone() for parameter in body],
+        )
+        write_into(body, came)
+        return outcome
+
+    def checkpoint(self, loss: str) -> Path:
+        """Where a training goes on from."""
+        out: Path = self.arguments.out
+        return out.with_name(f"{out.name}.{loss}.training.tmp")
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """A sentence for an interrupted run, if there is anything to go on from."""
+        files = [str(path) for path in map(self.checkpoint, self.losses) if path.exists()]
+        return (f"The same command goes on from {', '.join(files)}.",) if files else ()
+
+    def save(self, best: Outcome, gain: Interval, sources: dict[str, Any]) -> None:
+        """An ordinary calibrated directory, which says how it was trained."""
+        given, models = self.arguments, self.models
+        write_into(self.body, best.body)
+        distilled = {
+            "train": given.train,
+            "loss": best.loss,
+            "data": given.data,
+            "temperature": self.temperature,
+            "steps": best.steps,
+            "batch": given.batch,
+            "learning_rate": given.learning_rate,
+            "prompt": given.prompt,
+            "tokens": given.tokens,
+            "seed": given.seed,
+            "acceptance": float(best.after.double().mean()),
+            **dict(zip(("gain", "gain_low", "gain_high"), gain, strict=True)),
+            "versions": versions(),
+            **sources,
+        }
+        earlier = self.settings.get("distilled", [])
+        save_drafter(
+            given.out,
+            models.saved_drafter,
+            models.tokenizer,
+            best.drafter.in_dtype(models.drafter_dtype),
+            {**self.settings, "distilled": [*earlier, distilled]},
+            overwrite=given.overwrite,
+        )
+
+
+@torch.no_grad()
+def write_into(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Give parameters these values."""
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)

@@ -1,0 +1,182 @@
+"""A training changes the parts that it is told, keeps the best, and goes on to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rdk_cuda.calibration import Options
+from rdk_cuda.calibration.methods import RECOMMENDED, Pruning
+from rdk_cuda.calibration.reading import Reading, Window
+from rdk_cuda.drafter import LiftedHead, LiftedRows, PrunedDrafter
+from rdk_cuda.dynamic_tokens import with_recent_bonus
+from rdk_cuda.training import (
+    ALL,
+    HEAD,
+    LIFTED_ROWS,
+    STEPS_A_ROUND,
+    VIRTUAL_ROWS,
+    Distillation,
+    DistillationError,
+    Recipe,
+)
+from rdk_cuda.training.parts import Trained, parts_of
+from tests.calibration.markov_pair import D, MarkovPair, V, material, windows
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PAIR = MarkovPair.random()
+PROMPT, LENGTH, BATCH = 3, 12, 4
+RECIPE = Recipe(steps=30, batch=BATCH, learning_rate=0.02, prompt=PROMPT)
+
+
+@cache
+def drafter() -> PrunedDrafter:
+    """With virtual and dynamic tokens, and a bonus for recent ones."""
+    pruning = Pruning(material(PAIR), PAIR.likeliest(), Options(virtual=4, dynamic=8, recent=4))
+    found = pruning.method(RECOMMENDED, 1.0).drafter
+    assert found.affinity.draft_size > found.vocabulary.draft_size
+    return replace(found, dynamic_tokens=with_recent_bonus(found.dynamic_tokens, 0.5))
+
+
+def lifted(found: PrunedDrafter) -> PrunedDrafter:
+    """The same with lifted rows, and the virtual ones that follow from them."""
+    random = torch.Generator().manual_seed(5)
+    rows = LiftedRows(
+        torch.eye(D + 2, D) + 0.1 * torch.randn(D + 2, D, generator=random),
+        torch.randn(V, generator=random),
+        torch.tensor([-0.3, 0.2]),
+    )
+    kept, bias = found.vocabulary.draft_size, torch.zeros(found.affinity.draft_size)
+    means = found.affinity.expectation(
+        torch.cat([rows.rows(PAIR.weight), rows.bias[:, None]], 1), first_row=kept
+    ).float()
+    bias[kept:] = means[:, -1]
+    weight = torch.cat([found.weight[:kept], means[:, :-1]])
+    return replace(found, weight=weight, bias=bias, lifted=rows)
+
+
+def texts(turn: int, count: int = STEPS_A_ROUND * BATCH) -> Sequence[Window]:
+    return windows(PAIR.documents(count, LENGTH, seed=100 + turn))
+
+
+def training(parts: Trained, checkpoint: Path | None = None, **recipe: Any) -> Distillation:
+    given = replace(RECIPE, **recipe)
+    return Distillation(PAIR.read, parts, texts, texts(-1), texts(-2), given, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("train", [HEAD, VIRTUAL_ROWS, LIFTED_ROWS, ALL])
+def test_untrained_parts_say_what_the_drafter_says(train: str) -> None:
+    found = lifted(drafter()) if train == LIFTED_ROWS else drafter()
+    full_head = LiftedHead(found.lifted, PAIR.weight) if found.lifted else PAIR.full_head
+    hidden, contexts = PAIR.hidden[:9], [[place, place + 1, place] for place in range(9)]
+    expected = found.columns(full_head, hidden, contexts)  # type: ignore[arg-type]
+    parts = parts_of(train, found, PAIR.full_head, PAIR.weight)
+    got = parts.columns(hidden, contexts)._asdict()
+    assert got.keys() == expected.keys()
+    assert torch.equal(got.pop("dynamic_tokens"), expected.pop("dynamic_tokens"))
+    used = found.dynamic_tokens(contexts) >= 0  # type: ignore[misc]
+    got["dynamic_logits"], expected["dynamic_logits"] = (
+        each["dynamic_logits"][used] for each in (got, expected)
+    )
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-5, atol=1e-5)
+    again = parts.trained()
+    torch.testing.assert_close(again.weight, found.weight, rtol=1e-6, atol=1e-6)
+    assert again.affinity is found.affinity
+
+
+@pytest.mark.parametrize(
+    ("train", "loss", "least"),
+    [
+        (HEAD, "tv", 0.01),
+        (HEAD, "forward-kl", 0.01),
+        (VIRTUAL_ROWS, "tv", 0.0),
+        (LIFTED_ROWS, "lk", 0.01),
+    ],
+)
+def test_more_is_accepted_and_what_is_not_trained_stays(
+    train: str, loss: str, least: float
+) -> None:
+    found = lifted(drafter()) if train == LIFTED_ROWS else drafter()
+    run = training(parts_of(train, found, PAIR.full_head, PAIR.weight), loss=loss)
+    trained = run.run()
+    assert float((run.acceptance(texts(-2)) - run.before).mean()) > least
+    kept = found.vocabulary.draft_size
+    assert torch.equal(trained.weight[:kept], found.weight[:kept]) == (train != HEAD)
+    assert not torch.equal(trained.weight[kept:], found.weight[kept:])
+    if found.lifted is not None and trained.lifted is not None:
+        assert not torch.equal(trained.lifted.map, found.lifted.map)
+        means = found.affinity.expectation(trained.lifted.rows(PAIR.weight), first_row=kept)
+        torch.testing.assert_close(trained.weight[kept:], means.float(), rtol=1e-5, atol=1e-5)
+    else:
+        assert trained.lifted is None
+
+
+def test_an_interrupted_training_goes_on_to_the_bit(tmp_path: Path) -> None:
+    def parts() -> Trained:
+        return parts_of(HEAD, drafter(), PAIR.full_head, PAIR.weight)
+
+    whole = training(parts()).run()
+    checkpoint = tmp_path / "training.tmp"
+
+    def interrupt(step: int, now: float) -> None:
+        if step == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training(parts(), checkpoint).run(report=interrupt)
+    going_on = training(parts(), checkpoint)
+    assert going_on.step == 20
+    assert torch.equal(going_on.run().weight, whole.weight)
+    with pytest.raises(DistillationError, match="is of another training"):
+        training(parts(), checkpoint, learning_rate=0.01)
+    checkpoint.write_bytes(b"not a checkpoint")
+    with pytest.raises(DistillationError, match="is no checkpoint of this program"):
+        training(parts(), checkpoint)
+
+
+def test_the_best_drafter_is_kept_and_training_ends_when_nothing_gets_better() -> None:
+    """Steps this large break a drafter at once."""
+    found = drafter()
+    run = training(
+        parts_of(HEAD, found, PAIR.full_head, PAIR.weight),
+        learning_rate=50.0,
+        steps=200,
+        patience=2,
+    )
+    assert torch.equal(run.run().weight, found.weight)
+    assert run.step == 2 * STEPS_A_ROUND
+    assert torch.equal(run.acceptance(texts(-2)), run.before)
+
+
+def test_what_a_drafter_below_its_head_says_gets_a_gradient() -> None:
+    table = torch.nn.Parameter(PAIR.hidden.clone())
+
+    def read(ids: torch.Tensor) -> Reading:
+        return Reading(PAIR.target_logits[ids], table[ids])
+
+    parts = parts_of(ALL, drafter(), PAIR.full_head, PAIR.weight)
+    run = Distillation(read, parts, texts, texts(-1), texts(-2), RECIPE, body=[table])
+    run.run()
+    assert not torch.equal(table, PAIR.hidden)
+    assert float((run.acceptance(texts(-2)) - run.before).mean()) > 0.01
+
+
+def test_parts_that_a_drafter_lacks_are_refused() -> None:
+    found = drafter()
+    with pytest.raises(ValueError, match="no lifted rows"):
+        parts_of(LIFTED_ROWS, found, PAIR.full_head, PAIR.weight)
+    with pytest.raises(ValueError, match="no virtual tokens"):
+        parts_of(
+            VIRTUAL_ROWS,
+            PrunedDrafter.plain(PAIR.full_head, found.vocabulary),
+            PAIR.full_head,
+            PAIR.weight,
+        )
