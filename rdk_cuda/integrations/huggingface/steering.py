@@ -251,10 +251,9 @@ def steered_read(
 
     Both models read the text once. Behind the prompt the text is cut into drafts of K tokens. All
     tokens of a draft are steered by the target's state before it, as `SteeredModel` does it where
-    every draft is accepted. Row i of what is read predicts what follows token `prompt_length` + i,
-    so there are L - `prompt_length` rows.
+    every draft is accepted. As of `read_drafts`, there is no row after a text's first token.
 
-    The target gets no gradients. Of the drafter get some whichever parameters require them.
+    Of the drafter those parameters get gradients that require them, of the target none.
 
     Args:
         target, drafter: Hugging Face models of one vocabulary, as of `calibration.read_models`.
@@ -281,21 +280,20 @@ def steered_read(
     steering.check("steered_read", drafter)
 
     def read(ids: Tensor) -> Reading:
-        length = ids.shape[1]
+        length, prompt = ids.shape[1], min(prompt_length, ids.shape[1])
         with torch.no_grad():
             arguments = {"use_cache": False, "output_hidden_states": True}
             said = target(input_ids=ids.to(target.device), **arguments)
-        before = slice(prompt_length - 1, length - 1, draft_length)
-        states = [said.hidden_states[at][:, before] for at in steering.state_layers]
+        layers = [said.hidden_states[at].to(drafter.device) for at in steering.state_layers]
+        states = torch.cat(layers, -1)[:, prompt - 1 : length - 1 : draft_length]
 
         def placed(added: Tensor) -> Tensor:
-            drafts = added.repeat_interleave(draft_length, 1)[:, : length - prompt_length]
-            return nn.functional.pad(drafts, (0, 0, prompt_length, 0))
+            drafts = added.repeat_interleave(draft_length, 1)[:, : length - prompt]
+            return nn.functional.pad(drafts, (0, 0, prompt, 0))
 
-        with _steered(drafter, steering(torch.cat(states, -1)), placed):
+        with _steered(drafter, steering(states), placed):
             output = drafter.base_model(input_ids=ids.to(drafter.device), use_cache=False)
-        hidden = output.last_hidden_state
-        return Reading(said.logits[:, prompt_length:], hidden[:, prompt_length:])
+        return Reading(said.logits[:, 1:], output.last_hidden_state[:, 1:])
 
     return read
 
