@@ -81,6 +81,8 @@ class HuggingFaceModel:
         _refuse_unsupported(model)
         if recent is not None and recent < 1:
             raise ValueError(f"HuggingFaceModel: recent is {recent}; needs at least 1, or None")
+        if state_layers:
+            _refuse_other_layers(model, state_layers)
         self.slots = slots
         self.state_layers = self._state_layers = tuple(state_layers)
         self.model, self.return_hidden = model, return_hidden or head is not None
@@ -285,6 +287,15 @@ def head_logits(hidden: Tensor, head: tuple[Tensor, Tensor | None]) -> Tensor:
     rows = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[2]), *head)
     logits: Tensor = rows.unflatten(0, hidden.shape[:2])
     return logits
+
+
+def _refuse_other_layers(model: Any, state_layers: Sequence[int]) -> None:
+    depth = model.config.get_text_config(decoder=True).num_hidden_layers
+    if not all(0 <= layer <= depth for layer in state_layers):
+        raise ValueError(
+            f"HuggingFaceModel: state_layers is {list(state_layers)}; needs numbers from 0 to "
+            f"{depth}, as {type(model).__name__} has {depth} layers"
+        )
 
 
 def _refuse_unsupported(model: Any) -> None:

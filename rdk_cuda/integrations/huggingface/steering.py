@@ -40,11 +40,6 @@ class Steering(nn.Module):
         state_layers: three of the target's layers, as `HuggingFaceModel` takes them.
         state_size: d_t, the width of the target's states.
         layers, width: how many layers the drafter has, and how wide their MLPs are.
-
-    Example:
-        >>> steering = Steering((4, 17, 30), state_size=8, layers=2, width=5)
-        >>> steering(torch.ones(3, 24)).shape
-        torch.Size([2, 3, 5])
     """
 
     def __init__(
@@ -147,7 +142,6 @@ class SteeredModel(HuggingFaceModel):
 
     Attributes:
         state_layers: the target's layers whose inputs are read; `HuggingFaceModel` takes them.
-        observed: how many tokens of each sequence it has the target's states of.
 
     Raises:
         TypeError: a model whose MLPs are of another kind.
@@ -183,10 +177,14 @@ class SteeredModel(HuggingFaceModel):
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
         super().reset(batch_size)
-        self.observed, self._prompts = [0] * batch_size, [0] * batch_size
-        # Of all tokens, with room for more: a rollback may go back any number of steps.
-        self._vectors = self.steering.out.weight.new_zeros(batch_size, 0, self._size)
-        self._added: Tensor | None = None
+        self._vectors: list[list[Tensor]] = [[] for _ in range(batch_size)]
+        self._prompts = [0] * batch_size
+        self._added: Tensor | None = None  # of a step
+
+    @property
+    def observed(self) -> list[int]:
+        """How many tokens of each sequence it has the target's states of."""
+        return list(map(len, self._vectors))
 
     @torch.no_grad()
     def observe(self, states: Sequence[Tensor]) -> None:
@@ -194,48 +192,38 @@ class SteeredModel(HuggingFaceModel):
 
         The first ones are the prompt's. Nothing in the cache is made again.
         """
+        size = 3 * self.steering.mix.out_features
         shapes = [list(new.shape[1:]) for new in states]
-        if shapes != [[3 * self._size]] * len(self.observed):
+        if shapes != [[size]] * len(self._vectors):
             raise ValueError(
-                f"SteeredModel.observe: got states of width {shapes}; needs {len(self.observed)} "
-                f"sequences, as reset() was told, and a width of {3 * self._size}, three states of "
-                "the target that the steering was trained for"
+                f"SteeredModel.observe: got states of width {shapes}; needs {len(self._vectors)} "
+                f"sequences, as reset() was told, and a width of {size}, three states of the "
+                "target that the steering was trained for"
             )
-        counts = [len(new) for new in states]
-        ends = [old + new for old, new in zip(self.observed, counts, strict=True)]
-        if max(ends, default=0) > self._vectors.shape[1]:
-            room = self._vectors.new_zeros(len(ends), max(ends) + max(ends) // 2, self._size)
-            room[:, : self._vectors.shape[1]] = self._vectors
-            self._vectors = room
-        vectors = self.steering.vector(torch.cat(list(states))).split(counts)
-        for b, (old, end, new) in enumerate(zip(self.observed, ends, vectors, strict=True)):
-            self._vectors[b, old:end] = new
-            self._prompts[b] = self._prompts[b] if old else end
-        self.observed, self._added = ends, None
+        vectors = self.steering.vector(torch.cat(list(states))).split(list(map(len, states)))
+        for b, (known, new) in enumerate(zip(self._vectors, vectors, strict=True)):
+            self._prompts[b] = self._prompts[b] if known else len(new)
+            known.extend(new)
+        self._added = None
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
         super().rollback(lengths)
-        self.observed, self._prompts = (
-            [min(old, new) for old, new in zip(each, lengths, strict=True)]
-            for each in (self.observed, self._prompts)
-        )
+        for b, (known, length) in enumerate(zip(self._vectors, lengths, strict=True)):
+            self._prompts[b] = min(self._prompts[b], length)
+            del known[length:]
         self._added = None
-
-    @property
-    def _size(self) -> int:
-        return self.steering.mix.out_features
 
     @torch.no_grad()
     def _forward(
         self, ids: Tensor, real: Tensor, kept: int, parents: Sequence[Sequence[int]] | None
     ) -> tuple[Output, list[Tensor]]:
-        if not any(self.observed):
+        if not any(self._vectors):
             return super()._forward(ids, real, kept, parents)
-        if self._added is None:  # once for all drafts of a step
-            last = [max(known - 1, 0) for known in self.observed]
-            vectors = self._vectors[torch.arange(len(last)), torch.tensor(last)]
-            self._added = self.steering.added(vectors).to(self.device, self.dtype)
+        if self._added is None:
+            none = torch.zeros_like(next(known[-1] for known in self._vectors if known))
+            last = [known[-1] if known else none for known in self._vectors]
+            self._added = self.steering.added(torch.stack(last)).to(self.device, self.dtype)
         ends = torch.tensor([self.lengths, self._prompts], dtype=torch.int64, device="cpu")
         place = ends[0, :, None] + real.cumsum(1)  # from 1 on
         steered = (ends[1] > 0)[:, None] & (place > ends[1, :, None])
