@@ -78,14 +78,22 @@ class Steering(nn.Module):
         """`[layers, ..., width]` of the target's states `[..., 3 d_t]`."""
         return self.added(self.vector(states))
 
-    def check(self, name: str, drafter: Any) -> None:
-        """Refuse a drafter with other layers than this was made for."""
+    def check(self, name: str, drafter: Any, target: Any = None) -> None:
+        """Refuse models with other layers than this was made for."""
         found = [up.out_features for up in up_projections(drafter)]
-        if found != [self.out.out_features // self.layers] * self.layers:
+        width = self.out.out_features // self.layers
+        if found != [width] * self.layers:
             raise SavedDrafterError(
-                f"{name}: steering is for {self.layers} layers with MLPs of "
-                f"{self.out.out_features // self.layers}, and {type(drafter).__name__} has "
-                f"{found}; needs the drafter that it was trained for"
+                f"{name}: steering is for {self.layers} layers with MLPs of {width}, and "
+                f"{type(drafter).__name__} has {found}; needs the drafter that it was trained for"
+            )
+        config = None if target is None else target.config.get_text_config()
+        size, last = self.mix.out_features, max(self.state_layers)
+        if config and (config.hidden_size != size or config.num_hidden_layers < last):
+            raise SavedDrafterError(
+                f"{name}: steering reads states of {size} from layers {self.state_layers}, and "
+                f"{type(target).__name__} has {config.num_hidden_layers} layers with states of "
+                f"{config.hidden_size}; needs the target that it was trained for"
             )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -265,7 +273,7 @@ def steered_read(
             f"steered_read: draft_length is {draft_length} and prompt_length {prompt_length}; "
             "needs at least 1"
         )
-    steering.check("steered_read", drafter)
+    steering.check("steered_read", drafter, target)
 
     def read(ids: Tensor) -> Reading:
         length, prompt = ids.shape[1], min(prompt_length, ids.shape[1])
