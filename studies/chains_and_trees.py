@@ -32,7 +32,7 @@ from profiling.tables import table
 from rdk_cuda.calibration.methods import FULL, PRUNED, RECOMMENDED, Method
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
-from rdk_cuda.decoding import DrafterChain, DrafterTree, SpeculativeDecoder
+from rdk_cuda.decoding import DrafterChain, DrafterTree, Proposer, SpeculativeDecoder
 from rdk_cuda.drafter import FullHead
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
@@ -75,7 +75,7 @@ class Way:
         kind = "tree" if self.rsd is None else f"RSD, {self.rsd},"
         return f"{kind} of {self.nodes} in {self.passes}"
 
-    def proposer(self, drafter: Any, **options: Any) -> DrafterChain:
+    def proposer(self, drafter: Any, **options: Any) -> Proposer:
         """Of a drafter."""
         if self.nodes == self.passes:
             return DrafterChain(drafter, draft_length=self.nodes, **options)

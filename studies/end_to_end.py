@@ -3,27 +3,22 @@
 `python -m studies.end_to_end --device cpu --size serving` takes the steps of
 `rdk_cuda.decoding.SpeculativeDecoder` with a watch on their parts. Passes, sampling and caches are
 the real ones. Random models agree on nothing, and how much of the target a verification reads
-depends on how far it comes, so other logits are verified in place of the target's, made so that as
-many drafts are accepted as the demo accepted. Each row is a head with a way to sample, or the
-target alone, at a batch:
+depends on how far it comes, so other logits are verified in place of the target's, made so that
+about 1.2 of 4 drafts are accepted, as of the demo's. Each row is a head with a way to sample, at a
+batch:
 
     size, models, target_size     which models, and V_t
     batch, draft_length, context  sequences, K, and tokens in the models' caches
-    head, method, keep            of the drafter; null for the target alone
+    head, method, keep            of the drafter
     head_rows, sampling           V_d; "PyTorch" or "rdk_cuda"
     parts, shares                 seconds of each part, medians of `rounds`; and of their sum
     step_seconds                  of a whole step, median
-    accepted_length               from the file `accepted_from`
-    tokens_per_second             (1 + accepted_length) * batch / step_seconds
-    speed_up                      over the target alone
     run, date, load ...           as in profiling/results.py
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
 import statistics
 import sys
@@ -32,8 +27,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -52,7 +45,7 @@ from profiling.commands import (
     run_columns,
     run_command,
 )
-from profiling.machine import ROOT, now
+from profiling.machine import now
 from profiling.peers.samplers import Decided, gathered
 from profiling.results import Row
 from profiling.tables import figure, table
@@ -61,29 +54,14 @@ from rdk_cuda.calibration.methods import FULL, PRUNED, VIRTUAL
 from rdk_cuda.cli.arguments import natural, refuse_missing
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
-ACCEPTED = Path("profiling/results/demo/results.json")
-ALONE, DRAFT_LENGTH, LAST_TOKEN = "target alone", 4, 1
+from .random_models import SHAPES, make_models
+
+DRAFT_LENGTH, LAST_TOKEN = 4, 1
+NOISE = 1.17  # of `target_like`: each draft is accepted with a probability of about 0.56
 TARGET_LAYERS = {"cpu": 2, "cuda": 32}
 BODY, HEAD, DRAFT = "drafter body", "drafter head", "draft"
 TARGET, VERIFY, CACHE, UNTIMED = "target", "verify", "cache", "untimed"
 PARTS = (BODY, HEAD, DRAFT, TARGET, VERIFY, CACHE)
-SHAPES = {
-    "tiny": {
-        "vocab_size": 2048,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    },
-    "serving": {  # Llama 3.1 8B
-        "vocab_size": 128256,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-    },
-}
-_PERIOD = 1_000_003  # of random weights; a billion different ones would take minutes
 
 
 @dataclass(frozen=True)
@@ -115,40 +93,31 @@ HEADS = (
 
 
 class LapTimer:
-    """Seconds between laps, by CUDA events where the work is on a GPU."""
+    """Seconds between laps."""
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu, self.running = device.type == "cuda", False
-        self.laps: list[tuple[str, Any]] = []
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.last = 0.0
 
     def start(self) -> None:
         """Start to measure."""
-        if self.on_gpu:
-            torch.cuda.synchronize()
-        self.running, self.laps = True, [(UNTIMED, self._now())]
+        self.running, self.seconds = True, defaultdict(float)
+        self.lap(UNTIMED)
 
     def lap(self, part: str) -> None:
         """Count the time since the last lap for a part."""
-        if self.running:
-            self.laps.append((part, self._now()))
+        if not self.running:
+            return
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        before, self.last = self.last, time.perf_counter()
+        self.seconds[part] += self.last - before
 
     def stop(self) -> dict[str, float]:
         """Seconds of each part."""
         self.running = False
-        if self.on_gpu:
-            torch.cuda.synchronize()
-        seconds: dict[str, float] = defaultdict(float)
-        for (_, before), (part, after) in zip(self.laps, self.laps[1:], strict=False):
-            seconds[part] += before.elapsed_time(after) / 1e3 if self.on_gpu else after - before
-        seconds.pop(UNTIMED, None)
-        return dict(seconds)
-
-    def _now(self) -> Any:
-        if not self.on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        return {part: seconds for part, seconds in self.seconds.items() if part != UNTIMED}
 
 
 class WithOperators:
@@ -213,15 +182,14 @@ class Steps:
 
     Args:
         models: a target and a drafter with the same vocabulary.
-        noises: by head, how far what is verified is from q (`noise_for`).
     """
 
-    def __init__(self, models: tuple[Any, Any], context: int, noises: dict[Head, float]) -> None:
+    def __init__(self, models: tuple[Any, Any], context: int) -> None:
         target, drafter = models
         full = drafter.get_output_embeddings().weight.detach()
         self.device, self.vocabulary = full.device, len(full)
         self.watch = LapTimer(self.device)
-        self.context, self.noises = context, noises
+        self.context = context
         self.target = HuggingFaceModel(target, return_hidden=True)
         rows = {head: head.rows(len(full)) for head in HEADS}
         self.drafters = {  # a pruned head has memory of its own
@@ -277,84 +245,11 @@ class Steps:
         watch.lap(CACHE)
         return watch.stop()
 
-    @torch.no_grad()
-    def take_alone(self) -> dict[str, float]:
-        """The target without a drafter: one pass, one token."""
-        self.watch.start()
-        logits = self.target.feed([[LAST_TOKEN]] * self.batch, [1] * self.batch).logits[:, 0]
-        self.watch.lap(TARGET)
-        torch.multinomial(torch.softmax(logits.float(), 1), 1).tolist()
-        self.watch.lap(VERIFY)
-        self.target.rollback([self.context] * self.batch)
-        self.watch.lap(CACHE)
-        return self.watch.stop()
-
     def _verified_in_place_of(self, logits: Tensor, seen: list[Tensor], head: Head) -> Tensor:
         ones = torch.ones(self.batch, device=self.device)
         q = torch.stack([self.spreads[head](each, ones)[1] for each in seen])
-        made = target_like(q, self.noises[head], self.random)
+        made = target_like(q, NOISE, self.random)
         return made.to(logits.dtype).view(logits.shape)
-
-
-def noise_for(accepted_length: float) -> float:
-    """The noise of `target_like` at which `DRAFT_LENGTH` drafts are accepted that far on average.
-
-    With one rate for all drafts the mean is `a + a^2 + ... + a^K`, and noise s leaves a rate of
-    about `2 Phi(-s / 2)`.
-    """
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        rate = (low + high) / 2
-        mean = math.fsum(rate**k for k in range(1, DRAFT_LENGTH + 1))
-        low, high = (rate, high) if mean < accepted_length else (low, rate)
-    return -2 * NormalDist().inv_cdf(max(low, 1e-12) / 2)
-
-
-def random_llama(
-    size: str, layers: int, device: torch.device, dtype: torch.dtype, **changes: int
-) -> Any:
-    """A Llama of random weights, which repeat with a period that no width divides."""
-    from transformers import AutoModelForCausalLM, LlamaConfig
-
-    shape: dict[str, Any] = {**SHAPES[size], **changes}
-    config = LlamaConfig(
-        **shape, num_hidden_layers=layers, max_position_embeddings=4096, tie_word_embeddings=True
-    )
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
-    model.to_empty(device=device).tie_weights()
-    model.model.rotary_emb = type(model.model.rotary_emb)(config).to(device)
-    some = 0.02 * torch.randn(_PERIOD, generator=torch.Generator().manual_seed(0))
-    for weight in model.parameters():
-        if weight.dim() == 1:  # of a norm
-            weight.data.fill_(1)
-            continue
-        for part in weight.data.view(-1).split(_PERIOD):
-            part.copy_(some[: part.numel()])
-    return model
-
-
-def make_models(size: str, device: torch.device, layers: int) -> tuple[Any, Any]:
-    """A random target of so many layers and a drafter of one, which has the target's head."""
-    dtype = torch.bfloat16 if size == "serving" else torch.float32
-    target = random_llama(size, layers, device, dtype)
-    drafter = random_llama(size, 1, device, dtype, vocab_size=8)
-    drafter.set_input_embeddings(target.get_input_embeddings())
-    drafter.set_output_embeddings(target.get_output_embeddings())
-    drafter.config.vocab_size = target.config.vocab_size
-    return target, drafter
-
-
-def accepted_lengths() -> dict[Head, float]:
-    """Of each head at temperature 1, by the rate that the demo measured at single positions."""
-    content = json.loads((ROOT / ACCEPTED).read_text(encoding="utf-8"))
-    rates = {
-        (row["method"], row["keep"]): row["acceptance"]["value"] for row in content["acceptance"]
-    }
-    return {
-        head: sum(rates[head.method, head.keep] ** k for k in range(1, DRAFT_LENGTH + 1))
-        for head in HEADS
-    }
 
 
 def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
@@ -363,9 +258,7 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
     layers = arguments.target_layers or TARGET_LAYERS[arguments.device]
     progress.show(f"making models of size {arguments.size}")
     models = make_models(arguments.size, device, layers)
-    accepted = accepted_lengths()
-    noises = {head: noise_for(length) for head, length in accepted.items()}
-    steps = Steps(models, arguments.context, noises)
+    steps = Steps(models, arguments.context)
     dtype = str(models[0].dtype).removeprefix("torch.")
     common: Row = {
         "size": arguments.size,
@@ -375,45 +268,31 @@ def rows(arguments: argparse.Namespace, progress: Progress) -> Iterator[Row]:
         "draft_length": DRAFT_LENGTH,
         "context": arguments.context,
         "rounds": arguments.rounds,
-        "accepted_from": ACCEPTED.as_posix(),
         **run_columns(parser(), arguments),
     }
     for batch in arguments.batch:
         progress.show(f"batch {batch}: reading the context")
         steps.begin(batch)
-        times: dict[Variant | None, list[dict[str, float]]] = defaultdict(list)
+        times: dict[Variant, list[dict[str, float]]] = defaultdict(list)
         for turn in range(arguments.rounds + 1):  # the first does not count
             progress.show(f"batch {batch}: round {turn} of {arguments.rounds}")
-            for each in (None, *VARIANTS):
-                seconds = steps.take(each) if each else steps.take_alone()
+            for each in VARIANTS:
+                seconds = steps.take(each)
                 times[each] += [seconds] if turn else []
         common |= {"batch": batch, "date": now(), "load": os.getloadavg()[0]}
-        alone_seconds = statistics.median(sum(each.values()) for each in times[None])
-        for variant in (None, *VARIANTS):
-            parts = {k: statistics.median(each[k] for each in times[variant])
-                     for k in times[variant][0]}  # fmt: skip
-            step = statistics.median(sum(each.values()) for each in times[variant])
-            length = accepted[variant[0]] if variant else 0.0
+        for (head, sampling), taken in times.items():
+            parts = {part: statistics.median(each[part] for each in taken) for part in taken[0]}
             yield {
-                **described(variant, steps.vocabulary),
+                "head": head.name,
+                "method": head.method,
+                "keep": head.keep,
+                "head_rows": head.rows(steps.vocabulary),
+                "sampling": sampling,
                 "parts": parts,
                 "shares": {name: each / sum(parts.values()) for name, each in parts.items()},
-                "step_seconds": step,
-                "accepted_length": length,
-                "tokens_per_second": (1 + length) * batch / step,
-                "speed_up": (1 + length) * alone_seconds / step,
+                "step_seconds": statistics.median(sum(each.values()) for each in taken),
                 **common,
             }
-
-
-def described(variant: Variant | None, vocabulary: int) -> Row:
-    """The columns of a head and a way to sample; None is the target alone."""
-    columns = "head", "method", "keep", "head_rows", "sampling"
-    if variant is None:
-        return dict(zip(columns, (ALONE, None, None, vocabulary, "PyTorch"), strict=True))
-    head, sampling = variant
-    values = head.name, head.method, head.keep, head.rows(vocabulary), sampling
-    return dict(zip(columns, values, strict=True))
 
 
 def preamble(row: Row) -> str:
@@ -423,14 +302,13 @@ def preamble(row: Row) -> str:
         f"K = {row['draft_length']}, temperature 1. Milliseconds, medians of {row['rounds']} "
         "rounds, all rows in turn; the shares in brackets are those of the sum of the parts. "
         f"{BODY} and {HEAD} are {row['draft_length']} passes; {CACHE} is what a cache costs that "
-        f"rolls back by sequence. Accepted lengths are not these models' but from "
-        f"{row['accepted_from']}; tokens a second follow from them."
+        "rolls back by sequence."
     )
 
 
 def section(rows: Sequence[Row]) -> list[str]:
     """One batch."""
-    titles = ("", "head rows", "sampling", *PARTS, "step", "accepted", "tokens / s", "× alone")
+    titles = "", "head rows", "sampling", *PARTS, "step"
     return [f"## Batch {rows[0]['batch']}", table(titles, map(cells, rows), "lrlr")]
 
 
@@ -444,9 +322,6 @@ def cells(row: Row) -> list[str]:
         row["sampling"],
         *times,
         figure(1000 * row["step_seconds"]),
-        f"{row['accepted_length']:.2f}",
-        figure(row["tokens_per_second"]),
-        f"{row['speed_up']:.2f}",
     ]
 
 

@@ -6,8 +6,7 @@
 prunes it to the tokenizer's first tokens, a general vocabulary, as published drafters have. The
 text is the source code, and the docstrings, of Python's standard library. Kept tokens, the
 screen's metric and its sizes come from some documents, all figures from others. Acceptance is
-exact, `sum_x min(p, q)`, or for greedy decoding whether the drafted token is the target's argmax,
-and nothing is trained. Needs the extra `[gemma]`.
+exact, `sum_x min(p, q)`, and nothing is trained. Needs the extra `[gemma]`.
 """
 
 from __future__ import annotations
@@ -27,14 +26,7 @@ import torch
 from torch import Tensor
 
 from examples.demo import gemma
-from examples.demo.corpus import (
-    docstrings,
-    held_out_files,
-    read_text,
-    standard_library,
-    training_files,
-)
-from examples.eagle3.training import unrolled
+from examples.demo.corpus import held_out_files, standard_library, training_files
 from profiling.commands import Parser, run_command, write_text
 from profiling.machine import describe, now
 from profiling.tables import table
@@ -52,36 +44,27 @@ from rdk_cuda.dynamic_tokens import distinct_tokens, recent_and_successors
 from rdk_cuda.dynamic_tokens.sources import is_pruned
 from rdk_cuda.evaluation import Bootstrap, recovered_share
 from rdk_cuda.files import write_json
-from rdk_cuda.integrations.eagle3 import Eagle3Network, read_checkpoint
+from rdk_cuda.integrations.eagle3 import read_checkpoint
 from rdk_cuda.pair.pairs import Pair as Models
 
-KINDS, KEEPS, TEMPERATURES = ("code", "prose"), (0.125, 0.0625, 0.03), (1.0, 0.7, 0.0)
+from .gemma_recording import (
+    BLOCK,
+    WINDOW,
+    Recorded,
+    mean_probs_at,
+    metric,
+    record_drafter,
+    record_itself,
+    tokens_of,
+    windows_of,
+)
+
+KINDS, KEEPS, TEMPERATURES = ("code", "prose"), (0.125, 0.0625, 0.03), (1.0, 0.7)
 BUDGETS, BATCHES, VIRTUAL = (0.05, 0.1), (1, 8), 64
-WINDOW, FIRST, CALIBRATED, HELD_OUT, COUNTED = 384, 64, 20, 14, 250
-CONTEXT, RUN = 40, 8  # tokens that the model sees as a drafter, and positions in one pass
-DEPTHS, STRIDE = 3, 5  # places in a draft, and positions from one that is measured to the next
-_BLOCK, _LEAST_WIDTH = 64, 512
+CALIBRATED, HELD_OUT, COUNTED = 20, 14, 250
+_LEAST_WIDTH = 512
 
 Row = dict[str, Any]
-
-
-@dataclass
-class Recorded:
-    """Final hidden states of both models at some positions, documents one after the other.
-
-    Attributes:
-        target, drafter: `[documents, positions, d]`.
-        contexts: `[documents, positions, 256]`, the tokens up to there, -1 before the first.
-    """
-
-    target: Tensor
-    drafter: Tensor
-    contexts: Tensor
-
-    def some(self, documents: slice, step: int = 1) -> Recorded:
-        """Some of the documents, and of their positions."""
-        parts = (self.target, self.drafter, self.contexts)
-        return Recorded(*(part[documents, ::step] for part in parts))
 
 
 @dataclass
@@ -113,34 +96,28 @@ class Measured:
     def __init__(
         self, head: Tensor, at: Recorded, vocabulary: Vocabulary, temperature: float
     ) -> None:
-        kept, pruned, self.temperature = vocabulary.kept, vocabulary.pruned, temperature
+        kept, pruned = vocabulary.kept, vocabulary.pruned
         self.place = torch.full((vocabulary.target_size + 1,), -1)
         self.place[pruned] = torch.arange(len(pruned))
         self.shape, self.blocks = at.target.shape[:2], []
-        full, plain, tops = [], [], []
-        states = (each.flatten(0, 1).split(_BLOCK) for each in (at.target, at.drafter))
+        full, plain = [], []
+        states = (each.flatten(0, 1).split(BLOCK) for each in (at.target, at.drafter))
         for target, drafter in zip(*states, strict=True):
-            p = ((target @ head.T) / (temperature or 1.0)).softmax(1)
-            z = (drafter @ head.T) / (temperature or 1.0)
+            p = ((target @ head.T) / temperature).softmax(1)
+            z = (drafter @ head.T) / temperature
             largest = z.amax(1, keepdim=True)
             e = (z - largest).exp_()
             full.append(torch.minimum(p, e / e.sum(1, keepdim=True)).sum(1))
             own = p[:, kept], e[:, kept]
             plain.append(torch.minimum(own[0], own[1] / own[1].sum(1, keepdim=True)).sum(1))
             self.blocks.append(Block(drafter, largest, *own, p[:, pruned], e[:, pruned]))
-            tops.append((p.argmax(1), e.argmax(1), kept[own[1].argmax(1)]))
-        self.target_top, full_top, self.own_top = map(torch.cat, zip(*tops, strict=True))
         self.full, self.pruned = (torch.cat(x).view(self.shape) for x in (full, plain))
-        if temperature == 0:
-            self.full, self.pruned = self._hits(full_top), self._hits(self.own_top)
 
     def acceptance(self, tokens: Tensor, remainder: Remainder | None = None) -> Tensor:
         """`[documents, positions]` with `[n, C]` offered tokens, -1 for none."""
         columns = self.place[tokens.long().where(tokens >= 0, len(self.place) - 1)]
-        if self.temperature == 0:
-            return self._hits(self._greedy(tokens.long(), columns))
         rates = []
-        for block, at in zip(self.blocks, columns.split(_BLOCK), strict=True):
+        for block, at in zip(self.blocks, columns.split(BLOCK), strict=True):
             offered = block.e_pruned.gather(1, at.clamp_min(0)).masked_fill(at < 0, 0)
             total = (block.e.sum(1) + offered.sum(1))[:, None]
             if remainder is None:
@@ -154,19 +131,6 @@ class Measured:
                 more = torch.minimum(block.p_pruned, rest.add_(named).div_(total)).sum(1)
             rates.append(torch.minimum(block.p, block.e / total).sum(1) + more)
         return torch.cat(rates).view(self.shape)
-
-    def _hits(self, drafted: Tensor) -> Tensor:
-        return (drafted == self.target_top).double().view(self.shape)
-
-    def _greedy(self, tokens: Tensor, columns: Tensor) -> Tensor:
-        drafted = []
-        parts = (x.split(_BLOCK) for x in (columns, tokens, self.own_top))
-        for block, at, names, own in zip(self.blocks, *parts, strict=True):
-            offered = block.e_pruned.gather(1, at.clamp_min(0)).masked_fill(at < 0, -1)
-            best = offered.max(1)
-            likeliest = names.gather(1, best.indices[:, None])[:, 0]
-            drafted.append(likeliest.where(best.values > block.e.amax(1), own))
-        return torch.cat(drafted)
 
 
 def virtual_tokens(
@@ -214,25 +178,8 @@ def with_best_offset(remainder: Remainder, near: Measured, tokens: Tensor) -> Re
 
 def offers(screen: ScreenedTokens, at: Recorded) -> Tensor:
     """`[n, C]` tokens that a screen offers."""
-    hidden = at.drafter.flatten(0, 1).split(_BLOCK)
+    hidden = at.drafter.flatten(0, 1).split(BLOCK)
     return torch.cat([screen([], hidden=states) for states in hidden])
-
-
-def mean_probs_at(states: Tensor, head: Tensor) -> dict[float, Tensor]:
-    """`[V_t]` float64 by temperature: the target's mean distribution at states `[..., d]`."""
-    parts = states.flatten(0, -2).split(_BLOCK)
-    return {
-        at: sum(((part @ head.T) / at).softmax(1).sum(0).double() for part in parts)
-        / sum(map(len, parts))
-        for at in TEMPERATURES
-        if at
-    }
-
-
-def metric(at: Recorded) -> Tensor:
-    """`E[x x^T]` of a drafter's states."""
-    states = at.drafter.flatten(0, 1).double()
-    return states.T @ states / len(states)
 
 
 def successor_counts(size: int, texts: Iterable[list[int]]) -> SuccessorCounts:
@@ -241,69 +188,6 @@ def successor_counts(size: int, texts: Iterable[list[int]]) -> SuccessorCounts:
     for tokens in texts:
         counts.add(tokens)
     return counts
-
-
-def tokens_of(files: Iterable[Path], kind: str, tokenizer: Any) -> Iterator[list[int]]:
-    """A kind of text, file by file."""
-    for file in files:
-        text = read_text(file)
-        yield tokenizer(docstrings(text) if kind == "prose" else text)["input_ids"]
-
-
-def windows_of(files: Iterable[Path], kind: str, tokenizer: Any, count: int) -> Tensor:
-    """`[n, WINDOW]` tokens: the beginnings of the first `count` files that are so long."""
-    long = (each for each in tokens_of(files, kind, tokenizer) if len(each) >= WINDOW)
-    return torch.tensor([tokens[:WINDOW] for tokens in islice(long, count)])
-
-
-def contexts_at(windows: Tensor, positions: Tensor) -> Tensor:
-    """`[documents, positions, 256]` tokens up to and with each position."""
-    padded = torch.nn.functional.pad(windows, (255, 0), value=-1)
-    return padded.unfold(1, 256, 1).gather(1, positions[:, :, None].expand(-1, -1, 256))
-
-
-@torch.no_grad()
-def record_itself(model: Any, windows: Tensor) -> tuple[Tensor, Recorded]:
-    """The target's states `[documents, WINDOW, d]`, and both models' at 64 positions of each."""
-    target = torch.cat([model.base_model(part).last_hidden_state for part in windows.split(4)])
-    generator = torch.Generator().manual_seed(2)
-    begins = [torch.randperm((WINDOW - 64) // RUN - 1, generator=generator)[:8] for _ in windows]
-    starts = 64 + RUN * torch.stack(begins).sort(1).values
-    drafter = []
-    for ids, places in zip(windows, starts, strict=True):
-        runs = [torch.cat([ids[:1], ids[s - CONTEXT + 1 : s + RUN]]) for s in places.tolist()]
-        states = model.base_model(torch.stack(runs)).last_hidden_state
-        drafter.append(states[:, -RUN:].flatten(0, 1))
-        print(f"{len(drafter)} of {len(windows)} documents", end="\r", file=sys.stderr, flush=True)
-    positions = (starts[:, :, None] + torch.arange(RUN)).flatten(1)
-    contexts = contexts_at(torch.nn.functional.pad(windows[:, 1:], (1, 0), value=-1), positions)
-    chosen = target.gather(1, positions[:, :, None].expand(-1, -1, target.shape[2]))
-    return target, Recorded(chosen, torch.stack(drafter), contexts)
-
-
-@torch.no_grad()
-def record_drafter(model: Any, network: Eagle3Network, windows: Tensor) -> Recorded:
-    """Final hidden states of the target and of an EAGLE-3 drafter, at the same positions.
-
-    Position j of a window predicts its token j + 1. The drafter has the target's states up to j - 1
-    less the place in the draft, and its own after that.
-    """
-    places = torch.arange(FIRST, WINDOW, STRIDE)
-    targets, drafters = [], []
-    layers = network.config.layers_read(model.config.get_text_config().num_hidden_layers)
-    for part in windows.split(4):
-        output = model.base_model(part, output_hidden_states=True, use_cache=False)
-        read = torch.cat([output.hidden_states[at] for at in layers], dim=-1)
-        targets.append(output.last_hidden_state[:, places])
-        own = read.new_zeros(*part.shape, network.config.layer.hidden_size)
-        for depth, hidden in enumerate(unrolled(network, part, read, DEPTHS)):
-            # Entry i has read the tokens up to i + 1 + depth.
-            shifted = torch.nn.functional.pad(network.norm(hidden), (0, 0, 1 + depth, 0))
-            at = (torch.arange(WINDOW) - FIRST) // STRIDE % DEPTHS == depth
-            own[:, at] = shifted[:, :WINDOW][:, at]
-        drafters.append(own[:, places])
-    contexts = contexts_at(windows, places.expand(len(windows), -1))
-    return Recorded(torch.cat(targets), torch.cat(drafters), contexts)
 
 
 @dataclass
@@ -339,9 +223,8 @@ class Pair:
             self.screens[batch, budget] = max(wide, key=self._mean_acceptance)
 
     def _mean_acceptance(self, screen: ScreenedTokens) -> float:
-        """Over positive temperatures: low ones lose too few positions to choose by them alone."""
         tokens = offers(screen, self.few)
-        return sum(float(self.at_few[at].acceptance(tokens).mean()) for at in TEMPERATURES if at)
+        return sum(float(self.at_few[at].acceptance(tokens).mean()) for at in TEMPERATURES)
 
     def measured(self, at: Recorded, temperature: float) -> Measured:
         """Acceptance there."""
@@ -357,16 +240,14 @@ class Pair:
 
 
 def rates_of(pair: Pair, temperature: float, far: Measured) -> Iterator[tuple[Row, Tensor]]:
-    """Acceptance of each method. Greedy drafters have no virtual tokens."""
+    """Acceptance of each method."""
     yield {"method": "recent and successor tokens"}, far.acceptance(pair.all_tokens(pair.far))
-    near, virtual = pair.at_few[temperature], None
-    if temperature:
-        directions, mean_probs = pair.factors[0][:, :32], pair.mean_probs[temperature]
-        known = pair.head, pair.vocabulary, directions, mean_probs
-        _, virtual = virtual_tokens(*known, temperature)
-        nothing = [torch.empty(at.target[..., 0].numel(), 0).int() for at in (pair.few, pair.far)]
-        alone = with_best_offset(virtual, near, nothing[0])
-        yield {"method": "virtual tokens"}, far.acceptance(nothing[1], alone)
+    near, directions = pair.at_few[temperature], pair.factors[0][:, :32]
+    known = pair.head, pair.vocabulary, directions, pair.mean_probs[temperature]
+    _, virtual = virtual_tokens(*known, temperature)
+    nothing = [torch.empty(at.target[..., 0].numel(), 0).int() for at in (pair.few, pair.far)]
+    alone = with_best_offset(virtual, near, nothing[0])
+    yield {"method": "virtual tokens"}, far.acceptance(nothing[1], alone)
     for (batch, budget), screen in pair.screens.items():
         about: Row = {"batch": batch, "budget": budget}
         about |= {"rank": screen.rank, "width": screen.width}
@@ -375,7 +256,7 @@ def rates_of(pair: Pair, temperature: float, far: Measured) -> Iterator[tuple[Ro
         offered = offers(screen, pair.far)
         yield {"method": "screened tokens", **about}, far.acceptance(offered)
         beside = pair.all_tokens(pair.few, offers(screen, pair.few))
-        rest = with_best_offset(virtual, near, beside) if virtual else None
+        rest = with_best_offset(virtual, near, beside)
         yield {"method": "all", **about}, far.acceptance(pair.all_tokens(pair.far, offered), rest)
 
 
@@ -419,7 +300,7 @@ def rows_of_itself(kind: str, models: Models, options: argparse.Namespace) -> It
     states, recorded = record_itself(models.target, torch.tensor(windows))
     near, far = recorded.some(slice(CALIBRATED)), recorded.some(slice(CALIBRATED, None))
     counts = successor_counts(len(head), islice(ids, COUNTED))
-    mean_probs = mean_probs_at(states[:CALIBRATED, 64::2], head)
+    mean_probs = mean_probs_at(states[:CALIBRATED, 64::2], head, TEMPERATURES)
     for keep in options.keep:
         vocabulary = Vocabulary.most_likely(mean_probs[1.0], round(keep * len(head)))
         pair = Pair(head, vocabulary, mean_probs, counts, near, far)
@@ -436,7 +317,7 @@ def rows_of_drafter(kind: str, models: Models, options: argparse.Namespace) -> I
     near = record_drafter(model, network, windows_of(some, kind, tokenizer, CALIBRATED))
     far = record_drafter(model, network, windows_of(held_out, kind, tokenizer, len(held_out)))
     counts = successor_counts(len(head), tokens_of(files[::3], kind, tokenizer))
-    mean_probs = mean_probs_at(near.target, head)
+    mean_probs = mean_probs_at(near.target, head, TEMPERATURES)
     for size in (round(keep * len(head)) for keep in options.keep):
         vocabularies = {
             "like text": Vocabulary.most_likely(mean_probs[1.0], size),

@@ -4,8 +4,8 @@
 
 A part that passed on this commit is not run again unless it is named or `--again` is given, so
 an interrupted night goes on where it was; a folder of tests that takes long is a part of its own.
-Each part's output is in build/night/PART.log. The result of a whole night is tests/night.json,
-which is committed.
+Each part's output is in build/night/PART.log. tests/night.json, which is committed, has the last
+result of each part, with the commit that it is of.
 """
 
 from __future__ import annotations
@@ -57,15 +57,17 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no part is named {sorted(unknown)}; there are {', '.join(PARTS)}")
     LOGS.mkdir(parents=True, exist_ok=True)
-    results = {} if options.again else passed(commit())
-    for part in options.parts or [part for part in PARTS if part not in results]:
+    results, now = last(), commit()
+    done = [] if options.again else [part for part in results if passed(results[part], now)]
+    named = options.parts or [part for part in PARTS if part not in done]
+    for part in named:
         print(f"{part:<12} ...", end="\r", flush=True)
         results[part] = run(part)
         print(
             f"{part:<12} {results[part]['result']:<8} {results[part]['seconds']:6.0f} s", flush=True
         )
         write(results)
-    return int(any(result["result"] != "passed" for result in results.values()))
+    return int(any(results[part]["result"] != "passed" for part in named))
 
 
 def run(part: str) -> dict[str, object]:
@@ -94,16 +96,17 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def passed(now: str) -> dict[str, dict[str, object]]:
-    """The parts of the last night that need not be run again."""
+def last() -> dict[str, dict[str, object]]:
+    """The last result of each part."""
     if not RESULT.exists():
         return {}
     parts = json.loads(RESULT.read_text(encoding="utf-8"))["parts"]
-    return {
-        part: result
-        for part, result in parts.items()
-        if part in PARTS and result["result"] == "passed" and result["commit"] == now
-    }
+    return {part: parts[part] for part in PARTS if part in parts}
+
+
+def passed(result: dict[str, object], now: str) -> bool:
+    """Whether a part need not be run again."""
+    return (result["result"], result["commit"]) == ("passed", now)
 
 
 def write(results: dict[str, dict[str, object]]) -> None:

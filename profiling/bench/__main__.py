@@ -30,6 +30,7 @@ SECONDS = {
     "short": 1.0,
     "serving": 3.0,
     "variants": 1.0,
+    "training": 20.0,
     GROWTH: 0.5,
     TRUNCATION: 2.0,
 }
@@ -51,8 +52,8 @@ def parser() -> Parser:
         default="short",
         help="tiny: whether it runs; short: a minute on a GPU; serving: the shapes of a model of "
         "8 B parameters; variants: some of them at another temperature, of other dtypes, and with "
-        "an odd vocabulary; growth: how time grows with sizes; truncation: what top-k, top-p, "
-        "min-p and masks cost (%(default)s)",
+        "an odd vocabulary; training: α of 512 rows with its gradient; growth: how time grows with "
+        "sizes; truncation: what top-k, top-p, min-p and masks cost (%(default)s)",
     )
     add(
         "--statistics",
@@ -69,7 +70,7 @@ def parser() -> Parser:
 
     some("--operators", OPERATORS, OPERATORS, "all")
     some("--dtype", DTYPES, DTYPES, "both, as far as the preset has them")
-    some("--peers", PEERS, None, f"all; {COMPILED} only with --preset serving")
+    some("--peers", PEERS, None, f"all; {COMPILED} only with --preset serving or training")
     add("--sampler", choices=SAMPLERS, default="virtual", help="the affinity (%(default)s)")
     add("--repeats", type=natural, metavar="N", default=200, help="rounds at most (%(default)s)")
     seconds = ", ".join(f"{name} {value:g}" for name, value in SECONDS.items())
@@ -159,7 +160,11 @@ def bench_of(arguments: argparse.Namespace, shown: Progress) -> Bench:
     clock = clock_of(device, tiny)
     peers = arguments.peers
     if peers is None:
-        peers = [each for each in PEERS if each != COMPILED or arguments.preset == "serving"]
+        peers = [
+            each
+            for each in PEERS
+            if each != COMPILED or arguments.preset in ("serving", "training")
+        ]
     return Bench(
         device,
         clock,

@@ -8,10 +8,10 @@ from itertools import product
 
 import torch
 
-PAIR = "draft+verify"
-OPERATORS = ("draft", "verify", PAIR, "redistribute", "gather_logits")
+PAIR, OVERLAP = "draft+verify", "overlap+backward"
+OPERATORS = ("draft", "verify", PAIR, "redistribute", "gather_logits", OVERLAP)
 DTYPES = ("float32", "bfloat16")
-PRESETS = ("tiny", "short", "serving", "variants")
+PRESETS = ("tiny", "short", "serving", "variants", "training")
 SAMPLERS = ("virtual", "pruned", "first-order")
 ACCEPTANCES = ("low", "high")
 GPT2 = 50257  # tokens: an odd number, so that rows begin anywhere
@@ -22,10 +22,11 @@ class Case:
     """One operator at one shape.
 
     Attributes:
-        operator: one of `OPERATORS`; PAIR is the sampling of a whole decoding step.
+        operator: one of `OPERATORS`; PAIR is the sampling of a whole decoding step, OVERLAP the
+            acceptance rate with its gradient.
         target_size, draft_size: `V_t` and `V_d`, virtual tokens included; of `gather_logits` the
             rows of the head, and nothing.
-        batch: sequences, each a row of `draft`, `redistribute` and `gather_logits`.
+        batch: sequences, each a row of `draft`, `redistribute`, `gather_logits` and OVERLAP.
         draft_length: K, of `verify` and PAIR.
         columns, hidden_size: C and d of `gather_logits`.
         sampler: the affinity; with `V_d = V_t` the vocabularies are the same.
@@ -99,9 +100,16 @@ def preset_cases(preset: str, device: str, sampler: str = "virtual") -> list[Cas
 
     tiny: a look whether it runs. short: at most a minute on a GPU. serving: the shapes of a model
     of 8 B parameters. variants: a few of those next to another temperature, other dtypes, and a
-    vocabulary whose rows begin anywhere.
+    vocabulary whose rows begin anywhere. training: α of 512 rows with its
+    gradient.
     """
-    presets = {"tiny": _tiny, "short": _short, "serving": _serving, "variants": _variants}
+    presets = {
+        "tiny": _tiny,
+        "short": _short,
+        "serving": _serving,
+        "variants": _variants,
+        "training": _training,
+    }
     chosen = presets[preset](device)
     return list(dict.fromkeys(replace(case, sampler=sampler) for case in chosen))
 
@@ -151,6 +159,11 @@ def _variants(device: str) -> Iterator[Case]:
             cases.append(replace(usual, target_dtype="float32"))
         cases.append(replace(usual, target_size=GPT2, draft_size=12565))
         yield from (replace(case, acceptance="high" if case.verifies else None) for case in cases)
+
+
+def _training(device: str) -> Iterator[Case]:
+    for dtype in DTYPES:
+        yield _sized(OVERLAP, dtype, batch=512)
 
 
 def _with_acceptances(case: Case) -> Iterator[Case]:

@@ -155,3 +155,11 @@ def draft_and_verify(
 def gather_logits(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
     """`weight[tokens] . hidden`: `[B, C]` of hidden `[B, d]`, head `[V, d]`, tokens `[B, C]`."""
     return torch.einsum("bcd,bd->bc", weight[tokens], hidden)
+
+
+def overlap(
+    target_logits: Tensor, draft_logits: Tensor, temperature: Tensor, entries: Entries
+) -> Tensor:
+    """The sum of `sum_x min(p, q)` over rows, which autograd takes the gradient of."""
+    p = torch.softmax(target_logits.float() / temperature[:, None], dim=1)
+    return torch.minimum(p, redistribute(draft_logits, temperature, entries)).sum()

@@ -14,6 +14,7 @@ A row has what all rows have (../results.py), and
     median_us, p10_us, p90_us   cold: nothing in the last-level cache
     rounds, share_of_floor      how many of them; floor over time, median of the rounds
     warm_us, graph_us           directly after the same call; in a CUDA graph (batch 1)
+    peak_mb                     of OVERLAP: the most that a call allocates, also of each peer
     peers                       by name: median_us, p10_us, p90_us, and `ratio`, their time over
                                 ours, median of the rounds; or `skipped`, why not. On a GPU ours
                                 launched early is among them, and in each order of work among
@@ -36,7 +37,8 @@ from rdk_cuda.evaluation.timing import quantiles
 
 from ..commands import one_line
 from ..machine import multiprocessors, now
-from .cases import Case
+from ..peers.memory import peak_bytes
+from .cases import OVERLAP, Case
 from .timing import Clock, CudaClock, interleaved
 from .traffic import traffic, visited_rows
 from .workloads import Call, Workload, build
@@ -86,6 +88,9 @@ class Bench:
         if isinstance(self.clock, CudaClock) and case.batch == 1:
             graph = 1e6 * self.clock.replayed(lambda: workload.ours(0))
         peers = {name: against(times[name], ours) for name in calls if name != "ours"}
+        if case.operator == OVERLAP:
+            for name in peers:
+                peers[name]["peak_mb"] = peak_bytes(partial(calls[name], 0), self.device) / 1e6
         affinity, accepted = workload.affinity, sum(workload.accepted, ())
         return {
             "case": case.name,
@@ -117,6 +122,7 @@ class Bench:
             "share_of_floor": quantiles(shares)[1],
             "warm_us": 1e6 * quantiles(times["warm"])[1],
             "graph_us": graph,
+            "peak_mb": self._peak(workload),
             "peers": peers | {name: {"skipped": reason} for name, reason in skipped.items()},
             "date": now(),
             "load": os.getloadavg()[0],
@@ -176,6 +182,11 @@ class Bench:
             "by_set": by_set or [everything] * workload.sets,
         }
 
+    def _peak(self, workload: Workload) -> float | None:
+        if workload.case.operator != OVERLAP:
+            return None
+        return peak_bytes(partial(workload.ours, 0), self.device) / 1e6
+
     def _reads_all_rows(self, case: Case) -> bool:
         """Whether `verify` splits its few rows over the GPU (DESIGN section 6)."""
         count = multiprocessors(self.device)
@@ -199,7 +210,7 @@ class Compiler:
             self.shapes, self.function = shapes, torch.compile(function, dynamic=False)
         assert self.function is not None
         compiled = self.function
-        return lambda index: compiled(*arguments[index])
+        return lambda index: workload.then(compiled(*arguments[index]))
 
 
 def variants(workload: Workload) -> dict[str, Call]:

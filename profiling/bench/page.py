@@ -8,7 +8,7 @@ from itertools import compress
 from ..commands import busy
 from ..results import Row, place
 from ..tables import figure, table
-from .cases import PAIR
+from .cases import OVERLAP, PAIR
 from .measure import PEERS
 
 COLUMNS = (
@@ -66,6 +66,13 @@ def caption(rows: Sequence[Row]) -> str:
     ]
     if any(each["operator"] == PAIR for each in rows):
         lines.append(f"{PAIR}: K calls of draft, one of verify.")
+    for each in rows:
+        if each["operator"] == OVERLAP:
+            peaks = {"ours": each, **each["peers"]}
+            said = [
+                f"{name} {one['peak_mb']:.0f}" for name, one in peaks.items() if "peak_mb" in one
+            ]
+            lines.append(f"Peak of torch's allocator, {each['dtype']}, MB: {', '.join(said)}.")
     skipped = {
         f"{peer}: {entry['skipped']}"
         for each in rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .cases import PAIR, Case
+from .cases import OVERLAP, PAIR, Case
 
 FLOAT, INT, LONG = 4, 4, 8
 
@@ -37,6 +37,8 @@ def traffic(
         return shared + _redistribute(case, item, nnz, rank)
     if case.operator == "gather_logits":
         return _gather_logits(case, item)
+    if case.operator == OVERLAP:
+        return 2 * shared + _overlap(case, item, nnz, rank)
     drafts = case.draft_length if case.operator == PAIR else 0
     sums = drafts + (0 if case.stats else 1)
     return (
@@ -67,6 +69,15 @@ def _redistribute(case: Case, item: int, nnz: int, rank: int) -> int:
 def _gather_logits(case: Case, item: int) -> int:
     gathered = case.columns * (case.hidden_size * item + INT + item)  # row, token, logit
     return case.batch * (gathered + case.hidden_size * item)
+
+
+def _overlap(case: Case, item: int, nnz: int, rank: int) -> int:
+    """The matrix by target, then by drafter; each way reads the drafter's row and V_t bits."""
+    matrix = INT * (case.target_size + case.draft_size + 2) + 2 * nnz * (INT + FLOAT)
+    prior = rank * case.target_size * FLOAT
+    row = case.target_size * (case.torch_target_dtype.itemsize + 2 / 8)
+    row += 3 * case.draft_size * item  # read twice, and its gradient written
+    return matrix + prior + round(case.batch * row)
 
 
 def _verify(case: Case, item: int, nnz: int, rank: int, accepted: Sequence[int] | None) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 from rdk_cuda import Affinity, Vocabulary
 
 from . import eager
-from .cases import PAIR, Case
+from .cases import OVERLAP, PAIR, Case
 
 operators = torch.ops.rdk
 VIRTUAL = 64  # virtual tokens, of the V_d
@@ -50,6 +50,7 @@ class Workload:
         peers: the same work otherwise, by name. Those of `compilable` are plain functions that
             torch.compile can take, with their arguments.
         accepted: for each set of inputs, how many drafts of each sequence; empty if none.
+        then: what follows a peer's call, not compiled: the backward pass.
     """
 
     case: Case
@@ -59,6 +60,7 @@ class Workload:
     peers: dict[str, Call]
     compilable: tuple[Callable[..., object], list[tuple[Any, ...]]]
     accepted: list[tuple[int, ...]]
+    then: Callable[[Any], object] = lambda result: result
 
 
 def build(case: Case, device: torch.device) -> Workload:
@@ -67,6 +69,8 @@ def build(case: Case, device: torch.device) -> Workload:
     if case.operator == "gather_logits":
         return _gather_workload(case, random)
     affinity = affinity_of(case.sampler, case.target_size, case.draft_size).to(device)
+    if case.operator == OVERLAP:
+        return _overlap_workload(case, affinity, random)
     inputs = [draw_inputs(case, affinity, random) for _ in range(number_of_sets(case))]
     function, arguments = _eager_arguments(case, affinity, inputs)
     matrix = eager.Entries.of(affinity).matrix()
@@ -272,3 +276,36 @@ def _gather_workload(case: Case, random: torch.Generator) -> Workload:
     peers = {"eager": _of(eager.gather_logits, inputs)}
     ours = _of(operators.gather_logits, inputs)
     return Workload(case, None, count, ours, peers, (eager.gather_logits, list(inputs)), [])
+
+
+def _overlap_workload(case: Case, affinity: Affinity, random: torch.Generator) -> Workload:
+    """One set of rows, of a target around the drafter."""
+    device, dtype = random.device, case.torch_dtype
+    means = draft_means(case.sampler, case.target_size, case.draft_size).to(device)
+    noise = torch.randn(case.batch, case.draft_size, generator=random, device=device)
+    draft_logits = (means + 2 * noise).to(dtype)
+    temperature = torch.full((case.batch,), case.temperature, device=device)
+    q = operators.redistribute(draft_logits, temperature, *affinity.by_target, affinity.row_top)
+    target_logits = torch.empty_like(q, dtype=dtype)
+    for row, given in zip(target_logits, q, strict=True):
+        normal = torch.randn(len(given), generator=random, device=device)
+        row.copy_(given.clamp(min=0.02 / len(given)).log() + NOISE["high"] * normal)
+    del q
+    grad = torch.ones(case.batch, device=device)
+
+    def ours(index: int) -> object:
+        alpha, below, stats = operators.overlap(
+            target_logits, draft_logits, temperature, temperature, *affinity.by_target, None, None
+        )
+        return alpha, operators.overlap_backward(
+            grad, below, stats, draft_logits, temperature, *affinity.by_draft, None, None
+        )
+
+    leaf = draft_logits.clone().requires_grad_()
+    arguments = [(target_logits, leaf, temperature, eager.Entries.of(affinity))]
+
+    def gradient(result: Tensor) -> object:
+        return result, torch.autograd.grad(result, leaf)
+
+    peers: dict[str, Call] = {"eager": lambda index: gradient(eager.overlap(*arguments[index]))}
+    return Workload(case, affinity, 1, ours, peers, (eager.overlap, arguments), [], gradient)

@@ -178,8 +178,8 @@ def passes_table(link: Link) -> str:
             paragraph(
                 f"Gemma 3 270M in {of['dtype']} on {threads(of)} of an {of['device_name']} with",
                 f"{of['capability']}, with virtual and dynamic tokens and {of['kept']:,} tokens",
-                f"kept: times of a step, and {of['tokens']} tokens of each sequence compared with",
-                "the target alone, in all and until the first sequence ends",
+                f"kept: times of a step, and {of['tokens']} tokens of each sequence against the",
+                "target alone, in all and until the first sequence ends",
                 f"({full(link, DECODING)}, made by `python -m studies.gemma_decoding`):",
             ),
             table(titles, lines, "r"),

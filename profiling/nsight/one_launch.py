@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..bench.cases import PAIR, PRESETS, preset_cases
+from ..bench.cases import OVERLAP, PAIR, PRESETS, preset_cases
 from ..bench.workloads import build
 from ..commands import Parser, refuse_device, run_command
 from .decoding_run import captured
@@ -26,7 +26,8 @@ def run(options: argparse.Namespace) -> None:
     """Launch each case of the preset that is one kernel, after a warm-up."""
     refuse_device(options)
     device = torch.device(options.device)
-    cases = [case for case in preset_cases(options.preset, device.type) if case.operator != PAIR]
+    every = preset_cases(options.preset, device.type)
+    cases = [case for case in every if case.operator not in (PAIR, OVERLAP)]
     for number, case in enumerate(cases, 1):
         print(f"[{number}/{len(cases)}] {case.name}", file=sys.stderr, flush=True)
         workload = build(case, device)

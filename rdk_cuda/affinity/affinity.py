@@ -220,21 +220,15 @@ class Affinity:
         drafter_tokenizer: Any,
         target_tokenizer: Any,
         *,
-        mean_probs: Tensor | None = None,
         draft_size: int | None = None,
         target_size: int | None = None,
     ) -> Affinity:
-        """Two tokenizers: a token that the target lacks goes to target tokens that begin it.
+        """Two tokenizers: a token that the target lacks goes to a target token that begins it.
 
-        A token that both have maps to itself. Any other token maps to target tokens whose bytes its
-        own begin with. If there are none, as for a special token, it is masked.
+        A token that both have maps to itself. Any other token maps to the longest target token
+        whose bytes its own begin with. If there is none, as for a special token, it is masked.
         `decoding.TextDrafter` feeds the drafter the text in its own tokens. `Vocabulary.between`
-        documents the other arguments.
-
-        Args:
-            mean_probs: `[V_t]`, mean target probabilities: all target tokens that begin a token
-                share its mass in proportion to them. None, or all of them 0: the longest gets all
-                of it.
+        documents the arguments.
 
         Example:
             >>> ours, theirs = {b"the": 0, b"t": 1, b"a": 2}, {b"a": 0, b"their": 1}
@@ -243,7 +237,7 @@ class Affinity:
                     [1., 0., 0.]], dtype=torch.float64)
         """
         sizes = draft_size, target_size
-        return cls(**samplers.between(drafter_tokenizer, target_tokenizer, mean_probs, *sizes))
+        return cls(**samplers.between(drafter_tokenizer, target_tokenizer, *sizes))
 
     @classmethod
     def first_order(

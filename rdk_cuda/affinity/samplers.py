@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._ops.inputs import on_host
 from ..vocabulary import Vocabulary
-from ..vocabulary.token_bytes import beginnings, token_bytes
+from ..vocabulary.token_bytes import longest_beginning, token_bytes
 from .entries import (
     Entries,
     canonical_tensors,
@@ -42,30 +42,24 @@ def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
 def between(
     drafter_tokenizer: Any,
     target_tokenizer: Any,
-    mean_probs: Tensor | None,
     draft_size: int | None,
     target_size: int | None,
 ) -> dict[str, Tensor]:
-    """Tokens that both have to themselves, the drafter's own to target tokens that begin them."""
+    """Tokens that both have to themselves, the drafter's own to the target's that begin them."""
     drafter, target = token_bytes(drafter_tokenizer), token_bytes(target_tokenizer)
     vocabulary = Vocabulary.between(drafter, target, draft_size=draft_size, target_size=target_size)
-    size, ids = vocabulary.target_size, target.ids()
-    weights = torch.zeros(size, dtype=torch.float64, device="cpu")
-    if mean_probs is not None:
-        weights = nonnegative("Affinity.between: mean_probs", mean_probs, (size,))
-    rows: list[dict[int, float]] = [{} for _ in range(vocabulary.draft_size)]
-    own_ids = vocabulary.draft_ids.tolist()
+    ids, to = target.ids(), vocabulary.draft_ids.tolist()
     for draft_id, spelling in enumerate(drafter.spellings):
-        own = own_ids[draft_id]
-        first = [own] if own >= 0 else beginnings(spelling, ids)
-        if len(first) > 1 and bool(weights[first].any()):
-            rows[draft_id] = dict(zip(first, weights[first].tolist(), strict=True))
-        elif first:
-            rows[draft_id] = {first[0]: 1.0}
-    entries = row_entries("Affinity.between", rows, size)
-    sums = entries.row_sums(vocabulary.draft_size)
-    refuse_overflow("Affinity.between: mean_probs of what begins drafter token ", sums)
-    return canonical_tensors(size, entries, bias=torch.where(sums > 0, 0.0, -math.inf))
+        if to[draft_id] < 0:
+            to[draft_id] = longest_beginning(spelling, ids)
+    targets = torch.tensor(to, dtype=torch.int64, device="cpu")
+    rows = (targets >= 0).nonzero().flatten()
+    ones = torch.ones(len(rows), dtype=torch.float64, device="cpu")
+    return canonical_tensors(
+        vocabulary.target_size,
+        Entries(rows, targets[rows], ones),
+        bias=torch.where(targets >= 0, 0.0, -math.inf),
+    )
 
 
 def first_order(

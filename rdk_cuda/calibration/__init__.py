@@ -9,7 +9,7 @@
 used on their own: clusters, offsets, and every method for one pruning.
 """
 
-from .calibrate import SCORES, Calibrated, Setting, calibrate, kept_tokens, successor_counts
+from .calibrate import SCORES, Calibrated, Setting, calibrate, successor_counts
 from .clusters import cluster_pruned_tokens
 from .lengths import CalibratedLength, calibrate_length
 from .lifted import BONUSES, lift_rows, refitted_rows, shifted_rows
@@ -19,15 +19,8 @@ from .record import read_models, record
 from .recording import Recording, Samples
 from .recording_file import RecordingError
 from .screens import low_rank_factors, screens_within
-from .trees import ExpectedTree, expected_tree
-from .tuning import (
-    sampled_acceptance,
-    second_moment,
-    tune,
-    tuned_covariance,
-    tuned_first_order,
-)
-from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_offsets
+from .tuning import tune
+from .virtual import virtual_drafter
 
 __all__ = [
     "BONUSES",
@@ -37,7 +30,6 @@ __all__ = [
     "VIRTUAL",
     "Calibrated",
     "CalibratedLength",
-    "ExpectedTree",
     "Material",
     "Method",
     "Options",
@@ -51,25 +43,16 @@ __all__ = [
     "Window",
     "calibrate",
     "calibrate_length",
-    "calibrate_offsets",
     "cluster_pruned_tokens",
     "cut_windows",
-    "expected_tree",
-    "kept_tokens",
     "lift_rows",
     "low_rank_factors",
     "read_models",
     "record",
-    "refine_virtual",
     "refitted_rows",
-    "sampled_acceptance",
     "screens_within",
-    "second_moment",
     "shifted_rows",
     "successor_counts",
     "tune",
-    "tuned_covariance",
-    "tuned_first_order",
     "virtual_drafter",
-    "with_offsets",
 ]

@@ -26,11 +26,11 @@ from ..vocabulary import Vocabulary
 from .clusters import cluster_pruned_tokens
 from .recording import Recording, Samples
 from .screens import screens_within
-from .tuning import hurts, second_moment, tune, tuned_covariance, tuned_first_order
+from .tuning import hurts, target_covariance, tune, tuned_covariance, tuned_first_order
 from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_offsets
 
 FULL, LIFTED, PRUNED = "full drafter", "lifted head", "pruned drafter"
-FIRST_ORDER, SECOND_MOMENT, COVARIANCE = "first-order RDK", "RDK, E[p pᵀ]", "RDK, covariance"
+FIRST_ORDER, COVARIANCE = "first-order RDK", "RDK, covariance"
 DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
 RECOMMENDED = "virtual+dynamic"
 
@@ -352,16 +352,11 @@ def _first_order(pruning: Pruning, temperature: float) -> Built:
     return best.drafter, f"tau {best.label.tau:.1e}"
 
 
-def _similarities(*, centered: bool) -> Build:
-    def build(pruning: Pruning, temperature: float) -> Built:
-        samples, vocabulary = pruning.samples, pruning.vocabulary
-        omega = second_moment(
-            samples, vocabulary, temperature, entries=pruning.options.entries, centered=centered
-        )
-        best = tuned_covariance(samples, pruning.full_head, vocabulary, omega, temperature)
-        return best.drafter, f"tau {best.label.tau:.1e}, keep {best.label.keep:g}"
-
-    return build
+def _covariance(pruning: Pruning, temperature: float) -> Built:
+    samples, vocabulary = pruning.samples, pruning.vocabulary
+    omega = target_covariance(samples, vocabulary, temperature, pruning.options.entries)
+    best = tuned_covariance(samples, pruning.full_head, vocabulary, omega, temperature)
+    return best.drafter, f"tau {best.label.tau:.1e}, keep {best.label.keep:g}"
 
 
 def described(drafter: PrunedDrafter) -> str:
@@ -388,8 +383,7 @@ def screened(source: object) -> str:
 BUILDERS: dict[str, Build] = {
     PRUNED: _pruned,
     FIRST_ORDER: _first_order,
-    SECOND_MOMENT: _similarities(centered=False),
-    COVARIANCE: _similarities(centered=True),
+    COVARIANCE: _covariance,
     DYNAMIC: _dynamic,
     VIRTUAL: _virtual,
     RECOMMENDED: _recommended,

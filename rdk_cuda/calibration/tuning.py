@@ -1,7 +1,7 @@
 """The best of several pruned drafters on samples, and RDK tuned on them.
 
-The kernel of RDK (arXiv:2506.03206) is `softmax(Omega / tau)` of the covariance or the second
-moment of the target's distributions.
+The kernel of RDK (arXiv:2506.03206) is `softmax(Omega / tau)`, here of the covariance of the
+target's distributions.
 """
 
 from __future__ import annotations
@@ -102,30 +102,20 @@ def hurts(
 
 
 @torch.no_grad()
-def second_moment(
-    samples: Samples,
-    vocabulary: Vocabulary,
-    temperature: float,
-    *,
-    entries: int | None = None,
-    centered: bool = False,
+def target_covariance(
+    samples: Samples, vocabulary: Vocabulary, temperature: float, entries: int
 ) -> Tensor:
-    """`E[p p^T]`, or the covariance `E[p p^T] - E[p] E[p]^T`, in the rows of kept tokens.
+    """`E[p p^T] - E[p] E[p]^T` in the rows of kept tokens.
 
     Tokens that a sample did not record (where m is less than V_t) count as 0.
 
     Args:
         entries: keep only this many entries of each row, the largest positive ones. The others
-            count as 0, the floor of a sparse Omega. None keeps all that are not 0, for small
-            vocabularies: their number grows with V_d V_t. `.to_dense()` then gives
-            `Affinity.covariance` the negative ones too.
-        centered: the covariance.
+            count as 0, the floor of a sparse Omega.
 
     Returns:
         Sparse `[V_t, V_t]` float32, coalesced; the rows of pruned tokens are empty.
     """
-    if entries is not None and entries < 1:
-        raise ValueError(f"second_moment: entries is {entries}; needs at least 1, or None for all")
     size, count = vocabulary.target_size, len(samples)
     probs = _by_token(samples, temperature, size)
     mean = probs.sum(1).to_dense() / count
@@ -136,16 +126,10 @@ def second_moment(
     for rows in vocabulary.kept.split(_BLOCK_ROWS):
         block = probs.index_select(0, rows).to_dense()
         moments = torch.sparse.mm(matrix, block.T.contiguous()).T / count
-        if centered:
-            moments = moments - mean[rows, None] * mean
-        if entries is None:
-            row, column = moments.nonzero().unbind(1)
-        else:
-            top, best = moments.topk(min(entries, size))
-            row, rank = (top > 0).nonzero().unbind(1)
-            column = best[row, rank]
-        places.append(torch.stack([rows[row], column]))
-        values.append(moments[row, column])
+        top, best = (moments - mean[rows, None] * mean).topk(min(entries, size))
+        row, rank = (top > 0).nonzero().unbind(1)
+        places.append(torch.stack([rows[row], best[row, rank]]))
+        values.append(top[row, rank])
     return torch.sparse_coo_tensor(
         torch.cat(places, 1), torch.cat(values), (size, size), check_invariants=False, device="cpu"
     ).coalesce()
@@ -174,8 +158,8 @@ def tuned_covariance(
     """Exact RDK (arXiv:2506.03206) with the tau and keep that the target accepts most often.
 
     Args:
-        omega: as for `Affinity.covariance`, for example from `second_moment`. Tau is searched from
-            ten times the largest similarity of its rows down to a tenth of the smallest.
+        omega: as for `Affinity.covariance`, as from `target_covariance`. Tau is searched from ten
+            times the largest similarity of its rows down to a tenth of the smallest.
     """
     if omega.layout == torch.strided:
         rows = omega[vocabulary.kept]

@@ -29,7 +29,7 @@ attribute `reads_hidden` is true, it is also given `hidden`, `[B, d]`, the draft
 states, from which the next tokens are about to be drafted."""
 
 
-def offered(source: DynamicTokens, contexts: Contexts, hidden: Tensor) -> Tensor:
+def offered(source: DynamicTokens, contexts: Contexts, hidden: Tensor | None) -> Tensor:
     """What a source names, given the hidden states if it reads them."""
     if reads_hidden(source):
         return source(contexts, hidden=hidden)
@@ -185,10 +185,7 @@ class CombinedTokens:
             raise ValueError(
                 "CombinedTokens: a source reads hidden states and hidden is None; needs [B, d]"
             )
-        named = [
-            source(contexts, hidden=hidden) if reads_hidden(source) else source(contexts)
-            for source in self.sources
-        ]
+        named = [offered(source, contexts, hidden) for source in self.sources]
         for place, tokens in enumerate(named):
             if tokens.dim() != 2 or len(tokens) != len(contexts) or not _is_integer(tokens):
                 raise ValueError(

@@ -7,7 +7,7 @@ one family share a colour and have different marks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -34,7 +34,6 @@ class Style(NamedTuple):
 STYLES = {
     names.PRUNED: Style(BLACK, "s"),
     names.FIRST_ORDER: Style(VERMILLION, "v", ":"),
-    names.SECOND_MOMENT: Style(VERMILLION, "^", "--"),
     names.COVARIANCE: Style(VERMILLION, "<", "-."),
     names.DYNAMIC: Style(BLUE, "D"),
     names.VIRTUAL: Style(ORANGE),
@@ -70,34 +69,17 @@ def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:
 
 
 def draw_panel(axes: Axes, rows: Sequence[Row]) -> None:
-    """The full drafter as a line across, the others by pruning; methods far below in words."""
-    full = [row for row in rows if row["method"] in WHOLE]
+    """The full drafter as a line across, the others by pruning."""
     pruned = [row for row in rows if row["method"] not in WHOLE]
-    for row in full:
-        axes.axhline(row["acceptance"], color=GREY, ls="--", lw=1.2, label=row["method"])
-        if has_interval(row):
-            around = row["acceptance_low"], row["acceptance_high"]
-            axes.axhspan(*around, color=GREY, alpha=0.12, lw=0)
-    shown = [
-        row[f"acceptance{end}"]
-        for row in rows
-        if row["method"] in (*WHOLE, *WITH_INTERVALS)
-        for end in (("", "_low", "_high") if has_interval(row) else ("",))
-    ] or [row["acceptance"] for row in pruned]
-    margin = 0.15 * (max(shown) - min(shown)) + 0.005
-    lowest, highest = min(shown) - margin, max([*shown, *(row["acceptance"] for row in pruned)])
-    below = []
-    for method, points in by_method(pruned):
-        values = sorted(point["acceptance"] for point in points)
-        if values[-1] < lowest:
-            ends = dict.fromkeys(f"{value:.2f}" for value in (values[0], values[-1]))
-            below.append(f"{method}: {'–'.join(ends)}")
-        else:
+    for row in rows:
+        if row["method"] in WHOLE:
+            axes.axhline(row["acceptance"], color=GREY, ls="--", lw=1.2, label=row["method"])
+            if has_interval(row):
+                around = row["acceptance_low"], row["acceptance_high"]
+                axes.axhspan(*around, color=GREY, alpha=0.12, lw=0)
+    for method in dict.fromkeys([*STYLES, *(row["method"] for row in pruned)]):
+        if points := [row for row in pruned if row["method"] == method]:
             draw_method(axes, points, method)
-    axes.set_ylim(lowest, highest + 0.06 * (highest - lowest))
-    if below:
-        text = "below: " + "\n".join(below)
-        axes.text(0.98, 0.02, text, transform=axes.transAxes, ha="right", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("vocabulary kept")
     axes.set_xscale("log")
@@ -108,7 +90,7 @@ def draw_panel(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw_method(axes: Axes, rows: list[Row], method: str) -> None:
-    """A line through a method's rows. Its intervals are a band or, for a single pruning, a bar."""
+    """A line through a method's rows, with its intervals as bars."""
     style, main = STYLES.get(method, Style(GREY)), method in MAIN
     rows = sorted(rows, key=lambda row: row["keep"])
     keeps = [row["keep"] for row in rows]
@@ -126,21 +108,8 @@ def draw_method(axes: Axes, rows: list[Row], method: str) -> None:
         label=method,
         zorder=3 if main else 2,
     )
-    if method not in WITH_INTERVALS:
-        return
-    if len(keeps) > 1:
-        axes.fill_between(keeps, lows, highs, color=style.colour, alpha=0.12, lw=0)
-    elif has_interval(rows[0]):
-        ends = [[values[0] - lows[0]], [highs[0] - values[0]]]
-        axes.errorbar(keeps, values, yerr=ends, fmt="none", ecolor=style.colour, capsize=4)
-
-
-def by_method(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
-    """The rows of each method, methods in the order of `STYLES`."""
-    groups: dict[str, list[Row]] = {method: [] for method in STYLES}
-    for row in rows:
-        groups.setdefault(row["method"], []).append(row)
-    return [(method, found) for method, found in groups.items() if found]
+    if method in WITH_INTERVALS:
+        axes.vlines(keeps, lows, highs, color=style.colour, alpha=0.5)
 
 
 def draw_legend(figure: Figure, panels: Sequence[Axes]) -> None:

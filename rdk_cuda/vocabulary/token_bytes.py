@@ -79,12 +79,12 @@ def matching_ids(drafter: TokenBytes, target: TokenBytes) -> list[int]:
     return matched
 
 
-def beginnings(spelling: Spelling, ids: Mapping[bytes | str, list[int]]) -> list[int]:
-    """The tokens, of `TokenBytes.ids`, that a text may begin with: the longest first."""
+def longest_beginning(spelling: Spelling, ids: Mapping[bytes | str, list[int]]) -> int:
+    """The longest token, of `TokenBytes.ids`, that a text may begin with; -1 for none."""
     if not isinstance(spelling, bytes):
-        return []
+        return -1
     lengths = range(len(spelling), 0, -1)
-    return [ids[spelling[:length]][0] for length in lengths if spelling[:length] in ids]
+    return next((ids[spelling[:n]][0] for n in lengths if spelling[:n] in ids), -1)
 
 
 def token_bytes(tokenizer: Any) -> TokenBytes:

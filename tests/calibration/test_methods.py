@@ -22,7 +22,6 @@ from rdk_cuda.calibration.methods import (
     FULL,
     PRUNED,
     RECOMMENDED,
-    SECOND_MOMENT,
     VIRTUAL,
     Method,
     Pruning,
@@ -51,7 +50,6 @@ _TAU = r"tau \d\.\de-\d\d"
 TUNED = {
     PRUNED: "",
     FIRST_ORDER: _TAU,
-    SECOND_MOMENT: rf"{_TAU}, keep [\d.]+",
     COVARIANCE: rf"{_TAU}, keep [\d.]+",
     DYNAMIC: "",
     VIRTUAL: r"[0-4] of 4 virtual tokens",
@@ -289,7 +287,7 @@ def test_what_helps_is_on() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_where_nothing_is_pruned_nothing_is_added(temperature: float) -> None:
     pruning = _pruning(PAIR, Vocabulary.identity(V))
-    redistributing = FIRST_ORDER, SECOND_MOMENT, COVARIANCE
+    redistributing = FIRST_ORDER, COVARIANCE
     for name in BUILDERS:
         method = pruning.method(name, temperature)
         q = _q(method.drafter, pruning, temperature)

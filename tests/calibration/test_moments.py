@@ -1,4 +1,4 @@
-"""Second moments of the target, and the RDK samplers that are tuned on them."""
+"""The covariance of the target, and the RDK samplers that are tuned on them."""
 
 from dataclasses import replace
 
@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.calibration import (
-    second_moment,
+from rdk_cuda.calibration import tuning
+from rdk_cuda.calibration.tuning import (
+    sampled_acceptance,
     tune,
     tuned_covariance,
     tuned_first_order,
-    tuning,
 )
-from rdk_cuda.calibration.tuning import sampled_acceptance
 from rdk_cuda.drafter import PrunedDrafter, prune_head
 from rdk_cuda.vocabulary import Vocabulary
 
@@ -23,10 +22,9 @@ from .tiny_pair import V_T
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def _moment(samples, temperature, centered):
+def _covariance(samples, temperature):
     p = tiny.target_probs(samples, temperature)
-    moment = p.T @ p / len(p)
-    return moment - torch.outer(p.mean(0), p.mean(0)) if centered else moment
+    return p.T @ p / len(p) - torch.outer(p.mean(0), p.mean(0))
 
 
 def _plain(vocabulary):
@@ -34,25 +32,22 @@ def _plain(vocabulary):
     return PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), *head)
 
 
-@pytest.mark.parametrize("centered", [False, True], ids=["second moment", "covariance"])
 @pytest.mark.parametrize("width", [V_T, 5], ids=["all tokens recorded", "the likeliest recorded"])
 @pytest.mark.parametrize("temperature", tiny.TEMPERATURES)
-def test_the_rows_of_kept_tokens_are_those_of_the_dense_product(
-    centered, width, temperature, monkeypatch
-):
+def test_the_rows_of_kept_tokens_are_those_of_the_dense_product(width, temperature, monkeypatch):
     monkeypatch.setattr(tuning, "_BLOCK_ROWS", 4)  # six rows are two blocks
     samples, vocabulary = tiny.samples(recorded=width), tiny.vocabulary()
-    omega = second_moment(samples, vocabulary, temperature, centered=centered)
-    expected = _moment(samples, temperature, centered)
+    omega = tuning.target_covariance(samples, vocabulary, temperature, V_T)
+    expected = _covariance(samples, temperature).clamp(min=0)
     expected[vocabulary.pruned] = 0
     torch.testing.assert_close(omega.to_dense().double(), expected, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize(("entries", "centered"), [(1, False), (3, True), (100, True)])
-def test_of_each_row_the_largest_positive_entries_stay(entries, centered):
+@pytest.mark.parametrize("entries", [1, 3, 100])
+def test_of_each_row_the_largest_positive_entries_stay(entries):
     samples, vocabulary = tiny.samples(30), tiny.vocabulary()
-    omega = second_moment(samples, vocabulary, 1.0, entries=entries, centered=centered).to_dense()
-    expected = _moment(samples, 1.0, centered)
+    omega = tuning.target_covariance(samples, vocabulary, 1.0, entries).to_dense()
+    expected = _covariance(samples, 1.0)
     for token in vocabulary.kept:
         row, place = expected[token].sort(descending=True)
         chosen = place[: min(entries, int((row > 0).sum()))]
@@ -67,7 +62,7 @@ class TestTuning:
         samples, head = tiny.samples(60), tiny.full_head()
         vocabulary = Vocabulary(tiny.vocabulary().draft_ids[:3], V_T)
         plain = _plain(vocabulary)
-        omega = second_moment(samples, vocabulary, temperature)
+        omega = tuning.target_covariance(samples, vocabulary, temperature, V_T)
         mean = tiny.target_probs(samples, temperature).mean(0)
         if kind == "first order":
             tuned = tuned_first_order(samples, head, vocabulary, mean, temperature)
@@ -104,7 +99,7 @@ class TestTuning:
             target_logits=logits,
             log_normalizers=torch.stack([(own / t).logsumexp(1) for t in samples.temperatures], 1),
         )
-        omega = second_moment(same, everything, 1.0)
+        omega = tuning.target_covariance(same, everything, 1.0, V_T)
         tuned = tuned_covariance(same, (weight, bias), everything, omega, 1.0)
         assert tuned.acceptance == pytest.approx(1.0, abs=1e-5)
 
@@ -115,5 +110,3 @@ class TestTuning:
             tuned_covariance(samples, head, vocabulary, nothing, 1.0)
         with pytest.raises(ValueError, match="got no candidates"):
             tune([], samples, head, 1.0)
-        with pytest.raises(ValueError, match="entries is 0; needs at least 1"):
-            second_moment(samples, vocabulary, 1.0, entries=0)

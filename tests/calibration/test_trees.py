@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rdk_cuda import redistribute
-from rdk_cuda.calibration import Samples, expected_tree
-from rdk_cuda.calibration.trees import ExpectedTree
+from rdk_cuda.calibration import Samples
+from rdk_cuda.calibration.trees import ExpectedTree, expected_tree
 from rdk_cuda.decoding.drafter_tree import grown_alike
 from tests.calibration.test_lengths import HEAD, PRUNED, samples
 

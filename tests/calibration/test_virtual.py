@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
-from rdk_cuda.calibration import (
+from rdk_cuda.calibration.recording import Samples, held_out_rows
+from rdk_cuda.calibration.tuning import sampled_acceptance
+from rdk_cuda.calibration.virtual import (
     calibrate_offsets,
     refine_virtual,
-    sampled_acceptance,
     virtual_drafter,
     with_offsets,
 )
-from rdk_cuda.calibration.recording import Samples, held_out_rows
 from rdk_cuda.calibration.virtual_masses import virtual_masses
 from rdk_cuda.drafter import PrunedDrafter, prune_head
 

@@ -25,9 +25,9 @@ from test_parts import (
 from test_trees_in_the_loop import HEAD, PROMPTS
 from torch import Tensor
 
-import rdk_cuda
 from rdk_cuda import RecentTokens
 from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.reference import verify_rsd
 from studies import rsd
 from studies.rsd import RecursiveRejection, RSDTree
 
@@ -73,7 +73,7 @@ def test_control_rows_of_other_siblings_are_caught(monkeypatch: pytest.MonkeyPat
     """Judged by q of the root, wherever the node is."""
 
     def wrong(p: Tensor, q: Tensor, *tree: Tensor) -> Any:
-        return rdk_cuda.reference.verify_rsd(p, q[:, :1].expand_as(q), *tree)
+        return verify_rsd(p, q[:, :1].expand_as(q), *tree)
 
     monkeypatch.setattr(rsd, "verify_rsd", wrong)
     assert p_value("constant branching", 2_000, 1.0) < CAUGHT

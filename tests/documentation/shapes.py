@@ -14,6 +14,7 @@ from .markdown import DESIGN
 
 Rule = Argument | Number
 Names = set[tuple[str, str]]  # operator, and argument or result
+PACKED = ["`verify`", "`verify_tree`"]  # the page explains the word
 START, RESULTS, END = "### Tensors", "| result |", "### One distribution, not two"
 
 
@@ -38,13 +39,17 @@ def dtype_in_words(rule: Rule) -> str:
     return listed([str(dtype).removeprefix("torch.") for dtype in rule.dtypes], "or")
 
 
+def where(operators: list[str]) -> str:
+    return "packed" if operators == PACKED else f"in {listed(operators)}"
+
+
 def cell(rules: dict[str, Rule]) -> str:
     """Of one name, whose shape may differ from operator to operator."""
     users: dict[str, list[str]] = {}
     for operator, rule in rules.items():
         users.setdefault(shape_in_words(rule), []).append(f"`{operator}`")
     (first, _), *others = users.items()
-    shapes = [first, *(f"in {listed(names)} {shape}" for shape, names in others)]
+    shapes = [first, *(f"{where(names)} {shape}" for shape, names in others)]
     return ", ".join(filter(None, [*shapes, dtype_in_words(next(iter(rules.values())))]))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from profiling.bench import __main__ as bench
 from profiling.bench import growth, truncation
-from profiling.bench.cases import PAIR
+from profiling.bench.cases import OVERLAP, PAIR
 from profiling.results import NEEDED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,7 +31,9 @@ def test_rows_have_every_field_and_figures_that_agree(
 ) -> None:
     rows = measured(tmp_path)
     operators = [row["operator"] for row in rows]
-    assert operators == ["draft", "verify", "verify", PAIR, PAIR, "redistribute", "gather_logits"]
+    assert operators == [
+        *("draft", "verify", "verify", PAIR, PAIR, "redistribute", "gather_logits", OVERLAP)
+    ]
     for row in rows:
         assert set(NEEDED) < set(row) == set(rows[0])
         assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"]
@@ -45,6 +47,9 @@ def test_rows_have_every_field_and_figures_that_agree(
     low, high = (row for row in rows if row["operator"] == "verify")
     assert low["accepted_mean"] < high["accepted_mean"]
     assert low["bytes_visited"] < high["bytes_visited"]
+    *others, gradient = rows
+    assert gradient["peak_mb"] < gradient["peers"]["eager"]["peak_mb"]
+    assert {row["peak_mb"] for row in others} == {None}
     captured = capsys.readouterr()
     assert len(captured.err.splitlines()) == 1 + len(rows)
     table = captured.out.splitlines()[-len(rows) :]

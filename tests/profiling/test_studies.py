@@ -21,7 +21,6 @@ from profiling.machine import ROOT
 from profiling.peers.page import page as peers_page
 from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
-from rdk_cuda.evaluation import acceptance
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.pair.loading import load_model, load_pair, load_tokenizer
 from rdk_cuda.pair.pairs import ModelPair
@@ -91,13 +90,11 @@ def test_first_order_grows_linearly_and_the_dense_matrix_quadratically(
 def test_steps_are_timed_for_every_head_with_either_sampling(tmp_path: Path) -> None:
     options = ("--device", "cpu", "--size", "tiny", "--context", "16", "--target-layers", "1")
     rows = run(end_to_end, tmp_path / "rows.json", *options, "--batch", "2", "--rounds", "1")
-    heads = ["target alone", *(head.name for head, _ in end_to_end.VARIANTS)]
-    assert [row["head"] for row in rows] == heads
+    assert [row["head"] for row in rows] == [head.name for head, _ in end_to_end.VARIANTS]
     for row in rows:
         assert sum(row["shares"].values()) == pytest.approx(1)
-        ratio = row["tokens_per_second"] / rows[0]["tokens_per_second"]
-        assert row["speed_up"] == pytest.approx(ratio)
-        assert set(row["parts"]) == set(end_to_end.PARTS) or row["method"] is None
+        assert set(row["parts"]) == set(end_to_end.PARTS)
+        assert min(row["parts"].values()) > 0
 
 
 def test_the_decoder_s_own_time_is_measured_next_to_its_operators(tmp_path: Path) -> None:
@@ -162,7 +159,7 @@ def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(tmp_path: Pa
 TOKENS, WIDTH = 40, 8
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_acceptance_at_recorded_positions_is_that_of_the_operator(
     temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,18 +184,19 @@ def test_acceptance_at_recorded_positions_is_that_of_the_operator(
             redistribute(own, affinity, temperature, **offered),
         ),
     ]
-    if temperature:
-        factors = low_rank_factors((head, None), vocabulary, torch.eye(WIDTH), WIDTH)
-        monkeypatch.setattr(gemma_acceptance, "VIRTUAL", 4)
-        drafter, remainder = gemma_acceptance.virtual_tokens(
-            head, vocabulary, factors[0], mean_probs, temperature
-        )
-        logits = states[1].flatten(0, 1) @ drafter.weight.T
-        q = redistribute(logits, drafter.affinity, temperature, **offered)
-        found.append((measured.acceptance(tokens, remainder), q))
+    factors = low_rank_factors((head, None), vocabulary, torch.eye(WIDTH), WIDTH)
+    monkeypatch.setattr(gemma_acceptance, "VIRTUAL", 4)
+    drafter, remainder = gemma_acceptance.virtual_tokens(
+        head, vocabulary, factors[0], mean_probs, temperature
+    )
+    logits = states[1].flatten(0, 1) @ drafter.weight.T
+    q = redistribute(logits, drafter.affinity, temperature, **offered)
+    found.append((measured.acceptance(tokens, remainder), q))
     for got, q in found:
         p = redistribute(target, everything, temperature)
-        torch.testing.assert_close(got.float(), acceptance(p, q).view(2, 70), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            got.float(), torch.minimum(p, q).sum(-1).view(2, 70), rtol=1e-4, atol=1e-5
+        )
 
 
 def gemma_target() -> Any:
@@ -251,7 +249,7 @@ def test_what_comes_back_for_a_real_model_is_measured_once_by_every_method(
     options += [] if itself else ["--full", str(tiny_gemma)]
     rows = run(gemma_acceptance, tmp_path / "rows.json", *options)
     cells = [gemma_acceptance.cells(row)[:3] for row in rows]
-    assert len({tuple(each) for each in cells}) == len(cells) >= 11
+    assert len({tuple(each) for each in cells}) == len(cells) >= 8
     for row in rows:
         if "lost" in row:
             assert row["lost"][0] == pytest.approx(row["full"][0] - row["pruned"][0], abs=1e-6)
