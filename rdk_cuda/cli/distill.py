@@ -31,7 +31,7 @@ from ..evaluation.table import counted
 from ..pair.documents import Document, calibration_and_held_out, first_token
 from ..pair.errors import InputError
 from ..pair.loading import quiet
-from ..pair.pairs import Pair, StatePair
+from ..pair.pairs import ModelPair, Pair, StatePair
 from .calibrate import say
 from .evaluate import calibrated_temperature, load_calibrated, versions
 from .progress import Stages
@@ -159,6 +159,8 @@ class Job:
                 "--data drafter: the drafter reads the target's states, and writes nothing by "
                 "itself; needs target or text"
             )
+        if isinstance(self.models, ModelPair) and self.models.steering is not None:
+            raise InputError(f"{given.drafter}: is steered; needs a drafter that is not yet")
         if given.train == ALL and given.dtype != "float32":
             raise InputError(f"--dtype {given.dtype}: needs float32 with --train all")
 

@@ -21,7 +21,9 @@ from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     MODEL,
     SETTINGS,
+    STEERING,
     load_pruned,
+    load_steering,
     refuse_other_model,
 )
 from rdk_cuda.integrations.huggingface.text_drafter import is_text_drafter, load_affinity
@@ -33,7 +35,7 @@ from ..files import write_figure
 from ..pair.documents import Text, first_token, read_documents, window_length
 from ..pair.errors import InputError
 from ..pair.loading import load_pair, quiet, same_weights
-from ..pair.pairs import Pair, StatePair, head_size
+from ..pair.pairs import ModelPair, Pair, StatePair, head_size
 from ..pair.text_pair import TextPair
 from .progress import Stages
 
@@ -98,6 +100,10 @@ def load_calibrated(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter,
             arguments.target, directory / MODEL, arguments.device, dtype, arguments.device_map
         )
         refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
+        steering = load_steering(directory, device=models.target.device)
+        if isinstance(models, ModelPair) and steering is not None:
+            steering.check(f"{directory / STEERING}", models.drafter, models.target)
+            models = replace(models, steering=steering)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error
     if isinstance(models, StatePair):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from rdk_cuda.__main__ import main
 from rdk_cuda.cli import distill
 from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.integrations.huggingface import Steering
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
+from rdk_cuda.pair.loading import load_pair
 
 from .calibrating import Pair, digests, write_texts
 from .conftest import Calibrated
@@ -137,3 +140,16 @@ def test_too_few_held_out_documents_are_refused(
     place = line.index("--held-out")
     assert main([*line[: place + 2], *line[line.index("--out") :]]) == 2
     assert "1 document is held out; needs 4" in capsys.readouterr().err
+
+
+def test_a_steered_drafter_is_refused(
+    calibrated: Calibrated,
+    directories: Pair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    steered = Path(shutil.copytree(calibrated.saved, tmp_path / "steered"))
+    model, _, _ = load_drafter(steered)
+    Steering.between(load_pair(*directories).target, model).save(steered / "steering.safetensors")
+    assert main(command(directories, steered, tmp_path)) == 2
+    assert "is steered; needs a drafter that is not yet" in capsys.readouterr().err

@@ -81,7 +81,10 @@ class HuggingFaceModel:
         _refuse_unsupported(model)
         if recent is not None and recent < 1:
             raise ValueError(f"HuggingFaceModel: recent is {recent}; needs at least 1, or None")
-        self.slots, self.state_layers = slots, tuple(state_layers)
+        if state_layers:
+            _refuse_other_layers(model, state_layers)
+        self.slots = slots
+        self.state_layers = self._state_layers = tuple(state_layers)
         self.model, self.return_hidden = model, return_hidden or head is not None
         self._cache_argument = cache_argument(model.base_model if self.return_hidden else model)
         embedding = model.get_input_embeddings().weight
@@ -193,7 +196,7 @@ class HuggingFaceModel:
             self._cache_argument: self._cache.past,
             "use_cache": True,
         }
-        if self.state_layers:
+        if self._state_layers:
             arguments["output_hidden_states"] = True
         if not self.return_hidden:
             # All of the model's forward, so its scales and soft caps of logits are kept.
@@ -204,9 +207,9 @@ class HuggingFaceModel:
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :].to(self.device)
             output = Output(head_logits(hidden, self._head), hidden)
-        if not self.state_layers:
+        if not self._state_layers:
             return output, []
-        states = [result.hidden_states[at].to(self.device) for at in self.state_layers]
+        states = [result.hidden_states[at].to(self.device) for at in self._state_layers]
         return output, [torch.cat(states, dim=-1)]
 
     def _refuse_bad_feed(
@@ -284,6 +287,15 @@ def head_logits(hidden: Tensor, head: tuple[Tensor, Tensor | None]) -> Tensor:
     rows = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[2]), *head)
     logits: Tensor = rows.unflatten(0, hidden.shape[:2])
     return logits
+
+
+def _refuse_other_layers(model: Any, state_layers: Sequence[int]) -> None:
+    depth = model.config.get_text_config(decoder=True).num_hidden_layers
+    if not all(0 <= layer <= depth for layer in state_layers):
+        raise ValueError(
+            f"HuggingFaceModel: state_layers is {list(state_layers)}; needs numbers from 0 to "
+            f"{depth}, as {type(model).__name__} has {depth} layers"
+        )
 
 
 def _refuse_unsupported(model: Any) -> None:
