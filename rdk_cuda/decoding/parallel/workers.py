@@ -122,6 +122,9 @@ class Workers:
         Args:
             piece: rows that belong to the last of the tokens.
             context, length: the sequence's first `length` tokens are to be read.
+
+        Raises:
+            RuntimeError: no worker is left.
         """
         count = piece.end - piece.first
         while waiting := [each for each in self._workers if each.piece is None]:
@@ -135,7 +138,13 @@ class Workers:
                 continue
             worker.known, worker.piece, worker.warm = length, piece, kept > 0
             return True
-        return False
+        if self._workers:
+            return False
+        raise RuntimeError(
+            f"ParallelDecoder: no target worker is left; {len(self._ends)} have died or did not "
+            f"answer within {self.timeout} s (exit codes {self._ends}; -9 if ended here), and their "
+            "own messages are on stderr; make another decoder"
+        )
 
     def answers(self, block: bool) -> list[tuple[Piece, Tensor | None]]:
         """Pieces that were read since the last call, with their rows, or None of a dead worker.
@@ -143,10 +152,7 @@ class Workers:
         There is one row more than was read, of any values. Rows are valid until the next `send`.
 
         Args:
-            block: wait for one, if there is none yet.
-
-        Raises:
-            RuntimeError: no worker is left.
+            block: wait for one, if any is being read.
         """
         found: list[tuple[Piece, Tensor | None]] = []
         while True:
@@ -219,12 +225,6 @@ class Workers:
         self._end(worker, grace)
         self._workers.remove(worker)
         self._ends.append(worker.process.exitcode)
-        if not self._workers:
-            raise RuntimeError(
-                "ParallelDecoder: no target worker is left: all have died or did not answer within "
-                f"{self.timeout} s (exit codes {self._ends}; -9 if ended here); their own messages "
-                "are on stderr"
-            )
 
     def _end(self, worker: _Worker, grace: float = 0.0) -> None:
         """`grace`: seconds in which a process that is about to end may do so by itself."""
