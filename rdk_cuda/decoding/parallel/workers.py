@@ -142,7 +142,7 @@ class Workers:
             return False
         raise RuntimeError(
             f"ParallelDecoder: no target worker is left; {len(self._ends)} have died or did not "
-            f"answer within {self.timeout} s (exit codes {self._ends}; -9 if ended here), and their "
+            f"answer within {self.timeout} s (exit codes {self._ends}; -9 if ended here). Their "
             "own messages are on stderr; make another decoder"
         )
 
