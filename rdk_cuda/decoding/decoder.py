@@ -233,12 +233,9 @@ class SpeculativeDecoder:
                 f"SpeculativeDecoder.generate: prompt and max_new_tokens take {longest} tokens of "
                 f"the target's context of {self.target.context:.0f}; shorten one of them"
             )
-        return decode(
-            self.target,
-            self.proposer,
-            self.rule,
-            batch,
-            Hooks(on_tokens, process, allowed, logprobs, stop),
-            Statistics.empty(self.draft_length),
-            self._pruned,
-        )
+        hooks = Hooks(on_tokens, process, allowed, logprobs, stop)
+        return self._decode(batch, hooks, Statistics.empty(self.draft_length))
+
+    def _decode(self, batch: Batch, hooks: Hooks, statistics: Statistics) -> Generation:
+        """Continue the sequences of a checked batch."""
+        return decode(self.target, self.proposer, self.rule, batch, hooks, statistics, self._pruned)

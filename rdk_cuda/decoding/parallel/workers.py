@@ -1,0 +1,251 @@
+"""Copies of the target, each in a process of its own with its own cache.
+
+Messages go through pipes and logits through shared memory. A pipe says at once that the process at
+its other end has died, and the others go on; a group of torch.distributed is lost with a member.
+Messages are arrays of integers, small enough never to block, and go to waiting workers alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ..models import CausalModel
+from .speeds import MOST_ROWS
+
+__all__ = ["Factory", "Piece", "Workers"]
+
+Factory = Callable[[], CausalModel]
+"""Makes a target in the process that calls it. It has to be picklable: a function of a module, or a
+`functools.partial` of one."""
+
+RECENT = 64
+"""How many of the newest measurements count."""
+
+
+class Piece(NamedTuple):
+    """Rows of a run for one pass of the target.
+
+    Attributes:
+        run: what it belongs to.
+        first, end: row j predicts what follows the run's first j drafts.
+    """
+
+    run: object
+    first: int
+    end: int
+
+
+@dataclass
+class _Worker:
+    """A process, and what the drafter's process knows of it.
+
+    Attributes:
+        rows: `[MOST_ROWS + 1, V_t]` float32, shared: the logits that it answers with.
+        known: how many tokens of the sequence its cache will hold after its piece.
+        piece: what it reads, None if it waits.
+        since: when that was sent.
+        warm: whether the piece does not begin with the prompt.
+    """
+
+    process: Any
+    pipe: Connection
+    rows: Tensor
+    known: int = 0
+    piece: Piece | None = None
+    since: float = 0.0
+    warm: bool = False
+
+
+class Workers:
+    """All of them, as the drafter's process sees them.
+
+    Args:
+        targets: make the targets, one for each process.
+        vocabulary_size: V_t.
+        device: of the drafter.
+        timeout: seconds after which a worker that does not answer counts as dead.
+        start_timeout: the same for making its target.
+
+    Attributes:
+        context: how many tokens each target can remember.
+        latencies: seconds of the newest passes, without those over a prompt.
+
+    Raises:
+        RuntimeError: a worker did not start.
+        ValueError: a target of another size.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Factory],
+        vocabulary_size: int,
+        device: torch.device,
+        timeout: float,
+        start_timeout: float,
+    ) -> None:
+        self.vocabulary_size, self.device = vocabulary_size, device
+        self.timeout, self.latencies = timeout, deque[float](maxlen=RECENT)
+        self._workers: list[_Worker] = []
+        self._ends: list[int | None] = []
+        try:
+            spawning = torch.multiprocessing.get_context("spawn")
+            for target in targets:
+                ours, theirs = spawning.Pipe()
+                rows = torch.zeros(MOST_ROWS + 1, vocabulary_size).share_memory_()
+                process = spawning.Process(target=_serve, args=(target, theirs, rows), daemon=True)
+                process.start()
+                theirs.close()
+                self._workers.append(_Worker(process, ours, rows))
+            deadline = time.monotonic() + start_timeout
+            self.context = min(self._started(each, deadline) for each in self._workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def send(self, piece: Piece, context: Sequence[int], length: int) -> bool:
+        """Let a waiting worker read a piece; False if none waits.
+
+        Args:
+            piece: rows that belong to the last of the tokens.
+            context, length: the sequence's first `length` tokens are to be read.
+
+        Raises:
+            RuntimeError: no worker is left.
+        """
+        count = piece.end - piece.first
+        while waiting := [each for each in self._workers if each.piece is None]:
+            worker = max(waiting, key=lambda each: each.known)
+            kept = min(worker.known, length - count)
+            try:
+                worker.since = time.monotonic()
+                worker.pipe.send_bytes(array("q", [kept, count, *context[kept:length]]))
+            except OSError:
+                self._bury(worker, grace=1.0)
+                continue
+            worker.known, worker.piece, worker.warm = length, piece, kept > 0
+            return True
+        if self._workers:
+            return False
+        raise RuntimeError(
+            f"ParallelDecoder: no target worker is left; {len(self._ends)} have died or did not "
+            f"answer within {self.timeout} s (exit codes {self._ends}; -9 if ended here). Their "
+            "own messages are on stderr; make another decoder"
+        )
+
+    def answers(self, block: bool) -> list[tuple[Piece, Tensor | None]]:
+        """Pieces that were read since the last call, with their rows, or None of a dead worker.
+
+        There is one row more than was read, of any values. Rows are valid until the next `send`.
+
+        Args:
+            block: wait for one, if any is being read.
+        """
+        found: list[tuple[Piece, Tensor | None]] = []
+        while True:
+            busy = [each.since for each in self._workers if each.piece is not None]
+            pause = max(0.0, min(busy) + self.timeout - time.monotonic()) if block and busy else 0.0
+            ready = wait([each.pipe for each in self._workers], pause)
+            now = time.monotonic()
+            for worker in list(self._workers):
+                piece, rows = worker.piece, cast(Tensor | None, worker.rows)
+                if worker.pipe in ready:
+                    if not self._answered(worker, now):
+                        self._bury(worker, grace=1.0)
+                        rows = None
+                elif piece is not None and now - worker.since > self.timeout:
+                    self._bury(worker)
+                    rows = None
+                else:
+                    continue
+                if piece is not None:
+                    found.append((piece, rows))
+            if found or not (block and busy):
+                return found
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """The sequence may differ beyond its first `lengths[0]` tokens: as they read on, they know.
+
+        What is being read is not interrupted.
+        """
+        for worker in self._workers:
+            worker.known = min(worker.known, lengths[0])
+
+    def close(self) -> None:
+        """End all processes, at once."""
+        for worker in self._workers:
+            self._end(worker)
+        self._workers.clear()
+
+    def _started(self, worker: _Worker, deadline: float) -> float:
+        """The context of its target."""
+        answer = array("q")
+        with suppress(EOFError, OSError):
+            if worker.pipe.poll(max(0.0, deadline - time.monotonic())):
+                answer.frombytes(worker.pipe.recv_bytes())
+        if not answer:
+            self._end(worker, grace=1.0)
+            raise RuntimeError(
+                "ParallelDecoder: a target worker did not start (exit code "
+                f"{worker.process.exitcode}); its own message is on stderr, and start_timeout is "
+                "how long it may take"
+            )
+        if answer[0] != self.vocabulary_size:
+            raise ValueError(
+                f"ParallelDecoder: a target predicts {answer[0]} tokens, but the affinity maps to "
+                f"{self.vocabulary_size}; pass the affinity of this pair"
+            )
+        return answer[1]
+
+    def _answered(self, worker: _Worker, now: float) -> bool:
+        """Whether a pipe that is ready has an answer, and not the end of its process."""
+        try:
+            worker.pipe.recv_bytes()
+        except (EOFError, OSError):
+            return False
+        worker.piece = None
+        if worker.warm:
+            self.latencies.append(now - worker.since)
+        return True
+
+    def _bury(self, worker: _Worker, grace: float = 0.0) -> None:
+        self._end(worker, grace)
+        self._workers.remove(worker)
+        self._ends.append(worker.process.exitcode)
+
+    def _end(self, worker: _Worker, grace: float = 0.0) -> None:
+        """`grace`: seconds in which a process that is about to end may do so by itself."""
+        worker.pipe.close()
+        worker.process.join(grace)
+        worker.process.kill()
+        worker.process.join()
+
+
+def _serve(target: Factory, pipe: Connection, rows: Tensor) -> None:
+    """A worker's process: it reads what it is told until the drafter's process is gone."""
+    # Ctrl-C reaches all processes of a terminal, and the drafter's ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    model = target()
+    model.reset(1)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send_bytes(array("q", [model.vocabulary_size, int(min(model.context, 2**62))]))
+        while True:
+            message = array("q")
+            message.frombytes(pipe.recv_bytes())
+            kept, count, *tokens = message
+            model.rollback([kept])
+            rows[:count] = model.feed([tokens], [count]).logits[0, :count]
+            pipe.send_bytes(b"read")

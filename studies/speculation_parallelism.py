@@ -1,0 +1,156 @@
+"""What copies of the target bring that judge drafts while drafting goes on (DSI).
+
+    python -m studies.speculation_parallelism --output FILE
+
+As in the paper (arXiv:2405.14105), passes are waits: a target's takes a fixed time, a drafter's the
+share c of it, and each draft is accepted with probability a. With `--demo` they are passes of the
+demo's models, on a thread each: one target beside the drafter, which is all that two cores have.
+Every way decodes the same prompts, in turn: the target alone, drafts and verification in turn (SI)
+at the K that is best in closed form, and DSI with 1, 2, 4 and 7 targets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from examples.demo.shipped import load_shipped
+from examples.demo.text import held_out_prompts
+from profiling.commands import Parser, run_command
+from profiling.machine import describe, now
+from rdk_cuda.cli.arguments import natural
+from rdk_cuda.decoding import CausalModel, Output, ParallelDecoder, SpeculativeDecoder
+from rdk_cuda.decoding.parallel import least_lookahead, parallel_speed, serial_speed
+from rdk_cuda.files import write_json
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+
+CASES = ((0.1, 0.8), (0.2, 0.9), (0.1, 0.5))  # c and a
+SERVERS = (1, 2, 4, 7)
+CONTEXT = 64  # of the demo's prompts
+
+
+class Waiting:
+    """A model of 16 tokens that says the same everywhere, after a wait."""
+
+    device, context, vocabulary_size = torch.device("cpu"), math.inf, 16
+
+    def __init__(self, probs: Sequence[float], seconds: float) -> None:
+        self.logits, self.seconds = torch.tensor([[probs]]).log(), seconds
+
+    def reset(self, batch_size: int) -> None:
+        """As `CausalModel.reset`."""
+        self.lengths = [0] * batch_size
+
+    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+        """As `CausalModel.feed`."""
+        time.sleep(self.seconds)
+        self.lengths = [old + len(new) for old, new in zip(self.lengths, tokens, strict=True)]
+        return Output(self.logits.expand(len(tokens), max(keep), -1))
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """As `CausalModel.rollback`."""
+        self.lengths = list(map(min, self.lengths, lengths))
+
+
+def waiting(acceptance: float, seconds: float, drafts: bool) -> Waiting:
+    """A target that is even, or a drafter whose overlap with it is the acceptance."""
+    torch.set_num_threads(1)
+    moved = (1 - acceptance) / 8 if drafts else 0.0
+    return Waiting([1 / 16 + moved] * 8 + [1 / 16 - moved] * 8, seconds)
+
+
+def demo_target() -> HuggingFaceModel:
+    """The demo's, on one thread."""
+    torch.set_num_threads(1)
+    return HuggingFaceModel(load_shipped().target)
+
+
+def measured(
+    target: Callable[[], CausalModel],
+    drafter: CausalModel,
+    prompts: list[list[int]],
+    tokens: int,
+    costs: tuple[float, float] | None,
+    servers: Sequence[int],
+) -> list[dict[str, Any]]:
+    """A row for each way: seconds a token. Without c and a, they are measured first."""
+    rows: list[dict[str, Any]] = []
+
+    def timed(way: str, decoder: SpeculativeDecoder, expected: float | None) -> None:
+        began = time.perf_counter()
+        found = decoder.generate(prompts[:1], max_new_tokens=tokens, seeds=0)
+        seconds, counts = time.perf_counter() - began, found.statistics
+        for turn, prompt in enumerate(prompts[1:], start=1):
+            began = time.perf_counter()
+            decoder.generate([prompt], max_new_tokens=tokens, seeds=turn)
+            seconds += time.perf_counter() - began
+        row = {"way": way, "seconds": seconds / tokens / len(prompts), "expected": expected}
+        row["speed"] = rows[0]["seconds"] / row["seconds"] if rows else 1.0
+        row["accepted"] = sum(counts.accepted) / max(1, sum(counts.drafted))
+        rows.append(row)
+        print(row, flush=True)
+
+    timed("target alone", SpeculativeDecoder(target(), draft_length=0), 1.0)
+    lengths = range(1, 10)
+    if costs is None:
+        for k in lengths:
+            timed(f"SI, K = {k}", SpeculativeDecoder(target(), drafter, draft_length=k), None)
+    else:
+        k = max(lengths, key=lambda k: serial_speed(*costs, k))
+        serial = SpeculativeDecoder(target(), drafter, draft_length=k)
+        timed(f"SI, K = {k}", serial, serial_speed(*costs, k))
+    for count in servers:
+        lookahead = None if costs is None else least_lookahead(costs[0], count)
+        expected = None if costs is None else parallel_speed(*costs, lookahead or 1)
+        with ParallelDecoder([target] * count, drafter, lookahead=lookahead) as decoder:
+            decoder.generate([prompts[0]], max_new_tokens=10, seeds=0)  # measures, and warms up
+            timed(f"DSI, {count} targets", decoder, expected)
+            rows[-1]["plan"] = decoder.plan._asdict()
+    return rows
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, print and, if asked to, write."""
+    torch.set_num_threads(1)
+    results: list[dict[str, Any]] = []
+    if options.demo:
+        pair = load_shipped()
+        prompts = [list(each.ids)[-CONTEXT:] for each in held_out_prompts(pair.tokenizer)]
+        drafter = HuggingFaceModel(pair.drafter)
+        rows = measured(demo_target, drafter, prompts[:4], options.tokens, None, [1])
+        results.append({"models": "the demo's", "rows": rows})
+    for cost, acceptance in () if options.demo else CASES:
+        target = partial(waiting, acceptance, options.seconds, False)
+        drafter = waiting(acceptance, cost * options.seconds, True)
+        prompts = [[0]] * options.prompts
+        costs = (cost, acceptance)
+        rows = measured(target, drafter, prompts, options.tokens, costs, options.servers)
+        results.append({"cost": cost, "acceptance": acceptance, "rows": rows})
+    if options.output:
+        about = {"run": now(), **describe(torch.device("cpu")), "seconds": options.seconds}
+        write_json({**about, "tokens": options.tokens, "results": results}, options.output)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    command = Parser(prog="python -m studies.speculation_parallelism", description=__doc__)
+    add = command.add_argument
+    add("--demo", action="store_true", help="the demo's models in place of waits")
+    add("--seconds", type=float, default=0.1, metavar="S", help="of a target's wait (%(default)s)")
+    add("--tokens", type=natural, default=200, metavar="N", help="after each prompt (%(default)s)")
+    add("--prompts", type=natural, default=4, metavar="N", help="with waits (%(default)s)")
+    add("--servers", type=natural, nargs="+", default=SERVERS, metavar="SP", help="(1 2 4 7)")
+    add("--output", type=Path, metavar="FILE", help="JSON file")
+    return run_command(command, run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""Speculation parallelism: the schedule decides when a token is known, never which one it is.
+
+Chi-square of all continuations against their exact probabilities; fixed seeds. Over seeds each
+`lossless` would fail falsely once in 10,000 times; each control is beyond 1e-6. Workers are
+simulated here, with random delays, orders and deaths; test_parallel_processes.py has real ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("scipy")  # a machine with a GPU may lack it
+
+from simulated_workers import ConfusedWorkers, SimulatedWorkers
+from table_model import TableModel, chi_square, continuations, joint, pruned, random_table
+from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, TARGET, VOCABULARY
+
+import rdk_cuda
+from rdk_cuda import RecentTokens
+from rdk_cuda.decoding import ParallelDecoder, SpeculativeDecoder
+from rdk_cuda.decoding.parallel import (
+    Plan,
+    decoder,
+    least_lookahead,
+    parallel_speed,
+    planned,
+    serial_speed,
+)
+
+SIZE, PROMPT = TARGET.size, [2, 4]
+SLOW = pytest.mark.night
+
+
+def target() -> TableModel:
+    return TableModel(TARGET.table, SIZE)
+
+
+def parallel(
+    monkeypatch: pytest.MonkeyPatch, servers: int = 3, lookahead: int | None = 2, **options: Any
+) -> ParallelDecoder:
+    monkeypatch.setattr(decoder, "Workers", SimulatedWorkers)
+    drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
+    return ParallelDecoder([target] * servers, drafter, AFFINITY, lookahead=lookahead, **options)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5])
+@pytest.mark.parametrize("lookahead", [1, 2, 7])
+def test_pieces_are_one_verify_to_the_bit(
+    servers: int, lookahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A serial replay, in which a run is one step of the ordinary decoder."""
+    options: dict[str, Any] = {
+        "dynamic_tokens": RecentTokens(VOCABULARY, 2, 4),
+        "full_head": ((DRAFTER.T + 1).contiguous(), None),
+        "vocabulary": VOCABULARY,
+    }
+    prompts, most = [PROMPT, [1], [0, 3, 5]], [60, 1, 40]
+    asked: dict[str, Any] = {
+        "max_new_tokens": most,
+        "temperature": [1.0, 0.7, 0.9],
+        "top_p": 0.95,
+        "seeds": [3, 4, 5],
+        "eos": [[], [], [2]],
+        "logprobs": "processed",
+    }
+    drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
+    serial = SpeculativeDecoder(target(), drafter, AFFINITY, draft_length=60, **options)
+    expected = serial.generate(prompts, **asked)
+    ours = parallel(monkeypatch, servers, lookahead, **options)
+    told: list[tuple[int, int, str]] = []
+    found = ours.generate(
+        prompts,
+        **asked,
+        on_tokens=lambda b, *new: told.extend((b, *each) for each in zip(*new, strict=True)),
+    )
+    assert found.tokens == expected.tokens
+    assert found.logprobs == expected.logprobs
+    assert [[t for own, t, _ in told if own == b] for b in range(3)] == found.tokens
+    counted, replayed = found.statistics, expected.statistics
+    assert sum(counted.accepted) == sum(replayed.accepted)
+    assert (counted.resampled, counted.bonus) == (replayed.resampled, replayed.bonus)
+    assert counted.out_of_vocabulary == replayed.out_of_vocabulary > 0
+    workers: Any = ours._workers
+    assert workers.lost > 0
+
+
+def test_greedy_tokens_are_the_targets_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = SpeculativeDecoder(target(), draft_length=0)
+    asked: dict[str, Any] = {"max_new_tokens": 50, "temperature": 0.0, "seeds": 0}
+    found = parallel(monkeypatch).generate([PROMPT], **asked).tokens
+    assert found == alone.generate([PROMPT], **asked).tokens
+
+
+class RejectedDrafts:
+    """Offers the token once drafted for the position, so that rejected drafts live on."""
+
+    def __init__(self) -> None:
+        self.drafted: dict[int, int] = {}
+
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> torch.Tensor:
+        (context,) = contexts
+        if len(context) == len(PROMPT):
+            self.drafted = {}
+        self.drafted.update(enumerate(context))
+        return torch.tensor([[self.drafted.get(len(context), -1)]])
+
+
+# Each state has a likely token. The drafter knows none, but likes what it has drafted before, and
+# its first draft is mostly rejected.
+PEAKED = TableModel(1.5 * torch.eye(4).repeat(4, 1) + random_table(4, seed=1, spread=0.3), 4)
+EVEN, LIKED = torch.zeros(16, 4), (torch.ones(4, 16), None)
+EVEN[2 * 4 + 3, 3] = -4.0
+
+
+def p_value(
+    monkeypatch: pytest.MonkeyPatch, samples: int, simulated: type[SimulatedWorkers]
+) -> float:
+    """Of the first two of four tokens: a position has to be drafted twice to matter."""
+    monkeypatch.setattr(decoder, "Workers", simulated)
+    ours = ParallelDecoder(
+        [lambda: TableModel(PEAKED.table, 4)] * 3,
+        TableModel(EVEN, 4),
+        lookahead=1,
+        dynamic_tokens=RejectedDrafts(),
+        full_head=LIKED,
+    )
+    workers: Any = ours._workers
+    workers.answer = 0.1  # so that it drafts far ahead
+
+    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        return [own[:2] for own in ours.generate(prompts, max_new_tokens=4, seeds=seeds).tokens]
+
+    counts = continuations(generate, [2, 3], samples)
+    assert workers.lost > samples / 10 < workers.stale
+    return chi_square(counts, joint(PEAKED, [2, 3], 2))
+
+
+SAMPLES = [2_000, pytest.param(10_000, marks=SLOW)]
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+def test_delays_cancellations_and_deaths_are_lossless(
+    samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert p_value(monkeypatch, samples, SimulatedWorkers) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+def test_control_the_same_key_after_a_rejection_is_caught(
+    samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rdk_cuda._ops, "step_keys", lambda seeds, positions: seeds)
+    assert p_value(monkeypatch, samples, SimulatedWorkers) < CAUGHT
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+def test_control_answers_to_a_cancelled_run_are_caught(
+    samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert p_value(monkeypatch, samples, ConfusedWorkers) < CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("cost", "acceptance", "serial", "parallels"),
+    [
+        (0.1, 0.8, 2.47, {1: 2.64, 2: 3.13, 4: 3.35, 7: 3.46}),
+        (0.2, 0.9, 2.37, {1: 3.13, 2: 3.34, 4: 3.45, 7: 3.57}),
+        (0.1, 0.5, 1.46, {1: 1.33, 2: 1.59, 4: 1.71, 7: 1.76}),
+    ],
+)
+def test_speeds_in_closed_form_and_the_plan_that_follows(
+    cost: float, acceptance: float, serial: float, parallels: dict[int, float]
+) -> None:
+    speeds = {k: serial_speed(cost, acceptance, k) for k in range(32)}
+    assert round(max(speeds.values()), 2) == serial
+    for servers, speed in parallels.items():
+        lookahead = least_lookahead(cost, servers)
+        assert round(parallel_speed(cost, acceptance, lookahead), 2) == speed
+        best = Plan(0, max(speeds, key=speeds.__getitem__))
+        assert planned(cost, acceptance, servers) == (Plan(lookahead) if speed > serial else best)
+
+
+def clocked(cost: float, acceptance: float, servers: int, lookahead: int) -> tuple[float, float]:
+    """Tokens in a pass's time, and the longest that a piece waited; no pass is interrupted."""
+    chance, free = random.Random(0), [0.0] * servers
+    now, tokens, waited = 0.0, 0, 0.0
+    for _ in range(20_000):
+        accepted = 0
+        while chance.random() < acceptance:
+            accepted += 1
+        rejected, ends, piece = -(-accepted // lookahead), now, 0
+        while piece <= rejected or now + cost * lookahead * piece < ends - 1e-9:
+            at, server = now + cost * lookahead * piece, free.index(min(free))
+            waited = max(waited, free[server] - at)
+            free[server] = max(free[server], at) + 1
+            ends = max(ends, free[server]) if piece <= rejected else ends
+            piece += 1
+        now, tokens = ends, tokens + accepted + 1
+    return tokens / now, waited
+
+
+@pytest.mark.parametrize(("cost", "servers"), [(0.1, 1), (0.1, 2), (0.1, 4), (0.2, 4), (0.07, 3)])
+def test_the_least_lookahead_is_the_least_at_which_no_piece_waits(
+    cost: float, servers: int
+) -> None:
+    """By the clock, which the closed form agrees with within 2 % (five standard errors)."""
+    lookahead = least_lookahead(cost, servers)
+    speed, waited = clocked(cost, 0.8, servers, lookahead)
+    assert waited < 1e-6
+    assert speed == pytest.approx(parallel_speed(cost, 0.8, lookahead), rel=0.02)
+    assert lookahead == 1 or clocked(cost, 0.8, servers, lookahead - 1)[1] > 0.01
+
+
+def test_where_targets_are_too_few_it_drafts_and_verifies_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pass takes a second here, and drafts as good as no time: drafts come in long pieces."""
+    ours = parallel(monkeypatch, servers=1, lookahead=None)
+    workers: Any = ours._workers
+    for latency, lookahead in [(1.0, 32), (1e-7, 0)]:
+        workers.latencies = [latency]
+        ours.generate([PROMPT], max_new_tokens=30, seeds=1)
+        assert (ours.plan.lookahead >= lookahead) if lookahead else (ours.plan == Plan(0, 1))
