@@ -20,7 +20,7 @@ from .. import functional
 from ..affinity import Affinity
 from ..functional import Draft
 
-__all__ = ["Classifier", "Drafted", "Length", "Product"]
+__all__ = ["Classifier", "Confidence", "Drafted", "EntropyBound", "Length", "Product"]
 
 FEATURES = 5  # of a place, as `Drafted.features` has them
 _LEAST_LOG = -20.0  # of a probability that a classifier reads
@@ -93,6 +93,32 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Confidence:
+    """While the newest token's q is at least this, as `assistant_confidence_threshold` has it."""
+
+    at_least: float = 0.4
+
+    def __call__(self, drafted: Drafted) -> Tensor:
+        """As `Length`."""
+        return drafted.probs[:, -1] >= self.at_least
+
+
+@dataclass(frozen=True)
+class EntropyBound:
+    """While `1 - sqrt(gamma * entropy)`, a bound on the acceptance, is at least this.
+
+    AdaEDL (arXiv:2410.18351) with a threshold that stays the same.
+    """
+
+    at_least: float
+    gamma: float = 0.2
+
+    def __call__(self, drafted: Drafted) -> Tensor:
+        """As `Length`."""
+        return 1 - (self.gamma * drafted.entropies[:, -1]).sqrt() >= self.at_least
+
+
+@dataclass(frozen=True)
 class Classifier:
     """While the drafted tokens are all accepted with at least this probability, as is predicted.
 
@@ -117,7 +143,7 @@ class Classifier:
         return torch.stack([weight * part for weight, part in parts]).sum(0).sigmoid()
 
 
-_RULES = (Product, Classifier)
+_RULES = (Product, Confidence, EntropyBound, Classifier)
 
 
 def described(length: Length) -> dict[str, Any]:

@@ -290,9 +290,6 @@ OVERFLOWS = {
     "cold_mass: mean_probs": lambda: Affinity.cold_mass(KEPT, HUGE),
     "Affinity: prior 0": lambda: from_rows([{0: 1.0}, {}], spread=ones(2, 1), prior=HUGE[None]),
     "from_rows: row 1": lambda: from_rows(torch.stack([HUGE / 4, HUGE])),
-    "between: mean_probs of what begins drafter token 1": lambda: Affinity.between(
-        {b"x": 0, b"abc": 1}, {b"a": 0, b"ab": 1, b"x": 2, b"y": 3}, mean_probs=HUGE
-    ),
 }
 
 

@@ -23,7 +23,7 @@ from rdk_cuda import (
     Vocabulary,
 )
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder
-from rdk_cuda.decoding.lengths import Product
+from rdk_cuda.decoding.lengths import EntropyBound, Product
 from rdk_cuda.decoding.trees import ancestors, depths
 from rdk_cuda.integrations import sglang
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
@@ -124,7 +124,7 @@ def decoder() -> list[Any]:
         vocabulary=SMALL,
         dynamic_tokens=RecentTokens(SMALL, width=2),
         full_head=(weight, None),
-        length=lambda drafted: (drafted.entropies[:, -1] <= 3.2) & Product(0.01)(drafted),
+        length=lambda drafted: EntropyBound(0.2)(drafted) & Product(0.01)(drafted),
     )
     trees = SpeculativeDecoder(model, proposer=DrafterTree(small, affinity, nodes=3))
     return [
