@@ -14,7 +14,7 @@ from torch import Tensor
 import rdk_cuda
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
-from tests import generators
+from tests import generators, tree_generators
 from tests.generators import Batch
 
 THREADS = (1, 2, 4)
@@ -119,26 +119,52 @@ def results(batch: Batch) -> list[Tensor]:
     return [tokens, stats, probs, *torch.ops.rdk.verify(*batch.arguments())]
 
 
-def gathered(dtype: torch.dtype) -> list[Tensor]:
+def gathered(dtype: torch.dtype) -> Tensor:
     """Logits of 331 tokens by rows of 517 elements, some tokens outside of the vocabulary."""
     weight = generators.logits(1000, 520, seed=1, dtype=dtype)[:, 3:]
     hidden = generators.logits(3, 517, seed=2, dtype=dtype)
     tokens = torch.randint(-20, 1020, (3, 331), generator=generators.generator(3))
     bias = generators.logits(1, 1000, seed=4, dtype=dtype)[0]
-    return [torch.ops.rdk.gather_logits(hidden, weight, tokens, bias)]
+    logits: Tensor = torch.ops.rdk.gather_logits(hidden, weight, tokens, bias)
+    return logits
+
+
+def walked(small: bool, method: int) -> tuple[Tensor, ...]:
+    """Many small trees, or one whose rows are shared out between threads."""
+    affinity = generators.affinity("virtual", 3000 if small else 75_001)
+    trees = tree_generators.mixed_trees(affinity, [9] * 60 if small else [40], dynamic=5)
+    outputs: tuple[Tensor, ...] = torch.ops.rdk.verify_tree(
+        *trees.replace(method=method).arguments()
+    )
+    return outputs
+
+
+def overlapped(dtype: torch.dtype) -> list[Tensor]:
+    """The acceptance rate, and its gradient."""
+    found: list[Tensor] = []
+    for operator in ("overlap", "overlap_backward"):
+        arguments = generators.call(operator, dtype, V_t=SMALL)
+        found += getattr(torch.ops.rdk, operator)(**arguments)
+    return found
 
 
 def main(path: str, size: str) -> None:
     """Writes {name with the number of threads: tensor}."""
     found: dict[str, Tensor] = {}
-    inputs = batches(size == "small")
+    small = size == "small"
+    inputs = batches(small)
     for threads in THREADS:
         torch.set_num_threads(threads)
         for name, batch in inputs.items():
             for index, tensor in enumerate(results(batch)):
                 found[f"{threads} {name} {index}"] = tensor
+        for method in (0, 1):
+            for index, tensor in enumerate(walked(small, method)):
+                found[f"{threads} walked by {method} {index}"] = tensor
         for dtype in generators.DTYPES:
-            found[f"{threads} gathered {dtype}"] = gathered(dtype)[0].float()
+            found[f"{threads} gathered {dtype}"] = gathered(dtype).float()
+            for index, tensor in enumerate(overlapped(dtype)):
+                found[f"{threads} overlapped {dtype} {index}"] = tensor
     capability = str(rdk_cuda.build_info()["cpu_capability"])
     torch.save({"capability": capability, "results": found}, path)
 

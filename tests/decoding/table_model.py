@@ -6,13 +6,14 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import scipy.stats
 import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity
-from rdk_cuda.decoding import Output
+from rdk_cuda.decoding import Output, SpeculativeDecoder
 from rdk_cuda.decoding.trees import branch
 
 
@@ -139,13 +140,22 @@ def chi_square(observed: Counter[tuple[int, ...]], expected: dict[tuple[int, ...
 
 
 def continuations(
-    generate: Callable[[list[list[int]], list[int]], list[list[int]]],
+    decoder: Callable[[], SpeculativeDecoder],
     prompt: Sequence[int],
+    count: int,
     samples: int,
+    further: int = 0,
+    **options: Any,
 ) -> Counter[tuple[int, ...]]:
-    """Sample the prompt with seeds 0 to samples - 1, some thousand sequences at a time."""
+    """Sample `count` tokens with seeds 0 to samples - 1, some thousand sequences at a time.
+
+    So many `further` ones are written behind them: positions that are drafted twice matter, too.
+    """
     counts: Counter[tuple[int, ...]] = Counter()
+    options["max_new_tokens"] = count + further
     for start in range(0, samples, 4096):
         seeds = list(range(start, min(start + 4096, samples)))
-        counts.update(map(tuple, generate([list(prompt)] * len(seeds), seeds)))
+        found = decoder().generate([list(prompt)] * len(seeds), seeds=seeds, **options)
+        assert sum(found.statistics.accepted) > 0 or sum(found.statistics.drafted) == 0
+        counts.update(tuple(tokens[:count]) for tokens in found.tokens)
     return counts

@@ -21,7 +21,6 @@ from test_parts import (
     CAUGHT,
     DRAFTER,
     FALSE_ALARM,
-    SAMPLES,
     TARGET,
     VOCABULARY,
     decoder,
@@ -80,38 +79,6 @@ CASCADES: dict[str, Callable[[], Cascade]] = {
     "a tree": lambda: cascade(DrafterTree(TableModel(SMALL, SIZE), WHOLE, nodes=4)),
 }
 PROMPTS, LIMITS, SEEDS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2]], [40, 20, 2, 1], [7, 8, 9, 10]
-
-
-@pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
-@pytest.mark.parametrize("method", ["token", "block"])
-@pytest.mark.parametrize("name", CASCADES)
-def test_every_cascade_is_lossless(
-    name: str, method: str, temperature: float, samples: int
-) -> None:
-    assert p_value(CASCADES[name](), samples, temperature, method) > FALSE_ALARM
-
-
-@pytest.mark.parametrize("name", CASCADES)
-def test_at_temperature_0_the_text_is_the_target_s_own(name: str) -> None:
-    result = decoder(CASCADES[name]()).generate(PROMPTS, max_new_tokens=LIMITS, temperature=0)
-    expected = zip(PROMPTS, LIMITS, strict=True)
-    assert result.tokens == [greedy(TARGET, prompt, limit) for prompt, limit in expected]
-    assert sum(result.statistics.accepted) > 0
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", CASCADES)
-def test_a_sequence_is_the_same_alone_and_in_a_batch(name: str, temperature: float) -> None:
-    options: dict[str, Any] = {"temperature": temperature, "top_k": 4, "min_p": 0.02}
-    together = decoder(CASCADES[name]()).generate(
-        PROMPTS, max_new_tokens=LIMITS, seeds=SEEDS, **options
-    )
-    for prompt, limit, seed, tokens in zip(PROMPTS, LIMITS, SEEDS, together.tokens, strict=True):
-        alone = decoder(CASCADES[name]()).generate(
-            [prompt], max_new_tokens=limit, seeds=[seed], **options
-        )
-        assert alone.tokens == [tokens]
 
 
 def test_a_cascade_takes_fewer_passes_of_its_drafter() -> None:

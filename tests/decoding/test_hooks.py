@@ -50,11 +50,8 @@ def stale(sequences: Sequence[Continuation], logits: Tensor) -> Tensor:
 
 
 def p_value(hook: Any) -> float:
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        return decoder().generate(prompts, max_new_tokens=LENGTH, seeds=seeds, process=hook).tokens
-
     exact = joint(TableModel(no_repeats(TARGET), SIZE), PROMPT, LENGTH)
-    return chi_square(continuations(generate, PROMPT, SAMPLES), exact)
+    return chi_square(continuations(decoder, PROMPT, LENGTH, SAMPLES, process=hook), exact)
 
 
 def test_the_output_has_the_distribution_of_processed_logits() -> None:

@@ -50,13 +50,8 @@ def virtual_tokens(temperature: float = 1.0) -> Affinity:
 
 
 def p_value(decoder: SpeculativeDecoder, temperature: float = 1.0) -> float:
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        return decoder.generate(
-            prompts, max_new_tokens=LENGTH, temperature=temperature, seeds=seeds
-        ).tokens
-
-    exact = joint(TARGET, PROMPT, LENGTH, temperature)
-    return chi_square(continuations(generate, PROMPT, SAMPLES), exact)
+    found = continuations(lambda: decoder, PROMPT, LENGTH, SAMPLES, temperature=temperature)
+    return chi_square(found, joint(TARGET, PROMPT, LENGTH, temperature))
 
 
 TO_TWO = Affinity.from_rows([{5: 0.5, 0: 0.5}, {1: 0.2, 3: 0.8}], target_size=SIZE)
@@ -145,18 +140,17 @@ def p_value_fed_back() -> float:
     table = random_table(SIZE, seed=2, spread=0.5)
     head = (table.T + 1).contiguous(), None
 
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        decoder = SpeculativeDecoder(
+    def decoder() -> SpeculativeDecoder:
+        return SpeculativeDecoder(
             TARGET,
             TableModel(table, SIZE),
             draft_length=3,
             dynamic_tokens=RejectedDrafts(),
             full_head=head,
         )
-        decoded = decoder.generate(prompts, max_new_tokens=4, seeds=seeds).tokens
-        return [tokens[:2] for tokens in decoded]
 
-    return chi_square(continuations(generate, PROMPT, SAMPLES), joint(TARGET, PROMPT, 2))
+    found = continuations(decoder, PROMPT, 2, SAMPLES, further=2)
+    return chi_square(found, joint(TARGET, PROMPT, 2))
 
 
 def test_rejected_drafts_fed_back_as_dynamic_tokens_are_lossless() -> None:
@@ -219,8 +213,8 @@ def p_value_of_dynamic_tokens(source: Callable[[], DynamicTokens], temperature: 
     """Dynamic and virtual tokens. Of four tokens the first three count, as above."""
     affinity = virtual_tokens(temperature)
 
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        decoder = SpeculativeDecoder(
+    def decoder() -> SpeculativeDecoder:
+        return SpeculativeDecoder(
             TARGET,
             TableModel(pruned(DRAFTER, affinity), SIZE),
             affinity,
@@ -228,12 +222,9 @@ def p_value_of_dynamic_tokens(source: Callable[[], DynamicTokens], temperature: 
             dynamic_tokens=source(),
             full_head=((DRAFTER.T + 1).contiguous(), None),
         )
-        decoded = decoder.generate(prompts, max_new_tokens=4, seeds=seeds, temperature=temperature)
-        assert decoded.statistics.resampled > 0 < decoded.statistics.bonus
-        return [tokens[:LENGTH] for tokens in decoded.tokens]
 
-    exact = joint(TARGET, PROMPT, LENGTH, temperature)
-    return chi_square(continuations(generate, PROMPT, SAMPLES), exact)
+    found = continuations(decoder, PROMPT, LENGTH, SAMPLES, 1, temperature=temperature)
+    return chi_square(found, joint(TARGET, PROMPT, LENGTH, temperature))
 
 
 @pytest.mark.parametrize(

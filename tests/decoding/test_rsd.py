@@ -51,15 +51,9 @@ def decoder(shape: str) -> SpeculativeDecoder:
 
 
 def p_value(shape: str, samples: int, temperature: float) -> float:
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        tokens, statistics, _ = decoder(shape).generate(
-            prompts, max_new_tokens=LENGTH + 1, temperature=temperature, seeds=seeds
-        )
-        assert sum(statistics.accepted) > 0 < statistics.resampled
-        return [each[:LENGTH] for each in tokens]
-
-    exact = joint(TARGET, PROMPT, LENGTH, temperature)
-    return chi_square(continuations(generate, PROMPT, samples), exact)
+    made = decoder(shape)
+    found = continuations(lambda: made, PROMPT, LENGTH, samples, 1, temperature=temperature)
+    return chi_square(found, joint(TARGET, PROMPT, LENGTH, temperature))
 
 
 @pytest.mark.parametrize("samples", SAMPLES)

@@ -77,19 +77,8 @@ def p_value(
 ) -> float:
     affinity = proposer.affinity if type(proposer) is DrafterChain else None
     decoder = SpeculativeDecoder(TARGET, None, affinity, proposer=proposer, method=method)
-    accepted = 0
-
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        nonlocal accepted
-        found = decoder.generate(
-            prompts, max_new_tokens=LENGTH, temperature=temperature, seeds=seeds
-        )
-        accepted += sum(found.statistics.accepted)
-        return found.tokens
-
-    p = chi_square(continuations(generate, PROMPT, samples), exact(temperature))
-    assert accepted > samples / 20
-    return p
+    found = continuations(lambda: decoder, PROMPT, LENGTH, samples, temperature=temperature)
+    return chi_square(found, exact(temperature))
 
 
 def by_affinity(affinity: Affinity) -> DrafterChain:

@@ -93,19 +93,12 @@ def p_value(
         full_head=(DRAFTER.T.contiguous(), None) if dynamic else None,
     )
 
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        return decoder.generate(
-            prompts,
-            max_new_tokens=LENGTH,
-            temperature=temperature,
-            seeds=seeds,
-            allowed=allowed if masks else None,
-            **limits,
-        ).tokens
-
+    options = {"temperature": temperature, "allowed": allowed if masks else None, **limits}
     expected_limits = limits if expected_limits is None else expected_limits
     expected = joint(processed(temperature, masks, **expected_limits), PROMPT, LENGTH)
-    return chi_square_of_possible(continuations(generate, PROMPT, SAMPLES), expected)
+    return chi_square_of_possible(
+        continuations(lambda: decoder, PROMPT, LENGTH, SAMPLES, **options), expected
+    )
 
 
 def chi_square_of_possible(

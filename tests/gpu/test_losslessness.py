@@ -49,8 +49,5 @@ def test_models_affinity_and_operators_on_the_device(
         draft_length=2,
     )
 
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        return decoder.generate(prompts, max_new_tokens=LENGTH, seeds=seeds).tokens
-
-    counts = continuations(generate, PROMPT, SAMPLES)
+    counts = continuations(lambda: decoder, PROMPT, LENGTH, SAMPLES)
     assert chi_square(counts, joint(TARGET, PROMPT, LENGTH)) > FALSE_ALARM

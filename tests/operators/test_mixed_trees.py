@@ -14,7 +14,7 @@ import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
 from tests import generators, tree_generators
 from tests.generators import Batch
-from tests.tolerances import assert_same_draws
+from tests.operators.test_verify_tree import assert_walks_as_the_reference
 from tests.tree_generators import Trees
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -26,17 +26,6 @@ METHODS = [0, 1]  # by token, by block
 def walk(trees: Trees) -> tuple[Tensor, Tensor, Tensor]:
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.rdk.verify_tree(*trees.arguments())
     return found
-
-
-def assert_walks_as_the_reference(trees: Trees) -> Tensor:
-    """Returns how many nodes are accepted."""
-    actual = walk(trees)
-    trace = reference.Trace()
-    expected = reference.verify_tree(*trees.arguments(), dtype=torch.float64, trace=trace)
-    for one, other in zip(actual, expected, strict=True):
-        assert one.dtype == other.dtype
-        assert_same_draws(one, other, trace.margins(trees.size))
-    return actual[1]
 
 
 @pytest.mark.fast_in_the_emulator(kind=("mixed-2",))
@@ -356,18 +345,3 @@ def test_a_sequence_alone_in_a_batch_or_in_wider_rows(method: int) -> None:
     for name in ("step_keys", "positions"):  # the control
         changed = trees.replace(**{name: getattr(trees, name) + 1})
         assert not torch.equal(walk(changed)[0], expected[0])
-
-
-@pytest.mark.not_on("small-batches", "large-batches", "cuda")
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("sizes", [[40], [9] * 60])
-def test_the_number_of_threads_changes_nothing(sizes: list[int], method: int) -> None:
-    affinity = generators.affinity("virtual", 70_000 if len(sizes) == 1 else 3000)
-    trees = tree_generators.mixed_trees(affinity, sizes).replace(method=method)
-    one = walk(trees)
-    torch.set_num_threads(2)
-    try:
-        two = walk(trees)
-    finally:
-        torch.set_num_threads(1)
-    assert all(map(torch.equal, two, one))

@@ -297,18 +297,6 @@ def test_a_sequence_alone_in_a_batch_in_wider_rows_or_before_padding(dtype: torc
         assert not torch.equal(torch.ops.rdk.verify_tree(*changed.arguments())[0], expected[0])
 
 
-@pytest.mark.parametrize("sizes", [[40], [9] * 60])
-def test_the_number_of_threads_changes_nothing(sizes: list[int]) -> None:
-    trees = tree_generators.trees(sizes, 70_000 if len(sizes) == 1 else 3000)
-    one = torch.ops.rdk.verify_tree(*trees.arguments())
-    torch.set_num_threads(2)
-    try:
-        two = torch.ops.rdk.verify_tree(*trees.arguments())
-    finally:
-        torch.set_num_threads(1)
-    assert all(map(torch.equal, two, one))
-
-
 # ----------------------------------------------------------------------------- the Python layer
 
 

@@ -201,10 +201,8 @@ def p_value(samples: int = 6_000) -> float:
     reading, drafter, affinity = pair(size=6, draft_size=3)
     decoder = SpeculativeDecoder(reading, drafter, affinity, draft_length=2)
 
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        return decoder.generate(prompts, max_new_tokens=3, seeds=seeds).tokens
-
-    return chi_square(continuations(generate, [2, 4], samples), exact(reading.model, [2, 4], 3))
+    found = continuations(lambda: decoder, [2, 4], 3, samples)
+    return chi_square(found, exact(reading.model, [2, 4], 3))
 
 
 @torch.no_grad()
