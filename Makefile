@@ -4,7 +4,8 @@
 #   make test       install, then lint, type-check and run the tests of every promise: a few minutes
 #   make test-ci    the tests marked ci, which .ci/run runs too;  make lint: ruff, clang-format and mypy alone
 #   make night      all that takes longer, part by part; begun again, it goes on (tests/night.py)
-#   make test-vllm  install vLLM for CPUs into .venv-vllm (Python 3.11 or later), and run our worker in it
+#   make test-vllm  install vLLM for CPUs into .venv-vllm (Python 3.11 or later), and run our worker in it;
+#                   with VLLM_TESTS= the tests marked night, too
 #   make test-sglang  download SGLang's wheel into .sglang and test our plugin against its sources; and in SGLang
 #                   itself, if it is installed in the active environment and there is a GPU
 #   make constraints  write constraints.txt and tests/engines/constraints.txt anew, with the newest releases
@@ -39,6 +40,7 @@ endif
 RUN := $(ENVIRONMENT)/bin/python
 VLLM := .venv-vllm
 VLLM_VERSION := 0.32.0
+VLLM_TESTS := not night
 VLLM_WHEELS := 0.33.0
 SGLANG_VERSION := 0.5.23
 # One process for each core. What shares something costly shares a process: tests/conftest.py.
@@ -69,8 +71,9 @@ night: $(ENVIRONMENT)/.rdk-dev
 
 test-vllm: $(VLLM)/.rdk-vllm $(VLLM_WHEELS:%=.vllm/%)
 	drafters=$$(mktemp -d) && trap 'rm -rf "$$drafters"' EXIT && export RDK_ENGINE_DRAFTERS="$$drafters" && \
-	$(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/engines && \
-	TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/engines
+	$(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) -m "$(VLLM_TESTS)" tests/engines && \
+	TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 \
+	    $(VLLM)/bin/python -m pytest $(PYTEST_OPTIONS) -m "$(VLLM_TESTS)" tests/engines
 
 test-sglang: $(ENVIRONMENT)/.rdk-dev .sglang/$(SGLANG_VERSION)
 	$(RUN) -m pytest $(PYTEST_OPTIONS) tests/engines tests/integrations -k sglang

@@ -42,7 +42,7 @@ PARTS: dict[str, list[str]] = {
     "versions": [PYTHON, "-m", "tests.versions"],
     "demo": ["make", "demo"],
     "demo-gemma": ["make", "demo-gemma"],
-    "vllm": ["make", "test-vllm"],
+    "vllm": ["make", "test-vllm", "VLLM_TESTS="],
     "sglang": ["make", "test-sglang"],
 }
 VERSIONS = ("torch", "transformers", "numpy")

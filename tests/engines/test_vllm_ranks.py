@@ -15,6 +15,8 @@ from .exact import Joint
 from .jobs import ASKED, GREEDY, PROMPTS, SAMPLES
 from .pair import EAGLE3, TARGET, with_even_heads
 
+pytestmark = pytest.mark.night
+
 FALSE_ALARM = 1e-4  # of each statistical test
 SEEDED = [
     SamplingParams(temperature=0.9, top_p=0.95, max_tokens=24, seed=seed) for seed in range(20)

@@ -17,6 +17,8 @@ from .engine import WORKER, Engine, speculation
 from .exact import Joint
 from .jobs import ASKED, GREEDY, PROMPTS, SAMPLES
 
+pytestmark = pytest.mark.night
+
 FALSE_ALARM = 1e-4  # of each statistical test
 
 

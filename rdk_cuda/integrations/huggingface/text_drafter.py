@@ -19,7 +19,7 @@ from torch import Tensor
 from ...affinity import Affinity, AffinityError
 from ...drafter import SavedDrafterError
 from ...vocabulary import Vocabulary
-from ...vocabulary.token_bytes import beginnings, matching_ids, token_bytes
+from ...vocabulary.token_bytes import longest_beginning, matching_ids, token_bytes
 from .saved_drafter import (
     MODEL,
     SETTINGS,
@@ -130,8 +130,7 @@ def load_token_map(directory: str | PathLike[str]) -> TokenMap:
     try:
         vocabulary = Vocabulary.between(drafter, target, **sizes)
         for id, same in enumerate(matching_ids(target, drafter)):
-            begin = beginnings(target.spellings[id], ids)
-            reads[id] = same if same >= 0 or not begin else begin[0]
+            reads[id] = same if same >= 0 else longest_beginning(target.spellings[id], ids)
     except (ValueError, IndexError) as error:  # tokenizers of other sizes
         raise SavedDrafterError(f"load_token_map: {path}: {error}") from error
     return TokenMap(affinity, vocabulary, reads)
