@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> None:
     if options.demo:
         pair = load_shipped()
         prompts = [list(each.ids)[-CONTEXT:] for each in held_out_prompts(pair.tokenizer)]
-        drafter = HuggingFaceModel(pair.drafter)
+        drafter: CausalModel = HuggingFaceModel(pair.drafter)
         rows = measured(demo_target, drafter, prompts[:4], options.tokens, None, [1])
         results.append({"models": "the demo's", "rows": rows})
     for cost, acceptance in () if options.demo else CASES:
