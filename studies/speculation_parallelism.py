@@ -27,8 +27,13 @@ from examples.demo.text import held_out_prompts
 from profiling.commands import Parser, run_command
 from profiling.machine import describe, now
 from rdk_cuda.cli.arguments import natural
-from rdk_cuda.decoding import CausalModel, Output, ParallelDecoder, SpeculativeDecoder
-from rdk_cuda.decoding.parallel import least_lookahead, parallel_speed, serial_speed
+from rdk_cuda.decoding import CausalModel, Output, SpeculativeDecoder
+from rdk_cuda.decoding.parallel import (
+    ParallelDecoder,
+    least_lookahead,
+    parallel_speed,
+    serial_speed,
+)
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 

@@ -6,7 +6,6 @@ from .drafter_tree import DrafterTree
 from .exact_match import ExactMatch, TextChain
 from .generation import Continuation, Generation, Statistics
 from .models import CausalModel, Output, StateDrafter, TreeModel
-from .parallel import ParallelDecoder
 from .proposal import Proposal, Step
 from .proposers import DrafterChain, NGrams, Proposer
 from .text import TextDrafter
@@ -21,7 +20,6 @@ __all__ = [
     "Generation",
     "NGrams",
     "Output",
-    "ParallelDecoder",
     "Proposal",
     "Proposer",
     "SpeculativeDecoder",

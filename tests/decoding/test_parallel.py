@@ -22,8 +22,9 @@ from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, TARGET, VOCABULAR
 
 import rdk_cuda
 from rdk_cuda import RecentTokens
-from rdk_cuda.decoding import ParallelDecoder, SpeculativeDecoder
+from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.parallel import (
+    ParallelDecoder,
     Plan,
     decoder,
     least_lookahead,
@@ -132,10 +133,7 @@ def p_value(
     workers: Any = ours._workers
     workers.answer = 0.1  # so that it drafts far ahead
 
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        return [own[:2] for own in ours.generate(prompts, max_new_tokens=4, seeds=seeds).tokens]
-
-    counts = continuations(generate, [2, 3], samples)
+    counts = continuations(lambda: ours, [2, 3], 2, samples, further=2)
     assert workers.lost > samples / 10 < workers.stale
     return chi_square(counts, joint(PEAKED, [2, 3], 2))
 

@@ -408,11 +408,7 @@ def p_value(samples: int = 5_000) -> float:
     reads, drafts = pair(0.3, **of)
     decoder = SpeculativeDecoder(reads, drafts, draft_length=2)
 
-    def generate(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        tokens = decoder.generate(prompts, max_new_tokens=4, seeds=seeds).tokens
-        return [own[:3] for own in tokens]
-
-    counts = continuations(generate, [2, 4], samples)
+    counts = continuations(lambda: decoder, [2, 4], 3, samples, further=1)
     expected = {(): 1.0}
     for _ in range(3):
         contexts = torch.tensor([[2, 4, *tokens] for tokens in expected])

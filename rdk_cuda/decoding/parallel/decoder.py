@@ -28,9 +28,9 @@ class ParallelDecoder(SpeculativeDecoder):
 
     Speculation parallelism, or DSI (Timor et al., arXiv:2405.14105): the drafter does not wait. It
     drafts up to the first rejection, and each L drafts go to a free copy of the target (DESIGN
-    section 6, "Parallel decoding"). Where that is expected to be slower, because targets are few or
-    little is accepted, it drafts and verifies in turn, with one of them. What a target that dies
-    was reading, another reads.
+    section 6). Where that is expected to be slower, because targets are few or little is accepted,
+    it drafts and verifies in turn, with one of them. What a target that dies was reading, another
+    reads.
 
     Args:
         targets: each makes a copy of the target, in its own process: functions of a module, or
