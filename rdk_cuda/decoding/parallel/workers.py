@@ -102,7 +102,8 @@ class Workers:
             spawning = torch.multiprocessing.get_context("spawn")
             for target in targets:
                 ours, theirs = spawning.Pipe()
-                rows = torch.zeros(MOST_ROWS + 1, vocabulary_size).share_memory_()
+                shape = MOST_ROWS + 1, vocabulary_size
+                rows = torch.zeros(shape, dtype=torch.float32, device="cpu").share_memory_()
                 process = spawning.Process(target=_serve, args=(target, theirs, rows), daemon=True)
                 process.start()
                 theirs.close()

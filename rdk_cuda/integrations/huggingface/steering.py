@@ -51,7 +51,8 @@ class Steering(nn.Module):
         self.norm = nn.LayerNorm(state_size)
         self.out = nn.Linear(state_size, layers * width, bias=False)
         with torch.no_grad():
-            self.mix.weight.copy_(torch.eye(state_size).repeat(1, 3))
+            same = torch.eye(state_size, dtype=torch.float32, device="cpu")
+            self.mix.weight.copy_(same.repeat(1, 3))
             self.mix.bias.zero_()
             self.out.weight.zero_()
 
