@@ -99,6 +99,38 @@ def add_keep(add: Callable[..., Any], default: tuple[float, ...]) -> None:
     )
 
 
+def add_text(add: Callable[..., Any]) -> None:
+    """Add `--text`."""
+    add(
+        "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
+    )
+
+
+def add_saved(add: Callable[..., Any]) -> None:
+    """Add a calibrated drafter, its target, and text."""
+    add("drafter", type=Path, metavar="DIR", help="what `calibrate` wrote")
+    add("--target", type=Path, required=True, metavar="DIR", help="the target it was made for")
+    add_text(add)
+
+
+def add_out(add: Callable[..., Any]) -> None:
+    """Add `--out` and `--overwrite`."""
+    add("--out", type=Path, required=True, metavar="DIR", help="what to write; must not exist")
+    add("--overwrite", action="store_true", help="replace what an earlier calibration wrote there")
+
+
+def output_of(arguments: argparse.Namespace) -> Path:
+    """The directory to write, if it can be."""
+    output = Path(os.path.abspath(arguments.out))  # a name of its own, even for "." and ".."
+    if os.path.lexists(output) and not arguments.overwrite:
+        raise InputError(
+            f"--out {output}: exists; name another directory, or --overwrite an earlier calibration"
+        )
+    if not output.parent.is_dir():
+        raise InputError(f"--out {output}: {output.parent} is no directory; make it first")
+    return output
+
+
 def add_dtype(add: Callable[..., Any]) -> None:
     """Add `--dtype`, which is the same for every command."""
     add(
@@ -170,11 +202,8 @@ def add_calibrate(commands: Any) -> None:
     add = parser.add_argument
     add("--target", type=Path, required=True, metavar="DIR", help="a local Hugging Face model")
     add("--drafter", type=Path, required=True, metavar="DIR", help="its drafter")
-    add(
-        "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
-    )
-    add("--out", type=Path, required=True, metavar="DIR", help="what to write; must not exist")
-    add("--overwrite", action="store_true", help="replace what an earlier calibration wrote there")
+    add_text(add)
+    add_out(add)
     add(
         "--held-out",
         type=Path,
@@ -247,13 +276,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then calibrate; returns the exit code."""
     refuse_missing(("transformers", "tokenizers", "sklearn", "rich"))
     refuse_missing_accelerate(arguments)
-    output = Path(os.path.abspath(arguments.out))  # a name of its own, even for "." and ".."
-    if os.path.lexists(output) and not arguments.overwrite:
-        raise InputError(
-            f"--out {output}: exists; name another directory, or --overwrite an earlier calibration"
-        )
-    if not output.parent.is_dir():
-        raise InputError(f"--out {output}: {output.parent} is no directory; make it first")
+    output = output_of(arguments)
     from ..calibration import SCORES
 
     if arguments.keep_by not in SCORES:
@@ -288,11 +311,7 @@ def add_evaluate(commands: Any) -> None:
     )
     parser.set_defaults(run=evaluate, prog=parser.prog)
     add = parser.add_argument
-    add("drafter", type=Path, metavar="DIR", help="what `calibrate` wrote")
-    add("--target", type=Path, required=True, metavar="DIR", help="the target it was made for")
-    add(
-        "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
-    )
+    add_saved(add)
     add(
         "--temperature",
         type=temperature,
@@ -340,13 +359,8 @@ def add_distill(commands: Any) -> None:
     )
     parser.set_defaults(run=distill, prog=parser.prog)
     add = parser.add_argument
-    add("drafter", type=Path, metavar="DIR", help="what `calibrate` wrote")
-    add("--target", type=Path, required=True, metavar="DIR", help="the target it was made for")
-    add(
-        "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
-    )
-    add("--out", type=Path, required=True, metavar="DIR", help="what to write; must not exist")
-    add("--overwrite", action="store_true", help="replace what an earlier calibration wrote there")
+    add_saved(add)
+    add_out(add)
     add(
         "--held-out",
         type=Path,
@@ -357,14 +371,13 @@ def add_distill(commands: Any) -> None:
     )
     add(
         "--train",
-        choices=("head", "virtual-rows", "lifted-rows", "all"),
         default="head",
-        help="the rows of the small head, its virtual rows, the map of lifted rows, or the head "
-        "and the drafter below it (%(default)s)",
+        metavar="PART",
+        help="head: the rows of the small head; virtual-rows; lifted-rows: their map; all: the "
+        "head and the drafter below it (%(default)s)",
     )
     add(
         "--loss",
-        choices=("tv", "log-alpha", "lk", "forward-kl", "reverse-kl", "jsd"),
         nargs="+",
         default=("tv",),
         metavar="LOSS",
@@ -396,9 +409,15 @@ def distill(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then train; returns the exit code."""
     refuse_missing(("transformers", "tokenizers", "rich"))
     refuse_missing_accelerate(arguments)
-    arguments.out = Path(os.path.abspath(arguments.out))
-    if not arguments.out.parent.is_dir():
-        raise InputError(f"--out {arguments.out}: {arguments.out.parent} is no directory")
+    arguments.out = output_of(arguments)
+    from ..training import LOSSES, PARTS
+
+    for option, given, known in (
+        ("--train", [arguments.train], PARTS),
+        ("--loss", arguments.loss, LOSSES),
+    ):
+        if unknown := [name for name in given if name not in known]:
+            raise InputError(f"{option} {unknown[0]}: needs one of {', '.join(known)}")
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from .distill import run_distillation
 

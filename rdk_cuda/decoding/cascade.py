@@ -98,7 +98,7 @@ class Cascade(DrafterChain):
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         """As `Proposer.propose`: the loop of `decode`, on the drafter, up to K tokens."""
-        places, link = self._places(sequences, step), self._first_link(step)
+        places, link = self._places(sequences, step), self.first_link(step)
         own = [
             Continuation(s.tokens, s.length, s.length, s.length + max(count, 0), ())
             for s, count in zip(sequences, places, strict=True)

@@ -163,7 +163,7 @@ class DrafterTree(DrafterChain):
         trees = [_Growing(levels) for levels in self._places(sequences, step)]
         for tree in trees:
             tree.frontier = [-1] if tree.levels > 0 else []
-        link = self._first_link(step)
+        link = self.first_link(step)
         temperature, levels = link["temperature"], list[Draft]()
         draws, level = bool((temperature > 0).any()), 0
         while any(tree.frontier for tree in trees):

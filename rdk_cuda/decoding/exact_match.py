@@ -51,7 +51,7 @@ class ExactMatch(DrafterChain):
         """As `Proposer.propose`."""
         going = [room > 1 for room in step.room]
         drawn: list[list[int]] = [[] for _ in sequences]
-        seen, link = Drafted(self.affinity), self._first_link(step)
+        seen, link = Drafted(self.affinity), self.first_link(step)
         spellings = self.text.tokens.spellings
         for place in range(self.draft_length):
             keep = list(map(int, going))

@@ -146,7 +146,7 @@ class DrafterChain(Proposer):
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         """As `Proposer.propose`; the drafts are left behind each sequence's decided tokens."""
-        places, link = self._places(sequences, step), self._first_link(step)
+        places, link = self._places(sequences, step), self.first_link(step)
         most = max(places, default=0)
         seen, memory = Drafted(self.affinity), None
         for place in range(most):
@@ -161,7 +161,7 @@ class DrafterChain(Proposer):
                 if memory is None:
                     memory = self._room_for(output.logits, most)
                 here = memory[:, place].copy_(output.logits[:, 0])
-            dynamic = self._dynamic([s.context for s in sequences], output)
+            dynamic = self.dynamic_of([s.context for s in sequences], output)
             with Range("draft", sum(keep)):
                 drafted = functional.draft(here, self.affinity, **link, **dynamic)
             seen.places.append(drafted)
@@ -191,7 +191,7 @@ class DrafterChain(Proposer):
         known = zip(places, self._state_drafter.observed, sequences, strict=True)
         return [n if 0 < s.length - 1 <= observed else 0 for n, observed, s in known]
 
-    def _first_link(self, step: Step) -> dict[str, Any]:
+    def first_link(self, step: Step) -> dict[str, Any]:
         """What `functional.draft` is told of a step's first place."""
         temperature, own = step.temperature, self.draft_temperature
         if own is not None:
@@ -206,7 +206,7 @@ class DrafterChain(Proposer):
             self._memory = torch.empty(math.prod(shape), dtype=like.dtype, device=like.device)
         return self._memory[: math.prod(shape)].view(shape)
 
-    def _dynamic(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:
+    def dynamic_of(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:
         """What the drafter's row brings along behind these contexts, if anything."""
         if self.dynamic_tokens is None or self.full_head is None:
             return {}
@@ -228,7 +228,7 @@ class DrafterChain(Proposer):
         if self.dynamic_tokens is None:
             return {}
         rows = range(output.logits.shape[1])
-        found = [self._dynamic(contexts(row), output, row) for row in rows]
+        found = [self.dynamic_of(contexts(row), output, row) for row in rows]
         return {name: torch.stack([each[name] for each in found], 1) for name in found[0]}
 
     def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:

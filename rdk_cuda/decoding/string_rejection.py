@@ -75,7 +75,7 @@ class StringRejection(DrafterChain):
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         """As `Proposer.propose`."""
-        self._temperature: Tensor = self._first_link(step)["temperature"]
+        self._temperature: Tensor = self.first_link(step)["temperature"]
         return super().propose(sequences, step)
 
     def _dynamic(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:

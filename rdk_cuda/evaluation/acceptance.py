@@ -52,9 +52,10 @@ def measure_acceptance(
         contexts = window.contexts[-len(hidden) :]
         for temperature, chosen in drafters.items():
             each = [
-                _acceptance(logits, drafter, temperature, **columns)
+                _acceptance(
+                    logits, drafter, temperature, **drafter.columns(full_head, hidden, contexts)
+                )
                 for drafter in chosen
-                for columns in [drafter.columns(full_head, hidden, contexts)]
             ]
             rates[temperature].append(torch.stack(each))
     return {temperature: torch.stack(parts, dim=1) for temperature, parts in rates.items()}

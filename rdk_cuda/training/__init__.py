@@ -1,22 +1,15 @@
 """Training a drafter on what is accepted of it."""
 
-from .distill import (
-    ALL,
-    HEAD,
-    LIFTED_ROWS,
-    STEPS_A_ROUND,
-    VIRTUAL_ROWS,
-    Distillation,
-    DistillationError,
-    Recipe,
-)
+from .distill import STEPS_A_ROUND, Distillation, DistillationError, Recipe
 from .losses import LOSSES, OverlapLoss, redistributed
+from .parts import ALL, HEAD, LIFTED_ROWS, PARTS, VIRTUAL_ROWS
 
 __all__ = [
     "ALL",
     "HEAD",
     "LIFTED_ROWS",
     "LOSSES",
+    "PARTS",
     "STEPS_A_ROUND",
     "VIRTUAL_ROWS",
     "Distillation",

@@ -17,18 +17,7 @@ from ..drafter import PrunedDrafter
 from ..files import write_whole
 from ..functional import overlap
 from .losses import TV, OverlapLoss
-from .parts import ALL, HEAD, LIFTED_ROWS, VIRTUAL_ROWS, Trained
-
-__all__ = [
-    "ALL",
-    "HEAD",
-    "LIFTED_ROWS",
-    "STEPS_A_ROUND",
-    "VIRTUAL_ROWS",
-    "Distillation",
-    "DistillationError",
-    "Recipe",
-]
+from .parts import Trained
 
 STEPS_A_ROUND = 10
 WARMUP_STEPS, LARGEST_NORM = 10, 1.0
@@ -114,12 +103,14 @@ class Distillation:
         self.loss = OverlapLoss(affinity, recipe.loss, recipe.temperature)
         self.step, self.stale = 0, 0
         self.belongs_to = self._digest(about)
+        if checkpoint is not None and checkpoint.is_file():
+            self._resume(checkpoint)
+            return
         self.first = self.best_acceptance = float(self.acceptance(choosing).mean())
         if not 0 <= self.first <= 1:
             raise DistillationError("acceptance is NaN; needs models whose logits are finite")
         self.best = self._copy()
         self.before = self.acceptance(measuring)
-        self._resume()
 
     def run(self, each: Each | None = None, report: Report | None = None) -> PrunedDrafter:
         """Train, and return the drafter that was accepted most on the texts it is chosen by.
@@ -206,6 +197,7 @@ class Distillation:
                 "step": self.step,
                 "stale": self.stale,
                 "first": self.first,
+                "before": self.before,
                 "best_acceptance": self.best_acceptance,
                 "best": self.best,
                 "now": self._copy(),
@@ -215,25 +207,24 @@ class Distillation:
         if report is not None:
             report(self.step, now)
 
-    def _resume(self) -> None:
-        if self.checkpoint is None or not self.checkpoint.is_file():
-            return
+    def _resume(self, checkpoint: Path) -> None:
         try:
-            state: Any = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
+            state: Any = torch.load(checkpoint, map_location="cpu", weights_only=True)
             own = state["belongs_to"] == self.belongs_to
         except Exception as error:  # whatever torch raises of a file that is not its own
             raise DistillationError(
-                f"{self.checkpoint} is no checkpoint of this program; move or delete it"
+                f"{checkpoint} is no checkpoint of this program; move or delete it"
             ) from error
         if not own:
             raise DistillationError(
-                f"{self.checkpoint} is of another training; give the same arguments to go on, or "
+                f"{checkpoint} is of another training; give the same arguments to go on, or "
                 "move or delete it to begin anew"
             )
         self._restore(state["now"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.stale, self.best = state["step"], state["stale"], state["best"]
         self.first, self.best_acceptance = state["first"], state["best_acceptance"]
+        self.before = state["before"]
 
     def _copy(self) -> list[Tensor]:
         return [parameter.detach().cpu().clone() for parameter in self.parameters]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,10 +12,9 @@ from torch.nn.functional import embedding, linear
 
 from ..drafter import FullHead, LiftedRows, PrunedDrafter
 from ..drafter.lifted import features_of
-from ..dynamic_tokens import Contexts, offered
-from ..dynamic_tokens.sources import with_bonus
+from ..dynamic_tokens import Contexts, dynamic_columns
 
-HEAD, VIRTUAL_ROWS, LIFTED_ROWS, ALL = "head", "virtual-rows", "lifted-rows", "all"
+HEAD, VIRTUAL_ROWS, LIFTED_ROWS, ALL = PARTS = "head", "virtual-rows", "lifted-rows", "all"
 """What may be trained: the rows of the small head; the virtual ones of these; the map and shift of
 lifted rows, and what follows from them; the rows, and the drafter below its head."""
 
@@ -28,7 +27,37 @@ class Columns(NamedTuple):
     dynamic_logits: Tensor | None = None
 
 
-class TrainedRows(nn.Module):
+class Trained(nn.Module, ABC):
+    """Parts of a drafter as parameters; called, the `DynamicHead` of what its drafter offers."""
+
+    def __init__(self, drafter: PrunedDrafter) -> None:
+        super().__init__()
+        self.drafter, self.size = drafter, drafter.affinity.target_size
+
+    def columns(self, hidden: Tensor, contexts: Contexts) -> Columns:
+        """What the drafter says behind contexts, at its states `[n, d]`, with gradients."""
+        logits, source = linear(hidden, *self.head()), self.drafter.dynamic_tokens
+        if source is None:
+            return Columns(logits)
+        return Columns(logits, *dynamic_columns(source, self, contexts, hidden))
+
+    @abstractmethod
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """The small head in float32: weight and bias."""
+
+    @abstractmethod
+    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """As of `DynamicHead`."""
+
+    def trained(self) -> PrunedDrafter:
+        """A drafter with the parts as they are now."""
+        weight, bias = self.head()
+        dtype = self.drafter.weight.dtype
+        bias = None if bias is None else bias.detach().to(dtype)
+        return replace(self.drafter, weight=weight.detach().to(dtype), bias=bias)
+
+
+class TrainedRows(Trained):
     """The rows of the small head, all of them or the virtual ones, as parameters in float32.
 
     Args:
@@ -38,39 +67,29 @@ class TrainedRows(nn.Module):
     """
 
     def __init__(self, drafter: PrunedDrafter, full_head: FullHead, first: int = 0) -> None:
-        super().__init__()
-        self.drafter, self.full_head, self.first = drafter, full_head, first
+        super().__init__(drafter)
+        self.full_head, self.first = full_head, first
         self.weight = nn.Parameter(drafter.weight.detach()[first:].float().clone())
         bias = drafter.bias
         self.bias = None if bias is None else nn.Parameter(bias.detach()[first:].float().clone())
 
-    def columns(self, hidden: Tensor, contexts: Contexts) -> Columns:
-        """What the drafter says behind contexts, at its states `[n, d]`, with gradients."""
-
-        def logits_of(tokens: Tensor) -> Tensor:
-            weight, bias = self.full_head
-            own = (embedding(tokens, weight) @ hidden[:, :, None])[:, :, 0]
-            return own if bias is None else own + bias[tokens]
-
-        logits = linear(hidden, *self._head())
-        return with_dynamic(self.drafter, logits, hidden, contexts, logits_of)
-
-    def _head(self) -> tuple[Tensor, Tensor | None]:
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """As of `Trained`."""
         weight, bias = self.drafter.weight, self.drafter.bias
         weight = torch.cat([weight[: self.first].float(), self.weight])
         if bias is not None and self.bias is not None:
             bias = torch.cat([bias[: self.first].float(), self.bias])
         return weight, bias
 
-    def trained(self) -> PrunedDrafter:
-        """A drafter with the rows as they are now."""
-        weight, bias = self._head()
-        dtype = self.drafter.weight.dtype
-        bias = None if bias is None else bias.detach().to(dtype)
-        return replace(self.drafter, weight=weight.detach().to(dtype), bias=bias)
+    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """As of `DynamicHead`."""
+        weight, bias = self.full_head
+        at = tokens.long().clamp_min(0)
+        own = (embedding(at, weight) @ hidden[:, :, None])[:, :, 0]
+        return own if bias is None else own + bias[at]
 
 
-class TrainedLift(nn.Module):
+class TrainedLift(Trained):
     """The map and the shift of lifted rows (DESIGN section 2, "Lifted rows"), as parameters.
 
     Virtual rows are means of lifted ones, so they follow. Tokens that a screen offers are still
@@ -82,10 +101,10 @@ class TrainedLift(nn.Module):
     """
 
     def __init__(self, drafter: PrunedDrafter, target_head: Tensor) -> None:
-        super().__init__()
+        super().__init__(drafter)
         lifted = drafter.lifted
         assert lifted is not None  # `parts_of` has looked
-        self.drafter, self.lifted = drafter, lifted
+        self.lifted = lifted
         self.map = nn.Parameter(lifted.map.detach().clone())
         self.shift = nn.Parameter(lifted.shift.detach().clone())
         features = features_of(target_head, lifted.log_prior)
@@ -93,20 +112,8 @@ class TrainedLift(nn.Module):
         self._kept = drafter.vocabulary.draft_size
         self._means = drafter.affinity.expectation(features, first_row=self._kept).float()
 
-    def columns(self, hidden: Tensor, contexts: Contexts) -> Columns:
-        """As of `TrainedRows`."""
-
-        def logits_of(tokens: Tensor) -> Tensor:
-            mapped, prior = linear(hidden, self.map), self._log_prior[tokens]
-            states, constant, slope = mapped[:, :-2, None], mapped[:, -2:-1], mapped[:, -1:]
-            own = (embedding(tokens, self._head_of_target) @ states)[:, :, 0]
-            return own + constant + prior * slope + self.shift[0] + self.shift[1] * prior
-
-        logits = linear(hidden, *self._head())
-        return with_dynamic(self.drafter, logits, hidden, contexts, logits_of)
-
-    def _head(self) -> tuple[Tensor, Tensor]:
-        """Kept rows as they were, and virtual ones of the map: weight and bias."""
+    def head(self) -> tuple[Tensor, Tensor]:
+        """Kept rows as they were, and virtual ones of the map."""
         weight, bias = self.drafter.weight[: self._kept].float(), self.drafter.bias
         zero = self.shift.new_zeros(self._kept)
         virtual = self.shift[0] + self.shift[1] * self._means[:, -1]
@@ -115,17 +122,20 @@ class TrainedLift(nn.Module):
             torch.cat([zero if bias is None else bias[: self._kept].float(), virtual]),
         )
 
+    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """As of `DynamicHead`."""
+        at = tokens.long().clamp_min(0)
+        mapped, prior = linear(hidden, self.map), self._log_prior[at]
+        states, constant, slope = mapped[:, :-2, None], mapped[:, -2:-1], mapped[:, -1:]
+        own = (embedding(at, self._head_of_target) @ states)[:, :, 0]
+        return own + constant + prior * slope + self.shift[0] + self.shift[1] * prior
+
     def trained(self) -> PrunedDrafter:
-        """A drafter with the map as it is now."""
-        dtype = self.drafter.weight.dtype
-        weight, bias = (part.detach().to(dtype) for part in self._head())
+        """As of `Trained`, with the map that its rows are of."""
         lifted: LiftedRows = replace(
             self.lifted, map=self.map.detach().clone(), shift=self.shift.detach().clone()
         )
-        return replace(self.drafter, weight=weight, bias=bias, lifted=lifted)
-
-
-Trained = TrainedRows | TrainedLift
+        return replace(super().trained(), lifted=lifted)
 
 
 def parts_of(
@@ -154,23 +164,3 @@ def body_parameters(model: Any) -> list[nn.Parameter]:
     """Those of a drafter below its head, without its embeddings, which a head may share."""
     embeddings = {id(part) for part in model.get_input_embeddings().parameters()}
     return [part for part in model.base_model.parameters() if id(part) not in embeddings]
-
-
-def with_dynamic(
-    drafter: PrunedDrafter,
-    logits: Tensor,
-    hidden: Tensor,
-    contexts: Contexts,
-    logits_of: Callable[[Tensor], Tensor],
-) -> Columns:
-    """The columns, with what the drafter offers by name, if it does.
-
-    Args:
-        logits_of: from tokens `[n, C]`, valid ones, to their logits.
-    """
-    source = drafter.dynamic_tokens
-    if source is None:
-        return Columns(logits)
-    tokens = offered(source, contexts, hidden.detach()).int().to(hidden.device)
-    own = logits_of(tokens.long().clamp_min(0))
-    return Columns(logits, tokens, with_bonus(source, contexts, tokens, own))

@@ -115,6 +115,8 @@ def test_an_interrupted_run_writes_the_same_files_later(
         (("--train", "lifted-rows"), "no lifted rows: it had rows for all tokens; train head"),
         (("--train", "all", "--dtype", "bfloat16"), "needs float32 with --train all"),
         (("--prompt", "2000"), "needs one of 2000, a window"),
+        (("--train", "body"), "--train body: needs one of head, virtual-rows, lifted-rows, all"),
+        (("--loss", "tv", "kl"), "--loss kl: needs one of tv, log-alpha, lk, forward-kl"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_a_sentence(

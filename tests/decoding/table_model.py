@@ -6,12 +6,15 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import scipy.stats
 import torch
 from torch import Tensor
 
+import rdk_cuda
 from rdk_cuda import Affinity
 from rdk_cuda.decoding import Output, SpeculativeDecoder
 from rdk_cuda.decoding.trees import branch
@@ -126,6 +129,33 @@ def joint(
             tokens.append(token)
         probabilities[continuation] = p
     return probabilities
+
+
+@torch.no_grad()
+def joint_of(model: Any, prompt: Sequence[int], count: int) -> dict[tuple[int, ...], float]:
+    """The same of a Hugging Face model, at temperature 1."""
+    probabilities: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(count):
+        contexts = torch.tensor([[*prompt, *tokens] for tokens in probabilities])
+        rows = model(contexts).logits[:, -1].double().softmax(-1).tolist()
+        probabilities = {
+            (*tokens, x): mass * p
+            for (tokens, mass), row in zip(probabilities.items(), rows, strict=True)
+            for x, p in enumerate(row)
+        }
+    return probabilities
+
+
+def judge_by_another_q(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistake: drafts are judged by a flatter distribution than they were drawn from."""
+    verify: Callable[..., Any] = rdk_cuda.verify
+
+    def wrong(logits: Any, draft: Any, *rest: Any, **options: Any) -> Any:
+        if draft.logits is not None:
+            draft = replace(draft, stats=None, logits=draft.logits * 0.2)
+        return verify(logits, draft, *rest, **options)
+
+    monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
 
 
 def chi_square(observed: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:

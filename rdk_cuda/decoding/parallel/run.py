@@ -65,7 +65,7 @@ class Run:
         room = [step.room[0] - 1, int(min(chain.drafter.context, 2**62)) - self.start + 1]
         self._most = min(room if plan.draft_length is None else [*room, plan.draft_length])
         self._drafted = self._sent = 0
-        self._link: dict[str, Any] = chain._first_link(step)
+        self._link: dict[str, Any] = chain.first_link(step)
         self._drafts: dict[int, Draft] = {}  # that are not judged yet
         self._lost: list[Piece] = []
         tokens = step.seeds.new_empty(1, 0)
@@ -121,7 +121,7 @@ class Run:
             return False
         chain, s = self.chain, self.sequence
         output = feed_unread(chain.drafter, [s], [1])
-        dynamic = chain._dynamic([s.context], output)
+        dynamic = chain.dynamic_of([s.context], output)
         logits = output.logits[:, 0].clone()  # a model may write over its own
         drafted = functional.draft(logits, chain.affinity, **self._link, **dynamic)
         token = int(drafted.tokens)
