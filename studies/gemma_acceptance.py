@@ -33,10 +33,10 @@ from profiling.tables import table
 from rdk_cuda import ScreenedTokens, SuccessorCounts, SuccessorTable, Vocabulary
 from rdk_cuda.calibration import (
     cluster_pruned_tokens,
+    low_rank_factors,
     screens_within,
     virtual_drafter,
 )
-from rdk_cuda.calibration.screens import low_rank_factors
 from rdk_cuda.calibration.virtual import virtual_logits
 from rdk_cuda.cli.arguments import natural, share
 from rdk_cuda.drafter import PrunedDrafter

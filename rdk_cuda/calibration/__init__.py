@@ -18,7 +18,7 @@ from .reading import Read, Reading, Window, cut_windows
 from .record import read_models, record
 from .recording import Recording, Samples
 from .recording_file import RecordingError
-from .screens import screens_within
+from .screens import low_rank_factors, screens_within
 from .tuning import tune
 from .virtual import virtual_drafter
 
@@ -46,6 +46,7 @@ __all__ = [
     "cluster_pruned_tokens",
     "cut_windows",
     "lift_rows",
+    "low_rank_factors",
     "read_models",
     "record",
     "refitted_rows",

@@ -9,7 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..affinity.entries import nonnegative
 from ..drafter import FullHead
+from ..drafter.heads import check_head
 from ..dynamic_tokens import ScreenedTokens
 from ..vocabulary import Vocabulary
 
@@ -125,12 +127,23 @@ def low_rank_factors(
     Returns:
         left `[P, r]`, by ascending pruned id, and right `[r, d]`, float32.
     """
-    weight, pruned = full_head[0], vocabulary.pruned
-    width = weight.shape[1]
+    weight, bias = full_head
+    check_head("low_rank_factors", weight, bias, vocabulary)
+    width, pruned = weight.shape[1], vocabulary.pruned
+    if not 1 <= rank <= width or not pruned.numel():
+        raise ValueError(
+            f"low_rank_factors: rank is {rank} and {pruned.numel()} tokens are pruned; needs a "
+            f"rank of 1 to d = {width} and at least one pruned token"
+        )
     if mean_probs is None:
         mean_probs = torch.ones(vocabulary.target_size, dtype=torch.float32, device="cpu")
-    mass = mean_probs.double()[pruned]
-    metric, inverse = _metric(second_moment)
+    size = (vocabulary.target_size,)
+    mass = nonnegative("low_rank_factors: mean_probs", mean_probs, size)[pruned]
+    if not mass.sum() > 0:
+        raise ValueError(
+            "low_rank_factors: mean_probs is 0 for all pruned tokens; needs some above 0"
+        )
+    metric, inverse = _metric(second_moment, width)
     gram = torch.zeros(width, width, dtype=torch.float64, device="cpu")
     for rows, share in zip(pruned.split(_BLOCK_ROWS), mass.split(_BLOCK_ROWS), strict=True):
         part = weight[rows].double()
@@ -141,8 +154,15 @@ def low_rank_factors(
     return torch.cat(left), right.float()
 
 
-def _metric(moment: Tensor) -> tuple[Tensor, Tensor]:
+def _metric(moment: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """`B [d, d]` with `B B^T = moment`, and its inverse, float64."""
+    if moment.shape != (width, width) or not bool(moment.isfinite().all()):
+        raise ValueError(
+            f"low_rank_factors: second_moment has shape {list(moment.shape)} or is not finite; "
+            f"needs finite [d, d] with d = {width}"
+        )
     values, vectors = torch.linalg.eigh(moment.detach().double())
+    if not values[-1] > 0:
+        raise ValueError("low_rank_factors: second_moment is 0; needs that of some hidden states")
     scales = values.clamp_min(float(values[-1]) * _LEAST).sqrt()
     return vectors * scales, vectors.T / scales[:, None]

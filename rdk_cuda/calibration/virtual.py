@@ -97,6 +97,11 @@ def with_offsets(drafter: PrunedDrafter, offsets: Tensor | Sequence[float]) -> P
     """The drafter with offsets `[K]` added to its virtual tokens' biases; -inf turns one off."""
     affinity, hot = drafter.affinity, drafter.vocabulary.draft_size
     added = torch.as_tensor(offsets, dtype=torch.float32, device="cpu")
+    if added.shape != (affinity.draft_size - hot,):
+        raise ValueError(
+            f"with_offsets: offsets has shape {list(added.shape)}; needs "
+            f"[{affinity.draft_size - hot}], one for each virtual token"
+        )
     bias = affinity.bias.clone()
     bias[hot:] += added
     off = bias == -math.inf

@@ -113,10 +113,12 @@ def virtual_masses(
 ) -> VirtualMasses:
     """The acceptance of samples as a function of the masses of the drafter's virtual tokens.
 
-    At a recorded temperature. The virtual tokens follow the kept ones, and the affinity is as
-    `Affinity.virtual_tokens` makes it: without priors, at most one column for a target token.
+    The virtual tokens follow the kept ones. What is refused: no samples, a temperature that is not
+    a recorded positive one, a prior, or two columns for one target token.
     """
     affinity = drafter.affinity
+    virtual = affinity.draft_size - drafter.vocabulary.draft_size
+    _check(samples, affinity, virtual, temperature)
     widest = max(affinity.draft_size, samples.targets.shape[1])
     blocks = torch.split(torch.arange(len(samples), device="cpu"), max(1, _BLOCK_ENTRIES // widest))
     parts = [_of_block(samples.select(rows), drafter, full_head, temperature) for rows in blocks]
@@ -219,6 +221,28 @@ def _thinned(samples: Samples, temperature: float) -> tuple[Tensor, Tensor, Tens
     times = torch.ones(index.shape, dtype=torch.float32, device="cpu")
     times[:, _LIKELIEST:] = tail / count
     return targets.gather(1, index), probs.gather(1, index), times
+
+
+def _check(samples: Samples, affinity: Affinity, virtual: int, temperature: float) -> None:
+    if len(samples) == 0:
+        raise ValueError("virtual_masses: there are no samples; needs at least one")
+    if not temperature > 0:
+        raise ValueError(
+            f"virtual_masses: temperature is {temperature}; needs a positive one: at 0 only an "
+            "offset of -inf has an effect"
+        )
+    if virtual < 1 or affinity.rank:
+        raise ValueError(
+            f"virtual_masses: drafter has {virtual} virtual tokens and {affinity.rank} priors; "
+            "needs virtual tokens and no prior, as Affinity.virtual_tokens makes them"
+        )
+    lengths = affinity.col_offsets.diff()
+    if bool((lengths > 1).any()):
+        token = int(lengths.argmax())
+        raise ValueError(
+            f"virtual_masses: {int(lengths[token])} drafter tokens lead to target token {token}; "
+            "needs at most one, as in Affinity.virtual_tokens"
+        )
 
 
 def _column_of(affinity: Affinity, targets: Tensor) -> tuple[Tensor, Tensor]:

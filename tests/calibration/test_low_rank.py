@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rdk_cuda.calibration.screens import low_rank_factors
+from rdk_cuda import Vocabulary
+from rdk_cuda.calibration import low_rank_factors
 
 from . import tiny_pair as tiny
 
@@ -62,3 +63,18 @@ def test_it_is_optimal_in_the_metric_of_the_hidden_states(rank, monkeypatch):
         _head(HEAD, kept, moment, rank),
     ):
         assert _loss(other, moment, mean_probs) > 1.001 * least
+
+
+def test_what_has_no_low_rank_form_is_refused():
+    kept, moment = tiny.vocabulary(), _moment()
+    for rank in (0, tiny.D + 1):
+        with pytest.raises(ValueError, match=f"rank is {rank} .* 1 to d = 6"):
+            low_rank_factors(HEAD, kept, moment, rank)
+    with pytest.raises(ValueError, match="0 tokens are pruned"):
+        low_rank_factors(HEAD, Vocabulary.identity(tiny.V_T), moment, 1)
+    with pytest.raises(ValueError, match="second_moment has shape"):
+        low_rank_factors(HEAD, kept, torch.eye(tiny.D + 1), 1)
+    with pytest.raises(ValueError, match="second_moment is 0"):
+        low_rank_factors(HEAD, kept, moment * 0, 1)
+    with pytest.raises(ValueError, match="mean_probs is 0 for all pruned tokens"):
+        low_rank_factors(HEAD, kept, moment, 1, mean_probs=torch.zeros(tiny.V_T))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rdk_cuda import ScreenedTokens, Vocabulary
-from rdk_cuda.calibration import Options, screens_within
+from rdk_cuda.calibration import Options, low_rank_factors, screens_within
 from rdk_cuda.calibration.methods import (
     DYNAMIC,
     PRUNED,
@@ -19,7 +19,6 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.screens import low_rank_factors
 from rdk_cuda.calibration.tuning import sampled_acceptance
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import screens_of

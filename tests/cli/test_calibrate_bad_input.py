@@ -256,13 +256,24 @@ def test_odd_names_of_outputs_are_refused(
 # Ids to keep.
 
 
-def test_bad_ids_to_keep_are_named(refused: Refused, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"1\n400\n", "ids[1] is 400; needs a target id from 0 to 399"),
+        (b"7\n8\n7\n", "both 7"),
+        (b"1\nthe\n", "'the'; needs target ids, one a line"),
+        (b"\xff", "codec can't decode"),
+    ],
+)
+def test_bad_ids_to_keep_are_named(
+    refused: Refused, tmp_path: Path, content: bytes, message: str
+) -> None:
     file = tmp_path / "kept.txt"
     assert f"--kept {file}: No such file or directory; needs a readable" in refused("--kept", file)
-    file.write_text("1\n400\n")
+    file.write_bytes(content)
     answer = refused("--kept", file)
     assert f"--kept {file}" in answer
-    assert "ids[1] is 400; needs a target id from 0 to 399" in answer
+    assert message in answer
 
 
 # The machine.

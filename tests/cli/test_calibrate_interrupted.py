@@ -64,3 +64,17 @@ def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_argument
     )
     os.utime(pair[1] / "model.safetensors")  # as if it had been trained on
     assert "the pair, or how it reads (--target, --drafter, " in refused(argv)
+
+
+def test_a_damaged_state_is_refused_with_what_to_delete(
+    directories: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "out.recording.tmp"
+    state.write_bytes(b"\x08" + bytes(100))
+    answer = refusal(capsys, command(directories, files, tmp_path / "out"))
+    assert f"{state} is not a complete safetensors file" in answer
+    assert "move or delete it to begin anew" in answer
+    state.unlink()
+    state.mkdir()
+    answer = refusal(capsys, command(directories, files, tmp_path / "out"))
+    assert f"{state}: is not a regular file; move or delete it" in answer

@@ -134,23 +134,38 @@ def test_an_interruption_between_two_of_them_leaves_no_directory(
     assert sorted(os.listdir(tmp_path / "out")) == sorted(NAMES)
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "message", "advice"),
+    [
+        (
+            0,
+            ("--temperature", "0.7", "0.5", "2"),
+            "has the text at --temperature 1 0.7, not at 0.5 2; give some of these",
+            "name another file",
+        ),
+        (1, (), "is of another run: the text (--text, --held-out, --positions) was", ""),
+        (0, ("--seed", 3), "is of another run: --seed was 0 and is 3", ""),
+        (0, ("--window", 17), "is of another run: --window was 16 and is 17", ""),
+    ],
+)
 def test_a_recording_of_something_else_is_refused_with_the_difference(
     several: Path,
     directories: Pair,
     texts: list[Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    text: int,
+    options: tuple[str, ...],
+    message: str,
+    advice: str,
 ) -> None:
     recording = several / "recording"
     before = recording.read_bytes()
-    for given, options, message in (
-        (texts, ("--temperature", "0.7", "0.5", "2"), "has the text at --temperature 1 0.7, not"),
-        (texts[1:], (), "is of another run: the text (--text, --held-out, --positions) was"),
-    ):
-        argv = command(directories, given, tmp_path / "out", *options, "--recording", recording)
-        answer = refusal(capsys, argv)
-        assert f"--recording {recording}: {message}" in answer
-        assert answer.endswith(", or name another file")
+    argv = command(directories, texts[text:], tmp_path / "out", *options, "--recording", recording)
+    answer = refusal(capsys, argv)
+    assert f"--recording {recording}: {message}" in answer
+    assert answer.endswith(f", or {advice or 'name another file'}")
+    assert advice or "Give the same to go on" in answer
     assert recording.read_bytes() == before
     assert os.listdir(tmp_path) == []
 

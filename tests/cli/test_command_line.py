@@ -77,12 +77,25 @@ def with_path() -> dict[str, str]:
 # Errors speak of options, not of functions.
 
 
+def of_another_format(saved: Path) -> None:
+    (saved / "calibration.json").write_text('{"format": "other"}')
+
+
 def with_a_cut_file(saved: Path) -> None:
     file = saved / "pruned_drafter.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
 
 
-@pytest.mark.parametrize("spoil", [shutil.rmtree, with_a_cut_file])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        shutil.rmtree,
+        lambda saved: (saved / "calibration.json").unlink(),
+        lambda saved: (saved / "pruned_drafter.safetensors").unlink(),
+        of_another_format,
+        with_a_cut_file,
+    ],
+)
 def test_what_is_no_saved_drafter_is_refused_in_words_of_the_command_line(
     calibrated: Calibrated,
     directories: Pair,

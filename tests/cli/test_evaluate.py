@@ -300,7 +300,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_files(
     assert list((tmp_path / "output").iterdir()) == []
 
 
-# Bad input. What is refused of texts and models is that of `calibrate`, and of saved drafters.
+# Bad input.
 
 
 @pytest.fixture
@@ -335,12 +335,27 @@ def refused(
         (["--temperature", "-1"], "--temperature: got '-1'; needs a temperature, 0 for greedy"),
         (["--temperature", "1e-40"], "acceptance at temperature 1e-40 is NaN; needs models"),
         (["--positions", "0"], "--positions: got '0'; needs a whole number, at least 1"),
+        (["--draft-length", "400"], "tokens; needs at least 402 with --draft-length 400"),
+        (["--text", "nowhere.txt"], "--text nowhere.txt: No such file or directory"),
+        (["--text", "/dev/null"], "is empty"),
     ],
 )
 def test_options_out_of_range_are_named(
     refused: Callable[..., str], options: list[str], message: str
 ) -> None:
     assert message in refused(*options)
+
+
+@pytest.mark.parametrize("name", ["drafter/model.safetensors", "drafter/config.json"])
+def test_a_model_that_is_not_whole_is_refused(
+    refused: Callable[..., str], spoiled: Path, name: str
+) -> None:
+    """Whether it is cut short or missing; tests of saved drafters have the other files."""
+    file = spoiled / name
+    file.write_bytes(file.read_bytes()[:-8])
+    assert str(spoiled) in refused()
+    file.unlink()
+    assert str(spoiled) in refused()
 
 
 def test_a_target_of_another_vocabulary_is_refused(
@@ -355,6 +370,20 @@ def test_a_target_of_another_vocabulary_is_refused(
     save_model(other, hidden=16, seed=1)
     save_tokenizer(other, 399)
     assert "the tokenizers differ in " in refused(target=other)
+
+
+def test_a_missing_target_is_named(refused: Callable[..., str], tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert f"--target {missing}: no such directory" in refused(target=missing)
+
+
+def test_a_drafter_of_another_width_than_its_head_is_refused(
+    refused: Callable[..., str], spoiled: Path
+) -> None:
+    from tests.tiny_models import save_model
+
+    save_model(spoiled / "drafter", hidden=12, seed=1)
+    assert "is [400, 12]; needs [V_t, d] = [400, 8]" in refused()
 
 
 def test_an_output_that_is_a_file_is_refused(

@@ -20,7 +20,7 @@ from profiling.bench.truncation import summary as truncation_page
 from profiling.machine import ROOT
 from profiling.peers.page import page as peers_page
 from rdk_cuda import Affinity, Vocabulary, redistribute
-from rdk_cuda.calibration.screens import low_rank_factors
+from rdk_cuda.calibration import low_rank_factors
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.pair.loading import load_model, load_pair, load_tokenizer
 from rdk_cuda.pair.pairs import ModelPair
