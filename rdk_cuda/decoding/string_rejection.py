@@ -78,7 +78,7 @@ class StringRejection(DrafterChain):
         self._temperature: Tensor = self.first_link(step)["temperature"]
         return super().propose(sequences, step)
 
-    def _dynamic(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:
+    def dynamic_of(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:
         """Columns for the drafter's tokens that begin with what its newest one spells.
 
         Their psi, next to the newest token's psi, which the row behind it shares out.

@@ -186,6 +186,8 @@ def continuations(
     for start in range(0, samples, 4096):
         seeds = list(range(start, min(start + 4096, samples)))
         found = decoder().generate([list(prompt)] * len(seeds), seeds=seeds, **options)
-        assert sum(found.statistics.accepted) > 0 or sum(found.statistics.drafted) == 0
+        drafted = sum(found.statistics.drafted) > 0
+        assert (sum(found.statistics.accepted) > 0) == drafted
+        assert (found.statistics.resampled > 0) == drafted
         counts.update(tuple(tokens[:count]) for tokens in found.tokens)
     return counts
