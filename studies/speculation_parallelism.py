@@ -6,7 +6,8 @@ As in the paper (arXiv:2405.14105), passes are waits: a target's takes a fixed t
 share c of it, and each draft is accepted with probability a. With `--demo` they are passes of the
 demo's models, on a thread each: one target beside the drafter, which is all that two cores have.
 Every way decodes the same prompts, in turn: the target alone, drafts and verification in turn (SI)
-at the K that is best in closed form, and DSI with 1, 2, 4 and 7 targets.
+at the K that is best in closed form, and 1, 2, 4 and 7 targets, DSI at its least lookahead and the
+way that `ParallelDecoder` chooses. The demo's models go through each K and each lookahead.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def measured(
     costs: tuple[float, float] | None,
     servers: Sequence[int],
 ) -> list[dict[str, Any]]:
-    """A row for each way: seconds a token. Without c and a, they are measured first."""
+    """A row for each way: seconds a token. Without c and a, each K and each L are tried."""
     rows: list[dict[str, Any]] = []
 
     def timed(way: str, decoder: SpeculativeDecoder, expected: float | None) -> None:
@@ -113,12 +114,14 @@ def measured(
         serial = SpeculativeDecoder(target(), drafter, draft_length=k)
         timed(f"SI, K = {k}", serial, serial_speed(*costs, k))
     for count in servers:
-        lookahead = None if costs is None else least_lookahead(costs[0], count)
-        expected = None if costs is None else parallel_speed(*costs, lookahead or 1)
-        with ParallelDecoder([target] * count, drafter, lookahead=lookahead) as decoder:
-            decoder.generate([prompts[0]], max_new_tokens=10, seeds=0)  # measures, and warms up
-            timed(f"DSI, {count} targets", decoder, expected)
-            rows[-1]["plan"] = decoder.plan._asdict()
+        lookaheads = lengths if costs is None else [least_lookahead(costs[0], count)]
+        for lookahead in (*lookaheads, None):
+            expected = parallel_speed(*costs, lookahead) if costs and lookahead else None
+            with ParallelDecoder([target] * count, drafter, lookahead=lookahead) as decoder:
+                decoder.generate([prompts[0]], max_new_tokens=10, seeds=0)  # measures, and warms up
+                way = f"L = {lookahead}" if lookahead else "as the decoder chose"
+                timed(f"SP = {count}, {way}", decoder, expected)
+                rows[-1]["plan"] = decoder.plan._asdict()
     return rows
 
 
