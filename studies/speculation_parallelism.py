@@ -100,6 +100,7 @@ def measured(
             seconds += time.perf_counter() - began
         row = {"way": way, "seconds": seconds / tokens / len(prompts), "expected": expected}
         row["speed"] = rows[0]["seconds"] / row["seconds"] if rows else 1.0
+        row |= {"servers": 0, "chosen": False}
         row["accepted"] = sum(counts.accepted) / max(1, sum(counts.drafted))
         rows.append(row)
         print(row, flush=True)
@@ -121,7 +122,8 @@ def measured(
                 decoder.generate([prompts[0]], max_new_tokens=10, seeds=0)  # measures, and warms up
                 way = f"L = {lookahead}" if lookahead else "as the decoder chose"
                 timed(f"SP = {count}, {way}", decoder, expected)
-                rows[-1]["plan"] = decoder.plan._asdict()
+                rows[-1] |= {"servers": count, "chosen": lookahead is None}
+                rows[-1] |= {"plan": decoder.plan._asdict()}
     return rows
 
 
