@@ -17,7 +17,7 @@ def on_all_ranks(what: str, values: list[Tensor]) -> set[str]:
     said = set()
     for own in values:
         try:
-            compare_ranks(what, own, lambda own: torch.cat(values))
+            compare_ranks(what, own, lambda given: torch.cat(values).to(given))
             said.add("")
         except RanksDifferError as error:
             said.add(str(error))

@@ -4,8 +4,8 @@ It names the folder of our metrics, before vLLM starts other processes.
 
 With speculation vLLM refuses requests with `min_p` or `logit_bias`, because its own verification
 ignores both. The workers here serve them, so under these workers, and no others, they are let
-through. A thinking budget, which they do not serve, is refused in the same place. So is a drafter
-with another tokenizer, which vLLM's model runner V2 does not have, let through.
+through. A thinking budget, which they do not serve, is refused in the same place. And under them
+vLLM's model runner V2 may have a drafter with another tokenizer, which it otherwise refuses.
 """
 
 from __future__ import annotations
