@@ -123,8 +123,10 @@ v1.outputs
 v1.worker.gpu.spec_decode.speculator
     DraftModelSpeculator.__init__(self vllm_config device)
     = DraftModelSpeculator.load_model(self target_model)
-    DraftModelSpeculator: draft_logits
+    DraftModelSpeculator: draft_logits draft_tokens
 v1.worker.gpu.spec_decode.standalone_ar.speculator
+    = StandaloneARSpeculator._run_model(self input_ids positions attn_metadata slot_mappings
+        num_tokens_across_dp)
     StandaloneARSpeculator._prefill(...) -> sample_draft
     StandaloneARSpeculator._multi_step_decode(...) -> sample_draft
 v1.worker.gpu.spec_decode.target_dependent_ar.speculator
@@ -150,9 +152,10 @@ config.speculative
     SpeculativeConfig: draft_model_config draft_sample_method enable_adaptive_verification
         use_local_argmax_reduction
 config.vllm
-    VllmConfig: watermark_config
+    VllmConfig: parallel_config watermark_config
+    = VllmConfig._get_v2_model_runner_unsupported_features(self)
 config.parallel
-    ParallelConfig: enable_batch_sharded_sampling
+    ParallelConfig: enable_batch_sharded_sampling worker_cls
 """
 
 # Where the versions differ.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from vllm import SamplingParams
 
+from . import changed_rank
 from .engine import WORKER, Engine, speculation
 from .exact import Joint
 from .jobs import ASKED, GREEDY, PROMPTS, SAMPLES
@@ -33,11 +34,16 @@ def even(drafters: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 @contextmanager
 def serving(
-    ranks: int, even: dict[str, Path], kind: str, drafter: Path | None, **options: Any
+    ranks: int,
+    even: dict[str, Path],
+    kind: str,
+    drafter: Path | None,
+    worker: str = WORKER,
+    **options: Any,
 ) -> Iterator[Engine]:
     own = speculation(even[kind], method="eagle3" if kind == "eagle3" else "draft_model")
     made = {"speculative_config": own, "tensor_parallel_size": ranks, **options}
-    engine = Engine(None, WORKER, drafter, even["target"], **made)
+    engine = Engine(None, worker, drafter, even["target"], **made)
     try:
         yield engine
     finally:
@@ -91,3 +97,18 @@ def test_dynamic_tokens_and_seeds_on_two_ranks_are_those_of_one(
     assert said[1] == said[2]
     assert Joint(PROMPTS[13], 3, temperature=1.0).p_value(drawn) > FALSE_ALARM
     assert Joint(PROMPTS[13], 3, temperature=1.3).p_value(drawn) < FALSE_ALARM  # a control
+
+
+@pytest.mark.parametrize("worker", [WORKER, changed_rank.NAME])
+def test_ranks_that_draft_from_other_hidden_states_are_found(
+    worker: str, runner: dict[str, int], even: dict[str, Path]
+) -> None:
+    """Equal ones go on: the control of the control."""
+    compares = {"additional_config": {"rdk_cuda": {"compare_ranks": True}}}
+    with serving(2, even, "model", None, worker, **compares, **runner) as engine:
+        if worker == WORKER:
+            _, accepted = engine.drafted(PROMPTS[:3], GREEDY)
+            assert accepted > 0.05
+            return
+        with pytest.raises(Exception, match="the hidden states of rank 1 differ from those of"):
+            engine.tokens(PROMPTS[:3], GREEDY)

@@ -5,7 +5,7 @@ Steps are scheduled asynchronously, as on a GPU. `interpreter.py` says how.
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,26 +14,18 @@ import pytest
 import torch
 from torch import Tensor
 from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
+from vllm.v1.worker.gpu.input_batch import InputBatch
+from vllm.v1.worker.gpu.sample import batch_shard
 from vllm.v1.worker.gpu.sample.states import SamplingStates
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
-from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
-from rdk_cuda.integrations.vllm.configuration import UnsupportedConfigurationError
-from rdk_cuda.integrations.vllm.drafting_v2 import speculator_for
 from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler, Verifier
 
 from .exact import p_value
 
 FALSE_ALARM = 1e-4  # of each statistical test
-
-
-def test_dynamic_tokens_in_cuda_graphs_are_refused(drafters: Path) -> None:
-    graphs = SimpleNamespace(model_config=SimpleNamespace(enforce_eager=False))
-    calibrated, _ = load_pruned(drafters / "virtual-dynamic-25")
-    with pytest.raises(UnsupportedConfigurationError, match="add --enforce-eager"):
-        speculator_for(None, graphs, calibrated)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +77,34 @@ def test_a_step_without_drafts_is_decided_in_both_versions(kernels: tuple[bool, 
     assert processed is rows
 
 
+def test_ranks_that_verify_their_own_requests_decide_what_one_rank_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `--enable-batch-sharded-sampling`, by vLLM's own way to share a batch among ranks."""
+    verifier, batch, _ = one_draft_each(torch.zeros(8), samples=40)
+    counters = verifier.sampler.speculator.counters
+    rows = torch.randn(80, 8, generator=torch.Generator().manual_seed(1))
+    whole = verifier(rows, batch).sampled_token_ids
+    expected = counters.read()["accepted_tokens.head"]
+    assert expected > 5
+    given = dict.fromkeys(field.name for field in fields(InputBatch)) | vars(batch)
+    owned = []
+    for rank in (0, 1):
+        group = SimpleNamespace(rank_in_group=rank, world_size=2)
+        monkeypatch.setattr(batch_shard, "get_tp_group", lambda group=group: group)
+        sharder = batch_shard.BatchSharder(40, 2, batch.idx_mapping.device)
+        own, _, _, layout = sharder.shard_sampler_inputs(InputBatch(**given), None)
+        owned.append(own)
+
+    def together(rows: Tensor) -> Tensor:
+        parts = [verifier(rows[own.logits_indices], own).sampled_token_ids for own in owned]
+        return torch.cat(parts)[layout.gathered_src_indices]
+
+    assert torch.equal(together(rows), whole)
+    assert counters.read()["accepted_tokens.head"] == 2 * expected
+    assert not torch.equal(together(rows.roll(2, 0)), whole)  # a control: others' rows
+
+
 def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]:
     """V2's samplers as the worker replaces them, a batch in V2's layout, and what was drafted."""
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), samples, draft_length=1)
@@ -118,6 +138,9 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]
         cu_num_logits=torch.arange(0, 2 * samples + 1, 2, dtype=torch.int32),
         cu_num_logits_np=np.arange(0, 2 * samples + 1, 2),
         logits_indices=torch.arange(2 * samples),
+        num_draft_tokens=samples,
+        num_draft_tokens_per_req=np.ones(samples, dtype=np.int32),
+        query_start_loc=torch.arange(0, 2 * samples + 1, 2, dtype=torch.int32),
         input_ids=torch.stack([torch.full_like(drawn, 5), drawn], 1).flatten().int(),
         positions=torch.tensor([6, 7]).repeat(samples),
         seq_lens=torch.full((samples,), 8, dtype=torch.int32),

@@ -14,6 +14,7 @@ import pytest
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from rdk_cuda.integrations.vllm import plugin
 from rdk_cuda.integrations.vllm.configuration import TESTED
 from tests.constraints import VLLM, pinned
 
@@ -38,6 +39,11 @@ def test_the_wheel_of_a_tested_version_has_every_hook(version: str) -> None:
     assert differences((*VLLM_V1, *CPU_WORKER, *VLLM_V2[version]), source) == []
     (other,) = VLLM_V2.keys() - {version}  # a control
     assert differences(VLLM_V2[other], source) != []
+
+
+@pytest.mark.parametrize("version", TESTED)
+def test_what_our_plugin_lets_through_has_vllm_s_words(version: str) -> None:
+    assert f'"{plugin.OTHER_TOKENIZERS}"' in (_source(version)("vllm.config.vllm") or "")
 
 
 def test_what_is_installed_is_tested() -> None:

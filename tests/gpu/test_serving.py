@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from rdk_cuda import RecentTokens, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
+from rdk_cuda.integrations.vllm.model_runner_v2 import last_tokens
 from tests import generators
 
 REQUESTS, SLOTS, SIZE, K = 3, 8, 40, 2
@@ -13,7 +15,8 @@ REQUESTS, SLOTS, SIZE, K = 3, 8, 40, 2
 
 def test_drafting_and_verification_are_captured_and_replayed(cuda: torch.device) -> None:
     affinity = generators.affinity("mixed-1", SIZE).to(cuda)
-    arena = DraftArena(affinity, SLOTS, K)
+    arena = DraftArena(affinity, SLOTS, K, dynamic_width=4)
+    source = RecentTokens(Vocabulary(range(9), SIZE), width=4, window=8, device=cuda)
     draft_logits = generators.logits(REQUESTS, affinity.draft_size, 1).to(cuda)
     target_logits = generators.logits(REQUESTS * (K + 1), SIZE, 2).to(cuda)
     with cuda:
@@ -23,11 +26,16 @@ def test_drafting_and_verification_are_captured_and_replayed(cuda: torch.device)
         cu_num_logits = torch.arange(REQUESTS + 1, dtype=torch.int32) * (K + 1)
         pos = (newest[:, None] + torch.arange(K + 1)).flatten()
         inputs = torch.zeros(REQUESTS, K + 1, dtype=torch.int64)
+        known = torch.arange(SLOTS * 16, dtype=torch.int32).remainder(SIZE).view(SLOTS, 16)
+        lengths = torch.arange(SLOTS, dtype=torch.int32) + 4
 
     def step() -> tuple[torch.Tensor, torch.Tensor]:
         for j in range(K):
+            state = (known, lengths, inputs[:, 1:], idx_mapping, draft_step[j])
             inputs[:, j + 1] = sample_draft(
-                draft_logits, newest + j, idx_mapping, temperature, seeds, draft_step[j], arena
+                *(draft_logits, newest + j, idx_mapping, temperature, seeds, draft_step[j], arena),
+                dynamic_tokens=source(last_tokens(*state, window=8)),
+                dynamic_logits=draft_logits[:, :4].contiguous(),
             )
         return rejection_sample(
             *(target_logits, inputs.flatten(), cu_num_logits, pos, idx_mapping),

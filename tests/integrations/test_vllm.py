@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda.dynamic_tokens import dynamic_columns
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
+from rdk_cuda.integrations.vllm.model_runner_v2 import last_tokens
 
 from .engine import REQUESTS, SLOTS, K, Running, without_placeholders
 
@@ -207,3 +210,67 @@ def test_v2_names_what_does_not_fit(name: str, value: Tensor, message: str) -> N
     }
     with pytest.raises(ValueError, match=rf"vllm\.rejection_sample: {message}"):
         rejection_sample(**arguments | {name: value})  # type: ignore[arg-type]
+
+
+class Drafting:
+    """Dynamic tokens in V2: all that a draft reads lies in tensors that stay where they are."""
+
+    def __init__(self, window: int) -> None:
+        random = torch.Generator().manual_seed(window)
+        vocabulary = Vocabulary(range(0, 40, 2), target_size=40)
+        self.window, self.source = window, RecentTokens(vocabulary, width=4, window=window)
+        self.arena = DraftArena(Affinity.intersection(vocabulary), 6, K, dynamic_width=4)
+        self.head, self.hidden = torch.randn(2, 40, 40, generator=random)
+        self.known = torch.randint(0, 40, (6, 12), generator=random).int()
+        self.lengths = torch.tensor([0, 1, 4, 9, 12, 0], dtype=torch.int32)
+        self.drafts = torch.randint(0, 40, (6, K), generator=random)
+        self.slots = torch.tensor([3, 1, 4, -1], dtype=torch.int32)
+        self.step, self.seeds = torch.tensor(0), torch.arange(6)
+
+    def contexts(self) -> Tensor:
+        return last_tokens(
+            self.known, self.lengths, self.drafts, self.slots, self.step, self.window
+        )
+
+    def draft(self) -> tuple[Tensor, ...]:
+        hidden = self.hidden[:4]
+        full_head = (self.head, None)
+        tokens, columns = dynamic_columns(self.source, full_head, self.contexts(), hidden)
+        logits, positions = hidden @ self.head[::2].T, self.lengths[self.slots.clamp(min=0)].long()
+        drawn = sample_draft(
+            *(logits, positions + self.step, self.slots, torch.ones(6), self.seeds, self.step),
+            self.arena,
+            dynamic_tokens=tokens,
+            dynamic_logits=columns,
+        )
+        assert self.arena.dynamic_tokens is not None
+        return drawn, self.arena.dynamic_tokens.clone(), self.arena.logits.clone()
+
+
+@pytest.mark.parametrize("window", [1, 5, 20])
+def test_v2_contexts_are_the_last_tokens_with_those_drafted_so_far(window: int) -> None:
+    drafting = Drafting(window)
+    for step in range(K):
+        drafting.step.fill_(step)
+        contexts = drafting.contexts()
+        for b, slot in enumerate([3, 1, 4]):
+            known = drafting.known[slot, : drafting.lengths[slot]].tolist()
+            whole = [-1] * window + known + drafting.drafts[b, :step].tolist()
+            assert contexts[b].tolist() == whole[-window:]
+
+
+def test_v2_drafts_with_dynamic_tokens_can_be_recorded_and_replayed() -> None:
+    """`make_fx` keeps the operators and drops our Python, as a CUDA graph does."""
+    drafting, seen = Drafting(window=8), set()
+    recorded = make_fx(lambda: drafting.draft())()
+    for step in range(K):
+        drafting.step.fill_(step)
+        drafting.known.add_(1).remainder_(40)
+        drafting.drafts.add_(2).remainder_(40)
+        drafting.lengths[:5].add_(1).clamp_(max=12)
+        drafting.hidden.neg_()
+        drafting.seeds.add_(1)
+        replayed, expected = recorded(), drafting.draft()
+        assert all(map(torch.equal, replayed, expected))
+        seen.add(str(expected))
+    assert len(seen) == K  # a control: what has changed is read

@@ -30,13 +30,12 @@ def configuration(**changes: Any) -> SimpleNamespace:
             "use_local_argmax_reduction": False,
         },
         "parallel_config": {
-            "enable_batch_sharded_sampling": False,
             "tensor_parallel_size": 2,
             "pipeline_parallel_size": 1,
             "data_parallel_size": 1,
             "prefill_context_parallel_size": 1,
         },
-        "model_config": {"uses_mrope": False},
+        "model_config": {"uses_mrope": False, "enforce_eager": False},
         "scheduler_config": {"async_scheduling": False},
     }
     for name, value in changes.items():
@@ -99,12 +98,11 @@ def test_model_runner_v1_is_refused_with_async_scheduling() -> None:
     ("name", "value", "said"),
     [
         ("scheduler_config__async_scheduling", False, "leave out --no-async-scheduling"),
-        ("speculative_config__use_heterogeneous_vocab", True, "VLLM_USE_V2_MODEL_RUNNER=0"),
         ("speculative_config__draft_sample_method", "probabilistic", "is 'probabilistic'"),
         ("speculative_config__enable_adaptive_verification", True, "adaptive_verification"),
         ("speculative_config__use_local_argmax_reduction", True, "argmax_reduction"),
         ("speculative_config__draft_lm_head_quantization", "fp8", "draft_lm_head_quantization"),
-        ("parallel_config__enable_batch_sharded_sampling", True, "batch_sharded_sampling"),
+        ("additional_config", {"rdk_cuda": {"compare_ranks": True}}, "add --enforce-eager"),
         ("watermark_config", object(), "watermark"),
     ],
 )
@@ -115,6 +113,15 @@ def test_what_model_runner_v2_cannot_do_is_refused(name: str, value: Any, said: 
             configuration(**given), uses_v2_model_runner=True, budgets_are_refused=True
         )
     assert "\n" not in str(refused.value)
+
+
+def test_ranks_are_compared_where_nothing_is_in_cuda_graphs() -> None:
+    given = {
+        "additional_config": {"rdk_cuda": {"compare_ranks": True}},
+        "scheduler_config__async_scheduling": True,
+        "model_config__enforce_eager": True,
+    }
+    refuse_unsupported(configuration(**given), True, budgets_are_refused=True)
 
 
 @pytest.mark.parametrize(("asked", "is_so"), [(True, False), (False, True)])
@@ -131,8 +138,8 @@ def test_the_options_are_those_of_additional_config() -> None:
     assert options(configuration(additional_config={"other": 1})) == Options(None, "token")
     own = {"rdk_cuda": {"drafter": "somewhere"}}
     assert options(configuration(additional_config=own)) == Options("somewhere", "token")
-    own = {"rdk_cuda": {"verification": "block"}}
-    assert options(configuration(additional_config=own)) == Options(None, "block")
+    own = {"rdk_cuda": {"verification": "block", "compare_ranks": True}}
+    assert options(configuration(additional_config=own)) == Options(None, "block", True)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +150,7 @@ def test_the_options_are_those_of_additional_config() -> None:
         {"drafter": 3},
         {"verification": "blocks"},
         {"verification": ["block"]},
+        {"compare_ranks": 1},
     ],
 )
 def test_anything_else_under_its_key_is_refused(own: Any) -> None:

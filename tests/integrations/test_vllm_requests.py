@@ -3,77 +3,16 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from rdk_cuda import RecentTokens, SuccessorTable, Vocabulary
 from rdk_cuda.dynamic_tokens import recent_and_successors, window_of
-from rdk_cuda.integrations.vllm.requests import Requests
+from studies.vllm_bookkeeping import Running
 
-DRAFTS, PADDING = 4, 999
-
-
-class Running:
-    """Requests of which each has read some tokens, and a step that decides and drafts more."""
-
-    def __init__(self, batch: int, context: int, seed: int = 0) -> None:
-        generator = np.random.default_rng(seed)
-        tokens = generator.integers(0, 900, (batch + 3, context), dtype=np.int32)
-        lengths = generator.integers(1, context + 1, batch + 3, dtype=np.int32)
-        prompts = generator.integers(1, lengths + 1, dtype=np.int32)
-        names = [str(b) for b in range(batch)]
-        asked = SimpleNamespace(seed=None, structured_outputs=None)
-        self.batch = SimpleNamespace(
-            req_ids=names,
-            token_ids_cpu=tokens,
-            num_tokens_no_spec=lengths,
-            num_prompt_tokens=prompts,
-        )
-        runner = SimpleNamespace(
-            input_batch=self.batch,
-            requests={name: SimpleNamespace(sampling_params=asked) for name in names},
-            vllm_config=SimpleNamespace(model_config=SimpleNamespace(seed=0)),
-            max_model_len=context + DRAFTS,
-            discard_request_mask=SimpleNamespace(np=np.zeros(batch, dtype=bool)),
-        )
-        self.requests = Requests(runner, max_scheduled=10**6, longest_prefill=0)
-        count = torch.from_numpy(generator.integers(1, DRAFTS + 2, (batch, 1)))
-        decided = torch.from_numpy(generator.integers(0, 900, (batch, DRAFTS + 1)))
-        self.decided = decided.masked_fill(torch.arange(DRAFTS + 1) >= count, -1)
-        self.drafts = list(torch.from_numpy(generator.integers(0, 900, (DRAFTS, batch))))
-
-    def step(self, window: int) -> list[Tensor]:
-        """All that the worker asks for in one step; the contexts of each draft."""
-        requests, ids = self.requests, self.batch.req_ids
-        requests.begin_step(dict.fromkeys(ids, DRAFTS + 1))
-        slots = requests.take_slots()
-        positions = torch.from_numpy(self.batch.num_tokens_no_spec)[: len(ids)]
-        assert requests.forbidden_drafts(slots, [DRAFTS] * len(ids), positions) == {}
-        requests.seeds(positions.device)
-        requests.decided = self.decided
-        requests.begin_drafts()
-        contexts = []
-        for drawn in self.drafts:
-            contexts.append(requests.contexts(window))
-            requests.seeds(positions.device)
-            requests.drafts.append(drawn)
-        return contexts
-
-    def by_hand(self, drafted: int) -> list[list[int]]:
-        """Each request's tokens, one after the other, before a draft."""
-        return [
-            [
-                *self.batch.token_ids_cpu[b, : self.batch.num_tokens_no_spec[b]].tolist(),
-                *(token for token in self.decided[b].tolist() if token >= 0),
-                *(int(drawn[b]) for drawn in self.drafts[:drafted]),
-            ]
-            for b in range(len(self.batch.req_ids))
-        ]
+PADDING = 999
 
 
 @pytest.mark.parametrize(("context", "window"), [(40, 8), (40, 256), (3, 1)])
@@ -81,7 +20,7 @@ def test_contexts_are_the_last_tokens_of_each_request(context: int, window: int)
     for seed in range(3):
         running = Running(9, context, seed)
         for drafted, contexts in enumerate(running.step(window)):
-            expected = [[-1] * window + tokens for tokens in running.by_hand(drafted)]
+            expected = [[-1] * window + tokens for tokens in running.lists(drafted)]
             assert contexts.tolist() == [tokens[-window:] for tokens in expected]
 
 
@@ -98,7 +37,7 @@ def test_what_sources_offer_is_what_they_offer_for_whole_sequences() -> None:
     ):
         window = window_of(source)
         for drafted, contexts in enumerate(running.step(window)):
-            whole = running.by_hand(drafted)
+            whole = running.lists(drafted)
             assert torch.equal(source(contexts), source(whole))
             if isinstance(source, RecentTokens):
                 tokens = torch.arange(900, dtype=torch.int32).expand(64, -1).contiguous()

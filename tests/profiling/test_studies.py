@@ -36,6 +36,7 @@ from studies import (
     pruning,
     text_drafters,
     universal_assistance,
+    vllm_bookkeeping,
 )
 
 from ..tiny_models import save_pair
@@ -84,6 +85,18 @@ def test_first_order_grows_linearly_and_the_dense_matrix_quadratically(
     assert fitted["dense"] > 1.6
     content = json.loads(first_order_growth.RESULTS.read_text())
     assert content["exponents"] == pytest.approx(first_order_growth.exponents(content["rows"]))
+
+
+def test_bookkeeping_of_a_worker_is_timed_with_and_without_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_bookkeeping, "SIZES", ((3, 20), (4, 20_000)))
+    monkeypatch.setattr(vllm_bookkeeping, "VOCABULARY", (500, 1000))
+    monkeypatch.setattr(vllm_bookkeeping, "ROUNDS", 3)
+    rows = run(vllm_bookkeeping, tmp_path / "results.json")
+    lists, windows, counted = ([row["median_ms"] for row in rows[n::3]] for n in range(3))
+    assert min(*lists, *windows, *counted) > 0
+    assert lists[1] > 2 * windows[1]  # the longer the contexts are
 
 
 @pytest.mark.night

@@ -40,10 +40,13 @@ class Options(NamedTuple):
         drafter: a directory that `python -m rdk_cuda calibrate` has written, or None for the draft
             model's own head.
         verification: the method of `rdk_cuda.verify`.
+        compare_ranks: whether all ranks of tensor parallelism compare what they draft from, and
+            what they have drafted (`rank_comparison`).
     """
 
     drafter: str | None = None
     verification: Method = "token"
+    compare_ranks: bool = False
 
 
 def options(vllm_config: Any) -> Options:
@@ -56,12 +59,13 @@ def options(vllm_config: Any) -> Options:
     if isinstance(own, dict) and set(own) <= set(Options._fields):
         found = Options(**own)
         named = found.drafter is None or isinstance(found.drafter, str)
-        if named and found.verification in list(METHODS):
+        compares = isinstance(found.compare_ranks, bool)
+        if named and compares and found.verification in list(METHODS):
             return found
     raise UnsupportedConfigurationError(
         f'--additional-config has {_KEY} {own!r}; needs {{"drafter": DIR}}, a directory that '
         "python -m rdk_cuda calibrate has written, or nothing for the draft model's own head, and "
-        'may have "verification": "token" or "block"'
+        'may have "verification": "token" or "block", and "compare_ranks": true'
     )
 
 
@@ -149,14 +153,14 @@ def _unsupported_in_v1(vllm_config: Any) -> Iterator[str]:
 
 def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
     speculative = vllm_config.speculative_config
-    if speculative.use_heterogeneous_vocab:
-        yield "use_heterogeneous_vocab is the model runner V1's; set VLLM_USE_V2_MODEL_RUNNER=0"
     if not vllm_config.scheduler_config.async_scheduling:
         yield (
             "without async scheduling the model runner V2 is not told which drafts were cut off "
             "because a grammar forbids them; leave out --no-async-scheduling, or, on a CPU, where "
             "vLLM has none, set VLLM_USE_V2_MODEL_RUNNER=0"
         )
+    if options(vllm_config).compare_ranks and not vllm_config.model_config.enforce_eager:
+        yield "compare_ranks reads on the host, which CUDA graphs do not allow; add --enforce-eager"
     if speculative.draft_sample_method != "greedy":
         yield (
             f"draft_sample_method is {speculative.draft_sample_method!r}, for which vLLM keeps "
@@ -168,10 +172,5 @@ def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
         yield "use_local_argmax_reduction drafts what is likeliest; leave it out"
     if getattr(speculative, "draft_lm_head_quantization", None) is not None:  # from 0.33 on
         yield "draft_lm_head_quantization is for vLLM's head, which is not used; leave it out"
-    if vllm_config.parallel_config.enable_batch_sharded_sampling:
-        yield (
-            "enable_batch_sharded_sampling gives a rank the logits of some requests, which has "
-            "never been tried; leave it out"
-        )
     if vllm_config.watermark_config is not None:
         yield "watermarks replace vLLM's draws, which are not used; leave the watermark out"

@@ -17,13 +17,15 @@ from ...dynamic_tokens import FullHead, dynamic_columns, window_of
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
 from ..huggingface.text_drafter import TokenMap
-from .configuration import UnsupportedConfigurationError
+from .configuration import UnsupportedConfigurationError, options
 from .metrics import Counters
+from .rank_comparison import compare_ranks
 from .sharded_head import HeadShard
 
 __all__ = ["DraftHead"]
 
 _LONGEST_WINDOW = 4096  # tokens that sources of dynamic tokens are shown, at most
+_all_gather = partial(tensor_model_parallel_all_gather, dim=0)
 
 
 class DraftHead:
@@ -89,7 +91,7 @@ class DraftHead:
                 offsets = mapping.detach().cpu()
                 ids = torch.arange(len(offsets), device=offsets.device) + offsets
             vocabulary = Vocabulary(ids, target_size)
-            rows = shard.whole(partial(tensor_model_parallel_all_gather, dim=0))[: len(ids)]
+            rows = shard.whole(_all_gather)[: len(ids)]
             plain = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), rows)
             return _moved(plain, shard.rows)
         if isinstance(self._calibrated, TokenMap):
@@ -119,9 +121,10 @@ class DraftHead:
                 f"rdk_cuda.integrations.vllm: the affinity has [V_t, V_d] = {got}; the models that "
                 f"are served have {[target_size, shard.size]}: name those that it was made for"
             )
-        self.vocab_mapping.target_to_draft_ids = mapped.reads.to(shard.rows.device)  # type: ignore[attr-defined]
-        rows = shard.whole(partial(tensor_model_parallel_all_gather, dim=0))
-        return _moved(PrunedDrafter(mapped.vocabulary, affinity, rows), shard.rows)
+        self.read_as(mapped.reads.to(shard.rows.device))  # type: ignore[attr-defined]
+        return _moved(
+            PrunedDrafter(mapped.vocabulary, affinity, shard.whole(_all_gather)), shard.rows
+        )
 
     def _head_of_dynamic_tokens(self, shard: HeadShard) -> FullHead:
         """The drafter's full head, or rows lifted from the target's."""
@@ -150,6 +153,7 @@ class DraftHead:
         Returns:
             `[B, V_d]`; and `[B, C]` int32 with `[B, C]`, or None twice.
         """
+        self.compare("hidden states", hidden)
         drafter = self.drafter
         logits = self._processed(torch.nn.functional.linear(hidden, drafter.weight, drafter.bias))
         if drafter.dynamic_tokens is None:
@@ -157,6 +161,11 @@ class DraftHead:
         source = drafter.dynamic_tokens
         tokens, gathered = dynamic_columns(source, self._full_head, contexts(), hidden)
         return logits, tokens, self._processed(gathered.to(logits))
+
+    def compare(self, what: str, own: Tensor) -> None:
+        """Refuse ranks that differ in `own`, `[B, ...]`, if the options say so."""
+        if options(self.vllm_config).compare_ranks:  # type: ignore[attr-defined]
+            compare_ranks(what, own, _all_gather)
 
     def _processed(self, logits: Tensor) -> Tensor:
         """As vLLM's `LogitsProcessor` does it for the drafter's own head."""

@@ -65,12 +65,15 @@ class _Drafting(DraftHead):
             dynamic_logits=columns,
         )
         drawn = drawn.clamp(min=0)  # -1, no distribution: verify rejects it by its stats
+        self.compare("drafted tokens", drawn)
         requests.drafts.append(drawn)
         return drawn, None
 
 
 class _DraftModel(_Drafting, DraftModelProposer):  # type: ignore[misc]
-    pass
+    def read_as(self, reads: Tensor) -> None:
+        """Read these tokens, `[V_t]`, in the place of the target's."""
+        self.vocab_mapping.target_to_draft_ids = reads
 
 
 class _Eagle(_Drafting, EagleProposer):  # type: ignore[misc]

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from ...drafter import PrunedDrafter
-from .configuration import UnsupportedConfigurationError
+from ..huggingface.text_drafter import TokenMap
 from .draft_head import DraftHead
-from .model_runner_v2 import sample_draft
+from .model_runner_v2 import last_tokens, sample_draft
 
 __all__ = ["Speculator", "speculator_for"]
 
@@ -28,18 +27,11 @@ class Speculator(DraftHead):
     """The part of a speculator that is the same for every method of vLLM."""
 
     _request_states: Any
-    _drawn: list[Tensor]
 
-    def serve(self, request_states: Any, calibrated: PrunedDrafter | None) -> Any:
+    def serve(self, request_states: Any, calibrated: PrunedDrafter | TokenMap | None) -> Any:
         """Whose tokens to read, and with which drafter to draft; None for the model's own head."""
-        self._request_states, self._calibrated, self._drawn = request_states, calibrated, []
+        self._request_states, self._calibrated = request_states, calibrated
         return self
-
-    def propose(self, *args: Any, **kwargs: Any) -> Tensor:
-        """vLLM's arguments and result."""
-        self._drawn = []
-        drafts: Tensor = super().propose(*args, **kwargs)  # type: ignore[misc]
-        return drafts
 
     def sample_draft(
         self,
@@ -54,7 +46,19 @@ class Speculator(DraftHead):
         num_steps: int = 1,
     ) -> Tensor:
         """vLLM's arguments and result; `draft_logits` is None, as vLLM keeps none."""
-        logits, tokens, columns = self.score(hidden_states, lambda: self._contexts(idx_mapping))
+        states, drafts = self._request_states, self.draft_tokens  # type: ignore[attr-defined]
+        # The runner has entered the tokens that the step decided by then.
+        logits, tokens, columns = self.score(
+            hidden_states,
+            lambda: last_tokens(
+                states.all_token_ids.gpu,
+                states.total_len.gpu,
+                drafts,
+                idx_mapping,
+                draft_step,
+                self.window,
+            ),
+        )
         drawn = sample_draft(
             logits,
             sample_src_positions,
@@ -67,26 +71,21 @@ class Speculator(DraftHead):
             dynamic_logits=columns,
         )
         drawn = drawn.clamp(min=0)  # -1, no distribution: verify rejects it by its stats
-        if self.drafter.dynamic_tokens is not None:
-            self._drawn.append(drawn)
+        self.compare("drafted tokens", drawn)
         return drawn
-
-    def _contexts(self, idx_mapping: Tensor) -> Tensor:
-        """`[B, w]`: the last tokens of each request with this step's drafts, -1 before the first.
-
-        The runner has entered the tokens that the step decided by then.
-        """
-        states = self._request_states
-        slots = idx_mapping.long().clamp(min=0)  # padding reads some request's
-        last = torch.arange(-self.window, 0, device=idx_mapping.device)
-        places = states.total_len.gpu[slots].long()[:, None] + last
-        known = states.all_token_ids.gpu[slots[:, None], places.clamp(min=0)].long()
-        drafted = [drawn[:, None] for drawn in self._drawn]
-        return torch.cat([known.where(places >= 0, -1), *drafted], 1)
 
 
 class _DraftModel(Speculator, StandaloneARSpeculator):  # type: ignore[misc]
-    pass
+    _reads: Tensor | None = None
+
+    def read_as(self, reads: Tensor) -> None:
+        """Read these tokens, `[V_t]`, in the place of the target's; -1, none, is the first one."""
+        self._reads = reads.int().clamp(min=0)
+
+    def _run_model(self, input_ids: Tensor, *args: Any) -> Tensor:
+        reads = self._reads
+        hidden: Tensor = super()._run_model(input_ids if reads is None else reads[input_ids], *args)
+        return hidden
 
 
 class _Eagle(Speculator, EagleSpeculator):  # type: ignore[misc]
@@ -96,19 +95,10 @@ class _Eagle(Speculator, EagleSpeculator):  # type: ignore[misc]
 _SPECULATORS: dict[str, type[Any]] = {"draft_model": _DraftModel, "eagle3": _Eagle}
 
 
-def speculator_for(runner: Any, vllm_config: Any, calibrated: PrunedDrafter | None) -> Any:
-    """The speculator of the configuration, for a runner that has loaded no model yet.
-
-    Raises:
-        UnsupportedConfigurationError: dynamic tokens in CUDA graphs.
-    """
-    dynamic = calibrated is not None and calibrated.dynamic_tokens is not None
-    if dynamic and not vllm_config.model_config.enforce_eager:
-        raise UnsupportedConfigurationError(
-            "rdk_cuda.integrations.vllm: the drafter has dynamic tokens, which model runner V2 "
-            "would have to look up inside of CUDA graphs; add --enforce-eager, or calibrate with "
-            "--dynamic 0"
-        )
+def speculator_for(
+    runner: Any, vllm_config: Any, calibrated: PrunedDrafter | TokenMap | None
+) -> Any:
+    """The speculator of the configuration, for a runner that has loaded no model yet."""
     speculative = vllm_config.speculative_config
     _name_aux_layers(speculative.draft_model_config.hf_config)
     own = _SPECULATORS[speculative.method](vllm_config, runner.device)

@@ -21,9 +21,38 @@ from ...functional import Method
 from ..draft_arena import DraftArena, check_layout
 from .metrics import Counters
 
-__all__ = ["PLACEHOLDER_TOKEN_ID", "rejection_sample", "sample_draft"]
+__all__ = ["PLACEHOLDER_TOKEN_ID", "last_tokens", "rejection_sample", "sample_draft"]
 
 PLACEHOLDER_TOKEN_ID = -1
+
+
+def last_tokens(
+    all_token_ids: Tensor,
+    total_len: Tensor,
+    drafts: Tensor,
+    idx_mapping: Tensor,
+    draft_step: Tensor,
+    window: int,
+) -> Tensor:
+    """What sources of dynamic tokens read before a draft, of one shape for all CUDA graphs.
+
+    Args:
+        all_token_ids: `[max_num_reqs, max_model_len]` int32, by slot. total_len:
+            `[max_num_reqs]`, how many of them are known.
+        drafts: `[>= num_reqs, K]`, of this step, in the order of `idx_mapping`.
+        idx_mapping: `[num_reqs]`, the slot of each request; negative for padding.
+        draft_step: one integer, how many drafts of a request there are by now.
+        window: how many tokens.
+
+    Returns:
+        `[num_reqs, window]` int64, newest last, -1 before the first. Padding reads some request's.
+    """
+    slots = _existing(idx_mapping, len(total_len)).long()
+    end = total_len[slots].long()[:, None]
+    places = end + draft_step + torch.arange(-window, 0, device=end.device)
+    known = all_token_ids[slots[:, None], _existing(places, all_token_ids.shape[1])].long()
+    drafted = drafts[: len(slots)].gather(1, _existing(places - end, drafts.shape[1]))
+    return known.where(places < end, drafted).where(places >= 0, -1)
 
 
 def sample_draft(

@@ -4,7 +4,8 @@ It names the folder of our metrics, before vLLM starts other processes.
 
 With speculation vLLM refuses requests with `min_p` or `logit_bias`, because its own verification
 ignores both. The workers here serve them, so under these workers, and no others, they are let
-through. A thinking budget, which they do not serve, is refused in the same place.
+through. A thinking budget, which they do not serve, is refused in the same place. And under them
+vLLM's model runner V2 may have a drafter with another tokenizer, which it otherwise refuses.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .metrics import serve_metrics
 __all__ = ["register", "registered"]
 
 _WORKERS = "rdk_cuda.integrations.vllm."
+OTHER_TOKENIZERS = "heterogeneous-vocabulary draft models"  # vLLM's words
 
 
 def registered() -> bool:
@@ -53,4 +55,17 @@ def register() -> None:
 
     _validate_spec_decode.passes_rdk_cuda = True  # type: ignore[attr-defined]
     SamplingParams._validate_spec_decode = _validate_spec_decode
+    _let_other_tokenizers_through()
     serve_metrics()
+
+
+def _let_other_tokenizers_through() -> None:
+    from vllm.config import VllmConfig
+
+    own = VllmConfig._get_v2_model_runner_unsupported_features
+
+    def _get_v2_model_runner_unsupported_features(self: Any) -> list[str]:
+        ours = str(self.parallel_config.worker_cls).startswith(_WORKERS)
+        return [found for found in own(self) if not (ours and found == OTHER_TOKENIZERS)]
+
+    VllmConfig._get_v2_model_runner_unsupported_features = _get_v2_model_runner_unsupported_features

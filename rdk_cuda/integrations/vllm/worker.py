@@ -100,7 +100,9 @@ class _Serving:
         """Also notes what is scheduled, and publishes what was counted."""
         if self._requests is not None:
             self._requests.begin_step(scheduler_output.num_scheduled_tokens)
-        if self.rank == 0:  # type: ignore[attr-defined]
+        # Every rank verifies what rank 0 does, or its own requests.
+        own = self.vllm_config.parallel_config.enable_batch_sharded_sampling  # type: ignore[attr-defined]
+        if own or self.rank == 0:  # type: ignore[attr-defined]
             counters: Counters = self._drafting.counters
             counters.active = True
             counters.publish(idle=not scheduler_output.total_num_scheduled_tokens)
