@@ -40,6 +40,7 @@ from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import Steering
+from rdk_cuda.pair.loading import quiet
 
 PROMPT, CHOOSE = 32, 32
 PLAIN, STEERED, SHUFFLED = "plain", "steered", "shuffled"
@@ -56,12 +57,12 @@ class Shuffled(Steering):
         return super().vector(rows[torch.randperm(len(rows))].view_as(states))
 
 
-def asked(options: argparse.Namespace, folder: Path) -> argparse.Namespace:
+def asked(options: argparse.Namespace, out: Path) -> argparse.Namespace:
     """The arguments of `distill`."""
     command = Parser()
     add_distill(command.add_subparsers())
     given: Sequence[object] = (
-        *("distill", SHIPPED / "drafter", "--target", SHIPPED / "target", "--out", folder / "out"),
+        *("distill", SHIPPED / "drafter", "--target", SHIPPED / "target", "--out", out),
         *("--text", *calibration_files(), "--held-out", *held_out_files()),
         *("--train", "steering", "--prompt", PROMPT, "--tokens", options.tokens),
         *("--steps", options.steps, "--draft-length", options.draft_length),
@@ -113,6 +114,7 @@ def rows_of(found: dict[str, Tensor], bootstrap: Bootstrap, draft_length: int) -
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print and, if asked to, write."""
+    quiet()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         rows, about = measure(options, Path(folder))
