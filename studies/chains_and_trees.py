@@ -1,7 +1,8 @@
 """Chains, mixed trees and RSD: accepted drafts a pass of the target, and tokens a second.
 
 `python -m studies.chains_and_trees` continues held-out prompts one by one with the demo's target,
-and its drafter or an EAGLE-3 drafter (`--drafter DIR`), with the full and with a pruned vocabulary.
+and its drafter or an EAGLE-3 drafter (`--drafter DIR`), or with Gemma 3 270M and its EAGLE-3 head
+(`--gemma`, which needs the extra `[gemma]`), with the full and with a pruned vocabulary.
 RSD (arXiv:2402.14160) is plain PyTorch, so of it what is accepted counts, not its speed.
 All ways to draft continue a prompt in turn, with one thread, so that a load on the machine meets
 them alike. Times are compared with the target's alone for the same prompt. Intervals are of
@@ -20,10 +21,11 @@ from typing import Any, Literal
 
 import torch
 
-from examples.demo.arguments import Settings
+from examples.demo import gemma
+from examples.demo.arguments import MODEL_DEFAULTS, Settings
 from examples.demo.calibration import calibrate, pruned_to
 from examples.demo.corpus import training_files
-from examples.demo.decoding import drafter_of
+from examples.demo.decoding import drafter_of, full_head_of, spaced
 from examples.demo.shipped import SHIPPED
 from examples.demo.text import Prompt, held_out_prompts, windows_of
 from profiling.commands import Parser, run_command, write_text
@@ -33,7 +35,6 @@ from rdk_cuda.calibration.methods import FULL, PRUNED, RECOMMENDED, Method
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.decoding import DrafterChain, DrafterTree, Proposer, SpeculativeDecoder
-from rdk_cuda.drafter import FullHead
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.functional import Method as Rule
@@ -46,7 +47,6 @@ from .rsd import RecursiveRejection, RSDTree
 RESULTS = ROOT / "profiling" / "results" / "trees" / "demo.json"
 TEMPERATURES = (0.0, 0.6, 1.0)
 DRAFTERS = (FULL, PRUNED, RECOMMENDED)
-KEEP = 0.0625
 Row = dict[str, Any]
 
 
@@ -95,14 +95,14 @@ WAYS = (
 )
 
 
-def decoder_of(models: Pair, full_head: FullHead, method: Method, way: Way) -> SpeculativeDecoder:
+def decoder_of(models: Pair, method: Method, way: Way) -> SpeculativeDecoder:
     """The demo's method, drafting in this way."""
     drafter, pruned = drafter_of(models, method), method.drafter
     proposer = way.proposer(
         drafter,
         affinity=pruned.affinity,
         dynamic_tokens=pruned.dynamic_tokens,
-        full_head=None if pruned.dynamic_tokens is None else full_head,
+        full_head=full_head_of(models, method),
     )
     layers = drafter.state_layers
     target = HuggingFaceModel(models.target, state_layers=layers)
@@ -125,10 +125,26 @@ def measured(
     ]
 
 
-def measure(models: Pair, options: argparse.Namespace, stages: Stages) -> tuple[list[Row], int]:
-    """All rows, and how many documents the prompts are from."""
-    settings = Settings(keep=(KEEP,), positions=options.positions)
-    prompts = held_out_prompts(models.tokenizer)[: options.prompts]
+def settings_of(options: argparse.Namespace) -> Settings:
+    """Of calibration: as in the demo of these models."""
+    if options.gemma:
+        return Settings(**MODEL_DEFAULTS)
+    return Settings(keep=(0.0625,), positions=options.positions)
+
+
+def loaded(options: argparse.Namespace) -> Pair:
+    """The target and the drafter."""
+    if not options.gemma:
+        return load_pair(SHIPPED / "target", options.drafter)
+    gemma.refuse_missing()
+    print(gemma.terms(), file=sys.stderr)
+    return gemma.load_with_head().pair
+
+
+def measure(models: Pair, options: argparse.Namespace, stages: Stages) -> Row:
+    """All rows, and how many prompts of how many documents they are of."""
+    settings = settings_of(options)
+    prompts = spaced(held_out_prompts(models.tokenizer), options.prompts)
     files = sorted({prompt.source for prompt in prompts})
     bootstrap = Bootstrap([files.index(prompt.source) for prompt in prompts], seed=settings.seed)
     # One for all temperatures: what is kept, and the clusters, are those of T = 1.
@@ -136,7 +152,7 @@ def measure(models: Pair, options: argparse.Namespace, stages: Stages) -> tuple[
         models.tokenizer, training_files(), 3 * settings.positions, settings.length
     )
     material = calibrate(models, windows, settings, stages.each)
-    pruning = pruned_to(KEEP, material, settings)
+    pruning = pruned_to(settings.keep[0], material, settings)
     methods = {name: pruning.method(name, settings.temperature) for name in (PRUNED, RECOMMENDED)}
     methods[FULL] = Method.full(material.full_head)
     alone = SpeculativeDecoder(HuggingFaceModel(models.target), draft_length=0)
@@ -144,7 +160,7 @@ def measure(models: Pair, options: argparse.Namespace, stages: Stages) -> tuple[
     rows = []
     for method, temperature in stages.each(pairs, "Measuring chains and trees"):
         ways = [w for w in WAYS if temperature > 0 or w.rule == "block"]
-        decoders = [alone, *(decoder_of(models, material.full_head, method, way) for way in ways)]
+        decoders = [alone, *(decoder_of(models, method, way) for way in ways)]
         found = torch.tensor(
             [
                 [measured(each, prompt, options.tokens, temperature) for each in decoders]
@@ -166,7 +182,7 @@ def measure(models: Pair, options: argparse.Namespace, stages: Stages) -> tuple[
                     "speed": list(bootstrap.ratio(*speeds)),
                 }
             )
-    return rows, len(bootstrap.members)
+    return {"prompts": len(prompts), "documents": len(bootstrap.members), "rows": rows}
 
 
 def lines_of(rows: Sequence[Row]) -> list[list[str]]:
@@ -185,16 +201,16 @@ def lines_of(rows: Sequence[Row]) -> list[list[str]]:
 def run(options: argparse.Namespace) -> None:
     """Measure, print and write."""
     torch.set_num_threads(1)
-    models = load_pair(SHIPPED / "target", options.drafter)
+    models = loaded(options)
     with Stages() as stages:
-        rows, documents = measure(models, options, stages)
+        found = measure(models, options, stages)
     titles = ("drafter", "T", "drafts", "accepted", "× the target's speed")
-    lines = table(titles, lines_of(rows), "lrlr")
+    lines = table(titles, lines_of(found["rows"]), "lrlr")
     print(lines)
-    about: Row = {"prompts": options.prompts, "documents": documents, "tokens": options.tokens}
-    about |= {"keep": KEEP, **describe(torch.device("cpu"))}
+    about: Row = {"tokens": options.tokens, "keep": settings_of(options).keep[0]}
+    about |= {"run": now(), **describe(torch.device("cpu"))}
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    write_json({"run": now(), **about, "rows": rows}, options.output)
+    write_json({**about, **found}, options.output)
     page = "Accepted drafts a pass of the target, and its speed alone as the unit of speed."
     write_text(f"{page}\n\n{lines}\n", options.output.with_suffix(".md"))
 
@@ -204,7 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = Parser(prog="python -m studies.chains_and_trees", description=__doc__)
     add, own = made.add_argument, SHIPPED / "drafter"
     add("--drafter", type=Path, default=own, metavar="DIR", help="default: the demo's")
-    add("--prompts", type=natural, default=24, help="held-out ones (%(default)s)")
+    add("--gemma", action="store_true", help="Gemma 3 270M and its EAGLE-3 head")
+    add("--prompts", type=natural, default=24, help="at most so many, evenly spaced (%(default)s)")
     add("--tokens", type=natural, default=48, help="after each (%(default)s)")
     add("--positions", type=natural, default=2048, help="a third of what calibration reads")
     add("--output", type=Path, default=RESULTS, metavar="FILE", help="JSON file")

@@ -91,16 +91,14 @@ def measured(
     rows: list[dict[str, Any]] = []
 
     def timed(way: str, decoder: SpeculativeDecoder, expected: float | None) -> None:
-        began = time.perf_counter()
-        found = decoder.generate(prompts[:1], max_new_tokens=tokens, seeds=0)
-        seconds, counts = time.perf_counter() - began, found.statistics
-        for turn, prompt in enumerate(prompts[1:], start=1):
-            began = time.perf_counter()
-            decoder.generate([prompt], max_new_tokens=tokens, seeds=turn)
-            seconds += time.perf_counter() - began
-        row = {"way": way, "seconds": seconds / tokens / len(prompts), "expected": expected}
-        row["speed"] = rows[0]["seconds"] / row["seconds"] if rows else 1.0
-        row["accepted"] = sum(counts.accepted) / max(1, sum(counts.drafted))
+        began, accepted, judged = time.perf_counter(), 0, 0
+        for turn, prompt in enumerate(prompts):
+            counts = decoder.generate([prompt], max_new_tokens=tokens, seeds=turn).statistics
+            accepted, judged = accepted + sum(counts.accepted), judged + sum(counts.drafted)
+        seconds = (time.perf_counter() - began) / tokens / len(prompts)
+        row = {"way": way, "seconds": seconds, "expected": expected}
+        row["speed"] = rows[0]["seconds"] / seconds if rows else 1.0
+        row |= {"servers": 0, "chosen": False, "acceptance": accepted / max(1, judged)}
         rows.append(row)
         print(row, flush=True)
 
@@ -121,7 +119,8 @@ def measured(
                 decoder.generate([prompts[0]], max_new_tokens=10, seeds=0)  # measures, and warms up
                 way = f"L = {lookahead}" if lookahead else "as the decoder chose"
                 timed(f"SP = {count}, {way}", decoder, expected)
-                rows[-1]["plan"] = decoder.plan._asdict()
+                rows[-1] |= {"servers": count, "chosen": lookahead is None}
+                rows[-1] |= {"plan": decoder.plan._asdict()}
     return rows
 
 

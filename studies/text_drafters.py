@@ -77,10 +77,12 @@ Way = Callable[[list[list[int]], float, int], Counted]
 
 def both() -> list[Model]:
     """Gemma and the demo's Llama."""
-    weights = gemma.weights()
+    weights, dtype = gemma.weights(), gemma.fast_dtype()
     pair = (("gemma3-270m", weights, weights), ("demo", SHIPPED / "drafter", SHIPPED / "target"))
     return [
-        Model(name, load_model("--target", model), load_tokenizer("--target", tokenizer))
+        Model(
+            name, load_model("--target", model, dtype=dtype), load_tokenizer("--target", tokenizer)
+        )
         for name, model, tokenizer in pair
     ]
 

@@ -12,6 +12,7 @@ from rdk_cuda.calibration.methods import FULL, Method
 from rdk_cuda.calibration.recording import Each
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind, Statistics
+from rdk_cuda.dynamic_tokens.columns import FullHead
 from rdk_cuda.evaluation.timing import Watch
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
@@ -126,15 +127,8 @@ def decoders_of(
     if method is None:
         yield 0, SpeculativeDecoder(HuggingFaceModel(pair.target), draft_length=0)
         return
-    pruned, full_head, drafter = method.drafter, None, drafter_of(pair, method)
-    if isinstance(drafter, Eagle3Drafter):
-        target = HuggingFaceModel(pair.target, state_layers=drafter.state_layers)
-        if pruned.dynamic_tokens is not None:
-            rows = pair.drafter.full_head(pair.target)
-            assert rows is not None  # the head was trained with all tokens
-            full_head = rows, None
-    else:
-        target = HuggingFaceModel(pair.target)
+    pruned, drafter = method.drafter, drafter_of(pair, method)
+    target = HuggingFaceModel(pair.target, state_layers=drafter.state_layers)
     for length in lengths:
         yield (
             length,
@@ -146,9 +140,18 @@ def decoders_of(
                 method="block",
                 vocabulary=pruned.vocabulary,
                 dynamic_tokens=pruned.dynamic_tokens,
-                full_head=full_head,
+                full_head=full_head_of(pair, method),
             ),
         )
+
+
+def full_head_of(pair: Pair, method: Method) -> FullHead | None:
+    """What an EAGLE-3 drafter's dynamic tokens take their logits from; a model has its own head."""
+    if isinstance(pair, ModelPair) or method.drafter.dynamic_tokens is None:
+        return None
+    rows = pair.drafter.full_head(pair.target)
+    assert rows is not None  # the head was trained with all tokens
+    return rows, None
 
 
 def drafter_of(pair: Pair, method: Method) -> HuggingFaceModel | Eagle3Drafter:
