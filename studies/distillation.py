@@ -34,13 +34,11 @@ from profiling.machine import ROOT, describe, now
 from profiling.tables import table
 from rdk_cuda.__main__ import main as rdk_cuda
 from rdk_cuda.cli.arguments import add_distill, natural, positive
-from rdk_cuda.cli.distill import Job, on_device
-from rdk_cuda.cli.evaluate import load_calibrated
+from rdk_cuda.cli.distill import Job
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.evaluation.speed import expected_accepted_length
 from rdk_cuda.files import write_json, write_whole
-from rdk_cuda.pair.documents import calibration_and_held_out
 from rdk_cuda.pair.loading import quiet
 from rdk_cuda.training import LOSSES
 
@@ -81,11 +79,8 @@ def trained(options: argparse.Namespace, start: Path, data: str, folder: Path) -
         *("--learning-rate", options.learning_rate, "--out", folder / f"{start.name}-{data}"),
     )
     arguments = command.parse_args(list(map(str, given)))
-    models, drafter, settings = load_calibrated(arguments)
-    job = Job(arguments, models, on_device(arguments, models, drafter), settings)
-    text, held_out = calibration_and_held_out(
-        models.tokenizer, arguments.text, arguments.held_out, models.context, K
-    )
+    job = Job.of(arguments)
+    text, held_out = job.texts
     with Stages() as stages:
         found, measures = job.run(text.documents, held_out.documents, stages)
     bootstrap = Bootstrap([window.document for window in measures], seed=0)

@@ -374,7 +374,8 @@ def add_distill(commands: Any) -> None:
         default="head",
         metavar="PART",
         help="head: the rows of the small head; virtual-rows; lifted-rows: their map; all: the "
-        "head and the drafter below it (%(default)s)",
+        "head and the drafter below it; steering: what the target's states add in the drafter's "
+        "MLPs (%(default)s)",
     )
     add(
         "--loss",
@@ -388,7 +389,7 @@ def add_distill(commands: Any) -> None:
         choices=("target", "drafter", "text"),
         default="target",
         help="learn from what the target writes behind beginnings of the text, what the drafter "
-        "with its full head writes, or the text itself (%(default)s)",
+        "with its full head writes, unsteered, or the text itself (%(default)s)",
     )
     add("--temperature", type=positive, metavar="T", help="of use (the one calibrated for)")
     for name, type_, default, text in (
@@ -396,7 +397,12 @@ def add_distill(commands: Any) -> None:
         ("batch", natural, 8, "texts of a step"),
         ("prompt", natural, 64, "tokens of the text that each begins with"),
         ("tokens", natural, 128, "that follow them"),
-        ("draft-length", natural, 4, "drafts a pass, where the drafter reads states"),
+        (
+            "draft-length",
+            natural,
+            4,
+            "drafts a pass, where the drafter reads states",
+        ),
         ("seed", seed, 0, "of the texts"),
     ):
         add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
@@ -412,6 +418,11 @@ def distill(arguments: argparse.Namespace) -> int:
     arguments.out = output_of(arguments)
     from ..training import LOSSES, PARTS
 
+    if arguments.train == "adapter":
+        raise InputError(
+            "--train adapter: adapters are trained elsewhere, and calibrated once they are merged "
+            "into the drafter; here train steering, which leaves the drafter as it is, or all"
+        )
     for option, given, known in (
         ("--train", [arguments.train], PARTS),
         ("--loss", arguments.loss, LOSSES),

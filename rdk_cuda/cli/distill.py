@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rdk_cuda.calibration.reading import Window, cut_windows
+from rdk_cuda.calibration.reading import Read, Window, cut_windows
 from rdk_cuda.calibration.record import read_models
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
-from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface import HuggingFaceModel, Steering, steered_read
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     drafting_model,
     load_pruned,
@@ -23,12 +23,19 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     save_drafter,
 )
 from rdk_cuda.integrations.huggingface.text_drafter import is_text_drafter
-from rdk_cuda.training import ALL, STEPS_A_ROUND, Distillation, DistillationError, Recipe
+from rdk_cuda.training import (
+    ALL,
+    STEERING,
+    STEPS_A_ROUND,
+    Distillation,
+    DistillationError,
+    Recipe,
+)
 from rdk_cuda.training.parts import body_parameters, parts_of
 
 from ..evaluation.acceptance import Bootstrap, Interval
 from ..evaluation.table import counted
-from ..pair.documents import Document, calibration_and_held_out, first_token
+from ..pair.documents import Document, Text, calibration_and_held_out, first_token
 from ..pair.errors import InputError
 from ..pair.loading import quiet
 from ..pair.pairs import ModelPair, Pair, StatePair
@@ -47,7 +54,7 @@ class Outcome(NamedTuple):
         chosen_by: α on the texts that choose.
         before, after: `[texts, n]`, α on the texts that measure.
         steps: how many were taken.
-        body: the weights below the head that belong to it, if these were trained.
+        body: the weights below the head that belong to it, as of `Job.body`.
     """
 
     loss: str
@@ -68,12 +75,8 @@ def run_distillation(arguments: argparse.Namespace) -> int:
         raise InputError(f"--out {error.reason}") from error
     if is_text_drafter(arguments.drafter):
         raise InputError(f"{arguments.drafter}: has another tokenizer, and no head to train")
-    models, drafter, settings = load_calibrated(arguments)
-    job = Job(arguments, models, on_device(arguments, models, drafter), settings)
-    job.refuse_impossible()
-    text, held_out = calibration_and_held_out(
-        models.tokenizer, arguments.text, arguments.held_out, models.context, arguments.draft_length
-    )
+    job = Job.of(arguments)
+    text, held_out = job.texts
     try:
         with Stages() as stages:
             outcomes, measures = job.run(text.documents, held_out.documents, stages)
@@ -97,21 +100,18 @@ def run_distillation(arguments: argparse.Namespace) -> int:
     return 0 if better else 1
 
 
-def on_device(arguments: argparse.Namespace, models: Pair, drafter: PrunedDrafter) -> PrunedDrafter:
-    """The drafter where the models are, with a head that computes as they do."""
-    device = models.target.device
-    if device.type != "cpu":
-        drafter, _ = load_pruned(arguments.drafter, device=device)
-    return drafter.in_dtype(getattr(torch, arguments.dtype))
-
-
 def in_words(outcome: Outcome, gain: Interval) -> str:
     """For example `tv, 120 steps: .5545 of the drafts were accepted, now .5571, +...`."""
     before, after = (float(rates.double().mean()) for rates in (outcome.before, outcome.after))
     return (
         f"{outcome.loss}, {outcome.steps} steps: {before:.4f} of the drafts were accepted, now "
-        f"{after:.4f}, {gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]."
+        f"{after:.4f}, {with_ends(gain)}."
     )
+
+
+def with_ends(gain: Interval) -> str:
+    """A difference and its interval."""
+    return f"{gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Job:
     """What is trained, of which pair, and as what the command line says.
 
     Attributes:
-        drawn: the texts of each round so far.
+        drawn: the texts of each round so far, the same for each loss.
     """
 
     arguments: argparse.Namespace
@@ -127,6 +127,32 @@ class Job:
     drafter: PrunedDrafter
     settings: dict[str, Any]
     drawn: dict[int, list[Window]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Job:
+        """Of the files that are named; where steering is trained, the pair has it."""
+        models, drafter, settings = load_calibrated(arguments)
+        device, dtype = models.target.device, getattr(torch, arguments.dtype)
+        if device.type != "cpu":
+            drafter, _ = load_pruned(arguments.drafter, device=device)
+        job = cls(arguments, models, drafter.in_dtype(dtype), settings)
+        job.refuse_impossible()
+        if arguments.train != STEERING or not isinstance(models, ModelPair):
+            return job
+        try:
+            steering = models.steering or Steering.between(models.target, models.drafter)
+        except TypeError as error:
+            raise InputError(f"--train steering: {error}") from error
+        steering = steering.to(device, torch.float32).requires_grad_()
+        return replace(job, models=replace(models, steering=steering))
+
+    @property
+    def texts(self) -> tuple[Text, Text]:
+        """To train on, and held out."""
+        given, models = self.arguments, self.models
+        return calibration_and_held_out(
+            models.tokenizer, given.text, given.held_out, models.context, given.draft_length
+        )
 
     @property
     def temperature(self) -> float:
@@ -142,25 +168,26 @@ class Job:
     @property
     def body(self) -> list[torch.nn.Parameter]:
         """What is trained below the head."""
-        return body_parameters(self.models.drafter) if self.arguments.train == ALL else []
+        train, steering = self.arguments.train, self.models.steering
+        if train == STEERING and steering is not None:
+            return list(steering.parameters())
+        return body_parameters(self.models.drafter) if train == ALL else []
 
     def refuse_impossible(self) -> None:
         """What cannot be trained in this way."""
         given, states = self.arguments, isinstance(self.models, StatePair)
         if self.temperature == 0:
             raise InputError("--temperature: greedy drafts have no gradient; name one above 0")
-        if states and given.train == ALL:
+        if states and given.train in (ALL, STEERING):
             raise InputError(
-                "--train all: the drafter reads the target's states, and examples.eagle3 trains "
-                "such networks; needs head, virtual-rows or lifted-rows"
+                f"--train {given.train}: the drafter reads the target's states already, and "
+                "examples.eagle3 trains such networks; needs head, virtual-rows or lifted-rows"
             )
         if states and given.data == "drafter":
             raise InputError(
                 "--data drafter: the drafter reads the target's states, and writes nothing by "
                 "itself; needs target or text"
             )
-        if isinstance(self.models, ModelPair) and self.models.steering is not None:
-            raise InputError(f"{given.drafter}: is steered; needs a drafter that is not yet")
         if given.train == ALL and given.dtype != "float32":
             raise InputError(f"--dtype {given.dtype}: needs float32 with --train all")
 
@@ -214,19 +241,21 @@ class Job:
         ]
 
     def _decoder(self, data: str) -> SpeculativeDecoder:
-        """What writes: the target with the drafter as it came, or the drafter alone."""
+        """What writes: the target with the drafter, its body as it is now, or the drafter alone.
+
+        Alone it writes unsteered: there is no target whose states it could read.
+        """
         models, drafter, full_head = self.models, self.drafter, None
+        drafting: Any
         if data == "drafter":
             return SpeculativeDecoder(HuggingFaceModel(models.drafter), draft_length=0)
         if isinstance(models, StatePair):
-            drafting: Any = models.drafting(drafter.weight, drafter.bias)
-            target = HuggingFaceModel(models.target, state_layers=drafting.state_layers)
-            full_head = models.drafter_head
+            drafting, full_head = models.drafting(drafter.weight, drafter.bias), models.drafter_head
         else:
-            drafting = drafting_model(models.drafter, drafter)
-            target = HuggingFaceModel(models.target)
+            drafting = drafting_model(models.drafter, drafter, models.steering)
+        layers = getattr(drafting, "state_layers", ())
         return SpeculativeDecoder(
-            target,
+            HuggingFaceModel(models.target, state_layers=layers),
             drafting,
             drafter.affinity,
             draft_length=self.arguments.draft_length,
@@ -255,18 +284,17 @@ class Job:
             raise InputError(f"--train {given.train}: {error}") from error
         body = self.body
         came = [parameter.detach().clone() for parameter in body]
-        read = models.read(given.draft_length)
-        if body:
-            read = read_models(models.target, models.drafter, train=True)
+        sources = [document.source for document in documents]
+        drawn = {} if body else self.drawn  # what is drawn depends on the body
 
         def draw(turn: int) -> Sequence[Window]:
-            if turn not in self.drawn:  # the same for each loss
+            if turn not in drawn:
                 count = given.batch * STEPS_A_ROUND
-                self.drawn[turn] = self.draw(given.data, documents, count, turn + 2, stages)
-            return self.drawn[turn]
+                drawn[turn] = self.draw(given.data, documents, count, turn + 2, stages)
+            return drawn[turn]
 
         training = Distillation(
-            read,
+            self._read(),
             parts,
             draw,
             chooses,
@@ -280,16 +308,17 @@ class Job:
                 prompt=given.prompt,
             ),
             body=body,
-            about=repr((given.data, given.seed, given.tokens, [d.source for d in documents])),
+            about=repr((given.data, given.seed, given.tokens, given.draft_length, sources)),
             checkpoint=self.checkpoint(loss),
         )
-        drafter = training.run(
-            stages.each,
-            lambda step, now: stages.console.print(
-                f"{loss}, step {step}: {now:.4f} accepted, {now - training.first:+.4f}",
-                highlight=False,
-            ),
-        )
+        bootstrap = Bootstrap([window.document for window in chooses], seed=given.seed)
+
+        def report(step: int, rates: Tensor) -> None:
+            gain = with_ends(bootstrap.mean(rates - training.first))
+            said = f"{loss}, step {step}: {float(rates.mean()):.4f} accepted, {gain}"
+            stages.console.print(said, highlight=False, soft_wrap=True)
+
+        drafter = training.run(stages.each, report)
         outcome = Outcome(
             loss,
             training.best_acceptance,
@@ -301,6 +330,17 @@ class Job:
         )
         write_into(body, came)
         return outcome
+
+    def _read(self) -> Read:
+        """Both models, with a gradient for what is trained below the head."""
+        given, models = self.arguments, self.models
+        if isinstance(models, StatePair):
+            return models.read(given.draft_length)
+        train, pair = given.train == ALL, (models.target, models.drafter)
+        models.drafter.requires_grad_(train)
+        if models.steering is None:
+            return read_models(*pair, train=train)
+        return steered_read(*pair, models.steering, given.draft_length, prompt_length=given.prompt)
 
     def checkpoint(self, loss: str) -> Path:
         """Where a training goes on from."""
@@ -340,6 +380,7 @@ class Job:
             models.tokenizer,
             best.drafter.in_dtype(models.drafter_dtype),
             {**self.settings, "distilled": [*earlier, distilled]},
+            steering=models.steering,
             overwrite=given.overwrite,
         )
 

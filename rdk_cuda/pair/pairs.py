@@ -134,6 +134,8 @@ class StatePair:
     drafter_dtype: torch.dtype = torch.float32
     lifted: LiftedRows | None = None
 
+    steering: ClassVar[None] = None
+
     @property
     def vocabulary_size(self) -> int:
         """As of `ModelPair`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ class Recipe:
 Draw = Callable[[int], Sequence[Window]]
 """The texts of a round, all of one length; the same ones for the same round."""
 
-Report = Callable[[int, float], None]
-"""Called after each round with the step, and α on the texts that choose."""
+Report = Callable[[int, Tensor], None]
+"""Called after each round with the step, and α on the texts that choose, as of `first`."""
 
 
 class Distillation:
@@ -74,7 +75,8 @@ class Distillation:
     Attributes:
         step: how many have been taken.
         before: `[measuring, n]`, α before the training.
-        first, best_acceptance: α on the texts it is chosen by: at first, and of the best so far.
+        first: `[choosing, n]`, α on the texts it is chosen by, at first.
+        best_acceptance: α on these of the best so far.
 
     Raises:
         DistillationError: a checkpoint of another training, or models that are not finite.
@@ -106,8 +108,9 @@ class Distillation:
         if checkpoint is not None and checkpoint.is_file():
             self._resume(checkpoint)
             return
-        self.first = self.best_acceptance = float(self.acceptance(choosing).mean())
-        if not 0 <= self.first <= 1:
+        self.first = self.acceptance(choosing)
+        self.best_acceptance = float(self.first.mean())
+        if not 0 <= self.best_acceptance <= 1:
             raise DistillationError("acceptance is NaN; needs models whose logits are finite")
         self.best = self._copy()
         self.before = self.acceptance(measuring)
@@ -136,10 +139,10 @@ class Distillation:
     @torch.no_grad()
     def acceptance(self, windows: Sequence[Window]) -> Tensor:
         """`[windows, n]`, `sum_x min(p, q)` of the drafter as it is, behind the prompts."""
+        size = self.recipe.batch
+        batches = [windows[at : at + size] for at in range(0, len(windows), size)]
         rates = []
-        for window in windows:
-            (row,) = self._rows([window])
-            target_logits, hidden, contexts = row
+        for target_logits, hidden, contexts in chain.from_iterable(map(self._rows, batches)):
             columns = self.trained.columns(hidden, contexts)
             rates.append(
                 overlap(
@@ -178,7 +181,7 @@ class Distillation:
         """
         ids = torch.tensor([window.ids for window in windows], dtype=torch.int64, device="cpu")
         reading: Reading = self.read(ids)
-        count = ids.shape[1] - self.recipe.prompt + 1
+        count = min(ids.shape[1] - self.recipe.prompt + 1, reading.hidden.shape[1])
         graph = reading.hidden[:, -count:]
         states = graph.detach().float().requires_grad_(graph.requires_grad)
         for window, logits, hidden in zip(windows, reading.target_logits, states, strict=True):
@@ -187,7 +190,8 @@ class Distillation:
             graph.backward(states.grad.to(graph.dtype))  # type: ignore[no-untyped-call]
 
     def _end_round(self, report: Report | None) -> None:
-        now = float(self.acceptance(self.choosing).mean())
+        rates = self.acceptance(self.choosing)
+        now = float(rates.mean())
         self.stale += 1
         if now > self.best_acceptance:
             self.best_acceptance, self.best, self.stale = now, self._copy(), 0
@@ -205,7 +209,7 @@ class Distillation:
             }
             write_whole(self.checkpoint, lambda unfinished: torch.save(state, unfinished))
         if report is not None:
-            report(self.step, now)
+            report(self.step, rates)
 
     def _resume(self, checkpoint: Path) -> None:
         try:

@@ -14,9 +14,11 @@ from ..drafter import FullHead, LiftedRows, PrunedDrafter
 from ..drafter.lifted import features_of
 from ..dynamic_tokens import Contexts, dynamic_columns
 
-HEAD, VIRTUAL_ROWS, LIFTED_ROWS, ALL = PARTS = "head", "virtual-rows", "lifted-rows", "all"
+PARTS = "head", "virtual-rows", "lifted-rows", "all", "steering"
+HEAD, VIRTUAL_ROWS, LIFTED_ROWS, ALL, STEERING = PARTS
 """What may be trained: the rows of the small head; the virtual ones of these; the map and shift of
-lifted rows, and what follows from them; the rows, and the drafter below its head."""
+lifted rows, and what follows from them; the rows, and the drafter below its head; what the target's
+states add below the head, and no row."""
 
 
 class Columns(NamedTuple):
@@ -157,6 +159,8 @@ def parts_of(
         if drafter.affinity.draft_size == kept:
             raise ValueError("the drafter has no virtual tokens; train head instead")
         return TrainedRows(drafter, full_head, first=kept)
+    if train == STEERING:
+        return TrainedRows(drafter, full_head, first=drafter.affinity.draft_size)
     return TrainedRows(drafter, full_head)
 
 

@@ -1,8 +1,9 @@
-"""`calibrate` and `evaluate` with drafters that read the target's hidden states."""
+"""`calibrate`, `distill` and `evaluate` with drafters that read the target's hidden states."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.__main__ import main
+from rdk_cuda.cli import distill
 from rdk_cuda.decoding import Generation, SpeculativeDecoder
 from rdk_cuda.drafter import LiftedHead, SavedDrafterError
 from rdk_cuda.integrations.eagle3 import (
@@ -114,6 +116,40 @@ def test_a_full_head_is_pruned_as_asked(
     assert pruned.vocabulary.draft_size == 300
     assert drafter.full_head is not None
     assert torch.equal(drafter.full_head[0], drafter.network.lm_head.weight)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--train", "steering"),
+            "--train steering: the drafter reads the target's states alr",
+        ),
+        (("--train", "all"), "examples.eagle3 trains such networks; needs head, virtual-rows"),
+        (
+            ("--data", "drafter"),
+            "--data drafter: .* writes nothing by itself; needs target",
+        ),
+        (("--steps", "1", "--prompt", "1", "--learning-rate", "1e-9"), None),  # its head is trained
+    ],
+)
+def test_below_its_head_it_is_not_distilled(
+    options: tuple[str, ...],
+    said: str | None,
+    shared: Path,
+    directories: Pair,
+    texts: list[Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(distill, "HELD_OUT_TEXTS", 4)
+    given = ("--target", directories[0], "--text", texts[0], "--held-out", *texts[1:5])
+    argv = ["distill", *map(str, (shared, *given, "--out", tmp_path / "out", *options))]
+    if said is None:
+        assert main([*argv, "--tokens", "8"]) in (0, 1)
+    else:
+        assert re.search(said, refusal(capsys, argv))
 
 
 def test_a_reduced_one_keeps_its_tokens_and_takes_the_target_s_rows_for_others(

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.cli import distill
 from rdk_cuda.drafter import PrunedDrafter
-from rdk_cuda.integrations.huggingface import Steering
-from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
-from rdk_cuda.pair.loading import load_pair
+from rdk_cuda.integrations.huggingface import Generate, SteeredModel, Steering
+from rdk_cuda.integrations.huggingface.saved_drafter import (
+    load_drafter,
+    load_steering,
+    save_drafter,
+)
+from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.vocabulary import Vocabulary
 
-from .calibrating import Pair, digests, write_texts
+from ..tiny_models import VOCABULARY
+from .calibrating import Pair, digests, settings_of, write_texts
 from .conftest import Calibrated
 
 SMALL = ("--steps", "20", "--batch", "2", "--prompt", "8", "--tokens", "24")
@@ -29,9 +37,28 @@ def _few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def command(pair: Pair, drafter: Path, folder: Path, *options: object) -> list[str]:
     """What follows `python -m rdk_cuda`."""
+    folder.mkdir(exist_ok=True)
     files = write_texts(folder / "text", count=10)
     said = ("--target", pair[0], "--text", *files[:5], "--held-out", *files[5:])
     return ["distill", *map(str, (drafter, *said, "--out", folder / "out", *SMALL, *options))]
+
+
+class Observed(distill.Distillation):
+    """Notes each training, and what its parameters are at first."""
+
+    made: list[tuple[Observed, list[torch.Tensor]]]
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.made.append((self, self._copy()))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Observed, list[torch.Tensor]]]:
+    """The trainings of a test."""
+    monkeypatch.setattr(Observed, "made", [], raising=False)
+    monkeypatch.setattr(distill, "Distillation", Observed)
+    return Observed.made
 
 
 @pytest.mark.ci
@@ -81,23 +108,32 @@ def test_a_drafter_that_is_not_better_is_not_written(
     assert not list(tmp_path.glob("*.tmp"))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("0.01", "--data", "drafter"),
+        pytest.param(("0.1", "--train", "steering", "--loss", "lk", "tv"), marks=pytest.mark.ci),
+        pytest.param(("0.01", "--train", "all", "--loss", "lk", "tv"), marks=pytest.mark.ci),
+    ],
+)
 def test_an_interrupted_run_writes_the_same_files_later(
+    options: tuple[str, ...],
     calibrated: Calibrated,
     directories: Pair,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """With several losses in the last training."""
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    for folder in (whole, halves):
-        folder.mkdir()
-    options = ("--learning-rate", "0.01", "--data", "drafter")
+    options = ("--learning-rate", *options)
     assert main(command(directories, calibrated.saved, whole, *options)) == 0
 
     class Interrupting(distill.Distillation):
         def run(self, each: Any = None, report: Any = None) -> PrunedDrafter:
-            def stop(step: int, now: float) -> None:
-                raise KeyboardInterrupt
+            def stop(step: int, rates: torch.Tensor) -> None:
+                if self.recipe.loss == "tv":
+                    raise KeyboardInterrupt
 
             return super().run(each, stop)
 
@@ -115,7 +151,8 @@ def test_an_interrupted_run_writes_the_same_files_later(
         (("--train", "lifted-rows"), "no lifted rows: it had rows for all tokens; train head"),
         (("--train", "all", "--dtype", "bfloat16"), "needs float32 with --train all"),
         (("--prompt", "2000"), "needs one of 2000, a window"),
-        (("--train", "body"), "--train body: needs one of head, virtual-rows, lifted-rows, all"),
+        (("--train", "body"), "--train body: needs one of head, virtual-rows, lifted-rows, all, s"),
+        (("--train", "adapter"), "merged into the drafter; here train steering, which leaves"),
         (("--loss", "tv", "kl"), "--loss kl: needs one of tv, log-alpha, lk, forward-kl"),
     ],
 )
@@ -144,14 +181,110 @@ def test_too_few_held_out_documents_are_refused(
     assert "1 document is held out; needs 4" in capsys.readouterr().err
 
 
-def test_a_steered_drafter_is_refused(
+def random_steering(calibrated: Calibrated, tiny: ModelPair, folder: Path) -> Path:
+    """A copy of the drafter, steered."""
+    steered = Path(shutil.copytree(calibrated.saved, folder / "steered"))
+    steering = Steering.between(tiny.target, load_drafter(steered)[0])
+    torch.nn.init.normal_(steering.out.weight, std=0.1)
+    steering.save(steered / "steering.safetensors")
+    return steered
+
+
+@pytest.mark.ci
+def test_steering_is_trained_beside_the_drafter_and_used_by_all_that_read_it(
+    calibrated: Calibrated,
+    directories: Pair,
+    tiny: ModelPair,
+    tmp_path: Path,
+    made: list[tuple[Observed, list[torch.Tensor]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    observe, states = SteeredModel.observe, []
+
+    def noted(self: SteeredModel, new: Any) -> None:
+        states.append((self.steering, len(new)))
+        observe(self, new)
+
+    monkeypatch.setattr(SteeredModel, "observe", noted)
+    options = ("--train", "steering", "--learning-rate", "0.1")
+    line = command(directories, calibrated.saved, tmp_path, *options)
+    assert main(line) == 0
+    assert {batch for _, batch in states} == {16 // 2, 2 * distill.STEPS_A_ROUND}
+    before, after = digests(calibrated.saved), digests(tmp_path / "out")
+    changed = {"calibration.json", "steering.safetensors"}
+    assert {name for name in after if after[name] != before.get(name)} == changed
+    found = load_steering(tmp_path / "out")
+    assert found is not None
+    assert bool(found.out.weight.any())
+
+    first = settings_of(tmp_path / "out")["distilled"]
+    again = tmp_path / "again"
+    line = command(directories, tmp_path / "out", again, *options, "--seed", 1, "--prompt", 1)
+    assert main(line) in (0, 1)
+    start = made[1][1]
+    assert [len(each) for each in start[:1]] == [0]  # no row of the head
+    for value, trained in zip(start[-5:], found.parameters(), strict=True):
+        assert torch.equal(value, trained)
+    if (again / "out").exists():
+        assert settings_of(again / "out")["distilled"][:1] == first
+
+    generate = Generate.from_directory(tmp_path / "out", draft_length=3)
+    assert isinstance(generate.drafter, SteeredModel)
+    ids = torch.tensor([[5, 3, 1, 0, 2]])
+    asked: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(
+        tiny.target.generate(ids, **asked, custom_generate=generate),
+        tiny.target.generate(ids, **asked),
+    )
+    rates = []
+    for saved in (calibrated.saved, tmp_path / "out"):
+        said = ("--target", directories[0], "--text", *calibrated.held_out)
+        output = ("--output", tmp_path / "evaluated")
+        assert main(["evaluate", *map(str, (saved, *said, *output))]) == 0
+        content = json.loads((tmp_path / "evaluated" / "evaluation.json").read_text())
+        rates.append([row["acceptance"] for row in content["rows"]])
+    assert rates[0] != rates[1]
+
+
+def test_untrained_steering_is_the_drafter_to_the_bit(
     calibrated: Calibrated,
     directories: Pair,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    made: list[tuple[Observed, list[torch.Tensor]]],
 ) -> None:
-    steered = Path(shutil.copytree(calibrated.saved, tmp_path / "steered"))
-    model, _, _ = load_drafter(steered)
-    Steering.between(load_pair(*directories).target, model).save(steered / "steering.safetensors")
-    assert main(command(directories, steered, tmp_path)) == 2
-    assert "is steered; needs a drafter that is not yet" in capsys.readouterr().err
+    """On the same texts; steered at random is the control."""
+    for train in ("head", "steering"):
+        options = ("--train", train, "--steps", "1", "--learning-rate", "1e-9")
+        assert main(command(directories, calibrated.saved, tmp_path / train, *options)) in (0, 1)
+    plain, untrained = (training for training, _ in made)
+    assert torch.equal(untrained.acceptance(plain.choosing), plain.first)
+    torch.nn.init.normal_(untrained.parameters[-1], std=0.1)
+    assert not torch.equal(untrained.acceptance(plain.choosing), plain.first)
+
+
+def test_the_head_of_a_steered_drafter_is_trained_and_its_steering_kept(
+    calibrated: Calibrated, directories: Pair, tiny: ModelPair, tmp_path: Path
+) -> None:
+    steered = random_steering(calibrated, tiny, tmp_path)
+    options = ("--train", "head", "--learning-rate", "0.01")
+    assert main(command(directories, steered, tmp_path, *options)) == 0
+    before, after = digests(steered), digests(tmp_path / "out")
+    changed = {"calibration.json", "pruned_drafter.safetensors"}
+    assert {name for name in after if after[name] != before[name]} == changed
+
+
+def test_a_drafter_that_cannot_be_steered_is_refused(
+    directories: Pair, tiny: ModelPair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    config = GPTNeoXConfig(vocab_size=VOCABULARY, num_attention_heads=2, **size)
+    model = GPTNeoXForCausalLM(config)
+    head = model.get_output_embeddings().weight.detach(), None
+    drafter = PrunedDrafter.plain(head, Vocabulary(range(100), VOCABULARY))
+    save_drafter(tmp_path / "other", model, tiny.tokenizer, drafter, {})
+    line = command(directories, tmp_path / "other", tmp_path, "--train", "steering")
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert "GPTNeoXForCausalLM" in said
+    assert "--train steering" in said
+    assert "needs a drafter with MLPs such as Llama's" in said

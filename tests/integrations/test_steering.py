@@ -29,6 +29,8 @@ from rdk_cuda.integrations.huggingface import (  # noqa: E402
     save_drafter,
     steered_read,
 )
+from rdk_cuda.integrations.huggingface.saved_drafter import load_unsteered  # noqa: E402
+from rdk_cuda.integrations.sglang.plugin import _calibrated  # noqa: E402
 from rdk_cuda.vocabulary import Vocabulary  # noqa: E402
 
 from .pair import SIZE, drafter, target  # noqa: E402
@@ -316,7 +318,12 @@ def test_a_saved_drafter_is_steered_when_it_is_loaded(tmp_path: Path) -> None:
         target().generate(ids, **options),
     )
     assert sum(generate.statistics.drafted) > 0
+    with pytest.raises(SavedDrafterError, match="which SGLang does not show it; serve it with G"):
+        _calibrated(directory)
+    with pytest.raises(SavedDrafterError, match="which vLLM does not show it; serve it with Gen"):
+        load_unsteered(directory, "vLLM")
     (directory / "steering.safetensors").unlink()
+    assert load_unsteered(directory, "vLLM").vocabulary == _calibrated(directory).vocabulary
     assert load_steering(directory) is None
     assert not isinstance(Generate.from_directory(directory).drafter, SteeredModel)
 

@@ -34,6 +34,7 @@ from studies import (
     lengths_and_cascades,
     lifted_rows,
     pruning,
+    steering,
     text_drafters,
     universal_assistance,
     vllm_bookkeeping,
@@ -167,6 +168,17 @@ def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(tmp_path: Pa
         assert row["recovered"] is None, "a drafter that was not trained has nothing to lose"
         plain = row["acceptance"][0] - row["gain"][0]
         assert row["lost"][0] == pytest.approx(row["full"][0] - plain, abs=1e-6)
+
+
+@pytest.mark.night
+def test_what_steering_brings_is_measured_next_to_a_control(tmp_path: Path) -> None:
+    sizes = ["--steps=2", "--texts=8", "--tokens=8", "--threads=1"]
+    plain, *others = run(steering, tmp_path / "rows.json", *sizes)
+    assert [row["way"] for row in others] == ["steered", "shuffled"]
+    for row in others:
+        gain = row["acceptance"][0] - plain["acceptance"][0]
+        assert row["gain"][0] == pytest.approx(gain, abs=1e-7)
+    assert others[0]["over_control"][0] != 0
 
 
 TOKENS, WIDTH = 40, 8

@@ -112,6 +112,19 @@ def load_pruned(
     return PrunedDrafter.load(path / PRUNED, device), settings
 
 
+def load_unsteered(
+    directory: str | PathLike[str], engine: str, *, device: torch.device | str = "cpu"
+) -> PrunedDrafter:
+    """What an engine needs that shows a drafter no states; a steered drafter is refused."""
+    drafter, _ = load_pruned(directory, device=device)
+    if os.path.lexists(Path(directory) / STEERING):
+        raise SavedDrafterError(
+            f"load_drafter: {directory} is steered by states of the target, which {engine} does "
+            f"not show it; serve it with Generate, or without {STEERING}, unsteered"
+        )
+    return drafter
+
+
 def load_steering(
     directory: str | PathLike[str], *, device: torch.device | str = "cpu"
 ) -> Steering | None:

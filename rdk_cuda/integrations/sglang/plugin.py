@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from ..engine_version import UnknownEngineError, refuse_untested
-from ..huggingface.saved_drafter import load_pruned
+from ..huggingface.saved_drafter import load_unsteered
 from .configuration import UnsupportedConfigurationError, asked_for, refuse_unsupported
 from .drafting import DraftWorker
 from .verification import eagle_sample
@@ -106,7 +106,7 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
 
 
 def _calibrated(directory: Any) -> Any:
-    drafter = load_pruned(directory)[0]
+    drafter = load_unsteered(directory, "SGLang")
     if drafter.dynamic_tokens is not None:
         raise UnsupportedConfigurationError(
             f"rdk_cuda.integrations.sglang: the drafter in {directory} has dynamic tokens, which "

@@ -12,7 +12,7 @@ from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 from ... import __version__
 from ...drafter import PrunedDrafter
 from ..engine_version import refuse_untested
-from ..huggingface.saved_drafter import load_pruned
+from ..huggingface.saved_drafter import load_unsteered
 from ..huggingface.text_drafter import is_text_drafter, load_token_map
 from .configuration import (
     TESTED,
@@ -53,11 +53,11 @@ class _Serving:
         # Read before vLLM loads anything: a directory that is not right costs no time.
         calibrated: Any = None
         if directory is not None:
-            calibrated = load_token_map(directory) if maps else load_pruned(directory)[0]
+            calibrated = load_token_map(directory) if maps else load_unsteered(directory, "vLLM")
         super().init_device()  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         if directory is not None and not maps and runner.device.type != "cpu":
-            calibrated = load_pruned(directory, device=runner.device)[0]
+            calibrated = load_unsteered(directory, "vLLM", device=runner.device)
         if v2:
             from .drafting_v2 import speculator_for
 
