@@ -47,6 +47,15 @@ def test_targets_that_die_or_hang_change_no_token_and_without_any_it_says_so() -
 
 
 @pytest.mark.ci
+def test_closing_lets_processes_end_by_themselves() -> None:
+    """What is killed leaks the semaphores of its libraries, of which Python then warns."""
+    with ParallelDecoder([target], drafter()) as decoder:
+        decoder.generate(PROMPTS, max_new_tokens=4, seeds=[5, 6])
+        (worker,) = decoder._workers._workers
+    assert worker.process.exitcode == 0
+
+
+@pytest.mark.ci
 def test_a_target_that_cannot_be_made_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="did not start"):
         ParallelDecoder([missing], drafter())

@@ -186,9 +186,12 @@ class Workers:
             worker.known = min(worker.known, lengths[0])
 
     def close(self) -> None:
-        """End all processes, at once."""
+        """End all processes: by themselves, or by force where a pass takes longer than a second."""
         for worker in self._workers:
-            self._end(worker)
+            worker.pipe.close()
+        deadline = time.monotonic() + 1.0
+        for worker in self._workers:
+            self._end(worker, grace=max(0.0, deadline - time.monotonic()))
         self._workers.clear()
 
     def _started(self, worker: _Worker, deadline: float) -> float:
