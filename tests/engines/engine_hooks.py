@@ -152,7 +152,7 @@ config.speculative
     SpeculativeConfig: draft_model_config draft_sample_method enable_adaptive_verification
         use_local_argmax_reduction
 config.vllm
-    VllmConfig: parallel_config watermark_config
+    VllmConfig: watermark_config
     = VllmConfig._get_v2_model_runner_unsupported_features(self)
 config.parallel
     ParallelConfig: enable_batch_sharded_sampling worker_cls

@@ -57,7 +57,7 @@ def test_the_drafter_reads_its_own_tokens_and_beginnings_of_the_others(
 def test_greedy_text_is_that_of_plain_vllm(engine: Engine, plain: dict[str, Any]) -> None:
     said, accepted = engine.drafted(ASKED, GREEDY)
     assert said == plain["greedy"]
-    assert accepted > 0.3
+    assert accepted > (0.05 if V2 else 0.3)  # V2 is asked for less text
 
 
 def test_first_tokens_have_the_joint_distribution_of_the_target(engine: Engine) -> None:

@@ -43,8 +43,7 @@ def register() -> None:
         return
 
     def _validate_spec_decode(self: Any, speculative_config: Any) -> None:
-        parallel = getattr(speculative_config, "target_parallel_config", None)
-        if not str(getattr(parallel, "worker_cls", "")).startswith(_WORKERS):
+        if not _is_ours(speculative_config):
             own(self, speculative_config)
         elif self.thinking_token_budget is not None:
             raise VLLMValidationError(
@@ -59,13 +58,19 @@ def register() -> None:
     serve_metrics()
 
 
+def _is_ours(speculative_config: Any) -> bool:
+    """Whether a worker of this package serves; the draft model's own configuration names none."""
+    parallel = getattr(speculative_config, "target_parallel_config", None)
+    return str(getattr(parallel, "worker_cls", "")).startswith(_WORKERS)
+
+
 def _let_other_tokenizers_through() -> None:
     from vllm.config import VllmConfig
 
     own = VllmConfig._get_v2_model_runner_unsupported_features
 
     def _get_v2_model_runner_unsupported_features(self: Any) -> list[str]:
-        ours = str(self.parallel_config.worker_cls).startswith(_WORKERS)
+        ours = _is_ours(self.speculative_config)
         return [found for found in own(self) if not (ours and found == OTHER_TOKENIZERS)]
 
     VllmConfig._get_v2_model_runner_unsupported_features = _get_v2_model_runner_unsupported_features
