@@ -57,7 +57,8 @@ def test_the_drafter_reads_its_own_tokens_and_beginnings_of_the_others(
 def test_greedy_text_is_that_of_plain_vllm(engine: Engine, plain: dict[str, Any]) -> None:
     said, accepted = engine.drafted(ASKED, GREEDY)
     assert said == plain["greedy"]
-    assert accepted > (0.05 if V2 else 0.3)  # V2 is asked for less text
+    # V2 is asked for less text, of which V1 has no more: .118 on the first four prompts.
+    assert accepted > (0.05 if V2 else 0.3)
 
 
 def test_first_tokens_have_the_joint_distribution_of_the_target(engine: Engine) -> None:
