@@ -107,9 +107,10 @@ __device__ __forceinline__ int64_t find(const VerifyShardLaunch& launch, const S
   const int64_t place = later(sequence.position, step);
   const bool bonus = position.verdict == Verdict::kBonus;
   const int tries = bonus ? 1 : kResidualTries;
+  const int own = warp_index();
   int64_t found = kNotHere;
 #pragma unroll 1
-  for (int attempt = warp_index(); attempt < tries && found == kNotHere; attempt += kWarps) {
+  for (int attempt = own; attempt < tries && found == kNotHere; attempt += kWarps) {
     const PhiloxWords words = random_words(sequence.step_key, place,
                                            bonus ? Purpose::kBonus : Purpose::kResidual, attempt);
     const int column = row.draw(position.target, words);
@@ -120,7 +121,7 @@ __device__ __forceinline__ int64_t find(const VerifyShardLaunch& launch, const S
         bonus ? 0.0f : draft_q<AnyDtype>(launch.params, sequence, position, token, Cut::nothing());
     if (bonus || uniform(words.word[2]) * p < p - q) found = kept_at(attempt, token);
   }
-  if (lane_index() == 0) kept[warp_index()] = found;
+  if (lane_index() == 0) kept[own] = found;
   __syncthreads();
   for (int warp = 0; warp < kWarps; ++warp) found = min(found, kept[warp]);
   return found;

@@ -139,7 +139,7 @@ class _Partial:
         cls, logits: Tensor, sums: Tensor, t: float, first_chunk: int, target_size: int
     ) -> _Partial | None:
         (largest, second), m = sums[:-1].T, sums[:-1, 0].max()
-        if not 0 <= t < math.inf or largest.isnan().any() or m == -math.inf:
+        if not 0 <= t < math.inf or sums[:-1].isnan().any() or m == -math.inf:
             return None
         begin = min(first_chunk * CHUNK, target_size)
         end = min(begin + logits.shape[0], target_size)
