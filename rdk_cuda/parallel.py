@@ -86,7 +86,7 @@ def _gathered(pairs: Tensor, more: int, shards: _Shards, group: Any) -> Tensor:
     local[..., :count, :] = pairs[..., :count, :]
     local[..., most:, :] = pairs[..., pairs.shape[-2] - more :, :]
     every = local.new_empty((shards.ranks, *local.shape))
-    distributed.all_gather_into_tensor(every, local, group=group)
+    distributed.all_gather(list(every), local, group=group)
     chunks = [every[r][..., : shards.count(r), :] for r in range(shards.ranks)]
     return torch.cat([*chunks, every[..., most:, :].amax(0)], -2)
 

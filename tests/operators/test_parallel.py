@@ -88,8 +88,8 @@ def verifies_as_on_one_device(rank: int, ranks: int) -> dict[str, Any]:
         for more in (0, 64):
             columns = columns_of(rank, ranks, call["target_logits"], more)
             with mock.patch.object(
-                parallel.distributed, "all_gather_into_tensor",
-                wraps=distributed.all_gather_into_tensor,
+                parallel.distributed, "all_gather",
+                wraps=distributed.all_gather,
             ) as gathers:
                 found = parallel.verify(**{**call, "target_logits": columns})
             equal = all(map(torch.equal, found[:2], expected[:2]))
@@ -153,7 +153,7 @@ def bytes_given(rank: int, ranks: int) -> tuple[int, int]:
 
         return counted
 
-    names = ("all_gather_into_tensor", "all_reduce", "all_to_all_single")
+    names = ("all_gather", "all_reduce", "all_to_all_single")
     counted = {name: counting(getattr(distributed, name)) for name in names}
     with mock.patch.multiple(parallel.distributed, **counted):
         parallel.verify(columns, copied, affinity)
