@@ -281,7 +281,9 @@ def verify_shard(values: Values) -> dict[str, Any]:
 
     def spoilt(tensor: Tensor) -> Tensor:
         some = torch.rand(tensor.shape, generator=values.generator) < 0.2
-        return torch.where(some, worst[torch.randint(6, tensor.shape, generator=values.generator)], tensor)
+        return torch.where(
+            some, worst[torch.randint(6, tensor.shape, generator=values.generator)], tensor
+        )
 
     drawn = values.integers((sequences,))
     drawn[torch.rand(sequences, generator=values.generator) < 0.7] = 2**63 - 1

@@ -66,7 +66,7 @@ def _run(
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
     try:
         result.put(work(rank, ranks))
-    except Exception as error:  # noqa: BLE001  handed on
+    except Exception as error:
         result.put(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
     os._exit(0)  # the group may have lost ranks
 

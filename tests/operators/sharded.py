@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def cut(batch: Batch, ranks: int) -> list[Shard]:
     bounds = [rank * chunks // ranks for rank in range(ranks + 1)]
     return [
         Shard(target[:, CHUNK * a : CHUNK * b], a, b) if a < b else Shard(target, chunks, chunks)
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        for a, b in pairwise(bounds)
     ]
 
 
@@ -69,7 +70,9 @@ def with_stats(batch: Batch) -> Batch:
     zeros = torch.zeros(rows, dtype=torch.int64)
     dynamic = batch.dynamic_tokens, batch.dynamic_logits
     columns = batch.affinity.by_draft
-    _, stats = torch.ops.rdk.draft(batch.draft_logits, temperature, zeros, zeros, *columns, *dynamic)
+    _, stats = torch.ops.rdk.draft(
+        batch.draft_logits, temperature, zeros, zeros, *columns, *dynamic
+    )
     return batch.replace(draft_stats=stats)
 
 

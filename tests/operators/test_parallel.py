@@ -88,7 +88,8 @@ def verifies_as_on_one_device(rank: int, ranks: int) -> dict[str, Any]:
         for more in (0, 64):
             columns = columns_of(rank, ranks, call["target_logits"], more)
             with mock.patch.object(
-                parallel.distributed, "all_gather",
+                parallel.distributed,
+                "all_gather",
                 wraps=distributed.all_gather,
             ) as gathers:
                 found = parallel.verify(**{**call, "target_logits": columns})

@@ -1,4 +1,4 @@
-"""`rdk::sum_shard` and `rdk::verify_shard` decide what `rdk::verify` decides on whole rows."""
+"""`rdk::verify_shard`, on the sums of all ranks, decides what `rdk::verify` does on whole rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.generators import Batch
-from tests.operators.sharded import NOT_HERE, Calls, cut, sharded, with_stats
+from tests.operators.sharded import NOT_HERE, Calls, sharded, with_stats
 from tests.tolerances import BOUNDARY, assert_same_draws
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -39,11 +39,6 @@ def assert_is_the_reference(batch: Batch, ranks: int) -> None:
     trace = reference.Trace()
     found, exact = sharded(batch, ranks), sharded(batch, ranks, reference, trace)
     clear = trace.margins(batch.size) > BOUNDARY
-    for shard, own, expected in zip(cut(batch, ranks), found.sums, exact.sums, strict=True):
-        bad = expected.isnan().any(-1, keepdim=True).expand_as(expected)
-        assert own[bad].isnan().any() == bad.any()
-        torch.testing.assert_close(own[~bad].double(), expected[~bad], rtol=1e-5, atol=1e-5)
-        assert own.shape[2] == -(-shard.logits.shape[1] // 1024) + 1
     for calls, expected_calls in (
         (found.first, exact.first),
         (found.second, exact.second),
@@ -87,9 +82,7 @@ def test_each_call_returns_what_the_reference_does(kind: str) -> None:
 def needing_the_direct_pass(sequences: int = 60) -> Batch:
     """As in test_verify: p and q differ only in a token of mass 3 %, which p forbids."""
     size = 2100
-    batch = generators.batch(
-        Affinity.intersection(Vocabulary.identity(size)), [1] * sequences
-    )
+    batch = generators.batch(Affinity.intersection(Vocabulary.identity(size)), [1] * sequences)
     logits, target = batch.draft_logits.clone(), batch.target_logits.clone()
     logits[:, 5] = logits.logsumexp(1) + math.log(0.03)
     target[0::2] = logits
@@ -138,7 +131,7 @@ def test_a_greedy_target_takes_the_lowest_of_equal_ids_of_all_ranks(ranks: int) 
     batch = generators.batch(generators.affinity("mixed-2", SIZE), [3, 0, 2] * 4, dynamic=3)
     target = batch.target_logits.round().clamp(max=1)  # nearly all columns tie, and chunks do
     temperature = torch.tensor([0.0, 0.0, 1.0]).repeat(4)
-    rows = torch.arange(20) + torch.tensor([0, 0, 0, 2, 2]).repeat(4) + torch.arange(4).repeat_interleave(5) * 3
+    rows = torch.tensor([0, 1, 2, 5, 6]).repeat(4) + torch.arange(4).repeat_interleave(5) * 8
     drafts = batch.draft_token_ids.clone()
     drafts[::2] = target[rows].argmax(1)[::2]
     batch = batch.replace(
@@ -214,17 +207,6 @@ def test_what_no_rank_has_made_leads_nowhere_outside() -> None:
                 )
                 assert ((tokens >= -1) & (tokens < 2100)).all()
                 assert ((num_accepted >= 0) & (num_accepted <= 1)).all()
-
-
-def test_the_columns_behind_the_vocabulary_are_not_read() -> None:
-    batch = needing_the_direct_pass(8)
-    padded = torch.nn.functional.pad(batch.target_logits, (0, 1500), value=math.nan)
-    _, *drafter = batch.arguments()[:17]
-    given = (*drafter[3:6], 1, 0, 2100)
-    sums = torch.ops.rdk.sum_shard(padded, *given)
-    assert torch.equal(sums[:, :, :3], torch.ops.rdk.sum_shard(batch.target_logits, *given)[:, :, :3])
-    assert (sums[:, :, 3, 0] == -math.inf).all()
-    assert (sums[:, :, 3, 1] == 0).all()
 
 
 def test_the_tokens_of_the_reference_on_shards_are_those_of_the_reference() -> None:
