@@ -366,12 +366,11 @@ def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
 
 def sums_are_comparable(arguments: Arguments) -> bool:
     """Whether ranks may have made them."""
-    sums, residuals = arguments["sums"][:, :, :-1], arguments["residuals"]
-    largest, sum_or_column = sums[~sums.isnan().any(-1)].T
-    sound = (largest < COMPARABLE) & (sum_or_column >= 0) & (sum_or_column < 1025)
-    sound &= (largest > -math.inf) | (sum_or_column == 0)
+    sums, residuals = arguments["sums"], arguments["residuals"]
+    largest, second = sums[:, :, :-1][~sums[:, :, :-1].isnan().any(-1)].T
+    sound = (largest < COMPARABLE) & (second >= 0) & (second < 1025)
     within = residuals is None or bool(((residuals >= 0) & (residuals <= 1)).all())
-    return bool(sound.all()) and within
+    return bool(sound.all()) and bool((sums[:, :, -1, 1] == 0).all()) and within
 
 
 def logits_are_comparable(operator: str, arguments: Arguments) -> bool:
