@@ -118,10 +118,10 @@ def verify_shard(
         found[b] = drawn[b]
         if found[b] != NOT_HERE:
             tokens[b, j] = found[b] & 0xFFFFFFFF if found[b] >= 0 else -1
-        elif q is not None and residuals is None:
-            residual[b] = p.residual(step, j, q, residual.shape[1])
-        elif q is not None:
+        elif residuals is not None and q is not None:
             tokens[b, j] = p.draw_from(residuals[b].to(dtype), step, j)
+        elif q is not None:
+            residual[b] = p.residual(step, j, q, residual.shape[1])
     return tokens, num_accepted, found, residual
 
 
