@@ -56,8 +56,8 @@ def ways(rank: int, batch: int) -> dict[str, Callable[[], torch.Tensor]]:
 def measure(rank: int, folder: str, rounds: int) -> None:
     """One rank; the first writes the seconds of each round."""
     torch.set_num_threads(1)
-    store = distributed.FileStore(f"{folder}/group", RANKS)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
+    where = f"file://{folder}/group"
+    distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
     seconds: dict[str, list[float]] = {}
     for batch in BATCHES:
         calls = ways(rank, batch)
