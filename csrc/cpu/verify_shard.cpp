@@ -82,7 +82,8 @@ class ShardStep {
         pair[0] = row.evaluate(chunk, weights);
         const int64_t column = row.draw_in_chunk(chunk, weights, uniform(words.word[1]));
         if (column >= 0) pair[1] = static_cast<float>(column);
-        if (column < 0 && of_p / kChunk == chunk) pair[1] = static_cast<float>(of_p % kChunk);
+        const bool drawn_here = of_p >= 0 && of_p / kChunk == chunk;
+        if (column < 0 && drawn_here) pair[1] = static_cast<float>(of_p % kChunk);
       }
     });
   }

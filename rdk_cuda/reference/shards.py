@@ -224,7 +224,7 @@ def _of_chunk(logits: Tensor, t: float, dtype: torch.dtype) -> Tensor:
     nothing = torch.tensor([-math.inf, 0], dtype=dtype, device="cpu")
     if not 0 <= t < math.inf or bool((logits == -math.inf).all()):
         return nothing
-    z = _scaled(logits, t, torch.zeros(logits.shape[0], device="cpu"), dtype)
+    z = _scaled(logits, t, torch.zeros(logits.shape[0], dtype=dtype, device="cpu"), dtype)
     if z is None:
         return torch.full_like(nothing, math.nan)
     return torch.stack([z.max(), z.argmax().to(dtype) if t == 0 else torch.exp(z - z.max()).sum()])

@@ -122,6 +122,7 @@ def test_a_residual_without_mass_is_drawn_from_p(ranks: int) -> None:
     assert unfinished.sum() > 5
     masses = [residual[..., 0] for *_, residual in calls.second]
     assert all((mass == 0).all() for mass in masses)
+    assert all((residual[..., 1] >= 0).all() for *_, residual in calls.second)
     assert (calls.third[0][0][unfinished, 0] >= 0).all()
 
 
