@@ -182,6 +182,36 @@ struct VerifyTreeParams : VerifyParams {
   RDK_HOST_DEVICE bool mixed() const { return draft_rows.index != nullptr; }
 };
 
+// A rank's columns of the target: whole chunks, of which it is given `count` from `first` on. What
+// lies beyond the vocabulary is padding; TargetRows::size is without it.
+struct Shard {
+  int64_t first;
+  int64_t count;
+};
+
+struct SumShardParams {
+  TargetRows target;
+  Shard shard;
+  const float* temperature;
+  Proposed drafts;
+  int64_t sequences;  // B
+  int64_t max_draft;
+  float* sums;  // [B, max_draft + 1, chunks + 1, 2]
+};
+
+// What a rank returns where the token that follows is not in its chunks: more than any other.
+constexpr int64_t kNotHere = 0x7fffffffffffffff;
+
+// Nothing of the target's rows but the shard is here, and the sums of all chunks.
+struct VerifyShardParams : VerifyParams {
+  Shard shard;
+  const float* sums;
+  const int64_t* drawn;    // null: not yet known
+  const float* residuals;  // [B, chunks of V_t, 2]; null: not yet known
+  int64_t* found;
+  float* residual;  // [B, chunks of the shard, 2]
+};
+
 struct OverlapParams {
   TargetRows target;
   const float* target_temperature;

@@ -256,14 +256,16 @@ def call(operator: str, dtype: torch.dtype = torch.float32, **given: int) -> dic
         dtype: of logits.
         given: sizes in place of the usual ones.
     """
-    sizes = {"...": (6,), "B": 3, "N": 6, "M": 6, "V_t": 40, "C": 4, "V": 40, "d": 16} | given
+    sizes = {"...": (6,), "B": 3, "N": 6, "M": 6, "V_t": 40, "W": 40, "C": 4, "V": 40, "d": 16}
+    sizes |= {"max_draft": 2, "first_chunk": 0} | given
+    sizes["target_size"] = sizes["V_t"]
     made = affinity("mixed-2", sizes["V_t"])
     sizes |= {"V_d": made.draft_size, "R": made.rank}
     random = generator(0)
 
     def value(name: str, rule: Argument | Number) -> Any:
         if isinstance(rule, Number):
-            return min(rule.most, 2)
+            return sizes.get(name, min(rule.most, 2))
         if rule.affinity:
             return getattr(made, name)
         shape = shape_of(rule._replace(shape=re.sub(">= | or .*", "", rule.shape)), sizes)

@@ -35,6 +35,34 @@ inline ChunkSum exponentiate_kept(const float* z, int64_t count, float max, floa
   return {max, arithmetic().exponentiate_kept(z, count, threshold, chunk_shift(max), weights)};
 }
 
+// The first index whose running sum exceeds u * total, never one of weight zero; -1 if the total is
+// zero. Sixteen weights at a time are added in order, and then these sums. That keeps the chains of
+// additions short, and the same partial sums find the index within its sixteen.
+template <typename Weight>
+int64_t draw_index(int64_t count, float u, const Weight& weight) {
+  constexpr int64_t kBlock = 16;
+  const auto block_sum = [&](int64_t begin) {
+    const int64_t end = std::min(begin + kBlock, count);
+    double sum = 0.0;
+    for (int64_t i = begin; i < end; ++i) sum += weight(i);
+    return sum;
+  };
+  double total = 0.0;
+  for (int64_t begin = 0; begin < count; begin += kBlock) total += block_sum(begin);
+  const double target = u * total;
+  double before = 0.0;
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const double sum = block_sum(begin);
+    if (before + sum > target) {
+      double running = weight(begin);
+      while (before + running <= target) running += weight(++begin);
+      return begin;
+    }
+    before += sum;
+  }
+  return -1;
+}
+
 struct Softmax {
   std::vector<ChunkSum> chunks;
   std::vector<double> scales;  // exp(the chunk's max - max)
@@ -43,6 +71,9 @@ struct Softmax {
   bool valid = false;
 
   double chunk_weight(int64_t chunk) const { return chunks[chunk].sum * scales[chunk]; }
+  int64_t draw_chunk(float u) const {
+    return draw_index(chunks.size(), u, [&](int64_t chunk) { return chunk_weight(chunk); });
+  }
 
   void merge() {
     valid = false;
@@ -92,43 +123,19 @@ void summarize(const Row& row, const Threads& threads, Softmax* softmax) {
   summarize(row, threads, softmax, [](int64_t, const float*) {});
 }
 
-// The first index whose running sum exceeds u * total, never one of weight zero; -1 if the total is
-// zero. Sixteen weights at a time are added in order, and then these sums. That keeps the chains of
-// additions short, and the same partial sums find the index within its sixteen.
-template <typename Weight>
-int64_t draw_index(int64_t count, float u, const Weight& weight) {
-  constexpr int64_t kBlock = 16;
-  const auto block_sum = [&](int64_t begin) {
-    const int64_t end = std::min(begin + kBlock, count);
-    double sum = 0.0;
-    for (int64_t i = begin; i < end; ++i) sum += weight(i);
-    return sum;
-  };
-  double total = 0.0;
-  for (int64_t begin = 0; begin < count; begin += kBlock) total += block_sum(begin);
-  const double target = u * total;
-  double before = 0.0;
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const double sum = block_sum(begin);
-    if (before + sum > target) {
-      double running = weight(begin);
-      while (before + running <= target) running += weight(++begin);
-      return begin;
-    }
-    before += sum;
-  }
-  return -1;
+// The index of a column within its chunk.
+template <typename Row>
+int64_t draw_in_chunk(const Row& row, int64_t chunk, float u) {
+  alignas(64) float weights[kChunk];
+  row.exponentiate(chunk, weights);
+  return draw_index(row.count(chunk), u, [&](int64_t i) { return weights[i]; });
 }
 
 // Two-level: one uniform picks the chunk, one the column inside it.
 template <typename Row>
 int64_t draw_column(const Row& row, const Softmax& softmax, float u_chunk, float u_column) {
-  const int64_t chunk =
-      draw_index(row.chunks(), u_chunk, [&](int64_t c) { return softmax.chunk_weight(c); });
-  const int64_t count = row.count(chunk);
-  alignas(64) float weights[kChunk];
-  row.exponentiate(chunk, weights);
-  return chunk * kChunk + draw_index(count, u_column, [&](int64_t i) { return weights[i]; });
+  const int64_t chunk = softmax.draw_chunk(u_chunk);
+  return chunk * kChunk + draw_in_chunk(row, chunk, u_column);
 }
 
 // The first column of the largest finite value; -1 where the row has no distribution.

@@ -1,23 +1,21 @@
-// verify by token: positions in order up to the first rejection. q is evaluated at the drafted
-// token only, and the residual max(p - q, 0) is drawn by proposals from p (DESIGN, "Three ideas").
-// Memory floor: the target logits up to the first rejection, once.
+// verify by token. Memory floor: the target logits up to the first rejection, once.
 
-#include "verify_methods.h"
+#include "verify_token.h"
+
 #include "verify_residual.h"
 
 namespace rdk::cpu {
-namespace {
 
-int64_t draw_residual(const VerifyStep& step, int64_t j, const TargetDistribution& target,
-                      const DraftDistribution& draft, const Threads& threads) {
-  if (target.greedy()) return target.argmax();
+int64_t first_kept(const VerifyStep& step, int64_t j, const TargetDistribution& target,
+                   const DraftDistribution& draft) {
   for (int attempt = 0; attempt < kResidualTries; ++attempt) {
     const PhiloxWords words = step.words(j, Purpose::kResidual, attempt);
     const int64_t token = target.draw(words);
+    if (token < 0) continue;
     const float p = target.p(token);
-    if (uniform(words.word[2]) * p < p - draft.q(token)) return token;
+    if (uniform(words.word[2]) * p < p - draft.q(token)) return kept_at(attempt, token);
   }
-  return Residual(target, draft, 1.0f, threads).draw(step.words(j, Purpose::kDirect, 0));
+  return kNotHere;
 }
 
 bool accepts(const VerifyStep& step, int64_t j, const TargetDistribution& target,
@@ -29,28 +27,19 @@ bool accepts(const VerifyStep& step, int64_t j, const TargetDistribution& target
   return coin * draft.q(token) < target.p(token);
 }
 
-}  // namespace
-
 Decided verify_by_token(const VerifyStep& step, const Threads& threads, VerifyScratch* scratch,
                         VerifyOutput* output) {
-  for (int64_t j = step.begin();; ++j) {
-    const TargetDistribution target = step.target(j, threads, &scratch->target);
-    if (!target.valid()) return {j, -1};
-    const int64_t token = step.token(j);
-    if (token == -1) {
-      const int64_t bonus = target.draw(step.words(j, Purpose::kBonus, 0));
-      output->put(j, bonus, target, step.row(j));
-      return {j, bonus};
-    }
-    const DraftDistribution draft = step.draft(j, threads, &scratch->draft);
-    if (!accepts(step, j, target, draft)) {
-      const int64_t replacement = draw_residual(step, j, target, draft, threads);
-      output->put(j, replacement, target, step.row(j));
-      return {j, replacement};
-    }
-    output->put(j, token, target, step.row(j));
-    output->accept(j + 1);
-  }
+  const auto target_of = [&](int64_t j) { return step.target(j, threads, &scratch->target); };
+  const auto follow = [&](int64_t j, const TargetDistribution& target,
+                          const DraftDistribution* draft) -> int64_t {
+    if (!target.valid()) return -1;
+    if (target.greedy()) return target.argmax();
+    if (draft == nullptr) return target.draw(step.words(j, Purpose::kBonus, 0));
+    const int64_t kept = first_kept(step, j, target, *draft);
+    if (kept != kNotHere) return token_of(kept, step.params().affinity.target_size);
+    return Residual(target, *draft, 1.0f, threads).draw(step.words(j, Purpose::kDirect, 0));
+  };
+  return judge_in_order(step, threads, scratch, output, target_of, follow);
 }
 
 }  // namespace rdk::cpu

@@ -72,6 +72,27 @@ void plan(const Machine&, StepKeysLaunch* launch) {
 
 void place(void*, StepKeysLaunch*) {}
 
+// A row's chunks are spread over blocks while there are fewer rows than run at once.
+void plan(const Machine& machine, SumShardLaunch* launch) {
+  constexpr int64_t kWarps = SumShardLaunch::kThreads / kWarp;
+  static_assert(kWarps * kRingBytes <= kAlwaysAllowed);
+  const SumShardParams& params = launch->params;
+  const int64_t rows = params.sequences * (params.max_draft + 1);
+  launch->splits =
+      static_cast<int>(splits_of(divide_up(params.shard.count, kWarps),
+                                 SumShardLaunch::kBlocks * machine.multiprocessors, rows));
+  launch->shape = {rows * launch->splits, SumShardLaunch::kThreads, kWarps * kRingBytes, 0, 0, 0};
+}
+
+void place(void*, SumShardLaunch*) {}  // needs none
+
+// A block for each sequence.
+void plan(const Machine&, VerifyShardLaunch* launch) {
+  launch->shape = {launch->params.sequences.count, VerifyShardLaunch::kThreads, 0, 0, 0, 0};
+}
+
+void place(void*, VerifyShardLaunch*) {}
+
 // A block for each sequence, which reads one row after the other, because only the token drawn from
 // a row says which one is next.
 void plan(const Machine&, VerifyTreeLaunch* launch) {

@@ -187,15 +187,34 @@ __device__ __forceinline__ int draw_in_chunk(const float (&weights)[kPerLane], f
 
 // Two-level draw of a column by one warp: the first word picks the chunk, the second the column in
 // it.
+__device__ __forceinline__ int draw_chunk(const Softmax& softmax, const PhiloxWords& words) {
+  return warp_draw(softmax.count, uniform(words.word[0]), softmax.total,
+                   [&](int c) { return softmax.weight(c); });
+}
+// The column's index in the chunk, which is counted in the row.
 template <typename Row>
-__device__ __forceinline__ int draw_column(const Row& row, const Softmax& softmax,
-                                           const PhiloxWords& words) {
-  const int chunk = warp_draw(softmax.count, uniform(words.word[0]), softmax.total,
-                              [&](int c) { return softmax.weight(c); });
+__device__ __forceinline__ int draw_in_chunk(const Row& row, int chunk, const PhiloxWords& words) {
   float z[kPerLane];
   const float largest = row.scaled_chunk(chunk, InMemory{}, z);
   exponentiate(row.cut, largest, z);
-  return chunk * kChunk + draw_in_chunk(z, uniform(words.word[1]));
+  return draw_in_chunk(z, uniform(words.word[1]));
+}
+template <typename Row>
+__device__ __forceinline__ int draw_column(const Row& row, const Softmax& softmax,
+                                           const PhiloxWords& words) {
+  const int chunk = draw_chunk(softmax, words);
+  return chunk * kChunk + draw_in_chunk(row, chunk, words);
+}
+
+// The first column of a chunk whose z is the largest, by one warp.
+__device__ __forceinline__ int column_of_largest(const float (&z)[kPerLane], float largest) {
+  const int lane = made_here(lane_index());
+  int column = kChunk;
+#pragma unroll
+  for (int v = 0; v < kPerLane; ++v) {
+    if (z[v] == largest) column = min(column, column_of(lane, v));
+  }
+  return warp_min(column);
 }
 
 // Temperature 0: the first column of the largest value, by one warp. The sums of a greedy row were
@@ -212,13 +231,7 @@ __device__ __forceinline__ int argmax_column(const Row& row, const Softmax& soft
   chunk = warp_min(chunk);
   float z[kPerLane];
   row.scaled_chunk(chunk, InMemory{}, z);
-  const int lane = made_here(lane_index());
-  int column = kChunk;
-#pragma unroll
-  for (int v = 0; v < kPerLane; ++v) {
-    if (z[v] == softmax.max) column = min(column, column_of(lane, v));
-  }
-  return chunk * kChunk + warp_min(column);
+  return chunk * kChunk + column_of_largest(z, softmax.max);
 }
 
 }  // namespace rdk

@@ -36,17 +36,24 @@ struct Sequence {
 
 // By one warp, which looks for the first -1 with all of its lanes: one by one, each token would
 // cost the time of a load.
-__device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_t index,
-                                              Sequence* sequence) {
-  const Owned drafts = owned(params.drafts.offsets, index, params.drafts.count);
-  int count = static_cast<int>(min(drafts.count, params.max_draft));
+__device__ __forceinline__ int drafts_considered(const Proposed& proposed, const Owned& drafts,
+                                                 int64_t max_draft) {
+  int count = static_cast<int>(min(drafts.count, max_draft));
 #pragma unroll 1
   for (int begin = 0; begin < count; begin += kWarp) {
     const int j = begin + lane_index();
-    const bool ends = j < count && params.drafts.token_ids[drafts.start + j] == -1;
+    const bool ends = j < count && proposed.token_ids[drafts.start + j] == -1;
     const unsigned found = __ballot_sync(kAllLanes, ends);
     if (found != 0) count = begin + __ffs(found) - 1;
   }
+  return count;
+}
+
+// By one warp.
+__device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_t index,
+                                              Sequence* sequence) {
+  const Owned drafts = owned(params.drafts.offsets, index, params.drafts.count);
+  const int count = drafts_considered(params.drafts, drafts, params.max_draft);
   if (lane_index() != 0) return;
   *sequence = {index,
                drafts.start,
@@ -139,7 +146,17 @@ __device__ __forceinline__ int64_t slot_of(const L& launch, const S& sequence, i
   return static_cast<int64_t>(sequence.index) * launch.slots + (launch.slots > 1 ? step : 0);
 }
 
-// The stats that were passed, or those from the chunk sums of this launch.
+// From the chunk sums of this launch.
+template <typename L>
+__device__ __forceinline__ void merge_draft_stats(const L& launch, int64_t slot, int draft_chunks,
+                                                  Position* position) {
+  const int rank = static_cast<int>(launch.params.affinity.rank);
+  const Softmax softmax = merge_chunks(launch.draft_chunks + slot * draft_chunks, draft_chunks);
+  write_draft_stats(softmax, launch.spread_sums + slot * rank * draft_chunks, rank,
+                    position->stats);
+}
+
+// The stats that were passed, or merged ones.
 template <typename C, typename L>
 __device__ __forceinline__ void load_draft_stats(const L& launch, int64_t slot, int draft_chunks,
                                                  Position* position) {
@@ -152,9 +169,7 @@ __device__ __forceinline__ void load_draft_stats(const L& launch, int64_t slot, 
       position->stats[lane_index()] = stats[lane_index()];
     }
   } else {
-    const Softmax softmax = merge_chunks(launch.draft_chunks + slot * draft_chunks, draft_chunks);
-    write_draft_stats(softmax, launch.spread_sums + slot * rank * draft_chunks, rank,
-                      position->stats);
+    merge_draft_stats(launch, slot, draft_chunks, position);
   }
   __syncwarp(kAllLanes);
   bool finite = true;
@@ -172,15 +187,10 @@ __device__ __forceinline__ void load_draft_stats(const L& launch, int64_t slot, 
 }
 
 // By one warp: what a position has of its rows before it is judged.
-template <typename T, typename C, typename L, typename S>
-__device__ __forceinline__ void look_at(const L& launch, const S& sequence, int step,
-                                        const TargetColumns<T, C>& columns, Position* position) {
-  const VerifyParams& params = launch.params;
-  const bool greedy = sequence.target_temperature == 0.0f;
-  const int64_t slot = slot_of(launch, sequence, step);
-  const Softmax target =
-      merge_chunks(launch.target_chunks + slot * columns.chunks(), columns.chunks());
-  const int argmax = greedy && target.valid ? argmax_column(columns, target) : -1;
+template <typename S>
+__device__ __forceinline__ void set_position(const VerifyParams& params, const S& sequence,
+                                             int step, const Softmax& target, int argmax,
+                                             Position* position) {
   const bool drafted = step < sequence.count;
   if (lane_index() == 0) {
     position->target = target;
@@ -190,6 +200,17 @@ __device__ __forceinline__ void look_at(const L& launch, const S& sequence, int 
     position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
   }
   __syncwarp(kAllLanes);
+}
+
+template <typename T, typename C, typename L, typename S>
+__device__ __forceinline__ void look_at(const L& launch, const S& sequence, int step,
+                                        const TargetColumns<T, C>& columns, Position* position) {
+  const bool greedy = sequence.target_temperature == 0.0f;
+  const int64_t slot = slot_of(launch, sequence, step);
+  const Softmax target =
+      merge_chunks(launch.target_chunks + slot * columns.chunks(), columns.chunks());
+  const int argmax = greedy && target.valid ? argmax_column(columns, target) : -1;
+  set_position(launch.params, sequence, step, target, argmax, position);
 }
 
 // By the warps of all blocks that share a row, each from its first chunk on: the sums of a step's
@@ -213,13 +234,11 @@ __device__ __forceinline__ void sum_draft_row(const L& launch, const S& sequence
                 });
 }
 
-// By one warp, which leaves all results in `position`.
-template <typename T, typename D, typename C, typename L, typename S>
-__device__ __forceinline__ void decide(const L& launch, const S& sequence, int step,
-                                       int draft_chunks, const C& cut, Position* position) {
+// By one warp, of a position that has been looked at. z(token) is that of the target.
+template <typename D, typename C, typename L, typename S, typename Z>
+__device__ __forceinline__ void judge(const L& launch, const S& sequence, int step,
+                                      int draft_chunks, const C& cut, Z&& z, Position* position) {
   const VerifyParams& params = launch.params;
-  const TargetColumns<T, C> columns = target_row<T>(params, sequence, step, cut);
-  look_at(launch, sequence, step, columns, position);
   Verdict verdict = Verdict::kRejected;
   if (!position->target.valid) {
     verdict = Verdict::kStopped;
@@ -239,12 +258,23 @@ __device__ __forceinline__ void decide(const L& launch, const S& sequence, int s
               .word[0]);
       const float q =
           draft_q<D>(params, sequence, *position, static_cast<int>(position->token), cut);
-      const float p = target_p(*position, columns.value(static_cast<int>(position->token)));
+      const float p = target_p(*position, z(static_cast<int>(position->token)));
       verdict = coin * q < p ? Verdict::kAccepted : Verdict::kRejected;
     }
   }
   __syncwarp(kAllLanes);
   if (lane_index() == 0) position->verdict = verdict;
+}
+
+// By one warp, which leaves all results in `position`.
+template <typename T, typename D, typename C, typename L, typename S>
+__device__ __forceinline__ void decide(const L& launch, const S& sequence, int step,
+                                       int draft_chunks, const C& cut, Position* position) {
+  const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
+  look_at(launch, sequence, step, columns, position);
+  judge<D>(
+      launch, sequence, step, draft_chunks, cut, [&](int token) { return columns.value(token); },
+      position);
 }
 
 }  // namespace rdk

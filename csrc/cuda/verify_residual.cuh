@@ -13,21 +13,23 @@ struct Residual {
   const Position& position;
   const TargetColumns<T, C>& columns;
   float factor;
+  int before = 0;  // tokens in front of the row's first column
 
   __device__ __forceinline__ float* sums() const {
     return launch.residual_sums + sequence.index * columns.chunks();
   }
 
-  // At one token, by one lane.
-  __device__ __forceinline__ float at(int token) const {
-    if (token >= columns.size) return 0.0f;
+  // At one column, by one lane.
+  __device__ __forceinline__ float at(int column) const {
+    if (column >= columns.size) return 0.0f;
+    const int token = before + column;
     float q = 0.0f;
     if (position.kind == DraftKind::kOneHot) q = token == position.token ? 1.0f : 0.0f;
     if (position.kind == DraftKind::kRow) {
       const DraftRow<D, C> row = cut_draft<D>(launch.params, sequence, position, columns.cut);
       q = token_q<OneLane>(launch.params.affinity, row, position.stats, token);
     }
-    return fmaxf(factor * target_p(position, columns.value(token)) - q, 0.0f);
+    return fmaxf(factor * target_p(position, columns.value(column)) - q, 0.0f);
   }
 
   // By the whole block, which every warp may then ask for the total.

@@ -1,9 +1,18 @@
 // The arguments that operators which verify have in common: packed drafts, and the target's rows.
 #pragma once
 
+#include <limits>
+
 #include "checks.h"
 
 namespace rdk::ops {
+
+// Of drafts or branches.
+inline void check_longest(const Checks& checks, const char* name, int64_t longest) {
+  if (longest < 0 || longest >= std::numeric_limits<int32_t>::max()) {
+    checks.refuse(name, "is " + std::to_string(longest), "0 or more, below 2^31 - 1");
+  }
+}
 
 // B, from the offsets.
 inline int64_t count_sequences(const Checks& checks, const char* name, const Tensor& offsets) {
@@ -31,6 +40,15 @@ inline Method verification_method(const Checks& checks, int64_t method) {
   return static_cast<Method>(method);
 }
 
+inline void check_target_rows(const Checks& checks, const Tensor& target_logits,
+                              int64_t needed_rows) {
+  if (target_logits.size(0) < needed_rows) {
+    checks.refuse("target_logits", "has " + std::to_string(target_logits.size(0)) + " rows",
+                  "at least N + B = " + std::to_string(needed_rows) +
+                      ": one for each drafted token and one more for each sequence");
+  }
+}
+
 inline void check_target(const Checks& checks, const Tensor& target_logits, int64_t needed_rows,
                          int64_t target_size) {
   checks.dimensions("target_logits", target_logits, 2, "[N + B, V_t], packed");
@@ -38,11 +56,7 @@ inline void check_target(const Checks& checks, const Tensor& target_logits, int6
     checks.refuse("target_logits", "has shape " + describe(shape_of(target_logits)),
                   std::to_string(target_size) + " columns, the V_t of col_offsets");
   }
-  if (target_logits.size(0) < needed_rows) {
-    checks.refuse("target_logits", "has " + std::to_string(target_logits.size(0)) + " rows",
-                  "at least N + B = " + std::to_string(needed_rows) +
-                      ": one for each drafted token and one more for each sequence");
-  }
+  check_target_rows(checks, target_logits, needed_rows);
 }
 
 // One bit for each token, in rows parallel to those of the logits.

@@ -1,5 +1,3 @@
-#include <limits>
-
 #include "backend.h"
 #include "draft_arguments.h"
 #include "registration.h"
@@ -22,9 +20,7 @@ std::tuple<Tensor, Tensor, Tensor> verify(
   const Checks checks("verify", "target_logits", target_logits);
   VerifyParams params{};
   params.target.dtype = checks.logits("target_logits", target_logits);
-  if (max_draft < 0 || max_draft >= std::numeric_limits<int32_t>::max()) {
-    checks.refuse("max_draft", "is " + std::to_string(max_draft), "0 or more, below 2^31 - 1");
-  }
+  check_longest(checks, "max_draft", max_draft);
   params.max_draft = max_draft;
   params.sequences.count = count_sequences(checks, "draft_offsets", draft_offsets);
   params.drafts.token_ids = drafted_ids(checks, "draft_token_ids", draft_token_ids);

@@ -1,5 +1,3 @@
-#include <limits>
-
 #include "backend.h"
 #include "draft_arguments.h"
 #include "registration.h"
@@ -67,9 +65,7 @@ std::tuple<Tensor, Tensor, Tensor> verify_tree(
   params.target.logits = checks.rows("target_logits", target_logits);
   checks.plain("parents", parents, ScalarType::Int, {params.drafts.count},
                "[N], one for each of tree_token_ids");
-  if (max_depth < 0 || max_depth >= std::numeric_limits<int32_t>::max()) {
-    checks.refuse("max_depth", "is " + std::to_string(max_depth), "0 or more, below 2^31 - 1");
-  }
+  check_longest(checks, "max_depth", max_depth);
   params.max_draft = max_depth;
 
   const Shape per_sequence = {params.sequences.count};

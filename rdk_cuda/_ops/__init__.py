@@ -23,7 +23,8 @@ _library = torch.library.Library("rdk", "IMPL")
 for _name in OPERATORS:
     _operator = globals()[_name] = getattr(torch.ops.rdk, _name)
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
-    _function = _name.removesuffix("_backward")  # whose gradient it is
+    # Whose gradient it is, or whose part on a rank.
+    _function = "parallel.verify" if _name.endswith("_shard") else _name.removesuffix("_backward")
     _operator.__doc__ = f"""The operator itself, on tensors.
 
     {_operator.default._schema}

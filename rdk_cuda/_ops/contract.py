@@ -18,7 +18,7 @@ LOGITS = (torch.float32, torch.float16, torch.bfloat16)
 FLOAT, INT, LONG = (torch.float32,), (torch.int32,), (torch.int64,)
 IDS = (*LONG, *INT)
 MAX_PRIORS = 4
-AT_LEAST_ONE = ("V_d", "V_t", "d")
+AT_LEAST_ONE = ("V_d", "V_t", "W", "d")
 LIMITS = ("top_k", "top_p", "min_p")
 
 
@@ -99,6 +99,8 @@ _DRAFT_LOGITS = {"draft_logits": Argument("..., V_d", LOGITS, rows=True)}
 _KEYS = {"step_keys": Argument("B", LONG), "positions": Argument("B", LONG)}
 _AT_MOST = Number(0, 2**31 - 2)
 _METHOD = {"method": Number(0, 1)}
+_SHARD_LOGITS = {"target_logits": Argument(">= N + B, W", LOGITS, rows=True)}
+_FIRST_CHUNK = {"first_chunk": Number(0, 2**18)}
 
 
 def _whole_or_not(side: dict[str, Argument]) -> dict[str, Argument]:
@@ -189,6 +191,44 @@ OPERATORS = {
             "path": Argument("B, max_depth", INT),
         },
     ),
+    "sum_shard": Operator(
+        {
+            **_SHARD_LOGITS,
+            "draft_token_ids": Argument("N", IDS),
+            "draft_offsets": Argument("B + 1", INT),
+            "target_temperature": Argument("B", FLOAT),
+            "max_draft": _AT_MOST,
+            **_FIRST_CHUNK,
+            "target_size": Number(1, 2**28),
+        },
+        {"sums": Argument("B, max_draft + 1, ceil(W / 1024) + 1, 2", FLOAT)},
+    ),
+    "verify_shard": Operator(
+        {
+            **_SHARD_LOGITS,
+            "sums": Argument("B, max_draft + 1, ceil(V_t / 1024) + 1, 2", FLOAT),
+            **_DRAFTS,
+            "draft_stats": _DRAFTS["draft_stats"]._replace(optional=False),
+            "draft_rows": _DRAFTS["draft_rows"]._replace(optional=True),
+            "draft_token_ids": Argument("N", IDS),
+            "draft_offsets": Argument("B + 1", INT),
+            "target_temperature": Argument("B", FLOAT),
+            **_DRAFT_TEMPERATURE,
+            **_KEYS,
+            **_COLUMNS,
+            "max_draft": _AT_MOST,
+            **_FIRST_CHUNK,
+            **_dynamic("M"),
+            "drawn": Argument("B", LONG, optional=True, needed_with=("residuals",)),
+            "residuals": Argument("B, ceil(V_t / 1024), 2", FLOAT, optional=True),
+        },
+        {
+            "tokens": Argument("B, max_draft + 1", LONG),
+            "num_accepted": Argument("B", INT),
+            "found": Argument("B", LONG),
+            "residual": Argument("B, ceil(W / 1024), 2", FLOAT),
+        },
+    ),
     "overlap": Operator(
         {
             "target_logits": Argument("..., V_t", LOGITS, rows=True),
@@ -271,10 +311,14 @@ def symbols(rule: Argument, shape: Sequence[int]) -> Iterator[tuple[str, Any]]:
 
 
 def size_of(dimension: str, sizes: Sizes) -> Any:
-    """What a dimension comes to: a quotient, or a sum of symbols and numbers."""
-    if quotient := re.fullmatch(r"ceil\((\w+) / (\d+)\)", dimension):
+    """What a dimension comes to: a sum of symbols, numbers and quotients."""
+    return sum(_term(term, sizes) for term in dimension.split(" + "))
+
+
+def _term(term: str, sizes: Sizes) -> Any:
+    if quotient := re.fullmatch(r"ceil\((\w+) / (\d+)\)", term):
         return -(-sizes[quotient[1]] // int(quotient[2]))
-    return sum(int(term) if term.isdigit() else sizes[term] for term in dimension.split(" + "))
+    return int(term) if term.isdigit() else sizes[term]
 
 
 def shape_of(rule: Argument, sizes: Sizes) -> tuple[Any, ...]:

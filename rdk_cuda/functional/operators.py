@@ -9,7 +9,7 @@ read where they are. Results are tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -267,60 +267,76 @@ def verify(
 
     Example: see `draft`.
     """
+    name = "rdk_cuda.verify"
+    packed_logits, drafter, dynamic = step_arguments(
+        name, target_logits, draft, affinity, temperature, draft_rows
+    )
+    batch, rows = target_logits.shape[:2]
+    if logprobs not in _LOGPROBS:
+        raise ValueError(f'{name}: logprobs is {logprobs!r}; needs "processed", "raw" or None')
+    if allowed is not None and allowed.shape[:-1] != (batch, rows):
+        raise ValueError(
+            f"{name}: allowed has shape {list(allowed.shape)}; needs [{batch}, {rows}, "
+            "ceil(V_t / 32)], rows parallel to those of target_logits"
+        )
+    verified = operators.verify(
+        packed_logits,
+        *drafter,
+        *dynamic,
+        *row_limits(name, top_k, top_p, min_p, (batch,), target_logits.device),
+        None if allowed is None else allowed.flatten(0, 1),
+        _LOGPROBS[logprobs],
+        method_number(name, method),
+    )
+    return Verified(*verified)
+
+
+def step_arguments(
+    function: str,
+    target_logits: Tensor,
+    draft: Draft | Sequence[Draft],
+    affinity: Affinity,
+    temperature: Numbers,
+    draft_rows: Tensor | None,
+) -> tuple[Tensor, tuple[Any, ...], tuple[Tensor | None, Tensor | None]]:
+    """What operators that verify take of a step: the target's rows, packed; all from
+    `draft_logits` to `max_draft`, in order; and the dynamic columns."""
     joined = draft if isinstance(draft, Draft) else Draft.join(draft)
     batch, length = joined.tokens.shape
     if joined.offset != 0:
         raise ValueError(
-            f"rdk_cuda.verify: draft lacks the first {joined.offset} tokens of its step; pass all "
+            f"{function}: draft lacks the first {joined.offset} tokens of its step; pass all "
             "drafts of the step, in order"
         )
     if target_logits.dim() != 3 or target_logits.shape[:2] != (batch, length + 1):
         raise ValueError(
-            f"rdk_cuda.verify: target_logits has shape {list(target_logits.shape)}; needs "
+            f"{function}: target_logits has shape {list(target_logits.shape)}; needs "
             f"[{batch}, {length + 1}, V_t]: B = {batch} sequences, K = {length} drafts and the "
             "position after them"
         )
     device = target_logits.device
-
     if joined.logits is None:
         logits = target_logits.new_empty((0, affinity.draft_size))
         rows = torch.full((batch * length,), -1, dtype=torch.int32, device=device)
     else:
         logits, rows = joined.logits.flatten(0, 1), None
         if draft_rows is not None:
-            each = joined.logits.shape[1]
-            rows = packed_rows("rdk_cuda.verify", draft_rows, (batch, length), each)
-    if logprobs not in _LOGPROBS:
-        raise ValueError(
-            f'rdk_cuda.verify: logprobs is {logprobs!r}; needs "processed", "raw" or None'
-        )
-    if allowed is not None and allowed.shape[:-1] != (batch, length + 1):
-        raise ValueError(
-            f"rdk_cuda.verify: allowed has shape {list(allowed.shape)}; needs [{batch}, "
-            f"{length + 1}, ceil(V_t / 32)], rows parallel to those of target_logits"
-        )
-    name = "rdk_cuda.verify"
-    verified = operators.verify(
-        target_logits.flatten(0, 1),
+            rows = packed_rows(function, draft_rows, (batch, length), joined.logits.shape[1])
+    drafter = (
         logits,
         packed(joined.stats),
         rows,
         joined.tokens.flatten().contiguous(),
         torch.arange(batch + 1, dtype=torch.int32, device=device) * length,
-        temperatures(name, temperature, (batch,), device),
+        temperatures(function, temperature, (batch,), device),
         joined.temperature,
         joined.step_keys,
         joined.positions,
         *affinity.by_target,
         length,
-        packed(joined.dynamic_tokens),
-        packed(joined.dynamic_logits),
-        *row_limits(name, top_k, top_p, min_p, (batch,), device),
-        None if allowed is None else allowed.flatten(0, 1),
-        _LOGPROBS[logprobs],
-        method_number(name, method),
     )
-    return Verified(*verified)
+    dynamic = packed(joined.dynamic_tokens), packed(joined.dynamic_logits)
+    return target_logits.flatten(0, 1), drafter, dynamic
 
 
 @takes_arrays

@@ -14,7 +14,7 @@ from .markdown import DESIGN
 
 Rule = Argument | Number
 Names = set[tuple[str, str]]  # operator, and argument or result
-PACKED = ["`verify`", "`verify_tree`"]  # the page explains the word
+PACKED = ["`verify`", "`verify_tree`", "`verify_shard`"]  # the page explains the word
 START, RESULTS, END = "### Tensors", "| result |", "### One distribution, not two"
 
 
@@ -24,7 +24,8 @@ def listed(words: list[str], last: str = "and") -> str:
 
 def shape_in_words(rule: Rule) -> str:
     if isinstance(rule, Number):
-        most = {2**31 - 2: "2^31 - 2", 2**32 - 1: "2^32 - 1"}.get(rule.most, rule.most)
+        powers = {2**31 - 2: "2^31 - 2", 2**32 - 1: "2^32 - 1", 2**18: "2^18", 2**28: "2^28"}
+        most = powers.get(rule.most, rule.most)
         return f"int from {rule.least} to {most}"
     rows, _, last = rule.shape.rpartition(", ")
     choices = [f"`[{rows + ', ' if rows else ''}{each}]`" for each in last.split(" or ")]
@@ -40,7 +41,7 @@ def dtype_in_words(rule: Rule) -> str:
 
 
 def where(operators: list[str]) -> str:
-    return "packed" if operators == PACKED else f"in {listed(operators)}"
+    return "packed" if operators in (PACKED[:2], PACKED) else f"in {listed(operators)}"
 
 
 def cell(rules: dict[str, Rule]) -> str:

@@ -102,6 +102,26 @@ inline void bind_plans(pybind11::module_& module) {
       },
       arg("machine"), arg("sequences") = 1, arg("target_size") = 1);
   module.def(
+      "plan_sum_shard",
+      [](const MachineFacts& machine, int64_t sequences, int64_t max_draft, int64_t chunks) {
+        rdk::SumShardLaunch launch{};
+        launch.params.sequences = sequences;
+        launch.params.max_draft = max_draft;
+        launch.params.shard.count = chunks;
+        pybind11::dict result = planned(machine, &launch);
+        result["splits"] = launch.splits;
+        return result;
+      },
+      arg("machine"), arg("sequences") = 1, arg("max_draft") = 1, arg("chunks") = 1);
+  module.def(
+      "plan_verify_shard",
+      [](const MachineFacts& machine, int64_t sequences) {
+        rdk::VerifyShardLaunch launch{};
+        launch.params.sequences.count = sequences;
+        return planned(machine, &launch);
+      },
+      arg("machine"), arg("sequences") = 1);
+  module.def(
       "plan_overlap",
       [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t target_size) {
         rdk::OverlapLaunch launch{};

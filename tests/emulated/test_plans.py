@@ -98,6 +98,12 @@ def test_the_other_operators_ask_for_what_the_driver_gives(
         plan = plans.plan_overlap_backward(gpu.machine, rows, 32_000)
         assert_accepted(gpu, plan)
         assert rows <= plan["blocks"] == rows * plan["splits"] <= 125 * rows
+        plan = plans.plan_sum_shard(gpu.machine, rows, 3, 63)
+        assert_accepted(gpu, plan)
+        assert 4 * rows <= plan["blocks"] == 4 * rows * plan["splits"] <= 4 * rows * 8
+        plan = plans.plan_verify_shard(gpu.machine, rows)
+        assert_accepted(gpu, plan)
+        assert plan["blocks"] == rows
         plan = plans.plan_verify_tree(gpu.machine, rows, 128_256)
         assert_accepted(gpu, plan)
         assert plan["blocks"] == rows

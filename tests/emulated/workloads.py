@@ -16,6 +16,7 @@ from torch import Tensor
 from rdk_cuda._ops.contract import LIMITS, OPERATORS
 from tests import generators, tree_generators
 from tests.generators import Batch
+from tests.operators import sharded
 from tests.tree_generators import Trees
 
 SIZE = 9 * 1024 + 1  # a chunk more than a block has warps, and a column more than that
@@ -334,6 +335,13 @@ def tree_limits() -> dict[str, Tensor]:
     return row_limits(5) | {"allowed": allowed}
 
 
+def shards(batch: Batch) -> tuple[Tensor, ...]:
+    """All that three ranks return."""
+    calls = sharded.sharded(sharded.with_stats(batch) if batch.draft_stats is None else batch, 3)
+    each = (*calls.first, *calls.second, *calls.third)
+    return (*calls.sums, *(output for outputs in each for output in outputs))
+
+
 @functools.cache
 def head() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Hidden states, the head's weight and bias, and tokens, some of them outside."""
@@ -413,6 +421,13 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     ),
     "verify, long drafts": lambda: verify(long_drafts()),
     "verify, by block, long drafts": lambda: verify(long_drafts().replace(method=1)),
+    "on shards": lambda: shards(batch()),
+    "on shards, 16 bits": lambda: shards(batch("virtual", torch.bfloat16).not_aligned()),
+    "on shards, greedy": lambda: shards(greedy_target()),
+    "on shards, direct pass": lambda: shards(nearly_equal()),
+    "on shards, no residual": lambda: shards(no_residual()),
+    "on shards, bad values": lambda: shards(without_distributions()),
+    "on shards, long drafts": lambda: shards(long_drafts()),
     "verify_tree": lambda: verify_tree(torch.float32),
     "verify_tree, 16 bits": lambda: verify_tree(torch.bfloat16),
     "verify_tree, greedy": lambda: verify_tree(torch.float16, 0.0),

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rdk_cuda import reference
 from rdk_cuda._ops.contract import LOGITS, LONG, OPERATORS, Number, shape_of
 from rdk_cuda.affinity import Affinity
 from tests import generators
@@ -245,6 +246,63 @@ def verify(values: Values) -> dict[str, Any]:
     return arguments | truncation(values, sequences, target_rows, made.target_size)
 
 
+def sum_shard(values: Values) -> dict[str, Any]:
+    whole = verify(values)
+    shard = {"max_draft": whole["max_draft"], **shard_of(values, whole)}
+    names = ("target_logits", "draft_token_ids", "draft_offsets", "target_temperature")
+    return {**{name: (whole | shard)[name] for name in names}, **shard}
+
+
+def shard_of(values: Values, whole: dict[str, Any]) -> dict[str, Any]:
+    """Some columns from a chunk on, and padding where there are no more."""
+    target = whole["target_logits"]
+    size = target.shape[1]
+    first = values.random.choice([0, 0, 0, 1, size // 1024, 2**18])
+    width = values.random.choice([1, 3, size, size + 2, 1024, 1025])
+    columns = target[:, first * 1024 : first * 1024 + width]
+    padding = target.new_full((target.shape[0], width - columns.shape[1]), math.nan)
+    shard = torch.cat([columns, padding], 1)
+    return {"target_logits": shard, "first_chunk": first, "target_size": size}
+
+
+def verify_shard(values: Values) -> dict[str, Any]:
+    """Of sums that all ranks have made, or of any; and likewise what they have drawn."""
+    whole = verify(values)
+    made, size = shard_of(values, whole), whole["target_logits"].shape[1]
+    sequences, chunks = whole["target_temperature"].numel(), -(-size // 1024)
+    longest = min(max(whole["max_draft"], 0), 2**31 - 2)
+    if sequences == 0:
+        sums = torch.zeros(0, longest + 1, chunks + 1, 2)
+    else:  # a number out of range is refused, whatever the sums are
+        names = ("target_logits", "draft_token_ids", "draft_offsets", "target_temperature")
+        given = (whole[name] for name in names)
+        sums = reference.sum_shard(*given, longest if longest < 1000 else 0, 0, size)
+    worst = torch.tensor([math.inf, -math.inf, 3e38, -1.0, 5000.0])
+
+    def spoilt(pairs: Tensor) -> Tensor:
+        """Some of them, both numbers, with what no rank makes."""
+        some = torch.rand(pairs.shape[:-1], generator=values.generator) < 0.2
+        which = torch.randint(5, pairs.shape, generator=values.generator)
+        return torch.where(some[..., None], worst[which], pairs)
+
+    drawn = values.integers((sequences,))
+    drawn[torch.rand(sequences, generator=values.generator) < 0.7] = 2**63 - 1
+    residuals = spoilt(torch.rand(sequences, chunks, 2, generator=values.generator))
+    known = values.random.choice([0, 0, 1, 2])
+    stats = whole["draft_stats"]
+    if stats is None:
+        stats = draft_stats(values, *whole["draft_logits"].shape[:1], whole["spread"].shape[1])
+    changed = {
+        "target_logits": made["target_logits"],
+        "sums": spoilt(sums) if values.chance(0.3) else sums,
+        "draft_stats": stats,
+        "first_chunk": made["first_chunk"],
+        "drawn": drawn if known else None,
+        "residuals": residuals if known == 2 else None,
+    }
+    return {name: (whole | changed)[name] for name in OPERATORS["verify_shard"].arguments}
+
+
 def verify_tree(values: Values) -> dict[str, Any]:
     random = values.random
     size = LARGE if values.chance(0.01) else random.choice(TARGET_SIZES)
@@ -415,6 +473,8 @@ MAKERS = {
     "draft": draft,
     "verify": verify,
     "verify_tree": verify_tree,
+    "sum_shard": sum_shard,
+    "verify_shard": verify_shard,
     "gather_logits": gather_logits,
     "overlap": overlap,
     "overlap_backward": overlap_backward,

@@ -45,7 +45,8 @@ def refusals(operator: str, arguments: dict[str, Any]) -> Reasons:
         elif found := alone(rule, value, arguments):
             reasons[name] = found
     sound = {n: t for n, t in tensors.items() if not reasons.get(n, "").endswith("dimensions")}
-    return reasons | disagreements(rules, sound)
+    numbers = {n: arguments[n] for n, rule in rules.items() if isinstance(rule, Number)}
+    return reasons | disagreements(rules, sound, numbers)
 
 
 def alone(rule: Argument, value: Tensor, arguments: dict[str, Any]) -> str | None:
@@ -79,14 +80,14 @@ def row_strides(value: Tensor) -> int:
     return len(leading) - continued
 
 
-def disagreements(rules: Any, tensors: dict[str, Tensor]) -> Reasons:
+def disagreements(rules: Any, tensors: dict[str, Tensor], numbers: dict[str, int]) -> Reasons:
     """What is wrong with the sizes of tensors that are right by themselves."""
     reasons: Reasons = {}
     given: dict[str, dict[str, Any]] = defaultdict(dict)  # sizes by symbol and argument
     for name, value in tensors.items():
         for symbol, size in symbols(rules[name], value.shape):
             given[symbol][name] = size
-    sizes: Sizes = {symbol: next(iter(each.values())) for symbol, each in given.items()}
+    sizes: Sizes = {symbol: next(iter(each.values())) for symbol, each in given.items()} | numbers
     for symbol, each in given.items():
         odd = [name for name, size in each.items() if size != sizes[symbol]]
         if odd or (symbol == "R" and sizes["R"] > MAX_PRIORS):
@@ -98,7 +99,8 @@ def disagreements(rules: Any, tensors: dict[str, Tensor]) -> Reasons:
     for name, value in tensors.items():
         shape = rules[name].shape.split(", ")
         for dimension, size in zip(reversed(shape), reversed(value.shape), strict=False):
-            if dimension == "..." or re.fullmatch(r"\w+( \+ \d)?", dimension):
+            symbol = re.fullmatch(r"([A-Za-z]\w*)(?: \+ \d)?", dimension)
+            if dimension == "..." or (symbol and symbol[1] not in numbers):
                 continue
             least = dimension.removeprefix(">= ")
             try:

@@ -135,6 +135,36 @@ def verify(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
             require(possible.all(), "a token is put out that the target forbids")
 
 
+def sum_shard(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    (sums,) = outputs
+    exact = reference.sum_shard(**arguments, dtype=torch.float64)
+    none = exact.isnan().any(-1)
+    require(sums[none].isnan().any(-1).all(), "a chunk without distribution has a sum")
+    nothing = exact[..., 0] == -math.inf
+    require(torch.equal(sums[nothing].double(), exact[nothing]), "nothing has a sum")
+    if logits_are_comparable("sum_shard", arguments):
+        found, exact = sums[~none].double(), exact[~none]
+        close = torch.allclose(found, exact, rtol=1e-4, atol=1e-5)
+        require(close, "a sum is not that of the reference")
+
+
+def verify_shard(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    tokens, num_accepted, found, residual = outputs
+    require(((tokens >= -1) & (tokens < sizes["V_t"])).all(), "a token is outside")
+    drafted, offsets = arguments["draft_token_ids"].tolist(), arguments["draft_offsets"].tolist()
+    for b, accepted in enumerate(num_accepted.tolist()):
+        start, count = owned(offsets[b], offsets[b + 1], len(drafted))
+        most = min(count, arguments["max_draft"])
+        require(0 <= accepted <= most, "more drafts are accepted than there are")
+        row = tokens[b].tolist()
+        require(row[:accepted] == drafted[start : start + accepted], "an accepted token is changed")
+        require(all(t == -1 for t in row[accepted + 1 :]), "a token after the stop is not -1")
+    if arguments["drawn"] is None or arguments["residuals"] is not None:
+        require((residual == 0).all(), "a residual is weighed that is not asked for")
+    if arguments["drawn"] is None:
+        require((found >= -1).all(), "no such token can be found")
+
+
 def verify_tree(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     tokens, num_accepted, path = outputs
     depth = arguments["max_depth"]
@@ -293,12 +323,14 @@ PROMISES: dict[str, Callable[[Arguments, Sizes, Outputs], None]] = {
     "draft": draft,
     "verify": verify,
     "verify_tree": verify_tree,
+    "sum_shard": sum_shard,
+    "verify_shard": verify_shard,
     "gather_logits": gather_logits,
     "overlap": overlap,
     "overlap_backward": overlap_backward,
     "step_keys": step_keys,
 }
-COMPARED_ALWAYS = ("gather_logits", "overlap", "overlap_backward", "step_keys")
+COMPARED_ALWAYS = ("gather_logits", "overlap", "overlap_backward", "step_keys", "sum_shard")
 
 
 def check(
@@ -321,6 +353,8 @@ def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
     """Whether float64 computes nearly the same logits, so that it has to draw the same tokens."""
     if operator in COMPARED_ALWAYS or not logits_are_comparable(operator, arguments):
         return False
+    if operator == "verify_shard" and not sums_are_comparable(arguments):
+        return False
     stats = arguments.get("draft_stats")
     if stats is None:
         return True
@@ -328,6 +362,15 @@ def comparable(operator: str, arguments: Arguments, sizes: Sizes) -> bool:
     as_drafted = arguments | {"temperature": torch.ones(sizes["M"])}
     good = has_distribution(*draft_rows(as_drafted, sizes | {"...": (sizes["M"],)}))
     return bool(good.all()) and bool((stats.isfinite() & (stats.abs() < 10)).all())
+
+
+def sums_are_comparable(arguments: Arguments) -> bool:
+    """Whether ranks may have made them."""
+    sums, residuals = arguments["sums"], arguments["residuals"]
+    largest, second = sums[:, :, :-1][~sums[:, :, :-1].isnan().any(-1)].T
+    sound = (largest < COMPARABLE) & (second >= 0) & (second < 1025)
+    within = residuals is None or bool(((residuals >= 0) & (residuals <= 1)).all())
+    return bool(sound.all()) and bool((sums[:, :, -1, 1] == 0).all()) and within
 
 
 def logits_are_comparable(operator: str, arguments: Arguments) -> bool:

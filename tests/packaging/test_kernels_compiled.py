@@ -47,7 +47,12 @@ ELEMENT_BY_ELEMENT = {
 }
 # What loads a lane's columns, and how many it takes of float32; of 16 bits, half as many. Most copy
 # the 32 of a chunk; of gather_logits they are 8 columns of two rows, and four steps of them.
-LOADS = {"redistribute": ("LDG", 8), "overlap": ("LDG", 8), "gather_logits": ("LDG", 16)}
+LOADS = {
+    "redistribute": ("LDG", 8),
+    "overlap": ("LDG", 8),
+    "verify_shard": ("LDG", 8),
+    "gather_logits": ("LDG", 16),
+}
 COPIES = ("LDGSTS", 8)
 
 
@@ -153,7 +158,7 @@ def test_no_instruction_touches_local_memory(
 def test_every_load_of_a_chunk_is_under_way_before_the_first_is_used(
     codes: dict[tuple[str, str], list[Instruction]], kernel: str
 ) -> None:
-    """16 bytes a lane. draft, verify and verify_tree copy chunks ahead, past the L1 cache."""
+    """16 bytes a lane. Those that stream rows copy chunks ahead, past the L1 cache."""
     name, expected = VECTOR_LOADS[kernel]
     runs = {arch: loads_before_use(codes[kernel, arch], name) for arch in ARCHS}
     ways = 2 if kernel.startswith("gather_logits") else 1  # a warp alone, and together

@@ -1,0 +1,128 @@
+"""`rdk_cuda.parallel.verify` next to gathering the logits: bytes and time of two processes.
+
+`python -m studies.sharded_verify` starts two ranks of a gloo group, each with half of the target's
+logits, and makes both in turn. Every rank has one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+import rdk_cuda
+from profiling.commands import Parser, run_command
+from profiling.machine import describe, now
+from profiling.tables import table
+from rdk_cuda import Affinity, Vocabulary, parallel
+from rdk_cuda.cli.arguments import natural
+from rdk_cuda.files import write_json
+
+RANKS, SIZE, KEPT, LENGTH = 2, 128_256, 32_000, 3
+BATCHES = (1, 64)
+
+
+def ways(rank: int, batch: int) -> dict[str, Callable[[], torch.Tensor]]:
+    """Both, of the same step: drafts that are accepted about as often as not."""
+    noise = torch.Generator().manual_seed(0)
+    whole = 2 * torch.randn(batch, LENGTH + 1, SIZE, generator=noise)
+    drafter = whole[:, :LENGTH, :KEPT] + torch.randn(batch, LENGTH, KEPT, generator=noise)
+    affinity = Affinity.intersection(Vocabulary(torch.arange(KEPT), SIZE))
+    draft = rdk_cuda.draft(drafter.bfloat16(), affinity, seeds=1, positions=0)
+    width = SIZE // RANKS
+    shard = whole[:, :, rank * width : (rank + 1) * width].bfloat16()
+
+    def on_shards() -> torch.Tensor:
+        return parallel.verify(shard, draft, affinity).tokens
+
+    def gathered() -> torch.Tensor:
+        every = shard.new_empty((RANKS, *shard.shape))
+        distributed.all_gather(list(every), shard)
+        return rdk_cuda.verify(torch.cat(list(every), -1), draft, affinity).tokens
+
+    return {"on shards": on_shards, "gathered": gathered}
+
+
+def measure(rank: int, folder: str, rounds: int) -> None:
+    """One rank; the first writes the seconds of each round."""
+    torch.set_num_threads(1)
+    where = f"file://{folder}/group"
+    distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
+    seconds: dict[str, list[float]] = {}
+    for batch in BATCHES:
+        calls = ways(rank, batch)
+        tokens = [call() for call in calls.values()]
+        assert torch.equal(*tokens)
+        for _ in range(rounds):
+            for name, call in calls.items():
+                distributed.barrier()
+                began = time.perf_counter()
+                call()
+                seconds.setdefault(f"{name} {batch}", []).append(time.perf_counter() - began)
+    if rank == 0:
+        Path(folder, "seconds.json").write_text(json.dumps(seconds), encoding="utf-8")
+    distributed.destroy_process_group()
+
+
+def bytes_given(batch: int) -> dict[str, int]:
+    """By each rank, in the rounds that DESIGN section 4 counts; the third as if it were needed."""
+    rows, chunks = batch * (LENGTH + 1), -(-SIZE // 1024) / RANKS
+    head = -(SIZE // RANKS) % 1024  # what the first rank's last chunk lacks
+    sums = 8 * rows * (chunks + 1) + 8 * batch * (1 + chunks)
+    return {"on shards": int(sums) + 2 * rows * head, "gathered": 2 * rows * SIZE // RANKS}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the results; returns the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.get_context("spawn")
+        ranks = [
+            context.Process(target=measure, args=(rank, folder, options.rounds))
+            for rank in range(RANKS)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        seconds = json.loads(Path(folder, "seconds.json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = [
+        {
+            "batch": batch,
+            "way": way,
+            "bytes": given,
+            "milliseconds": 1e3 * statistics.median(seconds[f"{way} {batch}"]),
+            "fastest": 1e3 * min(seconds[f"{way} {batch}"]),
+        }
+        for batch in BATCHES
+        for way, given in bytes_given(batch).items()
+    ]
+    shown = [
+        [str(r["batch"]), r["way"], f"{r['bytes']:,}", f"{r['milliseconds']:.1f}"] for r in rows
+    ]
+    print(table(["B", "verify", "bytes given by a rank", "ms, median"], shown))
+    if options.output is not None:
+        about = {"at": now(), **describe(torch.device("cpu")), "rounds": options.rounds}
+        write_json({**about, "rows": rows}, options.output)
+    return 0
+
+
+def main() -> int:
+    """The command."""
+    command = Parser(prog="python -m studies.sharded_verify", description=__doc__)
+    command.add_argument("--rounds", type=natural, default=15, help="of each (default: 15)")
+    command.add_argument("--output", type=Path, help="a JSON file for the results")
+    return run_command(command, run, None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
