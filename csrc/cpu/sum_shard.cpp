@@ -65,8 +65,10 @@ void sum_shard(const SumShardParams& params, const Threads& threads) {
         if (!usable_temperature(temperature) || !reaches(params, drafts, step, &drafted)) return;
         const TargetRow row(params.target, drafts.start + sequence + step, temperature, false);
         sum_row(params, row, temperature == 0.0f, for_row, softmax, pairs);
-        const int64_t here = drafted - params.shard.first * kChunk;
-        if (here >= 0 && here < params.target.size) pairs[2 * chunks] = row.value(here);
+        const int64_t begin = params.shard.first * kChunk;
+        if (drafted >= begin && drafted - begin < params.target.size) {
+          pairs[2 * chunks] = row.value(drafted - begin);
+        }
       });
 }
 

@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads, SumShardLaunch::kBlocks)
     if (chunk < row.chunks()) continue;
     ChunkSum pair{-infinity(), 0.0f};
     if (chunk == chunks && reached && step < count) {
-      const int64_t here =
-          params.drafts.token_ids[drafts.start + step] - params.shard.first * kChunk;
+      const uint64_t drafted = params.drafts.token_ids[drafts.start + step];  // may be any number
+      const auto here = static_cast<int64_t>(drafted - params.shard.first * kChunk);
       if (here >= 0 && here < row.size) pair.max = row.value(static_cast<int>(here));
     }
     store_chunk_sum(pair, &pairs[chunk]);

@@ -262,6 +262,9 @@ def shard_of(values: Values, whole: dict[str, Any]) -> dict[str, Any]:
     columns = target[:, first * 1024 : first * 1024 + width]
     padding = target.new_full((target.shape[0], width - columns.shape[1]), math.nan)
     shard = torch.cat([columns, padding], 1)
+    if values.chance(0.05):  # that are refused
+        refused = (-1, size), (2**18 + 1, size), (first, 0), (first, 2**28 + 1)
+        first, size = values.random.choice(refused)
     return {"target_logits": shard, "first_chunk": first, "target_size": size}
 
 
