@@ -397,12 +397,7 @@ def add_distill(commands: Any) -> None:
         ("batch", natural, 8, "texts of a step"),
         ("prompt", natural, 64, "tokens of the text that each begins with"),
         ("tokens", natural, 128, "that follow them"),
-        (
-            "draft-length",
-            natural,
-            4,
-            "drafts a pass, where the drafter reads states",
-        ),
+        ("draft-length", natural, 4, "drafts a pass, where the drafter reads states"),
         ("seed", seed, 0, "of the texts"),
     ):
         add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
