@@ -286,7 +286,7 @@ Sizes = dict[str, Any]  # by symbol, "..." a tuple; and the numbers by name
 
 def sizes_of(operator: str, arguments: Mapping[str, Any]) -> Sizes:
     """The size of each symbol in a call, of the first argument that has it; nothing is checked."""
-    sizes: Sizes = {"limited": any(arguments.get(name) is not None for name in LIMITS)}
+    sizes: Sizes = {"limited": int(any(arguments.get(name) is not None for name in LIMITS))}
     for name, rule in OPERATORS[operator].arguments.items():
         value = arguments[name]
         if isinstance(rule, Number):
