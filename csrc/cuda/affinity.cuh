@@ -6,29 +6,6 @@
 
 namespace rdk {
 
-// Who sums up q(x): one lane, every term in order, or the lanes of a warp, each a share of them.
-struct OneLane {
-  static constexpr int kStride = 1;
-  __device__ static __forceinline__ int first() { return 0; }
-  __device__ static __forceinline__ float total(float sum) { return sum; }
-};
-struct OneWarp {
-  static constexpr int kStride = kWarp;
-  __device__ static __forceinline__ int first() { return lane_index(); }
-  __device__ static __forceinline__ float total(float sum) { return warp_sum(sum); }
-};
-
-// Adds exp(z - max) of the dynamic columns whose token this is.
-template <typename Lanes, typename T, typename C>
-__device__ __forceinline__ float add_dynamic(const DraftRow<T, C>& row, float max, int token,
-                                             float mass) {
-#pragma unroll 1
-  for (int c = Lanes::first(); c < row.dynamic_size; c += Lanes::kStride) {
-    if (row.dynamic_tokens[c] == token) mass += expf(row.dynamic_value(c) - max);
-  }
-  return mass;
-}
-
 // The entries of a column of S.
 struct Entries {
   int begin;
@@ -39,34 +16,26 @@ __device__ __forceinline__ Entries column_entries(const AffinityColumns& affinit
   return {affinity.offsets[token], affinity.offsets[token + 1]};
 }
 
-// q(x) at one token from the row's stats (docs/design.md, "Redistribute"), the only place where
-// kernels evaluate it. weight(draft) is exp(z - max) of a static column; with_dynamic(mass) adds
-// that of the dynamic columns to the sum over S.
-template <typename Lanes, typename Weight, typename WithDynamic>
+// q(x) at one token from the row's stats (docs/design.md, "Redistribute"), by one warp, of which
+// each lane sums a share of the terms.
+template <typename T, typename C>
 __device__ __forceinline__ float token_q(const AffinityColumns& affinity, const Entries& column,
-                                         const float* stats, int token, Weight&& weight,
-                                         WithDynamic&& with_dynamic) {
+                                         const DraftRow<T, C>& row, const float* stats, int token) {
   float mass = 0.0f;
 #pragma unroll 1
-  for (int entry = column.begin + Lanes::first(); entry < column.end; entry += Lanes::kStride) {
-    mass += weight(affinity.drafts[entry]) * affinity.weights[entry];
+  for (int entry = column.begin + lane_index(); entry < column.end; entry += kWarp) {
+    mass += expf(row.static_value(affinity.drafts[entry]) - stats[0]) * affinity.weights[entry];
   }
-  float q = Lanes::total(with_dynamic(mass)) / stats[1];
+#pragma unroll 1
+  for (int c = lane_index(); c < row.dynamic_size; c += kWarp) {
+    if (row.dynamic_tokens[c] == token) mass += expf(row.dynamic_value(c) - stats[0]);
+  }
+  float q = warp_sum(mass) / stats[1];
 #pragma unroll 1
   for (int r = 0; r < affinity.rank; ++r) {
     q += stats[2 + r] * affinity.prior[r * affinity.target_size + token];
   }
   return q;
-}
-
-// The same where nothing of the row is at hand but its logits.
-template <typename Lanes, typename T, typename C>
-__device__ __forceinline__ float token_q(const AffinityColumns& affinity, const DraftRow<T, C>& row,
-                                         const float* stats, int token) {
-  return token_q<Lanes>(
-      affinity, column_entries(affinity, token), stats, token,
-      [&](int draft) { return expf(row.static_value(draft) - stats[0]); },
-      [&](float mass) { return add_dynamic<Lanes>(row, stats[0], token, mass); });
 }
 
 // A target token from row `draft` of A, by one warp. A masked column is never drawn and every other

@@ -1,5 +1,5 @@
-// The columns of S for four target tokens of a lane at once, whose chains of loads (where a column
-// begins, its drafter tokens, their weights) are under way together.
+// The columns of S for several target tokens of a lane at once, whose chains of loads (where a
+// column begins, its drafter tokens, their weights) are under way together.
 #pragma once
 
 #include "affinity.cuh"
@@ -24,20 +24,21 @@ __device__ __forceinline__ void keep_chunk(const float (&z)[kPerLane], int begin
   }
 }
 
-// The four tokens of a lane in a warp's kTokens * kWarp from base on: neighbours, which are read
-// and written as one vector, or each kWarp after the other, so that a warp's loads and stores are
-// coalesced wherever a row begins.
+// The tokens of a lane in a warp's kTokens * kWarp from base on: four neighbours, which are read
+// and written as one vector, or any number, each kWarp after the other, so that a warp's loads and
+// stores are coalesced wherever a row begins.
 template <bool kAdjacent>
 __device__ __forceinline__ int token_of(int base, int j) {
   return kAdjacent ? base + lane_index() * kTokens + j : base + j * kWarp + lane_index();
 }
 
 // Of a tensor over target tokens: its bits. Zero from end on.
-template <bool kAdjacent>
+template <bool kAdjacent, int kCount>
 __device__ __forceinline__ void load_tokens(const void* values, int base, int end,
-                                            unsigned (&out)[kTokens]) {
+                                            unsigned (&out)[kCount]) {
   const unsigned* bits = static_cast<const unsigned*>(values);
-  if (kAdjacent) {
+  if constexpr (kAdjacent) {
+    static_assert(kCount == kTokens, "one vector");
     const int first = token_of<kAdjacent>(base, 0);
     const uint4 four =
         first < end ? __ldg(reinterpret_cast<const uint4*>(bits + first)) : uint4{0, 0, 0, 0};
@@ -47,7 +48,7 @@ __device__ __forceinline__ void load_tokens(const void* values, int base, int en
     out[3] = four.w;
   } else {
 #pragma unroll
-    for (int j = 0; j < kTokens; ++j) {
+    for (int j = 0; j < kCount; ++j) {
       const int token = token_of<kAdjacent>(base, j);
       out[j] = token < end ? __ldg(bits + token) : 0u;
     }
@@ -55,20 +56,21 @@ __device__ __forceinline__ void load_tokens(const void* values, int base, int en
 }
 
 // The entries of the tokens' columns of S.
+template <int kCount>
 struct Columns {
-  int begin[kTokens];
-  int end[kTokens];
+  int begin[kCount];
+  int end[kCount];
 };
 
-template <bool kAdjacent>
-__device__ __forceinline__ Columns load_columns(const AffinityColumns& affinity, int base,
-                                                int end) {
-  Columns columns{};
+template <bool kAdjacent, int kCount = kTokens>
+__device__ __forceinline__ Columns<kCount> load_columns(const AffinityColumns& affinity, int base,
+                                                        int end) {
+  Columns<kCount> columns{};
   if (affinity.entries == 0) return columns;
-  unsigned begins[kTokens];
+  unsigned begins[kCount];
   load_tokens<kAdjacent>(affinity.offsets, base, end, begins);
 #pragma unroll
-  for (int j = 0; j < kTokens; ++j) {
+  for (int j = 0; j < kCount; ++j) {
     const int token = token_of<kAdjacent>(base, j);
     columns.begin[j] = static_cast<int>(begins[j]);
     columns.end[j] = token < end ? __ldg(affinity.offsets + token + 1) : 0;
@@ -77,29 +79,53 @@ __device__ __forceinline__ Columns load_columns(const AffinityColumns& affinity,
 }
 
 // A column that has ended adds zeros, its weights read from an entry of another: they are finite.
-template <typename Weight>
-__device__ __forceinline__ void add_entries(const AffinityColumns& affinity, const Columns& columns,
-                                            Weight&& weight, float (&masses)[kTokens]) {
+template <int kCount, typename Weight>
+__device__ __forceinline__ void add_entries(const AffinityColumns& affinity,
+                                            const Columns<kCount>& columns, Weight&& weight,
+                                            float (&masses)[kCount]) {
   const int32_t* __restrict__ all_drafts = affinity.drafts;
   const float* __restrict__ all_shares = affinity.weights;
   const int last = static_cast<int>(affinity.entries) - 1;
   int longest = 0;
 #pragma unroll
-  for (int j = 0; j < kTokens; ++j) longest = max(longest, columns.end[j] - columns.begin[j]);
+  for (int j = 0; j < kCount; ++j) longest = max(longest, columns.end[j] - columns.begin[j]);
 #pragma unroll 1
   for (int k = 0; k < longest; ++k) {
-    int drafts[kTokens];
-    float shares[kTokens];
+    int drafts[kCount];
+    float shares[kCount];
 #pragma unroll
-    for (int j = 0; j < kTokens; ++j) {
+    for (int j = 0; j < kCount; ++j) {
       const int entry = min(columns.begin[j] + k, last);
       drafts[j] = __ldg(all_drafts + entry);
       shares[j] = __ldg(all_shares + entry);
     }
 #pragma unroll
-    for (int j = 0; j < kTokens; ++j) {
+    for (int j = 0; j < kCount; ++j) {
       const float share = columns.begin[j] + k < columns.end[j] ? shares[j] : 0.0f;
       masses[j] += weight(drafts[j]) * share;
+    }
+  }
+}
+
+// Adds exp(z - max) of the dynamic columns of a warp's tokens, in the order of the columns.
+template <int kCount, typename D, typename C>
+__device__ __forceinline__ void add_dynamic_columns(const DraftRow<D, C>& draft, float max,
+                                                    int base, float (&masses)[kCount]) {
+#pragma unroll 1
+  for (int begin = 0; begin < draft.dynamic_size; begin += kWarp) {
+    const int c = begin + lane_index();
+    const int token = c < draft.dynamic_size && draft.used(c) ? draft.dynamic_tokens[c] : -1;
+    const bool here = token >= base && token < base + kCount * kWarp;
+    const float weight = here ? expf(draft.dynamic_value(c) - max) : 0.0f;
+    unsigned columns = __ballot_sync(kAllLanes, here);
+    for (; columns != 0; columns &= columns - 1) {
+      const int lane = __ffs(static_cast<int>(columns)) - 1;
+      const int added = __shfl_sync(kAllLanes, token, lane);
+      const float mass = __shfl_sync(kAllLanes, weight, lane);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        if (token_of<false>(base, j) == added) masses[j] += mass;
+      }
     }
   }
 }

@@ -113,12 +113,6 @@ __device__ __forceinline__ void async_copy(uint4* shared, const uint4* global) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
-// Of the 16 bytes only these are read; the others become zero.
-__device__ __forceinline__ void async_copy_part(uint4* shared, const uint4* global, int bytes) {
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
-               : "memory");
-}
 __device__ __forceinline__ void async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -133,9 +127,6 @@ inline int made_here(int number) { return number; }
 
 inline void async_copy(uint4* shared, const uint4* global) {
   emulation::async_copy(shared, global);
-}
-inline void async_copy_part(uint4* shared, const uint4* global, int bytes) {
-  emulation::async_copy_part(shared, global, bytes);
 }
 inline void async_commit() { emulation::async_commit(); }
 template <int kGroups>

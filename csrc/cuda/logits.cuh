@@ -204,7 +204,9 @@ __device__ __forceinline__ int place_of_column(int v) {
 
 // Starts the copy of a chunk into the ring, by a warp. Of a row that is not aligned, or ends within
 // the chunk, it is the aligned 16 bytes that the chunk lies in, one more than it has: what they
-// hold of the row before is shifted out, and behind the row's end nothing is read.
+// hold of the row before is shifted out, and behind the row's end nothing is read: the last
+// elements are copied one by one, because compute-sanitizer takes a copy of less than 16 bytes for
+// one of 16.
 template <typename T>
 __device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, int size,
                                            uint4* landing) {
@@ -224,8 +226,12 @@ __device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, i
   int bytes = before + min(kChunk, size - begin) * static_cast<int>(sizeof(T));
   bytes -= lane * kCopied;
 #pragma unroll 1
-  for (; bytes > 0; bytes -= kWarp * kCopied, from += kWarp, to += kWarp) {
-    async_copy_part(to, from, min(bytes, kCopied));
+  for (; bytes >= kCopied; bytes -= kWarp * kCopied, from += kWarp, to += kWarp) {
+    async_copy(to, from);
+  }
+#pragma unroll 1
+  for (int i = 0; i * static_cast<int>(sizeof(T)) < bytes; ++i) {
+    reinterpret_cast<T*>(to)[i] = reinterpret_cast<const T*>(from)[i];
   }
 }
 __device__ __forceinline__ void copy_chunk(const Logits<AnyDtype>&, int, int, uint4*) {}

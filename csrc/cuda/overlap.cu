@@ -97,29 +97,6 @@ __device__ __forceinline__ void summarize_target(const TargetColumns<T, Whole>& 
   row->top = top;
 }
 
-// Adds the dynamic columns of a warp's tokens, in the order of the columns.
-template <typename D>
-__device__ __forceinline__ void add_dynamic_columns(const DraftRow<D, Whole>& draft, float max,
-                                                    int base, float (&masses)[kTokens]) {
-#pragma unroll 1
-  for (int begin = 0; begin < draft.dynamic_size; begin += kWarp) {
-    const int c = begin + lane_index();
-    const int token = c < draft.dynamic_size && draft.used(c) ? draft.dynamic_tokens[c] : -1;
-    const bool here = token >= base && token < base + kTokens * kWarp;
-    const float weight = here ? expf(draft.dynamic_value(c) - max) : 0.0f;
-    unsigned columns = __ballot_sync(kAllLanes, here);
-    for (; columns != 0; columns &= columns - 1) {
-      const int lane = __ffs(static_cast<int>(columns)) - 1;
-      const int added = __shfl_sync(kAllLanes, token, lane);
-      const float mass = __shfl_sync(kAllLanes, weight, lane);
-#pragma unroll
-      for (int j = 0; j < kTokens; ++j) {
-        if (token_of<false>(base, j) == added) masses[j] += mass;
-      }
-    }
-  }
-}
-
 // p of a lane's tokens; 0 behind the last one.
 template <typename T>
 __device__ __forceinline__ void target_masses(const TargetColumns<T, Whole>& target,
@@ -147,10 +124,10 @@ __device__ __forceinline__ void compare(const OverlapLaunch& launch, int64_t ind
   uint32_t* words = launch.params.below + index * launch.params.words();
   float sums[kSums] = {};
   int base = warp_index() * kTokens * kWarp;
-  Columns next = load_columns<false>(affinity, base, size);
+  Columns<kTokens> next = load_columns<false>(affinity, base, size);
 #pragma unroll 1
   for (; base < size; base += kThreads * kTokens) {
-    const Columns columns = next;
+    const Columns<kTokens> columns = next;
     next = load_columns<false>(affinity, base + kThreads * kTokens, size);
     float p[kTokens];
     target_masses(target, *row, base, p);

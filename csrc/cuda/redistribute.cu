@@ -71,10 +71,10 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
   // The weights of a row that are not shared; a group then has one row.
   const DraftRow<T, C> only = draft_row<T>(launch, tile.first_row, cut_of<C>(tile, 0));
   int base = tile.begin + warp_index() * kTokens * kWarp;
-  Columns next = load_columns<kAdjacent>(affinity, base, tile.end);
+  Columns<kTokens> next = load_columns<kAdjacent>(affinity, base, tile.end);
 #pragma unroll 1
   for (; base < tile.end; base += kThreads * kTokens) {
-    const Columns columns = next;
+    const Columns<kTokens> columns = next;
     next = load_columns<kAdjacent>(affinity, base + kThreads * kTokens, tile.end);
     float* out = params.probs + tile.first_row * affinity.target_size;
     const float* weights = tile.weights;

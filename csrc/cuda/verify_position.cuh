@@ -136,7 +136,8 @@ __device__ __forceinline__ float draft_q(const VerifyParams& params, const Seque
   if (position.kind == DraftKind::kUnusable) return 0.0f;
   if (position.kind == DraftKind::kOneHot) return token == position.token ? 1.0f : 0.0f;
   const DraftRow<T, C> row = cut_draft<T>(params, sequence, position, cut);
-  return token_q<OneWarp>(params.affinity, row, position.stats, token);
+  return token_q(params.affinity, column_entries(params.affinity, token), row, position.stats,
+                 token);
 }
 
 // Where the sums of a step are kept. A block that takes the steps of its sequence in order reuses

@@ -2,6 +2,7 @@
 // from: the direct pass, after all proposals have failed.
 #pragma once
 
+#include "columns.cuh"
 #include "verify_position.cuh"
 
 namespace rdk {
@@ -15,46 +16,87 @@ struct Residual {
   float factor;
   int before = 0;  // tokens in front of the row's first column
 
+  // Columns of a lane at once. One after the other, each would cost the time of four loads that
+  // wait for each other.
+  static constexpr int kTogether = C::kCuts ? 4 : 8;
+
   __device__ __forceinline__ float* sums() const {
     return launch.residual_sums + sequence.index * columns.chunks();
   }
 
-  // At one column, by one lane.
-  __device__ __forceinline__ float at(int column) const {
-    if (column >= columns.size) return 0.0f;
-    const int token = before + column;
-    float q = 0.0f;
-    if (position.kind == DraftKind::kOneHot) q = token == position.token ? 1.0f : 0.0f;
+  // At the columns of a warp from base on, of which a lane has every kWarp-th.
+  __device__ __forceinline__ void operator()(int base, float (&masses)[kTogether]) const {
+    float q[kTogether] = {};
     if (position.kind == DraftKind::kRow) {
-      const DraftRow<D, C> row = cut_draft<D>(launch.params, sequence, position, columns.cut);
-      q = token_q<OneLane>(launch.params.affinity, row, position.stats, token);
+      draft_masses(before + base, q);
+    } else if (position.kind == DraftKind::kOneHot) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        q[j] = token_of<false>(before + base, j) == position.token ? 1.0f : 0.0f;
+      }
     }
-    return fmaxf(factor * target_p(position, columns.value(column)) - q, 0.0f);
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int column = token_of<false>(base, j);
+      const float p = target_p(position, columns.value(min(column, columns.size - 1)));
+      masses[j] = column < columns.size ? fmaxf(factor * p - q[j], 0.0f) : 0.0f;
+    }
+  }
+  __device__ __forceinline__ float of_chunk(int chunk) const {
+    return warp_total_of<kTogether>(kChunk, in_chunk(chunk));
+  }
+  __device__ __forceinline__ int draw_in(int chunk, float u, float total) const {
+    return warp_draw_of<kTogether>(kChunk, u, total, in_chunk(chunk));
   }
 
   // By the whole block, which every warp may then ask for the total.
   __device__ __forceinline__ void sum() const {
     const int warps = L::kThreads / kWarp;
     for (int chunk = warp_index(); chunk < columns.chunks(); chunk += warps) {
-      const float part = warp_total(kChunk, [&](int i) { return at(chunk * kChunk + i); });
+      const float part = of_chunk(chunk);
       if (lane_index() == 0) global_store(&sums()[chunk], part);
     }
     __syncthreads();
   }
   __device__ __forceinline__ float total() const {
-    return warp_total(columns.chunks(), [&](int c) { return of_chunk(c); });
+    return warp_total(columns.chunks(), [&](int c) { return summed(c); });
   }
   // By one warp; -1 if there is no mass.
   __device__ __forceinline__ int draw(const PhiloxWords& words, float total) const {
     if (!(total > 0.0f)) return -1;
     const int chunk = warp_draw(columns.chunks(), uniform(words.word[0]), total,
-                                [&](int c) { return of_chunk(c); });
-    return chunk * kChunk + warp_draw(kChunk, uniform(words.word[1]), global_load(&sums()[chunk]),
-                                      [&](int i) { return at(chunk * kChunk + i); });
+                                [&](int c) { return summed(c); });
+    return chunk * kChunk + draw_in(chunk, uniform(words.word[1]), summed(chunk));
   }
 
  private:
-  __device__ __forceinline__ float of_chunk(int chunk) const {
+  __device__ __forceinline__ auto in_chunk(int chunk) const {
+    return [this, chunk](int begin, float (&masses)[kTogether]) {
+      (*this)(chunk* kChunk + begin, masses);
+    };
+  }
+  // q of the drafted row.
+  __device__ __forceinline__ void draft_masses(int base, float (&q)[kTogether]) const {
+    const AffinityColumns& affinity = launch.params.affinity;
+    const int end = static_cast<int>(affinity.target_size);
+    const DraftRow<D, C> row = cut_draft<D>(launch.params, sequence, position, columns.cut);
+    const float max = position.stats[0];
+    const auto weight = [&](int draft) { return expf(row.static_value(draft) - max); };
+    add_entries(affinity, load_columns<false, kTogether>(affinity, base, end), weight, q);
+    add_dynamic_columns(row, max, base, q);
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) q[j] = q[j] / position.stats[1];
+#pragma unroll 1
+    for (int r = 0; r < affinity.rank; ++r) {
+      unsigned prior[kTogether];
+      load_tokens<false>(affinity.prior + r * affinity.target_size, base, end, prior);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        q[j] += position.stats[2 + r] * __uint_as_float(prior[j]);
+      }
+    }
+  }
+  __device__ __forceinline__ float summed(int chunk) const {
     return chunk < columns.chunks() ? global_load(&sums()[chunk]) : 0.0f;
   }
 };

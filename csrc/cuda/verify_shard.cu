@@ -141,10 +141,9 @@ __device__ __forceinline__ void weigh_residual(const VerifyShardLaunch& launch,
       launch, sequence, position, row.columns, 1.0f, row.first * kChunk};
 #pragma unroll 1
   for (int chunk = warp_index(); chunk < row.columns.chunks(); chunk += kWarps) {
-    const auto at = [&](int i) { return residual.at(chunk * kChunk + i); };
-    const float mass = warp_total(kChunk, at);
+    const float mass = residual.of_chunk(chunk);
     int column = of_p >= 0 && of_p / kChunk == chunk ? of_p % kChunk : 0;
-    if (mass > 0.0f) column = warp_draw(kChunk, uniform(words.word[1]), mass, at);
+    if (mass > 0.0f) column = residual.draw_in(chunk, uniform(words.word[1]), mass);
     store_chunk_sum({mass, static_cast<float>(column)}, &pairs[chunk]);
   }
 }

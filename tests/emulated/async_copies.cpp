@@ -5,28 +5,19 @@
 
 namespace emulation {
 
-namespace {
-
-void land(void* to, const void* from, int bytes) {
-  std::memset(to, 0, AsyncCopies::kBytes);
-  std::memcpy(to, from, bytes);
-}
-
-}  // namespace
-
-void AsyncCopies::start(void* to, const void* from, int bytes, bool lands_at_once) {
+void AsyncCopies::start(void* to, const void* from, bool lands_at_once) {
   if (lands_at_once) {
-    land(to, from, bytes);
+    std::memcpy(to, from, kBytes);
   } else {
     std::memset(to, 0xff, kBytes);  // NaN, as every float
   }
-  copies_.push_back({to, lands_at_once ? nullptr : from, bytes, groups_});
+  copies_.push_back({to, lands_at_once ? nullptr : from, groups_});
 }
 
 void AsyncCopies::wait(unsigned under_way) {
   const auto landed = [&](const Copy& copy) { return copy.group + under_way < groups_; };
   for (const Copy& copy : copies_) {
-    if (copy.from != nullptr && landed(copy)) land(copy.to, copy.from, copy.bytes);
+    if (copy.from != nullptr && landed(copy)) std::memcpy(copy.to, copy.from, kBytes);
   }
   copies_.erase(std::remove_if(copies_.begin(), copies_.end(), landed), copies_.end());
 }

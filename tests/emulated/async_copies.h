@@ -10,8 +10,7 @@ class AsyncCopies {
  public:
   static constexpr int kBytes = 16;
 
-  // Of kBytes so many are read from there; the others become zero.
-  void start(void* to, const void* from, int bytes, bool lands_at_once);
+  void start(void* to, const void* from, bool lands_at_once);
   void commit() { ++groups_; }
   void wait(unsigned under_way);  // until no more than this many groups are
 
@@ -22,8 +21,7 @@ class AsyncCopies {
   struct Copy {
     void* to;
     const void* from;  // null: has landed
-    int bytes;
-    unsigned group;  // how many were committed before it
+    unsigned group;    // how many were committed before it
   };
   std::vector<Copy> copies_;
   unsigned groups_ = 0;

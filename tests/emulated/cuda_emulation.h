@@ -12,7 +12,7 @@
 //                                         race within a warp, or with an atomic, is an error
 //   emulation::cluster_barrier(site)      in place of barrier.cluster
 //   emulation::wait_for_earlier_kernels() in place of griddepcontrol
-//   emulation::async_copy, async_copy_part, async_commit, async_wait    in place of cp.async
+//   emulation::async_copy, async_commit, async_wait    in place of cp.async
 #pragma once
 
 #include <algorithm>
@@ -65,7 +65,7 @@ extern Options options;
 
 // What the kernel of the last launch did.
 struct Counts {
-  int64_t copies = 0;   // of up to 16 bytes, by async_copy and async_copy_part
+  int64_t copies = 0;   // of 16 bytes, by async_copy
   int64_t atomics = 0;  // on global memory
 };
 extern Counts counts;
@@ -110,7 +110,6 @@ void store_atomic(void* address, const void* value, size_t size);
 
 void async_copy(void* shared, const void* global, Site site = Site::here());  // 16 bytes
 // 16 bytes, of which only these are read; the others become zero.
-void async_copy_part(void* shared, const void* global, int bytes, Site site = Site::here());
 void async_commit();
 void async_wait(unsigned groups_under_way);
 

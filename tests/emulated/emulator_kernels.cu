@@ -112,9 +112,6 @@ __global__ void misuse_kernel(MisuseParams params) {
       emulation::async_wait(0);
       emulation::wait_for_earlier_kernels();
       break;
-    case Misuse::copy_of_17_bytes:
-      emulation::async_copy_part(dynamic + 4 * thread, params.out, 17);
-      break;
     case Misuse::none:
       break;
   }

@@ -278,21 +278,15 @@ unsigned lane() { return scheduler->lane(); }
 void fail(const std::string& what, Site site) { scheduler->fail(what, site); }
 
 void async_copy(void* shared, const void* global, Site site) {
-  async_copy_part(shared, global, AsyncCopies::kBytes, site);
-}
-void async_copy_part(void* shared, const void* global, int bytes, Site site) {
   if (!is_shared(shared)) fail("async_copy to memory that is not shared", site);
   if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) %
           AsyncCopies::kBytes !=
       0) {
     fail("async_copy between addresses that are not aligned to 16 bytes", site);
   }
-  if (bytes < 0 || bytes > AsyncCopies::kBytes) {
-    fail("async_copy_part of " + std::to_string(bytes) + " bytes, of at most 16", site);
-  }
   if (!scheduler->has_waited()) fail("async_copy before the wait for earlier kernels", site);
   ++counts.copies;
-  scheduler->async_copies().start(shared, global, bytes, scheduler->coin());
+  scheduler->async_copies().start(shared, global, scheduler->coin());
 }
 void async_commit() { scheduler->async_copies().commit(); }
 void async_wait(unsigned groups_under_way) { scheduler->async_copies().wait(groups_under_way); }

@@ -54,7 +54,6 @@ REPORTED = {
     "misaligned": r"an access of 16 bytes is not aligned",
     "return_before_copy": r"thread \(\d+, 0, 0\): it returns while copies are under way",
     "copy_to_global": r"async_copy to memory that is not shared",
-    "copy_of_17_bytes": r"async_copy_part of 17 bytes, of at most 16",
     "early_without_a_wait": r"it returns and has not waited for earlier kernels",
     "early_copy_before_the_wait": r"async_copy before the wait for earlier kernels",
     "load_against_store": r"race: thread \(\d+, 0, 0\) has (stored|loaded) it",

@@ -17,11 +17,14 @@ import shlex
 import subprocess
 import sys
 import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT, BUILD = ROOT / "build" / "gpu", ROOT / "build" / "gpu-operators"
 PYTEST = f"{sys.executable} -m pytest -q -p no:cacheprovider"
+# What the tests compare with is computed on the CPU: ten minutes in one process.
+SPREAD = f"-n {min(8, os.cpu_count() or 1)} --dist worksteal" if find_spec("xdist") else ""
 GRAPHS = "tests/gpu/test_graphs.py tests/gpu/test_streams.py"
 SUITES = (
     "tests/gpu tests/operators tests/statistics/test_one_position.py "
@@ -45,7 +48,7 @@ COMMANDS: dict[str, dict[str, tuple[int, str]]] = {
         "build": (120, f"{sys.executable} setup.py build_ext --inplace "
                   f"--build-temp={BUILD}/temp --build-lib={BUILD}/lib"),
         "graphs": (60, f"{PYTEST} {GRAPHS}"),
-        "tests": (360, f"{PYTEST} -m 'gpu and not night' {SUITES}"),
+        "tests": (360, f"{PYTEST} {SPREAD} -m 'gpu and not night' {SUITES}"),
     },
     "sanitize": {
         f"planted-{tool}": (40, f"{SANITIZER.format(tool)} --planted {tool}") for tool in PLANTED

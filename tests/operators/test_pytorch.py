@@ -247,7 +247,7 @@ def test_the_reference_has_the_gradients(operator: str, name: str) -> None:
     """Against differences, in float64; no token is masked, since -inf does not differ."""
     arguments = {
         key: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-        for key, value in calls()[operator].items()
+        for key, value in test_refusals.calls()[operator].items()
     }
     arguments["bias"] = torch.zeros_like(arguments["bias"])
     function = getattr(reference, operator)
