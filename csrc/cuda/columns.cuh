@@ -6,8 +6,6 @@
 
 namespace rdk {
 
-constexpr int kTokens = 4;  // of a lane at once
-
 __device__ __forceinline__ void store_vector(float* address, const float* values) {
   *reinterpret_cast<uint4*>(address) = {__float_as_uint(values[0]), __float_as_uint(values[1]),
                                         __float_as_uint(values[2]), __float_as_uint(values[3])};
@@ -24,34 +22,18 @@ __device__ __forceinline__ void keep_chunk(const float (&z)[kPerLane], int begin
   }
 }
 
-// The tokens of a lane in a warp's kTokens * kWarp from base on: four neighbours, which are read
-// and written as one vector, or any number, each kWarp after the other, so that a warp's loads and
-// stores are coalesced wherever a row begins.
-template <bool kAdjacent>
-__device__ __forceinline__ int token_of(int base, int j) {
-  return kAdjacent ? base + lane_index() * kTokens + j : base + j * kWarp + lane_index();
-}
+// The tokens of a lane in a warp's from base on: each kWarp after the other, so that a warp's loads
+// and stores are coalesced wherever a row begins.
+__device__ __forceinline__ int token_of(int base, int j) { return base + j * kWarp + lane_index(); }
 
-// Of a tensor over target tokens: its bits. Zero from end on.
-template <bool kAdjacent, int kCount>
-__device__ __forceinline__ void load_tokens(const void* values, int base, int end,
-                                            unsigned (&out)[kCount]) {
-  const unsigned* bits = static_cast<const unsigned*>(values);
-  if constexpr (kAdjacent) {
-    static_assert(kCount == kTokens, "one vector");
-    const int first = token_of<kAdjacent>(base, 0);
-    const uint4 four =
-        first < end ? __ldg(reinterpret_cast<const uint4*>(bits + first)) : uint4{0, 0, 0, 0};
-    out[0] = four.x;
-    out[1] = four.y;
-    out[2] = four.z;
-    out[3] = four.w;
-  } else {
+// Of a tensor over target tokens; zero from end on.
+template <typename Number, int kCount>
+__device__ __forceinline__ void load_tokens(const Number* values, int base, int end,
+                                            Number (&out)[kCount]) {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const int token = token_of<kAdjacent>(base, j);
-      out[j] = token < end ? __ldg(bits + token) : 0u;
-    }
+  for (int j = 0; j < kCount; ++j) {
+    const int token = token_of(base, j);
+    out[j] = token < end ? __ldg(values + token) : Number{0};
   }
 }
 
@@ -62,19 +44,13 @@ struct Columns {
   int end[kCount];
 };
 
-template <bool kAdjacent, int kCount = kTokens>
+template <int kCount>
 __device__ __forceinline__ Columns<kCount> load_columns(const AffinityColumns& affinity, int base,
                                                         int end) {
   Columns<kCount> columns{};
   if (affinity.entries == 0) return columns;
-  unsigned begins[kCount];
-  load_tokens<kAdjacent>(affinity.offsets, base, end, begins);
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) {
-    const int token = token_of<kAdjacent>(base, j);
-    columns.begin[j] = static_cast<int>(begins[j]);
-    columns.end[j] = token < end ? __ldg(affinity.offsets + token + 1) : 0;
-  }
+  load_tokens(affinity.offsets, base, end, columns.begin);
+  load_tokens(affinity.offsets + 1, base, end, columns.end);
   return columns;
 }
 
@@ -124,34 +100,42 @@ __device__ __forceinline__ void add_dynamic_columns(const DraftRow<D, C>& draft,
       const float mass = __shfl_sync(kAllLanes, weight, lane);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
-        if (token_of<false>(base, j) == added) masses[j] += mass;
+        if (token_of(base, j) == added) masses[j] += mass;
       }
     }
   }
 }
 
-// mass / total for four masses and the rounded reciprocal of a total of at least 1: the same bits
+// mass / total for some masses and the rounded reciprocal of a total of at least 1: the same bits
 // as divisions, in half the operations. The first correction leaves an error below one unit in the
 // last place, and then the second rounds correctly (Markstein, "Computation of elementary functions
 // on the IBM RISC System/6000 processor", 1990). It needs remainders without underflow.
-__device__ __forceinline__ void divide(float (&masses)[kTokens], float total, float reciprocal) {
+template <int kCount>
+__device__ __forceinline__ void divide(float (&masses)[kCount], float total, float reciprocal) {
   constexpr float kTwoToMinus90 = 8.0779357e-28f;
   bool tiny = false;
 #pragma unroll
-  for (int j = 0; j < kTokens; ++j) {
+  for (int j = 0; j < kCount; ++j) {
     tiny = tiny || (masses[j] != 0.0f && masses[j] < kTwoToMinus90);
   }
   if (tiny) {
 #pragma unroll
-    for (int j = 0; j < kTokens; ++j) masses[j] = masses[j] / total;
+    for (int j = 0; j < kCount; ++j) masses[j] = masses[j] / total;
     return;
   }
 #pragma unroll
-  for (int j = 0; j < kTokens; ++j) {
+  for (int j = 0; j < kCount; ++j) {
     float quotient = masses[j] * reciprocal;
     quotient = fmaf(fmaf(-total, quotient, masses[j]), reciprocal, quotient);
     masses[j] = fmaf(fmaf(-total, quotient, masses[j]), reciprocal, quotient);
   }
+}
+// The same of any total.
+template <int kCount>
+__device__ __forceinline__ void divide(float (&masses)[kCount], float total) {
+  if (total >= 1.0f) return divide(masses, total, 1.0f / total);
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) masses[j] = masses[j] / total;
 }
 
 }  // namespace rdk

@@ -49,23 +49,16 @@ __device__ __forceinline__ Cut cut_row(const DraftLaunch& launch, int64_t index,
   return kept.cut;
 }
 
-// By one warp, as what follows, of a row whose sums are complete.
 template <typename T, typename C>
-__device__ __forceinline__ Softmax softmax_of(const DraftLaunch& launch, int64_t index,
-                                              const DraftRow<T, C>& row) {
-  const int chunks = row.chunks();
-  return merge_chunks(launch.chunks + index * chunks, chunks);
-}
-
-template <typename T, typename C>
-__device__ __forceinline__ void write_stats(const DraftLaunch& launch, int64_t index,
-                                            const DraftRow<T, C>& row, float temperature) {
+__device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t index,
+                                           const DraftRow<T, C>& row, float temperature) {
   const DraftParams& params = launch.params;
   const int rank = static_cast<int>(params.affinity.rank);
+  const int chunks = row.chunks();
   float* stats = params.stats + index * stats_width<C>(params);
-  const Softmax softmax = softmax_of(launch, index, row);
+  const Softmax softmax = merge_chunks(launch.chunks + index * chunks, chunks);
   if (temperature != 0.0f || !softmax.valid) {
-    write_draft_stats(softmax, launch.spread_sums + index * rank * softmax.count, rank, stats);
+    write_draft_stats(softmax, launch.spread_sums + index * rank * chunks, rank, stats);
   } else if (lane_index() < 2 + rank) {
     stats[lane_index()] = 0.0f;
   }
@@ -73,20 +66,13 @@ __device__ __forceinline__ void write_stats(const DraftLaunch& launch, int64_t i
     const float threshold = temperature == 0.0f ? 0.0f : row.cut.threshold;
     if (lane_index() == 0) stats[2 + rank] = softmax.valid ? threshold : not_a_number();
   }
-}
 
-template <typename T, typename C>
-__device__ __forceinline__ void draw_token(const DraftLaunch& launch, int64_t index,
-                                           const DraftRow<T, C>& row, float temperature) {
-  const DraftParams& params = launch.params;
-  const int64_t step_key = params.step_keys[index];  // under way while the sums are merged
-  const int64_t position = params.positions[index];
-  const uint32_t branch = params.branches == nullptr ? 0 : params.branches[index];
-  const Softmax softmax = softmax_of(launch, index, row);
   int64_t token = -1;
   if (softmax.valid) {
     const auto words = [&](uint32_t attempt) {
-      return random_words(step_key, position, Purpose::kDraft, attempt, branch);
+      const uint32_t branch = params.branches == nullptr ? 0 : params.branches[index];
+      return random_words(params.step_keys[index], params.positions[index], Purpose::kDraft,
+                          attempt, branch);
     };
     const PhiloxWords first = words(0);
     const int column =
@@ -136,11 +122,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
                                                 : last_block(launch.tickets + index, launch.splits);
   if (!goes_on) return;
   row.cut = cut_row(launch, index, row, limits, shared);
-  if (warp_index() == 0) {
-    draw_token(launch, index, row, temperature);
-  } else if (warp_index() == 1) {
-    write_stats(launch, index, row, temperature);
-  }
+  if (warp_index() == 0) finish_row(launch, index, row, temperature);
 }
 
 }  // namespace

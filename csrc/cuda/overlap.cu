@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kThreads = OverlapLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
+constexpr int kTokens = 4;  // of a lane at once
 constexpr int kSums = 2 + kMaxRank;
 
 // In shared memory.
@@ -104,7 +105,7 @@ __device__ __forceinline__ void target_masses(const TargetColumns<T, Whole>& tar
                                               float (&p)[kTokens]) {
 #pragma unroll
   for (int j = 0; j < kTokens; ++j) {
-    const int token = token_of<false>(base, j);
+    const int token = token_of(base, j);
     p[j] = token < target.size ? expf(target.value(token) - row.target_max) : 0.0f;
     if (row.top >= 0) p[j] = token == row.top ? 1.0f : 0.0f;
   }
@@ -124,11 +125,11 @@ __device__ __forceinline__ void compare(const OverlapLaunch& launch, int64_t ind
   uint32_t* words = launch.params.below + index * launch.params.words();
   float sums[kSums] = {};
   int base = warp_index() * kTokens * kWarp;
-  Columns<kTokens> next = load_columns<false>(affinity, base, size);
+  Columns<kTokens> next = load_columns<kTokens>(affinity, base, size);
 #pragma unroll 1
   for (; base < size; base += kThreads * kTokens) {
     const Columns<kTokens> columns = next;
-    next = load_columns<false>(affinity, base + kThreads * kTokens, size);
+    next = load_columns<kTokens>(affinity, base + kThreads * kTokens, size);
     float p[kTokens];
     target_masses(target, *row, base, p);
     float q[kTokens] = {};
@@ -140,12 +141,12 @@ __device__ __forceinline__ void compare(const OverlapLaunch& launch, int64_t ind
     }
     if (draft.dynamic_size > 0) add_dynamic_columns(draft, max, base, q);
     divide(q, row->stats[1], row->reciprocal);
-    unsigned prior[kTokens];
+    float prior[kTokens];
 #pragma unroll 1
     for (int r = 0; r < rank; ++r) {
-      load_tokens<false>(affinity.prior + r * affinity.target_size, base, size, prior);
+      load_tokens(affinity.prior + r * affinity.target_size, base, size, prior);
 #pragma unroll
-      for (int j = 0; j < kTokens; ++j) q[j] += row->stats[2 + r] * __uint_as_float(prior[j]);
+      for (int j = 0; j < kTokens; ++j) q[j] += row->stats[2 + r] * prior[j];
     }
     unsigned bits = 0;
 #pragma unroll
@@ -162,10 +163,10 @@ __device__ __forceinline__ void compare(const OverlapLaunch& launch, int64_t ind
 #pragma unroll
     for (int r = 0; r < kMaxRank; ++r) {
       if (r >= rank) continue;
-      load_tokens<false>(affinity.prior + r * affinity.target_size, base, size, prior);
+      load_tokens(affinity.prior + r * affinity.target_size, base, size, prior);
 #pragma unroll
       for (int j = 0; j < kTokens; ++j) {
-        if (q[j] < p[j]) sums[2 + r] += __uint_as_float(prior[j]);
+        if (q[j] < p[j]) sums[2 + r] += prior[j];
       }
     }
   }

@@ -15,30 +15,24 @@
 namespace rdk {
 namespace {
 
-template <bool kAdjacent>
 __device__ __forceinline__ void store_tokens(const float (&values)[kTokens], int base, int end,
                                              float* row) {
-  if (kAdjacent) {
-    const int first = token_of<kAdjacent>(base, 0);
-    if (first < end) store_vector(row + first, values);
-  } else {
 #pragma unroll
-    for (int j = 0; j < kTokens; ++j) {
-      const int token = token_of<kAdjacent>(base, j);
-      if (token < end) row[token] = values[j];
-    }
+  for (int j = 0; j < kTokens; ++j) {
+    const int token = token_of(base, j);
+    if (token < end) row[token] = values[j];
   }
 }
 
 // Adds the dynamic columns of the tokens that are marked, one token of a lane after the other, each
 // by the whole warp, in the order of the columns.
-template <typename T, typename C, bool kAdjacent>
+template <typename T, typename C>
 __device__ __forceinline__ void add_marked(const DraftRow<T, C>& row, float max,
                                            const unsigned char* marks, int base, const Tile& tile,
                                            float (&masses)[kTokens]) {
 #pragma unroll
   for (int j = 0; j < kTokens; ++j) {
-    const int own = token_of<kAdjacent>(base, j);
+    const int own = token_of(base, j);
     unsigned lanes = __ballot_sync(kAllLanes, own < tile.end && marks[own - tile.begin] != 0);
     for (; lanes != 0; lanes &= lanes - 1) {
       const int lane = __ffs(static_cast<int>(lanes)) - 1;
@@ -60,7 +54,7 @@ __device__ __forceinline__ void add_marked(const DraftRow<T, C>& row, float max,
 }
 
 // q of the tile's tokens for every row of the group.
-template <typename T, typename C, bool kAdjacent>
+template <typename T, typename C>
 __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, const Tile& tile,
                                            const GroupRow* group) {
   const RedistributeParams& params = launch.params;
@@ -71,11 +65,11 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
   // The weights of a row that are not shared; a group then has one row.
   const DraftRow<T, C> only = draft_row<T>(launch, tile.first_row, cut_of<C>(tile, 0));
   int base = tile.begin + warp_index() * kTokens * kWarp;
-  Columns<kTokens> next = load_columns<kAdjacent>(affinity, base, tile.end);
+  Columns<kTokens> next = load_columns<kTokens>(affinity, base, tile.end);
 #pragma unroll 1
   for (; base < tile.end; base += kThreads * kTokens) {
     const Columns<kTokens> columns = next;
-    next = load_columns<kAdjacent>(affinity, base + kThreads * kTokens, tile.end);
+    next = load_columns<kTokens>(affinity, base + kThreads * kTokens, tile.end);
     float* out = params.probs + tile.first_row * affinity.target_size;
     const float* weights = tile.weights;
 #pragma unroll 1
@@ -85,11 +79,11 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
       if (row.kind != RowKind::kSoftmax) {
 #pragma unroll
         for (int j = 0; j < kTokens; ++j) {
-          q[j] = row.kind == RowKind::kNone                ? not_a_number()
-                 : token_of<kAdjacent>(base, j) == row.top ? 1.0f
-                                                           : 0.0f;
+          q[j] = row.kind == RowKind::kNone     ? not_a_number()
+                 : token_of(base, j) == row.top ? 1.0f
+                                                : 0.0f;
         }
-        store_tokens<kAdjacent>(q, base, tile.end, out);
+        store_tokens(q, base, tile.end, out);
         continue;
       }
       const float max = row.stats[0];
@@ -101,18 +95,18 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
       }
       if (has_dynamic) {
         const DraftRow<T, C> own = draft_row<T>(launch, tile.first_row + g, cut_of<C>(tile, g));
-        add_marked<T, C, kAdjacent>(own, max, tile.marked + g * launch.tile, base, tile, q);
+        add_marked(own, max, tile.marked + g * launch.tile, base, tile, q);
       }
       const float total = row.stats[1];
       divide(q, total, row.reciprocal);
 #pragma unroll 1
       for (int r = 0; r < rank; ++r) {
-        unsigned prior[kTokens];
-        load_tokens<kAdjacent>(affinity.prior + r * affinity.target_size, base, tile.end, prior);
+        float prior[kTokens];
+        load_tokens(affinity.prior + r * affinity.target_size, base, tile.end, prior);
 #pragma unroll
-        for (int j = 0; j < kTokens; ++j) q[j] += row.stats[2 + r] * __uint_as_float(prior[j]);
+        for (int j = 0; j < kTokens; ++j) q[j] += row.stats[2 + r] * prior[j];
       }
-      store_tokens<kAdjacent>(q, base, tile.end, out);
+      store_tokens(q, base, tile.end, out);
     }
   }
 }
@@ -173,11 +167,7 @@ __device__ __forceinline__ void redistribute_tile(const RedistributeLaunch& laun
     }
     __syncthreads();
   }
-  if (launch.adjacent) {
-    write_tile<T, C, true>(launch, tile, group);
-  } else {
-    write_tile<T, C, false>(launch, tile, group);
-  }
+  write_tile<T, C>(launch, tile, group);
 }
 
 template <typename T, typename C>

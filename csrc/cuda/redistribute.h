@@ -19,7 +19,7 @@ struct RedistributeLaunch {
   static constexpr int kBlocks = 1;
   static constexpr int kStaticSharedBytes = 144;
   static constexpr int kMaxGroup = 4;  // rows
-  static constexpr int kTokens = 4;    // of a lane at once; tiles are multiples of it
+  static constexpr int kTokens = 8;    // of a lane at once; tiles are multiples of it
   // Of a block whose rows may be cut, before its other dynamic shared memory.
   static constexpr int kCutBytes = kThresholdBytes + kMaxGroup * 8 + 48;
   Params params;
@@ -28,7 +28,6 @@ struct RedistributeLaunch {
   int tile;             // target tokens of each
   int group;            // rows that a block takes in one pass over the sparse structure
   bool shared_weights;  // exp(z - max) of the group's rows is kept in shared memory
-  bool adjacent;        // a lane's tokens are neighbours, and rows of V_t are aligned to 16 bytes
   ChunkSum* chunks;     // [blocks, group, chunks]
   float* spread_sums;   // [blocks, group, R, chunks]
 

@@ -9,8 +9,6 @@ constexpr int64_t kTokens = RedistributeLaunch::kTokens;
 
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
-bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
 // Whether a row's exp(z - max) is computed once for a tile, and not anew for each entry of S in it:
 // an entry of its own costs two loads from anywhere, about four times what a column costs in order.
 bool weights_pay(const RedistributeParams& params, int64_t tiles) {
@@ -59,8 +57,6 @@ void plan(const Machine& machine, RedistributeLaunch* launch) {
   }
   launch->tile = static_cast<int>(round_up(divide_up(target_size, tiles), kTokens));
   launch->tiles = static_cast<int>(divide_up(target_size, launch->tile));
-  launch->adjacent = target_size % kTokens == 0 && aligned(params.probs) &&
-                     aligned(params.affinity.offsets) && aligned(params.affinity.prior);
   launch->shape.blocks = divide_up(params.rows, launch->group) * launch->tiles;
   launch->shape.threads = RedistributeLaunch::kThreads;
   launch->shape.shared_bytes =

@@ -13,7 +13,7 @@ constexpr int kWarps = kThreads / kWarp;
 static_assert((kWarps & (kWarps - 1)) == 0, "sum_rows deals out chunks by a mask");
 constexpr int kBlocks = RedistributeLaunch::kBlocks;
 constexpr int kMaxGroup = RedistributeLaunch::kMaxGroup;
-static_assert(kTokens == RedistributeLaunch::kTokens, "tiles are multiples of it");
+constexpr int kTokens = RedistributeLaunch::kTokens;
 
 enum class RowKind : int32_t { kNone, kGreedy, kSoftmax };
 

@@ -25,21 +25,26 @@ struct Residual {
   }
 
   // At the columns of a warp from base on, of which a lane has every kWarp-th.
-  __device__ __forceinline__ void operator()(int base, float (&masses)[kTogether]) const {
+  __device__ __forceinline__ void at(int base, float (&masses)[kTogether]) const {
     float q[kTogether] = {};
     if (position.kind == DraftKind::kRow) {
       draft_masses(before + base, q);
     } else if (position.kind == DraftKind::kOneHot) {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        q[j] = token_of<false>(before + base, j) == position.token ? 1.0f : 0.0f;
+        q[j] = token_of(before + base, j) == position.token ? 1.0f : 0.0f;
       }
     }
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
-      const int column = token_of<false>(base, j);
-      const float p = target_p(position, columns.value(min(column, columns.size - 1)));
-      masses[j] = column < columns.size ? fmaxf(factor * p - q[j], 0.0f) : 0.0f;
+      const int column = min(token_of(base, j), columns.size - 1);
+      masses[j] = expf(columns.value(column) - position.target.max);
+    }
+    divide(masses, position.target.total);
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const bool there = token_of(base, j) < columns.size;
+      masses[j] = there ? fmaxf(factor * masses[j] - q[j], 0.0f) : 0.0f;
     }
   }
   __device__ __forceinline__ float of_chunk(int chunk) const {
@@ -72,7 +77,7 @@ struct Residual {
  private:
   __device__ __forceinline__ auto in_chunk(int chunk) const {
     return [this, chunk](int begin, float (&masses)[kTogether]) {
-      (*this)(chunk* kChunk + begin, masses);
+      at(chunk * kChunk + begin, masses);
     };
   }
   // q of the drafted row.
@@ -82,17 +87,16 @@ struct Residual {
     const DraftRow<D, C> row = cut_draft<D>(launch.params, sequence, position, columns.cut);
     const float max = position.stats[0];
     const auto weight = [&](int draft) { return expf(row.static_value(draft) - max); };
-    add_entries(affinity, load_columns<false, kTogether>(affinity, base, end), weight, q);
+    add_entries(affinity, load_columns<kTogether>(affinity, base, end), weight, q);
     add_dynamic_columns(row, max, base, q);
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) q[j] = q[j] / position.stats[1];
+    divide(q, position.stats[1]);
 #pragma unroll 1
     for (int r = 0; r < affinity.rank; ++r) {
-      unsigned prior[kTogether];
-      load_tokens<false>(affinity.prior + r * affinity.target_size, base, end, prior);
+      float prior[kTogether];
+      load_tokens(affinity.prior + r * affinity.target_size, base, end, prior);
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        q[j] += position.stats[2 + r] * __uint_as_float(prior[j]);
+        q[j] += position.stats[2 + r] * prior[j];
       }
     }
   }

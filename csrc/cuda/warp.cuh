@@ -60,24 +60,12 @@ __device__ __forceinline__ int warp_first_above(const int64_t* sums, int count, 
   return begin;
 }
 
-// Weights that a lane has of kWarp * kTogether neighbours, each kWarp after the other: their loads
-// are under way together, where one by one each would cost the time of a load.
-template <typename Weight>
-struct Together {
-  static constexpr int kTogether = 4;
-  const Weight& weight;  // weight(index)
-  __device__ __forceinline__ void operator()(int begin, float (&out)[kTogether]) const {
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) out[j] = weight(begin + j * kWarp + lane_index());
-  }
-};
-
-// The sum of weights in the order in which warp_draw adds them. weights(begin, out) is called by
-// all lanes, and has to give zero from count on.
+// The sum of weights in the order in which warp_draw adds them. weight(index) is called by all
+// lanes, and has to be zero from count on. weights(begin, out) of warp_total_of gives a lane
+// kTogether of them at once, each kWarp after the other.
 template <int kTogether, typename Weights>
-__device__ __forceinline__ float warp_total_of(int count, const Weights& weights) {
+__device__ __forceinline__ float warp_total_of(int count, Weights&& weights) {
   float carry = 0.0f;
-#pragma unroll 1
   for (int begin = 0; begin < count; begin += kTogether * kWarp) {
     float running[kTogether];
     weights(begin, running);
@@ -89,41 +77,39 @@ __device__ __forceinline__ float warp_total_of(int count, const Weights& weights
   return carry;
 }
 template <typename Weight>
-__device__ __forceinline__ float warp_total(int count, const Weight& weight) {
-  return warp_total_of<Together<Weight>::kTogether>(count, Together<Weight>{weight});
+__device__ __forceinline__ float warp_total(int count, Weight&& weight) {
+  return warp_total_of<1>(
+      count, [&](int begin, float (&out)[1]) { out[0] = weight(begin + lane_index()); });
 }
 
 // The first index whose running sum exceeds u * total and whose weight is not zero. If rounding
 // leaves none, the last index of positive weight; if the total is zero, -1.
 template <int kTogether, typename Weights>
-__device__ __forceinline__ int warp_draw_of(int count, float u, float total,
-                                            const Weights& weights) {
+__device__ __forceinline__ int warp_draw_of(int count, float u, float total, Weights&& weights) {
   const float threshold = u * total;
   float carry = 0.0f;
   int last_positive = -1;
-#pragma unroll 1
   for (int begin = 0; begin < count; begin += kTogether * kWarp) {
     float values[kTogether];
-    float running[kTogether];
     weights(begin, values);
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) running[j] = warp_running_sum(values[j]);
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
       const bool weighs = values[j] > 0.0f;
+      const float running = warp_running_sum(values[j]);
       const unsigned positive = __ballot_sync(kAllLanes, weighs);
-      const unsigned above = __ballot_sync(kAllLanes, weighs && carry + running[j] > threshold);
+      const unsigned above = __ballot_sync(kAllLanes, weighs && carry + running > threshold);
       const int first = begin + j * kWarp;
       if (above != 0) return first + __ffs(above) - 1;
       if (positive != 0) last_positive = first + 31 - __clz(positive);
-      carry += __shfl_sync(kAllLanes, running[j], kWarp - 1);
+      carry += __shfl_sync(kAllLanes, running, kWarp - 1);
     }
   }
   return last_positive;
 }
 template <typename Weight>
-__device__ __forceinline__ int warp_draw(int count, float u, float total, const Weight& weight) {
-  return warp_draw_of<Together<Weight>::kTogether>(count, u, total, Together<Weight>{weight});
+__device__ __forceinline__ int warp_draw(int count, float u, float total, Weight&& weight) {
+  return warp_draw_of<1>(
+      count, u, total, [&](int begin, float (&out)[1]) { out[0] = weight(begin + lane_index()); });
 }
 
 }  // namespace rdk

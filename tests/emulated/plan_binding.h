@@ -50,7 +50,6 @@ inline void bind_plans(pybind11::module_& module) {
         launch.params.affinity.rank = rank;
         launch.params.affinity.entries = entries < 0 ? target_size : entries;
         pybind11::dict result = planned(machine, &launch);
-        result["adjacent"] = launch.adjacent;
         result["tiles"] = launch.tiles;
         result["tile"] = launch.tile;
         result["group"] = launch.group;
