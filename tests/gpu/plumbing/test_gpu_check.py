@@ -29,9 +29,9 @@ def test_the_parts_of_a_command_take_at_most_540_s_together_and_name_files_that_
     [
         (60, "-c print(3)", "passed"),
         (60, "-c print(4);exit(3)", "failed with status 3: ['4']"),
-        (1, "-c __import__('time').sleep(60)", "failed with status 124: []"),
-        (60, "-c print('Invalid');exit(0) --planted memcheck", "failed with status 0: ['Inv"),
-        (60, "-c print('Invalid'+chr(32)+'__');exit(86) --planted memcheck", "passed"),
+        (1, "-c while(1):0", "failed with status 124: []"),
+        (60, "-c print(\\'Invalid\\');exit(0) --planted memcheck", "failed with status 0: ['Inv"),
+        (60, "-c print(\\'Invalid\\'+chr(32)+\\'__\\');exit(86) --planted memcheck", "passed"),
     ],
 )
 def test_a_part_ends_in_time_and_says_how(
