@@ -5,10 +5,12 @@ read, with each way to draft in turn, at temperatures 0, 0.7 and 1. A row is a w
 
     pair, temperature, batch
     method              TLI, `between` by prefix or from counts, SLEM, SLRS; Transformers' universal
-                        assistance on the same prompts, for a batch of one; and the target alone
+                        assistance on the same prompts, for a batch of one; and the target alone.
+                        "while confident" ends drafts by `Confidence`, the others have K
     tokens_per_second   median over rounds, and the least and the most
     accepted_length     drafts accepted in a pass of the target, of K
-    acceptance          of the first draft, with the end of a 95 % interval on either side
+    acceptance          of the first draft, with the end of a 95 % interval on either side; over
+                        all rounds, whose seeds differ (greedily all are the same)
 
 Needs the extra `[gemma]`.
 """
@@ -37,6 +39,7 @@ from rdk_cuda import Affinity
 from rdk_cuda.calibration.tokenizers import counted_affinity, shared_text
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import ExactMatch, SpeculativeDecoder, TextDrafter
+from rdk_cuda.decoding.lengths import Confidence
 from rdk_cuda.decoding.proposers import DrafterChain, Proposer
 from rdk_cuda.decoding.string_rejection import StringRejection
 from rdk_cuda.files import write_json
@@ -47,6 +50,7 @@ from rdk_cuda.vocabulary import Vocabulary
 
 RESULTS = ROOT / "profiling" / "results" / "text-drafters" / "cpu.json"
 TEMPERATURES, BATCHES, K, PROMPT = (0.0, 0.7, 1.0), (1, 8), 4, 96
+COUNTS = "between, from counts"
 
 Row = dict[str, Any]
 
@@ -71,8 +75,8 @@ class Counted:
     first_accepted: int = 0
 
 
-Way = Callable[[list[list[int]], float, int], Counted]
-"""Continues prompts at a temperature by a number of tokens."""
+Way = Callable[[list[list[int]], float, int, int], Counted]
+"""Continues prompts at a temperature by a number of tokens, with seeds from one on."""
 
 
 def both() -> list[Model]:
@@ -104,20 +108,21 @@ def affinities(text: TextDrafter, target: Model, size: int) -> dict[str, Affinit
     return {
         "TLI": Affinity.intersection(vocabulary),
         "between, by prefix": by_prefix,
-        "between, from counts": counted_affinity(by_prefix, counts),
+        COUNTS: counted_affinity(by_prefix, counts),
     }
 
 
 def ours(target: HuggingFaceModel, proposer: Proposer | None) -> Way:
     """With a proposer of this package, or without one."""
 
-    def run(prompts: list[list[int]], temperature: float, new: int) -> Counted:
+    def run(prompts: list[list[int]], temperature: float, new: int, seed: int) -> Counted:
+        seeds = [seed + number for number in range(len(prompts))]
         if proposer is None:
             decoder = SpeculativeDecoder(target, draft_length=0)
         else:
             decoder = SpeculativeDecoder(target, proposer=proposer)
         found = decoder.generate(
-            prompts, max_new_tokens=new, temperature=temperature, seeds=list(range(len(prompts)))
+            prompts, max_new_tokens=new, temperature=temperature, seeds=seeds
         ).statistics
         first = [counts[0] if counts else 0 for counts in (found.drafted, found.accepted)]
         return Counted(found.tokens, found.target_passes, sum(found.accepted), *first)
@@ -132,14 +137,14 @@ def assisted(target: Model, drafter: Model) -> Way:
     """
     assistant = copy.deepcopy(drafter.model)
 
-    def run(prompts: list[list[int]], temperature: float, new: int) -> Counted:
+    def run(prompts: list[list[int]], temperature: float, new: int, seed: int) -> Counted:
         options: dict[str, Any] = {"do_sample": temperature > 0}
         if temperature:
             options |= {"temperature": temperature, "top_k": 0}
         assistant.generation_config.num_assistant_tokens = K
         assistant.generation_config.num_assistant_tokens_schedule = "constant"
         tokens = 0
-        for number, prompt in enumerate(prompts):
+        for number, prompt in enumerate(prompts, start=seed):
             torch.manual_seed(number)
             ids = torch.tensor([prompt])
             whole = target.model.generate(
@@ -167,9 +172,14 @@ def ways(target: Model, drafter: Model) -> dict[str, Way]:
         return TextDrafter(HuggingFaceModel(drafter.model), drafter.tokenizer, target.tokenizer)
 
     found = {"target alone": ours(reader, None)}
-    for name, affinity in affinities(text(), target, reader.vocabulary_size).items():
+    fitted = affinities(text(), target, reader.vocabulary_size)
+    for name, affinity in fitted.items():
         found[name] = ours(reader, DrafterChain(text(), affinity, draft_length=K))
+    chain = DrafterChain(text(), fitted[COUNTS], draft_length=K, length=Confidence())
+    found[f"{COUNTS}, while confident"] = ours(reader, chain)
     found["SLEM"] = ours(reader, ExactMatch(text(), draft_length=K))
+    exact = ExactMatch(text(), draft_length=K, length=Confidence())
+    found["SLEM, while confident"] = ours(reader, exact)
     strings = StringRejection(text(), reader.vocabulary_size, draft_length=K)
     found["SLRS"] = ours(reader, strings)
     found["Transformers"] = assisted(target, drafter)
@@ -189,14 +199,15 @@ def measure(options: argparse.Namespace) -> list[Row]:
                 asked = [name for name in each if batch == 1 or name != "Transformers"]
                 seconds: dict[str, list[float]] = {name: [] for name in asked}
                 counted = {name: Counted() for name in asked}
-                for _ in range(options.rounds):
+                for each_round in range(options.rounds):
                     for name in asked:
                         begun, total = time.perf_counter(), Counted()
                         for at in range(0, len(prompts), batch):
-                            some = prompts[at : at + batch]
-                            add(total, each[name](some, temperature, options.new))
+                            some, seed = prompts[at : at + batch], each_round * len(prompts) + at
+                            add(total, each[name](some, temperature, options.new, seed))
                         seconds[name].append(total.tokens / (time.perf_counter() - begun))
-                        counted[name] = total
+                        if temperature or each_round == 0:
+                            add(counted[name], total)
                 about = {"pair": pair, "batch": batch, "temperature": temperature}
                 rows += [about | row(name, counted[name], seconds[name]) for name in asked]
     return rows
