@@ -8,33 +8,46 @@ from ..tables import figure, table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
 OPERATORS = "bench-cpu/serving"
-PEERS, DECODING = "peers/cpu", "gemma-decoding/cpu"
+ON_GPU, TRAINED_ON_GPU = "bench-gpu/serving", "bench-gpu/training"
+PEERS, PEERS_ON_GPU, DECODING = "peers/cpu", "peers/gpu", "gemma-decoding/cpu"
 PARALLEL = "speculation-parallelism"
 DEMO, REAL = "demo/results", "demo-gemma/results"
+SHOWN = {
+    *(("draft", batch, "bfloat16") for batch in (1, 64)),
+    *(("draft+verify", batch, "bfloat16") for batch in (1, 64, 256)),
+    ("redistribute", 64, "bfloat16"),
+    ("overlap+backward", 512, "bfloat16"),
+}
 GAIN = {
     "ours": "**rdk_cuda**",
     "eager": "PyTorch, eager",
     "compiled": "PyTorch, `torch.compile`",
     "transformers": "Transformers",
+    "flashinfer": "FlashInfer",
+    "vllm-v2": "vLLM V2",
+    "sglang-chain": "SGLang",
 }
 
 
-def peers() -> list[Row]:
-    """One step of a batch of 8, by all samplers that ran and were right; ours first."""
+def peers(file: str = PEERS, batch: int = 8) -> list[Row]:
+    """One step of a batch, by all samplers that ran and were right; ours first."""
     return [
         row
-        for row in content(f"{PEERS}.json")["rows"]
-        if (row["sampler"], row["batch"], row["status"]) == ("virtual", 8, "right")
+        for row in content(f"{file}.json")["rows"]
+        if (row["sampler"], row["batch"], row["status"]) == ("virtual", batch, "right")
     ]
+
+
+def size(row: Row) -> str:
+    """Of the vocabularies, and what logits are."""
+    sizes = f"V_t {row['target_size']:,}, V_d {row['draft_size']:,}"
+    return f"{sizes} with virtual tokens, {row['dtype']}"
 
 
 def workload(row: Row) -> str:
     """The size of a row, and where it was measured."""
-    return (
-        f"V_t {row['target_size']:,}, V_d {row['draft_size']:,} with virtual tokens, batch "
-        f"{row['batch']}, K = {row['draft_length']}, {row['dtype']}, on {threads(row)} "
-        f"of an {row['device_name']}"
-    )
+    batch = f"batch {row['batch']}, K = {row['draft_length']}"
+    return f"{size(row)}, {batch}, on {threads(row)} of an {row['device_name']}"
 
 
 def full(link: Link, file: str) -> str:
@@ -45,25 +58,49 @@ def full(link: Link, file: str) -> str:
 
 def gain_table(link: Link) -> str:
     """README.md"""
-    rows = {row["peer"]: row for row in peers()}
+    measured = [
+        {row["peer"]: row for row in rows} for rows in (peers(), peers(PEERS_ON_GPU, batch=64))
+    ]
+    ours = [rows["ours"] for rows in measured]
     lines = [
         [
-            name,
-            f"{rows[peer]['median_us'] / 1000:,.1f} ms",
-            f"{figure(rows[peer]['ratio'])}×",
-            f"{figure(rows[peer]['kept_bytes'] / 1000)} KB",
+            name + version_of(measured[1].get(peer)),
+            *(cell for rows in measured for cell in time_and_ratio(rows.get(peer))),
+            f"{figure((measured[0] | measured[1])[peer]['kept_bytes'] / 1000)} KB",
         ]
         for peer, name in GAIN.items()
     ]
+    titles = [f"{row['device_name']}, batch {row['batch']}" for row in ours]
     return "\n\n".join(
         [
             paragraph(
-                "**Sampling one decoding step**: four drafts for each of 8 sequences, and",
-                f"their verification. {workload(rows['ours'])} ({full(link, PEERS)}):",
+                f"**Sampling one decoding step**: drafts and their verification, {size(ours[0])};",
+                f"with K = {ours[0]['draft_length']} on {threads(ours[0])} of the CPU",
+                f"({link('all rows', f'{RESULTS}/{PEERS}.md')}), with K =",
+                f"{ours[1]['draft_length']} on the GPU",
+                f"({link('all rows', f'{RESULTS}/{PEERS_ON_GPU}.md')}):",
             ),
-            table(["", "time", "compared with ours", "kept for a drafted position"], lines, "lr"),
+            table(
+                ["", titles[0], "× ours", titles[1], "× ours", "kept for a drafted position"],
+                lines,
+                "lr",
+            ),
         ]
     )
+
+
+def version_of(row: Row | None) -> str:
+    """Of another package; PyTorch's and ours stand elsewhere."""
+    if row is None or row["module"] in ("rdk_cuda", "torch"):
+        return ""
+    return f" {row['peer_version']}"
+
+
+def time_and_ratio(row: Row | None) -> tuple[str, str]:
+    """Of a peer that was measured there; empty cells otherwise."""
+    if row is None:
+        return "", ""
+    return f"{row['median_us'] / 1000:,.2f} ms", f"{figure(row['ratio'])}×"
 
 
 def operators_table(link: Link) -> str:
@@ -96,6 +133,35 @@ def operators_table(link: Link) -> str:
                 f"{link('its data', f'{RESULTS}/bench-cpu/growth.json')}):",
             ),
             table(titles, lines, "llr"),
+        ]
+    )
+
+
+def gpu_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    files = (ON_GPU, TRAINED_ON_GPU)
+    found = [row for file in files for row in content(f"{file}.json")["rows"]]
+    rows = [row for row in found if (row["operator"], row["batch"], row["dtype"]) in SHOWN]
+    lines = [
+        [
+            row["operator"],
+            f"{row['batch']}",
+            f"{row['accepted_mean']:.2f}" if row["acceptance"] else "",
+            figure(row["median_us"]),
+            figure(row["floor_us"]),
+            f"{row['peers']['eager']['ratio']:.3g}",
+        ]
+        for row in rows
+    ]
+    titles = ["", "batch", "accepted of 5", "µs", "floor, µs", "times as fast as eager"]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"On an {rows[0]['device_name']}, driver {rows[0]['driver']}, torch",
+                f"{rows[0]['torch']}, {size(rows[0])}, caches cold",
+                f"({full(link, ON_GPU)}; training: {full(link, TRAINED_ON_GPU)}):",
+            ),
+            table(titles, lines, "lr"),
         ]
     )
 

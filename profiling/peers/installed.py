@@ -122,7 +122,10 @@ def vllm(affinity: Affinity) -> Sampler:
 
 
 def vllm_v2(affinity: Affinity) -> Sampler:
-    """The Triton kernels of its V2 model runner, which take logits of both, scaled already."""
+    """The Triton kernels of its V2 model runner, which take logits of both.
+
+    0.33.0 divides the drafter's by the temperature, and the target's not. Both are scaled already.
+    """
     module: Any = importlib.import_module("vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils")
 
     def judge(target_logits: Tensor, log_q: Tensor, tokens: Tensor, temperature: Tensor) -> Decided:
@@ -140,7 +143,7 @@ def vllm_v2(affinity: Affinity) -> Sampler:
             torch.arange(batch, dtype=torch.int32, device=device),
             sequence,
             local,
-            temperature,
+            torch.ones_like(temperature),
             torch.randint(2**62, (batch,), device=device),
             length,
         )
