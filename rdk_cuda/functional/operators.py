@@ -175,16 +175,21 @@ def draft(
         offset = after.offset + after.tokens.shape[1]
 
     def spread(tensor: Tensor) -> Tensor:
-        return tensor[:, None].expand(batch, length).contiguous()
+        return (
+            tensor[:, None] if length == 1 else tensor[:, None].expand(batch, length).contiguous()
+        )
 
-    places = torch.arange(offset, offset + length, device=draft_logits.device)
-    if ahead is not None:
-        places = torch.full_like(places, whole_number("rdk_cuda.draft", "ahead", ahead))
+    if ahead is not None or length == 1:
+        depth = offset if ahead is None else whole_number("rdk_cuda.draft", "ahead", ahead)
+        places = spread(first + depth)
+    else:
+        ahead_of_first = torch.arange(offset, offset + length, device=draft_logits.device)
+        places = first[:, None] + ahead_of_first
     tokens, stats = operators.draft(
         draft_logits,
         spread(scale),
         spread(keys),
-        first[:, None] + places,
+        places,
         *affinity.by_draft,
         dynamic_tokens,
         dynamic_logits,
