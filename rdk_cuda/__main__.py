@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from importlib import reload
 
 import rdk_cuda
-from rdk_cuda.cli.arguments import (
-    Parser,
+from rdk_cuda.cli.arguments import Parser, answered
+from rdk_cuda.cli.commands import (
     add_calibrate,
     add_distill,
     add_evaluate,
     add_inspect,
-    answered,
 )
 
 

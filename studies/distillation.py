@@ -33,7 +33,8 @@ from profiling.commands import Parser, run_command
 from profiling.machine import ROOT, describe, now
 from profiling.tables import table
 from rdk_cuda.__main__ import main as rdk_cuda
-from rdk_cuda.cli.arguments import add_distill, natural, positive
+from rdk_cuda.cli.arguments import natural, positive
+from rdk_cuda.cli.commands import add_distill
 from rdk_cuda.cli.distill import Job
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.acceptance import Bootstrap

@@ -49,7 +49,7 @@ from rdk_cuda.pair.documents import encode
 from rdk_cuda.pair.loading import load_model, load_tokenizer
 from rdk_cuda.vocabulary import Vocabulary
 
-RESULTS = ROOT / "profiling" / "results" / "text-drafters" / "cpu.json"
+RESULTS = ROOT / "profiling" / "results" / "text-drafters" / "demo.json"
 TEMPERATURES, BATCHES, K, PROMPT = (0.0, 0.7, 1.0), (1, 8), 4, 96
 COUNTS = "between, from counts"
 

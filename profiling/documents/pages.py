@@ -15,6 +15,7 @@ from .acceptance import (
     pruning_table,
     recovered,
     screens_table,
+    text_drafters_table,
     trees_table,
 )
 from .chart import source_of
@@ -51,6 +52,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "lengths and cascades": drafting_table,
     "several targets": parallel_table,
     "screens": screens_table,
+    "other tokenizers": text_drafters_table,
     "lifted rows": lifted_table,
     "acceptance and pruning": pruning_table,
     "drafters in vLLM": engine_table,
