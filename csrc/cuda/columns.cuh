@@ -130,6 +130,7 @@ __device__ __forceinline__ void divide(float (&masses)[kCount], float total, flo
     masses[j] = fmaf(fmaf(-total, quotient, masses[j]), reciprocal, quotient);
   }
 }
+
 // The same of any total.
 template <int kCount>
 __device__ __forceinline__ void divide(float (&masses)[kCount], float total) {
