@@ -13,8 +13,6 @@ LIFTED, OTHER_LIFTED = "lifted-rows/gemma.json", "lifted-rows/demo.json"
 PRUNING = {"pruning/demo": "the demo's drafter", "pruning/gemma3-270m": "Gemma 3 270M"}
 TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3", "trees/gemma": "Gemma's head"}
 DRAFTING, LEFT_OUT = "drafting/demo", {"n-grams draft for it"}
-TEXT_DRAFTERS = ("text-drafters/demo", "text-drafters/smollm2")
-COMPARED = ("TLI", "between, by prefix", "between, from counts", "SLEM", "SLRS")
 WAYS = ("chain of 4, by block", "tree of 8 in 4", "tree of 16 in 4", "chain of 8, by block")
 
 
@@ -229,41 +227,3 @@ def speed_of(row: Row) -> str:
 def accepted_of(row: Row) -> str:
     """With its interval, and the speed."""
     return "{:.2f} [{:.2f}, {:.2f}]".format(*row["accepted"]) + f", {row['speed'][0]:.2f} ×"
-
-
-def text_drafters_table(link: Link) -> str:
-    """docs/samplers.md"""
-    found = {file: content(f"{file}.json") for file in TEXT_DRAFTERS}
-    rows = [row for each in found.values() for row in each["rows"] if row["batch"] == 1]
-    methods = [row["method"] for row in rows[: len({row["method"] for row in rows})]]
-    shown = [name for name in methods if name in COMPARED]
-    lines = []
-    for pair, at in dict.fromkeys((row["pair"], row["temperature"]) for row in rows):
-        own = {r["method"]: r for r in rows if (r["pair"], r["temperature"]) == (pair, at)}
-        speeds = {name: row["tokens_per_second"][0] for name, row in own.items()}
-        alone, theirs = speeds.pop("target alone"), speeds.pop("Transformers")
-        best = max(speeds, key=lambda name: speeds[name])
-        if at != 0.7:
-            lines.append(
-                [
-                    pair,
-                    f"{at:g}",
-                    *(f"{own[name]['acceptance']:.2f}" for name in shown),
-                    f"{best}, {speeds[best] / alone:.2f}",
-                    f"{theirs / alone:.2f}",
-                ]
-            )
-    of = found[TEXT_DRAFTERS[0]]
-    links = ", ".join(link(file.split("/")[1], f"{RESULTS}/{file}.json") for file in TEXT_DRAFTERS)
-    return "\n\n".join(
-        [
-            paragraph(
-                "Acceptance of the first draft, and times the speed of the target alone at batch 1",
-                "with up to four drafts: the fastest of ours, and the universal assistance of",
-                f"Transformers {of['transformers']}, on {threads(of)} of an {of['device_name']}",
-                f"(T 0.7, batches of 8, intervals: {links}; made by",
-                "`python -m studies.text_drafters`):",
-            ),
-            table(["", "T", *shown, "fastest of ours", "Transformers"], lines, "lr"),
-        ]
-    )

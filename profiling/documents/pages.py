@@ -15,7 +15,6 @@ from .acceptance import (
     pruning_table,
     recovered,
     screens_table,
-    text_drafters_table,
     trees_table,
 )
 from .chart import source_of
@@ -52,7 +51,6 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "lengths and cascades": drafting_table,
     "several targets": parallel_table,
     "screens": screens_table,
-    "other tokenizers": text_drafters_table,
     "lifted rows": lifted_table,
     "acceptance and pruning": pruning_table,
     "drafters in vLLM": engine_table,

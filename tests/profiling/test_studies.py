@@ -347,7 +347,7 @@ def test_drafters_with_other_tokenizers_are_compared_each_way_round(
     models = [text_drafters.Model("demo", *demo), text_drafters.Model("tiny", small, tokenizer)]
     monkeypatch.setattr(text_drafters, "both", lambda other: models)
     options = ("--prompts", "2", "--new", "6", "--rounds", "1")
-    rows = run(text_drafters, tmp_path / "result.json", *options)
+    rows = run(text_drafters, tmp_path / "new" / "result.json", *options)
     assert len(rows) == 2 * 3 * (9 + 8)
     assert all(row["tokens_per_second"][0] > 0 for row in rows)
     drafted = [row for row in rows if row["method"] not in ("target alone", "Transformers")]
