@@ -44,17 +44,29 @@ def run_command(
     """Parse and run; returns the exit code.
 
     Args:
-        run: returns an exit code, or None for 0. Bad input ends it with one line.
+        run: returns an exit code, or None for 0. Bad input ends it with one line. The folder of
+            its `--output` is there: without it, hours of measuring would be lost at their end.
     """
     options = command.parse_args(arguments)
 
     def run_or_refuse() -> int:
+        make_folder_of(getattr(options, "output", None))
         try:
             return run(options) or 0
         except EvaluationError as error:
             raise InputError(str(error)) from error
 
     return answered(command.prog, run_or_refuse)
+
+
+def make_folder_of(output: Path | None) -> None:
+    """Refuses a place where no folder can be."""
+    if output is None:
+        return
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{output}: {error.strerror}; needs a file to write to") from None
 
 
 def add_measuring(command: Parser, output: str) -> None:

@@ -45,7 +45,6 @@ class Results:
         self.own = len(self.rows)
         if path is not None:
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 self.write()
             except OSError as error:
                 raise InputError(f"{path}: {error.strerror}; needs a file to write to") from None

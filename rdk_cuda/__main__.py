@@ -6,12 +6,7 @@ from importlib import reload
 
 import rdk_cuda
 from rdk_cuda.cli.arguments import Parser, answered
-from rdk_cuda.cli.commands import (
-    add_calibrate,
-    add_distill,
-    add_evaluate,
-    add_inspect,
-)
+from rdk_cuda.cli.commands import add_calibrate, add_distill, add_evaluate, add_inspect
 
 
 def main(argv: Sequence[str] | None = None) -> int:

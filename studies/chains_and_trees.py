@@ -209,7 +209,6 @@ def run(options: argparse.Namespace) -> None:
     print(lines)
     about: Row = {"tokens": options.tokens, "keep": settings_of(options).keep[0]}
     about |= {"run": now(), **describe(torch.device("cpu"))}
-    options.output.parent.mkdir(parents=True, exist_ok=True)
     write_json({**about, **found}, options.output)
     page = "Accepted drafts a pass of the target, and its speed alone as the unit of speed."
     write_text(f"{page}\n\n{lines}\n", options.output.with_suffix(".md"))

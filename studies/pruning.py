@@ -233,7 +233,6 @@ def run(options: argparse.Namespace) -> None:
     if options.output.is_dir():  # known now, and not after an hour
         raise InputError(f"--output {options.output} is a folder; name a JSON file")
     torch.set_num_threads(options.threads)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
     quiet()
     settings = Settings(positions=options.positions, length=options.length)
     if options.model is not None:

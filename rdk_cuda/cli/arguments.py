@@ -81,6 +81,9 @@ def number(convert: Callable[[str], Any], allowed: Callable[[Any], bool], needs:
 share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")
 natural = number(int, lambda value: value >= 1, "a whole number, at least 1")
 natural_or_none = number(int, lambda value: value >= 0, "a whole number, 0 for none")
+budget = number(float, lambda value: 0 <= value <= 1, "a share from 0 to 1, as 0.05")
+gibibytes = number(float, lambda value: 0 < value <= 2**20, "GiB, above 0")
+temperature = number(float, lambda value: 0 <= value < 1e6, "a temperature, 0 for greedy")
 positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")
 seed = number(int, lambda value: 0 <= value < 2**31, "a whole number from 0 to 2^31 - 1")
 
@@ -150,14 +153,3 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         help="spread the target over all GPUs, then the processor's memory and the disk, by "
         "accelerate; the drafter is where the target's embeddings are",
     )
-
-
-def refuse_missing_accelerate(arguments: argparse.Namespace) -> None:
-    """Transformers spreads a model with it, and needs it for nothing else here."""
-    if arguments.device_map is not None:
-        refuse_missing(("accelerate",), "devices")
-
-
-budget = number(float, lambda value: 0 <= value <= 1, "a share from 0 to 1, as 0.05")
-gibibytes = number(float, lambda value: 0 < value <= 2**20, "GiB, above 0")
-temperature = number(float, lambda value: 0 <= value < 1e6, "a temperature, 0 for greedy")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from .arguments import (
     positive,
     prepare_output,
     refuse_missing,
-    refuse_missing_accelerate,
     seed,
     temperature,
 )
@@ -60,14 +60,29 @@ Says what an affinity does: its sizes, and how its drafter tokens reach the targ
 affinity file, or the directory of a calibrated drafter, which also says which tokens were kept."""
 
 
+def add_command(
+    commands: Any, run: Callable[[argparse.Namespace], int], summary: str, description: str
+) -> argparse.ArgumentParser:
+    """A subparser for what `run` does, under its name."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        run.__name__, help=summary, description=description
+    )
+    parser.set_defaults(run=run, prog=parser.prog)
+    return parser
+
+
+def prepare_models(arguments: argparse.Namespace, *more: str) -> None:
+    """Before models are loaded: what is not installed is named, and no network is asked for it."""
+    refuse_missing(("transformers", "tokenizers", *more))
+    if arguments.device_map is not None:  # Transformers needs accelerate for nothing else here
+        refuse_missing(("accelerate",), "devices")
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
+
+
 def add_calibrate(commands: Any) -> None:
     """Add `calibrate` to the subparsers of `python -m rdk_cuda`."""
-    parser = commands.add_parser(
-        "calibrate",
-        help="prune a drafter, and find the affinity that makes up for it",
-        description=CALIBRATE,
-    )
-    parser.set_defaults(run=calibrate, prog=parser.prog)
+    summary = "prune a drafter, and find the affinity that makes up for it"
+    parser = add_command(commands, calibrate, summary, CALIBRATE)
     add = parser.add_argument
     add("--target", type=Path, required=True, metavar="DIR", help="a local Hugging Face model")
     add("--drafter", type=Path, required=True, metavar="DIR", help="its drafter")
@@ -143,8 +158,7 @@ def add_calibrate(commands: Any) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then calibrate; returns the exit code."""
-    refuse_missing(("transformers", "tokenizers", "sklearn", "rich"))
-    refuse_missing_accelerate(arguments)
+    prepare_models(arguments, "sklearn", "rich")
     output = output_of(arguments)
     from ..calibration import SCORES
 
@@ -160,7 +174,6 @@ def calibrate(arguments: argparse.Namespace) -> int:
             f"--screen-bytes {arguments.screen_bytes:g}: what a screen offers are dynamic tokens, "
             "and --dynamic is 0; leave one of them out"
         )
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from .calibrate import run_calibration
 
     given: dict[str, Any] = {
@@ -173,12 +186,8 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 def add_evaluate(commands: Any) -> None:
     """Add `evaluate` to the subparsers of `python -m rdk_cuda`."""
-    parser = commands.add_parser(
-        "evaluate",
-        help="what a calibrated drafter is worth on some text",
-        description=EVALUATE,
-    )
-    parser.set_defaults(run=evaluate, prog=parser.prog)
+    summary = "what a calibrated drafter is worth on some text"
+    parser = add_command(commands, evaluate, summary, EVALUATE)
     add = parser.add_argument
     add_saved(add)
     add(
@@ -210,10 +219,8 @@ def add_evaluate(commands: Any) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then evaluate; returns the exit code."""
-    refuse_missing(("transformers", "tokenizers", "matplotlib", "rich"))
-    refuse_missing_accelerate(arguments)
+    prepare_models(arguments, "matplotlib", "rich")
     prepare_output(arguments.output)
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from .evaluate import run_evaluation
 
     return run_evaluation(arguments)
@@ -221,12 +228,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def add_distill(commands: Any) -> None:
     """Add `distill` to the subparsers of `python -m rdk_cuda`."""
-    parser = commands.add_parser(
-        "distill",
-        help="train a calibrated drafter on what the target accepts",
-        description=DISTILL,
-    )
-    parser.set_defaults(run=distill, prog=parser.prog)
+    summary = "train a calibrated drafter on what the target accepts"
+    parser = add_command(commands, distill, summary, DISTILL)
     add = parser.add_argument
     add_saved(add)
     add_out(add)
@@ -277,8 +280,7 @@ def add_distill(commands: Any) -> None:
 
 def distill(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then train; returns the exit code."""
-    refuse_missing(("transformers", "tokenizers", "rich"))
-    refuse_missing_accelerate(arguments)
+    prepare_models(arguments, "rich")
     arguments.out = output_of(arguments)
     from ..training import LOSSES, PARTS
 
@@ -293,7 +295,6 @@ def distill(arguments: argparse.Namespace) -> int:
     ):
         if unknown := [name for name in given if name not in known]:
             raise InputError(f"{option} {unknown[0]}: needs one of {', '.join(known)}")
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
     from .distill import run_distillation
 
     return run_distillation(arguments)
@@ -301,10 +302,7 @@ def distill(arguments: argparse.Namespace) -> int:
 
 def add_inspect(commands: Any) -> None:
     """Add `inspect` to the subparsers of `python -m rdk_cuda`."""
-    parser = commands.add_parser(
-        "inspect", help="what an affinity does, in words", description=INSPECT
-    )
-    parser.set_defaults(run=inspect, prog=parser.prog)
+    parser = add_command(commands, inspect, "what an affinity does, in words", INSPECT)
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="an affinity file or a calibrated drafter"
     )

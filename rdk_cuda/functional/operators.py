@@ -175,16 +175,15 @@ def draft(
         offset = after.offset + after.tokens.shape[1]
 
     def spread(tensor: Tensor) -> Tensor:
-        return (
-            tensor[:, None] if length == 1 else tensor[:, None].expand(batch, length).contiguous()
-        )
+        column = tensor[:, None]
+        return column if length == 1 else column.expand(batch, length).contiguous()
 
     if ahead is not None or length == 1:
         depth = offset if ahead is None else whole_number("rdk_cuda.draft", "ahead", ahead)
         places = spread(first + depth)
     else:
-        ahead_of_first = torch.arange(offset, offset + length, device=draft_logits.device)
-        places = first[:, None] + ahead_of_first
+        depths = torch.arange(offset, offset + length, device=draft_logits.device)
+        places = first[:, None] + depths
     tokens, stats = operators.draft(
         draft_logits,
         spread(scale),
