@@ -23,7 +23,7 @@ import copy
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,9 +189,9 @@ def ways(target: Model, drafter: Model) -> dict[str, Way]:
     return found
 
 
-def measure(options: argparse.Namespace) -> list[Row]:
-    """Every way in turn, so many rounds."""
-    models, rows = both(options.other), list[Row]()
+def measure(options: argparse.Namespace) -> Iterator[list[Row]]:
+    """Every way in turn, so many rounds; the rows of a pair, batch and temperature at once."""
+    models = both(options.other)
     for target, drafter in (models, models[::-1]):
         each = ways(target, drafter)
         for batch in options.batch:
@@ -212,8 +212,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
                         if temperature or each_round == 0:
                             add(counted[name], total)
                 about = {"pair": pair, "batch": batch, "temperature": temperature}
-                rows += [about | row(name, counted[name], seconds[name]) for name in asked]
-    return rows
+                yield [about | row(name, counted[name], seconds[name]) for name in asked]
 
 
 def add(total: Counted, more: Counted) -> None:
@@ -236,18 +235,25 @@ def row(name: str, counted: Counted, speeds: Sequence[float]) -> Row:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, print and write."""
+    """Measure, print and write; what was measured stands when a long run is cut off."""
     about = {"run": now(), **describe(torch.device("cpu"))}
-    rows = measure(options)
     about |= {"transformers": transformers.__version__, "draft_length": K}
-    write_json({**about, "rows": rows}, options.output)
-    for each in rows:
-        rate, length = each["acceptance"], each["accepted_length"]
-        drafts = f", accepted {rate:.3f}, length {length:.2f}" if rate is not None else ""
-        print(
-            f"{each['pair']}, batch {each['batch']}, T {each['temperature']:g}, {each['method']}: "
-            f"{each['tokens_per_second'][0]:.1f} tokens/s{drafts}"
-        )
+    rows: list[Row] = []
+    for some in measure(options):
+        rows += some
+        write_json({**about, "rows": rows}, options.output)
+        for each in some:
+            print(sentence(each), flush=True)
+
+
+def sentence(row: Row) -> str:
+    """A row as it is printed."""
+    rate, length = row["acceptance"], row["accepted_length"]
+    drafts = f", accepted {rate:.3f}, length {length:.2f}" if rate is not None else ""
+    return (
+        f"{row['pair']}, batch {row['batch']}, T {row['temperature']:g}, {row['method']}: "
+        f"{row['tokens_per_second'][0]:.1f} tokens/s{drafts}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
