@@ -106,10 +106,12 @@ __device__ __forceinline__ void target_masses(const TargetColumns<T, Whole>& tar
 #pragma unroll
   for (int j = 0; j < kTokens; ++j) {
     const int token = token_of(base, j);
-    p[j] = token < target.size ? expf(target.value(token) - row.target_max) : 0.0f;
+    p[j] = token < target.size ? expf(target.scale.finite(target.logits[token]) - row.target_max)
+                               : 0.0f;
     if (row.top >= 0) p[j] = token == row.top ? 1.0f : 0.0f;
   }
-  if (row.top < 0) divide(p, row.target_total, row.target_reciprocal);
+#pragma unroll
+  for (int j = 0; j < kTokens; ++j) p[j] = row.top < 0 ? p[j] * row.target_reciprocal : p[j];
 }
 
 // By all warps, each its own sums.
@@ -140,7 +142,8 @@ __device__ __forceinline__ void compare(const OverlapLaunch& launch, int64_t ind
       add_entries(affinity, columns, weight, q);
     }
     if (draft.dynamic_size > 0) add_dynamic_columns(draft, max, base, q);
-    divide(q, row->stats[1], row->reciprocal);
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) q[j] *= row->reciprocal;
     float prior[kTokens];
 #pragma unroll 1
     for (int r = 0; r < rank; ++r) {

@@ -15,9 +15,9 @@ namespace rdk {
 
 struct OverlapLaunch {
   using Params = OverlapParams;
-  static constexpr int kThreads = 512;  // of a block
+  static constexpr int kThreads = 768;  // of a block
   static constexpr int kBlocks = 1;
-  static constexpr int kStaticSharedBytes = 432;
+  static constexpr int kStaticSharedBytes = 624;
   Params params;
   LaunchShape shape;
   bool shared_weights;      // the row's exp(z - max) is kept in shared memory

@@ -12,12 +12,15 @@ namespace rdk {
 
 struct OverlapBackwardLaunch {
   using Params = OverlapBackwardParams;
-  static constexpr int kThreads = 256;  // of a block
-  static constexpr int kBlocks = 4;
-  static constexpr int kStaticSharedBytes = 0;
+  static constexpr int kThreads = 512;  // of a block
+  static constexpr int kBlocks = 2;
+  static constexpr int kGroup = 4;      // rows of a block
+  static constexpr int kWindow = 1024;  // times 32 columns, between which the block waits
+  static constexpr int kStaticSharedBytes = 4160;
   Params params;
   LaunchShape shape;
-  int splits;  // blocks that share a row
+  bool shared_below;  // the rows' bits are kept in shared memory
+  int splits;         // blocks that share a group of rows
 
   RDK_HOST_DEVICE int kernel() const { return static_cast<int>(params.draft.dtype); }
 };

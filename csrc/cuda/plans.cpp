@@ -51,15 +51,21 @@ void place(void* workspace, OverlapLaunch* launch) {
   launch->shape.workspace_bytes = parts.bytes();
 }
 
-// Few rows are shared by blocks, a warp of which takes a column for each lane.
+// Few groups of rows are shared by blocks, a warp of which takes a column for each lane.
 void plan(const Machine& machine, OverlapBackwardLaunch* launch) {
+  using Launch = OverlapBackwardLaunch;
   const OverlapBackwardParams& params = launch->params;
-  constexpr int64_t kThreads = OverlapBackwardLaunch::kThreads;
+  const int64_t bytes = divide_up(params.draft.target_size, kWarp) * Launch::kGroup * 4;
+  const int64_t most = most_shared_bytes<Launch>(machine);
+  launch->shared_below = bytes <= most;
+  const int64_t blocks = launch->shared_below && 2 * bytes > most ? 1 : Launch::kBlocks;
+  const int64_t groups = divide_up(params.rows, Launch::kGroup);
   const int64_t wanted =
-      divide_up(std::max(params.draft.draft_size, params.draft.dynamic_size), kThreads);
-  launch->splits = static_cast<int>(
-      splits_of(wanted, OverlapBackwardLaunch::kBlocks * machine.multiprocessors, params.rows));
-  launch->shape = {params.rows * launch->splits, kThreads, 0, 0, 0, 0};
+      divide_up(std::max(params.draft.draft_size, params.draft.dynamic_size), Launch::kThreads);
+  launch->splits = static_cast<int>(splits_of(wanted, blocks * machine.multiprocessors, groups));
+  launch->shape = {
+      groups * launch->splits,       Launch::kThreads, launch->shared_below ? bytes : 0, 0, 0,
+      allowed_bytes<Launch>(machine)};
 }
 
 void place(void*, OverlapBackwardLaunch*) {}  // needs none

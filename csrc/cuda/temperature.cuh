@@ -32,6 +32,9 @@ struct Scale {
     return overflows ? not_a_number() : logit * factor * rest;
   }
 
+  // Of a logit of a row that has a distribution.
+  __device__ __forceinline__ float finite(float logit) const { return logit * factor * rest; }
+
   // All columns of a lane. Rare cases are tested once for all of them, and temperature 1, the most
   // common one, costs nothing: together a sixth of what a column would cost. Takes the largest of
   // them and returns that of the products, because rounding keeps their order.

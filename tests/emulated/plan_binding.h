@@ -134,15 +134,17 @@ inline void bind_plans(pybind11::module_& module) {
       arg("machine"), arg("rows") = 1, arg("draft_size") = 1, arg("target_size") = 1);
   module.def(
       "plan_overlap_backward",
-      [](const MachineFacts& machine, int64_t rows, int64_t draft_size) {
+      [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t target_size) {
         rdk::OverlapBackwardLaunch launch{};
         launch.params.rows = rows;
         launch.params.draft = draft_columns(draft_size, 0);
+        launch.params.draft.target_size = target_size;
         pybind11::dict result = planned(machine, &launch);
         result["splits"] = launch.splits;
+        result["shared_below"] = launch.shared_below;
         return result;
       },
-      arg("machine"), arg("rows") = 1, arg("draft_size") = 1);
+      arg("machine"), arg("rows") = 1, arg("draft_size") = 1, arg("target_size") = 1);
   module.def(
       "plan_gather_logits",
       [](const MachineFacts& machine, int64_t rows, int64_t tokens_per_row) {

@@ -21,7 +21,7 @@ from .emulated_operators import emulator as operators_emulator
 
 MIB = 2**20
 MOST = 2**28  # columns
-OVERLAP_BYTES = 432  # static ones: what the warps of a row tell each other
+OVERLAP_BYTES = 624  # static ones: what the warps of a row tell each other
 THRESHOLD_BYTES = 16_528  # 2048 bins of a count or mass, and what warps tell each other
 RING_BYTES = 2 * (2048 + 16)  # two chunks of 16 bits, which may begin within 16 bytes
 VOCABULARIES = [32_000, 50_257, 128_256, 151_936, 200_064, 256_000, 262_144]
@@ -95,9 +95,14 @@ def test_the_other_operators_ask_for_what_the_driver_gives(
             assert plan["blocks"] == rows
             assert plan["shared_weights"] == (plan["shared_bytes"] > 0)
             assert plan["shared_weights"] == (4 * draft_size <= gpu.opt_in - OVERLAP_BYTES)
-        plan = plans.plan_overlap_backward(gpu.machine, rows, 32_000)
-        assert_accepted(gpu, plan)
-        assert rows <= plan["blocks"] == rows * plan["splits"] <= 125 * rows
+        for target_size in (128_256, 262_144, MOST):
+            plan = plans.plan_overlap_backward(gpu.machine, rows, 32_000, target_size)
+            assert_accepted(gpu, plan)
+            groups = -(-rows // 4)
+            assert groups <= plan["blocks"] == groups * plan["splits"] <= 63 * groups
+            assert plan["shared_below"] == (plan["shared_bytes"] > 0)
+            assert not plan["shared_below"] or plan["shared_bytes"] == -(-target_size // 32) * 16
+            assert plan["shared_below"] or target_size > 128_256
         plan = plans.plan_sum_shard(gpu.machine, rows, 3, 63)
         assert_accepted(gpu, plan)
         assert 4 * rows <= plan["blocks"] == 4 * rows * plan["splits"] <= 4 * rows * 8
