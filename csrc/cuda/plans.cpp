@@ -58,7 +58,8 @@ void plan(const Machine& machine, OverlapBackwardLaunch* launch) {
   const int64_t bytes = divide_up(params.draft.target_size, kWarp) * Launch::kGroup * 4;
   const int64_t most = most_shared_bytes<Launch>(machine);
   launch->shared_below = bytes <= most;
-  const int64_t blocks = launch->shared_below && 2 * bytes > most ? 1 : Launch::kBlocks;
+  const int64_t blocks =
+      launch->shared_below && Launch::kBlocks * bytes > most ? 1 : Launch::kBlocks;
   const int64_t groups = divide_up(params.rows, Launch::kGroup);
   const int64_t wanted =
       divide_up(std::max(params.draft.draft_size, params.draft.dynamic_size), Launch::kThreads);
