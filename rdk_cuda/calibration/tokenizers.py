@@ -48,14 +48,14 @@ def shared_text(
     places = shared = 0
     for document in documents:
         spelled = [(id, target.spellings[id]) for id in document if id < len(target.spellings)]
-        ordinary = [(id, text) for id, text in spelled if isinstance(text, bytes)]
+        ordinary = [(id, drafter.readable(each)) for id, each in spelled if isinstance(each, bytes)]
         own = drafter.encode(b"".join(text for _, text in ordinary))
         ends = accumulate(len(drafter.spellings[id] or b"") for id in own)
         begun = dict(zip([0, *ends], own, strict=False))
         at = 0
         for id, text in ordinary:
             places += 1
-            if at in begun:
+            if text and at in begun:
                 shared += 1
                 counts[begun[at]][id] += 1
             at += len(text)

@@ -52,7 +52,7 @@ class ExactMatch(DrafterChain):
         going = [room > 1 for room in step.room]
         drawn: list[list[int]] = [[] for _ in sequences]
         seen, link = Drafted(self.affinity), self.first_link(step)
-        spellings = self.text.tokens.spellings
+        spellings = self.text.spellings
         for place in range(self.draft_length):
             keep = list(map(int, going))
             if not any(keep):
@@ -78,7 +78,7 @@ class ExactMatch(DrafterChain):
 
     def _retokenised(self, context: Sequence[int], drawn: Sequence[int]) -> list[int]:
         """The target's tokens of what the drafter's spell, up to the last whole character."""
-        spellings = [self.text.tokens.spellings[id] for id in drawn]
+        spellings = [self.text.spellings[id] for id in drawn]
         ordinary = [each for each in spellings if isinstance(each, bytes)]
         special = [] if len(ordinary) == len(drawn) else self.text.specials.get(drawn[-1], [])
         target, behind = self.text.target_tokens, b""

@@ -52,7 +52,7 @@ class StringRejection(DrafterChain):
         tops: list[int] = rule.row_top.tolist()
         rows: list[dict[int, float]] = [{top: 1.0} if top >= 0 else {} for top in tops]
         going_on: defaultdict[tuple[bytes, ...], list[tuple[int, int]]] = defaultdict(list)
-        for own, spelling in enumerate(drafter.tokens.spellings):
+        for own, spelling in enumerate(drafter.spellings):
             if not isinstance(spelling, bytes) or incomplete(spelling):
                 continue
             ids = target.encode(spelling)

@@ -31,7 +31,8 @@ class TextDrafter:
     """A drafter with a tokenizer of its own as a `CausalModel` that is fed the target's tokens.
 
     It predicts its own V_d tokens, after the newest token alone. Where its text is longer than the
-    drafter's context, or empty, its logits are NaN, and nothing is drafted.
+    drafter's context, or empty, its logits are NaN, and nothing is drafted. Bytes that occur in
+    none of its tokens are left out of its text.
 
     Args:
         drafter: reads and predicts its own tokens.
@@ -42,13 +43,14 @@ class TextDrafter:
     Attributes:
         look_back: read the newest token's row anew, and the one before it, for `newest`.
         tokens, target_tokens: how both spell bytes.
+        spellings: of the drafter's tokens; None of one with a byte that none of the target's has.
         partners: of each of the target's tokens the drafter's of the same bytes, name or role; -1.
         specials: the target's special token, in a list, of each of the drafter's that it has.
 
     Raises:
         TypeError: a tokenizer that is not fast, or a drafter that reads the target's states.
-        ValueError: a tokenizer that changes text or lacks a byte of the target's, or an affinity
-            of another drafter.
+        ValueError: a tokenizer that changes text, or has a byte of the target's in longer tokens
+            alone, or an affinity of another drafter.
     """
 
     context = math.inf
@@ -70,12 +72,18 @@ class TextDrafter:
         self.device = drafter.device
         self.tokens = TextTokens("TextDrafter: drafter_tokenizer", drafter_tokenizer)
         self.target_tokens = TextTokens("TextDrafter: tokenizer", tokenizer)
-        if missing := self.target_tokens.single_bytes - self.tokens.single_bytes:
+        lacking = self.target_tokens.single_bytes - self.tokens.single_bytes
+        if missing := self.tokens.readable(bytes(sorted(lacking))):
             raise ValueError(
-                f"TextDrafter: drafter_tokenizer has no token for byte {min(missing):#04x}, which "
-                "the target's has one for; needs a byte-level tokenizer, or one with all byte "
-                "fallbacks"
+                f"TextDrafter: drafter_tokenizer has no token for byte {missing[0]:#04x} alone, "
+                "which the target's has one for; needs a byte-level tokenizer, or one with all "
+                "byte fallbacks"
             )
+        readable = self.target_tokens.readable
+        self.spellings = [
+            None if isinstance(each, bytes) and readable(each) != each else each
+            for each in self.tokens.spellings
+        ]
         size, count = drafter.vocabulary_size, len(self.tokens.spellings)
         own = own or Affinity.intersection(Vocabulary.identity(size))
         if own.draft_size != size or own.rank or own.target_size < count:
@@ -182,7 +190,8 @@ class TextDrafter:
             special = self.partners[token] if known else -1
             begins = text.first is None and special in self.tokens.start
             return b"" if special < 0 or begins else (special,)
-        if text.first is None:
+        spelling = self.tokens.readable(spelling)
+        if text.first is None and spelling:
             text.first = len(text.pieces)
             return self.tokens.with_prefix(self.target_tokens.without_prefix(spelling))
         return spelling

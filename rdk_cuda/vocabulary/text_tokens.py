@@ -54,6 +54,7 @@ class TextTokens:
         self._ids = {spelling: ids[0] for spelling, ids in self.known.ids().items()}
         ordinary = [spelling for spelling in self._ids if isinstance(spelling, bytes)]
         self.single_bytes = {spelling[0] for spelling in ordinary if len(spelling) == 1}
+        self._absent = bytes(set(range(256)) - set(b"".join(ordinary)))
         self._longest = max(map(len, ordinary), default=0)
         self._fast = _within_a_text(fast)
         self.start = _start(fast)
@@ -81,6 +82,10 @@ class TextTokens:
         """What it tokenises of a text that begins so."""
         add = self._prefix and (self._prefix_always or beginning[:1] != b" ")
         return b" " + beginning if add else beginning
+
+    def readable(self, text: bytes) -> bytes:
+        """A text less the bytes that occur in none of its tokens."""
+        return text.translate(None, self._absent)
 
     def spelled(self, ids: Iterable[int]) -> bytes | None:
         """The bytes of ordinary tokens; None if others are among them."""

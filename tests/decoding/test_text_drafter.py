@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from functools import cache
@@ -18,7 +19,9 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from rdk_cuda import Affinity
-from rdk_cuda.decoding import Output, TextDrafter
+from rdk_cuda.calibration.tokenizers import shared_text
+from rdk_cuda.decoding import ExactMatch, Output, SpeculativeDecoder, TextDrafter
+from rdk_cuda.decoding.string_rejection import StringRejection
 from rdk_cuda.vocabulary.text_tokens import TextTokens
 from tests.trained_tokenizers import TOKENIZERS, manual
 
@@ -244,6 +247,62 @@ def test_special_tokens_are_those_of_their_name_or_role_and_others_are_left_out(
     ]
     assert ours.convert_ids_to_tokens(second) == ["<s>", "<", "s", ">", "hi"]
     assert drafter.specials[ours.eos_token_id] == [theirs.eos_token_id]
+
+
+# Bytes that one of both has no token for, as SmolLM2 has none for six control characters.
+
+EOT = "\u0104"  # byte-level tokenizers write the byte 0x04 so
+
+
+def test_a_byte_that_no_token_of_the_drafters_has_is_left_out_of_what_it_reads() -> None:
+    ours, theirs = byte_level([("h", "i")], EOT), byte_level([("h", "i"), (EOT, "h")])
+    drafter = TextDrafter(Reader(256), ours, theirs)
+    drafter.reset(1)
+    context = ids_of(theirs, b"h", b"\x04", b"i", b"\x04h", b"!")
+    for length in (1, 3, 5):
+        drafter.feed([context[drafter.lengths[0] : length]], [1])
+    assert drafter.lengths == [5]
+    assert reader(drafter).sequences[0] == ids_of(ours, b"hi", b"h", b"!")
+    drafter.rollback([2])
+    drafter.feed([ids_of(theirs, b"?")], [1])
+    assert reader(drafter).sequences[0] == ids_of(ours, b"h", b"?")
+
+
+def test_a_byte_that_the_drafter_has_in_longer_tokens_alone_is_refused() -> None:
+    ours = byte_level([("h", "i"), ("x", "h")], EOT)
+    state = json.loads(ours.to_str())
+    state["model"]["vocab"][f"{EOT}h"] = len(state["model"]["vocab"])
+    ours = Tokenizer.from_str(json.dumps(state))
+    with pytest.raises(ValueError, match="has no token for byte 0x04 alone"):
+        TextDrafter(Reader(258), ours, byte_level([]))
+
+
+@pytest.mark.parametrize("method", [ExactMatch, StringRejection])
+def test_a_draft_ends_at_a_byte_that_the_target_has_no_token_for(method: Any) -> None:
+    ours, theirs = byte_level([("a", EOT)]), byte_level([], EOT)
+    a, odd = ids_of(ours, b"a", b"a\x04")
+    table = torch.zeros(257, 257)
+    table[:, a] = 30
+    table[a, odd] = 60
+    drafter = TextDrafter(LastToken(table), ours, theirs)
+    options = {} if method is ExactMatch else {"target_size": 255}
+    proposer = method(drafter, draft_length=3, **options)
+    always = torch.full((255, 255), -30.0)
+    always[:, ids_of(theirs, b"a")] = 30
+    decoder = SpeculativeDecoder(LastToken(always), proposer=proposer)
+    found = decoder.generate([ids_of(theirs, b"b")], max_new_tokens=4, temperature=0.0)
+    assert found.tokens == [ids_of(theirs, b"a") * 4]
+    assert sum(found.statistics.accepted) >= 1
+
+
+def test_counts_leave_out_what_the_drafter_cannot_spell() -> None:
+    ours, theirs = byte_level([], EOT), byte_level([("a", EOT)])
+    document = ids_of(theirs, b"b", b"\x04", b"a\x04", b"b")
+    found = shared_text([document], *(TextTokens("", each) for each in (ours, theirs)))
+    a, b = ids_of(ours, b"a", b"b")
+    ids = ids_of(theirs, b"a\x04", b"b")
+    assert found.counts == {a: {ids[0]: 1}, b: {ids[1]: 2}}
+    assert (found.places, found.shared) == (4, 3)
 
 
 # What cannot be served.

@@ -63,9 +63,9 @@ class LastTwoOf(LastToken):
         return self.table[before * len(self.known) + last]
 
 
-def byte_level(merges: Sequence[tuple[str, str]]) -> Any:
-    """All bytes, in their order, and these merges."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+def byte_level(merges: Sequence[tuple[str, str]], without: str = "") -> Any:
+    """All bytes, in their order, and these merges; none for what these characters stand for."""
+    alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(without))
     tokens = [*alphabet, *(first + second for first, second in merges)]
     tokenizer = Tokenizer(models.BPE({t: id for id, t in enumerate(tokens)}, list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
