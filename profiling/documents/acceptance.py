@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..tables import table
-from .results import RESULTS, Link, Row, content, paragraph, share_of, threads
+from .results import RESULTS, Link, Row, content, paragraph, share_of
 
 DEMO = {1.0: "demo/results.json", 0.7: "demo-temperature-0.7/results.json"}
 KEEPS, CHARTED = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+dynamic")
@@ -12,7 +12,6 @@ SCREENS, HEADS, SHOWN = "gemma-screens/cpu.json", "gemma-heads/cpu.json", 0.0625
 LIFTED, OTHER_LIFTED = "lifted-rows/gemma.json", "lifted-rows/demo.json"
 PRUNING = {"pruning/demo": "the demo's drafter", "pruning/gemma3-270m": "Gemma 3 270M"}
 TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3", "trees/gemma": "Gemma's head"}
-DRAFTING, LEFT_OUT = "drafting/demo", {"n-grams draft for it"}
 WAYS = ("chain of 4, by block", "tree of 8 in 4", "tree of 16 in 4", "chain of 8, by block")
 
 
@@ -145,41 +144,6 @@ def trees_table(link: Link) -> str:
     )
 
 
-def drafting_table(link: Link) -> str:
-    """docs/benchmarks.md"""
-    found = content(f"{DRAFTING}.json")
-    cells = {(row["name"], row["costs"]): row for row in found["rows"]}
-    every = list(dict.fromkeys(of for _, of in cells))
-    costs = every[0], every[-1]
-    names = [name for name in dict.fromkeys(name for name, _ in cells) if name not in LEFT_OUT]
-    lines = [
-        [
-            name,
-            f"{cells[name, costs[0]]['accepted_per_pass']:.2f}",
-            *(speed_of(cells[name, of]) for of in costs),
-        ]
-        for name in names
-    ]
-    drafter, pruned = (found[model][0] for model in ("drafter", "pruned"))
-    return "\n\n".join(
-        [
-            paragraph(
-                "Tokens in the time in which the demo's target reads one token",
-                f"({1000 * found['target_seconds']:.0f} ms on {threads(found)}), predicted from",
-                f"counted passes: a pass of the whole drafter takes {drafter:.2f} of that, or c,",
-                f"and one of the pruned {pruned:.2f}. In brackets the gain over the best fixed K",
-                f"in percent, with its 95 % interval, after {found['contexts']:,} held-out",
-                f"contexts with the pruned drafter ({found['keep']:.2%} kept, virtual and dynamic",
-                "tokens). The last four rows are decoded with the whole drafter, and not",
-                f"comparable with the others: {found['prompts']} prompts of {found['tokens']}",
-                f"tokens ({link('all figures', f'{RESULTS}/{DRAFTING}.json')}, made by",
-                "`python -m studies.lengths_and_cascades`):",
-            ),
-            table(["", "accepted a drafter's pass", *costs], lines, "lr"),
-        ]
-    )
-
-
 def pruning_table(link: Link) -> str:
     """docs/samplers.md"""
     found = {model: content(f"{file}.json") for file, model in PRUNING.items()}
@@ -213,15 +177,6 @@ def pruning_table(link: Link) -> str:
             ),
         ]
     )
-
-
-def speed_of(row: Row) -> str:
-    """With the gain of a rule."""
-    speed = f"{row['speed']:.2f}"
-    if "gain" not in row or row["gain"][0] == 1:
-        return speed
-    gain, low, high = (100 * (each - 1) for each in row["gain"])
-    return f"{speed} ({gain:+.1f} [{low:.1f}, {high:.1f}])"
 
 
 def accepted_of(row: Row) -> str:

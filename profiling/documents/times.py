@@ -10,7 +10,6 @@ from .results import RESULTS, Link, Row, content, paragraph, threads
 OPERATORS = "bench-cpu/serving"
 ON_GPU, TRAINED_ON_GPU = "bench-gpu/serving", "bench-gpu/training"
 PEERS, PEERS_ON_GPU, DECODING = "peers/cpu", "peers/gpu", "gemma-decoding/cpu"
-PARALLEL = "speculation-parallelism"
 DEMO, REAL = "demo/results", "demo-gemma/results"
 SHOWN = {  # of the GPU's, in bfloat16
     "draft": (1, 64),
@@ -256,43 +255,3 @@ def passes_table(link: Link) -> str:
             table(titles, lines, "r"),
         ]
     )
-
-
-def parallel_table(link: Link) -> str:
-    """docs/benchmarks.md"""
-    waits, demo = (content(f"{PARALLEL}/{file}.json") for file in ("waits", "demo"))
-    servers = sorted({row["servers"] for found in waits["results"] for row in found["rows"]} - {0})
-    lines = []
-    for found in (*waits["results"], *demo["results"]):
-        rows = found["rows"]
-        known = "cost" in found
-        title = f"c {found['cost']:g}, α {found['acceptance']:g}" if known else found["models"]
-        best = max(rows, key=lambda row: (row["servers"] == 0) * row["speed"])
-        for chosen in (False, True):
-            own = [row for row in rows if row["servers"] and row["chosen"] == chosen]
-            cells = {
-                row["servers"]: speed_up_of(row) for row in sorted(own, key=lambda r: r["speed"])
-            }
-            first = [f"{title}, as it chooses", ""] if chosen else [title, speed_up_of(best)]
-            lines.append([*first, *(cells.get(count, "") for count in servers)])
-    data = [link(name, f"{RESULTS}/{PARALLEL}/{name}.json") for name in ("waits", "demo")]
-    return "\n\n".join(
-        [
-            paragraph(
-                "Times as fast as the target alone, in brackets what is expected: drafting and",
-                "verifying in turn at the best K, and with so many targets in parallel, at the",
-                "least lookahead (the demo's models: the best) or as `ParallelDecoder` chooses.",
-                f"Passes are waits of {waits['seconds']:g} s, the drafter's c of that, at the",
-                "acceptance α, or forwards of the demo's models, one thread for each (data:",
-                f"{' and '.join(data)},",
-                "made by `python -m studies.speculation_parallelism`):",
-            ),
-            table(["", "in turn", *(str(count) for count in servers)], lines, "lr"),
-        ]
-    )
-
-
-def speed_up_of(row: Row) -> str:
-    """Measured, and expected."""
-    expected = row["expected"]
-    return f"{row['speed']:.2f}" + (f" ({expected:.2f})" if expected else "")
