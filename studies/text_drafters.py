@@ -118,12 +118,11 @@ def affinities(text: TextDrafter, target: Model, size: int) -> dict[str, Affinit
 def ours(target: HuggingFaceModel, proposer: Proposer | None) -> Way:
     """With a proposer of this package, or without one."""
 
+    drafts: dict[str, Any] = {"draft_length": 0} if proposer is None else {"proposer": proposer}
+    decoder = SpeculativeDecoder(target, **drafts)
+
     def run(prompts: list[list[int]], temperature: float, new: int, seed: int) -> Counted:
         seeds = [seed + number for number in range(len(prompts))]
-        if proposer is None:
-            decoder = SpeculativeDecoder(target, draft_length=0)
-        else:
-            decoder = SpeculativeDecoder(target, proposer=proposer)
         found = decoder.generate(
             prompts, max_new_tokens=new, temperature=temperature, seeds=seeds
         ).statistics
