@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, distributed
 
 from . import _ops as operators
-from ._ops.inputs import Numbers, takes_arrays
+from . import functional
+from ._ops.inputs import Integers, Numbers, takes_arrays
 from .affinity import Affinity
 from .functional.operators import step_arguments
-from .functional.step import Draft, Verified
+from .functional.step import Draft, Method, Verified
 
-__all__ = ["verify"]
+__all__ = ["verify", "verify_packed", "whole_rows"]
 
 _NAME = "rdk_cuda.parallel.verify"
 _CHUNK = 1024  # kChunk in csrc/params.h
 _NOT_HERE = torch.iinfo(torch.int64).max
-_UNSERVED = ("top_k", "top_p", "min_p", "allowed", "logprobs", "method")
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,19 @@ def verify(
     affinity: Affinity,
     temperature: Numbers = 1.0,
     *,
+    top_k: Integers | None = None,
+    top_p: Numbers | None = None,
+    min_p: Numbers | None = None,
+    allowed: Tensor | None = None,
+    logprobs: Literal["processed", "raw"] | None = None,
+    method: Method = "token",
     draft_rows: Tensor | None = None,
     group: Any = None,
-    **unserved: object,
 ) -> Verified:
-    """`rdk_cuda.verify` by token, of logits that the ranks of a group have in shards.
+    """`rdk_cuda.verify` of logits that the ranks of a group have in shards.
 
     Every rank calls it with the same arguments but for `target_logits`, and gets the same result,
-    that of whole logits. What goes from rank to rank, for V_t columns on P ranks:
+    that of whole logits. By token, what goes from rank to rank, for V_t columns on P ranks, is:
 
     1. 8 bytes for each 1,024 columns of each row, and 8 more: an all-gather.
     2. 8 bytes a sequence: an all-reduce.
@@ -122,14 +127,15 @@ def verify(
             size that `affinity` has, are padding, and never read.
         draft, affinity, temperature, draft_rows: as in `rdk_cuda.verify`, whole on every rank; the
             draft with its `stats`.
+        top_k, top_p, min_p, allowed, logprobs, method: as in `rdk_cuda.verify`. If one is given,
+            other than "token", the ranks gather all logits first.
         group: a `torch.distributed` process group; the default group if not given.
 
     Returns:
-        `Verified(tokens [B, K + 1], num_accepted [B], logprobs [0])`, equal on every rank.
+        `Verified(tokens [B, K + 1], num_accepted [B], logprobs)`, equal on every rank.
 
     Raises:
-        ValueError: for `top_k`, `top_p`, `min_p`, `allowed`, `logprobs` and `method="block"`, which
-            need further rounds, and for shards that do not cover V_t.
+        ValueError: for shards that do not cover V_t.
         RuntimeError: from `torch.distributed`, if another rank has died, on all ranks within the
             group's timeout.
 
@@ -145,38 +151,50 @@ def verify(
         >>> tokens, accepted, _ = parallel.verify(torch.zeros(1, 3, 5), copied, affinity)
         >>> distributed.destroy_process_group()
     """
-    _refuse_unserved(unserved)
     if not distributed.is_initialized():
         raise ValueError(
             f"{_NAME}: torch.distributed has no process group; call init_process_group first, or "
             "rdk_cuda.verify on whole logits"
         )
+    options: dict[str, Any] = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+    options |= {"allowed": allowed, "logprobs": logprobs}
+    if method != "token" or any(option is not None for option in options.values()):
+        options |= {"method": method, "draft_rows": draft_rows}
+        whole = whole_rows(target_logits, affinity.target_size, group)
+        return functional.verify(whole, draft, affinity, temperature, **options)
     packed, drafter, dynamic = step_arguments(
         _NAME, target_logits, draft, affinity, temperature, draft_rows
     )
-    shards = _Shards(
-        distributed.get_rank(group),
-        distributed.get_world_size(group),
-        target_logits.shape[-1],
-        affinity.target_size,
-    )
-    if shards.ranks * shards.width < shards.size:
-        raise ValueError(
-            f"{_NAME}: target_logits has {shards.width} columns on each of {shards.ranks} ranks; "
-            f"needs at least {-(-shards.size // shards.ranks)}, to cover V_t = {shards.size}"
-        )
-    draft_logits, stats, _, ids, offsets, at = drafter[:6]
-    if stats is None:
-        if len(draft_logits):
+    if drafter[1] is None:
+        if len(drafter[0]):
             raise ValueError(f"{_NAME}: draft has no stats; pass it as rdk_cuda.draft returned it")
-        stats = draft_logits.new_empty((0, 2 + affinity.rank), dtype=torch.float32)
+        stats = drafter[0].new_empty((0, 2 + affinity.rank), dtype=torch.float32)
+        drafter = (drafter[0], stats, *drafter[2:])
+    return verify_packed(packed, drafter, dynamic, affinity.target_size, group)
 
-    logits, first = _recut(packed, shards, group)
+
+def verify_packed(
+    target_logits: Tensor,
+    drafter: tuple[Any, ...],
+    dynamic: tuple[Tensor | None, Tensor | None],
+    target_size: int,
+    group: Any = None,
+) -> Verified:
+    """As `verify` by token, of what `torch.ops.rdk.verify` takes (DESIGN section 4, "Schemas").
+
+    Args:
+        target_logits: `[>= N + B, W]`.
+        drafter: all from `draft_logits` to `max_draft`, in order, with `draft_stats`.
+        dynamic: `dynamic_tokens` and `dynamic_logits`.
+        target_size: V_t.
+        group: as of `verify`.
+    """
+    shards = _shards(target_logits, target_size, group)
+    _, _, _, ids, offsets, at = drafter[:6]
+    logits, first = _recut(target_logits, shards, group)
     own = operators.sum_shard(logits, ids, offsets, at, drafter[-1], first, shards.size)
     sums = _gathered(own, 1, shards, group)  # z at a draft is -inf but where the draft is
-    call = partial(
-        operators.verify_shard, logits, sums, draft_logits, stats, *drafter[2:], first, *dynamic
-    )
+    call = partial(operators.verify_shard, logits, sums, *drafter, first, *dynamic)
     _, _, drawn, _ = call()
     distributed.all_reduce(drawn, distributed.ReduceOp.MIN, group=group)
     tokens, num_accepted, _, residual = call(drawn)
@@ -185,12 +203,22 @@ def verify(
     return Verified(tokens, num_accepted, tokens.new_empty(0, dtype=torch.float32))
 
 
-def _refuse_unserved(given: dict[str, object]) -> None:
-    for name, value in given.items():
-        if name not in _UNSERVED:
-            raise TypeError(f"{_NAME}: got an unexpected argument {name!r}")
-        if value is not None and (name, value) != ("method", "token"):
-            raise ValueError(
-                f"{_NAME}: {name} is not served on shards, because it takes further rounds; "
-                "gather the logits and call rdk_cuda.verify"
-            )
+def whole_rows(target_logits: Tensor, target_size: int, group: Any = None) -> Tensor:
+    """`[..., V_t]`, all columns of what the ranks have in shards `[..., W]`: one all-gather."""
+    ranks = _shards(target_logits, target_size, group).ranks
+    own = target_logits.contiguous().view(torch.uint8)  # gloo has not all dtypes
+    every = [torch.empty_like(own) for _ in range(ranks)]
+    distributed.all_gather(every, own, group=group)
+    return torch.cat(every, -1).view(target_logits.dtype)[..., :target_size]
+
+
+def _shards(target_logits: Tensor, target_size: int, group: Any) -> _Shards:
+    """Raises ValueError if they do not cover V_t."""
+    rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)
+    shards = _Shards(rank, ranks, target_logits.shape[-1], target_size)
+    if ranks * shards.width < target_size:
+        raise ValueError(
+            f"{_NAME}: target_logits has {shards.width} columns on each of {ranks} ranks; "
+            f"needs at least {-(-target_size // ranks)}, to cover V_t = {target_size}"
+        )
+    return shards

@@ -73,7 +73,7 @@ class Running:
     def step(self, window: int) -> list[Tensor]:
         """All that the worker asks for in one step; the contexts of each draft."""
         requests, ids = self.requests, self.batch.req_ids
-        requests.begin_step(dict.fromkeys(ids, DRAFTS + 1))
+        requests.begin_step(dict.fromkeys(ids, DRAFTS + 1), has_grammar=False)
         slots = requests.take_slots()
         positions = torch.from_numpy(self.batch.num_tokens_no_spec)[: len(ids)]
         if requests.forbidden_drafts(slots, [DRAFTS] * len(ids), positions):

@@ -43,14 +43,14 @@ class TextDrafter:
     Attributes:
         look_back: read the newest token's row anew, and the one before it, for `newest`.
         tokens, target_tokens: how both spell bytes.
-        spellings: of the drafter's tokens; None of one with a byte that none of the target's has.
+        spellings: of the drafter's tokens; None of one with a byte that the target has no token of.
         partners: of each of the target's tokens the drafter's of the same bytes, name or role; -1.
         specials: the target's special token, in a list, of each of the drafter's that it has.
 
     Raises:
         TypeError: a tokenizer that is not fast, or a drafter that reads the target's states.
-        ValueError: a tokenizer that changes text, or has a byte of the target's in longer tokens
-            alone, or an affinity of another drafter.
+        ValueError: a tokenizer that changes text, one of the drafter's with a byte of the target's
+            in longer tokens alone, or an affinity of another drafter.
     """
 
     context = math.inf
@@ -72,16 +72,15 @@ class TextDrafter:
         self.device = drafter.device
         self.tokens = TextTokens("TextDrafter: drafter_tokenizer", drafter_tokenizer)
         self.target_tokens = TextTokens("TextDrafter: tokenizer", tokenizer)
-        lacking = self.target_tokens.single_bytes - self.tokens.single_bytes
-        if missing := self.tokens.readable(bytes(sorted(lacking))):
+        if missing := (self.tokens.bytes - self.tokens.single_bytes) & self.target_tokens.bytes:
             raise ValueError(
-                f"TextDrafter: drafter_tokenizer has no token for byte {missing[0]:#04x} alone, "
-                "which the target's has one for; needs a byte-level tokenizer, or one with all "
+                f"TextDrafter: drafter_tokenizer has no token for byte {min(missing):#04x} alone, "
+                "which the target's text may have; needs a byte-level tokenizer, or one with all "
                 "byte fallbacks"
             )
-        readable = self.target_tokens.readable
+        known = self.target_tokens.single_bytes
         self.spellings = [
-            None if isinstance(each, bytes) and readable(each) != each else each
+            None if isinstance(each, bytes) and not known.issuperset(each) else each
             for each in self.tokens.spellings
         ]
         size, count = drafter.vocabulary_size, len(self.tokens.spellings)

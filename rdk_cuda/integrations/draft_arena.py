@@ -10,10 +10,13 @@ a CUDA graph.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from rdk_cuda import _ops as operators
+from rdk_cuda import parallel
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.functional import METHODS, Method, Verified
 
@@ -173,6 +176,7 @@ class DraftArena:
         top_k: Tensor | None = None,
         top_p: Tensor | None = None,
         min_p: Tensor | None = None,
+        group: Any = None,
     ) -> Verified:
         """`rdk::verify` for a packed batch whose drafts lie in slots (DESIGN section 4).
 
@@ -188,33 +192,38 @@ class DraftArena:
             max_draft: the width of the output less one; None: K.
             method: of `rdk_cuda.verify`.
             top_k, top_p, min_p: `[B]`, what the target's rows are cut off by; None: nothing.
+            group: of `torch.distributed`, whose ranks have a shard of `target_logits` each, as of
+                `rdk_cuda.parallel.verify`. None: it has whole rows.
 
         Returns:
             `Verified(tokens [B, max_draft + 1], num_accepted [B], logprobs [0])`.
         """
         scale = temperature if draft_temperature is None else draft_temperature
-        return Verified(
-            *operators.verify(
-                target_logits,
-                self.logits.flatten(0, 1),
-                self.stats.flatten(0, 1),
-                self.draft_rows(draft_offsets, slots, draft_token_ids.shape[0]),
-                draft_token_ids,
-                draft_offsets,
-                temperature,
-                scale,
-                operators.step_keys(seeds, positions),
-                positions,
-                *self.affinity.by_target,
-                self.draft_length if max_draft is None else max_draft,
-                None if self.dynamic_tokens is None else self.dynamic_tokens.flatten(0, 1),
-                None if self.dynamic_logits is None else self.dynamic_logits.flatten(0, 1),
-                method=METHODS[method],
-                top_k=top_k,
-                top_p=top_p,
-                min_p=min_p,
-            )
+        drafter = (
+            self.logits.flatten(0, 1),
+            self.stats.flatten(0, 1),
+            self.draft_rows(draft_offsets, slots, draft_token_ids.shape[0]),
+            draft_token_ids,
+            draft_offsets,
+            temperature,
+            scale,
+            operators.step_keys(seeds, positions),
+            positions,
+            *self.affinity.by_target,
+            self.draft_length if max_draft is None else max_draft,
         )
+        dynamic = (
+            None if self.dynamic_tokens is None else self.dynamic_tokens.flatten(0, 1),
+            None if self.dynamic_logits is None else self.dynamic_logits.flatten(0, 1),
+        )
+        limits = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+        if group is not None:
+            size = self.affinity.target_size
+            if method == "token" and all(limit is None for limit in limits.values()):
+                return parallel.verify_packed(target_logits, drafter, dynamic, size, group)
+            target_logits = parallel.whole_rows(target_logits, size, group)
+        rule = METHODS[method]
+        return Verified(*operators.verify(target_logits, *drafter, *dynamic, method=rule, **limits))
 
     def draft_rows(self, draft_offsets: Tensor, slots: Tensor | None, count: int) -> Tensor:
         """The argument `draft_rows` of `rdk::verify`, `[count]` int32.

@@ -34,7 +34,7 @@ class TextTokens:
     Attributes:
         known, spellings: its tokens as `token_bytes` has them, and what each of them spells.
         start: the special tokens that it begins every text with.
-        single_bytes: those that it has a token for.
+        bytes, single_bytes: those that its tokens have, and those that it has a token for.
         reach: no token is so long, in bytes, and has a seam inside; 0 if none has.
 
     Raises:
@@ -54,7 +54,8 @@ class TextTokens:
         self._ids = {spelling: ids[0] for spelling, ids in self.known.ids().items()}
         ordinary = [spelling for spelling in self._ids if isinstance(spelling, bytes)]
         self.single_bytes = {spelling[0] for spelling in ordinary if len(spelling) == 1}
-        self._absent = bytes(set(range(256)) - set(b"".join(ordinary)))
+        self.bytes = set(b"".join(ordinary))
+        self._absent = bytes(set(range(256)) - self.bytes)
         self._longest = max(map(len, ordinary), default=0)
         self._fast = _within_a_text(fast)
         self.start = _start(fast)
@@ -94,8 +95,11 @@ class TextTokens:
         return b"".join(ordinary) if len(ordinary) == len(spellings) else None
 
     def encode(self, text: bytes) -> list[int]:
-        """Its tokens of these bytes; what is no UTF-8 byte by byte, or in tokens that fit."""
-        ids: list[int] = []
+        """Its tokens of these bytes; what is no UTF-8 byte by byte, or in tokens that fit.
+
+        Bytes that it has not are left out.
+        """
+        ids, text = list[int](), self.readable(text)
         while text:
             try:
                 good, bad, text = text.decode(), b"", b""

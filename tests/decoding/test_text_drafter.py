@@ -266,19 +266,21 @@ def test_a_byte_that_no_token_of_the_drafters_has_is_left_out_of_what_it_reads()
     drafter.rollback([2])
     drafter.feed([ids_of(theirs, b"?")], [1])
     assert reader(drafter).sequences[0] == ids_of(ours, b"h", b"?")
+    assert drafter.tokens.encode(b"h\x04i!") == ids_of(ours, b"hi", b"!")
 
 
 def test_a_byte_that_the_drafter_has_in_longer_tokens_alone_is_refused() -> None:
-    ours = byte_level([("h", "i"), ("x", "h")], EOT)
-    state = json.loads(ours.to_str())
+    state = json.loads(byte_level([("h", "i")], EOT).to_str())
     state["model"]["vocab"][f"{EOT}h"] = len(state["model"]["vocab"])
     ours = Tokenizer.from_str(json.dumps(state))
-    with pytest.raises(ValueError, match="has no token for byte 0x04 alone"):
-        TextDrafter(Reader(258), ours, byte_level([]))
+    for theirs in (byte_level([]), ours):
+        with pytest.raises(ValueError, match="has no token for byte 0x04 alone"):
+            TextDrafter(Reader(257), ours, theirs)
+    TextDrafter(Reader(257), ours, byte_level([], EOT))
 
 
 @pytest.mark.parametrize("method", [ExactMatch, StringRejection])
-def test_a_draft_ends_at_a_byte_that_the_target_has_no_token_for(method: Any) -> None:
+def test_a_byte_that_the_target_has_no_token_for_is_not_drafted(method: Any) -> None:
     ours, theirs = byte_level([("a", EOT)]), byte_level([], EOT)
     a, odd = ids_of(ours, b"a", b"a\x04")
     table = torch.zeros(257, 257)

@@ -54,7 +54,8 @@ class Engine:
         if model is not None:
             options.setdefault("speculative_config", speculation(model))
         if drafter is not None:
-            options["additional_config"] = {"rdk_cuda": {"drafter": str(drafter)}}
+            own = options.setdefault("additional_config", {}).setdefault("rdk_cuda", {})
+            own["drafter"] = str(drafter)
         defaults: dict[str, Any] = {
             "dtype": "float32",
             "enforce_eager": True,

@@ -49,6 +49,7 @@ v1.worker.gpu_model_runner
     GPUModelRunner: discard_request_mask drafter input_batch max_model_len positions
         query_start_loc rejection_sampler requests sampler uses_mrope
     GPUModelRunner._sample(self logits spec_decode_metadata)
+    GPUModelRunner.execute_model(self scheduler_output intermediate_tensors) -> compute_logits
 v1.worker.gpu_input_batch
     InputBatch: generators logitsprocs num_prompt_tokens num_tokens_no_spec req_ids
         sampling_metadata token_ids_cpu
@@ -101,7 +102,13 @@ model_executor.layers.utils
 v1.sample.ops.topk_topp_sampler
     apply_top_k_top_p(logits k p)
 v1.core.sched.output
-    SchedulerOutput: num_scheduled_tokens
+    SchedulerOutput: has_structured_output_requests num_scheduled_tokens
+model_executor.models.llama
+    LlamaForCausalLM.compute_logits(self hidden_states)
+    LlamaForCausalLM.compute_logits_local(self hidden_states)
+distributed.parallel_state
+    GroupCoordinator: device_group world_size
+    get_tp_group()
 """
 
 _V2 = """

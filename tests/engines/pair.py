@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from examples.demo.shipped import SHIPPED
 from rdk_cuda.files import write_json, write_whole
 
-__all__ = ["EAGLE3", "TARGET", "whole_drafter", "with_even_heads"]
+__all__ = ["EAGLE3", "TARGET", "whole_drafter", "with_even_heads", "with_fewer_tokens"]
 
 MADE = SHIPPED.parents[2] / "build" / "engines"
 TARGET, EAGLE3 = MADE / "target", MADE / "eagle3"
@@ -48,6 +48,18 @@ def with_even_heads(source: Path, directory: Path) -> Path:
             weights[name] = torch.nn.functional.pad(weight, (0, 0, 0, config["head_dim"]))
         elif "self_attn.o_proj" in name:
             weights[name] = torch.nn.functional.pad(weight, (0, config["head_dim"]))
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+def with_fewer_tokens(source: Path, directory: Path, size: int) -> Path:
+    """The same without the last tokens."""
+    shutil.copytree(source, directory)
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    write_json(config | {"vocab_size": size}, directory / "config.json")
+    weights = load_file(source / "model.safetensors")
+    for name in {"model.embed_tokens.weight", "lm_head.weight"} & set(weights):
+        weights[name] = weights[name][:size].contiguous()
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 

@@ -13,8 +13,8 @@ from vllm import SamplingParams
 from . import changed_rank
 from .engine import WORKER, Engine, speculation
 from .exact import Joint
-from .jobs import ASKED, GREEDY, PROMPTS, SAMPLES
-from .pair import EAGLE3, TARGET, with_even_heads
+from .jobs import ASKED, GREEDY, PARAMETERS, PROMPTS, SAMPLES
+from .pair import EAGLE3, TARGET, with_even_heads, with_fewer_tokens
 
 pytestmark = pytest.mark.night
 
@@ -112,3 +112,52 @@ def test_ranks_that_draft_from_other_hidden_states_are_found(
             return
         with pytest.raises(Exception, match="the hidden states of rank 1 differ from those of"):
             engine.tokens(PROMPTS[:3], GREEDY)
+
+
+@pytest.mark.parametrize("case", ["dynamic tokens", "eagle3", "parts of a chunk"])
+def test_steps_on_shards_decide_what_whole_rows_do(
+    case: str, runner: dict[str, int], drafters: Path, even: dict[str, Path], tmp_path: Path
+) -> None:
+    """Requests that need whole rows have them, also those that share a step with others."""
+    kind, directory = {
+        "dynamic tokens": ("model", drafters / "virtual-dynamic-6.25"),
+        "eagle3": ("eagle3", drafters / "virtual-eagle3"),
+        "parts of a chunk": ("model", None),
+    }[case]
+    prompts = PROMPTS[:20]
+    if directory is None:  # of 16,000 columns each rank has 8,000 and padding
+        even = {name: with_fewer_tokens(of, tmp_path / name, 16_000) for name, of in even.items()}
+        prompts = [prompt for prompt in PROMPTS if max(prompt) < 16_000][:20]
+    drawn = [SamplingParams(temperature=0.9, max_tokens=24, seed=seed) for seed in range(20)]
+    told = SamplingParams(temperature=0.0, max_tokens=6, logprobs=2, prompt_logprobs=2)
+    jobs = {
+        "nothing": drawn,
+        "limits": SEEDED,
+        "some have limits": [*drawn[:10], *SEEDED[10:]],
+        "log-probabilities": [told, told, *drawn[2:]],
+        **{name: [params] * 20 for name, params in PARAMETERS.items()},
+    }
+    said: dict[bool, Any] = {}
+    steps = {}
+    for shards in (False, True):
+        own = {"additional_config": {"rdk_cuda": {"verify_on_shards": shards}}}
+        with serving(2, even, kind, directory, **own, **runner) as engine:
+            said[shards] = {
+                job: [
+                    (out.outputs[0].token_ids, out.outputs[0].logprobs, out.prompt_logprobs)
+                    for out in engine.generate(prompts, params[: len(prompts)])
+                ]
+                for job, params in jobs.items()
+            }
+            counts = engine.llm.collective_rpc(counted)[0]
+        steps[shards] = counts["verified_steps.token"], counts["sharded_steps.token"]
+    for job in jobs:
+        assert said[True][job] == said[False][job], job
+    assert steps[False][1] == 0
+    assert 20 < steps[True][1] < steps[True][0] - 20
+
+
+def counted(worker: Any) -> dict[str, int]:
+    """What a rank has counted."""
+    sums: dict[str, int] = worker._drafting.counters.read()
+    return sums

@@ -62,7 +62,7 @@ def decided(sampler: TokenSampler, names: torch.Tensor, drafts: torch.Tensor) ->
     """The next step's tokens of the requests in `names`; -1 where the scheduler passed no draft."""
     requests, there = sampler.requests, drafts >= 0
     requests.runner.input_batch.req_ids = [str(b) for b in names.tolist()]
-    requests.begin_step(dict.fromkeys(requests.ids, 2))
+    requests.begin_step(dict.fromkeys(requests.ids, 2), has_grammar=False)
     ones = torch.ones(len(names))
     rows = MASKED.expand(len(names) + int(there.sum()), 8).contiguous()
     tokens = sampler._verified(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from torch import distributed
 
 import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
@@ -11,6 +15,7 @@ from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.sglang import verify_chain
 from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
 from tests import generators
+from tests.operators.gloo_ranks import columns_of, start
 
 from .engine import SLOTS, TARGET_SIZE, K, Running
 
@@ -43,6 +48,36 @@ def test_stats_are_kept_so_that_they_are_not_computed_again() -> None:
     alone = rdk_cuda.draft(running.draft_logits[:1, 0], running.affinity, **key)  # type: ignore[arg-type]
     assert alone.stats is not None
     assert torch.equal(running.arena.stats[slot, 0], alone.stats[0, 0])
+
+
+def decided(rank: int, ranks: int) -> list[Any]:
+    """Tokens of all requests and how many were accepted, with each option; of shards if ranks."""
+    running = Running(dynamic=True)
+    ends = torch.tensor([0, *(request.drafts for request in running.requests)]).cumsum(0)
+    target = running.packed(running.target_logits, more=1)
+    options: list[dict[str, Any]] = [{}, {"method": "block"}, {"top_k": running.slots.clone()}]
+    found = [
+        running.arena.verify(
+            target if ranks == 1 else columns_of(rank, ranks, target),
+            running.packed(running.drafted),
+            ends.int(),
+            slots=running.slots,
+            temperature=running.temperature,
+            seeds=running.seeds,
+            positions=running.newest + 1,
+            group=None if ranks == 1 else distributed.group.WORLD,
+            **option,
+        )
+        for option in options
+    ]
+    return [[of.tokens.tolist(), of.num_accepted.tolist()] for of in found]
+
+
+def test_a_group_decides_from_shards_what_one_device_decides(tmp_path: Path) -> None:
+    alone = decided(0, 1)
+    assert sum(alone[0][1]) > 2
+    assert alone[0] not in alone[1:]
+    assert start(decided, 2, tmp_path) == [alone, alone]
 
 
 def test_what_does_not_fit_is_named() -> None:

@@ -44,6 +44,7 @@ def configuration(**changes: Any) -> SimpleNamespace:
             sections[section][key] = value
     made: dict[str, Any] = {name: SimpleNamespace(**of) for name, of in sections.items()}
     made |= {"reasoning_config": None, "additional_config": {}, "watermark_config": None}
+    made["lora_config"] = None
     made |= {name: value for name, value in changes.items() if "__" not in name}
     return SimpleNamespace(**made)
 
@@ -94,6 +95,17 @@ def test_model_runner_v1_is_refused_with_async_scheduling() -> None:
         refuse_unsupported(given, False, budgets_are_refused=True)
 
 
+def test_shards_are_verified_by_token_in_model_runner_v1() -> None:
+    own: dict[str, object] = {"verify_on_shards": True}
+    refuse_unsupported(configuration(additional_config={"rdk_cuda": own}), False, True)
+    given = {"additional_config": {"rdk_cuda": own}, "lora_config": object()}
+    with pytest.raises(UnsupportedConfigurationError, match="LoRA adapters need whole rows"):
+        refuse_unsupported(configuration(**given), False, True)
+    own["verification"] = "block"
+    with pytest.raises(UnsupportedConfigurationError, match="verify_on_shards is by token"):
+        refuse_unsupported(configuration(additional_config={"rdk_cuda": own}), False, True)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -103,6 +115,7 @@ def test_model_runner_v1_is_refused_with_async_scheduling() -> None:
         ("speculative_config__use_local_argmax_reduction", True, "argmax_reduction"),
         ("speculative_config__draft_lm_head_quantization", "fp8", "draft_lm_head_quantization"),
         ("additional_config", {"rdk_cuda": {"compare_ranks": True}}, "add --enforce-eager"),
+        ("additional_config", {"rdk_cuda": {"verify_on_shards": True}}, "batch-sharded-sampling"),
         ("watermark_config", object(), "watermark"),
     ],
 )
@@ -140,6 +153,8 @@ def test_the_options_are_those_of_additional_config() -> None:
     assert options(configuration(additional_config=own)) == Options("somewhere", "token")
     own = {"rdk_cuda": {"verification": "block", "compare_ranks": True}}
     assert options(configuration(additional_config=own)) == Options(None, "block", True)
+    own = {"rdk_cuda": {"verify_on_shards": True}}
+    assert options(configuration(additional_config=own)) == Options(verify_on_shards=True)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +166,7 @@ def test_the_options_are_those_of_additional_config() -> None:
         {"verification": "blocks"},
         {"verification": ["block"]},
         {"compare_ranks": 1},
+        {"verify_on_shards": "yes"},
     ],
 )
 def test_anything_else_under_its_key_is_refused(own: Any) -> None:

@@ -12,7 +12,7 @@ from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm.metrics import FOLDER, Counters
 
 
-def counted(method: str = "token", active: bool = True) -> Counters:
+def counted(method: str = "token", active: bool = True, sharded: bool = False) -> Counters:
     """Three requests and padding, by hand: the head keeps 0 to 3, and the arena names 6 or 7."""
     vocabulary = Vocabulary(range(4), target_size=8)
     affinity = Affinity.intersection(vocabulary)
@@ -29,14 +29,17 @@ def counted(method: str = "token", active: bool = True) -> Counters:
         slots=torch.tensor([1, 0, -1]),
         num_accepted=torch.tensor([2, 1, 2]),
         method=method,  # type: ignore[arg-type]
+        sharded=sharded,
     )
     counters.put_back(2)
     return counters
 
 
-@pytest.mark.parametrize("method", ["token", "block"])
-def test_drafts_are_counted_by_kind(method: str) -> None:
-    assert counted(method).read() == {
+@pytest.mark.parametrize(
+    ("method", "sharded"), [("token", False), ("token", True), ("block", False)]
+)
+def test_drafts_are_counted_by_kind(method: str, sharded: bool) -> None:
+    assert counted(method, sharded=sharded).read() == {
         "drafted_tokens.known": 5,
         "drafted_tokens.none": 2,
         "accepted_tokens.head": 1,
@@ -45,6 +48,7 @@ def test_drafts_are_counted_by_kind(method: str) -> None:
         "accepted_tokens.none": 2,
         "verified_steps.token": int(method == "token"),
         "verified_steps.block": int(method == "block"),
+        "sharded_steps.token": int(sharded),
         "put_back_tokens.grammar": 2,
     }
 

@@ -61,11 +61,11 @@ def test_outputs_are_what_follows_each_prompt() -> None:
 def test_seeds_are_made_once_for_each_step_and_follow_the_batch() -> None:
     running = Running(5, 10)
     requests, device = running.requests, torch.device("cpu")
-    requests.begin_step({})
+    requests.begin_step({}, has_grammar=False)
     first = requests.seeds(device)
     assert requests.seeds(device) is first
     running.batch.req_ids = ["4", "1"]
-    requests.begin_step({})
+    requests.begin_step({}, has_grammar=False)
     assert torch.equal(requests.seeds(device), first[[4, 1]])
 
 

@@ -177,30 +177,44 @@ def alone(tmp_path: Path) -> Any:
     distributed.destroy_process_group()
 
 
-UNSERVED = {
+OPTIONS: dict[str, Any] = {
     "top_k": 5,
     "top_p": 0.9,
     "min_p": 0.1,
-    "allowed": torch.zeros(6, 4, 161, dtype=torch.int32),
+    "allowed": torch.full((6, 4, 161), 0x5A5A5A5A, dtype=torch.int32),
     "logprobs": "raw",
     "method": "block",
 }
 
 
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", UNSERVED)
-def test_what_is_not_served_is_refused_by_name(name: str) -> None:
-    call = cases()["torch.float32"]
-    with pytest.raises(ValueError, match=rf"parallel\.verify: {name} is not served.*gather the"):
-        parallel.verify(**call, **{name: UNSERVED[name]})
-    parallel.verify(**call, **{name: "token" if name == "method" else None})
+def gathers_for_options(rank: int, ranks: int) -> dict[str, tuple[bool, bool]]:
+    """Whether all is as on whole logits, and other than without the option."""
+    call = cases()["torch.bfloat16"]
+    columns = columns_of(rank, ranks, call["target_logits"], 64)
+    without = rdk_cuda.verify(**call)
+    same = {}
+    for name, value in OPTIONS.items():
+        found = parallel.verify(**{**call, "target_logits": columns}, **{name: value})
+        expected = rdk_cuda.verify(**call, **{name: value})
+        equal = all(
+            torch.equal(a.nan_to_num(), b.nan_to_num())
+            for a, b in zip(found, expected, strict=True)
+        )
+        same[name] = equal, not all(map(torch.equal, expected, without))
+    return same
+
+
+def test_options_that_need_whole_rows_decide_as_on_one_device(tmp_path: Path) -> None:
+    for result in start(gathers_for_options, 3, tmp_path):
+        assert result == dict.fromkeys(OPTIONS, (True, True))
 
 
 @pytest.mark.usefixtures("alone")
 def test_bad_calls_are_refused_by_name() -> None:
     call = cases()["torch.float32"]
-    with pytest.raises(TypeError, match="unexpected argument 'top_q'"):
-        parallel.verify(**call, top_q=1)
+    parallel.verify(**call, method="token", top_k=None)
+    with pytest.raises(ValueError, match="top_k is -1"):
+        parallel.verify(**call, top_k=-1)
     with pytest.raises(ValueError, match=r"has 5000 columns on each of 1 ranks.*V_t = 5133"):
         parallel.verify(**{**call, "target_logits": call["target_logits"][..., :5000]})
     with pytest.raises(ValueError, match="target_logits has shape"):

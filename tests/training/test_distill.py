@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+import rdk_cuda
 from rdk_cuda.calibration import Options
 from rdk_cuda.calibration.methods import RECOMMENDED, Pruning
 from rdk_cuda.calibration.reading import Reading, Window
@@ -28,6 +30,7 @@ from rdk_cuda.training import (
 )
 from rdk_cuda.training.parts import Trained, parts_of
 from tests.calibration.markov_pair import D, MarkovPair, V, material, windows
+from tests.statistics.chi_square import assert_caught, assert_fits, histogram
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -117,6 +120,35 @@ def test_more_is_accepted_and_what_is_not_trained_stays(
         torch.testing.assert_close(trained.weight[kept:], means.float(), rtol=1e-5, atol=1e-5)
     else:
         assert trained.lifted is None
+
+
+def first_tokens(drafts: PrunedDrafter, judged_as: PrunedDrafter, count: int = 100_000) -> Tensor:
+    """How often a step of one draft begins with each token."""
+    last = 7
+    columns, judged = (
+        {
+            name: rows.expand(count, -1)
+            for name, rows in each.columns(PAIR.full_head, PAIR.hidden[[last]], [[last]]).items()
+        }
+        for each in (drafts, judged_as)
+    )
+    draft = rdk_cuda.draft(
+        columns.pop("draft_logits"),
+        drafts.affinity,
+        seeds=torch.arange(count),
+        positions=3,
+        **columns,
+    )
+    draft = replace(draft, logits=judged["draft_logits"][:, None], stats=None)
+    target = PAIR.target_logits[last].expand(count, 2, -1)
+    return histogram(rdk_cuda.verify(target, draft, drafts.affinity).tokens[:, 0], V)
+
+
+def test_what_a_trained_drafter_begins_has_the_target_s_distribution() -> None:
+    parts = parts_of(HEAD, drafter(), PAIR.full_head, PAIR.weight)
+    trained, probs = training(parts).run(), PAIR.target_logits[7].softmax(-1)
+    assert_fits(first_tokens(trained, trained), probs)
+    assert_caught(first_tokens(trained, drafter()), probs)
 
 
 def test_an_interrupted_training_goes_on_to_the_bit(tmp_path: Path) -> None:

@@ -42,11 +42,14 @@ class Options(NamedTuple):
         verification: the method of `rdk_cuda.verify`.
         compare_ranks: whether all ranks of tensor parallelism compare what they draft from, and
             what they have drafted (`rank_comparison`).
+        verify_on_shards: whether, with tensor parallelism, the target's logits stay on the ranks
+            that computed them, where no request needs whole rows (`sharded_logits`).
     """
 
     drafter: str | None = None
     verification: Method = "token"
     compare_ranks: bool = False
+    verify_on_shards: bool = False
 
 
 def options(vllm_config: Any) -> Options:
@@ -59,13 +62,14 @@ def options(vllm_config: Any) -> Options:
     if isinstance(own, dict) and set(own) <= set(Options._fields):
         found = Options(**own)
         named = found.drafter is None or isinstance(found.drafter, str)
-        compares = isinstance(found.compare_ranks, bool)
-        if named and compares and found.verification in list(METHODS):
+        flags = all(isinstance(on, bool) for on in (found.compare_ranks, found.verify_on_shards))
+        if named and flags and found.verification in list(METHODS):
             return found
     raise UnsupportedConfigurationError(
         f'--additional-config has {_KEY} {own!r}; needs {{"drafter": DIR}}, a directory that '
         "python -m rdk_cuda calibrate has written, or nothing for the draft model's own head, and "
-        'may have "verification": "token" or "block", and "compare_ranks": true'
+        'may have "verification": "token" or "block", "compare_ranks": true and '
+        '"verify_on_shards": true'
     )
 
 
@@ -144,6 +148,11 @@ def _unsupported(
 
 
 def _unsupported_in_v1(vllm_config: Any) -> Iterator[str]:
+    own = options(vllm_config)
+    if own.verify_on_shards and own.verification == "block":
+        yield 'verify_on_shards is by token; leave it out, or "verification": "block"'
+    if own.verify_on_shards and vllm_config.lora_config is not None:
+        yield "LoRA adapters need whole rows of logits; leave verify_on_shards out"
     if vllm_config.scheduler_config.async_scheduling:
         yield (
             "with async scheduling the model runner V1 drafts before a step's tokens are known on "
@@ -158,6 +167,11 @@ def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
             "without async scheduling the model runner V2 is not told which drafts were cut off "
             "because a grammar forbids them; leave out --no-async-scheduling, or, on a CPU, where "
             "vLLM has none, set VLLM_USE_V2_MODEL_RUNNER=0"
+        )
+    if options(vllm_config).verify_on_shards:
+        yield (
+            "verify_on_shards is for model runner V1; leave it out, and give each rank whole rows "
+            "of its own requests: --enable-batch-sharded-sampling"
         )
     if options(vllm_config).compare_ranks and not vllm_config.model_config.enforce_eager:
         yield "compare_ranks reads on the host, which CUDA graphs do not allow; add --enforce-eager"

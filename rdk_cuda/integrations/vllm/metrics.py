@@ -45,6 +45,7 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("head", "dynamic", "virtual", "none"),
     ),
     "verified_steps": ("Steps that verified drafts.", "method", ("token", "block")),
+    "sharded_steps": ("Those whose logits stayed on their ranks.", "method", ("token",)),
     "put_back_tokens": ("Drafts that were put back, to be rejected.", "cut_by", ("grammar",)),
 }
 _COUNTED = [(name, value) for name, (_, _, values) in _FAMILIES.items() for value in values]
@@ -75,6 +76,7 @@ class Counters:
         slots: Tensor,
         num_accepted: Tensor,
         method: Method,
+        sharded: bool = False,
     ) -> None:
         """Add a step. Nothing is read back from the device.
 
@@ -82,7 +84,7 @@ class Counters:
             arena: what the drafts were drawn from.
             drafts: `[N]`, packed; behind the last offset is padding. offsets: `[B + 1]` int32.
             slots: `[B]`, as of `DraftArena.verify`. num_accepted: `[B]`.
-            method: by which they were verified.
+            method: by which they were verified. sharded: whether logits stayed on their ranks.
         """
         if not self.active or not len(drafts):
             return
@@ -103,7 +105,8 @@ class Counters:
         kinds = (known & ~pruned, known & dynamic, known & pruned & ~dynamic, other)
         sums = torch.stack([there ^ unknown, unknown, *kinds]).sum(1)
         self._sums[: len(sums)] += sums
-        self._sums[len(sums) + (method == "block")] += 1
+        self._sums[_COUNTED.index(("verified_steps", method))] += 1
+        self._sums[_COUNTED.index(("sharded_steps", "token"))] += sharded
 
     def put_back(self, drafts: Tensor | int) -> None:
         """Add drafts that a grammar had cut."""

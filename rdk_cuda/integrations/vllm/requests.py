@@ -21,6 +21,8 @@ class Requests:
 
     Attributes:
         scheduled: `num_scheduled_tokens` of the step that runs, in the scheduler's order.
+        may_shard: whether the logits that it computes next may stay in shards.
+        group: the ranks that have a shard each of the step's logits; None: rows are whole.
         decided: `[B, n]` the tokens that the step has decided, -1 for none.
         drafts: `[B]` each, what the step drafts, in the order of the batch that drafts.
     """
@@ -29,6 +31,7 @@ class Requests:
         self.runner = runner
         self.max_scheduled, self.longest_prefill = max_scheduled, longest_prefill
         self.scheduled: dict[str, int] = {}
+        self.may_shard, self.group = False, None
         self.decided: Tensor | None = None
         self.drafts: list[Tensor] = []
         self._slots: dict[str, int] = {}
@@ -44,9 +47,10 @@ class Requests:
         ids: list[str] = self.runner.input_batch.req_ids
         return ids
 
-    def begin_step(self, scheduled: dict[str, int]) -> None:
+    def begin_step(self, scheduled: dict[str, int], has_grammar: bool) -> None:
         """A step with these numbers of tokens; the batch is the same until the next one."""
         self.scheduled, self._seeds_of_step = scheduled, None
+        self.may_shard, self.group = not has_grammar, None
 
     def seeds(self, device: torch.device) -> Tensor:
         """`[B]` int64: each request's own seed, or one that is drawn when it is first asked for."""

@@ -27,7 +27,7 @@ from vllm.v1.sample.logits_processor.builtin import (
 from vllm.v1.sample.ops.bad_words import apply_bad_words
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-__all__ = ["Processed", "Rows", "add_processors", "processed"]
+__all__ = ["Processed", "Rows", "add_processors", "needs_whole_rows", "processed"]
 
 
 class Rows(NamedTuple):
@@ -60,6 +60,9 @@ class Rows(NamedTuple):
         """Each row of these requests: its number, its request, and its place there."""
         first = [0, *accumulate(self.counts)]
         return [(first[b] + j, b, j) for b in requests for j in range(self.counts[b])]
+
+
+_LIMITS = torch.int32, torch.float32, torch.float32  # top-k, top-p, min-p
 
 
 class Processed(NamedTuple):
@@ -113,10 +116,8 @@ def processed(
         *_biases(sampling, rows),
         *_penalties(sampling, rows, drafts, outputs),
     ]
-    min_p = _min_p(sampling)
-    limited = not sampling.all_greedy and (
-        sampling.top_k is not None or sampling.top_p is not None or min_p is not None
-    )
+    limits = _limits(sampling)
+    limited = any(limit is not None for limit in limits)
     truncate = truncate and limited
     own = logits.to(torch.float32, copy=True) if steps or truncate else logits
     for step in steps:
@@ -126,11 +127,7 @@ def processed(
     batch = len(rows.counts)
     limits = tuple(
         None if limit is None else limit[:batch].to(dtype).contiguous()
-        for limit, dtype in (
-            (sampling.top_k, torch.int32),
-            (sampling.top_p, torch.float32),
-            (min_p, torch.float32),
-        )
+        for limit, dtype in zip(limits, _LIMITS, strict=True)
     )
     if not truncate:
         return Processed(own, temperature, *limits)
@@ -150,6 +147,26 @@ def _truncated(
         logits.masked_fill_(probs < least, -torch.inf)
     truncated: Tensor = apply_top_k_top_p(logits, top_k, top_p)
     return truncated
+
+
+def needs_whole_rows(sampling: Any) -> bool:
+    """Whether a request changes rows of logits, cuts them off, or asks for log-probabilities."""
+    return (
+        sampling.allowed_token_ids_mask is not None
+        or bool(sampling.bad_words_token_ids)
+        or bool(_biasing(sampling))
+        or not sampling.no_penalties
+        or any(limit is not None for limit in _limits(sampling))
+        or sampling.max_num_logprobs is not None
+        or bool(sampling.logprob_token_ids)
+    )
+
+
+def _limits(sampling: Any) -> tuple[Tensor | None, ...]:
+    """Top-k, top-p and min-p; of greedy requests alone, none."""
+    if sampling.all_greedy:
+        return (None,) * len(_LIMITS)
+    return sampling.top_k, sampling.top_p, _min_p(sampling)
 
 
 def _min_p(sampling: Any) -> Tensor | None:
@@ -184,18 +201,30 @@ def _masks(sampling: Any, rows: Rows) -> list[Any]:
 
 def _biases(sampling: Any, rows: Rows) -> list[Any]:
     steps: list[Any] = []
-    for processor in sampling.logitsprocs.non_argmax_invariant:
+    for processor in _biasing(sampling):
         if isinstance(processor, MinTokensLogitsProcessor):
             # As if every row were a draft: so a stop token is allowed after enough drafts, too.
             def at_least(logits: Tensor, processor: Any = processor) -> Tensor:
                 result: Tensor = processor.apply_with_spec_decode(logits, rows.counts)
                 return result
 
-            if processor.min_toks:
-                steps.append(at_least)
-        elif processor.biases:
+            steps.append(at_least)
+        else:
             steps.append(lambda logits, processor=processor: _biased(logits, processor, rows))
     return steps
+
+
+def _biasing(sampling: Any) -> list[Any]:
+    """The processors that some request needs."""
+    return [
+        processor
+        for processor in sampling.logitsprocs.non_argmax_invariant
+        if (
+            processor.min_toks
+            if isinstance(processor, MinTokensLogitsProcessor)
+            else processor.biases
+        )
+    ]
 
 
 def _biased(logits: Tensor, processor: Any, rows: Rows) -> Tensor:

@@ -59,7 +59,8 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         """The tokens of a step, and their logprobs if any are asked for.
 
         Args:
-            logits: `[R, V_t]`, for each request its drafts' rows and then one more.
+            logits: `[R, V_t]`, for each request its drafts' rows and then one more; or this rank's
+                columns of them, where the step has a group.
             sampling: vLLM's `SamplingMetadata`.
             num_drafts: of each request. drafts: `[N]`, packed.
             inputs: `[R]`, where among the step's input tokens each row's is.
@@ -73,6 +74,11 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         truncate = self.logprobs_mode.startswith("processed")
         outputs = self.requests.outputs
         target = processed(logits, sampling, temperature[:batch], rows, drafts, outputs, truncate)
+        if self.requests.group is not None and target.logits is not logits:
+            raise RuntimeError(
+                "rdk_cuda.integrations.vllm: a request changes rows of logits that are in shards; "
+                "report this, and leave verify_on_shards out"
+            )
         positions = self.requests.runner.positions[inputs[rows.offsets[:-1]]].long() + 1
         tokens = self._verified(target, num_drafts, drafts, temperature[:batch], positions)
         self.requests.decided = tokens
@@ -95,6 +101,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         logits, counts, drafts = _put_back(forbidden, target.logits, num_drafts, drafts)
         offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device)
         own = torch.tensor(slots, dtype=torch.int64, device=device)
+        group = self.requests.group
         decided = self.proposer.arena.verify(
             logits,
             drafts,
@@ -109,9 +116,18 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             top_k=target.top_k,
             top_p=target.top_p,
             min_p=target.min_p,
+            group=group,
         )
         counters: Counters = self.proposer.counters
-        counters.count(self.proposer.arena, drafts, offsets, own, decided.num_accepted, self.method)
+        counters.count(
+            self.proposer.arena,
+            drafts,
+            offsets,
+            own,
+            decided.num_accepted,
+            self.method,
+            sharded=group is not None,
+        )
         counters.put_back(len(drafts) - sum(num_drafts))
         tokens: Tensor = decided.tokens[:, : max(num_drafts) + 1]
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.

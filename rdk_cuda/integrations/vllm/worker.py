@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import vllm
+from vllm.distributed.parallel_state import get_tp_group
 from vllm.logger import init_logger
 from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
@@ -25,6 +26,7 @@ from .drafting import PROPOSERS
 from .metrics import Counters
 from .plugin import registered
 from .requests import Requests
+from .sharded_logits import ShardedLogits
 from .target_logits import add_processors
 from .verification import TokenSampler, Verifier
 
@@ -66,14 +68,17 @@ class _Serving:
             self._requests = _serve(runner, config, calibrated, self._options)
 
     def load_model(self, **kwargs: Any) -> None:
-        """Also replaces the samplers of model runner V2, which makes them here."""
+        """Also replaces what is made here: samplers of model runner V2, logits for shards."""
         super().load_model(**kwargs)  # type: ignore[misc]
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
         if self.use_v2_model_runner:  # type: ignore[attr-defined]
             from .verification_v2 import samplers_for
 
-            runner: Any = self.model_runner  # type: ignore[attr-defined]
             runner.sampler, self._verifier = samplers_for(runner, self._options.verification)
             runner.rejection_sampler = self._verifier
+        elif self._options.verify_on_shards and get_tp_group().world_size > 1:
+            requests = cast(Requests, self._requests)
+            runner.model.compute_logits = ShardedLogits(runner.model, requests)
         if self.rank == 0:  # type: ignore[attr-defined]
             _LOGGER.info("%s", self._described())
 
@@ -93,13 +98,16 @@ class _Serving:
             f"{self._options.drafter or 'the own head of the draft model'}: {affinity.draft_size} "
             f"of {affinity.target_size} tokens, {virtual} of them virtual, "
             f"{0 if source is None else source.width} dynamic ones, verified by "
-            f"{self._options.verification}"
+            f"{self._options.verification}{' on shards' * self._options.verify_on_shards}"
         )
 
     def execute_model(self, scheduler_output: Any) -> Any:
         """Also notes what is scheduled, and publishes what was counted."""
         if self._requests is not None:
-            self._requests.begin_step(scheduler_output.num_scheduled_tokens)
+            self._requests.begin_step(
+                scheduler_output.num_scheduled_tokens,
+                scheduler_output.has_structured_output_requests,
+            )
         # Every rank verifies what rank 0 does, or its own requests.
         own = self.vllm_config.parallel_config.enable_batch_sharded_sampling  # type: ignore[attr-defined]
         if own or self.rank == 0:  # type: ignore[attr-defined]

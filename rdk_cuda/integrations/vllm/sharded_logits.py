@@ -1,0 +1,48 @@
+"""The target's logits left in the shards of tensor parallelism, where no request needs rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from vllm import envs
+from vllm.distributed.parallel_state import get_tp_group
+
+from .configuration import UnsupportedConfigurationError
+from .requests import Requests
+from .target_logits import needs_whole_rows
+
+__all__ = ["ShardedLogits"]
+
+
+class ShardedLogits:
+    """`compute_logits` of a target in model runner V1, for `"verify_on_shards"`.
+
+    Only the first call of a step computes what is sampled from. Others are of a prompt's logprobs.
+
+    Args:
+        model: vLLM's, which may leave its logits on the ranks that computed them.
+        requests: of the step.
+
+    Raises:
+        UnsupportedConfigurationError: a model that always gathers them.
+    """
+
+    def __init__(self, model: Any, requests: Requests) -> None:
+        local = getattr(model, "compute_logits_local", None)
+        if local is None:
+            raise UnsupportedConfigurationError(
+                "rdk_cuda.integrations.vllm: the target has no compute_logits_local, which "
+                'verify_on_shards needs; leave "verify_on_shards" out'
+            )
+        self._whole, self._local, self._requests = model.compute_logits, local, requests
+
+    def __call__(self, hidden_states: Tensor) -> Any:
+        """As `compute_logits`; of a step that is decided on shards, this rank's columns."""
+        requests = self._requests
+        first, requests.may_shard = requests.may_shard, False
+        sampling = requests.runner.input_batch.sampling_metadata
+        if not first or envs.VLLM_COMPUTE_NANS_IN_LOGITS or needs_whole_rows(sampling):
+            return self._whole(hidden_states)
+        requests.group = get_tp_group().device_group
+        return self._local(hidden_states)
