@@ -326,6 +326,7 @@ def test_the_study_of_pruning_refuses_a_folder_before_an_hour_s_work(
     assert f"--output {tmp_path} is a folder" in capsys.readouterr().err
 
 
+@pytest.mark.night
 def test_sampled_assistance_is_exact_here_and_the_control_is(tmp_path: Path) -> None:
     rows = run(universal_assistance, tmp_path / "result.json", "--runs", "150")
     fits = {row["method"]: row["first"]["probability"] for row in rows}
@@ -335,6 +336,7 @@ def test_sampled_assistance_is_exact_here_and_the_control_is(tmp_path: Path) -> 
     assert min(fits.values()) > 1e-6
 
 
+@pytest.mark.night
 def test_drafters_with_other_tokenizers_are_compared_each_way_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
