@@ -110,6 +110,7 @@ def test_an_operator_that_ends_or_hangs_its_process_is_reported(
     assert report in fuzz_broken([FATAL[report]], tmp_path, stop_after=1, time_limit=2.0)
 
 
+@pytest.mark.night
 def test_an_operator_that_breaks_its_promises_is_reported(tmp_path: Path) -> None:
     reported = fuzz_broken(list(UNPROMISED.values()), tmp_path, stop_after=1000)
     for report in UNPROMISED:

@@ -41,7 +41,7 @@ def test_a_mutant_of_a_file_that_changed_is_caught(mutant: Mutant) -> None:
     assert outcome.caught, outcome.how
 
 
-@pytest.mark.ci
+@pytest.mark.night
 def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
     """The control: the tests pass on unbroken kernels, so it is the break that they notice."""
     harmless = Mutant(

@@ -32,6 +32,9 @@ Factory = Callable[[], CausalModel]
 RECENT = 64
 """How many of the newest measurements count."""
 
+GRACE = 10.0
+"""Seconds in which a process that has nothing more to do may end by itself, on a busy machine."""
+
 
 class Piece(NamedTuple):
     """Rows of a run for one pass of the target.
@@ -186,10 +189,10 @@ class Workers:
             worker.known = min(worker.known, lengths[0])
 
     def close(self) -> None:
-        """End all processes: by themselves, or by force where a pass takes longer than a second."""
+        """End all processes: by themselves, or by force where a pass takes longer than `GRACE`."""
         for worker in self._workers:
             worker.pipe.close()
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + GRACE
         for worker in self._workers:
             self._end(worker, grace=max(0.0, deadline - time.monotonic()))
         self._workers.clear()
