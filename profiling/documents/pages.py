@@ -14,6 +14,7 @@ from .acceptance import (
     pruning_table,
     recovered,
     screens_table,
+    tokenizers_table,
     trees_table,
 )
 from .chart import source_of
@@ -49,6 +50,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "screens": screens_table,
     "lifted rows": lifted_table,
     "acceptance and pruning": pruning_table,
+    "other tokenizers": tokenizers_table,
     "drafters in vLLM": engine_table,
 }
 
