@@ -27,12 +27,17 @@ PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder"]
 
 THOROUGH = {"RDK_ARCHS": "80 86 89 90a 100 120"}  # the kernels of every architecture
-SLOW_TESTS = ("packaging", "emulated", "operators", "decoding")
+SLOW_TESTS = {  # folders, with the marks of what runs: that of ci compiles one architecture
+    "packaging": "night or ci",
+    "emulated": "night",
+    "operators": "night",
+    "decoding": "night",
+}
 PARTS: dict[str, list[str]] = {
-    **{folder: [*PYTEST, "-m", "night or ci", f"tests/{folder}"] for folder in SLOW_TESTS},
+    **{folder: [*PYTEST, "-m", marks, f"tests/{folder}"] for folder, marks in SLOW_TESTS.items()},
     "other-tests": [
         *PYTEST,
-        *("-m", "night or ci"),
+        *("-m", "night"),
         *(f"--ignore=tests/{folder}" for folder in SLOW_TESTS),
     ],
     "fuzz": [PYTHON, "-m", "tests.fuzz", "--seed", "1", "--count", "50000"],
