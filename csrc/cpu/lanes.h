@@ -410,8 +410,8 @@ inline Steps steps_between(const int32_t* in) {
 // exp(x) for x <= 0 (and up to 88): within 1 unit in the last place; 0 below -87.68, 0 at -inf, NaN
 // at NaN. x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite), exp(r) = 1 + r + r^2 P(r), P of
 // degree 4 with an error of 2^-28 relative to exp(r) (minimax by Lawson's iteration). A product by
-// 2^-127, which is stored as 0, is how small results become 0. With AVX2, GCC 12 called it, and
-// passed its lanes through memory, which took longer than the rest of a softmax.
+// 2^-127, which is stored as 0, is how small results become 0. Always inlined: otherwise GCC 12
+// calls it with AVX2, and passes its lanes through memory.
 __attribute__((always_inline)) inline Floats exponential(Floats x) {
   x = larger(all(-88.0f), smaller(all(89.0f), x));
   // Adding 1.5 * 2^23 rounds to an integer, and leaves it in the lowest bits.
