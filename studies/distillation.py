@@ -2,6 +2,7 @@
 
     python -m studies.distillation                        # the demo's two models
     python -m studies.distillation --model gemma3-270m    # Gemma 3 270M and its EAGLE-3 head
+    python -m studies.distillation --model gemma3-270m --drafter DIR  # and a drafter of your own
 
 The drafter keeps 6.25 % of the vocabulary, with virtual and dynamic tokens. It is calibrated on the
 demo's text, trained by `python -m rdk_cuda distill`, and measured on text that the target writes
@@ -49,16 +50,16 @@ KEEP, K = 0.0625, 4
 Row = dict[str, Any]
 
 
-def files_of(model: str | None) -> tuple[Path, Path]:
+def files_of(options: argparse.Namespace) -> tuple[Path, Path]:
     """A target and its drafter."""
-    if model is None:
-        return SHIPPED / "target", SHIPPED / "drafter"
-    return gemma.weights(), SHIPPED / "gemma-eagle3"
+    if options.model is None:
+        return SHIPPED / "target", options.drafter or SHIPPED / "drafter"
+    return gemma.weights(), options.drafter or SHIPPED / "gemma-eagle3"
 
 
 def calibrated(options: argparse.Namespace, temperature: float, folder: Path) -> Path:
     """The drafter that all trainings at a temperature begin with."""
-    target, drafter = files_of(options.model)
+    target, drafter = files_of(options)
     out = folder / f"calibrated-{temperature:g}"
     said = ("--target", target, "--drafter", drafter, "--out", out, "--text", *calibration_files())
     said += ("--held-out", *held_out_files(), "--keep", KEEP, "--temperature", temperature)
@@ -73,7 +74,7 @@ def trained(options: argparse.Namespace, start: Path, data: str, folder: Path) -
     command = Parser()
     add_distill(command.add_subparsers())
     given: Sequence[object] = (
-        *("distill", start, "--target", files_of(options.model)[0]),
+        *("distill", start, "--target", files_of(options)[0]),
         *("--text", *calibration_files(), "--held-out", *held_out_files()),
         *("--train", options.train, "--loss", *options.loss, "--data", data),
         *("--steps", options.steps, "--batch", options.batch, "--tokens", options.tokens),
@@ -122,7 +123,8 @@ def run(options: argparse.Namespace) -> None:
     quiet()
     torch.set_num_threads(options.threads)
     rows: list[Row] = []
-    about = {"model": options.model or "demo", "keep": KEEP, "draft_length": K}
+    about = {"model": options.model or "demo", "drafter": files_of(options)[1].name}
+    about |= {"keep": KEEP, "draft_length": K, "positions": options.positions}
     about |= {"date": now(), **describe(torch.device("cpu"))}
     about |= {name: getattr(options, name) for name in ("batch", "tokens", "learning_rate")}
     with tempfile.TemporaryDirectory() as name:
@@ -142,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Parser(prog="python -m studies.distillation", description=__doc__)
     add = command.add_argument
     add("--model", choices=[gemma.NAME], help="in place of the demo's models")
+    add("--drafter", type=Path, metavar="DIR", help="in place of the one that is shipped")
     add("--train", default="head", help="as of distill (%(default)s)")
     add("--loss", nargs="+", default=("tv", "log-alpha", "forward-kl"), choices=LOSSES)
     add("--data", nargs="+", default=("target", "text"), help="as of distill")
