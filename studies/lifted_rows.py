@@ -1,11 +1,14 @@
 """What lifted rows bring back of the acceptance that a published EAGLE-3 drafter lost.
 
-`python -m studies.lifted_rows --full DIR --published DIR` takes two drafters of one
+`python -m studies.lifted_rows --full DIR --published DIR --work DIR` takes two drafters of one
 target by the same recipe, for example `python -m examples.eagle3.demo` with and without `--kept`.
+What is calibrated and trained stays in `--work`, and the same command goes on from there.
 The first has all tokens. The second stands for a published one: nobody has the rows of the tokens
 that it was trained without. It is calibrated on source code, as `python -m rdk_cuda calibrate`
-does. Acceptance is exact, `sum_x min(p, q)`, at all places of a draft, on modules that neither
-drafter nor calibration has read:
+does, and with `--train-steps` its map of lifted rows is then trained, as
+`python -m rdk_cuda distill --train lifted-rows` does, for greedy drafts at temperature 0.3.
+Acceptance is exact, `sum_x min(p, q)`, at all places of a draft, on modules that neither
+drafter nor calibration nor training has read:
 
     temperature, method, tuned      of the published drafter, and what calibration chose
     acceptance                      with 95 % intervals over documents, as all that follows
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ from examples.demo.shipped import SHIPPED
 from profiling.commands import Parser, run_command, write_text
 from profiling.machine import describe, now
 from profiling.tables import table
+from rdk_cuda.__main__ import main as rdk_cuda
 from rdk_cuda.calibration import (
     BONUSES,
     PRUNED,
@@ -42,16 +47,21 @@ from rdk_cuda.calibration import (
     record,
     successor_counts,
 )
-from rdk_cuda.cli.arguments import natural, share
+from rdk_cuda.calibration.methods import LIFTED
+from rdk_cuda.cli.arguments import natural, positive, share
 from rdk_cuda.cli.progress import Stages
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.evaluation.acceptance import measure_acceptance, recovered_share
 from rdk_cuda.files import write_json
+from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned, save_drafter
 from rdk_cuda.pair.documents import Text, encode, first_token, read_documents
 from rdk_cuda.pair.loading import load_pair
-from rdk_cuda.pair.pairs import Pair
+from rdk_cuda.pair.pairs import Pair, StatePair
 
 TEMPERATURES, WINDOW = (1.0, 0.7, 0.0), 128
+TRAINED_GREEDY = 0.3  # greedy drafts have no gradient
+COMPARED = VIRTUAL, RECOMMENDED
 
 Row = dict[str, Any]
 
@@ -63,10 +73,8 @@ def windows_of(models: Pair, files: Sequence[Path], count: int) -> list[Window]:
     return text.windows(count)
 
 
-def calibrated(
-    models: Pair, options: argparse.Namespace, stages: Stages
-) -> tuple[Pair, dict[float, list[Method]]]:
-    """The models with lifted rows, and at each temperature the methods of the published drafter."""
+def calibrate(models: Pair, options: argparse.Namespace, stages: Stages) -> None:
+    """Write a directory for each temperature and method that is compared, with lifted rows."""
     recording = record(
         models.read(options.draft_length),
         windows_of(models, calibration_files(), options.positions),
@@ -82,17 +90,50 @@ def calibrated(
     documents = [encode(models.tokenizer, read_text(file)) for file in training_files()[::10]]
     size = Options(screen=options.screen_bytes, samples=options.compared, bonuses=BONUSES)
     prunings: dict[float, Pruning] = {}
-    methods: dict[float, list[Method]] = {}
     for temperature in stages.each(TEMPERATURES, "Calibrating"):
         recorded = temperature or min(t for t in TEMPERATURES if t > 0)
         if recorded not in prunings:
             alone = recording.at(recorded)
             material = Material(alone, models.drafter_head, successor_counts(documents, alone))
             prunings[recorded] = Pruning(material, models.kept, size)
-        names = (PRUNED, VIRTUAL, RECOMMENDED)
-        own = [prunings[recorded].method(name, temperature) for name in names]
-        methods[temperature] = [*own, models.whole]
+        for name in COMPARED:
+            method = prunings[recorded].method(name, temperature)
+            save_drafter(
+                options.work / f"{name} {temperature:g}",
+                models.saved_drafter,
+                models.tokenizer,
+                replace(method.drafter, lifted=models.lifted),
+                {"temperature": temperature, "tuned": method.tuned},
+                overwrite=True,
+            )
+
+
+def read_methods(models: Pair, directories: dict[str, Path]) -> tuple[Pair, list[Method]]:
+    """The models with the lifted rows in these directories, and the methods that are there."""
+    methods = []
+    for name, directory in directories.items():
+        drafter, settings = load_pruned(directory)
+        if isinstance(models, StatePair):
+            models = replace(models, lifted=drafter.lifted)
+        keep = drafter.vocabulary.draft_size / drafter.vocabulary.target_size
+        methods.append(Method(name, keep, drafter.in_dtype(torch.float32), settings["tuned"]))
     return models, methods
+
+
+def train(temperature: float, options: argparse.Namespace) -> Path:
+    """Where `distill` wrote what it made of the recommended drafter, or that one if no better."""
+    start = options.work / f"{RECOMMENDED} {temperature:g}"
+    out: Path = options.work / f"trained {temperature:g}"
+    said: Sequence[object] = (
+        *("distill", start, "--target", options.target, "--out", out, "--dtype", options.dtype),
+        *("--text", *calibration_files(), "--data", options.data, "--loss", options.loss),
+        *("--train", "lifted-rows", "--temperature", temperature or TRAINED_GREEDY),
+        *("--steps", options.train_steps, "--learning-rate", options.learning_rate),
+        *("--tokens", options.tokens, "--draft-length", options.draft_length),
+    )
+    if not out.exists() and (code := rdk_cuda(list(map(str, said)))) > 1:
+        raise SystemExit(code)
+    return out if out.exists() else start
 
 
 def measure(options: argparse.Namespace) -> list[Row]:
@@ -102,29 +143,46 @@ def measure(options: argparse.Namespace) -> list[Row]:
         load_pair(options.target, drafter, dtype=dtype)
         for drafter in (options.published, options.full)
     )
+    places = {t: [options.work / f"{name} {t:g}" for name in COMPARED] for t in TEMPERATURES}
+    if not all(place.exists() for of in places.values() for place in of):
+        with Stages() as stages:
+            calibrate(published, options, stages)
+    methods: dict[float, list[Method]] = {}
+    trained: dict[float, list[Method]] = {t: [] for t in TEMPERATURES}
+    measured: list[tuple[Pair, dict[float, list[Method]]]] = []
+    for t, directories in places.items():
+        models, own = read_methods(published, dict(zip(COMPARED, directories, strict=True)))
+        plain = PrunedDrafter.plain(models.drafter_head, own[0].drafter.vocabulary)
+        methods[t] = [Method(PRUNED, own[0].keep, plain), *own, models.whole]
+        if options.train_steps:
+            names = {f"{RECOMMENDED}, trained": train(t, options)}
+            better, trained[t] = read_methods(published, names)
+            trained[t].append(replace(better.whole, name=f"{LIFTED}, trained"))
+            measured.append((better, {t: trained[t]}))
+    # The rows were lifted once, for all temperatures.
+    measured = [(models, methods), *measured, (full, {t: [full.whole] for t in methods})]
     with Stages() as stages:
-        published, methods = calibrated(published, options, stages)
         held_out = windows_of(published, held_out_files(), options.held_out)
-        found, whole = (
+        found = [
             measure_acceptance(
-                each.read(options.draft_length),
-                each.drafter_head,
+                models.read(options.draft_length),
+                models.drafter_head,
                 {t: [method.drafter for method in own] for t, own in chosen.items()},
                 stages.each(held_out, "Measuring"),
             )
-            for each, chosen in (
-                (published, methods),
-                (full, {t: [full.whole] for t in methods}),
-            )
-        )
+            for models, chosen in measured
+        ]
     bootstrap = Bootstrap([window.document for window in held_out], seed=0)
     rows = []
-    for temperature, own in methods.items():
-        plain, best = found[temperature][0], whole[temperature][0]
+    for temperature in TEMPERATURES:
+        *rates_of, best = torch.cat([rates[temperature] for rates in found if temperature in rates])
+        plain = rates_of[0]
         lost = bootstrap.mean(best - plain)
         about: Row = {"temperature": temperature, "full": bootstrap.mean(best), "lost": lost}
         about |= {"positions": plain.numel(), "documents": len(bootstrap.members)}
-        for method, rates in zip(own, found[temperature], strict=True):
+        for method, rates in zip(
+            [*methods[temperature], *trained[temperature]], rates_of, strict=True
+        ):
             row = {**about, "method": method.name, "tuned": method.tuned}
             row["acceptance"] = bootstrap.mean(rates)
             row["gain"] = bootstrap.mean(rates - plain)
@@ -140,7 +198,7 @@ def run(options: argparse.Namespace) -> None:
     rows = measure(options)
     print(page(rows))
     if options.output is not None:
-        paths = ("target", "full", "published", "output")
+        paths = ("target", "full", "published", "work", "output")
         settings = {name: v for name, v in vars(options).items() if name not in paths}
         about = {"run": now(), **describe(torch.device("cpu")), **settings}
         write_json({**about, "name": options.target.name, "rows": rows}, options.output)
@@ -176,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Parser(prog="python -m studies.lifted_rows", description=__doc__)
     add = command.add_argument
     add("--target", type=Path, default=SHIPPED / "target", metavar="DIR", help="the demo's")
-    for name in ("full", "published"):
+    for name in ("full", "published", "work"):
         add(f"--{name}", type=Path, required=True, metavar="DIR")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the models")
     for name, default, text in (
@@ -188,6 +246,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("threads", torch.get_num_threads(), "of torch"),
     ):
         add(f"--{name}", type=natural, default=default, metavar="N", help=f"{text} (%(default)s)")
+    add("--train-steps", type=natural, default=0, metavar="N", help="of distill (none)")
+    add(
+        "--learning-rate", type=positive, default=3e-4, metavar="R", help="of distill (%(default)s)"
+    )
+    add("--tokens", type=natural, default=64, metavar="N", help="of distill (%(default)s)")
+    add("--loss", default="tv", help="of distill (%(default)s)")
+    add("--data", choices=("target", "text"), default="target", help="of distill (%(default)s)")
     add("--screen-bytes", type=share, default=0.1, help="as of calibrate (%(default)s)")
     add("--output", type=Path, metavar="FILE", help="JSON file; next to it the rows as a table")
     return run_command(command, run, arguments)

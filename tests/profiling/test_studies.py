@@ -34,6 +34,7 @@ from studies import (
     lengths_and_cascades,
     lifted_rows,
     pruning,
+    small_drafter,
     steering,
     text_drafters,
     universal_assistance,
@@ -162,12 +163,30 @@ def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(tmp_path: Pa
     Eagle3Checkpoint(new_network(target, every, [1, 3, 4]), every).save_pretrained(tmp_path / "all")
     given = ["--full", str(tmp_path / "all"), "--published", str(SHIPPED / "eagle3")]
     sizes = ["--positions=200", "--samples=150", "--compared=20", "--held-out=200", "--threads=1"]
+    sizes += ["--train-steps=2", "--data=text", "--work", str(tmp_path)]
     rows = run(lifted_rows, tmp_path / "rows.json", *given, *sizes)
-    assert [row["temperature"] for row in rows[::4]] == [1.0, 0.7, 0.0]
+    assert [row["temperature"] for row in rows[::6]] == [1.0, 0.7, 0.0]
+    assert [row["method"] for row in rows[4::6]] == ["virtual+dynamic, trained"] * 3
     for row in rows:
         assert row["recovered"] is None, "a drafter that was not trained has nothing to lose"
         plain = row["acceptance"][0] - row["gain"][0]
         assert row["lost"][0] == pytest.approx(row["full"][0] - plain, abs=1e-6)
+
+
+def test_a_small_drafter_has_layers_of_its_target_and_learns_what_that_says() -> None:
+    target = load_model("--target", SHIPPED / "target")
+    text = torch.randint(len(target.get_output_embeddings().weight), (500,))
+    every = range(target.config.num_hidden_layers)
+    same = small_drafter.small(target, every)
+    assert torch.equal(same(text[None, :9]).logits, target(text[None, :9]).logits)
+    model = small_drafter.small(target, (0, every[-1]))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    how = {"steps": 4, "learning_rate": 1e-3, "seed": 1}
+    first, *_, last = small_drafter.steps_of(target, model, text, 0, **how)
+    assert last < first
+    changed = {name for name, value in model.state_dict().items() if not value.equal(before[name])}
+    assert changed, "nothing was trained"
+    assert not any("embed" in name or "lm_head" in name for name in changed)
 
 
 @pytest.mark.night
