@@ -20,6 +20,7 @@ drafter nor calibration nor training has read:
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,6 +57,7 @@ from rdk_cuda.evaluation.acceptance import measure_acceptance, recovered_share
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned, save_drafter
 from rdk_cuda.pair.documents import Text, encode, first_token, read_documents
+from rdk_cuda.pair.errors import InputError
 from rdk_cuda.pair.loading import load_pair
 from rdk_cuda.pair.pairs import Pair, StatePair
 
@@ -136,8 +138,20 @@ def train(temperature: float, options: argparse.Namespace) -> Path:
     return out if out.exists() else start
 
 
+def refuse_other_arguments(options: argparse.Namespace) -> None:
+    """What is in `--work` is of one set of arguments, which it says."""
+    free = ("work", "output", "threads")
+    given = {name: str(value) for name, value in vars(options).items() if name not in free}
+    place = options.work / "arguments.json"
+    if place.exists() and json.loads(place.read_text(encoding="utf-8")) != given:
+        raise InputError(f"{place} is of other arguments; give these again, or name another --work")
+    options.work.mkdir(parents=True, exist_ok=True)
+    write_json(given, place)
+
+
 def measure(options: argparse.Namespace) -> list[Row]:
     """All rows."""
+    refuse_other_arguments(options)
     dtype = getattr(torch, options.dtype)
     published, full = (
         load_pair(options.target, drafter, dtype=dtype)

@@ -68,7 +68,8 @@ def steps_of(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, betas=(0.9, 0.95), weight_decay=0.01)
     generator = torch.Generator().manual_seed(seed)
-    first, weights = torch.full((BATCH, 1), begin), torch.full((1, BATCH * CONTEXT), 1.0)
+    count = BATCH * CONTEXT
+    first, weights = torch.full((BATCH, 1), begin), torch.full((1, count), 1 / count)
     for step in range(steps):
         rate = min((step + 1) / WARMUP_STEPS, 1.0) * (1 - step / steps)
         optimizer.param_groups[0]["lr"] = learning_rate * rate
@@ -81,7 +82,7 @@ def steps_of(
         rows = head[columns]
         loss = Distillation.apply(  # type: ignore[no-untyped-call]
             *(states.flatten(0, 1)[None], rows, final.flatten(0, 1), rows),
-            *(weights / weights.numel(), counts),
+            *(weights, counts),
         )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -96,7 +97,6 @@ def run(options: argparse.Namespace) -> None:
     gemma.refuse_missing()
     print(gemma.terms(), file=sys.stderr)
     torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
     tokenizer = load_tokenizer("--target", gemma.weights())
     target = load_model("--target", gemma.weights())
     model = small(target, options.layers or (0, target.config.num_hidden_layers - 1))

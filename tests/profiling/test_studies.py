@@ -157,7 +157,9 @@ def test_lengths_and_cascades_are_compared(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.night
-def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(tmp_path: Path) -> None:
+def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = load_model("--target", SHIPPED / "target")
     every = Vocabulary.identity(target.get_output_embeddings().weight.shape[0])
     Eagle3Checkpoint(new_network(target, every, [1, 3, 4]), every).save_pretrained(tmp_path / "all")
@@ -171,11 +173,14 @@ def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(tmp_path: Pa
         assert row["recovered"] is None, "a drafter that was not trained has nothing to lose"
         plain = row["acceptance"][0] - row["gain"][0]
         assert row["lost"][0] == pytest.approx(row["full"][0] - plain, abs=1e-6)
+    assert lifted_rows.main([*given, *sizes, "--tokens=8"]) > 0
+    assert "is of other arguments" in capsys.readouterr().err
 
 
 def test_a_small_drafter_has_layers_of_its_target_and_learns_what_that_says() -> None:
     target = load_model("--target", SHIPPED / "target")
-    text = torch.randint(len(target.get_output_embeddings().weight), (500,))
+    random = torch.Generator().manual_seed(1)
+    text = torch.randint(len(target.get_output_embeddings().weight), (500,), generator=random)
     every = range(target.config.num_hidden_layers)
     same = small_drafter.small(target, every)
     assert torch.equal(same(text[None, :9]).logits, target(text[None, :9]).logits)
