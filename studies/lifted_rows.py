@@ -135,7 +135,8 @@ def train(temperature: float, options: argparse.Namespace) -> Path:
     )
     if not out.exists() and (code := rdk_cuda(list(map(str, said)))) > 1:
         raise SystemExit(code)
-    return out if out.exists() else start
+    out.mkdir(exist_ok=True)  # stays empty where nothing better was found
+    return out if any(out.iterdir()) else start
 
 
 def refuse_other_arguments(options: argparse.Namespace) -> None:

@@ -29,6 +29,7 @@ from profiling.commands import Parser, run_command
 from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.integrations.huggingface.placement import weight_of
+from rdk_cuda.pair.errors import InputError
 from rdk_cuda.pair.loading import load_model, load_tokenizer, quiet
 
 CONTEXT, BATCH, COLUMNS, WARMUP_STEPS = 256, 2, 16384, 20
@@ -93,6 +94,8 @@ def steps_of(
 
 def run(options: argparse.Namespace) -> None:
     """Make, train and write it."""
+    if options.out.exists():
+        raise InputError(f"--out {options.out} exists; name another folder")
     quiet()
     gemma.refuse_missing()
     print(gemma.terms(), file=sys.stderr)

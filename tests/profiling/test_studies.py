@@ -177,6 +177,13 @@ def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(
     assert "is of other arguments" in capsys.readouterr().err
 
 
+def test_a_small_drafter_never_takes_the_place_of_what_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert small_drafter.main(["--out", str(tmp_path)]) > 0
+    assert "exists; name another folder" in capsys.readouterr().err
+
+
 def test_a_small_drafter_has_layers_of_its_target_and_learns_what_that_says() -> None:
     target = load_model("--target", SHIPPED / "target")
     random = torch.Generator().manual_seed(1)
