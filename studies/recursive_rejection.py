@@ -1,5 +1,5 @@
 """Recursive speculative decoding (RSD, arXiv:2402.14160) in plain PyTorch: trees whose siblings are
-drawn without replacement. It has no operators; `studies/rsd.py` compares trees with it."""
+drawn without replacement. `studies/rsd.py` decodes with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .dense import residual
+from rdk_cuda.reference import residual
 
 __all__ = ["Beam", "beam_search_step", "gumbel_top_k", "recursive_rejection", "verify_rsd"]
 

@@ -33,8 +33,9 @@ from rdk_cuda.decoding.rules import Decided, Logprobs
 from rdk_cuda.decoding.trees import branch, depths
 from rdk_cuda.dynamic_tokens import DynamicTokens, FullHead, dynamic_columns
 from rdk_cuda.functional import Draft
-from rdk_cuda.reference import Beam, beam_search_step, gumbel_top_k, verify_rsd
 from rdk_cuda.vocabulary import Vocabulary
+
+from .recursive_rejection import Beam, beam_search_step, gumbel_top_k, verify_rsd
 
 __all__ = ["RSDTree", "RecursiveRejection"]
 

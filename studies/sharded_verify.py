@@ -78,7 +78,7 @@ def measure(rank: int, folder: str, rounds: int) -> None:
 
 
 def bytes_given(ranks: int, batch: int) -> dict[str, int]:
-    """By the first rank, in the rounds that `rdk_cuda.parallel.verify` counts; the third as if needed."""
+    """By the first rank, in the rounds of `rdk_cuda.parallel.verify`; the third as if needed."""
     rows, width, chunks = batch * (LENGTH + 1), -(-SIZE // ranks), -(-SIZE // 1024) / ranks
     lacking = 2 * rows * (-width % 1024)  # what its last chunk has on the next rank
     sums = 8 * rows * (chunks + 1) + 8 * batch * (1 + chunks)

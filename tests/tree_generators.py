@@ -57,28 +57,6 @@ class Trees:
     def replace(self, **changes: object) -> Trees:
         return dataclasses.replace(self, **changes)
 
-    def alone(self, b: int) -> Trees:
-        """Sequence b in a batch of its own; the limits are left out."""
-        begin, end = self.tree_offsets[b : b + 2].tolist()
-        return Trees(
-            self.target_logits[begin + b : end + b + 1],
-            self.tree_token_ids[begin:end],
-            self.parents[begin:end],
-            torch.tensor([0, end - begin], dtype=torch.int32),
-            *(part[b : b + 1] for part in (self.temperature, self.step_keys, self.positions)),
-            self.max_depth,
-            draft_logits=self.draft_logits,
-            draft_stats=self.draft_stats,
-            draft_rows=None if self.draft_rows is None else self.draft_rows[begin:end],
-            draft_temperature=(
-                None if self.draft_temperature is None else self.draft_temperature[b : b + 1]
-            ),
-            affinity=self.affinity,
-            dynamic_tokens=self.dynamic_tokens,
-            dynamic_logits=self.dynamic_logits,
-            method=self.method,
-        )
-
 
 def trees(
     sizes: list[int],

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 from rdk_cuda import _C
-from rdk_cuda.evaluation.timing import quantiles
+from rdk_cuda.evaluation.timing import spread
 
 from ..commands import one_line
 from ..machine import multiprocessors, now
@@ -119,8 +119,8 @@ class Bench:
             "floor_us": 1e6 * fmean(floors),
             **in_microseconds(ours),
             "rounds": len(ours),
-            "share_of_floor": quantiles(shares)[1],
-            "warm_us": 1e6 * quantiles(times["warm"])[1],
+            "share_of_floor": spread(shares).value,
+            "warm_us": 1e6 * spread(times["warm"]).value,
             "graph_us": graph,
             "peak_mb": self._peak(workload),
             "peers": peers | {name: {"skipped": reason} for name, reason in skipped.items()},
@@ -137,8 +137,8 @@ class Bench:
         return {
             **in_microseconds(ours),
             "rounds": len(ours),
-            "warm_us": 1e6 * quantiles(times["warm"])[1],
-            "times_untruncated": quantiles(shares)[1],
+            "warm_us": 1e6 * spread(times["warm"]).value,
+            "times_untruncated": spread(shares).value,
             "peers": {name: against(times[name], ours) for name in calls if name != "ours"},
             "date": now(),
             "load": os.getloadavg()[0],
@@ -236,10 +236,10 @@ def with_variable(name: str, value: str, call: Call, index: int) -> object:
 def against(times: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
     """A peer's times, and the median over rounds of its time divided by ours."""
     ratios = [theirs / mine for theirs, mine in zip(times, ours, strict=True)]
-    return {**in_microseconds(times), "ratio": quantiles(ratios)[1]}
+    return {**in_microseconds(times), "ratio": spread(ratios).value}
 
 
 def in_microseconds(seconds: Sequence[float]) -> dict[str, float]:
     """The median and the range of the middle 80 %."""
-    p10, median, p90 = quantiles(seconds)
+    median, p10, p90 = spread(seconds)
     return {"median_us": 1e6 * median, "p10_us": 1e6 * p10, "p90_us": 1e6 * p90}

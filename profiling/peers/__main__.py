@@ -32,7 +32,7 @@ from torch import Tensor
 
 from rdk_cuda import Affinity
 from rdk_cuda.cli.arguments import natural, positive
-from rdk_cuda.evaluation.timing import quantiles
+from rdk_cuda.evaluation.timing import spread
 
 from ..bench.cases import ACCEPTANCES, PAIR, Case
 from ..bench.measure import against
@@ -232,7 +232,7 @@ class Comparison:
             name: {
                 **against(times[name], times[OURS]),
                 "rounds": len(times[name]),
-                "warm_us": 1e6 * quantiles(times["warm"])[1] if name == OURS else None,
+                "warm_us": 1e6 * spread(times["warm"]).value if name == OURS else None,
                 "verdict": losslessness.check_accepted(
                     [count for _, count in counts[name]],
                     [rates[rules[name]][index] for index, _ in counts[name]],

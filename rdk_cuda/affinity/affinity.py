@@ -15,14 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..files import TensorFile
 from ..vocabulary import Vocabulary
 from . import samplers
 from .entries import offsets_of
-from .file import read_canonical, write_canonical
 from .fixed_point import to_float32, to_float64
 from .row_top import row_top
 from .validation import CANONICAL, AffinityError, check_canonical, units_of
 
+# Without priors nothing in a file is as long as the target's vocabulary, so a short one could ask
+# for any amount of memory. The largest vocabularies have 2^18 tokens.
+LARGEST_TARGET = 1 << 24
+
+_FILE = TensorFile("Affinity", "rdk_cuda.affinity", 1, tuple(CANONICAL), AffinityError)
 _MAX_DENSE_ENTRIES = 1 << 26
 _BLOCK_ENTRIES = 1 << 13  # rows of a head that are held in float64 at a time
 
@@ -403,7 +408,7 @@ class Affinity:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes a safetensors file atomically; `load` gives the same affinity back."""
-        write_canonical(Path(path), self._canonical())
+        _FILE.write(Path(path), self._canonical(), self._sizes)
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> Affinity:
@@ -413,11 +418,24 @@ class Affinity:
             AffinityError: the file is truncated, altered, of another kind or of a newer version.
             OSError: it cannot be opened.
         """
-        tensors = read_canonical(Path(path))
+        path = Path(path)
+        tensors, metadata = _FILE.read(path)
+        prior = tensors["prior_cdf"]
+        if prior.dim() == 2 and prior.shape[1] > LARGEST_TARGET:
+            raise AffinityError(
+                f"Affinity.load: {path} has {prior.shape[1]} target tokens; a file may have at "
+                f"most {LARGEST_TARGET}"
+            )
         try:
-            return cls(**tensors).to(device)
+            affinity = cls(**tensors)
         except AffinityError as error:
             raise AffinityError(f"Affinity.load: {path}: {error}") from error
+        _FILE.check_sizes(path, metadata, affinity._sizes)
+        return affinity.to(device)
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"draft_size": self.draft_size, "target_size": self.target_size}
 
 
 def overlaps(affinity: Affinity, vocabulary: Vocabulary, mean: Tensor) -> tuple[float, float]:

@@ -70,14 +70,11 @@ def places_of(
     drafter: PrunedDrafter,
     full_head: FullHead,
     temperature: float,
-    *,
-    seed: int = 0,
 ) -> Places:
     """Draw a token at each sample, and look its p up.
 
     Args:
         temperature: a recorded one, or 0.
-        seed: of the tokens.
     """
     parts = []
     for rows in torch.arange(len(samples), device="cpu").split(_BLOCK):
@@ -91,7 +88,7 @@ def places_of(
                 **columns,
                 affinity=affinity,
                 temperature=temperature,
-                seeds=rows + (seed << 32),
+                seeds=rows,
                 positions=0,
             )
         )

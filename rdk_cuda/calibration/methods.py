@@ -109,10 +109,6 @@ class Method:
     drafter: PrunedDrafter
     tuned: str = ""
 
-    def __str__(self) -> str:
-        """For example `virtual tokens at 25 %`."""
-        return f"{self.name} at {100 * self.keep:.4g} %"
-
     @classmethod
     def full(cls, full_head: FullHead) -> Method:
         """The drafter before any pruning."""

@@ -158,17 +158,13 @@ def tuned_covariance(
     """Exact RDK (arXiv:2506.03206) with the tau and keep that the target accepts most often.
 
     Args:
-        omega: as for `Affinity.covariance`, as from `target_covariance`. Tau is searched from ten
+        omega: sparse, as from `target_covariance`. Tau is searched from ten
             times the largest similarity of its rows down to a tenth of the smallest.
     """
-    if omega.layout == torch.strided:
-        rows = omega[vocabulary.kept]
-        peaks = rows.amax(1) - rows.amin(1)
-    else:
-        matrix = omega.coalesce()
-        peaks = torch.zeros(vocabulary.target_size, dtype=matrix.dtype, device="cpu")
-        peaks = peaks.scatter_reduce(0, matrix.indices()[0], matrix.values(), "amax")
-        peaks = peaks[vocabulary.kept]
+    matrix = omega.coalesce()
+    peaks = torch.zeros(vocabulary.target_size, dtype=matrix.dtype, device="cpu")
+    peaks = peaks.scatter_reduce(0, matrix.indices()[0], matrix.values(), "amax")
+    peaks = peaks[vocabulary.kept]
 
     def sampler(tau: float, keep: float) -> Affinity:
         return Affinity.covariance(vocabulary, omega, tau, keep=keep)

@@ -45,12 +45,8 @@ from .recording_file import RecordingFile
 from .request import Request
 
 
-def run_calibration(request: Request, stages: Stages | None = None) -> int:
-    """Calibrate for each setting and write the directory; returns the exit code.
-
-    Args:
-        stages: shows the progress. None: as the command does.
-    """
+def run_calibration(request: Request) -> int:
+    """Calibrate for each setting and write the directory; returns the exit code."""
     quiet()
     try:
         refuse_existing(request.output, request.overwrite)
@@ -71,7 +67,7 @@ def run_calibration(request: Request, stages: Stages | None = None) -> int:
     )
     windows = text.windows(request.positions)
     if isinstance(models, TextPair):
-        return calibrate_text(models, request, file, windows, text, held_out, stages)
+        return calibrate_text(models, request, file, windows, text, held_out)
     always = indispensable_tokens(models.tokenizer)
     kept = models.kept
     if kept is None:
@@ -79,7 +75,7 @@ def run_calibration(request: Request, stages: Stages | None = None) -> int:
     else:
         request = keeping_own(request, kept)
     try:
-        with stages or Stages() as stages:
+        with Stages() as stages:
             recording = file.record(models, request, windows, stages)
             if models.kept is not None:
                 for given in stages.each([recording], "Calibrating: lifting rows"):
@@ -113,12 +109,11 @@ def calibrate_text(
     windows: list[Window],
     text: Text,
     held_out: Text,
-    stages: Stages | None,
 ) -> int:
     """The same for a drafter with another tokenizer."""
     refuse_pruning(request)
     try:
-        with stages or Stages() as stages:
+        with Stages() as stages:
             recording = file.record(models, request, windows, stages)
             chosen = choose(models, request, recording, text, stages)
             rows = measure_methods(models, request, chosen, held_out, stages)

@@ -284,11 +284,6 @@ def distill(arguments: argparse.Namespace) -> int:
     arguments.out = output_of(arguments)
     from ..training import LOSSES, PARTS
 
-    if arguments.train == "adapter":
-        raise InputError(
-            "--train adapter: adapters are trained elsewhere, and calibrated once they are merged "
-            "into the drafter; here train steering, which leaves the drafter as it is, or all"
-        )
     for option, given, known in (
         ("--train", [arguments.train], PARTS),
         ("--loss", arguments.loss, LOSSES),

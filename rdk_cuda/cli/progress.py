@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import TypeVar
 
 from rich.console import Console
@@ -38,33 +37,19 @@ def clock(seconds: float | None) -> str:
     return "-:--:--" if seconds is None else str(timedelta(seconds=int(seconds)))
 
 
-class Stages:
+class Stages(Progress):
     """What a command is doing and how far it is."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
-        self.bars = Progress(
+        console = Console(stderr=True)
+        super().__init__(
             TextColumn("{task.description:<35}"),
             BarColumn(bar_width=10),
             MofNCompleteColumn(),
             Times(),
-            console=self.console,
-            disable=not self.console.is_terminal,
+            console=console,
+            disable=not console.is_terminal,
         )
-
-    def __enter__(self) -> "Stages":
-        """Start to draw."""
-        self.bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Leave the terminal as it was."""
-        self.bars.stop()
 
     def each(self, items: Sequence[Item], description: str) -> Iterator[Item]:
         """The items, one after the other, as one stage."""
@@ -74,13 +59,13 @@ class Stages:
                 self.console.print(f"{description} {rest}", highlight=False)
 
         say("...")
-        task = self.bars.add_task(description, total=len(items))
-        begin = said = self.bars.get_time()
+        task = self.add_task(description, total=len(items))
+        begin = said = self.get_time()
         for done, item in enumerate(items, start=1):
             yield item
-            now = self.bars.get_time()
+            now = self.get_time()
             left = (now - begin) * (len(items) - done) / done
-            self.bars.update(task, completed=done, ends=now + left)
+            self.update(task, completed=done, ends=now + left)
             if now - said >= SILENT_SECONDS and done < len(items):
                 said = now
                 say(f"... {done} of {len(items)}, {clock(now - begin)}, {clock(left)} left")

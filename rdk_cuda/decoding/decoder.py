@@ -17,7 +17,8 @@ from typing import Any
 from .._ops.inputs import Integers, Numbers, refuse_other_than_affinity, whole_number
 from ..affinity import Affinity
 from ..dynamic_tokens import DynamicTokens, FullHead
-from ..functional import METHODS, Method
+from ..functional import Method
+from ..functional.step import method_number
 from ..vocabulary import Vocabulary
 from .exact_match import TextChain
 from .generation import Batch, Generation, Statistics, Stop
@@ -135,10 +136,7 @@ class SpeculativeDecoder:
                 f"SpeculativeDecoder: draft_length is {draft_length}; needs at least 1 with a "
                 "drafter, and 0 without one"
             )
-        if method not in METHODS:
-            raise ValueError(
-                f'SpeculativeDecoder: method is {method!r}; needs to be "token" or "block"'
-            )
+        method_number("SpeculativeDecoder", method)  # refuses others
         self.target = target
         self.affinity = affinity.to(target.device)
         self.draft_length = draft_length if proposer is None else 0

@@ -19,7 +19,7 @@ from .generation import Continuation
 from .models import Output, TreeModel, feed_unread
 from .proposal import Proposal, Step, padded
 from .proposers import DrafterChain
-from .trees import Tree, branch
+from .trees import branch
 
 __all__ = ["FIXED_FROM", "DrafterTree", "grown_alike"]
 
@@ -280,7 +280,7 @@ class DrafterTree(DrafterChain):
         device = self.affinity.device
         packed, above = padded(tokens, device), padded(parents, device)
         if not levels:
-            return Proposal.tree(Tree(packed, above), step)
+            return Proposal.tree(packed, above, step)
         return Proposal(packed, Draft.join(levels), above, padded(rows, device))
 
 

@@ -223,6 +223,12 @@ class Batch:
         return Step(room, self.temperature, self.seeds, positions, self.limits)
 
 
+def kinds_of(tokens: Sequence[int], end: Kind | None, pruned: Collection[int]) -> list[Kind]:
+    """How tokens were decided: drafted and accepted, but for the last one, if it has an end."""
+    kinds: list[Kind] = ["out_of_vocabulary" if t in pruned else "accepted" for t in tokens]
+    return kinds if end is None else [*kinds[:-1], end]
+
+
 def _checked_limit(
     function: str, name: str, value: Numbers, count: int, device: torch.device
 ) -> Tensor:

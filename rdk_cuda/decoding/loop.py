@@ -13,7 +13,7 @@ from functools import partial
 from torch import Tensor
 
 from ..functional.ranges import Range, mark
-from .generation import Batch, Continuation, Generation, Kind, Statistics, Stop
+from .generation import Batch, Continuation, Generation, Kind, Statistics, Stop, kinds_of
 from .models import CausalModel
 from .proposal import Step
 from .proposers import Proposer
@@ -76,7 +76,8 @@ def decode(
             for b, (s, new) in enumerate(zip(sequences, decided.tokens, strict=True)):
                 if rooms[b]:
                     ends = None if hooks.stop is None else partial(hooks.stop, b)
-                    kinds = _kinds(new, drafted[b], pruned)[: s.extend(new, ends)]
+                    end: Kind = "resampled" if len(new) <= drafted[b] else "bonus"
+                    kinds = kinds_of(new, end, pruned)[: s.extend(new, ends)]
                     statistics.count(kinds, drafted[b])
                     logprobs[b] += decided.logprobs[b][: len(kinds)]
                     if hooks.on_tokens is not None:
@@ -118,8 +119,3 @@ def advance(
     proposer.observe(reading.observed(output, decided))
     reading.settle(target, decided)
     return decided, reading.judged(decided)
-
-
-def _kinds(new: Sequence[int], drafted: int, pruned: Collection[int]) -> list[Kind]:
-    kinds: list[Kind] = ["out_of_vocabulary" if t in pruned else "accepted" for t in new[:-1]]
-    return [*kinds, "resampled" if len(kinds) < drafted else "bonus"]

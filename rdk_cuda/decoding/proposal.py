@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..functional import Draft
-from .trees import Tree, depths
+from .trees import depths
 
 __all__ = ["Proposal", "Step"]
 
@@ -71,11 +71,17 @@ class Proposal(NamedTuple):
         return cls(nodes, _without_distribution(nodes, step))
 
     @classmethod
-    def tree(cls, tree: Tree, step: Step) -> Proposal:
-        """Fixed nodes; those too deep for the room that there is are left out."""
-        room = torch.tensor(step.room, dtype=torch.int64, device=tree.tokens.device)[:, None]
-        tokens = tree.tokens.where(depths(tree.parents) + 1 < room, -1)
-        return cls(tokens, _without_distribution(tokens, step), tree.parents)
+    def tree(cls, tokens: Tensor, parents: Tensor, step: Step) -> Proposal:
+        """Fixed nodes; those too deep for the room that there is are left out.
+
+        Args:
+            tokens: `[B, N]` int64 target ids, -1 for a node that is not used.
+            parents: `[B, N]` int64, which earlier node each is a child of, -1 for the root.
+            step: the step.
+        """
+        room = torch.tensor(step.room, dtype=torch.int64, device=tokens.device)[:, None]
+        tokens = tokens.where(depths(parents) + 1 < room, -1)
+        return cls(tokens, _without_distribution(tokens, step), parents)
 
 
 def padded(rows: Sequence[list[int]], device: torch.device) -> Tensor:

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Tree", "ancestors", "branch", "depths"]
-
-
-class Tree(NamedTuple):
-    """Proposed tokens.
-
-    Attributes:
-        tokens: `[B, N]` int64 target ids, -1 for a node that is not used.
-        parents: `[B, N]` int64, which earlier node each is a child of, or -1 for the root.
-    """
-
-    tokens: Tensor
-    parents: Tensor
+__all__ = ["ancestors", "branch", "depths"]
 
 
 def ancestors(parents: Tensor) -> Tensor:
@@ -46,7 +33,13 @@ def ancestors(parents: Tensor) -> Tensor:
 
 
 def depths(parents: Tensor) -> Tensor:
-    """`[B, N]` int64: 0 for children of the root. A node's position is the root's, 1 and this."""
+    """`[B, N]` int64: 0 for children of the root. A node's position is the root's, 1 and this.
+
+    Example:
+        >>> import torch
+        >>> depths(torch.tensor([[-1, -1, 1, 2]]))
+        tensor([[0, 0, 1, 2]])
+    """
     return ancestors(parents).sum(2) - 1
 
 

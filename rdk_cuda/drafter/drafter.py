@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..affinity.file import LARGEST_TARGET
+from ..affinity.affinity import LARGEST_TARGET
 from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import Contexts, DynamicTokens, dynamic_columns, offered, screens_of
 from ..dynamic_tokens.description import TENSORS, described, source_of

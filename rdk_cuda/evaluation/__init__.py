@@ -2,7 +2,7 @@
 
 from .acceptance import Bootstrap, Interval, measure_acceptance, recovered_share
 from .rows import EvaluationError, evaluate, write_evaluation
-from .speed import HeadCost, Times, expected_accepted_length, measure_model_times, speed_up
+from .speed import HeadCost, Times, expected_accepted_length, measure_model_times
 
 __all__ = [
     "Bootstrap",

@@ -48,7 +48,7 @@ def acceptance_figure(rows: Sequence[Row], title: str) -> Figure:
     """Acceptance against the share of the vocabulary that is kept, a panel for each temperature.
 
     Args:
-        rows: of one pair and corpus; one row for each method, pruning and temperature.
+        rows: one row for each method, pruning and temperature.
     """
     temperatures = sorted({row["temperature"] for row in rows})
     columns, lines = min(2, len(temperatures)), -(-len(temperatures) // 2)

@@ -1,7 +1,5 @@
 """An evaluation: a row for each drafter, measured on held-out text, as CSV and as JSON.
 
-    pair, corpus          the models, and the held-out text that they were measured on
-    calibrated_on         the corpus of the calibration text
     temperature           0 for greedy
     keep                  share of the vocabulary that the head keeps, 1 for the full drafter
     method, tuned         as of `rdk_cuda.calibration.methods`, and what calibration chose, in words
@@ -42,7 +40,7 @@ FORMAT, FORMAT_VERSION = "rdk_cuda.evaluation", 1
 TIMED = ("speed_up", "speed_up_low", "speed_up_high", "doubt")  # of this moment and machine
 
 FIELDS = (
-    *("pair", "corpus", "calibrated_on", "temperature", "keep", "method"),
+    *("temperature", "keep", "method"),
     *("head_rows", "virtual_rows", "dynamic_columns"),
     *("acceptance", "acceptance_low", "acceptance_high"),
     *("recovered", "recovered_low", "recovered_high"),
@@ -72,7 +70,6 @@ def evaluate(
     head_dtype: torch.dtype | None = None,
     each: Each | None = None,
     seed: int = 0,
-    **labels: str,
 ) -> list[Row]:
     """A row for each method at each temperature (0 is greedy), all at the same positions.
 
@@ -85,7 +82,6 @@ def evaluate(
             is read as the first of a draft, which is as any other to an ordinary drafter.
         times: of the models, with the same K; without them no speed-up is predicted.
         head_dtype: of the heads when their bytes are counted; that of `full_head` if absent.
-        labels: further fields of all rows, such as `pair` and `corpus`.
     """
     drafters = {at: [method.drafter for method in chosen] for at, chosen in methods.items()}
     reading = windows if each is None else each(windows, "Measuring acceptance: held-out text")
@@ -129,7 +125,6 @@ def evaluate(
                 head_bytes=cost.bytes_read(),
                 head_flops=cost.flops,
                 **predicted_speed_up(times, length, cost),
-                **labels,
             )
             rows.append(row)
     return rows

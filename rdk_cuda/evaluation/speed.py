@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from torch import Tensor
 from .timing import Spread, Watch, contradiction, spread
 
 ROUNDS = 15
-
-Number = TypeVar("Number", float, Tensor)
 
 
 def expected_accepted_length(rates: Tensor, draft_length: int) -> Tensor:
@@ -93,29 +91,6 @@ class HeadCost:
         return 2 * (rows + self.screen_bytes + self.screen_bytes_each / 2)
 
 
-def speed_up(
-    accepted_length: Number,
-    draft_length: int,
-    *,
-    target_time: Number,
-    draft_time: Number,
-    alone_time: Number,
-) -> Number:
-    """Tokens a second, relative to the target decoding alone.
-
-        (1 + accepted) * alone_time / (target_time + K draft_time)
-
-    A step yields its accepted drafts and one token more (theorem 3.8 of Leviathan et al.). The
-    times, numbers or tensors of one unit, are of the target's pass over K + 1 tokens, of one
-    drafted token with its head and sampling, and of the target's pass over one token.
-
-    Example:
-        >>> speed_up(3.0, 4, target_time=11.0, draft_time=1.25, alone_time=10.0)
-        2.5
-    """
-    return (1 + accepted_length) * alone_time / (target_time + draft_length * draft_time)
-
-
 @dataclass(frozen=True)
 class Times:
     """Measured times in seconds, for one sequence.
@@ -156,16 +131,14 @@ class Times:
         return self.drafter_body + self.head_weight * weights
 
     def speed_up(self, accepted_length: float, head: HeadCost) -> float:
-        """The speed-up at an accepted length; the median, if there are rounds."""
+        """Tokens a second, relative to the target alone; the median, if there are rounds.
+
+        A step yields its accepted drafts and one token more (theorem 3.8 of Leviathan et al.).
+        """
         if self.rounds:
             return self.speed_up_spread(accepted_length, head).value
-        return speed_up(
-            accepted_length,
-            self.draft_length,
-            target_time=self.target_verify,
-            draft_time=self.draft_time(head),
-            alone_time=self.target_alone,
-        )
+        step = self.target_verify + self.draft_length * self.draft_time(head)
+        return (1 + accepted_length) * self.target_alone / step
 
     def speed_up_spread(self, accepted_length: float, head: HeadCost) -> Spread:
         """The same with its spread over the rounds; without rounds the ends are NaN."""

@@ -24,17 +24,10 @@ class Spread(NamedTuple):
     high: float
 
 
-def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """10 %, 50 % and 90 %, interpolated."""
-    at = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64, device="cpu")
-    p10, median, p90 = torch.tensor(values, dtype=at.dtype, device="cpu").quantile(at).tolist()
-    return p10, median, p90
-
-
 def spread(values: Sequence[float]) -> Spread:
-    """Of one figure's values, one from each round."""
-    low, median, high = quantiles(values)
-    return Spread(median, low, high)
+    """Of one figure's values, one from each round; the quantiles are interpolated."""
+    at = torch.tensor([0.5, 0.1, 0.9], dtype=torch.float64, device="cpu")
+    return Spread(*torch.tensor(values, dtype=at.dtype, device="cpu").quantile(at).tolist())
 
 
 def contradiction(pass_time: float) -> str | None:

@@ -27,11 +27,6 @@ from .random import TRIES as TRIES
 from .random import Trace as Trace
 from .random import philox as philox
 from .random import uniform as uniform
-from .rsd import Beam as Beam
-from .rsd import beam_search_step as beam_search_step
-from .rsd import gumbel_top_k as gumbel_top_k
-from .rsd import recursive_rejection as recursive_rejection
-from .rsd import verify_rsd as verify_rsd
 from .shards import sum_shard as sum_shard
 from .shards import verify_shard as verify_shard
 from .truncation import Limits as Limits

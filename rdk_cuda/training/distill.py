@@ -133,7 +133,7 @@ class Distillation:
             self.step = step + 1
             if self.step % STEPS_A_ROUND == 0 or self.step == self.recipe.steps:
                 self._end_round(report)
-        self._restore(self.best)
+        write_into(self.parameters, self.best)
         return self.trained.trained()
 
     @torch.no_grad()
@@ -224,7 +224,7 @@ class Distillation:
                 f"{checkpoint} is of another training; give the same arguments to go on, or "
                 "move or delete it to begin anew"
             )
-        self._restore(state["now"])
+        write_into(self.parameters, state["now"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.stale, self.best = state["step"], state["stale"], state["best"]
         self.first, self.best_acceptance = state["first"], state["best_acceptance"]
@@ -233,14 +233,16 @@ class Distillation:
     def _copy(self) -> list[Tensor]:
         return [parameter.detach().cpu().clone() for parameter in self.parameters]
 
-    @torch.no_grad()
-    def _restore(self, values: Sequence[Tensor]) -> None:
-        for parameter, value in zip(self.parameters, values, strict=True):
-            parameter.copy_(value)
-
     def _digest(self, about: str) -> str:
         """What tells one training from another: recipe, texts, and the parts that are trained."""
         digest = hashlib.sha256(repr((asdict(self.recipe), about, self.choosing)).encode())
         for value in self._copy():
             digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+
+@torch.no_grad()
+def write_into(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Give parameters these values."""
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdk_cuda.affinity import Affinity, AffinityError
-from rdk_cuda.affinity.fixed_point import ONE
 from rdk_cuda.vocabulary import Vocabulary
 
 from .test_samplers import same
@@ -27,24 +26,6 @@ def _random_affinity(seed, rank, draft_size=17, target_size=23):
     spread[seed % draft_size] = 0
     prior = torch.rand(rank, target_size, generator=generator).pow(3)
     return Affinity.from_rows(rows, spread=spread, prior=prior)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.integers(0, 4))
-def test_every_running_sum_ends_at_exactly_one_and_dense_rows_sum_to_it(seed, rank):
-    affinity = _random_affinity(seed, rank)
-    masked = affinity.bias.isinf()
-    totals = torch.zeros(affinity.draft_size, dtype=torch.int64)
-    for i in range(affinity.draft_size):
-        entries = affinity.row_cdf[affinity.row_offsets[i] : affinity.row_offsets[i + 1]]
-        sums = torch.cat([torch.zeros(1, dtype=torch.int64), entries, affinity.spread_cdf[i]])
-        assert bool((entries.diff() > 0).all())
-        assert bool((sums.diff() >= 0).all())
-        totals[i] = sums[-1]
-    assert torch.equal(totals, torch.where(masked, 0, ONE))
-    assert affinity.prior_cdf[:, -1].tolist() == [ONE] * rank
-    dense_sums = affinity.dense().sum(1)
-    torch.testing.assert_close(dense_sums, (~masked).double(), rtol=0, atol=1e-14)
 
 
 @settings(max_examples=25, deadline=None)
@@ -70,39 +51,6 @@ def test_operators_are_given_a_bias_only_where_it_is_not_zero(sums, biased):
         given = each.bias if biased else None
         assert each.by_target[0] is given
         assert each.by_draft[0] is given
-
-
-def test_tensors_have_the_dtypes_and_shapes_that_the_operators_take():
-    """In call order; with and without priors."""
-    for rank in (0, 3):
-        affinity = _random_affinity(0, rank)
-        float32, int32, int64 = torch.float32, torch.int32, torch.int64
-        spread, prior = [17, rank], [rank, 23]
-        nnz = [affinity.nnz]
-        by_target = {
-            "bias": (float32, [17]),
-            "col_offsets": (int32, [24]),
-            "col_drafts": (int32, nnz),
-            "col_weights": (float32, nnz),
-            "spread": (float32, spread),
-            "prior": (float32, prior),
-        }
-        by_draft = {
-            "bias": (float32, [17]),
-            "row_offsets": (int32, [18]),
-            "row_targets": (int32, nnz),
-            "row_cdf": (int64, nnz),
-            "row_top": (int32, [17]),
-            "spread": (float32, spread),
-            "spread_cdf": (int64, spread),
-            "prior_cdf": (int64, prior),
-        }
-        for tensors, expected in ((affinity.by_target, by_target), (affinity.by_draft, by_draft)):
-            for tensor, (name, form) in zip(tensors, expected.items(), strict=True):
-                assert tensor is getattr(affinity, name)
-                assert (tensor.dtype, list(tensor.shape)) == form
-                assert tensor.is_contiguous()
-        assert (affinity.draft_size, affinity.target_size, affinity.rank) == (17, 23, rank)
 
 
 def test_an_affinity_cannot_be_changed():

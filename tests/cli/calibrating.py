@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,12 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-def refusal(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:
+def refusal(
+    capsys: pytest.CaptureFixture[str],
+    argv: Sequence[str],
+    main: Callable[[Sequence[str]], int] = main,
+    name: str = "rdk_cuda",
+) -> str:
     """The one line that bad input is answered with, after those that tell the progress."""
     code: object
     try:
@@ -90,6 +96,6 @@ def refusal(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:
     lines = [line for line in captured.err.splitlines() if not line.endswith(" ...")]
     assert code == 2, captured
     assert len(lines) == 1, lines
-    assert lines[0].startswith("python -m rdk_cuda"), lines
+    assert lines[0].startswith(f"python -m {name}"), lines
     assert "Traceback" not in captured.out + captured.err
     return lines[0]

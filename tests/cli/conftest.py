@@ -8,11 +8,6 @@ from typing import NamedTuple
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
-pytest.importorskip("rich")
-
 from rdk_cuda.__main__ import main
 from rdk_cuda.pair import pairs
 

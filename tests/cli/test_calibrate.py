@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 

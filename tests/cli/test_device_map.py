@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("accelerate")
-
 import transformers.integrations.accelerate as placing
 
 from rdk_cuda.__main__ import main

@@ -152,7 +152,6 @@ def test_an_interrupted_run_writes_the_same_files_later(
         (("--train", "all", "--dtype", "bfloat16"), "needs float32 with --train all"),
         (("--prompt", "2000"), "needs one of 2000, a window"),
         (("--train", "body"), "--train body: needs one of head, virtual-rows, lifted-rows, all, s"),
-        (("--train", "adapter"), "merged into the drafter; here train steering, which leaves"),
         (("--loss", "tv", "kl"), "--loss kl: needs one of tv, log-alpha, lk, forward-kl"),
     ],
 )

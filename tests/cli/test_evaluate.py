@@ -346,18 +346,6 @@ def test_options_out_of_range_are_named(
     assert message in refused(*options)
 
 
-@pytest.mark.parametrize("name", ["drafter/model.safetensors", "drafter/config.json"])
-def test_a_model_that_is_not_whole_is_refused(
-    refused: Callable[..., str], spoiled: Path, name: str
-) -> None:
-    """Whether it is cut short or missing; tests of saved drafters have the other files."""
-    file = spoiled / name
-    file.write_bytes(file.read_bytes()[:-8])
-    assert str(spoiled) in refused()
-    file.unlink()
-    assert str(spoiled) in refused()
-
-
 def test_a_target_of_another_vocabulary_is_refused(
     refused: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -10,12 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-pytest.importorskip("sklearn")
-pytest.importorskip("rich")
-pytest.importorskip("gguf")
-pytest.importorskip("accelerate")
-
 from examples.demo.text import held_out_prompts
 from rdk_cuda.__main__ import main
 from rdk_cuda.decoding import SpeculativeDecoder

@@ -49,16 +49,8 @@ class TableModel:
             del sequence[length:]
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
-        assert any(keep)
         assert all(0 <= token < self.size for new in tokens for token in new)
-        self.passes += 1
-        states = torch.full((len(tokens), max(keep)), -1)
-        for b, (sequence, new) in enumerate(zip(self.sequences, tokens, strict=True)):
-            sequence.extend(new)
-            for place in range(keep[b]):
-                states[b, place] = self.state(sequence[: len(sequence) - keep[b] + place + 1])
-        padded = torch.cat([self.table, torch.full((1, self.vocabulary_size), torch.nan)])
-        return Output(padded[states], torch.eye(len(padded))[states, :-1])
+        return self.feed_tree(tokens, keep, [()] * len(tokens))
 
     def feed_tree(
         self,
@@ -96,6 +88,25 @@ class TableModel:
         return self.table[self.state(context)]
 
 
+class RejectedDrafts:
+    """Offers the token once drafted for the position, so that rejected drafts live on.
+
+    Args:
+        prompt: how long contexts are where sequences begin.
+    """
+
+    def __init__(self, prompt: int) -> None:
+        self.prompt, self.drafted = prompt, list[dict[int, int]]()
+
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> Tensor:
+        if all(len(context) == self.prompt for context in contexts):
+            self.drafted = [{} for _ in contexts]
+        for drafted, context in zip(self.drafted, contexts, strict=True):
+            drafted.update(enumerate(context))
+        offered = [d.get(len(c), -1) for d, c in zip(self.drafted, contexts, strict=True)]
+        return torch.tensor(offered)[:, None]
+
+
 def random_table(size: int, seed: int, spread: float = 1.5) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return spread * torch.randn(size * size, size, generator=generator)
@@ -118,15 +129,19 @@ def greedy(model: TableModel, prompt: Sequence[int], count: int) -> list[int]:
 
 
 def joint(
-    model: TableModel, prompt: Sequence[int], count: int, temperature: float = 1.0
+    model: TableModel,
+    prompt: Sequence[int],
+    count: int,
+    temperature: float = 1.0,
+    tokens: Sequence[int] | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """The exact probability of every continuation of `count` tokens."""
+    """The exact probability of every continuation of `count` of these tokens, or of all."""
     probabilities = {}
-    for continuation in itertools.product(range(model.size), repeat=count):
-        tokens, p = list(prompt), 1.0
+    for continuation in itertools.product(tokens or range(model.size), repeat=count):
+        text, p = list(prompt), 1.0
         for token in continuation:
-            p *= float(torch.softmax(model.logits(tokens).double() / temperature, 0)[token])
-            tokens.append(token)
+            p *= float(torch.softmax(model.logits(text).double() / temperature, 0)[token])
+            text.append(token)
         probabilities[continuation] = p
     return probabilities
 

@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 from table_model import TableModel, greedy, pruned, random_table
 from test_parts import (
     AFFINITY,

@@ -167,22 +167,6 @@ def test_a_sequence_s_tokens_do_not_depend_on_its_neighbours(source: DynamicToke
         assert alone.tokens == [tokens]
 
 
-def test_masses_of_a_token_that_is_reached_in_several_ways_add_up() -> None:
-    clusters, mean_probs = torch.tensor([-1, 0, -1, -1, 1, 0, 1, -1, 0]), torch.arange(1.0, 10.0)
-    affinity = Affinity.virtual_tokens(VOCABULARY, clusters, mean_probs)
-    generator = torch.Generator().manual_seed(0)
-    static, named = torch.randn(6, generator=generator), torch.randn(4, generator=generator)
-    tokens = torch.tensor([1, 7, 1, -1], dtype=torch.int32)  # 1 is in a cluster, 7 is kept
-    q = rdk_cuda.redistribute(static, affinity, dynamic_tokens=tokens, dynamic_logits=named)
-
-    own = torch.cat([static + affinity.bias, named[:3]]).double().softmax(0)
-    expected = own[:6] @ affinity.dense()
-    for token, mass in zip([1, 7, 1], own[6:], strict=True):
-        expected[token] += mass
-    torch.testing.assert_close(q.double(), expected, atol=1e-6, rtol=0)
-    assert float(q.sum()) == pytest.approx(1)
-
-
 def test_unused_columns_change_nothing() -> None:
     speculative = decoder(dynamic=True)
     speculative.dynamic_tokens = lambda contexts: torch.full((len(contexts), 5), -1)

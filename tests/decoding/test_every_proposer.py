@@ -11,9 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 import test_parts
 import test_trees_in_the_loop
 from table_model import continuations, greedy, joint

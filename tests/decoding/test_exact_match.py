@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("tokenizers")
-
 from text_models import LastToken, byte_level, ids_of
 from torch import Tensor
 

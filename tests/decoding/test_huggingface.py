@@ -32,11 +32,8 @@ from tests.architectures import (  # noqa: E402
     SIZE,
     SLIDING,
     WINDOW,
-    near,
     tiny,
 )
-
-COUNT = 25
 
 
 @torch.no_grad()
@@ -228,31 +225,6 @@ def test_a_pruned_head_replaces_the_model_s_own() -> None:
     assert own_bias is None
     assert hidden is not None
     torch.testing.assert_close(hidden[1, 0] @ full.T, alone(model, [9])[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "seed"),
-    [("llama", 0), ("llama", 1), ("gpt2", 0), ("qwen3", 2), *((name, 3) for name in SLIDING)],
-)
-def test_greedy_output_is_that_of_generate(name: str, seed: int) -> None:
-    model = tiny(name, seed)
-    rng = random.Random(seed)
-    prompts = [[rng.randrange(SIZE) for _ in range(length)] for length in (1, 4, 17, 30)]
-    speculative = SpeculativeDecoder(
-        HuggingFaceModel(model), HuggingFaceModel(near(model, noise=0.1)), draft_length=3 + seed
-    )
-    for batch in (prompts[: 1 + seed % 3], prompts):
-        result = speculative.generate(batch, max_new_tokens=COUNT, temperature=0)
-        for prompt, tokens in zip(batch, result.tokens, strict=True):
-            expected = model.generate(
-                torch.tensor([prompt]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-                do_sample=False,
-                max_new_tokens=COUNT,
-            )
-            assert tokens == expected[0, len(prompt) :].tolist()
-    assert result.statistics.mean_accepted_length > 0.3
-    assert result.statistics.resampled > 0
 
 
 def test_dynamic_tokens_come_from_the_full_head() -> None:

@@ -27,7 +27,7 @@ from rdk_cuda.decoding import (  # noqa: E402
     Step,
 )
 from rdk_cuda.decoding.generation import Batch  # noqa: E402
-from rdk_cuda.decoding.trees import Tree, branch  # noqa: E402
+from rdk_cuda.decoding.trees import branch  # noqa: E402
 from rdk_cuda.integrations.huggingface import (  # noqa: E402
     Generate,
     HuggingFaceModel,
@@ -110,7 +110,7 @@ class Watched(RandomTrees):
         parents = random_tree.parents.clone()
         parents[:, 2] = -1
         self.texts = [s.context for s in sequences]
-        return Proposal.tree(Tree(tokens, parents), step)
+        return Proposal.tree(tokens, parents, step)
 
     def observe(self, states: Any) -> None:
         for seen, new in zip(self.seen, states, strict=True):

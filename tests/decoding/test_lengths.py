@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 from table_model import TableModel, greedy, pruned
 from test_parts import AFFINITY, DRAFTER, FALSE_ALARM, SAMPLES, TARGET, VOCABULARY, chain, p_value
 from torch import Tensor

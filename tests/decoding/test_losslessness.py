@@ -16,7 +16,15 @@ import torch
 
 pytest.importorskip("scipy")  # a machine with a GPU may lack it
 
-from table_model import TableModel, chi_square, continuations, joint, pruned, random_table
+from table_model import (
+    RejectedDrafts,
+    TableModel,
+    chi_square,
+    continuations,
+    joint,
+    pruned,
+    random_table,
+)
 from torch import Tensor
 
 import rdk_cuda
@@ -104,37 +112,6 @@ def test_control_q_at_another_temperature_is_caught(monkeypatch: pytest.MonkeyPa
     assert p_value(SpeculativeDecoder(TARGET, drafter, affinity, draft_length=2)) < CAUGHT
 
 
-@SLOW
-def test_control_verifying_with_another_affinity_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    verify, other = rdk_cuda.verify, virtual_tokens(temperature=0.5)
-    monkeypatch.setattr(
-        rdk_cuda.functional,
-        "verify",
-        lambda logits, draft, affinity, *rest, **options: verify(
-            logits, draft, other, *rest, **options
-        ),
-    )
-    affinity = virtual_tokens()
-    drafter = TableModel(pruned(DRAFTER, affinity), SIZE)
-    assert p_value(SpeculativeDecoder(TARGET, drafter, affinity, draft_length=2)) < CAUGHT
-
-
-class RejectedDrafts:
-    """Offers the token once drafted for the position, so that rejected drafts live on."""
-
-    def __init__(self) -> None:
-        self.drafted: list[dict[int, int]] = []
-
-    def __call__(self, contexts: Sequence[Sequence[int]]) -> Tensor:
-        self.drafted = self.drafted or [{} for _ in contexts]
-        for drafted, context in zip(self.drafted, contexts, strict=True):
-            drafted.update(enumerate(context))
-        offered = [d.get(len(c), -1) for d, c in zip(self.drafted, contexts, strict=True)]
-        return torch.tensor(offered)[:, None]
-
-
 def p_value_fed_back() -> float:
     """Of the first two of four tokens: a position has to be drafted twice to matter."""
     table = random_table(SIZE, seed=2, spread=0.5)
@@ -145,7 +122,7 @@ def p_value_fed_back() -> float:
             TARGET,
             TableModel(table, SIZE),
             draft_length=3,
-            dynamic_tokens=RejectedDrafts(),
+            dynamic_tokens=RejectedDrafts(len(PROMPT)),
             full_head=head,
         )
 

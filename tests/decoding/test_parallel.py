@@ -8,16 +8,20 @@ simulated here, with random delays, orders and deaths; test_parallel_processes.p
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 from simulated_workers import ConfusedWorkers, SimulatedWorkers
-from table_model import TableModel, chi_square, continuations, joint, pruned, random_table
+from table_model import (
+    RejectedDrafts,
+    TableModel,
+    chi_square,
+    continuations,
+    joint,
+    pruned,
+    random_table,
+)
 from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, TARGET, VOCABULARY
 
 import rdk_cuda
@@ -97,20 +101,6 @@ def test_greedy_tokens_are_the_targets_own(monkeypatch: pytest.MonkeyPatch) -> N
     assert found == alone.generate([PROMPT], **asked).tokens
 
 
-class RejectedDrafts:
-    """Offers the token once drafted for the position, so that rejected drafts live on."""
-
-    def __init__(self) -> None:
-        self.drafted: dict[int, int] = {}
-
-    def __call__(self, contexts: Sequence[Sequence[int]]) -> torch.Tensor:
-        (context,) = contexts
-        if len(context) == len(PROMPT):
-            self.drafted = {}
-        self.drafted.update(enumerate(context))
-        return torch.tensor([[self.drafted.get(len(context), -1)]])
-
-
 # Each state has a likely token. The drafter knows none, but likes what it has drafted before, and
 # its first draft is mostly rejected.
 PEAKED = TableModel(1.5 * torch.eye(4).repeat(4, 1) + random_table(4, seed=1, spread=0.3), 4)
@@ -127,7 +117,7 @@ def p_value(
         [lambda: TableModel(PEAKED.table, 4)] * 3,
         TableModel(EVEN, 4),
         lookahead=1,
-        dynamic_tokens=RejectedDrafts(),
+        dynamic_tokens=RejectedDrafts(len(PROMPT)),
         full_head=LIKED,
     )
     workers: Any = ours._workers

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 from process_targets import missing, target
 from table_model import TableModel, random_table
 

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 from table_model import TableModel, chi_square, continuations, joint, pruned, random_table
 from torch import Tensor
 

@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
-from table_model import TableModel, chi_square, continuations, greedy, joint, pruned
+from table_model import TableModel, chi_square, continuations, joint, pruned
 from test_parts import (
     AFFINITY,
     CAUGHT,
@@ -22,13 +19,13 @@ from test_parts import (
     TARGET,
     VOCABULARY,
 )
-from test_trees_in_the_loop import HEAD, PROMPTS
+from test_trees_in_the_loop import HEAD
 from torch import Tensor
 
 from rdk_cuda import RecentTokens
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.reference import verify_rsd
 from studies import rsd
+from studies.recursive_rejection import verify_rsd
 from studies.rsd import RecursiveRejection, RSDTree
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -71,25 +68,6 @@ def test_control_rows_of_other_siblings_are_caught(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(rsd, "verify_rsd", wrong)
     assert p_value("constant branching", 2_000, 1.0) < CAUGHT
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_at_temperature_0_the_text_is_the_target_s_own(shape: str) -> None:
-    limits = [30, 2, 17, 1]
-    result = decoder(shape).generate(PROMPTS, max_new_tokens=limits, temperature=0)
-    expected = zip(PROMPTS, limits, strict=True)
-    assert result.tokens == [greedy(TARGET, prompt, limit) for prompt, limit in expected]
-    assert sum(result.statistics.accepted) > 0
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_sequence_is_the_same_alone_and_in_a_batch(shape: str) -> None:
-    options: dict[str, Any] = {"max_new_tokens": [20, 7, 30, 25], "seeds": [3, 4, 5, 6]}
-    options |= {"temperature": [1.0, 0.7, 0.0, 1.3], "top_k": [0, 3, 4, 2]}
-    together = decoder(shape).generate(PROMPTS, **options)
-    for b, prompt in enumerate(PROMPTS):
-        own = {name: [values[b]] for name, values in options.items()}
-        assert decoder(shape).generate([prompt], **own).tokens == [together.tokens[b]]
 
 
 def test_what_the_rule_does_not_know_is_refused() -> None:

@@ -104,18 +104,6 @@ def test_a_second_look_offers_the_likeliest_of_its_candidates(candidates: int) -
     assert float((place == first.gather(1, best)).float().mean()) > 0.95
 
 
-def test_a_second_look_at_everything_is_a_screen_of_its_own_rank() -> None:
-    hidden = states(60)
-    full, low = screen(rank=9, width=20), screen(rank=2, width=20)
-    looked = twice(2, len(PRUNED), width=20, second_rank=9)([[]] * 60, hidden=hidden)
-
-    def shared(one: ScreenedTokens) -> float:
-        rows = zip(looked.tolist(), one([[]] * 60, hidden=hidden).tolist(), strict=True)
-        return sum(len(set(a) & set(b)) for a, b in rows) / (60 * 20)
-
-    assert shared(full) > 0.95 > 0.7 > shared(low)
-
-
 @pytest.mark.parametrize("one", [screen(rank=8), twice(4, 20, second_rank=8)])
 def test_a_row_depends_on_no_other(one: ScreenedTokens) -> None:
     hidden = states(21)

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("tokenizers")
-
 from text_models import LastToken, byte_level, ids_of
 from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast

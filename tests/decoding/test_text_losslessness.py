@@ -6,7 +6,6 @@ The counts of all continuations of three tokens against their exact probabilitie
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,11 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")
-pytest.importorskip("tokenizers")
-
-from table_model import chi_square, continuations
+from table_model import chi_square, continuations, joint
 from text_models import LastTwoOf, byte_level, ids_of
 from torch import Tensor
 
@@ -59,14 +54,7 @@ def drafter() -> TextDrafter:
 
 @cache
 def exact(temperature: float) -> dict[tuple[int, ...], float]:
-    probabilities = {}
-    for continuation in itertools.product(WRITTEN, repeat=LENGTH):
-        tokens, p = list(PROMPT), 1.0
-        for token in continuation:
-            p *= float(torch.softmax(TARGET.logits(tokens).double() / temperature, 0)[token])
-            tokens.append(token)
-        probabilities[continuation] = p
-    return probabilities
+    return joint(TARGET, PROMPT, LENGTH, temperature, WRITTEN)
 
 
 def p_value(
@@ -126,35 +114,24 @@ def test_string_level_rejection_is_lossless(temperature: float, method: str, sam
 
 
 @pytest.mark.parametrize("samples", COUNTS)
-def test_control_a_psi_that_did_not_draw_the_token_is_caught(
-    monkeypatch: pytest.MonkeyPatch, samples: int
+@pytest.mark.parametrize("wrong", ["a psi that did not draw the token", "scrambled columns"])
+def test_control_another_q_is_caught(
+    monkeypatch: pytest.MonkeyPatch, wrong: str, samples: int
 ) -> None:
-    """The newest token's psi left out of its continuations', where they are judged."""
-    verify = rdk_cuda.verify
+    """Where drafts are judged: the newest token's psi left out of its continuations', or the
+    drafter's columns in another order than the map of them."""
+    verify, of_strings = rdk_cuda.verify, wrong.startswith("a psi")
 
-    def wrong(logits: Tensor, draft: Any, *rest: Any, **options: Any) -> Any:
-        if draft.dynamic_logits is not None:
+    def mistaken(logits: Tensor, draft: Any, *rest: Any, **options: Any) -> Any:
+        if of_strings and draft.dynamic_logits is not None:
             draft = replace(draft, stats=None, dynamic_logits=draft.dynamic_logits - 3)
-        return verify(logits, draft, *rest, **options)
-
-    monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
-    assert p_value(strings(), samples=samples) < CAUGHT
-
-
-@pytest.mark.parametrize("samples", COUNTS)
-def test_control_q_at_scrambled_columns_is_caught(
-    monkeypatch: pytest.MonkeyPatch, samples: int
-) -> None:
-    """As where the drafter's columns are in another order than the map of them."""
-    verify = rdk_cuda.verify
-
-    def wrong(logits: Tensor, draft: Any, *rest: Any, **options: Any) -> Any:
-        if draft.logits is not None:
+        if not of_strings and draft.logits is not None:
             draft = replace(draft, stats=None, logits=draft.logits.roll(1, -1).contiguous())
         return verify(logits, draft, *rest, **options)
 
-    monkeypatch.setattr(rdk_cuda.functional, "verify", wrong)
-    assert p_value(by_affinity(BETWEEN), samples=samples) < CAUGHT
+    monkeypatch.setattr(rdk_cuda.functional, "verify", mistaken)
+    proposer = strings() if of_strings else by_affinity(BETWEEN)
+    assert p_value(proposer, samples=samples) < CAUGHT
 
 
 @pytest.mark.parametrize("samples", COUNTS)

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("scipy")  # a machine with a GPU may lack it
-
 from table_model import TableModel, pruned
 from test_hooks import no_repeats, process, stale
 from test_parts import (
@@ -31,7 +28,6 @@ from rdk_cuda import RecentTokens
 from rdk_cuda.decoding import DrafterTree, Proposal, Proposer, SpeculativeDecoder, Step
 from rdk_cuda.decoding.drafter_tree import _Growing
 from rdk_cuda.decoding.generation import Continuation
-from rdk_cuda.decoding.trees import Tree
 
 SIZE = TARGET.size
 HEAD = ((DRAFTER.T + 1).contiguous(), None)
@@ -47,7 +43,7 @@ class RandomTrees(Proposer):
             rng = random.Random(s.length)
             parents.append([rng.randint(-1, node - 1) for node in range(7)])
             tokens.append([rng.choice([-1, *range(SIZE), *range(SIZE)]) for _ in range(7)])
-        return Proposal.tree(Tree(torch.tensor(tokens), torch.tensor(parents)), step)
+        return Proposal.tree(torch.tensor(tokens), torch.tensor(parents), step)
 
 
 def mixed(nodes: int = 6, **options: Any) -> DrafterTree:

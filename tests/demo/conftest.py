@@ -2,9 +2,6 @@
 
 import pytest
 
-pytest.importorskip("transformers")
-pytest.importorskip("rich")
-
 from examples.demo.corpus import calibration_files
 
 SHORT = (

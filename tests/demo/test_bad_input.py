@@ -8,22 +8,13 @@ import pytest
 
 from examples.demo.__main__ import main
 from rdk_cuda.cli import arguments
+from tests.cli import calibrating
 from tests.tiny_models import VOCABULARY, save_tokenizer
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     """What `python -m examples.demo` answers."""
-    code: object
-    try:
-        code = main([*map(str, argv)])
-    except SystemExit as exit:  # argparse's own refusals
-        code = exit.code
-    captured = capsys.readouterr()
-    lines = captured.err.strip().splitlines()
-    assert code == 2, captured
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("python -m examples.demo")
-    return lines[0]
+    return calibrating.refusal(capsys, [*map(str, argv)], main, "examples.demo")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("gguf")
-pytest.importorskip("accelerate")
-
 from examples.demo import gemma
 from examples.demo.__main__ import main
 from examples.eagle3.__main__ import new_network, write

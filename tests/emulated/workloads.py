@@ -116,10 +116,6 @@ def verify(batch: Batch) -> tuple[Tensor, ...]:
     return tuple(torch.ops.rdk.verify(*batch.arguments()))
 
 
-def with_stats(batch: Batch) -> Batch:
-    return batch.replace(draft_stats=draft(batch, float(batch.draft_temperature[0]))[1])
-
-
 @functools.cache
 def limited(dtype: torch.dtype = torch.float32, logprobs: int = 1) -> Batch:
     """Each sequence has other limits, and one has none; each row's mask allows most tokens."""
@@ -189,7 +185,7 @@ def no_residual() -> Batch:
     made = made.replace(draft_logits=made.target_logits[0::2].nan_to_num(neginf=0.0))
     target = made.target_logits.clone()
     target[0::2] = made.draft_logits
-    made = with_stats(made.replace(target_logits=target))
+    made = made.replace(target_logits=target).with_stats()
     assert made.draft_stats is not None
     made.draft_stats[:, 1] /= 2
     return made
@@ -337,7 +333,7 @@ def tree_limits() -> dict[str, Tensor]:
 
 def shards(batch: Batch) -> tuple[Tensor, ...]:
     """All that three ranks return."""
-    calls = sharded.sharded(sharded.with_stats(batch) if batch.draft_stats is None else batch, 3)
+    calls = sharded.sharded(batch.with_stats() if batch.draft_stats is None else batch, 3)
     each = (*calls.first, *calls.second, *calls.third)
     return (*calls.sums, *(output for outputs in each for output in outputs))
 

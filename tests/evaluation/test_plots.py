@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
 from rdk_cuda.calibration import methods as names
 from rdk_cuda.evaluation import plots
 from rdk_cuda.evaluation.rows import Row
@@ -25,11 +23,10 @@ ONE_PRUNING = [row(names.FULL, 1.0), row(names.PRUNED, 0.25), row(names.VIRTUAL,
 NO_SHARES = [row(names.FULL, 1.0), row(names.PRUNED, 1.0), row(names.VIRTUAL, 1.0)]
 NO_INTERVALS = [{**each, "acceptance_low": None, "recovered_high": None} for each in ONE_PRUNING]
 SEVERAL = [
-    row(method, keep, share, temperature=temperature, pair=pair, virtual_rows=rows)
+    row(method, keep, share, temperature=temperature, virtual_rows=rows)
     for method, share in ((names.FIRST_ORDER, -9.0), (names.VIRTUAL, 0.8), ("another", 0.2))
     for keep in (0.5, 0.25, 0.125, 0.01)
     for temperature in (0.0, 0.7, 1.0)
-    for pair in ("demo", "sharp")
     for rows in (0, 16)
 ]
 

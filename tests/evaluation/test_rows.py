@@ -21,7 +21,7 @@ from rdk_cuda.evaluation.rows import (
 
 def row(method: str, keep: float, share: float | None = None, **others: float | str) -> Row:
     recovered = None if share is None else Interval(share, share - 0.1, share + 0.1)
-    where = {"pair": "demo", "corpus": "code", "temperature": 1.0, "virtual_rows": 0, **others}
+    where = {"temperature": 1.0, "virtual_rows": 0, **others}
     value = 0.5 + 0.1 * (share or 0)
     return evaluation_row(
         Interval(value, value - 0.02, value + 0.02), recovered, method=method, keep=keep, **where
@@ -61,7 +61,7 @@ def test_what_is_no_number_is_null_and_empty(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_field_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'speedup'; needs one of pair, corpus"):
+    with pytest.raises(ValueError, match="'speedup'; needs one of temperature, keep"):
         evaluation_row(Interval(0.5, 0.4, 0.6), None, speedup=1.0)
     with pytest.raises(ValueError, match="speedup"):
         write_evaluation([{"speedup": 1.0}], {}, tmp_path / "evaluation.json")

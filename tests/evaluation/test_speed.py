@@ -16,7 +16,6 @@ from rdk_cuda.evaluation.speed import (
     expected_accepted_length,
     measure_model_times,
     measure_times,
-    speed_up,
 )
 
 DRAFTS = 4
@@ -129,10 +128,11 @@ def test_speed_up_is_theorem_3_8_of_leviathan_et_al() -> None:
     alpha, ratio = 0.8, 0.05
     accepted = leviathan_accepted(alpha, DRAFTS)
     theorem = (1 - alpha ** (DRAFTS + 1)) / ((1 - alpha) * (DRAFTS * ratio + 1))
-    got = speed_up(accepted, DRAFTS, target_time=2.0, draft_time=2 * ratio, alone_time=2.0)
-    assert got == pytest.approx(theorem)
+    head = HeadCost(1, 1)
+    times = Times(DRAFTS, 2.0, 2.0, drafter_body=2 * ratio, head_weight=0.0)
+    assert times.speed_up(accepted, head) == pytest.approx(theorem)
     # Nothing accepted by a drafter that costs nothing: as fast as the target alone.
-    assert speed_up(0.0, DRAFTS, target_time=1.0, draft_time=0.0, alone_time=1.0) == 1
+    assert Times(DRAFTS, 1.0, 1.0, 0.0, 0.0).speed_up(0.0, head) == 1
 
 
 def test_times_are_medians_of_warm_calls(monkeypatch: pytest.MonkeyPatch) -> None:

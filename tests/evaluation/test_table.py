@@ -6,10 +6,6 @@ import io
 import math
 from typing import Any
 
-import pytest
-
-pytest.importorskip("rich")
-
 from rich.console import Console
 
 from rdk_cuda.calibration import methods as names

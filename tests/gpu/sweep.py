@@ -23,7 +23,6 @@ from tests.emulated.workloads import (
     redistribute,
     row_limits,
     verify,
-    with_stats,
 )
 
 from .batches import BATCHES, repeated
@@ -40,7 +39,7 @@ def sweep() -> int:
         calls += 1
     for make in BATCHES.values():
         many = repeated(make(), TIMES)
-        for given in (many, with_stats(many)):
+        for given in (many, many.with_stats()):
             verify(given)
             calls += 2
     for dtype in generators.DTYPES:

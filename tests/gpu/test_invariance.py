@@ -20,7 +20,6 @@ from tests.operators.test_invariance import (
     assert_same_bits,
     assert_same_result,
     verified,
-    with_stats,
 )
 
 from .batches import BATCHES, repeated
@@ -35,7 +34,7 @@ AGAIN = 20
 def variants(batch: Batch) -> dict[str, Batch]:
     """What may differ while every sequence decides the same."""
     slots = torch.randperm(batch.draft_logits.shape[0], generator=generators.generator(4))
-    given = with_stats(batch)
+    given = batch.with_stats()
     moved = {
         name: None if tensor is None else torch.empty_like(tensor).index_copy(0, slots, tensor)
         for name in ("draft_logits", "draft_stats", "dynamic_tokens", "dynamic_logits")

@@ -63,19 +63,6 @@ def cut(batch: Batch, ranks: int) -> list[Shard]:
     ]
 
 
-def with_stats(batch: Batch) -> Batch:
-    """Those that `draft` returns for the rows, all drafted at the first temperature."""
-    rows = batch.draft_logits.shape[0]
-    temperature = batch.draft_temperature[:1].expand(rows).contiguous()
-    zeros = torch.zeros(rows, dtype=torch.int64)
-    dynamic = batch.dynamic_tokens, batch.dynamic_logits
-    columns = batch.affinity.by_draft
-    _, stats = torch.ops.rdk.draft(
-        batch.draft_logits, temperature, zeros, zeros, *columns, *dynamic
-    )
-    return batch.replace(draft_stats=stats)
-
-
 def sharded(batch: Batch, ranks: int, on: Any = None, trace: Any = None) -> Calls:
     """On the operators, or on the reference in float64."""
     if on is None:

@@ -184,47 +184,16 @@ def rows_of(batch: Batch, b: int) -> tuple[slice, slice]:
     return slice(begin, end), slice(begin + b, end + b + 1)
 
 
-def alone(batch: Batch, b: int) -> Batch:
-    draft, target = rows_of(batch, b)
-    return batch.replace(
-        target_logits=batch.target_logits[target],
-        draft_logits=batch.draft_logits[draft],
-        draft_token_ids=batch.draft_token_ids[draft],
-        draft_offsets=torch.tensor([0, draft.stop - draft.start], dtype=torch.int32),
-        target_temperature=batch.target_temperature[b : b + 1],
-        draft_temperature=batch.draft_temperature[b : b + 1],
-        step_keys=batch.step_keys[b : b + 1],
-        positions=batch.positions[b : b + 1],
-        dynamic_tokens=batch.dynamic_tokens[draft],
-        dynamic_logits=batch.dynamic_logits[draft],
-    )
-
-
-def with_stats(batch: Batch) -> Batch:
-    rows = batch.draft_logits.shape[0]
-    zeros = torch.zeros(rows, dtype=torch.int64)
-    _, stats = torch.ops.rdk.draft(
-        batch.draft_logits,
-        torch.full((rows,), float(batch.draft_temperature[0])),
-        zeros,
-        zeros,
-        *batch.affinity.by_draft,
-        batch.dynamic_tokens,
-        batch.dynamic_logits,
-    )
-    return batch.replace(draft_stats=stats)
-
-
 def test_a_sequence_alone_is_the_sequence_in_a_batch(batch: Batch) -> None:
     tokens, num_accepted = verified(batch)
     assert 0 < int(num_accepted.sum()) < sum(LENGTHS)
     for b in range(batch.size):
-        assert_same_result(alone(batch, b), (tokens[b : b + 1], num_accepted[b : b + 1]))
+        assert_same_result(generators.alone(batch, b), (tokens[b : b + 1], num_accepted[b : b + 1]))
 
 
 @pytest.mark.fast_in_the_emulator
 def test_stats_passed_or_recomputed(batch: Batch) -> None:
-    assert_same_result(with_stats(batch), verified(batch))
+    assert_same_result(batch.with_stats(), verified(batch))
 
 
 def test_padding_after_the_last_offset(batch: Batch) -> None:
@@ -247,7 +216,7 @@ def test_an_arena_of_slots(batch: Batch) -> None:
     """`draft_rows` finds each draft's logits, stats and dynamic tokens in any slot."""
     drafts, slots = sum(LENGTHS), 40
     place = torch.randperm(slots, generator=generators.generator(4))[:drafts]
-    for source in (batch, with_stats(batch)):
+    for source in (batch, batch.with_stats()):
         arena = {}
         for name in ("draft_logits", "draft_stats", "dynamic_tokens", "dynamic_logits"):
             rows = getattr(source, name)

@@ -334,7 +334,7 @@ def test_a_sequence_alone_in_a_batch_or_in_wider_rows(method: int) -> None:
     ).replace(method=method)
     expected = walk(trees)
     for b in range(trees.size):
-        for one, many in zip(walk(trees.alone(b)), expected, strict=True):
+        for one, many in zip(walk(generators.alone(trees, b)), expected, strict=True):
             assert torch.equal(one[0], many[b])
     wider = trees.replace(
         target_logits=generators.in_wider_rows(trees.target_logits),

@@ -59,16 +59,7 @@ def test_a_tree_has_the_bits_that_it_has_alone() -> None:
     }
     trees = trees.replace(**limits)
     together = torch.ops.rdk.verify_tree(*trees.arguments())
-    bounds = trees.tree_offsets.tolist()
-    for b, size in enumerate(sizes):
-        nodes = slice(bounds[b], bounds[b + 1])
-        rows = slice(bounds[b] + b, bounds[b + 1] + b + 1)
-        per_tree = ("temperature", "step_keys", "positions", "top_k", "top_p", "min_p")
-        own = trees.replace(
-            **{name: getattr(trees, name)[b : b + 1] for name in per_tree},
-            **{name: getattr(trees, name)[rows] for name in ("target_logits", "allowed")},
-            **{name: getattr(trees, name)[nodes] for name in ("tree_token_ids", "parents")},
-            tree_offsets=torch.tensor([0, size], dtype=torch.int32),
-        )
+    for b in range(len(sizes)):
+        own = generators.alone(trees, b)
         for alone, many in zip(torch.ops.rdk.verify_tree(*own.arguments()), together, strict=True):
             assert torch.equal(alone[0], many[b])

@@ -138,27 +138,8 @@ def test_a_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
     for seed in range(40):
         batch = random_batch(seed).replace(logprobs=1, method=method)
         together = torch.ops.rdk.verify(*batch.arguments())
-        bounds = batch.draft_offsets.tolist()
         for b in range(batch.size):
-            drafts = slice(bounds[b], bounds[b + 1])
-            rows = slice(bounds[b] + b, bounds[b + 1] + b + 1)
-            one = slice(b, b + 1)
-
-            def cut(name: str, part: slice, batch: Batch = batch) -> Tensor | None:
-                tensor = getattr(batch, name)
-                return None if tensor is None else tensor[part]
-
-            per_sequence = ("target_temperature", "draft_temperature", "step_keys", "positions")
-            own = batch.replace(
-                **{name: cut(name, one) for name in (*per_sequence, "top_k", "top_p", "min_p")},
-                **{name: cut(name, rows) for name in ("target_logits", "allowed")},
-                **{
-                    name: cut(name, drafts)
-                    for name in ("draft_logits", "draft_token_ids", "dynamic_tokens",
-                                 "dynamic_logits")
-                },
-                draft_offsets=torch.tensor([0, bounds[b + 1] - bounds[b]], dtype=torch.int32),
-            )  # fmt: skip
+            own = generators.alone(batch, b)
             for alone, many in zip(torch.ops.rdk.verify(*own.arguments()), together, strict=True):
                 assert torch.equal(alone[0], many[b])
 

@@ -20,27 +20,6 @@ def by_block(batch: Batch) -> Batch:
     return batch.replace(method=1)
 
 
-@pytest.mark.fast_in_the_emulator(draft_temperature=(0.6,))
-@pytest.mark.parametrize("draft_temperature", [0.0, 0.6])
-def test_a_greedy_target_decides_by_block_as_by_token(draft_temperature: float) -> None:
-    batch = generators.batch(
-        generators.affinity("virtual", 300),
-        [3] * 60,
-        dtype=torch.bfloat16,
-        target_temperature=0.0,
-        draft_temperature=draft_temperature,
-        dynamic=5,
-    )
-    greedy = batch.target_logits.float().argmax(1).reshape(60, 4)
-    random = generators.generator(5)
-    right = torch.rand(60, 3, generator=random) < 0.7
-    drafts = torch.where(right, greedy[:, :3], torch.randint(0, 300, (60, 3), generator=random))
-    batch = batch.replace(draft_token_ids=drafts.flatten())
-    by_token = verified(batch)
-    assert 0 < int(by_token[1].sum()) < 180
-    assert all(map(torch.equal, verified(by_block(batch)), by_token))
-
-
 # ------------------------------------------------------------------------- where a draft ends
 
 
@@ -141,13 +120,6 @@ def test_the_direct_pass_is_what_the_reference_does() -> None:
 
 
 # ------------------------------------------------------------------------- arguments and results
-
-
-@pytest.mark.parametrize("method", [-1, 2])
-def test_an_unknown_method_is_refused(method: int) -> None:
-    batch = generators.batch(generators.affinity("identity", 40), [1])
-    with pytest.raises(RuntimeError, match=rf"rdk::verify: method is {method}, but needs 0, by"):
-        torch.ops.rdk.verify(*batch.replace(method=method).arguments())
 
 
 def test_the_python_layer_names_the_methods() -> None:

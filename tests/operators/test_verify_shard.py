@@ -13,7 +13,7 @@ from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.generators import Batch
-from tests.operators.sharded import NOT_HERE, Calls, sharded, with_stats
+from tests.operators.sharded import NOT_HERE, Calls, sharded
 from tests.tolerances import BOUNDARY, assert_same_draws
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -58,17 +58,15 @@ def assert_is_the_reference(batch: Batch, ranks: int) -> None:
 def test_every_affinity_dtype_and_number_of_ranks(
     ranks: int, kind: str, dtype: torch.dtype
 ) -> None:
-    batch = with_stats(
-        generators.batch(
-            generators.affinity(kind, SIZE),
-            [3, 0, 1, 5, 2] * 2,
-            dtype=dtype,
-            target_temperature=0.8,
-            draft_temperature=1.2,
-            dynamic=9,
-            forbidden=0.1,
-        )
-    )
+    batch = generators.batch(
+        generators.affinity(kind, SIZE),
+        [3, 0, 1, 5, 2] * 2,
+        dtype=dtype,
+        target_temperature=0.8,
+        draft_temperature=1.2,
+        dynamic=9,
+        forbidden=0.1,
+    ).with_stats()
     calls = assert_decides_as_verify(batch, ranks)
     assert (calls.drawn >> 32 > 0).any()  # not only the first try
 
@@ -76,7 +74,7 @@ def test_every_affinity_dtype_and_number_of_ranks(
 @pytest.mark.parametrize("kind", ["virtual", "mixed-2"])
 def test_each_call_returns_what_the_reference_does(kind: str) -> None:
     made = generators.batch(generators.affinity(kind, 2500), [3, 0, 1, 5, 2] * 2, dynamic=9)
-    assert_is_the_reference(with_stats(made), 2)
+    assert_is_the_reference(made.with_stats(), 2)
 
 
 def needing_the_direct_pass(sequences: int = 60) -> Batch:
@@ -88,9 +86,9 @@ def needing_the_direct_pass(sequences: int = 60) -> Batch:
     target[0::2] = logits
     target[0::2, 5] = -math.inf
     drafts = torch.full((sequences,), 5)
-    return with_stats(
-        batch.replace(target_logits=target, draft_logits=logits, draft_token_ids=drafts)
-    )
+    return batch.replace(
+        target_logits=target, draft_logits=logits, draft_token_ids=drafts
+    ).with_stats()
 
 
 @RANKS
@@ -138,7 +136,7 @@ def test_a_greedy_target_takes_the_lowest_of_equal_ids_of_all_ranks(ranks: int) 
     batch = batch.replace(
         target_logits=target, target_temperature=temperature, draft_token_ids=drafts
     )
-    calls = assert_decides_as_verify(with_stats(batch), ranks)
+    calls = assert_decides_as_verify(batch.with_stats(), ranks)
     greedy = temperature == 0
     assert torch.equal(calls.first[0][0][greedy], calls.tokens[greedy])
     assert (calls.first[0][1][greedy] > 0).any()
@@ -149,7 +147,7 @@ def test_a_greedy_target_takes_the_lowest_of_equal_ids_of_all_ranks(ranks: int) 
 def test_bad_values_have_the_results_of_whole_rows(ranks: int) -> None:
     """Rows, ids, draft rows, temperatures and offsets."""
     affinity = generators.affinity("virtual", SIZE)
-    batch = with_stats(generators.batch(affinity, [3, 0, 1, 4] * 3, dynamic=5))
+    batch = generators.batch(affinity, [3, 0, 1, 4] * 3, dynamic=5).with_stats()
     target, drafts = batch.target_logits.clone(), batch.draft_token_ids.clone()
     assert batch.draft_stats is not None
     stats = batch.draft_stats.clone()
@@ -180,7 +178,7 @@ def test_bad_values_have_the_results_of_whole_rows(ranks: int) -> None:
 @pytest.mark.fast_in_the_emulator(ranks=(3,))
 def test_drafts_that_were_truncated_are_evaluated_as_they_were_drawn(ranks: int) -> None:
     affinity = generators.affinity("mixed-1", SIZE)
-    batch = with_stats(generators.batch(affinity, [3, 1, 2] * 3, draft_temperature=0.9))
+    batch = generators.batch(affinity, [3, 1, 2] * 3, draft_temperature=0.9).with_stats()
     assert batch.draft_stats is not None
     least = batch.draft_stats[:, :1] - torch.tensor([1.0, 3.0, math.inf]).repeat(6)[:, None]
     assert_decides_as_verify(
@@ -212,7 +210,7 @@ def test_what_no_rank_has_made_leads_nowhere_outside() -> None:
 
 def test_the_tokens_of_the_reference_on_shards_are_those_of_the_reference() -> None:
     """A negative control of the comparisons above: their margins leave most sequences."""
-    batch = with_stats(generators.batch(generators.affinity("mixed-2", 2500), [3, 1] * 8))
+    batch = generators.batch(generators.affinity("mixed-2", 2500), [3, 1] * 8).with_stats()
     trace = reference.Trace()
     exact = sharded(batch, 3, reference, trace)
     expected, _, _ = reference.verify(*batch.arguments(), dtype=torch.float64)

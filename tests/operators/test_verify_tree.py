@@ -277,7 +277,7 @@ def test_a_sequence_alone_in_a_batch_in_wider_rows_or_before_padding(dtype: torc
     trees = tree_generators.trees(SIZES[:6], 2600, dtype=dtype, temperature=1.1, forbidden=0.05)
     expected = torch.ops.rdk.verify_tree(*trees.arguments())
     for b in range(trees.size):
-        alone = torch.ops.rdk.verify_tree(*trees.alone(b).arguments())
+        alone = torch.ops.rdk.verify_tree(*generators.alone(trees, b).arguments())
         for one, many in zip(alone, expected, strict=True):
             assert torch.equal(one[0], many[b])
     padding = trees.target_logits.new_full((4, 2600), math.nan)

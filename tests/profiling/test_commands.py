@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers")
-
 from profiling.bench import __main__ as bench
 from profiling.machine import ROOT
 from profiling.peers import __main__ as compare

@@ -24,7 +24,6 @@ class TreeLoop(Loop):
     fixed: int = 1
     removes_fixed: bool = True  # From the q that the drawn child is verified with.
     own_branches: bool = True  # Words of their own for nodes of one depth.
-    own_nesting: bool | None = None  # By chains in place of `verify_tree`: keys for nested blocks.
 
     @cached_property
     def parents(self) -> list[int]:
@@ -82,8 +81,7 @@ class TreeLoop(Loop):
             else:
                 tokens[:, node] = self.likeliest[before, node % (self.fixed + 1)]
             contexts[node] = (before * size + tokens[:, node]) % size**ORDER
-        verify = self.walk if self.own_nesting is None else self.walk_by_chains
-        put, accepted = verify(tokens, contexts, keys, done)
+        put, accepted = self.walk(tokens, contexts, keys, done)
         return put, accepted, torch.full((batch, self.drafts), -1)
 
     def drafter_rows(self, contexts: dict[int, Tensor], nodes: list[int]) -> Tensor:
@@ -126,80 +124,5 @@ class TreeLoop(Loop):
             None,
             None,
             self.method,
-        )
-        return put, accepted.long()
-
-    def walk_by_chains(
-        self, tokens: Tensor, contexts: dict[int, Tensor], keys: Tensor, done: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The same by `verify` of each drawn chain that the walk comes to.
-
-        Nested ones have keys of their own, or the step's, and so words that were used before.
-        """
-        batch = tokens.shape[0]
-        put = torch.full((batch, self.drafts + 1), -1)
-        accepted = torch.zeros(batch, dtype=torch.int64)
-        at = torch.full((batch,), -1)
-        nesting, walking = (
-            torch.zeros(batch, dtype=torch.int64),
-            torch.ones(batch, dtype=torch.bool),
-        )
-        for node in [-1, *range(len(self.parents))]:
-            here = (walking & (at == node)).nonzero().flatten()
-            if not here.numel():
-                continue
-            chain = self.drawn_chain(node)
-            own = torch.ops.rdk.step_keys(keys[here], nesting[here], 77)
-            found, count = self.verify_chain(
-                {n: each[here] for n, each in contexts.items()},
-                tokens[here],
-                [node, *chain],
-                torch.where((nesting[here] > 0) & bool(self.own_nesting), own, keys[here]),
-                done[here] + self.depth(node),
-            )
-            last = torch.tensor([node, *chain])[count]
-            depth = self.depth(node) + count
-            for j in range(found.shape[1]):
-                some = j <= count
-                put[here[some], self.depth(node) + j] = found[some, j]
-            at[here], nesting[here], accepted[here] = -2, nesting[here] + 1, depth
-            for child, parent in enumerate(self.parents):
-                if not self.is_drawn(child):
-                    y = found.gather(1, count[:, None]).squeeze(1)
-                    goes = (last == parent) & (tokens[here, child] == y) & (at[here] == -2)
-                    at[here[goes]] = child
-                    accepted[here[goes]] += 1
-            walking[here] = at[here] >= 0
-        return put, accepted
-
-    def drawn_chain(self, node: int) -> list[int]:
-        drawn = [c for c, p in enumerate(self.parents) if p == node and self.is_drawn(c)]
-        return [drawn[0], *self.drawn_chain(drawn[0])] if drawn else []
-
-    def verify_chain(
-        self,
-        contexts: dict[int, Tensor],
-        tokens: Tensor,
-        nodes: list[int],
-        keys: Tensor,
-        first: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        models, batch, count = self.models, keys.numel(), len(nodes) - 1
-        chain, ones = nodes[1:], torch.ones(batch)
-        rows = models.drafter[:0] if not chain else self.drafter_rows(contexts, chain)
-        put, accepted, _ = torch.ops.rdk.verify(
-            self.target_rows(contexts, nodes),
-            rows,
-            None,
-            None,
-            tokens[:, chain].flatten(),
-            torch.arange(batch + 1, dtype=torch.int32) * count,
-            ones * models.target_temperature,
-            ones * models.draft_temperature,
-            keys,
-            first,
-            *models.affinity.by_target,
-            count,
-            method=self.method,
         )
         return put, accepted.long()

@@ -88,7 +88,6 @@ WRONG: dict[str, tuple[float, dict[str, object]]] = {
     "q with the fixed tokens": (0.5, {"removes_fixed": False}),
     "q with the fixed tokens, by block": (0.5, {"removes_fixed": False, "method": 1}),
     "drafts of one depth share a word": (0.2, {"own_branches": False, "method": 1}),
-    "blocks ignore their nesting": (0.8, {"own_nesting": False, "method": 1}),
 }
 
 
@@ -99,16 +98,6 @@ def test_controls_that_only_look_lossless_are_caught(wrong: str, sequences: int)
     models = agreeing(agreement)
     loop = TreeLoop(models, 3, **mistake)  # type: ignore[arg-type]
     assert_caught(texts(loop, sequences), models.exact(LENGTH))
-
-
-@pytest.mark.parametrize("agreement", [0.2, 0.8])
-def test_a_walk_by_verify_of_each_drawn_chain_is_lossless_with_keys_of_their_own(
-    agreement: float,
-) -> None:
-    """What the control above shares its code with."""
-    models = agreeing(agreement)
-    loop = TreeLoop(models, 3, method=1, own_nesting=True)
-    assert_fits(texts(loop, 300_000), models.exact(LENGTH))
 
 
 @pytest.mark.parametrize("fixed", [1, 2])

@@ -12,7 +12,7 @@ from typing import Any, cast
 from ..._ops.inputs import whole_number
 from ...affinity import Affinity
 from ..decoder import SpeculativeDecoder
-from ..generation import Batch, Generation, Kind, Statistics
+from ..generation import Batch, Generation, Kind, Statistics, kinds_of
 from ..loop import Hooks
 from ..models import CausalModel, StateDrafter
 from ..proposers import DrafterChain
@@ -124,7 +124,7 @@ class ParallelDecoder(SpeculativeDecoder):
                 for tokens, scores, end in parts:
                     later = s.context[s.length + len(tokens) :]
                     kept = s.extend(tokens, stop)
-                    kinds = self._kinds(tokens, end)[:kept]
+                    kinds = kinds_of(tokens, end, self._pruned)[:kept]
                     of_run += kinds
                     logprobs += scores[:kept]
                     if hooks.on_tokens is not None:
@@ -142,12 +142,6 @@ class ParallelDecoder(SpeculativeDecoder):
             self.proposer.rollback([s.length - 1])
             self._workers.rollback([s.length - 1])
         return logprobs
-
-    def _kinds(self, tokens: Sequence[int], end: Kind | None) -> list[Kind]:
-        kinds: list[Kind] = [
-            "out_of_vocabulary" if token in self._pruned else "accepted" for token in tokens
-        ]
-        return kinds if end is None else [*kinds[:-1], end]
 
     def _planned(self) -> Plan:
         """What is fastest by the newest measurements; without any, pieces for whoever is free."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...decoding import Output
 from ...dynamic_tokens import FullHead
 from ..huggingface.attention import Layers
-from ..huggingface.model import head_logits
+from ..huggingface.model import checked_head, head_logits
 from ..huggingface.slot_cache import SlotCache, lay_out, pieces
 from .network import Eagle3Network
 
@@ -72,14 +72,7 @@ class Eagle3Drafter:
     ) -> None:
         layer, own = network.config.layer, network.lm_head.weight.detach()
         head = own if head is None else head.to(own)
-        if head.dim() != 2 or head.shape[1] != own.shape[1]:
-            raise ValueError(
-                f"Eagle3Drafter: head has shape {list(head.shape)}; needs [V_d, {own.shape[1]}]"
-            )
-        if head_bias is not None and head_bias.shape != head.shape[:1]:
-            raise ValueError(
-                f"Eagle3Drafter: head_bias has shape {list(head_bias.shape)}; needs [{len(head)}]"
-            )
+        head, head_bias = checked_head("Eagle3Drafter", head, head_bias, own.shape[1])
         self.full_head = full_head
         self._head = head, None if head_bias is None else head_bias.to(own)
         self.network, self.vocabulary_size = network, len(head)

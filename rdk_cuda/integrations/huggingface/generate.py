@@ -28,7 +28,8 @@ from ...decoding import CausalModel, Proposer, SpeculativeDecoder, TextDrafter
 from ...decoding.generation import Statistics
 from ...decoding.lengths import Length
 from ...dynamic_tokens import DynamicTokens
-from ...functional import METHODS, Method
+from ...functional import Method
+from ...functional.step import method_number
 from ...vocabulary import Vocabulary
 from .generation_options import (
     is_static,
@@ -143,8 +144,7 @@ class Generate:
         draft_length = whole_number("Generate", "draft_length", draft_length)
         if draft_length < 1:
             raise ValueError(f"Generate: draft_length is {draft_length}; needs at least 1")
-        if method not in METHODS:
-            raise ValueError(f'Generate: method is {method!r}; needs to be "token" or "block"')
+        method_number("Generate", method)  # refuses others
         self.affinity, self.draft_length, self.length = affinity, draft_length, length
         self.method: Method = method
         self.draft_temperature, self.dynamic_tokens = draft_temperature, dynamic_tokens

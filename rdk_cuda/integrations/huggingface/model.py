@@ -97,7 +97,8 @@ class HuggingFaceModel:
         self._check_against_plain_forward()
         self._cache.recent = recent
         if head is not None or head_bias is not None:
-            self._head = self._checked_head(head, head_bias)
+            width = self.model.get_output_embeddings().weight.shape[1]
+            self._head = self._here(*checked_head("HuggingFaceModel", head, head_bias, width))
             self.vocabulary_size = self._head[0].shape[0]
         self.reset(0)
 
@@ -237,19 +238,6 @@ class HuggingFaceModel:
                     "max_new_tokens"
                 )
 
-    def _checked_head(
-        self, head: Tensor | None, bias: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        width = self.model.get_output_embeddings().weight.shape[1]
-        if head is None or head.dim() != 2 or head.shape[1] != width:
-            shape = None if head is None else list(head.shape)
-            raise ValueError(f"HuggingFaceModel: head has shape {shape}; needs [V_d, {width}]")
-        if bias is not None and bias.shape != head.shape[:1]:
-            raise ValueError(
-                f"HuggingFaceModel: head_bias has shape {list(bias.shape)}; needs [{len(head)}]"
-            )
-        return self._here(head, bias)
-
     def _here(self, head: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         bias = None if bias is None else bias.to(self.device, self.dtype)
         return head.to(self.device, self.dtype), bias
@@ -279,6 +267,18 @@ class HuggingFaceModel:
                 "explicit position_ids and a 4D mask, or, if head or return_hidden is used, its "
                 "logits are not just its LM head applied to its last hidden state"
             )
+
+
+def checked_head(
+    function: str, head: Tensor | None, bias: Tensor | None, width: int
+) -> tuple[Tensor, Tensor | None]:
+    """The head, unless it does not read states of this width."""
+    if head is None or head.dim() != 2 or head.shape[1] != width:
+        shape = None if head is None else list(head.shape)
+        raise ValueError(f"{function}: head has shape {shape}; needs [V_d, {width}]")
+    if bias is not None and bias.shape != head.shape[:1]:
+        raise ValueError(f"{function}: head_bias has shape {list(bias.shape)}; needs [{len(head)}]")
+    return head, bias
 
 
 def head_logits(hidden: Tensor, head: tuple[Tensor, Tensor | None]) -> Tensor:
