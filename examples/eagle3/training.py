@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import DynamicCache
 
 from examples.demo.gemma import fast_dtype
 from rdk_cuda import Vocabulary
 from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.eagle3 import Eagle3Network
+from rdk_cuda.integrations.eagle3.reading import unrolled
 
 from .distillation import Distillation, sampled_columns
 
@@ -178,30 +178,3 @@ class Training:
         present = self.column_of[blocks.unique()]
         present = present[present >= 0]
         return sampled_columns(self.order, present, self.recipe.columns, generator)
-
-
-def unrolled(network: Eagle3Network, tokens: Tensor, read: Tensor, depths: int) -> Iterator[Tensor]:
-    """The states `[B, width, d]` of each place in drafts that begin everywhere in `[B, width + 1]`.
-
-    Entry i of the first place is made of token i + 1 and the target's state i, and predicts token
-    i + 2. The entries of later places take the network's own states, and know one token more each.
-
-    Args:
-        read: `[B, width + 1, 3 d]`, the target's states.
-    """
-    ahead, states = tokens[:, 1:], network.fuse(read[:, :-1])
-    width, cache = ahead.shape[1], DynamicCache()
-    every = torch.arange(width)
-    for depth in range(depths):
-        mask = unrolled_mask(width, depth)
-        own = pad(ahead[:, depth:], (0, depth))
-        hidden = network(own, states, (every + depth)[None], mask, cache)
-        yield hidden
-        states = network.handed_on(hidden)
-
-
-def unrolled_mask(width: int, depth: int) -> Tensor:
-    """`[1, 1, width, (depth + 1) width]`: entry i sees the states up to i, then its own draft."""
-    causal = torch.full((width, width), torch.finfo(torch.float32).min).triu(1)
-    own = torch.full((width, width), torch.finfo(torch.float32).min).fill_diagonal_(0.0)
-    return torch.cat([causal] + [own] * depth, dim=1)[None, None]

@@ -15,9 +15,9 @@ from rdk_cuda.calibration.reading import Read, Window, cut_windows
 from rdk_cuda.calibration.record import read_models
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
+from rdk_cuda.integrations.eagle3 import unrolled_read
 from rdk_cuda.integrations.huggingface import HuggingFaceModel, Steering, steered_read
 from rdk_cuda.integrations.huggingface.saved_drafter import (
-    drafting_model,
     load_pruned,
     refuse_existing,
     save_drafter,
@@ -31,7 +31,8 @@ from rdk_cuda.training import (
     DistillationError,
     Recipe,
 )
-from rdk_cuda.training.parts import body_parameters, parts_of
+from rdk_cuda.training.distill import write_into
+from rdk_cuda.training.parts import parts_of
 
 from ..evaluation.acceptance import Bootstrap, Interval
 from ..evaluation.table import counted
@@ -171,17 +172,17 @@ class Job:
         train, steering = self.arguments.train, self.models.steering
         if train == STEERING and steering is not None:
             return list(steering.parameters())
-        return body_parameters(self.models.drafter) if train == ALL else []
+        return self.models.body if train == ALL else []
 
     def refuse_impossible(self) -> None:
         """What cannot be trained in this way."""
         given, states = self.arguments, isinstance(self.models, StatePair)
         if self.temperature == 0:
             raise InputError("--temperature: greedy drafts have no gradient; name one above 0")
-        if states and given.train in (ALL, STEERING):
+        if states and given.train == STEERING:
             raise InputError(
-                f"--train {given.train}: the drafter reads the target's states already, and "
-                "examples.eagle3 trains such networks; needs head, virtual-rows or lifted-rows"
+                "--train steering: the drafter reads the target's states already; needs head, "
+                "virtual-rows, lifted-rows or all"
             )
         if states and given.data == "drafter":
             raise InputError(
@@ -226,7 +227,9 @@ class Job:
         chosen = [every[order[place % len(order)]] for place in range(count)]
         if data == "text":
             return chosen
-        decoder, written = self._decoder(data), []
+        # In batches a target alone writes as fast as with drafts, and has the same distribution.
+        writes = self.models.drafter if data == "drafter" else self.models.target
+        decoder, written = SpeculativeDecoder(HuggingFaceModel(writes), draft_length=0), []
         parts = [range(at, min(at + AT_ONCE, count)) for at in range(0, count, AT_ONCE)]
         for part in stages.each(parts, "Writing held-out text") if turn < 2 else parts:
             written += decoder.generate(
@@ -239,30 +242,6 @@ class Job:
             Window(window.document, [*window.ids, *new])
             for window, new in zip(chosen, written, strict=True)
         ]
-
-    def _decoder(self, data: str) -> SpeculativeDecoder:
-        """What writes: the target with the drafter, its body as it is now, or the drafter alone.
-
-        Alone it writes unsteered: there is no target whose states it could read.
-        """
-        models, drafter, full_head = self.models, self.drafter, None
-        drafting: Any
-        if data == "drafter":
-            return SpeculativeDecoder(HuggingFaceModel(models.drafter), draft_length=0)
-        if isinstance(models, StatePair):
-            drafting, full_head = models.drafting(drafter.weight, drafter.bias), models.drafter_head
-        else:
-            drafting = drafting_model(models.drafter, drafter, models.steering)
-        layers = getattr(drafting, "state_layers", ())
-        return SpeculativeDecoder(
-            HuggingFaceModel(models.target, state_layers=layers),
-            drafting,
-            drafter.affinity,
-            draft_length=self.arguments.draft_length,
-            method="block",
-            dynamic_tokens=drafter.dynamic_tokens,
-            full_head=full_head if drafter.dynamic_tokens is not None else None,
-        )
 
     def train(
         self,
@@ -285,7 +264,8 @@ class Job:
         body = self.body
         came = [parameter.detach().clone() for parameter in body]
         sources = [document.source for document in documents]
-        drawn = {} if body else self.drawn  # what is drawn depends on the body
+        # What the drafter writes depends on its body.
+        drawn = {} if body and given.data == "drafter" else self.drawn
 
         def draw(turn: int) -> Sequence[Window]:
             if turn not in drawn:
@@ -334,12 +314,15 @@ class Job:
     def _read(self) -> Read:
         """Both models, with a gradient for what is trained below the head."""
         given, models = self.arguments, self.models
+        network = models.drafter.network if isinstance(models, StatePair) else models.drafter
+        network.requires_grad_(False)
+        for parameter in self.body:
+            parameter.requires_grad_()
+        pair = models.target, network
         if isinstance(models, StatePair):
-            return models.read(given.draft_length)
-        train, pair = given.train == ALL, (models.target, models.drafter)
-        models.drafter.requires_grad_(train)
+            return unrolled_read(*pair, given.draft_length)
         if models.steering is None:
-            return read_models(*pair, train=train)
+            return read_models(*pair, train=given.train == ALL)
         return steered_read(*pair, models.steering, given.draft_length, prompt_length=given.prompt)
 
     def checkpoint(self, loss: str) -> Path:
@@ -383,10 +366,3 @@ class Job:
             steering=models.steering,
             overwrite=given.overwrite,
         )
-
-
-@torch.no_grad()
-def write_into(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Give parameters these values."""
-    for parameter, value in zip(parameters, values, strict=True):
-        parameter.copy_(value)

@@ -71,7 +71,7 @@ def load_pair(
     # The target's own greedy choice is what the demo compares with: nothing may alter its logits.
     plain = GenerationConfig(eos_token_id=sorted(eos) or None, pad_token_id=0)
     names = str(target), str(drafter)
-    shared: dict[str, Any] = {"tokenizer": tokenizer, "eos": eos, "names": names}
+    shared: dict[str, Any] = {"tokenizer": tokenizer, "names": names}
     if is_checkpoint(drafter):
         checkpoint = load_checkpoint(drafter, first)
         pair: Pair = StatePair(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)

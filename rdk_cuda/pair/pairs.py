@@ -42,7 +42,6 @@ class ModelPair:
     Attributes:
         target, drafter: Hugging Face causal language models.
         tokenizer: of both.
-        eos: the target's end tokens.
         names: of the two, for the report.
         drafter_dtype: of the drafter's files, and of what is written of it.
         steering: of the drafter by the target's states, if it is steered.
@@ -54,7 +53,6 @@ class ModelPair:
     target: Any
     drafter: Any
     tokenizer: Any
-    eos: frozenset[int]
     names: tuple[str, str]
     drafter_dtype: torch.dtype = torch.float32
     steering: Steering | None = None
@@ -96,6 +94,12 @@ class ModelPair:
         return weight, None if bias is None else bias.detach().float().cpu()
 
     @property
+    def body(self) -> list[torch.nn.Parameter]:
+        """The drafter's weights below its head, without its embeddings, which a head may share."""
+        embeddings = {id(part) for part in self.drafter.get_input_embeddings().parameters()}
+        return [part for part in self.drafter.base_model.parameters() if id(part) not in embeddings]
+
+    @property
     def whole(self) -> Method:
         """The drafter with all of its `drafter_head`."""
         return Method.full(self.drafter_head)
@@ -122,14 +126,13 @@ class StatePair:
     """A target and an `Eagle3Checkpoint`, a drafter on its states.
 
     Attributes:
-        target, tokenizer, eos, names, drafter_dtype: as of `ModelPair`, and so are the methods.
+        target, tokenizer, names, drafter_dtype: as of `ModelPair`, and so are the methods.
         lifted: what stands for the rows that the drafter lacks, once there is a recording.
     """
 
     target: Any
     drafter: Eagle3Checkpoint
     tokenizer: Any
-    eos: frozenset[int]
     names: tuple[str, str]
     drafter_dtype: torch.dtype = torch.float32
     lifted: LiftedRows | None = None
@@ -153,6 +156,13 @@ class StatePair:
         rows[ids.to(rows.device)] = self._own_rows.to(rows)
         bias = self.lifted.bias.index_fill(0, ids, 0.0)
         return rows.float().cpu(), bias
+
+    @property
+    def body(self) -> list[torch.nn.Parameter]:
+        """As of `ModelPair`."""
+        network = self.drafter.network
+        others = {id(network.embed_tokens.weight), id(network.lm_head.weight)}
+        return [part for part in network.parameters() if id(part) not in others]
 
     @property
     def _own_rows(self) -> torch.Tensor:

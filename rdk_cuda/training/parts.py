@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -162,9 +162,3 @@ def parts_of(
     if train == STEERING:
         return TrainedRows(drafter, full_head, first=drafter.affinity.draft_size)
     return TrainedRows(drafter, full_head)
-
-
-def body_parameters(model: Any) -> list[nn.Parameter]:
-    """Those of a drafter below its head, without its embeddings, which a head may share."""
-    embeddings = {id(part) for part in model.get_input_embeddings().parameters()}
-    return [part for part in model.base_model.parameters() if id(part) not in embeddings]

@@ -125,7 +125,6 @@ def test_a_full_head_is_pruned_as_asked(
             ("--train", "steering"),
             "--train steering: the drafter reads the target's states alr",
         ),
-        (("--train", "all"), "examples.eagle3 trains such networks; needs head, virtual-rows"),
         (
             ("--data", "drafter"),
             "--data drafter: .* writes nothing by itself; needs target",
@@ -133,7 +132,7 @@ def test_a_full_head_is_pruned_as_asked(
         (("--steps", "1", "--prompt", "1", "--learning-rate", "1e-9"), None),  # its head is trained
     ],
 )
-def test_below_its_head_it_is_not_distilled(
+def test_it_is_distilled_with_what_it_has(
     options: tuple[str, ...],
     said: str | None,
     shared: Path,
@@ -150,6 +149,19 @@ def test_below_its_head_it_is_not_distilled(
         assert main([*argv, "--tokens", "8"]) in (0, 1)
     else:
         assert re.search(said, refusal(capsys, argv))
+
+
+def test_its_network_is_trained_and_saved(
+    shared: Path, directories: Pair, target: Any, texts: list[Path], tmp_path: Path
+) -> None:
+    given = ("--target", directories[0], "--text", texts[0], "--held-out", *texts[1:5])
+    how = ("--train", "all", "--data", "text", "--prompt", 4, "--tokens", 12)
+    steps = ("--steps", 30, "--learning-rate", 3e-3, "--out", tmp_path / "out")
+    assert main(["distill", *map(str, (shared, *given, *how, *steps))]) == 0
+    before, after = (load_state_drafter(path, target)[0] for path in (shared, tmp_path / "out"))
+    assert not torch.equal(before.network.fc.weight, after.network.fc.weight)
+    assert torch.equal(before.network.embed_tokens.weight, after.network.embed_tokens.weight)
+    greedily_decoded(tmp_path / "out", target)
 
 
 def test_a_reduced_one_keeps_its_tokens_and_takes_the_target_s_rows_for_others(

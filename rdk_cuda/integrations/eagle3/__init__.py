@@ -3,7 +3,7 @@
 from .checkpoint import Eagle3Checkpoint, is_checkpoint, read_checkpoint
 from .drafter import Eagle3Drafter
 from .network import Eagle3Config, Eagle3Network
-from .reading import read_drafts
+from .reading import read_drafts, unrolled_read
 from .saved import load_state_drafter
 from .weights import CheckpointError
 
@@ -17,4 +17,5 @@ __all__ = [
     "load_state_drafter",
     "read_checkpoint",
     "read_drafts",
+    "unrolled_read",
 ]

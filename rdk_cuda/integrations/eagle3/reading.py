@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ...calibration.reading import Read, Reading
 from ...decoding import CausalModel, StateDrafter
+from .network import Eagle3Network
 
 
 def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -> Read:
@@ -51,3 +56,72 @@ def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -
         return Reading(output.logits[:, 1:], torch.stack(hidden, dim=1))
 
     return read
+
+
+def unrolled_read(target: Any, network: Eagle3Network, draft_length: int) -> Read:
+    """Reads as `read_drafts`, with gradients for the network: to train it.
+
+    Both models read the text once, the network in K passes. Of the network those parameters get
+    gradients that require them, of the target none.
+
+    Args:
+        target: a Hugging Face model.
+        network: of a drafter for it.
+        draft_length: K.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+        >>> layers = LlamaConfig(**size, num_hidden_layers=6, num_attention_heads=2)
+        >>> target = LlamaForCausalLM(layers).eval()
+        >>> from rdk_cuda.integrations.eagle3 import Eagle3Config
+        >>> layer = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
+        >>> network = Eagle3Network(Eagle3Config(layer, draft_size=20, target_hidden_size=16))
+        >>> logits, hidden = unrolled_read(target, network, 4)(torch.ones(2, 9).long())
+        >>> hidden.square().sum().backward()
+        >>> logits.shape, network.fc.weight.grad.shape
+        (torch.Size([2, 8, 50]), torch.Size([16, 48]))
+    """
+    if draft_length < 1:
+        raise ValueError(f"unrolled_read: draft_length is {draft_length}; needs at least 1")
+    layers = network.config.layers_read(target.config.get_text_config().num_hidden_layers)
+
+    def read(ids: Tensor) -> Reading:
+        with torch.no_grad():
+            arguments = {"use_cache": False, "output_hidden_states": True}
+            said = target(input_ids=ids.to(target.device), **arguments)
+        weight = network.fc.weight
+        states = torch.cat([said.hidden_states[at].to(weight) for at in layers], dim=-1)
+        places = unrolled(network, ids.to(weight.device), states, draft_length)
+        # Row i of draft i // K, which begins at entry K (i // K), is of place i mod K.
+        drafts = torch.stack([hidden[:, ::draft_length] for hidden in places], dim=2)
+        width = ids.shape[1] - 1
+        return Reading(said.logits[:, 1:], network.norm(drafts.flatten(1, 2)[:, :width]))
+
+    return read
+
+
+def unrolled(network: Eagle3Network, tokens: Tensor, read: Tensor, depths: int) -> Iterator[Tensor]:
+    """The states `[B, width, d]` of each place in drafts that begin everywhere in `[B, width + 1]`.
+
+    Entry i of the first place is made of token i + 1 and the target's state i, and predicts token
+    i + 2. The entries of later places take the network's own states, and know one token more each.
+
+    Args:
+        read: `[B, width + 1, 3 d]`, the target's states.
+    """
+    from transformers import DynamicCache
+
+    ahead, states = tokens[:, 1:], network.fuse(read[:, :-1])
+    width, cache = ahead.shape[1], DynamicCache()
+    every = torch.arange(width, device=tokens.device)
+    hidden_from = torch.full((width, width), torch.finfo(states.dtype).min, dtype=states.dtype)
+    # Entry i sees the states up to i, then its own draft.
+    causal = hidden_from.triu(1).to(states.device)
+    own = hidden_from.fill_diagonal_(0.0).to(states.device)
+    for depth in range(depths):
+        mask = torch.cat([causal] + [own] * depth, dim=1)[None, None]
+        ahead_of = pad(ahead[:, depth:], (0, depth))
+        hidden = network(ahead_of, states, (every + depth)[None], mask, cache)
+        yield hidden
+        states = network.handed_on(hidden)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rdk_cuda.calibration import Window, record
-from rdk_cuda.integrations.eagle3 import Eagle3Drafter, read_drafts
+from rdk_cuda.integrations.eagle3 import Eagle3Drafter, read_drafts, unrolled_read
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from .test_drafter import LAYERS, from_scratch, pair
@@ -30,6 +30,25 @@ def test_each_position_is_of_its_place_in_a_draft(
             expected = from_scratch(target.model, drafter, known, drafted)
             found = hidden @ drafter.network.lm_head.weight.T
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("draft_length", [1, 3, 4])
+@pytest.mark.parametrize("variant", [{}, {"norm_output": True, "norm_before_residual": True}])
+def test_unrolled_it_reads_the_same_with_gradients(
+    draft_length: int, variant: dict[str, Any]
+) -> None:
+    target, drafter, _ = pair(**variant)
+    expected = read_drafts(target, drafter, draft_length)(IDS)
+    drafter.network.fc.requires_grad_()
+    found = unrolled_read(target.model, drafter.network, draft_length)(IDS)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for at in range(found.hidden.shape[1]):
+        (gradient,) = torch.autograd.grad(
+            found.hidden[:, at].sum(), drafter.network.fc.weight, retain_graph=True
+        )
+        assert bool(gradient.any()), at
+    with pytest.raises(ValueError, match="unrolled_read: draft_length is 0; needs at least 1"):
+        unrolled_read(target.model, drafter.network, 0)
 
 
 def test_it_is_recorded_from_the_second_token_on() -> None:
