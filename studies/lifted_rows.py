@@ -5,8 +5,8 @@ target by the same recipe, for example `python -m examples.eagle3.demo` with and
 What is calibrated and trained stays in `--work`, and the same command goes on from there.
 The first has all tokens. The second stands for a published one: nobody has the rows of the tokens
 that it was trained without. It is calibrated on source code, as `python -m rdk_cuda calibrate`
-does, and with `--train-steps` its map of lifted rows is then trained, as
-`python -m rdk_cuda distill --train lifted-rows` does, for greedy drafts at temperature 0.3.
+does, and with `--train-steps` its map of lifted rows is then trained, or with `--train all` its
+head and its network, as `python -m rdk_cuda distill` does, for greedy drafts at temperature 0.3.
 Acceptance is exact, `sum_x min(p, q)`, at all places of a draft, on modules that neither
 drafter nor calibration nor training has read:
 
@@ -55,11 +55,13 @@ from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.evaluation.acceptance import measure_acceptance, recovered_share
 from rdk_cuda.files import write_json
-from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned, save_drafter
+from rdk_cuda.integrations.eagle3 import read_checkpoint
+from rdk_cuda.integrations.huggingface.saved_drafter import MODEL, load_pruned, save_drafter
 from rdk_cuda.pair.documents import Text, encode, first_token, read_documents
 from rdk_cuda.pair.errors import InputError
 from rdk_cuda.pair.loading import load_pair
 from rdk_cuda.pair.pairs import Pair, StatePair
+from rdk_cuda.training.parts import ALL, LIFTED_ROWS
 
 TEMPERATURES, WINDOW = (1.0, 0.7, 0.0), 128
 TRAINED_GREEDY = 0.3  # greedy drafts have no gradient
@@ -129,7 +131,7 @@ def train(temperature: float, options: argparse.Namespace) -> Path:
     said: Sequence[object] = (
         *("distill", start, "--target", options.target, "--out", out, "--dtype", options.dtype),
         *("--text", *calibration_files(), "--data", options.data, "--loss", options.loss),
-        *("--train", "lifted-rows", "--temperature", temperature or TRAINED_GREEDY),
+        *("--train", options.train, "--temperature", temperature or TRAINED_GREEDY),
         *("--steps", options.train_steps, "--learning-rate", options.learning_rate),
         *("--tokens", options.tokens, "--draft-length", options.draft_length),
     )
@@ -170,9 +172,12 @@ def measure(options: argparse.Namespace) -> list[Row]:
         plain = PrunedDrafter.plain(models.drafter_head, own[0].drafter.vocabulary)
         methods[t] = [Method(PRUNED, own[0].keep, plain), *own, models.whole]
         if options.train_steps:
-            names = {f"{RECOMMENDED}, trained": train(t, options)}
-            better, trained[t] = read_methods(published, names)
-            trained[t].append(replace(better.whole, name=f"{LIFTED}, trained"))
+            place = train(t, options)
+            network = read_checkpoint(place / MODEL, published.target)
+            better = replace(published, drafter=network)
+            better, trained[t] = read_methods(better, {f"{RECOMMENDED}, trained": place})
+            if options.train == LIFTED_ROWS:
+                trained[t].append(replace(better.whole, name=f"{LIFTED}, trained"))
             measured.append((better, {t: trained[t]}))
     # The rows were lifted once, for all temperatures.
     measured = [(models, methods), *measured, (full, {t: [full.whole] for t in methods})]
@@ -262,6 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         add(f"--{name}", type=natural, default=default, metavar="N", help=f"{text} (%(default)s)")
     add("--train-steps", type=natural, default=0, metavar="N", help="of distill (none)")
+    add("--train", choices=(LIFTED_ROWS, ALL), default=LIFTED_ROWS, help="of distill (%(default)s)")
     add(
         "--learning-rate", type=positive, default=3e-4, metavar="R", help="of distill (%(default)s)"
     )
