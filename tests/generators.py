@@ -170,11 +170,12 @@ class Batch:
         return dataclasses.replace(self, **changes)
 
     def with_stats(self) -> Batch:
-        """With those that `draft` returns for the rows."""
-        zeros = torch.zeros(self.draft_logits.shape[0], dtype=torch.int64)
+        """With those that `draft` returns for the rows, all drafted at the first temperature."""
+        rows = self.draft_logits.shape[0]
+        zeros = torch.zeros(rows, dtype=torch.int64)
         _, stats = torch.ops.rdk.draft(
             self.draft_logits,
-            self.draft_temperature.repeat_interleave(self.draft_offsets.diff()),
+            self.draft_temperature[:1].expand(rows).contiguous(),
             zeros,
             zeros,
             *self.affinity.by_draft,

@@ -72,7 +72,7 @@ def unrolled_read(target: Any, network: Eagle3Network, draft_length: int) -> Rea
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
-        >>> layers = LlamaConfig(**size, num_hidden_layers=6, num_attention_heads=2)
+        >>> layers = LlamaConfig(**size, num_hidden_layers=8, num_attention_heads=2)
         >>> target = LlamaForCausalLM(layers).eval()
         >>> from rdk_cuda.integrations.eagle3 import Eagle3Config
         >>> layer = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
@@ -115,10 +115,10 @@ def unrolled(network: Eagle3Network, tokens: Tensor, read: Tensor, depths: int) 
     ahead, states = tokens[:, 1:], network.fuse(read[:, :-1])
     width, cache = ahead.shape[1], DynamicCache()
     every = torch.arange(width, device=tokens.device)
-    hidden_from = torch.full((width, width), torch.finfo(states.dtype).min, dtype=states.dtype)
     # Entry i sees the states up to i, then its own draft.
-    causal = hidden_from.triu(1).to(states.device)
-    own = hidden_from.fill_diagonal_(0.0).to(states.device)
+    own = states.new_full((width, width), torch.finfo(states.dtype).min)
+    causal = own.triu(1)
+    own.fill_diagonal_(0.0)
     for depth in range(depths):
         mask = torch.cat([causal] + [own] * depth, dim=1)[None, None]
         ahead_of = pad(ahead[:, depth:], (0, depth))
