@@ -9,6 +9,7 @@ def test_windows_are_stretches_of_their_documents_without_overlap() -> None:
     documents = [list(range(100 * d, 100 * d + 40)) for d in range(5)]
     windows = cut_windows(documents, positions=100, length=10)
     assert len(windows) == 10
+    assert {window.document for window in windows} == set(range(5))
     seen = [token for window in windows for token in window.ids]
     assert len(set(seen)) == len(seen) == 100
     for window in windows:

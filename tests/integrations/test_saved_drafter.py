@@ -255,6 +255,7 @@ def with_pickled_weights(directory: Path) -> None:
         (with_another_model, r"drafter: the LM head of LlamaForCausalLM is \[48, 32\]; needs"),
         (with_pickled_weights, "safetensors"),
         (lambda d: (d / "drafter" / "config.json").unlink(), "drafter has no config.json"),
+        (lambda d: truncate(d / "drafter" / "config.json"), "pruned/drafter"),
         (lambda d: spoil_json(d / "drafter" / "config.json", num_hidden_layers=2), "lacks 9"),
     ],
 )

@@ -109,8 +109,9 @@ def test_four_thousand_sequences(method: int) -> None:
 @pytest.mark.fast_in_the_emulator(kind=("virtual",))
 @pytest.mark.parametrize("kind", ["identity", "virtual", "mixed-2"])
 @pytest.mark.parametrize("draft_temperature", [0.0, 0.6])
+@EITHER_METHOD
 def test_a_greedy_target_returns_what_greedy_decoding_returns(
-    kind: str, draft_temperature: float
+    method: int, kind: str, draft_temperature: float
 ) -> None:
     # bfloat16 makes ties likely: the lowest id wins.
     batch = generators.batch(
@@ -125,7 +126,7 @@ def test_a_greedy_target_returns_what_greedy_decoding_returns(
     greedy = batch.target_logits.float().argmax(1).reshape(40, 4)
     right = torch.rand(40, 3, generator=generators.generator(5)) < 0.7
     drafts = torch.where(right, greedy[:, :3], batch.draft_token_ids.reshape(40, 3))
-    batch = batch.replace(draft_token_ids=drafts.flatten())
+    batch = batch.replace(draft_token_ids=drafts.flatten(), method=method)
     tokens, num_accepted = verified(batch)
     for b in range(40):
         accepted = int(num_accepted[b])
