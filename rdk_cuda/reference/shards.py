@@ -117,7 +117,8 @@ def verify_shard(
             continue
         found[b] = drawn[b]
         if found[b] != NOT_HERE:
-            tokens[b, j] = found[b] & 0xFFFFFFFF if found[b] >= 0 else -1
+            x = int(found[b]) & 0xFFFFFFFF
+            tokens[b, j] = x if found[b] >= 0 and x < prior.shape[1] else -1
         elif residuals is not None and q is not None:
             tokens[b, j] = p.draw_from(residuals[b].to(dtype), step, j)
         elif q is not None:

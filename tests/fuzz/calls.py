@@ -32,6 +32,7 @@ ORDINARY_TEMPERATURES = [1.0, 1.0, 0.7, 2.0, 0.0]
 TEMPERATURES = [*ORDINARY_TEMPERATURES, -0.0, 1e-45, 1e-30, 1e30, 3e38, -1.0, math.nan, math.inf]
 LIMITS = [0, 1, -1, 2**31 - 1, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63)]
 LIMITS_32 = [0, 1, -1, -2, 2**31 - 1, -(2**31)]
+MOST = 2**31 - 2  # drafts of a sequence that are allowed
 MAX_DRAFTS = [0, 1, 2, 4, 4, 5, 9, -1, 100, 2**31 - 1, 2**31, 2**63 - 1, -(2**63)]
 
 
@@ -248,7 +249,9 @@ def verify(values: Values) -> dict[str, Any]:
 
 def sum_shard(values: Values) -> dict[str, Any]:
     whole = verify(values)
-    shard = {"max_draft": whole["max_draft"], **shard_of(values, whole)}
+    # Two changes would make the call of no sequence one of a sequence, with 48 GiB of sums.
+    longest = whole["max_draft"] if whole["max_draft"] != MOST else 4
+    shard = {"max_draft": longest, **shard_of(values, whole)}
     names = ("target_logits", "draft_token_ids", "draft_offsets", "target_temperature")
     return {**{name: (whole | shard)[name] for name in names}, **shard}
 
@@ -273,7 +276,7 @@ def verify_shard(values: Values) -> dict[str, Any]:
     whole = verify(values)
     made, size = shard_of(values, whole), whole["target_logits"].shape[1]
     sequences, chunks = whole["target_temperature"].numel(), -(-size // 1024)
-    longest = min(max(whole["max_draft"], 0), 2**31 - 2)
+    longest = min(max(whole["max_draft"], 0), MOST)
     if sequences == 0:
         sums = torch.zeros(0, longest + 1, chunks + 1, 2)
     else:  # a number out of range is refused, whatever the sums are
@@ -413,7 +416,7 @@ def accept(
 
 def max_draft(random: Random, sequences: int) -> int:
     if sequences == 0 and random.random() < 0.1:
-        return 2**31 - 2  # the most that is allowed; nothing is allocated
+        return MOST  # nothing is allocated
     return random.choice(MAX_DRAFTS if random.random() < 0.2 else [0, 1, 2, 4, 4, 4])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -206,6 +207,19 @@ def test_what_no_rank_has_made_leads_nowhere_outside() -> None:
                 )
                 assert ((tokens >= -1) & (tokens < 2100)).all()
                 assert ((num_accepted >= 0) & (num_accepted <= 1)).all()
+
+
+@pytest.mark.parametrize("operators", [torch.ops.rdk, reference])
+def test_a_drawn_token_outside_the_vocabulary_is_none(operators: Any) -> None:
+    batch = needing_the_direct_pass(8)
+    logits, *drafter = batch.arguments()[:17]
+    ids, offsets, temperature = drafter[3:6]
+    sums = reference.sum_shard(logits, ids, offsets, temperature, 1, 0, 2100)
+    drawn = torch.tensor([2099, 2100, 2**31 - 1, 2**32 + 2100] * 2)
+    tokens, num_accepted, _, _ = operators.verify_shard(
+        logits, sums, *drafter, 0, None, None, drawn
+    )
+    assert tokens[range(8), num_accepted.tolist()].tolist() == [2099, -1, -1, -1] * 2
 
 
 def test_the_tokens_of_the_reference_on_shards_are_those_of_the_reference() -> None:
