@@ -85,7 +85,8 @@ class OverlapLoss(nn.Module):
 
         Args:
             target_logits, draft_logits, dynamic_tokens, dynamic_logits: as of `rdk_cuda.overlap`;
-                all but those of the target get a gradient.
+                all but those of the target get a gradient. Where only the target's largest
+                log-probabilities are known, these, and the others' mass spread evenly, will do.
 
         Returns:
             float32. Without a reduction NaN, with a gradient of 0, where a row has no distribution.
