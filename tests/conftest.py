@@ -16,7 +16,6 @@ import rdk_cuda
 from . import without_hypothesis  # noqa: F401  (before whatever imports hypothesis)
 from .devices import (  # noqa: F401  (fixtures)
     PLACE,
-    ask,
     cpu,
     cpu_or_cuda,
     device,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -64,24 +64,6 @@ def native(cpu: Any) -> Any:
 
     emulator()
     return torch.ops.rdk_emulated
-
-
-@pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Sets a variable that launches read only once."""
-    from .emulated.emulated_operators import emulator
-
-    def forget() -> None:
-        rdk_cuda._operators.forget_environment()
-        if emulator.cache_info().currsize:
-            emulator().forget_environment()
-
-    def asked(name: str, value: str) -> None:
-        monkeypatch.setenv(name, value)
-        forget()
-
-    yield asked
-    forget()
 
 
 @pytest.fixture

@@ -34,13 +34,6 @@ __device__ __forceinline__ T global_load(const T* address) {
   return __ldcg(address);
 }
 
-// Of what others count meanwhile: strong, so that a fence behind it keeps later loads there.
-__device__ __forceinline__ unsigned relaxed_load(const unsigned* address) {
-  unsigned value;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
-
 // Adds to shared memory, whatever other threads add meanwhile. Returns what was there.
 __device__ __forceinline__ unsigned shared_add(unsigned* address, unsigned value) {
   return atomicAdd(address, value);
@@ -133,8 +126,6 @@ template <int kGroups>
 void async_wait() {
   emulation::async_wait(kGroups);
 }
-
-inline unsigned relaxed_load(const unsigned* address) { return __ldg(address); }
 
 // Threads give way to each other only at barriers and collectives.
 inline unsigned shared_add(unsigned* address, unsigned value) {

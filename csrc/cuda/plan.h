@@ -20,12 +20,8 @@ struct Machine {
 // Blocks of a thread block cluster that every device with clusters takes: CUDA's portable size.
 constexpr int64_t kMostCluster = 8;
 
-// Read at the first launch, because a launch has no time for it; results do not depend on it.
-struct Environment {
-  std::optional<VerifyOrder> verify_order;  // RDK_VERIFY_ORDER
-  bool early;                               // RDK_EARLY_LAUNCH
-};
-Environment environment();
+// RDK_EARLY_LAUNCH, read at the first launch, because a launch has no time for it.
+bool early_launches();
 void forget_environment();  // for tests and measurements: the next launch reads it anew
 
 // Once a launch has its workspace.

@@ -4,16 +4,14 @@
 //
 // With few sequences, the chunks of all positions are split over many blocks, and the last block of
 // a sequence decides. With at least one sequence for each multiprocessor, a sequence has one block,
-// which takes positions in order and never reads a row after the first rejection. On demand, blocks
-// draw parts of rows from a queue instead (verify_queue.cuh). All take the same sums in the same
-// order, so the tokens are the same.
+// which takes positions in order and never reads a row after the first rejection. Both take the
+// same sums in the same order, so the tokens are the same.
 
 #include "verify.h"
 
 #include "launch_kernel.cuh"
 #include "ticket.cuh"
 #include "verify_block.cuh"
-#include "verify_queue.cuh"
 #include "verify_token.cuh"
 
 namespace rdk {
@@ -162,35 +160,24 @@ __device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const 
   return false;
 }
 
-// By a block that has made its sums: up to where it decides from this step on, or -1 if sums of
-// other blocks are missing.
 template <typename C>
-__device__ __forceinline__ int last_to_decide(const VerifyLaunch& launch, const Sequence& sequence,
-                                              int first) {
-  if (launch.order == VerifyOrder::kInOrder) {
-    __syncthreads();
-    return first;
+__device__ __forceinline__ void clear_tokens(const VerifyParams& params, int64_t sequence) {
+#pragma unroll 1
+  for (int64_t i = threadIdx.x; i <= params.max_draft; i += kThreads) {
+    clear_token<C>(params, sequence, i);
   }
-  if (!last_block(ticket_of(launch, sequence.index, first), tickets_of(launch, first))) return -1;
-  for (int i = threadIdx.x; first == 0 && i <= sequence.count; i += kThreads) {
-    clear_token<C>(launch.params, sequence.index, i);
-  }
-  __syncthreads();
-  return launch.order == VerifyOrder::kSplit ? sequence.count
-                                             : last_summed(launch, sequence, first);
 }
 
-// A share of the work: sums of a part of a sequence's rows and, by the block that comes last, what
-// they decide. R is Whole, Cut or Block.
+// R is Whole, Cut or Block. Blocks that share a sequence are neighbours.
 template <typename T, typename D, typename R>
-__device__ __forceinline__ void verify_share(const VerifyLaunch& launch, const unsigned& number,
-                                             unsigned char* shared) {
+__global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
   using C = typename RowsOf<R>::Type;
-  __shared__ Share share;  // not in registers, of which there are none to spare
+  RDK_DYNAMIC_SHARED(shared);
   __shared__ Sequence sequence;
+  wait_for_earlier_kernels();
   const VerifyParams& params = launch.params;
-  const bool in_order = launch.order == VerifyOrder::kInOrder;
-  if (warp_index() == 0) load_share(launch, number, &share, &sequence);
+  const unsigned splits = static_cast<unsigned>(launch.splits);
+  if (warp_index() == 0) load_sequence(params, blockIdx.x / splits, &sequence);
   __syncthreads();
   const int target_chunks = chunks_in(params.affinity.target_size);
   const int draft_chunks =
@@ -200,25 +187,24 @@ __device__ __forceinline__ void verify_share(const VerifyLaunch& launch, const u
                         static_cast<int>(params.affinity.target_size), sequence.target_temperature);
   };
   const bool usable = usable_temperature(sequence.target_temperature) && limits_of().usable();
-  if (share.first == 0 && share.part == 0) {
-#pragma unroll 1
-    for (int64_t i = threadIdx.x; i <= params.max_draft; i += kThreads) {
-      if (in_order || !usable || i > sequence.count) clear_token<C>(params, sequence.index, i);
-    }
-    if (threadIdx.x == 0 && !usable) params.num_accepted[sequence.index] = 0;
-    if (!usable) end_sequence(launch, sequence.index);
+  if (!usable) {
+    if (blockIdx.x % splits != 0) return;
+    clear_tokens<C>(params, sequence.index);
+    if (threadIdx.x == 0) params.num_accepted[sequence.index] = 0;
+    return;
   }
-  if (!usable) return;
+  if (splits == 1) clear_tokens<C>(params, sequence.index);
 #pragma unroll 1
-  for (int first = share.first; first <= sequence.count;) {
-    // What a queue decides behind its share has its sums already.
-    if (in_order || first == share.first) {
-      const int end = launch.order == VerifyOrder::kSplit ? sequence.count : first;
-      sum_positions<T, D>(launch, sequence, first, end, target_chunks, draft_chunks, share.part,
-                          limits_of().before(), ring_of_warp(shared));
+  for (int first = 0; first <= sequence.count;) {
+    const int last = splits == 1 ? first : sequence.count;
+    sum_positions<T, D>(launch, sequence, first, last, target_chunks, draft_chunks,
+                        static_cast<int>(blockIdx.x % splits), limits_of().before(),
+                        ring_of_warp(shared));
+    if (splits > 1) {
+      if (!last_block(launch.tickets + sequence.index, launch.splits)) return;
+      clear_tokens<C>(params, sequence.index);
     }
-    const int last = last_to_decide<C>(launch, sequence, first);
-    if (last < 0) return;
+    __syncthreads();
     const RowLimits<C> limits = limits_of();
     bool ended;
     if constexpr (RowsOf<R>::kByBlock) {
@@ -226,22 +212,9 @@ __device__ __forceinline__ void verify_share(const VerifyLaunch& launch, const u
     } else {
       ended = decide_within<T, D>(launch, sequence, first, last, draft_chunks, limits, shared);
     }
-    if (ended) return end_sequence(launch, sequence.index);
+    if (ended) return;
     first = last + 1;
   }
-}
-
-template <typename T, typename D, typename R>
-__global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
-  RDK_DYNAMIC_SHARED(shared);
-  __shared__ unsigned number;  // of the share
-  wait_for_earlier_kernels();
-  if (threadIdx.x == 0) number = blockIdx.x;
-  __syncthreads();
-#pragma unroll 1
-  do {
-    verify_share<T, D, R>(launch, number, shared);
-  } while (draw_item(launch, &number));
 }
 
 }  // namespace

@@ -20,32 +20,18 @@ namespace rdk {
       RDK_VERIFY_KERNELS_FOR(kernel, Whole), RDK_VERIFY_KERNELS_FOR(kernel, Cut), \
       RDK_VERIFY_KERNELS_FOR(kernel, Block)
 
-// Whose turn it is. Tokens are the same in every order.
-enum class VerifyOrder : int32_t {
-  kSplit,    // blocks share a sequence, each a part of all of its rows; the last one decides
-  kInOrder,  // a sequence has a block, which reads a row, decides, and goes on until a rejection
-  kQueue,    // blocks draw parts of rows from one queue, the first step of all sequences first
-};
-
-// Zero at the start.
-struct VerifyQueue {
-  unsigned drawn;  // items, besides the first of each block
-  unsigned ended;  // sequences
-};
-
 struct VerifyLaunch {
   using Params = VerifyParams;
   static constexpr int kThreads = 256;  // of a block
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
-  static constexpr int kStaticSharedBytes = 816;
+  static constexpr int kStaticSharedBytes = 800;
   Params params;
   LaunchShape shape;
-  VerifyOrder order;
-  int splits;          // blocks that share a sequence; of a queue, parts of a row; in order 1
-  unsigned* tickets;   // [B], of a queue [B, slots], zero at the start; none in order
-  VerifyQueue* queue;  // none in other orders
-  unsigned* ended;     // [B], 1 where a sequence has ended, zero at the start; of a queue only
+  // Blocks that share a sequence, each a part of all its rows, of which the last one decides; or 1,
+  // which reads a row, decides, and goes on until a rejection. Tokens are the same.
+  int splits;
+  unsigned* tickets;  // [B], zero at the start; none where splits is 1
   // Sums are kept by sequence and step, not by row: offsets out of order can give a row to two
   // sequences, each with a temperature of its own.
   int slots;                // steps of a sequence that are kept at once

@@ -30,7 +30,7 @@ Machine CudaStarter::machine() const {
         {});
   const bool has_attributes = has_code_of_9_0();
   return {multiprocessors, shared_bytes, has_attributes ? kMostCluster : 1,
-          environment().early && has_attributes};
+          early_launches() && has_attributes};
 }
 
 // Whether kernels are compiled for compute capability 9.0 or later, from which on launches have

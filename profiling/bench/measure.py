@@ -17,8 +17,7 @@ A row has what all rows have (../results.py), and
     peak_mb                     of OVERLAP: the most that a call allocates, also of each peer
     peers                       by name: median_us, p10_us, p90_us, and `ratio`, their time over
                                 ours, median of the rounds; or `skipped`, why not. On a GPU ours
-                                launched early is among them, and in each order of work among
-                                those of `verify`
+                                launched early is among them
 """
 
 from __future__ import annotations
@@ -44,9 +43,8 @@ from .traffic import traffic, visited_rows
 from .workloads import Call, Workload, build
 
 COMPILED = "compiled"
-ORDERS = ("split", "in-order", "queue")  # of work in `verify` (DESIGN section 6)
 EARLY = "early"
-PEERS = ("eager", "sparse", *ORDERS, EARLY, COMPILED)
+PEERS = ("eager", "sparse", EARLY, COMPILED)
 
 
 @dataclass
@@ -147,7 +145,9 @@ class Bench:
 
     def _calls(self, workload: Workload) -> tuple[dict[str, Call], dict[str, str]]:
         """The calls that can be timed, ours first, and why the others cannot."""
-        peers = workload.peers | (variants(workload) if self.device.type == "cuda" else {})
+        peers = dict(workload.peers)
+        if self.device.type == "cuda":
+            peers[EARLY] = partial(launched_early, workload.ours)
         wanted = {name: call for name, call in peers.items() if name in self.peers}
         skipped = {}
         if COMPILED in self.peers:
@@ -213,18 +213,10 @@ class Compiler:
         return lambda index: workload.then(compiled(*arguments[index]))
 
 
-def variants(workload: Workload) -> dict[str, Call]:
-    """Our own call launched early and, where it has one, in each order of work."""
-    asked = {EARLY: ("RDK_EARLY_LAUNCH", "1")}
-    if workload.case.verifies:
-        asked |= {order: ("RDK_VERIFY_ORDER", order) for order in ORDERS}
-    return {name: partial(with_variable, *each, workload.ours) for name, each in asked.items()}
-
-
-def with_variable(name: str, value: str, call: Call, index: int) -> object:
-    """Make a call with this in the environment."""
-    before = os.environ.get(name, "")
-    os.environ[name] = value
+def launched_early(call: Call, index: int) -> object:
+    """Make a call whose launches may begin early."""
+    before = os.environ.get(name := "RDK_EARLY_LAUNCH", "")
+    os.environ[name] = "1"
     _C.forget_environment()
     try:
         return call(index)

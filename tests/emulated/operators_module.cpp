@@ -104,7 +104,6 @@ PYBIND11_MODULE(rdk_emulated, module) {
           kept(what, kernel, bytes);
         });
   });
-  module.def("forget_environment", [] { rdk::forget_environment(); });
   module.def("start_through_python", [](bool through_python) { python_starts = through_python; });
   module.def("set_starter",
              [](const pybind11::object& starter) { set_starter(nullptr, starter.ptr()); });

@@ -84,8 +84,6 @@ inline void bind_plans(pybind11::module_& module) {
         launch.params.affinity.target_size = target_size;
         launch.params.affinity.rank = rank;
         pybind11::dict result = planned(machine, &launch);
-        constexpr const char* kOrders[] = {"split", "in-order", "queue"};
-        result["order"] = kOrders[static_cast<int>(launch.order)];
         result["splits"] = launch.splits;
         return result;
       },

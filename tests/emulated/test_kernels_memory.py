@@ -8,7 +8,6 @@ import mmap
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -40,61 +39,6 @@ def far_apart(rows: Tensor, folder: Path) -> Tensor:
     far = flat.as_strided(rows.shape, (FAR, 1))
     far.copy_(rows)
     return far
-
-
-def test_a_queue_reads_and_draws_little_behind_rejections(
-    emulated: ModuleType, ask: Callable[[str, str], None]
-) -> None:
-    """The first drafts of all sequences are rejected, but one, and one has a bad temperature."""
-    size, sequences, drafts = 8 * 1024, 8, 6
-    made = generators.batch(generators.affinity("identity", size), [drafts] * sequences)
-    target = made.target_logits.clone().unflatten(0, (sequences, drafts + 1))
-    target[:, :, 5] = -math.inf
-    target[0, :3, 5] = 50  # accepted three times
-    temperature = torch.ones(sequences)
-    temperature[1] = math.nan
-    made = made.replace(
-        target_logits=target.flatten(0, 1),
-        draft_token_ids=torch.full_like(made.draft_token_ids, 5),
-        draft_rows=torch.full((sequences * drafts,), -1, dtype=torch.int32),
-        target_temperature=temperature,
-        max_draft=1000,  # so there are steps that no draft has
-    )
-    row = size * 4 // 16
-    ask("RDK_VERIFY_ORDER", "queue")
-    for seed in range(4):
-        emulated.set_machine(2)
-        emulated.configure(seed=seed, resident=4)
-        accepted = torch.ops.rdk.verify(*made.arguments())[1]
-        assert accepted.tolist() == [3, *[0] * (sequences - 1)]
-        copies, atomics = emulated.counts()
-        assert (sequences - 1 + 3) * row <= copies < 22 * row
-        assert atomics < 100
-    ask("RDK_VERIFY_ORDER", "")
-    for multiprocessors, rows in ((2, 10), (16, (sequences - 1) * (drafts + 1))):
-        emulated.set_machine(multiprocessors)  # the controls: in order, and split
-        torch.ops.rdk.verify(*made.arguments())
-        assert emulated.counts()[0] == rows * row
-
-
-def test_a_queue_reads_each_row_of_accepted_drafts_once(
-    emulated: ModuleType, ask: Callable[[str, str], None]
-) -> None:
-    """Also those whose sums were there before the step in front of them was decided."""
-    size, sequences, drafts = 8 * 1024, 2, 6
-    made = generators.batch(generators.affinity("identity", size), [drafts] * sequences)
-    rows = torch.arange(sequences * (drafts + 1)).view(sequences, -1)[:, :drafts].flatten()
-    made = made.replace(
-        draft_token_ids=made.target_logits.argmax(1)[rows],
-        draft_rows=torch.full((sequences * drafts,), -1, dtype=torch.int32),
-        target_temperature=torch.zeros(sequences),
-    )
-    ask("RDK_VERIFY_ORDER", "queue")
-    emulated.set_machine(4)
-    for seed in range(8):
-        emulated.configure(seed=seed, resident=8)
-        assert torch.ops.rdk.verify(*made.arguments())[1].tolist() == [drafts] * sequences
-        assert emulated.counts()[0] == sequences * (drafts + 1) * size * 4 // 16
 
 
 @pytest.mark.usefixtures("emulated")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +17,6 @@ from tests.operators.test_thresholds import thresholds
 
 from .driver_rules import static_bytes
 from .workloads import (
-    ORDERS,
-    VERIFY,
     WORKLOADS,
     batch,
     draft,
@@ -140,25 +137,6 @@ def test_a_boundary_in_any_bin_is_found_by_a_block_of_any_shape(emulated: Module
         assert (plan["threads"], plan["cluster"]) == (32 * warps, 2)
         top_k = torch.full(least.shape, 2, dtype=torch.int32)
         assert torch.equal(thresholds(z, top_k=top_k), least), warps
-
-
-@pytest.mark.parametrize("seeds", [(1, 2, 5), pytest.param((3, 4, 6), marks=pytest.mark.night)])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("workload", VERIFY)
-def test_any_order_of_work_gives_the_same_bits(
-    emulated: ModuleType,
-    workload: str,
-    order: str,
-    seeds: tuple[int, ...],
-    ask: Callable[[str, str], None],
-) -> None:
-    """One block after the other, and several that take turns, with few and with many at once."""
-    expected = in_order(emulated, workload)
-    ask("RDK_VERIFY_ORDER", order)
-    for multiprocessors, seed in zip((1, 3, 16), seeds, strict=True):
-        emulated.set_machine(multiprocessors, FULL)
-        emulated.configure(seed=seed, resident=2 * multiprocessors)
-        assert_same_bits(WORKLOADS[workload](), expected)
 
 
 @pytest.mark.parametrize("workload", [name for name in WORKLOADS if "redistribute" not in name])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -212,36 +211,15 @@ def test_a_gather_of_few_tokens_has_a_block_for_every_multiprocessor(
 # ----------------------------------------------------------------------- order of work in verify
 
 
-def test_verify_takes_the_order_that_was_asked_for(
-    plans: ModuleType, ask: Callable[[str, str], None]
+def test_verify_splits_sequences_only_if_there_are_more_multiprocessors(
+    plans: ModuleType,
 ) -> None:
-    """Otherwise many sequences are taken in order, and few are split."""
     machine = GPUS["sm_90a"].machine
-
-    def order(sequences: int, target_size: int = 128_256) -> str:
-        plan = plans.plan_verify(machine, sequences, 5 * sequences, 5, 32_000, target_size)
-        return str(plan["order"])
-
-    assert [order(count) for count in (1, 131, 132)] == ["split", "split", "in-order"]
-    for asked in ("split", "in-order", "queue"):
-        ask("RDK_VERIFY_ORDER", asked)
-        assert [order(count) for count in (1, 131, 132)] == [asked] * 3
-    ask("RDK_VERIFY_ORDER", "split")
-    assert order(600) == "in-order", "a block each"
-    ask("RDK_VERIFY_ORDER", "")
-    assert order(1) == "split"
-    ask("RDK_VERIFY_ORDER", "in order")
-    with pytest.raises(ValueError, match='RDK_VERIFY_ORDER is "in order"; set it to split, in-o'):
-        order(1)
-
-
-def test_a_queue_whose_workspace_is_too_large_is_taken_in_order(
-    plans: ModuleType, ask: Callable[[str, str], None]
-) -> None:
-    ask("RDK_VERIFY_ORDER", "queue")
-    careless = verify_bytes(plans, 600, 600 * 64, 2**31 - 2)
-    assert (careless["order"], careless["splits"]) == ("in-order", 1)
-    assert careless["blocks"] == 600
+    splits = [
+        plans.plan_verify(machine, count, 5 * count, 5, 32_000, 128_256)["splits"]
+        for count in (1, 131, 132)
+    ]
+    assert splits[0] > splits[1] == 2 > splits[2] == 1
 
 
 # ------------------------------------------------------------------------------------- workspace

@@ -455,5 +455,3 @@ WORKLOADS |= {
     for operator in OPERATORS
     if operator not in WORKLOADS
 }
-VERIFY = [name for name in WORKLOADS if name == "verify" or name.startswith("verify,")]
-ORDERS = ("split", "in-order", "queue")  # of work in verify: RDK_VERIFY_ORDER

@@ -27,9 +27,8 @@ from .calls import Call, make_call
 from .judge import Reasons, named_in, refusals
 
 REFERENCE_EVERY = 20  # sets; it is slow
-# For the emulator: machines, and orders of work, "" that of the plan.
+# For the emulator.
 MACHINES = [(1, 227 * 1024), (4, 227 * 1024), (132, 1024, 8)]
-ORDERS = ["", "split", "in-order", "queue"]
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,6 @@ def main() -> None:
             signal.setitimer(signal.ITIMER_REAL, work.time_limit)  # SIGALRM ends the process
             if emulator is not None:
                 emulator.set_machine(*MACHINES[index % len(MACHINES)])
-                os.environ["RDK_VERIFY_ORDER"] = ORDERS[index // len(MACHINES) % len(ORDERS)]
-                emulator.forget_environment()
                 emulator.configure(seed=index)
             try:
                 outcome = try_index(work, index, operators)

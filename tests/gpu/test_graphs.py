@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,18 @@ from .stand_in import moved
 KERNEL, MEMSET = 0, 2
 
 Outputs = tuple[Tensor, ...]
+
+
+@pytest.fixture
+def launch_early(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """From when it is called on."""
+
+    def asked(value: str) -> None:
+        monkeypatch.setenv("RDK_EARLY_LAUNCH", value)
+        rdk_cuda._operators.forget_environment()
+
+    yield lambda: asked("1")
+    asked("")
 
 
 def warmed_up(work: Callable[[], Outputs]) -> None:
@@ -75,12 +87,12 @@ def test_replays_are_eager_calls_also_with_rewritten_inputs(
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_call_that_is_launched_early_reads_what_kernels_before_it_write(
-    cuda: torch.device, workload: str, ask: Callable[[str, str], None]
+    cuda: torch.device, workload: str, launch_early: Callable[[], None]
 ) -> None:
     """In a graph, behind a kernel that chooses between two sets of inputs; and behind copies."""
     first, other = recorded(workload), recorded(workload).with_other_values()
     expected = [call.on(cuda)(torch.ops.rdk) for call in (first, other)]
-    ask("RDK_EARLY_LAUNCH", "1")
+    launch_early()
     static, sources = first.on(cuda), [call.on(cuda).arguments for call in (first, other)]
     takes_other = torch.zeros((), dtype=torch.bool, device=cuda)
 

@@ -6,7 +6,6 @@ taken in order: of 1, 3 and 200 sequences the last is large on every GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests import generators
-from tests.emulated.workloads import ORDERS, VERIFY, WORKLOADS, row_limits
+from tests.emulated.workloads import WORKLOADS, row_limits
 from tests.generators import Batch
 from tests.operators.test_invariance import (
     assert_same_bits,
@@ -106,20 +105,6 @@ def test_the_same_call_again_and_again(workload: str, native: Any, device: torch
     """Blocks finish in another order each time."""
     call = recorded(workload).on(device)
     expected = call(native)
-    for _ in range(AGAIN):
-        for actual, same in zip(call(native), expected, strict=True):
-            assert_same_bits(actual, same)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("workload", VERIFY)
-def test_any_order_of_work_gives_the_same_bits(
-    workload: str, order: str, native: Any, device: torch.device, ask: Callable[[str, str], None]
-) -> None:
-    """Blocks draw from a queue in another order each time."""
-    call = recorded(workload).on(device)
-    expected = call(native)
-    ask("RDK_VERIFY_ORDER", order)
     for _ in range(AGAIN):
         for actual, same in zip(call(native), expected, strict=True):
             assert_same_bits(actual, same)
