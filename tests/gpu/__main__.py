@@ -54,8 +54,7 @@ COMMANDS: dict[str, dict[str, tuple[int, str]]] = {
         f"planted-{tool}": (40, f"{SANITIZER.format(tool)} --planted {tool}") for tool in PLANTED
     } | {tool.split()[0]: (115, SANITIZER.format(tool)) for tool in TOOLS},
     "measure": {
-        "serving": (110, f"{BENCH}/serving.json --preset serving "
-                    "--peers eager sparse early"),
+        "serving": (110, f"{BENCH}/serving.json --preset serving --peers eager sparse early"),
         "variants": (50, f"{BENCH}/variants.json --preset variants --peers eager"),
         "peers": (90, f"{sys.executable} -m profiling.peers --device cuda --seconds 2 "
                   f"--output {OUT}/peers.json --peers eager eager-gather scatter-logits sparse "
