@@ -55,7 +55,7 @@ COMMANDS: dict[str, dict[str, tuple[int, str]]] = {
     } | {tool.split()[0]: (115, SANITIZER.format(tool)) for tool in TOOLS},
     "measure": {
         "serving": (110, f"{BENCH}/serving.json --preset serving --peers eager sparse early"),
-        "variants": (50, f"{BENCH}/variants.json --preset variants --peers eager"),
+        "variants": (50, f"{BENCH}/variants.json --preset variants --peers early"),
         "peers": (90, f"{sys.executable} -m profiling.peers --device cuda --seconds 2 "
                   f"--output {OUT}/peers.json --peers eager eager-gather scatter-logits sparse "
                   "flashinfer vllm vllm-v2 sglang-chain sglang-target-only cupy"),
