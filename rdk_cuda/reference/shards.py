@@ -117,10 +117,9 @@ def verify_shard(
             continue
         found[b] = drawn[b]
         if found[b] != NOT_HERE:
-            x = int(found[b]) & 0xFFFFFFFF
-            tokens[b, j] = x if found[b] >= 0 and x < prior.shape[1] else -1
+            tokens[b, j] = _token(int(found[b]) & 0xFFFFFFFF if found[b] >= 0 else -1, prior)
         elif residuals is not None and q is not None:
-            tokens[b, j] = p.draw_from(residuals[b].to(dtype), step, j)
+            tokens[b, j] = _token(p.draw_from(residuals[b].to(dtype), step, j), prior)
         elif q is not None:
             residual[b] = p.residual(step, j, q, residual.shape[1])
     return tokens, num_accepted, found, residual
@@ -191,7 +190,8 @@ class _Partial:
             c = draw(weights, words, partial(step.record, "direct"), scale=_chunk_masses(self.p))
         else:
             c = draw(_chunk_masses(self.p), words, partial(step.record, "direct"))
-        return c + int(pairs[c // CHUNK, 1])
+        column = float(pairs[c // CHUNK, 1])
+        return c + (int(column) if 0 <= column < CHUNK else 0)
 
 
 def _stop(step: Step, p_at: partial[_Partial | None]) -> tuple[int, _Partial | None, Tensor | None]:
@@ -229,6 +229,11 @@ def _of_chunk(logits: Tensor, t: float, dtype: torch.dtype) -> Tensor:
     if z is None:
         return torch.full_like(nothing, math.nan)
     return torch.stack([z.max(), z.argmax().to(dtype) if t == 0 else torch.exp(z - z.max()).sum()])
+
+
+def _token(x: int, prior: Tensor) -> int:
+    """-1 where there is no such token, as of numbers that no rank has made."""
+    return x if x < prior.shape[1] else -1
 
 
 def _chunk_masses(p: Tensor) -> Tensor:

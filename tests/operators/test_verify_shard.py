@@ -220,6 +220,15 @@ def test_a_drawn_token_outside_the_vocabulary_is_none(operators: Any) -> None:
         logits, sums, *drafter, 0, None, None, drawn
     )
     assert tokens[range(8), num_accepted.tolist()].tolist() == [2099, -1, -1, -1] * 2
+    # The last chunk has 52 columns; the first of every two sequences draws from it.
+    drawn = torch.full((8,), NOT_HERE)
+    residuals = torch.zeros(8, 3, 2)
+    for column, token in ((51.0, 2099), (52.0, -1), (math.inf, 2048)):
+        residuals[:, 2] = torch.tensor([1.0, column])
+        tokens, _, _, _ = operators.verify_shard(
+            logits, sums, *drafter, 0, None, None, drawn, residuals
+        )
+        assert tokens[0::2, 0].tolist() == [token] * 4
 
 
 def test_the_tokens_of_the_reference_on_shards_are_those_of_the_reference() -> None:
