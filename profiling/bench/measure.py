@@ -215,7 +215,8 @@ class Compiler:
 
 def launched_early(call: Call, index: int) -> object:
     """Make a call whose launches may begin early."""
-    before = os.environ.get(name := "RDK_EARLY_LAUNCH", "")
+    name = "RDK_EARLY_LAUNCH"
+    before = os.environ.get(name, "")
     os.environ[name] = "1"
     _C.forget_environment()
     try:
