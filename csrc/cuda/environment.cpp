@@ -3,7 +3,9 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
+#include <string>
 
 #include "plan.h"
 

@@ -2,7 +2,6 @@
 // nvcc, by NVRTC, or run by the emulator.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "../operators.def"
