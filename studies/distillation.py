@@ -118,6 +118,13 @@ def page(rows: Sequence[Row]) -> str:
     return table(titles, lines, "rlllrrrrrr")
 
 
+def write(found: dict[str, Any], output: Path) -> None:
+    """The figures so far, and their page next to them."""
+    text = page(found["rows"]) + "\n"
+    write_json(found, output)
+    write_whole(output.with_suffix(".md"), lambda file: file.write_text(text, encoding="utf-8"))
+
+
 def run(options: argparse.Namespace) -> None:
     """Every temperature with every kind of text."""
     quiet()
@@ -132,11 +139,8 @@ def run(options: argparse.Namespace) -> None:
             start = calibrated(options, temperature, Path(name))
             for data in options.data:
                 rows += trained(options, start, data, Path(name))
-                write_json({**about, "rows": rows}, options.output)
-    text = page(rows)
-    print(text)
-    place = options.output.with_suffix(".md")
-    write_whole(place, lambda unfinished: unfinished.write_text(f"{text}\n", encoding="utf-8"))
+                write({**about, "rows": rows}, options.output)
+    print(page(rows))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

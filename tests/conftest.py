@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # Their tests share what takes a minute to build.
-ONE_PROCESS = {"packaging", "mutation", "fuzz"}
+ONE_PROCESS = {"packaging", "mutation", "fuzz", "cpu"}
 # Begun last, one of these would run while the other cores have nothing left to do.
 LONGEST = ("packaging", "fuzz", "mutation", "emulated/test_kernels_memory.py")
 

@@ -6,6 +6,7 @@ Everything is drawn from a seed, so that a failure can be repeated.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ def zipf(size: int) -> Tensor:
     return weights / weights.sum()
 
 
+@functools.cache
 def affinity(kind: str, target_size: int, seed: int = 0) -> Affinity:
     """An affinity onto ``target_size`` tokens whose drafter knows about half of them."""
     random = generator(seed)

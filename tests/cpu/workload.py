@@ -16,6 +16,7 @@ from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators, tree_generators
 from tests.generators import Batch
+from tests.tree_generators import Trees
 
 THREADS = (1, 2, 4)
 SMALL = 2600  # columns
@@ -129,14 +130,10 @@ def gathered(dtype: torch.dtype) -> Tensor:
     return logits
 
 
-def walked(small: bool, method: int) -> tuple[Tensor, ...]:
-    """Many small trees, or one whose rows are shared out between threads."""
+def trees(small: bool) -> Trees:
+    """Many small ones, or one whose rows are shared out between threads."""
     affinity = generators.affinity("virtual", 3000 if small else 75_001)
-    trees = tree_generators.mixed_trees(affinity, [9] * 60 if small else [40], dynamic=5)
-    outputs: tuple[Tensor, ...] = torch.ops.rdk.verify_tree(
-        *trees.replace(method=method).arguments()
-    )
-    return outputs
+    return tree_generators.mixed_trees(affinity, [9] * 60 if small else [40], dynamic=5)
 
 
 def overlapped(dtype: torch.dtype) -> list[Tensor]:
@@ -152,14 +149,16 @@ def main(path: str, size: str) -> None:
     """Writes {name with the number of threads: tensor}."""
     found: dict[str, Tensor] = {}
     small = size == "small"
-    inputs = batches(small)
+    torch.set_num_threads(1)
+    inputs, walked = batches(small), trees(small)
     for threads in THREADS:
         torch.set_num_threads(threads)
         for name, batch in inputs.items():
             for index, tensor in enumerate(results(batch)):
                 found[f"{threads} {name} {index}"] = tensor
         for method in (0, 1):
-            for index, tensor in enumerate(walked(small, method)):
+            arguments = walked.replace(method=method).arguments()
+            for index, tensor in enumerate(torch.ops.rdk.verify_tree(*arguments)):
                 found[f"{threads} walked by {method} {index}"] = tensor
         for dtype in generators.DTYPES:
             found[f"{threads} gathered {dtype}"] = gathered(dtype).float()

@@ -12,8 +12,10 @@ SHORT = (
 
 @pytest.fixture(autouse=True)
 def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting successors in all of the standard library takes seconds each time."""
-    monkeypatch.setattr("examples.demo.calibration.training_files", lambda: calibration_files()[:4])
+    """Reading all of the standard library takes seconds each time."""
+    for module in ("calibration", "experiment"):
+        name = f"examples.demo.{module}.training_files"
+        monkeypatch.setattr(name, lambda: calibration_files()[:4])
 
 
 @pytest.fixture(autouse=True)

@@ -38,14 +38,14 @@ WAYS = [
 ]
 
 
-# As the fixture of conftest.py, for a process of its own.
+# `python -m examples.demo`, with the fixture of conftest.py.
 WITH_LITTLE_TEXT = """
-import sys
-from examples.demo import calibration, corpus
-from examples.demo.__main__ import main
+import runpy
+from examples.demo import calibration, corpus, experiment
 
-calibration.training_files = lambda: corpus.calibration_files()[:4]
-sys.exit(main(sys.argv[1:]))
+for module in (calibration, experiment):
+    module.training_files = lambda: corpus.calibration_files()[:4]
+runpy.run_module("examples.demo", run_name="__main__", alter_sys=True)
 """
 
 
@@ -61,7 +61,7 @@ def finished(
 ) -> tuple[Path, str]:
     """The output directory, and what was printed."""
     output = tmp_path_factory.mktemp("demo") / "new" / "output"
-    command = [sys.executable, "-m", "examples.demo", *arguments(directories, output)]
+    command = [sys.executable, "-c", WITH_LITTLE_TEXT, *arguments(directories, output)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return output, done.stdout + done.stderr
@@ -125,19 +125,7 @@ def test_the_file_has_the_figures_and_how_they_came_about(finished: tuple[Path, 
     assert set(shown["kinds"]) <= {"accepted", "out_of_vocabulary", "resampled", "bonus"}
 
 
-def test_a_prompt_of_the_user_is_what_is_continued(
-    directories: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = ("--prompt", "import os, sys", "--keep", "0.1", "--keep", "0.5", "--temperature", "0.8")
-    assert main(arguments(directories, tmp_path, *more)) == 0
-    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
-    assert results["settings"]["prompt"] == "import os, sys"
-    assert results["settings"]["keep"] == [0.5]
-    assert results["continuation"]["prompt"] == "import os, sys"
-    assert "import os, sys" in capsys.readouterr().out
-
-
-def test_a_failed_check_is_told_and_is_the_exit_code(
+def test_a_prompt_of_the_user_is_continued_and_a_failed_check_is_the_exit_code(
     directories: tuple[Path, Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -145,16 +133,22 @@ def test_a_failed_check_is_told_and_is_the_exit_code(
 ) -> None:
     failed = Check("greedy output", False, "none of it", {"different": 1})
     monkeypatch.setattr(experiment, "check_greedy", lambda *_: failed)
-    assert main(arguments(directories, tmp_path, "--keep", "0.1")) == 1
-    assert "FAILED  greedy output: none of it." in capsys.readouterr().out
+    more = ("--prompt", "import os, sys", "--keep", "0.1", "--keep", "0.5", "--temperature", "0.8")
+    assert main(arguments(directories, tmp_path, *more)) == 1
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert results["settings"]["prompt"] == "import os, sys"
+    assert results["settings"]["keep"] == [0.5]
+    assert results["continuation"]["prompt"] == "import os, sys"
     assert [check["passed"] for check in results["checks"]] == [False, True]
+    printed = capsys.readouterr().out
+    assert "import os, sys" in printed
+    assert "FAILED  greedy output: none of it." in printed
 
 
 def test_ctrl_c_ends_it_with_one_line_and_no_files(
     directories: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    given = arguments(directories, tmp_path, "--tokens", "300")
+    given = arguments(directories, tmp_path, "--tokens", "300", "--keep", "0.1")
     process = interruptible.start([sys.executable, "-c", WITH_LITTLE_TEXT, *given])
     assert process.stderr is not None
     printed = ""

@@ -309,11 +309,10 @@ def assert_any_trees_are_walked(kind: str, seed: int, batches: int) -> None:
             assert_walks_as_the_reference(trees)
 
 
-@pytest.mark.fast_in_the_emulator(seed=(0,))
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_any_tree_of_any_shape(kind: str, seed: int) -> None:
-    assert_any_trees_are_walked(kind, seed, 2)
+def test_any_tree_of_any_shape(kind: str) -> None:
+    assert_any_trees_are_walked(kind, 0, 2)
 
 
 @pytest.mark.night
