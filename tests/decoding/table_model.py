@@ -61,18 +61,20 @@ class TableModel:
         """Rows of nodes by the branch that each ends."""
         assert any(keep)
         self.passes += 1
-        states = torch.full((len(tokens), max(keep)), -1)
+        rows, most = [], max(keep)
         for b, (sequence, new) in enumerate(zip(self.sequences, tokens, strict=True)):
             nodes = self.nodes[b]
             first = len(new) - (len(parents[b]) - len(nodes))
             assert 0 <= len(new) - first <= keep[b]
             sequence.extend(new[:first])
             nodes.extend(new[first:])
-            ends = [*range(1 - len(sequence), 1), *range(1, len(nodes) + 1)]  # 0 is the root
-            for place, end in enumerate(ends[len(ends) - keep[b] :]):
+            own = []
+            for end in range(len(nodes) + 1 - keep[b], len(nodes) + 1):  # 0 is the root
                 known = sequence[: len(sequence) + min(end, 0)]
                 path = branch(parents[b], end - 1) if end > 0 else []
-                states[b, place] = self.state([*known, *(nodes[node] for node in path)])
+                own.append(self.state([*known, *(nodes[node] for node in path)]))
+            rows.append(own + [-1] * (most - keep[b]))
+        states = torch.tensor(rows)
         padded = torch.cat([self.table, torch.full((1, self.vocabulary_size), torch.nan)])
         return Output(padded[states], torch.eye(len(padded))[states, :-1])
 

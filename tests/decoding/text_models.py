@@ -21,6 +21,7 @@ class LastToken:
     def __init__(self, table: Tensor, context: float = math.inf) -> None:
         self.table, self.context = table, context
         self.vocabulary_size = table.shape[1]
+        self.padded = torch.cat([table, torch.full((1, self.vocabulary_size), math.nan)])
         self.sequences: list[list[int]] = []
         self.read = 0
 
@@ -37,18 +38,22 @@ class LastToken:
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         assert any(keep)
-        rows = torch.full((len(tokens), max(keep), self.vocabulary_size), math.nan)
+        rows, most = [], max(keep)
         for b, (sequence, new) in enumerate(zip(self.sequences, tokens, strict=True)):
             sequence.extend(new)
             self.read += len(new)
             assert keep[b] <= len(new)
             assert len(sequence) <= self.context
-            for place in range(keep[b]):
-                rows[b, place] = self.logits(sequence[: len(sequence) - keep[b] + place + 1])
-        return Output(rows)
+            ends = range(len(sequence) - keep[b] + 1, len(sequence) + 1)
+            own = [self.state(sequence[:end]) for end in ends]
+            rows.append(own + [-1] * (most - keep[b]))
+        return Output(self.padded[torch.tensor(rows)])
+
+    def state(self, context: Sequence[int]) -> int:
+        return context[-1]
 
     def logits(self, context: Sequence[int]) -> Tensor:
-        return self.table[context[-1]]
+        return self.table[self.state(context)]
 
 
 class LastTwoOf(LastToken):
@@ -58,9 +63,9 @@ class LastTwoOf(LastToken):
         super().__init__(table)
         self.known = {token: place for place, token in enumerate(known)}
 
-    def logits(self, context: Sequence[int]) -> Tensor:
+    def state(self, context: Sequence[int]) -> int:
         before, last = (self.known.get(token, 0) for token in [0, *context][-2:])
-        return self.table[before * len(self.known) + last]
+        return before * len(self.known) + last
 
 
 def byte_level(merges: Sequence[tuple[str, str]], without: str = "") -> Any:
