@@ -30,7 +30,7 @@ from torch import Tensor
 from examples.demo import gemma
 from examples.demo.corpus import calibration_files, held_out_files
 from examples.demo.shipped import SHIPPED
-from profiling.commands import Parser, run_command
+from profiling.commands import Parser, run_command, write_text
 from profiling.machine import ROOT, describe, now
 from profiling.tables import table
 from rdk_cuda.__main__ import main as rdk_cuda
@@ -40,7 +40,7 @@ from rdk_cuda.cli.distill import Job
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.evaluation.speed import expected_accepted_length
-from rdk_cuda.files import write_json, write_whole
+from rdk_cuda.files import write_json
 from rdk_cuda.pair.loading import quiet
 from rdk_cuda.training import LOSSES
 
@@ -118,13 +118,6 @@ def page(rows: Sequence[Row]) -> str:
     return table(titles, lines, "rlllrrrrrr")
 
 
-def write(found: dict[str, Any], output: Path) -> None:
-    """The figures so far, and their page next to them."""
-    text = page(found["rows"]) + "\n"
-    write_json(found, output)
-    write_whole(output.with_suffix(".md"), lambda file: file.write_text(text, encoding="utf-8"))
-
-
 def run(options: argparse.Namespace) -> None:
     """Every temperature with every kind of text."""
     quiet()
@@ -139,7 +132,8 @@ def run(options: argparse.Namespace) -> None:
             start = calibrated(options, temperature, Path(name))
             for data in options.data:
                 rows += trained(options, start, data, Path(name))
-                write({**about, "rows": rows}, options.output)
+                write_json({**about, "rows": rows}, options.output)
+                write_text(f"{page(rows)}\n", options.output.with_suffix(".md"))
     print(page(rows))
 
 

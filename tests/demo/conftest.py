@@ -10,12 +10,16 @@ SHORT = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def read_little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading all of the standard library takes seconds each time."""
     for module in ("calibration", "experiment"):
         name = f"examples.demo.{module}.training_files"
         monkeypatch.setattr(name, lambda: calibration_files()[:4])
+
+
+@pytest.fixture(autouse=True)
+def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_little_text(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -38,13 +38,13 @@ WAYS = [
 ]
 
 
-# `python -m examples.demo`, with the fixture of conftest.py.
+# `python -m examples.demo`, with as little text as the tests of this process.
 WITH_LITTLE_TEXT = """
 import runpy
-from examples.demo import calibration, corpus, experiment
+import pytest
+from tests.demo.conftest import read_little_text
 
-for module in (calibration, experiment):
-    module.training_files = lambda: corpus.calibration_files()[:4]
+read_little_text(pytest.MonkeyPatch())
 runpy.run_module("examples.demo", run_name="__main__", alter_sys=True)
 """
 
