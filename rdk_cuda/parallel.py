@@ -21,8 +21,6 @@ from .affinity import Affinity
 from .functional.operators import step_arguments
 from .functional.step import Draft, Method, Verified
 
-__all__ = ["verify", "verify_packed", "whole_rows"]
-
 _NAME = "rdk_cuda.parallel.verify"
 _CHUNK = 1024  # kChunk in csrc/params.h
 _NOT_HERE = torch.iinfo(torch.int64).max

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["SHAPES", "make_models"]
-
 SHAPES = {
     "tiny": {
         "vocab_size": 2048,

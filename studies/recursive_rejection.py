@@ -10,8 +10,6 @@ from torch import Tensor
 
 from rdk_cuda.reference import residual
 
-__all__ = ["Beam", "beam_search_step", "gumbel_top_k", "recursive_rejection", "verify_rsd"]
-
 
 class Beam(NamedTuple):
     """Nodes of one depth of a tree, in the order in which they are tried.

@@ -37,8 +37,6 @@ from rdk_cuda.vocabulary import Vocabulary
 
 from .recursive_rejection import Beam, beam_search_step, gumbel_top_k, verify_rsd
 
-__all__ = ["RSDTree", "RecursiveRejection"]
-
 
 @dataclass
 class _Grown:

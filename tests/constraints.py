@@ -18,8 +18,6 @@ from packaging.version import Version
 
 from .engines.requirements import NOT_FOR_TEXT
 
-__all__ = ["ALL", "PIN", "VLLM", "pinned"]
-
 ROOT = Path(__file__).resolve().parents[1]
 ALL = ROOT / "constraints.txt"
 VLLM = ROOT / "tests" / "engines" / "constraints.txt"

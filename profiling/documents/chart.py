@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["draw", "source_of"]
-
 _KEY = "Source"  # a text of the PNG file; the figures that were drawn
 _NAMES = {"eager": "PyTorch, eager", "compiled": "torch.compile", "ours": "rdk_cuda"}
 _COLOURS = {

@@ -33,8 +33,6 @@ from rdk_cuda.pair.loading import quiet
 
 from ..commands import Parser, refuse_device, run_command
 
-__all__ = ["DecodingRun", "add_arguments", "captured", "main", "prepare"]
-
 WINDOW = 384
 CALIBRATION_POSITIONS = WINDOW
 PROMPT_TOKENS = 64

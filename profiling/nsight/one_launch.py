@@ -17,8 +17,6 @@ from ..bench.workloads import build
 from ..commands import Parser, refuse_device, run_command
 from .decoding_run import captured
 
-__all__ = ["main"]
-
 WARM_UP = 3
 
 

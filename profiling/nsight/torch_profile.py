@@ -17,8 +17,6 @@ from rdk_cuda.files import write_whole
 from ..commands import Parser, run_command, write_text
 from . import decoding_run
 
-__all__ = ["main"]
-
 TRACE, TABLE = "trace.json", "timeline.txt"
 PRINTED = 40  # rows; the file has all
 

@@ -13,15 +13,6 @@ from ..drafter import FullHead, PrunedDrafter
 from ..functional import draft
 from .recording import Samples, held_out_rows
 
-__all__ = [
-    "THRESHOLDS",
-    "CalibratedLength",
-    "Places",
-    "calibrate_length",
-    "fit_classifier",
-    "places_of",
-]
-
 # A token of a virtual one has a small q, however often it is accepted.
 THRESHOLDS = (*(10.0**-power for power in range(7, 2, -1)), *(n / 50 for n in range(1, 50)))
 _HELD_OUT, _PENALTY, _NEWTON_STEPS, _BLOCK = 0.2, 1e-3, 12, 256

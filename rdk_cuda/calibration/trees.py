@@ -12,8 +12,6 @@ from ..decoding.drafter_tree import FIXED_FROM, grown_alike
 from ..drafter import FullHead, PrunedDrafter
 from .recording import Samples
 
-__all__ = ["ExpectedTree", "expected_tree"]
-
 _BLOCK = 32  # of rows over the target's vocabulary
 _TREES = 512
 

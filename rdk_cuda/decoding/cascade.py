@@ -20,8 +20,6 @@ from .proposers import DrafterChain, Proposer
 from .rules import Decided, Logprobs, Verification
 from .trees import branch
 
-__all__ = ["Cascade"]
-
 
 class Cascade(DrafterChain):
     """A drafter's chain in fewer of its passes: another proposer drafts for it.

@@ -21,8 +21,6 @@ from .proposal import Proposal, Step, padded
 from .proposers import DrafterChain
 from .trees import branch
 
-__all__ = ["FIXED_FROM", "DrafterTree", "grown_alike"]
-
 FIXED_FROM = 0.1  # the least q of a fixed token above temperature 0
 ACCEPTANCE = 0.7  # of a drawn token, for its value; trees change little between 0.6 and 0.8
 

@@ -17,8 +17,6 @@ from .proposal import Proposal, Step
 from .proposers import DrafterChain
 from .text import TextDrafter
 
-__all__ = ["ExactMatch", "TextChain"]
-
 _BEHIND = 64  # bytes of the context that are tokenised with a draft, about
 
 

@@ -20,8 +20,6 @@ from .. import functional
 from ..affinity import Affinity
 from ..functional import Draft
 
-__all__ = ["Classifier", "Confidence", "Drafted", "EntropyBound", "Length", "Product"]
-
 FEATURES = 5  # of a place, as `Drafted.features` has them
 _LEAST_LOG = -20.0  # of a probability that a classifier reads
 

@@ -20,8 +20,6 @@ from .proposers import Proposer
 from .reading import reading_of
 from .rules import Decided, Logprobs, Rule
 
-__all__ = ["Allowed", "Hooks", "OnTokens", "Process", "advance", "decode"]
-
 Process = Callable[[Sequence[Continuation], Tensor], Tensor]
 """A hook that changes the target's logits before they judge drafts. It is called with the sequences
 and logits `[B, n, V_t]`, and returns logits of that shape. Row `[b, j]` predicts what follows the

@@ -11,8 +11,6 @@ from torch import Tensor
 from ..functional import Draft
 from .trees import depths
 
-__all__ = ["Proposal", "Step"]
-
 
 class Step(NamedTuple):
     """A decoding step of a batch of B sequences, before anything is proposed.

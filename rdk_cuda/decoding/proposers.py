@@ -20,8 +20,6 @@ from .lengths import Drafted, Length
 from .models import CausalModel, Output, StateDrafter, feed_unread
 from .proposal import Proposal, Step, padded
 
-__all__ = ["DrafterChain", "NGrams", "Proposer"]
-
 
 class Proposer:
     """Proposes tokens that may follow each sequence: none. To write one, inherit, and propose some.

@@ -14,8 +14,6 @@ from .proposal import Proposal, Step
 from .rules import Decided
 from .trees import branch
 
-__all__ = ["ChainReading", "TreeReading", "reading_of"]
-
 Hook = Callable[[Tensor], Tensor]
 """Called with logits `[B, n, V_t]` after each sequence and its first drafts, which are those in its
 context; returns something `[B, n, W]` for each of these rows."""

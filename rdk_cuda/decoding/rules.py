@@ -14,8 +14,6 @@ from ..functional import Method
 from .models import Output
 from .proposal import Proposal, Step
 
-__all__ = ["Decided", "Rule", "Verification"]
-
 Logprobs = Literal["processed", "raw"] | None
 
 

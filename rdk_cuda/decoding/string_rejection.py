@@ -18,8 +18,6 @@ from .proposal import Proposal, Step
 from .proposers import DrafterChain
 from .text import TextDrafter
 
-__all__ = ["StringRejection"]
-
 
 class StringRejection(DrafterChain):
     """String-level rejection sampling (SLRS, arXiv:2502.05202): target tokens by their strings.

@@ -20,8 +20,6 @@ from ..vocabulary.text_tokens import TextTokens
 from ..vocabulary.token_bytes import matching_ids
 from .models import CausalModel, Output, StateDrafter
 
-__all__ = ["TextDrafter"]
-
 _Piece = bytes | tuple[int]  # of a text: bytes, or a special token of the drafter
 _LOOK_BEHIND = 256  # bytes in which a seam is looked for
 _SETTLED = 64  # bytes behind which a token hardly changes where there is no seam

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["ancestors", "branch", "depths"]
-
 
 def ancestors(parents: Tensor) -> Tensor:
     """`[B, N, N]` bools: whether column's node is row's node or on the way to it from the root.

@@ -20,8 +20,6 @@ from rdk_cuda import parallel
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.functional import METHODS, Method, Verified
 
-__all__ = ["DraftArena", "check_layout"]
-
 
 class DraftArena:
     """The drafter's logits for the next step of every request, with room for K drafts each.

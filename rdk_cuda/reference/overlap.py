@@ -11,8 +11,6 @@ from torch.nn.functional import pad
 from .operators import _redistributed, _scaled, _stats, _with_dynamic, target_distribution
 from .truncation import Limits
 
-__all__ = ["overlap", "overlap_backward"]
-
 
 def overlap(
     target_logits: Tensor,

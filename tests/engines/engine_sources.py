@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Hook", "differences", "hooks", "installed_source"]
-
 _ENTRY = re.compile(r"(= )?([\w.]+)(?:: (.*)|\((.*)\)(?: -> (.*))?)")
 
 

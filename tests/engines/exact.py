@@ -14,8 +14,6 @@ from examples.demo.corpus import HELD_OUT, read_text, standard_library
 
 from .pair import TARGET
 
-__all__ = ["Joint", "joint_of_words", "p_value", "prompts_of", "two_sample_p_value"]
-
 TOP = 6
 
 

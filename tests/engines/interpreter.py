@@ -12,8 +12,6 @@ import os
 from importlib import import_module
 from typing import Any
 
-__all__ = ["V2", "interpret"]
-
 V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
 
 

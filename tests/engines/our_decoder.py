@@ -15,8 +15,6 @@ from rdk_cuda.integrations.huggingface import HuggingFaceModel, drafting_model, 
 
 from .pair import EAGLE3, TARGET
 
-__all__ = ["accepted_per_step", "our_decoder"]
-
 
 def our_decoder(model: Path, directory: Path | None, draft_length: int) -> SpeculativeDecoder:
     """It drafts with `model`, or with what a directory has made of it."""

@@ -19,8 +19,6 @@ from urllib.request import Request, urlopen
 from .engine import WORKER, speculation
 from .pair import TARGET
 
-__all__ = ["Server", "serving"]
-
 # With it a thinking budget would be served by vLLM.
 REASONING = {"reasoning_start_str": "begin", "reasoning_end_str": "end"}
 _PATIENCE = 300.0  # seconds until it answers

@@ -5,8 +5,6 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-__all__ = ["Sources", "downloaded"]
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -19,8 +19,6 @@ from ..rules import Logprobs, Rule
 from .speeds import MOST_ROWS, Plan
 from .workers import Piece, Workers
 
-__all__ = ["Part", "Run"]
-
 
 class Part(NamedTuple):
     """Tokens that are decided together.

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["MOST_ROWS", "Plan", "least_lookahead", "parallel_speed", "planned", "serial_speed"]
-
 MOST_ROWS = 32
 """The most rows of the target in one piece."""
 

@@ -23,8 +23,6 @@ from torch import Tensor
 from ..models import CausalModel
 from .speeds import MOST_ROWS
 
-__all__ = ["Factory", "Piece", "Workers"]
-
 Factory = Callable[[], CausalModel]
 """Makes a target in the process that calls it. It has to be picklable: a function of a module, or a
 `functools.partial` of one."""

@@ -31,8 +31,6 @@ from ... import _C
 from . import cubin_cache
 from .cubin_cache import Cubin
 
-__all__ = ["compile", "disable", "enable"]
-
 # nvcc is given the same (build_kernels.py). One rounding for each operation, so that a sum has the
 # same bits in every kernel; and lines, by which profilers and sanitizers name what they find.
 NAME = "rdk_cuda.integrations.cupy"  # in messages

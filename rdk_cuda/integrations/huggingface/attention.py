@@ -9,8 +9,6 @@ from torch import Tensor
 
 from .library import not_served
 
-__all__ = ["Layers", "context_length", "first_seen", "is_seen", "layers_of"]
-
 # Classes of layers in a cache, and the types that configurations name. Chunks are refused by name.
 _SERVED = {"DynamicLayer", "DynamicSlidingWindowLayer"} | {
     "attention",

@@ -43,8 +43,6 @@ from .padded_batch import PaddedBatch
 from .saved_drafter import calibrated_drafts, drafting_model, load_drafter, load_steering
 from .text_drafter import is_text_drafter, load_text_drafter
 
-__all__ = ["Generate"]
-
 
 class Generate:
     """A drafter for `model.generate(**inputs, custom_generate=Generate(drafter, affinity))`.

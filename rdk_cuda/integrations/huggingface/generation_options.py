@@ -12,8 +12,6 @@ from torch import Tensor
 
 from .library import CACHE_ARGUMENTS, given_cache
 
-__all__ = ["is_static", "prompts_of", "refuse_dropped_arguments", "refuse_unsupported"]
-
 _MODES = ("greedy_search", "sample")
 
 # Options that would be ignored, and why; refused unless they have the library's default.

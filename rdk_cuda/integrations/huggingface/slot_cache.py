@@ -28,8 +28,6 @@ from rdk_cuda.decoding.trees import ancestors
 
 from .attention import Layers, first_seen, is_seen
 
-__all__ = ["SlotCache", "lay_out", "pieces"]
-
 # Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
 _PREFILL_COLUMNS = 512
 

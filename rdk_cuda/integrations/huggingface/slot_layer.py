@@ -7,8 +7,6 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-__all__ = ["SlotLayer"]
-
 
 class SlotLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values in slots that are allocated beforehand, `[B, heads, capacity, d]`.

@@ -28,8 +28,6 @@ from torch import Tensor
 from ...functional import Method
 from ..draft_arena import DraftArena, check_layout
 
-__all__ = ["ChainVerified", "parents_of", "temperatures_of", "verify_chain"]
-
 
 class ChainVerified(NamedTuple):
     """What SGLang's verification kernels write.

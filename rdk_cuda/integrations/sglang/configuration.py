@@ -7,14 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ALGORITHMS",
-    "Asked",
-    "UnsupportedConfigurationError",
-    "asked_for",
-    "refuse_unsupported",
-]
-
 ALGORITHMS = ("STANDALONE", "EAGLE3")
 
 

@@ -24,8 +24,6 @@ from ..draft_arena import DraftArena
 from .chain import temperatures_of
 from .configuration import UnsupportedConfigurationError
 
-__all__ = ["DraftWorker", "seeds_of"]
-
 _Original = Callable[..., Any]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

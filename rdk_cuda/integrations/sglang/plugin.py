@@ -18,8 +18,6 @@ from .configuration import UnsupportedConfigurationError, asked_for, refuse_unsu
 from .drafting import DraftWorker
 from .verification import eagle_sample
 
-__all__ = ["register"]
-
 # tests/engines checks all names that are used of SGLang in its wheel.
 TESTED = ("0.5.23",)
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from .chain import verify_chain
 from .drafting import DraftWorker, seeds_of
 
-__all__ = ["eagle_sample"]
-
 
 def eagle_sample(
     worker: DraftWorker,

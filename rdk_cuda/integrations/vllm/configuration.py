@@ -7,14 +7,6 @@ from typing import Any, NamedTuple
 
 from ...functional import METHODS, Method
 
-__all__ = [
-    "SPECULATIVE_METHODS",
-    "Options",
-    "UnsupportedConfigurationError",
-    "options",
-    "refuse_unsupported",
-]
-
 # tests/engines checks the names that are used of vLLM in their wheels, and runs the first.
 TESTED = ("0.32.0", "0.33.0")
 SPECULATIVE_METHODS = ("draft_model", "eagle3")

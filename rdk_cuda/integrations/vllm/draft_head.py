@@ -22,8 +22,6 @@ from .metrics import Counters
 from .rank_comparison import compare_ranks
 from .sharded_head import HeadShard
 
-__all__ = ["DraftHead"]
-
 _LONGEST_WINDOW = 4096  # tokens that sources of dynamic tokens are shown, at most
 _all_gather = partial(tensor_model_parallel_all_gather, dim=0)
 

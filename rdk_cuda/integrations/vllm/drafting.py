@@ -19,8 +19,6 @@ from ..huggingface.text_drafter import TokenMap
 from .draft_head import DraftHead
 from .requests import Requests
 
-__all__ = ["PROPOSERS"]
-
 
 class _Drafting(DraftHead):
     """The part of a proposer that is the same for every method of vLLM."""

@@ -18,8 +18,6 @@ from ..huggingface.text_drafter import TokenMap
 from .draft_head import DraftHead
 from .model_runner_v2 import last_tokens, sample_draft
 
-__all__ = ["Speculator", "speculator_for"]
-
 _AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 

@@ -30,8 +30,6 @@ from ...functional import Method
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
 
-__all__ = ["Counters", "serve_metrics"]
-
 FOLDER = "RDK_CUDA_METRICS"
 _SECONDS = 5.0  # between two files, while the worker is busy
 

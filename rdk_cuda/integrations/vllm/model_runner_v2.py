@@ -21,8 +21,6 @@ from ...functional import Method
 from ..draft_arena import DraftArena, check_layout
 from .metrics import Counters
 
-__all__ = ["PLACEHOLDER_TOKEN_ID", "last_tokens", "rejection_sample", "sample_draft"]
-
 PLACEHOLDER_TOKEN_ID = -1
 
 

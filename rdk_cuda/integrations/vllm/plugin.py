@@ -15,8 +15,6 @@ from typing import Any
 
 from .metrics import serve_metrics
 
-__all__ = ["register", "registered"]
-
 _WORKERS = "rdk_cuda.integrations.vllm."
 OTHER_TOKENIZERS = "heterogeneous-vocabulary draft models"  # vLLM's words
 

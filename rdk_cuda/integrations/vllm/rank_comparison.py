@@ -6,8 +6,6 @@ from torch import Tensor
 
 from .sharded_head import Collective
 
-__all__ = ["RanksDifferError", "compare_ranks"]
-
 
 class RanksDifferError(RuntimeError):
     """Ranks that are to draft the same have other values than rank 0."""

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Requests"]
-
 
 class Requests:
     """The requests of vLLM's model runner, in the order of its batch.

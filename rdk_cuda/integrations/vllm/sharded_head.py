@@ -13,8 +13,6 @@ from ...drafter import LiftedHead, LiftedRows
 from ...dynamic_tokens import FullHead
 from ...dynamic_tokens.columns import logits_of
 
-__all__ = ["HeadShard", "ShardedHead"]
-
 Collective = Callable[[Tensor], Tensor]
 
 

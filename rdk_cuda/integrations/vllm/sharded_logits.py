@@ -12,8 +12,6 @@ from .configuration import UnsupportedConfigurationError
 from .requests import Requests
 from .target_logits import needs_whole_rows
 
-__all__ = ["ShardedLogits"]
-
 
 class ShardedLogits:
     """`compute_logits` of a target in model runner V1, for `"verify_on_shards"`.

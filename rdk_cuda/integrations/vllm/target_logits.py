@@ -27,8 +27,6 @@ from vllm.v1.sample.logits_processor.builtin import (
 from vllm.v1.sample.ops.bad_words import apply_bad_words
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-__all__ = ["Processed", "Rows", "add_processors", "needs_whole_rows", "processed"]
-
 
 class Rows(NamedTuple):
     """Which request a row of logits belongs to, and which place in it.

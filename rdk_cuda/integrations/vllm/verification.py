@@ -21,8 +21,6 @@ from .metrics import Counters
 from .requests import Requests
 from .target_logits import Processed, Rows, processed
 
-__all__ = ["TokenSampler", "Verifier"]
-
 
 class TokenSampler(Sampler):  # type: ignore[misc]
     """`Sampler` of a step without drafts; and what both samplers share, `decide`."""

@@ -20,8 +20,6 @@ from ...functional import Method
 from .drafting_v2 import Speculator
 from .model_runner_v2 import rejection_sample
 
-__all__ = ["TokenSampler", "Verifier", "samplers_for"]
-
 
 class TokenSampler(Sampler):  # type: ignore[misc]
     """`Sampler` of a step without drafts; and what both samplers share, `decide`.

@@ -30,8 +30,6 @@ from .sharded_logits import ShardedLogits
 from .target_logits import add_processors
 from .verification import TokenSampler, Verifier
 
-__all__ = ["CPUWorker", "GPUWorker"]
-
 _LOGGER = init_logger(f"vllm.{__name__}")  # under the name that vLLM configures
 
 
