@@ -63,13 +63,6 @@ struct Options {
 };
 extern Options options;
 
-// What the kernel of the last launch did.
-struct Counts {
-  int64_t copies = 0;   // of 16 bytes, by async_copy
-  int64_t atomics = 0;  // on global memory
-};
-extern Counts counts;
-
 // What a launch may have besides its shape.
 struct Attributes {
   unsigned cluster = 1;  // 0: the same
@@ -109,7 +102,6 @@ void store(void* address, const void* value, size_t size);
 void store_atomic(void* address, const void* value, size_t size);
 
 void async_copy(void* shared, const void* global, Site site = Site::here());  // 16 bytes
-// 16 bytes, of which only these are read; the others become zero.
 void async_commit();
 void async_wait(unsigned groups_under_way);
 

@@ -1,14 +1,12 @@
 // Gives a pybind11 module what a test needs of the emulator:
 //   configure(seed=0, shuffle=True, block_order="shuffled", resident=1)
 //                      how the next launches are scheduled; so many blocks take turns
-//   counts()           (copies, atomics) of the last launch
 //   EmulationError     what a launch raises
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 #include <string>
-#include <utility>
 
 #include "cuda_emulation.h"
 
@@ -32,7 +30,6 @@ inline void bind(pybind11::module_& module) {
       },
       pybind11::arg("seed") = 0, pybind11::arg("shuffle") = true,
       pybind11::arg("block_order") = "shuffled", pybind11::arg("resident") = 1);
-  module.def("counts", [] { return std::make_pair(counts.copies, counts.atomics); });
 }
 
 }  // namespace emulation

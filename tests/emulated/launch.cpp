@@ -32,7 +32,6 @@ dim3 gridDim;
 namespace emulation {
 
 Options options;
-Counts counts;
 Scheduler* scheduler = nullptr;
 
 namespace {
@@ -240,7 +239,6 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
   if (scheduler != nullptr && scheduler->running())
     throw Error("a kernel launches a kernel, which is not emulated");
   blockIdx = {0, 0, 0};
-  counts = {};
   counters.clear();
   attributes.cluster = std::max(attributes.cluster, 1u);
   try {
@@ -285,7 +283,6 @@ void async_copy(void* shared, const void* global, Site site) {
     fail("async_copy between addresses that are not aligned to 16 bytes", site);
   }
   if (!scheduler->has_waited()) fail("async_copy before the wait for earlier kernels", site);
-  ++counts.copies;
   scheduler->async_copies().start(shared, global, scheduler->coin());
 }
 void async_commit() { scheduler->async_copies().commit(); }
@@ -308,7 +305,6 @@ void store_atomic(void* address, const void* value, size_t size) {
   if (is_shared(address)) {
     std::memcpy(address, value, size);
   } else {
-    ++counts.atomics;
     counters.insert(address);
     global_memory.store_atomic(address, value, size, scheduler->now());
   }

@@ -1,7 +1,7 @@
 // Gives a pybind11 module the plans of launches, for problems of any size: nothing is allocated.
-//   plan_redistribute(machine, rows=1, draft_size=1, target_size=1, dynamic_size=0, rank=0)
+//   plan_redistribute(machine, rows=1, draft_size=1, target_size=1, dynamic_size=0, limits=False)
 // and its like; machine is (multiprocessors, shared bytes, blocks of a cluster), the result a dict.
-// Entries of S are those of one for each target token unless they are given.
+// S has an entry for each target token.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -41,14 +41,13 @@ inline void bind_plans(pybind11::module_& module) {
   module.def(
       "plan_redistribute",
       [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t target_size,
-         int64_t dynamic_size, int64_t rank, int64_t entries, bool limits) {
+         int64_t dynamic_size, bool limits) {
         rdk::RedistributeLaunch launch{};
         launch.params.truncation.given = limits;
         launch.params.rows = rows;
         launch.params.draft = draft_columns(draft_size, dynamic_size);
         launch.params.affinity.target_size = target_size;
-        launch.params.affinity.rank = rank;
-        launch.params.affinity.entries = entries < 0 ? target_size : entries;
+        launch.params.affinity.entries = target_size;
         pybind11::dict result = planned(machine, &launch);
         result["tiles"] = launch.tiles;
         result["tile"] = launch.tile;
@@ -57,7 +56,7 @@ inline void bind_plans(pybind11::module_& module) {
         return result;
       },
       arg("machine"), arg("rows") = 1, arg("draft_size") = 1, arg("target_size") = 1,
-      arg("dynamic_size") = 0, arg("rank") = 0, arg("entries") = -1, arg("limits") = false);
+      arg("dynamic_size") = 0, arg("limits") = false);
   module.def(
       "plan_draft",
       [](const MachineFacts& machine, int64_t rows, int64_t draft_size, int64_t dynamic_size,
@@ -75,20 +74,19 @@ inline void bind_plans(pybind11::module_& module) {
   module.def(
       "plan_verify",
       [](const MachineFacts& machine, int64_t sequences, int64_t num_drafts, int64_t max_draft,
-         int64_t draft_size, int64_t target_size, int64_t dynamic_size, int64_t rank) {
+         int64_t draft_size, int64_t target_size) {
         rdk::VerifyLaunch launch{};
         launch.params.sequences.count = sequences;
         launch.params.drafts.count = num_drafts;
         launch.params.max_draft = max_draft;
-        launch.params.draft = draft_columns(draft_size, dynamic_size);
+        launch.params.draft = draft_columns(draft_size, 0);
         launch.params.affinity.target_size = target_size;
-        launch.params.affinity.rank = rank;
         pybind11::dict result = planned(machine, &launch);
         result["splits"] = launch.splits;
         return result;
       },
       arg("machine"), arg("sequences") = 1, arg("num_drafts") = 1, arg("max_draft") = 1,
-      arg("draft_size") = 1, arg("target_size") = 1, arg("dynamic_size") = 0, arg("rank") = 0);
+      arg("draft_size") = 1, arg("target_size") = 1);
   module.def(
       "plan_verify_tree",
       [](const MachineFacts& machine, int64_t sequences, int64_t target_size) {
