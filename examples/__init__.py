@@ -1,1 +1,1 @@
-"""Decoders to begin with, each in under 60 lines, and the demo."""
+"""Decoders to begin with, and the demo."""

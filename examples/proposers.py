@@ -2,8 +2,9 @@
 
     python examples/proposers.py        (needs transformers, of the extra [demo])
 
-Neither is drawn, so neither needs a q: n-grams are copied, and a tree's nodes are all read in one
-pass of the target, which draws a token at each and goes on where it is a child. The demo's models.
+N-grams are copied, so they need no q. Of a tree's children at most one is drawn, above temperature
+0, and judged by its q; the others are fixed. The target reads all nodes in one pass. The demo's
+models.
 """
 
 from pathlib import Path
