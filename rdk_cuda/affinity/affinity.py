@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._ops.inputs import on_host
 from ..files import TensorFile
 from ..vocabulary import Vocabulary
 from . import samplers
@@ -278,7 +279,7 @@ class Affinity:
                     [0.5000, 0.5000]], dtype=torch.float64)
         """
         affinity = cls(**samplers.first_order(vocabulary, mean_probs, tau, keep))
-        mean = mean_probs.detach().cpu().double()
+        mean = on_host(mean_probs).double()
         got, plain = overlaps(affinity, vocabulary, mean / mean.sum())
         if got < plain - 1e-6:  # more than rounding
             warnings.warn(

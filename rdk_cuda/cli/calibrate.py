@@ -22,7 +22,6 @@ from rdk_cuda.calibration import (
 )
 from rdk_cuda.calibration.reading import Window
 from rdk_cuda.decoding.lengths import described
-from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     refuse_existing,
     save_drafter,
@@ -42,16 +41,14 @@ from .calibrate_text import choose, measure_methods, refuse_pruning, save_chosen
 from .evaluate import evaluate_pair, versions
 from .progress import Stages
 from .recording_file import RecordingFile
-from .request import Request
+from .request import Request, naming_out
 
 
 def run_calibration(request: Request) -> int:
     """Calibrate for each setting and write the directory; returns the exit code."""
     quiet()
-    try:
+    with naming_out():
         refuse_existing(request.output, request.overwrite)
-    except SavedDrafterError as error:
-        raise InputError(f"--out {error.reason}") from error
     file = RecordingFile.of(request)
     dtype = getattr(torch, request.dtype)
     models = load_pair(
@@ -147,13 +144,13 @@ def named_tokens(request: Request, size: int, always: torch.Tensor) -> Vocabular
                 )
         return None
     try:
-        ids = read_token_map(request.kept, size).draft_ids
+        ids = read_token_map(request.kept, size, mask_repeats=True).draft_ids
     except OSError as error:
         reason = f"{error.strerror}; needs a readable file"
         raise InputError(f"--kept {request.kept}: {reason}") from error
     except TokenMapError as error:
         raise InputError(f"--kept {error}") from error
-    return Vocabulary(torch.cat([ids, always[~torch.isin(always, ids)]]), size)
+    return Vocabulary(torch.cat([ids[ids >= 0], always[~torch.isin(always, ids)]]), size)
 
 
 def keeping_own(request: Request, kept: Vocabulary) -> Request:

@@ -14,7 +14,7 @@ from torch import Tensor
 from rdk_cuda.calibration.reading import Read, Window, cut_windows
 from rdk_cuda.calibration.record import read_models
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.eagle3 import unrolled_read
 from rdk_cuda.integrations.huggingface import HuggingFaceModel, Steering, steered_read
 from rdk_cuda.integrations.huggingface.saved_drafter import (
@@ -43,6 +43,7 @@ from ..pair.pairs import ModelPair, Pair, StatePair
 from .calibrate import say
 from .evaluate import calibrated_temperature, load_calibrated, versions
 from .progress import Stages
+from .request import naming_out
 
 HELD_OUT_TEXTS = 64  # half of them choose, half measure
 AT_ONCE = 32  # texts that are written in one batch
@@ -70,10 +71,8 @@ class Outcome(NamedTuple):
 def run_distillation(arguments: argparse.Namespace) -> int:
     """Train with each loss, and write the best if it is better; returns the exit code, else 1."""
     quiet()
-    try:
+    with naming_out():
         refuse_existing(arguments.out, arguments.overwrite)
-    except SavedDrafterError as error:
-        raise InputError(f"--out {error.reason}") from error
     if is_text_drafter(arguments.drafter):
         raise InputError(f"{arguments.drafter}: has another tokenizer, and no head to train")
     job = Job.of(arguments)
@@ -206,6 +205,14 @@ class Job:
             self.draw("target", held_out[half::2], HELD_OUT_TEXTS // 2, half, stages)
             for half in (0, 1)
         )
+        for half, texts in enumerate((chooses, measures)):
+            if len({text.document for text in texts}) < 2:
+                raise InputError(
+                    f"1 of the {len(held_out[half::2])} held-out documents has "
+                    f"{self.arguments.prompt} tokens or more (--prompt), of those that "
+                    f"{('choose', 'measure')[half]}; needs two, for an interval: hold out longer "
+                    "ones"
+                )
         return [
             self.train(loss, documents, chooses, measures, stages) for loss in self.losses
         ], measures
@@ -213,12 +220,17 @@ class Job:
     def draw(
         self, data: str, documents: Sequence[Document], count: int, turn: int, stages: Stages
     ) -> list[Window]:
-        """So many texts, from places and with words that `turn` chooses."""
+        """So many texts, from places and with words that `turn` chooses.
+
+        To train on, from any place; held out (turns 0 and 1), from each document alike, as the
+        interval is over documents.
+        """
         given, ids = self.arguments, [document.ids for document in documents]
         length = given.prompt + (given.tokens if data == "text" else 0)
         first = first_token(self.models.tokenizer)
         try:
-            every = cut_windows(ids, sum(map(len, ids)), length, first=first)
+            positions = count * length if turn < 2 else sum(map(len, ids))
+            every = cut_windows(ids, positions, length, first=first)
         except ValueError as error:
             raise InputError(str(error).removeprefix("cut_windows: ")) from error
         seed = given.seed * 1_000_003 + turn
@@ -236,7 +248,7 @@ class Job:
                 [chosen[place].ids for place in part],
                 max_new_tokens=given.tokens,
                 temperature=self.temperature,
-                seeds=[seed * HELD_OUT_TEXTS**3 + place for place in part],
+                seeds=[(seed * HELD_OUT_TEXTS**3 + place) % 2**63 for place in part],
             ).tokens
         return [
             Window(window.document, [*window.ids, *new])
@@ -357,12 +369,13 @@ class Job:
             **sources,
         }
         earlier = self.settings.get("distilled", [])
-        save_drafter(
-            given.out,
-            models.saved_drafter,
-            models.tokenizer,
-            best.drafter.in_dtype(models.drafter_dtype),
-            {**self.settings, "distilled": [*earlier, distilled]},
-            steering=models.steering,
-            overwrite=given.overwrite,
-        )
+        with naming_out():
+            save_drafter(
+                given.out,
+                models.saved_drafter,
+                models.tokenizer,
+                best.drafter.in_dtype(models.drafter_dtype),
+                {**self.settings, "distilled": [*earlier, distilled]},
+                steering=models.steering,
+                overwrite=given.overwrite,
+            )

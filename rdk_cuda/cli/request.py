@@ -70,15 +70,23 @@ class Request:
     @contextmanager
     def places(self, drafters: int) -> Iterator[Callable[[str], Path]]:
         """Where each drafter is written, by name: `--out` itself, or with several in it."""
-        from ..drafter import SavedDrafterError
         from ..integrations.huggingface.saved_drafter import written_whole
-        from ..pair.errors import InputError
 
-        try:
+        with naming_out():
             if drafters == 1:
                 yield lambda name: self.output
             else:
                 with written_whole(self.output, self.overwrite) as folder:
                     yield lambda name: folder / name
-        except SavedDrafterError as error:
-            raise InputError(f"--out {error.reason}") from error
+
+
+@contextmanager
+def naming_out() -> Iterator[None]:
+    """What cannot be written is a fault of `--out`."""
+    from ..drafter import SavedDrafterError
+    from ..pair.errors import InputError
+
+    try:
+        yield
+    except SavedDrafterError as error:
+        raise InputError(f"--out {error.reason}") from error

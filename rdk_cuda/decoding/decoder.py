@@ -163,13 +163,23 @@ class SpeculativeDecoder:
 
     @property
     def dynamic_tokens(self) -> DynamicTokens | None:
-        """The source that the drafter's chain asks; it may be exchanged for another."""
+        """The source that the drafter's chain asks. It can be exchanged for another.
+
+        Raises:
+            ValueError: in a decoder that was made without one, and so has no head for it.
+        """
         return self.proposer.dynamic_tokens if isinstance(self.proposer, DrafterChain) else None
 
     @dynamic_tokens.setter
     def dynamic_tokens(self, source: DynamicTokens | None) -> None:
-        if isinstance(self.proposer, DrafterChain):
-            self.proposer.dynamic_tokens = source
+        chain = self.proposer if isinstance(self.proposer, DrafterChain) else None
+        if chain is not None and chain.full_head is not None:
+            chain.dynamic_tokens = source
+        elif source is not None:
+            raise ValueError(
+                "SpeculativeDecoder: dynamic_tokens can be exchanged, but this decoder has none; "
+                "give them to a new one, with a drafter and the full head for their logits"
+            )
 
     def generate(
         self,

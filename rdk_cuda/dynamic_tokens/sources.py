@@ -111,7 +111,7 @@ class RecentTokens:
             )
         if not abs(bonus) <= torch.finfo(torch.float32).max:  # not of NaN
             raise ValueError(f"RecentTokens: bonus is {bonus!r:.40}; needs a finite number")
-        self.width, self.window, self.bonus = width, window, bonus
+        self.width, self.window, self.bonus = width, window, float(bonus)
         self.allowed = is_pruned(vocabulary, device)
 
     def __call__(self, contexts: Contexts) -> Tensor:

@@ -15,6 +15,5 @@ __all__ = [
     "measure_acceptance",
     "measure_model_times",
     "recovered_share",
-    "speed_up",
     "write_evaluation",
 ]

@@ -199,6 +199,13 @@ def test_an_omega_that_is_none_is_refused_by_name(message, omega):
         Affinity.covariance(VOCABULARY, omega, 1.0)
 
 
+def test_mean_probs_may_be_any_numbers():
+    mean = mean_probs(5)
+    given = (Affinity.first_order(VOCABULARY, form, 0.01) for form in (mean.tolist(), mean.numpy()))
+    expected = Affinity.first_order(VOCABULARY, mean, 0.01)
+    assert all(torch.equal(one.dense(), expected.dense()) for one in given)
+
+
 @pytest.mark.parametrize("tau", [0.0, -1.0, NAN, INF])
 def test_a_tau_that_is_not_positive_is_refused_by_name(tau):
     with pytest.raises(AffinityError, match=f"covariance: tau is {tau}"):

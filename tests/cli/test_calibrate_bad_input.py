@@ -257,7 +257,6 @@ def test_odd_names_of_outputs_are_refused(
     ("content", "message"),
     [
         (b"1\n400\n", "ids[1] is 400; needs a target id from 0 to 399"),
-        (b"7\n8\n7\n", "both 7"),
         (b"1\nthe\n", "'the'; needs target ids, one a line"),
         (b"\xff", "codec can't decode"),
     ],

@@ -231,12 +231,14 @@ def test_eagle_2_s_head_is_pruned_by_an_fr_spec_list_and_its_rows_are_the_target
 ) -> None:
     checkpoint = save_checkpoint(tmp_path / "ck", target, shared=True, eagle2=True)
     ranked = list(range(359, 299, -1))
-    torch.save(ranked, tmp_path / "freq_60.pt")
+    torch.save([*ranked, 359], tmp_path / "freq_60.pt")  # FR-Spec's script repeats end tokens
     saved = calibrate(directories, checkpoint, texts, "--kept", tmp_path / "freq_60.pt")
     own = "The rows of pruned tokens are the target's own, as are the drafter's."
     assert own in capsys.readouterr().out
     drafter, pruned, settings = load_state_drafter(saved, target)
     assert drafter.network.config.eagle2
+    with pytest.raises(SavedDrafterError, match=r"needs .*load_state_drafter, and the target"):
+        load_drafter(saved)
     assert pruned.vocabulary.draft_ids[:60].tolist() == ranked  # then special tokens and bytes
     rows = target.get_output_embeddings().weight
     assert drafter.full_head is not None

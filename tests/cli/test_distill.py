@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,20 @@ import pytest
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
+from rdk_cuda import Affinity
 from rdk_cuda.__main__ import main
 from rdk_cuda.cli import distill
+from rdk_cuda.cli.progress import Stages
 from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.evaluation import Interval
 from rdk_cuda.integrations.huggingface import Generate, SteeredModel, Steering
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     load_drafter,
     load_steering,
     save_drafter,
 )
+from rdk_cuda.pair.documents import Document
+from rdk_cuda.pair.errors import InputError
 from rdk_cuda.pair.pairs import ModelPair
 from rdk_cuda.vocabulary import Vocabulary
 
@@ -112,7 +118,7 @@ def test_a_drafter_that_is_not_better_is_not_written(
     "options",
     [
         ("0.01", "--data", "drafter"),
-        pytest.param(("0.1", "--train", "steering", "--loss", "lk", "tv"), marks=pytest.mark.ci),
+        pytest.param(("0.3", "--train", "steering", "--loss", "lk", "tv"), marks=pytest.mark.ci),
         pytest.param(("0.01", "--train", "all", "--loss", "lk", "tv"), marks=pytest.mark.ci),
     ],
 )
@@ -180,6 +186,48 @@ def test_too_few_held_out_documents_are_refused(
     assert "1 document is held out; needs 4" in capsys.readouterr().err
 
 
+def job(tiny: ModelPair, *, out: Path | None = None, seed: int = 0) -> distill.Job:
+    """One that writes texts of eight tokens and two more."""
+    given = {"prompt": 8, "tokens": 2, "seed": seed, "temperature": None, "out": out}
+    more = {"data": "text", "train": "head", "batch": 2, "learning_rate": 0.1, "overwrite": False}
+    drafter: Any = None  # no text depends on it
+    arguments = Namespace(**given, **more, drafter=Path("calibrated"))
+    return distill.Job(arguments, tiny, drafter, {"temperature": 1.0})
+
+
+def documents(*lengths: int) -> list[Document]:
+    return [Document("a file", "its digest", [1] * length) for length in lengths]
+
+
+def test_held_out_texts_are_of_every_document_also_beside_a_long_one(tiny: ModelPair) -> None:
+    texts = job(tiny).draw("text", documents(100_000, 11, 25), 8, 0, Stages())
+    assert len(texts) == 8
+    assert {text.document for text in texts} == {0, 1, 2}
+
+
+def test_held_out_texts_of_one_document_are_refused_before_any_training(tiny: ModelPair) -> None:
+    with pytest.raises(InputError, match="1 of the 2 held-out documents has"):
+        job(tiny).run([], documents(100, 100, 3, 100), Stages())
+
+
+def test_any_seed_that_the_option_takes_writes_texts(
+    tiny: ModelPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # of the number of texts, which keys them
+    assert len(job(tiny, seed=2**31 - 1).draw("target", documents(20), 2, 2, Stages())) == 2
+
+
+def test_a_result_that_another_run_has_written_meanwhile_is_named(
+    tiny: ModelPair, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    vocabulary, (weight, _) = Vocabulary(range(9), VOCABULARY), tiny.drafter_head
+    drafter = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), weight[:9])
+    best = distill.Outcome("tv", 0.0, torch.zeros(1, 1), torch.zeros(1, 1), 1, drafter, [])
+    with pytest.raises(InputError, match=r"--out .*out exists"):
+        job(tiny, out=tmp_path / "out").save(best, Interval(0.1, 0.1, 0.1), {})
+
+
 def random_steering(calibrated: Calibrated, tiny: ModelPair, folder: Path) -> Path:
     """A copy of the drafter, steered."""
     steered = Path(shutil.copytree(calibrated.saved, folder / "steered"))
@@ -197,7 +245,7 @@ def test_steering_is_trained_beside_the_drafter_and_used_by_all_that_read_it(
     tmp_path: Path,
     made: list[tuple[Observed, list[torch.Tensor]]],
 ) -> None:
-    options = ("--train", "steering", "--learning-rate", "0.1")
+    options = ("--train", "steering", "--learning-rate", "0.3")
     line = command(directories, calibrated.saved, tmp_path, *options)
     assert main(line) == 0
     before, after = digests(calibrated.saved), digests(tmp_path / "out")

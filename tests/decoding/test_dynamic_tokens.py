@@ -174,6 +174,15 @@ def test_unused_columns_change_nothing() -> None:
     assert speculative.generate(PROMPTS, max_new_tokens=40, seeds=2) == plain
 
 
+def test_a_source_for_a_decoder_that_was_made_without_any_is_refused() -> None:
+    """Its logits would have no head."""
+    made: Any = decoder(dynamic=False), SpeculativeDecoder(TableModel(TABLE, SIZE), draft_length=0)
+    for speculative in made:
+        with pytest.raises(ValueError, match=r"dynamic_tokens can be exchanged, but .* has none"):
+            speculative.dynamic_tokens = every_pruned_token
+        speculative.dynamic_tokens = None
+
+
 def test_a_drafter_without_hidden_states_is_refused() -> None:
     class Blind(TableModel):
         def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:

@@ -164,6 +164,13 @@ def test_nothing_of_a_tensor_is_read_on_the_host(source: Callable[..., Tensor]) 
         with_bonus(with_recent_bonus(source, 1.0), ids, tokens, tokens.float())
 
 
+def test_a_bonus_may_be_a_large_whole_number() -> None:
+    source, contexts, tokens = RecentTokens(VOCABULARY, bonus=10**30), [[7]], torch.tensor([[7]])
+    assert with_bonus(source, contexts, tokens, torch.zeros(1, 1)).tolist() == [
+        [pytest.approx(1e30)]
+    ]
+
+
 @pytest.mark.parametrize(
     ("contexts", "message"),
     [

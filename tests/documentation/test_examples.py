@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -67,17 +68,28 @@ def test_python_blocks_run_as_written_one_after_the_other(
     assert not list(tmp_path.iterdir()), "an example left files behind"
 
 
-@pytest.mark.parametrize("name", ["rdk_cuda", *MODULES])
-def test_docstring_examples_of(name: str) -> None:
+def imported(name: str) -> ModuleType:
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRAS:
             raise
         pytest.skip(f"{name} needs {error.name}")
+
+
+@pytest.mark.parametrize("name", ["rdk_cuda", *MODULES])
+def test_docstring_examples_of(name: str) -> None:
+    module = imported(name)
     with torch.random.fork_rng():
         result = doctest.testmod(module)
     assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", ["rdk_cuda", *MODULES])
+def test_a_module_has_all_that_it_offers(name: str) -> None:
+    module = imported(name)
+    loads_when_asked = hasattr(module, "__getattr__")
+    assert loads_when_asked or set(getattr(module, "__all__", ())) <= vars(module).keys()
 
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("[!_]*.py"))

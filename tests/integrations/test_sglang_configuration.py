@@ -211,6 +211,12 @@ def test_another_directory_is_refused(registered: Any, tmp_path: Path) -> None:
         settled(registered, options(speculative_token_map=str(tmp_path)))
 
 
+def test_a_drafter_with_another_tokenizer_is_refused(registered: Any, tmp_path: Path) -> None:
+    (tmp_path / "affinity.safetensors").touch()
+    with pytest.raises(UnsupportedConfigurationError, match="has another tokenizer, which SGLang"):
+        settled(registered, options(speculative_token_map=str(tmp_path)))
+
+
 def test_dynamic_tokens_and_biases_are_refused(
     registered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

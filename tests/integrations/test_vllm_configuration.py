@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rdk_cuda.integrations.vllm import plugin
 from rdk_cuda.integrations.vllm.configuration import (
     Options,
     UnsupportedConfigurationError,
@@ -14,6 +16,30 @@ from rdk_cuda.integrations.vllm.configuration import (
     refuse_other_tokenizers,
     refuse_unsupported,
 )
+
+
+def test_a_vllm_without_what_the_plugin_changes_starts_as_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM loads the plugin of every environment, whatever its version and worker."""
+
+    class SamplingParams:
+        def _validate_spec_decode(self, speculative_config: Any) -> None:
+            raise ValueError("vLLM's own")
+
+    for name, held in {
+        "vllm": {},
+        "vllm.config": {"VllmConfig": type("VllmConfig", (), {})},
+        "vllm.sampling_params": {"SamplingParams": SamplingParams},
+    }.items():
+        module = ModuleType(name)
+        vars(module).update(held)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(plugin, "serve_metrics", lambda: None)
+    plugin.register()
+    assert plugin.registered()
+    with pytest.raises(ValueError, match="vLLM's own"):
+        SamplingParams()._validate_spec_decode(None)
 
 
 def configuration(**changes: Any) -> SimpleNamespace:

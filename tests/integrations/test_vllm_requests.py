@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +68,16 @@ def test_seeds_are_made_once_for_each_step_and_follow_the_batch() -> None:
     running.batch.req_ids = ["4", "1"]
     requests.begin_step({}, has_grammar=False)
     assert torch.equal(requests.seeds(device), first[[4, 1]])
+
+
+def test_a_request_may_have_any_seed_that_vllm_takes() -> None:
+    """Up to 2^64 - 1, as `torch.Generator.manual_seed` does."""
+    running = Running(3, 10)
+    for b, seed in enumerate((2**63 - 1, 2**64 - 1, -5)):
+        asked = SimpleNamespace(seed=seed, structured_outputs=None)
+        running.requests.runner.requests[str(b)] = SimpleNamespace(sampling_params=asked)
+    running.requests.begin_step({}, has_grammar=False)
+    assert running.requests.seeds(torch.device("cpu")).tolist() == [2**63 - 1, -1, -5]
 
 
 def calls(batch: int, context: int) -> int:

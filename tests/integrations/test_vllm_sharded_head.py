@@ -15,15 +15,22 @@ from rdk_cuda.integrations.vllm.sharded_head import HeadShard
 SIZE, WIDTH, PADDED = 21, 8, 24  # vLLM pads a head so that its shards are equal
 
 
-def shards(weight: Tensor, ranks: int) -> list[HeadShard]:
-    """As vLLM's ranks have them, with padding that must not be used."""
+def padded(rows: Tensor) -> Tensor:
+    """With what must not be used."""
+    padding = torch.full((PADDED - SIZE, *rows.shape[1:]), torch.nan, dtype=rows.dtype)
+    return torch.cat([rows, padding])
+
+
+def shards(weight: Tensor, bias: Tensor | None, ranks: int) -> list[HeadShard]:
+    """As vLLM's ranks have them."""
     each = PADDED // ranks
-    padding = torch.full((PADDED - SIZE, WIDTH), torch.nan, dtype=weight.dtype)
-    parts = torch.cat([weight, padding]).split(each)
+    parts = padded(weight).split(each)
+    biases = [None] * ranks if bias is None else padded(bias).split(each)
     return [
         HeadShard(
             SimpleNamespace(
                 weight=part,
+                **({} if own is None else {"bias": own}),
                 org_vocab_size=SIZE,
                 tp_size=ranks,
                 shard_indices=SimpleNamespace(
@@ -32,28 +39,29 @@ def shards(weight: Tensor, ranks: int) -> list[HeadShard]:
                 ),
             )
         )
-        for rank, part in enumerate(parts)
+        for rank, (part, own) in enumerate(zip(parts, biases, strict=True))
     ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("lifts", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "bias", "lifted"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_ranks_together_give_the_logits_of_the_whole_head(
-    ranks: int, lifts: bool, dtype: torch.dtype
+    ranks: int, kind: str, dtype: torch.dtype
 ) -> None:
     generator = torch.Generator().manual_seed(ranks)
     weight = torch.randn(SIZE, WIDTH, generator=generator).to(dtype)
     hidden = torch.randn(5, WIDTH, generator=generator).to(dtype)
     tokens = torch.randint(-1, SIZE, (5, 12), generator=generator).int()
+    bias = torch.randn(SIZE, generator=generator).to(dtype) if kind == "bias" else None
     lifted = None
-    if lifts:
+    if kind == "lifted":
         lifted = LiftedRows(
             torch.randn(WIDTH + 2, WIDTH, generator=generator),
             torch.randn(SIZE, generator=generator),
             torch.tensor([0.5, 2.0]),
         )
-    whole = (weight, None) if lifted is None else LiftedHead(lifted, weight)
+    whole = (weight, bias) if lifted is None else LiftedHead(lifted, weight)
     expected = logits_of(whole, hidden, tokens)
     assert (tokens < 0).any()
 
@@ -63,7 +71,7 @@ def test_the_ranks_together_give_the_logits_of_the_whole_head(
         given.append(logits)
         return logits
 
-    own = [shard.logits(all_reduce, lifted) for shard in shards(weight, ranks)]
+    own = [shard.logits(all_reduce, lifted) for shard in shards(weight, bias, ranks)]
     single = [logits_of(head, hidden, tokens) for head in own]
     if ranks == 1:
         assert torch.equal(single[0], expected)
@@ -76,8 +84,14 @@ def test_the_ranks_together_give_the_logits_of_the_whole_head(
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_whole_head_is_what_the_ranks_have_without_padding(ranks: int) -> None:
-    weight = torch.randn(SIZE, WIDTH, generator=torch.Generator().manual_seed(1))
-    parts = shards(weight, ranks)
-    padded = torch.cat([part._padded for part in parts])
-    for part in parts:
-        assert torch.equal(part.whole(lambda own: padded), weight)
+    generator = torch.Generator().manual_seed(1)
+    head = torch.randn(SIZE, WIDTH, generator=generator), torch.randn(SIZE, generator=generator)
+
+    def all_gather(own: Tensor) -> Tensor:
+        return padded(head[0] if own.dim() == 2 else head[1])
+
+    for part in shards(*head, ranks):
+        for whole, expected in zip(part.whole(all_gather), head, strict=True):
+            assert torch.equal(whole, expected)
+    for part in shards(head[0], None, ranks):
+        assert part.whole(all_gather)[1] is None

@@ -172,23 +172,15 @@ def _vocabulary(folder: Path, tensors: Mapping[str, Tensor], config: Eagle3Confi
     return vocabulary
 
 
-def _shapes(
-    folder: Path, config: Eagle3Config, tensors: Mapping[str, Tensor]
-) -> dict[str, torch.Size]:
-    """Of the weights that a configuration asks for, which may be any number; none is allocated."""
-    name, layers = folder / "config.json", config.layer.num_hidden_layers
-    found = {tensor.split(".")[1] for tensor in tensors if tensor.startswith("layers.")}
-    if layers > len(found):
-        raise CheckpointError(
-            f"{name}: num_hidden_layers is {layers}, and there are tensors of {len(found)}; needs "
-            "the tensors of all layers"
-        )
+def _shapes(folder: Path, config: Eagle3Config) -> dict[str, torch.Size]:
+    """Of the weights that a configuration asks for; none is allocated."""
     try:
         with torch.device("meta"):
             network = Eagle3Network(config)
     except Exception as error:  # whatever Transformers and torch make of values that do not fit
         raise CheckpointError(
-            f"{name}: no network can be made of its sizes and rope_parameters: {error!r:.200}"
+            f"{folder / 'config.json'}: no network can be made of its sizes and rope_parameters: "
+            f"{error!r:.200}"
         ) from error
     return {name: weight.shape for name, weight in network.state_dict().items()}
 
@@ -201,7 +193,7 @@ def _weights(
     target: Any,
 ) -> tuple[dict[str, Tensor], frozenset[str]]:
     """The network's weights; the names of those that are the target's own."""
-    wanted = _shapes(folder, config, tensors)
+    wanted = _shapes(folder, config)
     head = weight_of(target.get_output_embeddings())
     own = {
         _EMBEDDING: target.get_input_embeddings().weight.detach(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,14 @@ _LAYER_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("rope_parameters", "rope_scaling"), (lambda value: isinstance(value, dict), "an object")
     ),
 }
-_REQUIRED = ("model_type", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+_REQUIRED = (
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "vocab_size",
+)
 
 
 def read_fields(folder: Path) -> dict[str, Any]:
@@ -83,11 +90,12 @@ def says_eagle3(fields: Mapping[str, Any]) -> bool:
 
 
 def configuration(
-    folder: Path, fields: Mapping[str, Any], names: Container[str], target: Any
+    folder: Path, fields: Mapping[str, Any], names: Collection[str], target: Any
 ) -> Eagle3Config:
     """The configuration, from any format, for this target; `names` are those of the tensors."""
     name = f"{folder / 'config.json'}"
     layer, text = _layer_fields(name, fields, target), target.config.get_text_config()
+    _refuse_layers(name, layer["num_hidden_layers"], names)
     nested = _object(name, fields, "eagle_config") if "eagle_config" in fields else {}
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
     if not says_eagle3(fields) and _STATE_NORM not in names:
@@ -155,6 +163,16 @@ def _layer_fields(name: str, fields: Mapping[str, Any], target: Any) -> dict[str
             "tokens; needs the target that the drafter was trained for"
         )
     return found
+
+
+def _refuse_layers(name: str, layers: int, names: Collection[str]) -> None:
+    """Before Transformers makes a list of so many."""
+    found = {tensor.split(".")[1] for tensor in names if tensor.startswith("layers.")}
+    if layers > len(found):
+        raise CheckpointError(
+            f"{name}: num_hidden_layers is {layers}, and there are tensors of {len(found)}; needs "
+            "the tensors of all layers"
+        )
 
 
 def _layer_config(name: str, fields: Mapping[str, Any]) -> Any:

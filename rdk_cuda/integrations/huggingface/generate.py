@@ -260,7 +260,8 @@ class Generate:
             or target.model is not model
             or (target.device, target.dtype) != (weight.device, weight.dtype)
         ):
-            layers = getattr(self.drafter, "state_layers", ())
+            own = getattr(self.drafter, "drafter", self.drafter)  # a proposer's
+            layers = getattr(own, "state_layers", ())
             target = self._target = HuggingFaceModel(model, state_layers=layers)
         if getattr(getattr(self._drafting_model, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")

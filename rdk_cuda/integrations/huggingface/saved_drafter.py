@@ -251,15 +251,17 @@ def load_model(directory: Path) -> Any:
     """The language model in a directory, in evaluation mode, from local safetensors files."""
     from transformers import AutoModelForCausalLM
 
+    from ..eagle3.checkpoint import is_checkpoint
+
     if not (directory / "config.json").is_file():
         raise SavedDrafterError(
             f"load_drafter: {directory} has no config.json; needs the model that was saved there"
         )
     try:
-        config = read_small(directory / "config.json")
+        read_small(directory / "config.json")  # Transformers would read a file of any size
     except ValueError as error:
         raise SavedDrafterError(f"load_drafter: {directory / 'config.json'} {error}") from error
-    if b'"draft_vocab_size"' in config:
+    if is_checkpoint(directory):
         raise SavedDrafterError(
             f"load_drafter: {directory} has a drafter that reads its target's states; needs "
             "rdk_cuda.integrations.eagle3.load_state_drafter, and the target"

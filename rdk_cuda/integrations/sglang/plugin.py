@@ -14,6 +14,7 @@ from typing import Any
 
 from ..engine_version import UnknownEngineError, refuse_untested
 from ..huggingface.saved_drafter import load_unsteered
+from ..huggingface.text_drafter import is_text_drafter
 from .configuration import UnsupportedConfigurationError, asked_for, refuse_unsupported
 from .drafting import DraftWorker
 from .verification import eagle_sample
@@ -104,6 +105,11 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
 
 
 def _calibrated(directory: Any) -> Any:
+    if is_text_drafter(directory):
+        raise UnsupportedConfigurationError(
+            f"rdk_cuda.integrations.sglang: the drafter in {directory} has another tokenizer, "
+            "which SGLang does not serve; use it in Generate or vLLM"
+        )
     drafter = load_unsteered(directory, "SGLang")
     if drafter.dynamic_tokens is not None:
         raise UnsupportedConfigurationError(

@@ -57,7 +57,7 @@ def read_token_map(
             that fits. `"d2t"` reads a bare list as `d2t`; `"d2t-offset"` and `"d2t-absolute"` say
             its convention.
         mask_repeats: whether an id that is listed again gets -1 there, which masks that row. A list
-            by FR-Spec's script may end with end tokens that it has already.
+            by FR-Spec's script may end with end tokens that it has already. A `d2t` has none.
 
     Raises:
         TokenMapError: what is there is no map, could run code, or does not fit `V_t`.
@@ -78,8 +78,8 @@ def read_token_map(
     try:
         if isinstance(content, Tensor):
             return from_ids(content, target_size, mask_repeats=mask_repeats)
-        if kind == "ids" or mask_repeats:
-            raise TokenMapError("is read as d2t; needs another kind, and no mask_repeats")
+        if kind == "ids":
+            raise TokenMapError("is read as d2t; needs another kind")
         _refuse_other_head(content)
         return from_d2t(content.d2t, target_size, t2d=content.t2d, stored=_convention(kind))
     except ValueError as error:

@@ -89,8 +89,9 @@ class DraftHead:
                 offsets = mapping.detach().cpu()
                 ids = torch.arange(len(offsets), device=offsets.device) + offsets
             vocabulary = Vocabulary(ids, target_size)
-            rows = shard.whole(_all_gather)[: len(ids)]
-            plain = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), rows)
+            rows, bias = shard.whole(_all_gather)
+            own = rows[: len(ids)], None if bias is None else bias[: len(ids)]
+            plain = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), *own)
             return _moved(plain, shard.rows)
         if isinstance(self._calibrated, TokenMap):
             return self._mapped(self._calibrated, target_size, shard)
@@ -121,7 +122,7 @@ class DraftHead:
             )
         self.read_as(mapped.reads.to(shard.rows.device))  # type: ignore[attr-defined]
         return _moved(
-            PrunedDrafter(mapped.vocabulary, affinity, shard.whole(_all_gather)), shard.rows
+            PrunedDrafter(mapped.vocabulary, affinity, *shard.whole(_all_gather)), shard.rows
         )
 
     def _head_of_dynamic_tokens(self, shard: HeadShard) -> FullHead:

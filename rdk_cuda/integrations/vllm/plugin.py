@@ -29,9 +29,9 @@ def registered() -> bool:
 def register() -> None:
     """Let `min_p` and `logit_bias` through to our workers, and no thinking budget.
 
-    In a vLLM that checks them elsewhere nothing is changed, and it goes on refusing them.
+    In a vLLM that checks them elsewhere nothing is changed, and it goes on refusing them: vLLM
+    calls this whatever its version and worker.
     """
-    from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import SamplingParams
 
     own = getattr(SamplingParams, "_validate_spec_decode", None)
@@ -44,6 +44,8 @@ def register() -> None:
         if not _is_ours(speculative_config):
             own(self, speculative_config)
         elif self.thinking_token_budget is not None:
+            from vllm.exceptions import VLLMValidationError
+
             raise VLLMValidationError(
                 "thinking_token_budget is not supported by rdk_cuda's worker; leave it out",
                 parameter="thinking_token_budget",
@@ -65,7 +67,9 @@ def _is_ours(speculative_config: Any) -> bool:
 def _let_other_tokenizers_through() -> None:
     from vllm.config import VllmConfig
 
-    own = VllmConfig._get_v2_model_runner_unsupported_features
+    own = getattr(VllmConfig, "_get_v2_model_runner_unsupported_features", None)
+    if own is None:
+        return
 
     def _get_v2_model_runner_unsupported_features(self: Any) -> list[str]:
         ours = _is_ours(self.speculative_config)

@@ -51,7 +51,7 @@ class Requests:
         self.may_shard, self.group = not has_grammar, None
 
     def seeds(self, device: torch.device) -> Tensor:
-        """`[B]` int64: each request's own seed, or one that is drawn when it is first asked for."""
+        """`[B]` int64: the bits of each request's own seed, or of one drawn when asked first."""
         if self._seeds_of_step is None:
             running = self.runner.requests
             self._seeds = {name: seed for name, seed in self._seeds.items() if name in running}
@@ -60,7 +60,7 @@ class Requests:
                     given = running[name].sampling_params.seed
                     drawn = torch.randint(2**63 - 1, (), generator=self._generator, device="cpu")
                     self._seeds[name] = int(drawn) if given is None else int(given)
-            own = [self._seeds[name] for name in self.ids]
+            own = [(self._seeds[name] + 2**63) % 2**64 - 2**63 for name in self.ids]
             self._seeds_of_step = torch.tensor(own, dtype=torch.int64, device=device)
         return self._seeds_of_step
 

@@ -23,23 +23,31 @@ class HeadShard:
         head: vLLM's `VocabParallelEmbedding`, which an LM head is, too.
 
     Attributes:
-        rows: `[n, d]`, of the tokens from `start` on. size: how many the whole head has.
+        rows, bias: `[n, d]` and `[n]` or None, of the tokens from `start` on.
+        size: how many the whole head has.
     """
 
     def __init__(self, head: Any) -> None:
         indices = head.shard_indices
         self.start: int = indices.org_vocab_start_index
         self.size: int = head.org_vocab_size
-        self._padded, self._ranks = head.weight.detach(), head.tp_size
-        self.rows: Tensor = self._padded[: indices.num_org_elements]
+        rows: Tensor = head.weight.detach()
+        bias: Tensor | None = getattr(head, "bias", None)
+        bias = None if bias is None else bias.detach()
+        self._padded, self._ranks, count = (rows, bias), head.tp_size, indices.num_org_elements
+        self.rows, self.bias = rows[:count], None if bias is None else bias[:count]
 
-    def whole(self, all_gather: Collective) -> Tensor:
-        """`[size, d]`, on every rank. `all_gather` joins along the first dimension."""
-        return self.rows if self._ranks == 1 else all_gather(self._padded)[: self.size]
+    def whole(self, all_gather: Collective) -> tuple[Tensor, Tensor | None]:
+        """`[size, d]` and `[size]`, on every rank. `all_gather` joins along the first dimension."""
+        if self._ranks == 1:
+            return self.rows, self.bias
+        rows, bias = self._padded
+        gathered = None if bias is None else all_gather(bias)[: self.size]
+        return all_gather(rows)[: self.size], gathered
 
     def logits(self, all_reduce: Collective, lifted: LiftedRows | None) -> FullHead:
         """What gives dynamic tokens their logits, or lifts them from this, the target's, head."""
-        own: FullHead = (self.rows, None)
+        own: FullHead = (self.rows, self.bias)
         if lifted is not None:
             prior = lifted.log_prior[self.start :][: len(self.rows)]
             own = LiftedHead(replace(lifted, log_prior=prior), self.rows)

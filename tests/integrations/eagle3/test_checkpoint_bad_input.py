@@ -47,6 +47,14 @@ def tensor(
     return apply
 
 
+def both(*changes: Callable[[Path], None]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        for change in changes:
+            change(folder)
+
+    return apply
+
+
 def text(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(content) and None
 
@@ -73,6 +81,7 @@ LAYER = "transformer_layer_config"
         (field("hidden_act", "none", LAYER), "hidden_act is 'none'"),
         (field("hidden_act", 3, LAYER), "hidden_act is 3"),
         (field("layer_types", 5, LAYER), "layer_types is 5"),
+        (field("num_hidden_layers", None, LAYER), "num_hidden_layers is None"),
         (field("num_attention_heads", 0, LAYER), "num_attention_heads is 0"),
         (field("num_key_value_heads", -2, LAYER), "num_key_value_heads is -2"),
         (field("num_key_value_heads", 3, LAYER), "num_key_value_heads 3"),
@@ -122,6 +131,13 @@ def assert_refused(folder: Path, named: str) -> None:
         (field("head_dim", 50_000_000, LAYER), "needs [100000000, 32]"),
         (field("head_dim", 2**31 - 2, LAYER), "needs "),
         (field("num_hidden_layers", 3_000_000, LAYER), "num_hidden_layers is 3000000"),
+        (
+            both(
+                field("model_type", "qwen3", LAYER),
+                field("num_hidden_layers", 2_000_000_000, LAYER),
+            ),
+            "num_hidden_layers is 2000000000",
+        ),
         (field("draft_vocab_size", 2**31), "needs draft_vocab_size = 2147483648"),
     ],
 )

@@ -164,10 +164,12 @@ def test_generate_takes_it(variant: dict[str, Any]) -> None:
     reading, drafter, affinity = pair(**variant)
     ids = torch.tensor([[5, 3, 1, 0, 2], [4, 4, 4, 4, 4]])
     settings: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 9}
-    generate = Generate(drafter, affinity, draft_length=3)
-    drafted = reading.model.generate(ids, **settings, custom_generate=generate)
-    assert torch.equal(drafted, reading.model.generate(ids, **settings))
-    assert sum(generate.statistics.drafted) > 0
+    alone = reading.model.generate(ids, **settings)
+    tree = DrafterTree(drafter, affinity, nodes=5, passes=2, width=2)
+    for generate in (Generate(drafter, affinity, draft_length=3), Generate(tree)):
+        drafted = reading.model.generate(ids, **settings, custom_generate=generate)
+        assert torch.equal(drafted, alone)
+        assert sum(generate.statistics.drafted) > 0
 
 
 @pytest.mark.parametrize("gemma", [False, True])
