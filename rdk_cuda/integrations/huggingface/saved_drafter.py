@@ -251,21 +251,20 @@ def load_model(directory: Path) -> Any:
     """The language model in a directory, in evaluation mode, from local safetensors files."""
     from transformers import AutoModelForCausalLM
 
-    from ..eagle3.checkpoint import is_checkpoint
-
+    reads_states = SavedDrafterError(
+        f"load_drafter: {directory} has a drafter that reads its target's states; needs "
+        "rdk_cuda.integrations.eagle3.load_state_drafter, and the target"
+    )
     if not (directory / "config.json").is_file():
         raise SavedDrafterError(
             f"load_drafter: {directory} has no config.json; needs the model that was saved there"
         )
     try:
-        read_small(directory / "config.json")  # Transformers would read a file of any size
+        config = read_small(directory / "config.json")
     except ValueError as error:
         raise SavedDrafterError(f"load_drafter: {directory / 'config.json'} {error}") from error
-    if is_checkpoint(directory):
-        raise SavedDrafterError(
-            f"load_drafter: {directory} has a drafter that reads its target's states; needs "
-            "rdk_cuda.integrations.eagle3.load_state_drafter, and the target"
-        )
+    if b'"draft_vocab_size"' in config:  # of EAGLE-3
+        raise reads_states
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             directory,
@@ -277,6 +276,8 @@ def load_model(directory: Path) -> Any:
         )
     except Exception as error:  # whatever a library of hundreds of architectures may raise
         raise SavedDrafterError(f"load_drafter: {directory}: {error}") from error
+    if "fc.weight" in report["unexpected_keys"]:  # of EAGLE and EAGLE-2
+        raise reads_states
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise SavedDrafterError(
