@@ -288,6 +288,28 @@ def batch(
     )
 
 
+def nearly_equal(size: int, sequences: int, beyond: float = 0.0) -> Batch:
+    """A draft each, with 3 % of q and none of p; p is q, or more by e^beyond in its second half."""
+    made = batch(affinity("identity", size), [1] * sequences)
+    logits, target = made.draft_logits.clone(), made.target_logits.clone()
+    logits[:, 5] = logits.logsumexp(1) + math.log(0.03)
+    target[0::2] = logits
+    target[0::2, size // 2 :] += beyond
+    target[0::2, 5] = -math.inf
+    drafts = torch.full((sequences,), 5)
+    return made.replace(target_logits=target, draft_logits=logits, draft_token_ids=drafts)
+
+
+def without_residual(made: Batch) -> Batch:
+    """With stats of half the sum, so q = 2 p: half are rejected, and nothing is left of p - q."""
+    target = made.target_logits.clone()
+    target[0::2] = made.draft_logits
+    made = made.replace(target_logits=target).with_stats()
+    assert made.draft_stats is not None
+    made.draft_stats[:, 1] /= 2
+    return made
+
+
 def call(operator: str, dtype: torch.dtype = torch.float32, **given: int) -> dict[str, Any]:
     """A valid call of any operator, by the contract alone, with every argument by name.
 

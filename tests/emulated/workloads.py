@@ -162,33 +162,15 @@ def greedy_target() -> Batch:
 
 @functools.cache
 def nearly_equal() -> Batch:
-    """Residuals of 3 %, so that many need the direct pass.
-
-    q has 3 % on a token that p forbids, and p has them spread over the second half of all tokens.
-    """
-    size, sequences = 5 * 1024 + 1, 12  # two blocks a sequence
-    made = generators.batch(generators.affinity("identity", size), [1] * sequences)
-    logits, target = made.draft_logits.clone(), made.target_logits.clone()
-    logits[:, 5] = logits.logsumexp(1) + math.log(0.03)
-    target[0::2] = logits
-    target[0::2, size // 2 :] += 0.06
-    target[0::2, 5] = -math.inf
-    return made.replace(
-        target_logits=target, draft_logits=logits, draft_token_ids=torch.full((sequences,), 5)
-    )
+    """Residuals of 3 %, so that many need the direct pass; two blocks a sequence."""
+    return generators.nearly_equal(5 * 1024 + 1, sequences=12, beyond=0.06)
 
 
 @functools.cache
 def no_residual() -> Batch:
-    """Stats of half the sum make q = 2 p: half are rejected and nothing is left of p - q."""
     made = nearly_equal()
     made = made.replace(draft_logits=made.target_logits[0::2].nan_to_num(neginf=0.0))
-    target = made.target_logits.clone()
-    target[0::2] = made.draft_logits
-    made = made.replace(target_logits=target).with_stats()
-    assert made.draft_stats is not None
-    made.draft_stats[:, 1] /= 2
-    return made
+    return generators.without_residual(made)
 
 
 @functools.cache

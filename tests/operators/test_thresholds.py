@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import product
 from random import Random
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,22 +17,32 @@ from tests import generators
 from tests.devices import MACHINES
 
 
+def verified(
+    target: Tensor,
+    temperature: float = 1.0,
+    logprobs: Literal["raw", "processed"] = "processed",
+    **limits: Any,
+) -> rdk_cuda.Verified:
+    """What is drawn of the rows `[B, 1, V]`, with log-probabilities."""
+    count, size = target.shape[0], target.shape[2]
+    copied = rdk_cuda.Draft.without_distribution(
+        torch.full((count, 0), 0), seeds=torch.arange(count), positions=0
+    )
+    affinity = generators.affinity("identity", size)
+    return rdk_cuda.verify(target, copied, affinity, temperature, logprobs=logprobs, **limits)
+
+
 @pytest.mark.fast_in_the_emulator
 def test_ties_at_a_threshold_all_stay(device: str) -> None:
     """A thousand equal logits: top-k of 1 and a tiny top-p keep all of them."""
     size, count = 4000, 20 if device in MACHINES else 2000
     row = torch.full((size,), -1.0)
     row[1500:2500] = 3.0
-    copied = rdk_cuda.Draft.without_distribution(
-        torch.full((count, 0), 0), seeds=torch.arange(count), positions=0
-    )
-    affinity = generators.affinity("identity", size)
-    target = row.expand(count, 1, size)
     for limit in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}):
-        verified = rdk_cuda.verify(target, copied, affinity, logprobs="processed", **limit)
-        assert ((verified.tokens >= 1500) & (verified.tokens < 2500)).all()
-        assert verified.tokens.unique().numel() > count // 4
-        torch.testing.assert_close(verified.logprobs, torch.full((count, 1), -math.log(1000)))
+        found = verified(row.expand(count, 1, size), **limit)
+        assert ((found.tokens >= 1500) & (found.tokens < 2500)).all()
+        assert found.tokens.unique().numel() > count // 4
+        torch.testing.assert_close(found.logprobs, torch.full((count, 1), -math.log(1000)))
 
 
 @pytest.mark.fast_in_the_emulator
@@ -41,13 +52,9 @@ def test_zeros_of_either_sign_are_equal() -> None:
     row = torch.full((4, 1, 3000), -2.0)
     row[:2, :, :1024] = row[2:, :, 1024:2000] = 0.0
     row[:2, :, 1024:2000] = row[2:, :, :1024] = -0.0
-    copied = rdk_cuda.Draft.without_distribution(
-        torch.full((4, 0), 0), seeds=torch.arange(4), positions=0
-    )
-    affinity = generators.affinity("identity", 3000)
     for limit in ({"top_k": 7}, {"top_k": 1999}, {"top_p": 0.5}, {"top_p": 0.9}):
-        verified = rdk_cuda.verify(row, copied, affinity, logprobs="processed", **limit)
-        torch.testing.assert_close(verified.logprobs, torch.full((4, 1), -math.log(2000)))
+        found = verified(row, **limit).logprobs
+        torch.testing.assert_close(found, torch.full((4, 1), -math.log(2000)))
 
 
 @pytest.mark.fast_in_the_emulator
@@ -58,16 +65,12 @@ def test_zeros_of_either_sign_have_their_mass_where_another_limit_is_zero() -> N
     row[:, :, :1500] = -0.0
     row[:, :, 1500:1800] = 0.0
     row[:, :, ::300] = 1.0
-    copied = rdk_cuda.Draft.without_distribution(
-        torch.full((2, 0), 0), seeds=torch.arange(2), positions=0
-    )
-    affinity = generators.affinity("identity", 3000)
     kept = int((row[0] >= 0).sum())
     expected = -math.log(kept - 10 + 10 * math.e)
     for limit in ({"top_k": 100}, {"min_p": math.exp(-1)}):
-        verified = rdk_cuda.verify(row, copied, affinity, logprobs="processed", top_p=0.08, **limit)
-        above = row[torch.arange(2), 0, verified.tokens[:, 0]]
-        torch.testing.assert_close(verified.logprobs[:, 0], expected + above)
+        found = verified(row, top_p=0.08, **limit)
+        above = row[torch.arange(2), 0, found.tokens[:, 0]]
+        torch.testing.assert_close(found.logprobs[:, 0], expected + above)
 
 
 @pytest.mark.fast_in_the_emulator
@@ -80,18 +83,13 @@ def test_values_that_differ_in_their_last_bit_are_told_apart(device: str) -> Non
     limits += [{"top_p": p} for p in (1e-6, 0.25, 0.5, 0.9997, 1 - 1e-7)]
     both = [{"top_k": k, "top_p": 0.5} for k in (2, 3, 999)]
     count = 2 if device in MACHINES else 20
-    seeds, tokens = torch.arange(count), torch.empty(count, 0, dtype=torch.int64)
-    copied = rdk_cuda.Draft.without_distribution(tokens, seeds=seeds, positions=0)
     limits += [{"top_k": k} for k in range(3, 13)]  # neighbours may have one quotient
     for limit, temperature in product((*limits, *both), (1.0, 1.5)):
-        verified = rdk_cuda.verify(
-            row.expand(count, 1, size), copied, generators.affinity("identity", size), temperature,
-            logprobs="processed", **limit,
-        )  # fmt: skip
+        found = verified(row.expand(count, 1, size), temperature, **limit)
         z = row / temperature
         kept = z >= truncation.threshold(z, truncation.Limits(**limit))
-        log_p = z.double().masked_fill(~kept, -math.inf).log_softmax(0)[verified.tokens]
-        torch.testing.assert_close(verified.logprobs.double(), log_p, rtol=0, atol=0.1 / size)
+        log_p = z.double().masked_fill(~kept, -math.inf).log_softmax(0)[found.tokens]
+        torch.testing.assert_close(found.logprobs.double(), log_p, rtol=0, atol=0.1 / size)
 
 
 @pytest.mark.usefixtures("device")
@@ -102,14 +100,10 @@ def test_a_boundary_that_is_the_least_value_of_its_bin_is_found(bins: int) -> No
     least = (four - (bins << 21) + 1).view(torch.float32)
     row = torch.full((3000,), -1.0)
     row[5], row[1500:1510] = 4.0, least
-    copied = rdk_cuda.Draft.without_distribution(
-        torch.empty(40, 0, dtype=torch.int64), seeds=1, positions=0
-    )
-    affinity, target = generators.affinity("identity", 3000), row.expand(40, 1, 3000)
-    verified = rdk_cuda.verify(target, copied, affinity, top_k=2, logprobs="processed")
-    log_p = row.double().masked_fill(row < least, -math.inf).log_softmax(0)[verified.tokens]
-    torch.testing.assert_close(verified.logprobs.double(), log_p, rtol=0, atol=1e-5)
-    assert verified.tokens.unique().numel() > 1
+    found = verified(row.expand(40, 1, 3000), top_k=2)
+    log_p = row.double().masked_fill(row < least, -math.inf).log_softmax(0)[found.tokens]
+    torch.testing.assert_close(found.logprobs.double(), log_p, rtol=0, atol=1e-5)
+    assert found.tokens.unique().numel() > 1
 
 
 @pytest.mark.fast_in_the_emulator
@@ -117,14 +111,9 @@ def test_a_boundary_that_is_the_least_value_of_its_bin_is_found(bins: int) -> No
 def test_a_row_with_one_finite_value_gives_it() -> None:
     row = torch.full((1, 1, 3000), -math.inf)
     row[..., 2222] = -70.0
-    copied = rdk_cuda.Draft.without_distribution(
-        torch.empty(1, 0, dtype=torch.int64), seeds=1, positions=0
-    )
-    limits = {"top_k": 5, "top_p": 0.3, "min_p": 0.5}
-    affinity = generators.affinity("identity", 3000)
-    verified = rdk_cuda.verify(row, copied, affinity, 0.5, **limits, logprobs="raw")
-    assert verified.tokens.tolist() == [[2222]]
-    assert verified.logprobs.tolist() == [[0.0]]
+    found = verified(row, 0.5, "raw", top_k=5, top_p=0.3, min_p=0.5)
+    assert found.tokens.tolist() == [[2222]]
+    assert found.logprobs.tolist() == [[0.0]]
 
 
 def thresholds(z: Tensor, **limits: Tensor) -> Tensor:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
-from rdk_cuda.affinity import Affinity
-from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.generators import Batch
 from tests.tolerances import DISAGREEING_DRAWS, assert_same_draws
@@ -210,37 +208,16 @@ def test_the_direct_pass_is_what_the_reference_does() -> None:
     So the draft is rejected, each try succeeds with probability 0.03, 38 % of the sequences need
     the direct pass and about four succeed at the very last of the 32 tries.
     """
-    size, sequences = 1100, 300
-    affinity = Affinity.intersection(Vocabulary.identity(size))
-    batch = generators.batch(affinity, [1] * sequences)
-    logits = batch.draft_logits.clone()
-    logits[:, 5] = logits.logsumexp(1) + math.log(0.03)
-    target = batch.target_logits.clone()
-    target[0::2] = logits
-    target[0::2, 5] = -math.inf
-    batch = batch.replace(
-        target_logits=target, draft_logits=logits, draft_token_ids=torch.full((sequences,), 5)
-    )
-    trace = assert_verifies_as_the_reference(batch)
-    assert 0.25 < decisions(trace, "direct") / sequences < 0.5
+    trace = assert_verifies_as_the_reference(generators.nearly_equal(1100, sequences=300))
+    assert 0.25 < decisions(trace, "direct") / 300 < 0.5
 
 
 @pytest.mark.not_on("small-batches")
 def test_a_residual_without_mass_is_drawn_from_p() -> None:
-    """Stats of half the sum make q = 2 p: half are rejected, and nothing is left of p - q."""
-    size, sequences = 1100, 100
-    affinity = Affinity.intersection(Vocabulary.identity(size))
-    batch = generators.batch(affinity, [1] * sequences)
-    target = batch.target_logits.clone()
-    target[0::2] = batch.draft_logits
-    zeros = torch.zeros(sequences, dtype=torch.int64)
-    _, stats = torch.ops.rdk.draft(
-        batch.draft_logits, torch.ones(sequences), zeros, zeros, *affinity.by_draft
-    )
-    stats[:, 1] /= 2
-    batch = batch.replace(target_logits=target, draft_stats=stats)
+    made = generators.batch(generators.affinity("identity", 1100), [1] * 100)
+    batch = generators.without_residual(made)
     trace = assert_verifies_as_the_reference(batch)
-    assert 0.3 < decisions(trace, "direct") / sequences < 0.7
+    assert 0.3 < decisions(trace, "direct") / 100 < 0.7
     tokens, _ = verified(batch)
     assert (tokens[:, 0] >= 0).all()
 

@@ -10,8 +10,6 @@ import torch
 
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
-from rdk_cuda.affinity import Affinity
-from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.generators import Batch
 from tests.operators.sharded import NOT_HERE, Calls, sharded
@@ -78,24 +76,14 @@ def test_each_call_returns_what_the_reference_does(kind: str) -> None:
     assert_is_the_reference(made.with_stats(), 2)
 
 
-def needing_the_direct_pass(sequences: int = 60) -> Batch:
-    """As in test_verify: p and q differ only in a token of mass 3 %, which p forbids."""
-    size = 2100
-    batch = generators.batch(Affinity.intersection(Vocabulary.identity(size)), [1] * sequences)
-    logits, target = batch.draft_logits.clone(), batch.target_logits.clone()
-    logits[:, 5] = logits.logsumexp(1) + math.log(0.03)
-    target[0::2] = logits
-    target[0::2, 5] = -math.inf
-    drafts = torch.full((sequences,), 5)
-    return batch.replace(
-        target_logits=target, draft_logits=logits, draft_token_ids=drafts
-    ).with_stats()
+def needing_the_direct_pass(sequences: int) -> Batch:
+    return generators.nearly_equal(2100, sequences).with_stats()
 
 
 @RANKS
 @pytest.mark.fast_in_the_emulator(ranks=(2,))
 def test_the_direct_pass_is_that_of_whole_rows(ranks: int) -> None:
-    calls = assert_decides_as_verify(needing_the_direct_pass(), ranks)
+    calls = assert_decides_as_verify(needing_the_direct_pass(60), ranks)
     assert (calls.drawn == NOT_HERE).sum() > 10
     assert (calls.drawn >> 32 > 3).sum() > 10
     assert (calls.second[0][0][calls.drawn == NOT_HERE, 0] == -1).all()
@@ -108,14 +96,7 @@ def test_the_direct_pass_is_that_of_the_reference() -> None:
 @RANKS
 @pytest.mark.fast_in_the_emulator(ranks=(3,))
 def test_a_residual_without_mass_is_drawn_from_p(ranks: int) -> None:
-    """Stats of half the sum make q = 2 p: half are rejected, and nothing is left of p - q."""
-    batch = needing_the_direct_pass(40)
-    target = batch.target_logits.clone()
-    target[0::2] = batch.draft_logits
-    assert batch.draft_stats is not None
-    stats = batch.draft_stats.clone()
-    stats[:, 1] /= 2
-    batch = batch.replace(target_logits=target, draft_stats=stats)
+    batch = generators.without_residual(generators.nearly_equal(2100, sequences=40))
     calls = assert_decides_as_verify(batch, ranks)
     unfinished = calls.drawn == NOT_HERE
     assert unfinished.sum() > 5
