@@ -102,8 +102,9 @@ lint: $(ENVIRONMENT)/.rdk-dev
 install: $(ENVIRONMENT)/.rdk-demo
 
 $(ENVIRONMENT)/.rdk-torch:
-	$(RUN) -m pip --version >/dev/null 2>&1 || { rm -rf .venv; $(PYTHON) -m venv $(ENVIRONMENT) \
-	    $$($(PYTHON) -c "$(HAS_TORCH)" 2>/dev/null && echo --system-site-packages); }
+	$(RUN) -m pip --version >/dev/null 2>&1 || $(if $(VIRTUAL_ENV),$(RUN) -m ensurepip,{ rm -rf .venv; \
+	    $(PYTHON) -m venv .venv \
+	    $$($(PYTHON) -c "$(HAS_TORCH)" 2>/dev/null && echo --system-site-packages); })
 	$(RUN) -m pip install --quiet -c constraints.txt setuptools wheel ninja
 	@$(RUN) -c "$(HAS_TORCH)" 2>/dev/null || { \
 	    echo 'Installing into $(ENVIRONMENT): $(TORCH) $(TORCH_SIZE).'; \

@@ -62,7 +62,8 @@ class Resources:
 
 def architectures() -> list[str]:
     """RDK_ARCHS, or all that the project supports."""
-    archs = os.environ.get("RDK_ARCHS", DEFAULT_ARCHS).replace(";", " ").split()
+    named = os.environ.get("RDK_ARCHS", "").replace(";", " ").split()
+    archs = named or DEFAULT_ARCHS.split()
     for arch in archs:
         if not re.fullmatch(r"\d{2,3}[af]?", arch):
             sys.exit(

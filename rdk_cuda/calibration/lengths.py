@@ -15,6 +15,8 @@ from .recording import Samples, held_out_rows
 
 # A token of a virtual one has a small q, however often it is accepted.
 THRESHOLDS = (*(10.0**-power for power in range(7, 2, -1)), *(n / 50 for n in range(1, 50)))
+LONGEST = 8  # drafts that are tried
+LEAST_SAMPLES = 2 * LONGEST
 _HELD_OUT, _PENALTY, _NEWTON_STEPS, _BLOCK = 0.2, 1e-3, 12, 256
 
 
@@ -113,7 +115,7 @@ def calibrate_length(
     temperature: float,
     *,
     draft_cost: float,
-    most: int = 8,
+    most: int = LONGEST,
 ) -> CalibratedLength:
     """Which rule, threshold and K give the most tokens a second.
 

@@ -54,7 +54,7 @@ def prepare_output(directory: Path) -> None:
     """Make the output directory now: not to be able to write would be late news after minutes."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / ".writable"
+        probe = directory / f".writable.{os.getpid()}"
         probe.touch()
         probe.unlink()
     except (FileExistsError, NotADirectoryError):
@@ -79,11 +79,12 @@ def number(convert: Callable[[str], Any], allowed: Callable[[Any], bool], needs:
 
 
 share = number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1, as 0.25")
-natural = number(int, lambda value: value >= 1, "a whole number, at least 1")
-natural_or_none = number(int, lambda value: value >= 0, "a whole number, 0 for none")
+natural = number(int, lambda value: 1 <= value < 2**63, "a whole number, at least 1")
+natural_or_none = number(int, lambda value: 0 <= value < 2**63, "a whole number, 0 for none")
 budget = number(float, lambda value: 0 <= value <= 1, "a share from 0 to 1, as 0.05")
 gibibytes = number(float, lambda value: 0 < value <= 2**20, "GiB, above 0")
 temperature = number(float, lambda value: 0 <= value < 1e6, "a temperature, 0 for greedy")
+sampled = number(float, lambda value: 0 < value < 1e6, "a temperature above 0")
 positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")
 seed = number(int, lambda value: 0 <= value < 2**31, "a whole number from 0 to 2^31 - 1")
 
@@ -130,7 +131,23 @@ def output_of(arguments: argparse.Namespace) -> Path:
         )
     if not output.parent.is_dir():
         raise InputError(f"--out {output}: {output.parent} is no directory; make it first")
+    if not os.access(output.parent, os.W_OK):
+        raise InputError(f"--out {output}: {output.parent} cannot be written to")
+    named = (arguments.target, *arguments.text, *arguments.held_out, vars(arguments).get("kept"))
+    for path in named:
+        if path is not None and path.resolve().is_relative_to(output.resolve()):
+            raise InputError(f"--out {output}: {path} is in it and would be gone; move it first")
     return output
+
+
+def refuse_paths_beyond_utf8(arguments: argparse.Namespace) -> None:
+    """No JSON can hold them. Of a text only its name is written, which may be altered."""
+    for name, value in vars(arguments).items():
+        if isinstance(value, Path) and not str(value).isprintable():
+            try:
+                str(value).encode()
+            except UnicodeEncodeError:
+                raise InputError(f"--{name} {str(value)!a}: is not UTF-8; rename it") from None
 
 
 def add_dtype(add: Callable[..., Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,14 @@ from rdk_cuda.calibration import (
     Setting,
     calibrate,
 )
+from rdk_cuda.calibration.lengths import LEAST_SAMPLES
 from rdk_cuda.calibration.reading import Window
 from rdk_cuda.decoding.lengths import described
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     refuse_existing,
     save_drafter,
 )
+from rdk_cuda.integrations.huggingface.text_drafter import save_text_drafter
 from rdk_cuda.integrations.token_maps import TokenMapError, read_token_map
 from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
@@ -37,11 +39,11 @@ from ..pair.errors import InputError
 from ..pair.loading import load_pair, quiet, weight_sample
 from ..pair.pairs import Pair
 from ..pair.text_pair import TextPair
-from .calibrate_text import choose, measure_methods, refuse_pruning, save_chosen, show_chosen
+from .calibrate_text import choose, refuse_pruning, show_chosen
 from .evaluate import evaluate_pair, versions
 from .progress import Stages
 from .recording_file import RecordingFile
-from .request import Request, naming_out
+from .request import Request, naming_out, plain
 
 
 def run_calibration(request: Request) -> int:
@@ -65,10 +67,18 @@ def run_calibration(request: Request) -> int:
     windows = text.windows(request.positions)
     if isinstance(models, TextPair):
         return calibrate_text(models, request, file, windows, text, held_out)
+    samples = sum(len(window.ids) - 1 for window in windows)  # a drafter may not read the first
+    if request.draft_cost is not None and samples < LEAST_SAMPLES:
+        raise InputError(
+            f"--draft-cost: {samples} positions of the text cannot tell when drafts should end; "
+            f"needs {LEAST_SAMPLES}: give more text, or more --positions"
+        )
     always = indispensable_tokens(models.tokenizer)
     kept = models.kept
     if kept is None:
         kept = named_tokens(request, models.vocabulary_size, always)
+        if kept is not None:
+            request = replace(request, keep=(kept.draft_size / kept.target_size,))
     else:
         request = keeping_own(request, kept)
     try:
@@ -113,16 +123,23 @@ def calibrate_text(
         with Stages() as stages:
             recording = file.record(models, request, windows, stages)
             chosen = choose(models, request, recording, text, stages)
-            rows = measure_methods(models, request, chosen, held_out, stages)
-        settings = [
-            {
-                **common_settings(models, request, one.setting, measured),
-                **{"method": one.method.name, "common": one.common},
-                **{"text": text.sources, "held_out": held_out.sources},
-            }
-            for one, measured in zip(chosen, rows, strict=True)
-        ]
-        save_chosen(models, request, chosen, settings)
+            methods = {one.setting.temperature: one.methods for one in chosen}
+            rows = measured(models, request, methods, held_out, stages)
+        with request.places(len(chosen)) as place:
+            for one, figures in zip(chosen, rows, strict=True):
+                save_text_drafter(
+                    place(f"temperature-{plain(one.setting.temperature)}"),
+                    models.saved_drafter,
+                    models.drafter_tokenizer,
+                    models.tokenizer,
+                    one.method.drafter.affinity,
+                    {
+                        **common_settings(models, request, one.setting, figures),
+                        **{"method": one.method.name, "common": one.common},
+                        **{"text": text.sources, "held_out": held_out.sources},
+                    },
+                    overwrite=request.overwrite,
+                )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*file.kept) from None
     show_chosen(chosen, rows, request)
@@ -155,10 +172,11 @@ def named_tokens(request: Request, size: int, always: torch.Tensor) -> Vocabular
 
 def keeping_own(request: Request, kept: Vocabulary) -> Request:
     """The request for a drafter that has a small head already, and keeps its tokens."""
-    if request.kept is not None or request.keep != Request.keep:
+    asked = request.kept, request.keep, request.keep_by
+    if asked != (None, Request.keep, Request.keep_by):
         raise InputError(
             f"--drafter {request.drafter}: has a head of {kept.draft_size} tokens, which are the "
-            "ones that are kept; leave out --keep and --kept"
+            "ones that are kept; leave out --keep, --keep-by and --kept"
         )
     return replace(request, keep=(kept.draft_size / kept.target_size,))
 
@@ -190,19 +208,24 @@ def measure(
     for one in drafters:
         chosen = methods.setdefault(one.setting.temperature, [models.whole])
         chosen += [one.plain, one.method]
-    rows = evaluate_pair(
-        models,
-        methods,
-        held_out.held_out_windows(),
-        request.draft_length,
-        request.seed,
-        stages,
-    )
-    grouped = []
-    for chosen in methods.values():
-        full, *others = (rows.pop(0) for _ in chosen)
-        grouped += [[full, *others[first : first + 2]] for first in range(0, len(others), 2)]
-    return grouped
+    return [
+        [full, *others[first : first + 2]]
+        for full, *others in measured(models, request, methods, held_out, stages)
+        for first in range(0, len(others), 2)
+    ]
+
+
+def measured(
+    models: Pair,
+    request: Request,
+    methods: Mapping[float, Sequence[Method]],
+    held_out: Text,
+    stages: Stages,
+) -> list[list[Row]]:
+    """The rows of each temperature's methods, on held-out text."""
+    windows = held_out.held_out_windows()
+    rows = evaluate_pair(models, methods, windows, request.draft_length, request.seed, stages)
+    return [[rows.pop(0) for _ in chosen] for chosen in methods.values()]
 
 
 def save(

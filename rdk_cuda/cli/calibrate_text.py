@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 from rich.console import Console
 
 from rdk_cuda.calibration import Method, Recording, Setting, tune
 from rdk_cuda.calibration.tokenizers import COUNTS, counted_affinity, in_words
-from rdk_cuda.integrations.huggingface.text_drafter import save_text_drafter
 
 from ..evaluation.rows import Row
 from ..evaluation.table import show_notes, show_rows
 from ..pair.documents import Text
 from ..pair.errors import InputError
 from ..pair.text_pair import TextPair
-from .evaluate import evaluate_pair
 from .progress import Stages
 from .request import Request
 
@@ -77,38 +74,6 @@ def choose(
         }
         found.append(Chosen(Setting(1.0, temperature), methods, best, common))
     return found
-
-
-def measure_methods(
-    models: TextPair, request: Request, chosen: Sequence[Chosen], held_out: Text, stages: Stages
-) -> list[list[Row]]:
-    """The rows of each temperature."""
-    rows = evaluate_pair(
-        models,
-        {one.setting.temperature: one.methods for one in chosen},
-        held_out.held_out_windows(),
-        request.draft_length,
-        request.seed,
-        stages,
-    )
-    return [[rows.pop(0) for _ in one.methods] for one in chosen]
-
-
-def save_chosen(
-    models: TextPair, request: Request, chosen: Sequence[Chosen], settings: Sequence[dict[str, Any]]
-) -> None:
-    """Write the drafter's directory or, for several temperatures, a directory of them."""
-    with request.places(len(chosen)) as place:
-        for one, said in zip(chosen, settings, strict=True):
-            save_text_drafter(
-                place(f"temperature-{one.setting.temperature:g}"),
-                models.saved_drafter,
-                models.drafter_tokenizer,
-                models.tokenizer,
-                one.method.drafter.affinity,
-                said,
-                overwrite=request.overwrite,
-            )
 
 
 def show_chosen(chosen: Sequence[Chosen], rows: Sequence[Sequence[Row]], request: Request) -> None:

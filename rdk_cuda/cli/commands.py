@@ -27,6 +27,8 @@ from .arguments import (
     positive,
     prepare_output,
     refuse_missing,
+    refuse_paths_beyond_utf8,
+    sampled,
     seed,
     temperature,
 )
@@ -74,6 +76,7 @@ def add_command(
 def prepare_models(arguments: argparse.Namespace, *more: str) -> None:
     """Before models are loaded: what is not installed is named, and no network is asked for it."""
     refuse_missing(("transformers", "tokenizers", *more))
+    refuse_paths_beyond_utf8(arguments)
     if arguments.device_map is not None:  # Transformers needs accelerate for nothing else here
         refuse_missing(("accelerate",), "devices")
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
@@ -138,7 +141,7 @@ def add_calibrate(commands: Any) -> None:
     )
     add(
         "--temperature",
-        type=positive,
+        type=sampled,
         nargs="+",
         default=defaults.temperature,
         metavar="T",
@@ -164,10 +167,10 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     if arguments.keep_by not in SCORES:
         raise InputError(f"--keep-by {arguments.keep_by}: needs one of {', '.join(SCORES)}")
-    if arguments.kept is not None and len(set(arguments.keep)) > 1:
+    chosen = tuple(arguments.keep), arguments.keep_by
+    if arguments.kept is not None and chosen != (Request.keep, Request.keep_by):
         raise InputError(
-            f"--kept {arguments.kept}: names the tokens to keep, and --keep several shares; give "
-            "one of them"
+            f"--kept {arguments.kept}: names the tokens to keep; leave out --keep and --keep-by"
         )
     if arguments.screen_bytes and not arguments.dynamic:
         raise InputError(
@@ -263,7 +266,7 @@ def add_distill(commands: Any) -> None:
         help="learn from what the target writes behind beginnings of the text, what the drafter "
         "with its full head writes, unsteered, or the text itself (%(default)s)",
     )
-    add("--temperature", type=positive, metavar="T", help="of use (the one calibrated for)")
+    add("--temperature", type=sampled, metavar="T", help="of use (the one calibrated for)")
     for name, type_, default, text in (
         ("steps", natural, 200, "of the optimizer, at most"),
         ("batch", natural, 8, "texts of a step"),

@@ -18,6 +18,7 @@ from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.eagle3 import unrolled_read
 from rdk_cuda.integrations.huggingface import HuggingFaceModel, Steering, steered_read
 from rdk_cuda.integrations.huggingface.saved_drafter import (
+    MODEL,
     load_pruned,
     refuse_existing,
     save_drafter,
@@ -43,6 +44,7 @@ from ..pair.pairs import ModelPair, Pair, StatePair
 from .calibrate import say
 from .evaluate import calibrated_temperature, load_calibrated, versions
 from .progress import Stages
+from .recording_file import weights_of
 from .request import naming_out
 
 HELD_OUT_TEXTS = 64  # half of them choose, half measure
@@ -188,6 +190,11 @@ class Job:
                 "--data drafter: the drafter reads the target's states, and writes nothing by "
                 "itself; needs target or text"
             )
+        if (length := given.prompt + given.tokens) > self.models.context:
+            raise InputError(
+                f"--prompt {given.prompt} and --tokens {given.tokens}: a text is {length} tokens "
+                f"long, and the models can read {self.models.context}; give fewer"
+            )
         if given.train == ALL and given.dtype != "float32":
             raise InputError(f"--dtype {given.dtype}: needs float32 with --train all")
 
@@ -276,6 +283,7 @@ class Job:
         body = self.body
         came = [parameter.detach().clone() for parameter in body]
         sources = [document.source for document in documents]
+        files = [*map(weights_of, (given.target, given.drafter, given.drafter / MODEL))]
         # What the drafter writes depends on its body.
         drawn = {} if body and given.data == "drafter" else self.drawn
 
@@ -300,7 +308,7 @@ class Job:
                 prompt=given.prompt,
             ),
             body=body,
-            about=repr((given.data, given.seed, given.tokens, given.draft_length, sources)),
+            about=repr((given.data, given.seed, given.tokens, given.draft_length, sources, files)),
             checkpoint=self.checkpoint(loss),
         )
         bootstrap = Bootstrap([window.document for window in chooses], seed=given.seed)
@@ -308,7 +316,7 @@ class Job:
         def report(step: int, rates: Tensor) -> None:
             gain = with_ends(bootstrap.mean(rates - training.first))
             said = f"{loss}, step {step}: {float(rates.mean()):.4f} accepted, {gain}"
-            stages.console.print(said, highlight=False, soft_wrap=True)
+            stages.console.print(said, highlight=False, soft_wrap=True, markup=False)
 
         drafter = training.run(stages.each, report)
         outcome = Outcome(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -78,7 +77,8 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
     table = write_evaluation(rows, about, path)
     picture = path.with_suffix(".png")
     write_figure(acceptance_figure(rows, "Held-out text"), picture)
-    console.print(f"\n{path}, {table} and {picture} written.", soft_wrap=True, highlight=False)
+    written = f"\n{path}, {table} and {picture} written."
+    console.print(written, soft_wrap=True, highlight=False, markup=False)
     return 0
 
 
@@ -142,7 +142,7 @@ def load_saved_text(
 def calibrated_temperature(directory: Path, settings: Mapping[str, Any]) -> float:
     """The temperature that the offsets and the kept tokens are for; 1 if none is named."""
     said = settings.get("temperature", 1.0)
-    if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 <= said < math.inf:
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 <= said < 1e6:
         raise InputError(
             f"{directory / SETTINGS}: temperature is {said!r}; needs a number, 0 or more: "
             "calibrate again"

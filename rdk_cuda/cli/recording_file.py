@@ -96,7 +96,8 @@ class RecordingFile:
         self, models: Pair, request: Request, windows: list[Window], stages: Stages
     ) -> Recording:
         """What the models say of the windows; where it was interrupted, it goes on."""
-        stages.console.print(self.announcement(request.memory), soft_wrap=True, highlight=False)
+        said = self.announcement(request.memory)
+        stages.console.print(said, soft_wrap=True, highlight=False, markup=False)
         try:
             return record(
                 models.read(request.draft_length),

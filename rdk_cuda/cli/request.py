@@ -64,7 +64,7 @@ class Request:
 
     def name(self, setting: Setting) -> str:
         """The name of its directory among several, for example `keep-0.25-temperature-1`."""
-        keep, temperature = (str(value).removesuffix(".0") for value in setting)
+        keep, temperature = map(plain, setting)
         return ("" if self.kept else f"keep-{keep}-") + f"temperature-{temperature}"
 
     @contextmanager
@@ -78,6 +78,11 @@ class Request:
             else:
                 with written_whole(self.output, self.overwrite) as folder:
                     yield lambda name: folder / name
+
+
+def plain(value: float) -> str:
+    """All of its digits, for a name."""
+    return str(value).removesuffix(".0")
 
 
 @contextmanager

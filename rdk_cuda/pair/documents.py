@@ -1,6 +1,7 @@
 """Text files as token ids: what is calibrated on, and what is held out to measure on."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -100,7 +101,8 @@ def read_documents(tokenizer: Any, files: Iterable[Path], option: str = "--text"
         if not text.strip():
             raise InputError(f"{option} {file}: is empty; leave it out, or give some text")
         digest = hashlib.sha256(content).hexdigest()
-        documents.append(Document(file.name, digest, encode(tokenizer, text)))
+        name = os.fsencode(file.name).decode("utf-8", "replace")  # it goes into JSON
+        documents.append(Document(name, digest, encode(tokenizer, text)))
     return documents
 
 

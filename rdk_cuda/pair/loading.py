@@ -77,6 +77,14 @@ def load_pair(
         pair: Pair = StatePair(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)
     else:
         second = first if drafter == target else load_model("--drafter", drafter, dtype)
+        own = second.generation_config
+        # Transformers 5.0 does not save sampling parameters that do_sample does not go with.
+        second.generation_config = GenerationConfig(
+            **{
+                name: getattr(own, name)
+                for name in ("bos_token_id", "eos_token_id", "pad_token_id")
+            }
+        )
         second = second.to(first.device)
         stored = stored_dtype(drafter)
         shared["drafter_dtype"] = dtype if stored.itemsize > dtype.itemsize else stored
@@ -175,8 +183,8 @@ def loaded(
 
 def stored_dtype(directory: Path) -> torch.dtype:
     """The dtype of a model's files; float32 for more than one, and for all others than halves."""
-    dtypes = set()
-    for file in directory.glob("model*.safetensors"):
+    dtypes, whole = set(), directory / "model.safetensors"
+    for file in [whole] if whole.is_file() else directory.glob("model-*-of-*.safetensors"):
         with opened_tensors(file) as content:
             dtypes |= {content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
     halves = {"BF16": torch.bfloat16, "F16": torch.float16}

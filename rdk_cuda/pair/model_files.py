@@ -1,6 +1,7 @@
 """Where a model is: a directory as Transformers writes it, or a GGUF file."""
 
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,4 +52,5 @@ def model_files(option: str, path: Path) -> ModelFiles:
 
 def weight_files(path: Path) -> list[Path]:
     """The files that a model's weights are in."""
-    return [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("*.gguf")])
+    names = "*.safetensors", "pytorch_model*.bin", f"*{GGUF}"
+    return [path] if path.is_file() else sorted(chain.from_iterable(map(path.glob, names)))

@@ -69,7 +69,8 @@ class Distillation:
         measuring: other texts, on which α before the training is measured.
         recipe: how.
         body: parameters of the drafter below its head that are trained, too.
-        about: the texts that are drawn, and all else that tells this training from another.
+        about: the texts that are drawn, the models and all else that tells this training from
+            another.
         checkpoint: written after each round, and gone on from; None for none.
 
     Attributes:
@@ -104,7 +105,7 @@ class Distillation:
         affinity = trained.drafter.affinity
         self.loss = OverlapLoss(affinity, recipe.loss, recipe.temperature)
         self.step, self.stale = 0, 0
-        self.belongs_to = self._digest(about)
+        self.belongs_to = self._digest(about, measuring)
         if checkpoint is not None and checkpoint.is_file():
             self._resume(checkpoint)
             return
@@ -233,9 +234,10 @@ class Distillation:
     def _copy(self) -> list[Tensor]:
         return [parameter.detach().cpu().clone() for parameter in self.parameters]
 
-    def _digest(self, about: str) -> str:
+    def _digest(self, about: str, measuring: Sequence[Window]) -> str:
         """What tells one training from another: recipe, texts, and the parts that are trained."""
-        digest = hashlib.sha256(repr((asdict(self.recipe), about, self.choosing)).encode())
+        texts = self.choosing, measuring
+        digest = hashlib.sha256(repr((asdict(self.recipe), about, *texts)).encode())
         for value in self._copy():
             digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()

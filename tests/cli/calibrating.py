@@ -38,7 +38,8 @@ def write_texts(folder: Path, count: int = 5, words: int = 150) -> list[Path]:
 def command(models: Pair, text: list[Path], output: Path, *options: object) -> list[str]:
     """What follows `python -m rdk_cuda`."""
     chosen = ("--target", models[0], "--drafter", models[1], "--text", *text, "--out", output)
-    return ["calibrate", *map(str, (*chosen, *SMALL, *options))]
+    small = SMALL[2:] if "--kept" in options else SMALL
+    return ["calibrate", *map(str, (*chosen, *small, *options))]
 
 
 def settings_of(directory: Path) -> dict[str, Any]:

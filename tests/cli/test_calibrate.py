@@ -29,7 +29,7 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     load_pruned,
 )
 from rdk_cuda.pair.documents import WINDOW, Document, hold_out, window_length
-from rdk_cuda.pair.loading import stored_dtype
+from rdk_cuda.pair.loading import load_pair, stored_dtype
 from rdk_cuda.pair.pairs import ModelPair
 from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
@@ -146,10 +146,20 @@ def test_files_of_several_dtypes_count_as_float32(directories: Pair, tmp_path: P
     file = tmp_path / "mixed" / MODEL
     tensors = {name: tensor.bfloat16() for name, tensor in load_file(file).items()}
     save_file(tensors, file, {"format": "pt"})
+    file.with_name("model.fp16.safetensors").write_text("a pointer to another file")
     assert stored_dtype(tmp_path / "mixed") == torch.bfloat16
     tensors["model.norm.weight"] = tensors["model.norm.weight"].float()
     save_file(tensors, file, {"format": "pt"})
     assert stored_dtype(tmp_path / "mixed") == torch.float32
+
+
+def test_a_drafter_s_sampling_parameters_are_left_out(directories: Pair, tmp_path: Path) -> None:
+    drafter = Path(shutil.copytree(directories[1], tmp_path / "drafter"))
+    own = {"temperature": 0.9, "top_p": 0.6, "eos_token_id": 0}
+    (drafter / "generation_config.json").write_text(json.dumps(own))
+    saved = load_pair(directories[0], drafter).saved_drafter.generation_config.to_diff_dict()
+    assert not {"temperature", "top_p"} & saved.keys()
+    assert saved["eos_token_id"] == 0
 
 
 def test_the_same_command_gives_the_same_files_to_the_bit_with_the_modes_of_the_umask(
@@ -228,13 +238,15 @@ def test_tokens_can_be_named_and_indispensable_ones_join_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In a text with a document that is too short, which is counted."""
-    file, short = tmp_path / "kept", tmp_path / "short.txt"
+    file, short = tmp_path / "kept", tmp_path / "caf\udce9.txt"  # a name that is not UTF-8
     short.write_text("def value")
     file.write_text("399\n300\n7\n")
     files = [short, *calibrated.text]
     assert main(command(directories, files, tmp_path / "out", "--kept", file)) == 0
     assert "1 documents were left out, shorter than" in capsys.readouterr().out
-    drafter, _ = load_pruned(tmp_path / "out")
+    drafter, settings = load_pruned(tmp_path / "out")
+    assert settings["keep"] == drafter.vocabulary.draft_size / 400
+    assert settings["text"][0]["name"] == "caf\ufffd.txt"
     always = set(indispensable_tokens(tiny.tokenizer).tolist())
     assert set(drafter.vocabulary.kept.tolist()) == always | {399, 300, 7}
     assert drafter.vocabulary.draft_ids[:3].tolist() == [399, 300, 7]

@@ -50,11 +50,15 @@ def refused(
         (["--keep", "0"], "--keep: got '0'; needs a share above 0 and at most 1"),
         (["--keep", "0.5"], "--keep 0.5 is 200 tokens, fewer than the 257 special tokens and"),
         (["--keep", "0.75", "0.5"], "--keep 0.5 is 200 tokens, fewer than the 257 special"),
-        (["--keep", "0.75", "0.8", "--kept", "f"], "--kept f: names the tokens to keep, and --k"),
+        (["--kept", "f", "--keep", "0.8"], "--kept f: names the tokens to keep; leave out --keep"),
+        (["--kept", "f", "--keep-by", "variance"], "names the tokens to keep; leave out --keep an"),
         (["--keep-by", "luck"], "--keep-by luck: needs one of probability, frequency, variance"),
-        (["--temperature", "0"], "--temperature: got '0'; needs a number above 0"),
+        (["--temperature", "0"], "--temperature: got '0'; needs a temperature above 0"),
+        (["--temperature", "1e39"], "--temperature: got '1e39'; needs a temperature above 0"),
         (["--temperature", "1e-40"], "overflow float32; needs a higher temperature"),
         (["--virtual", "0"], "--virtual: got '0'; needs a whole number, at least 1"),
+        (["--recording", "p\udce9"], "--recording 'p\\udce9': is not UTF-8; rename it"),
+        (["--recording", "x[/y]/of"], "--recording"),
         (["--dynamic", "-1"], "--dynamic: got '-1'; needs a whole number, 0 for none"),
         (["--dynamic", "0", "--screen-bytes", "0.1"], "--screen-bytes 0.1: what a screen offers"),
         (["--memory", "inf"], "--memory: got 'inf'; needs GiB, above 0"),
@@ -122,6 +126,27 @@ def test_text_that_is_held_out_must_not_be_calibrated_on(
     shutil.copy(files[0], copy)
     assert "--held-out copy.txt: is held out to measure on" in refused("--held-out", copy)
     assert "--text copy.txt: is held out to measure on" in refused(text=[*files[:4], copy])
+
+
+def test_too_little_text_to_find_when_drafts_end_is_refused(
+    refused: Refused, files: list[Path]
+) -> None:
+    for file, word in zip(files, ("if", "in", "or", "is", "as"), strict=True):
+        file.write_text(f"def value {word} " * 2)
+    answer = refused("--draft-cost", "0.2", "--positions", "8")
+    assert "--draft-cost: " in answer
+    assert "needs 16: give more text, or" in answer
+
+
+def test_what_overwriting_would_take_away_is_named(
+    refused: Refused, files: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    inside = files[0].rename(tmp_path / "out" / "0.txt")
+    for options, text in (((), [inside, *files[1:]]), (("--held-out", inside), files[1:])):
+        answer = refused("--overwrite", *options, text=text)
+        assert f"{inside} is in it and would be gone; move it first" in answer
+    assert inside.exists()
 
 
 # The models.

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from rdk_cuda.__main__ import main
+from rdk_cuda.cli.recording_file import weights_of
+from rdk_cuda.cli.request import plain
 from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 
 from .calibrating import Pair, command, count_reads, digests, refusal, settings_of
@@ -42,6 +44,18 @@ def test_each_combination_has_a_directory_of_its_own(several: Path, texts: list[
         assert [source["name"] for source in settings["held_out"]] == ["4.txt"]  # every fifth
         drafter, _ = load_pruned(several / "out" / name)
         assert drafter.vocabulary.draft_size == round(400 * settings["keep"])
+
+
+def test_weights_of_every_kind_tell_models_apart(tmp_path: Path) -> None:
+    known = {weights_of(tmp_path)}
+    for name in ("model.safetensors", "pytorch_model.bin", "pytorch_model-1-of-2.bin", "q4.gguf"):
+        (tmp_path / name).write_bytes(b"weights")
+        known.add(weights_of(tmp_path))
+    assert len(known) == 5
+
+
+def test_each_temperature_has_a_name_of_its_own() -> None:
+    assert list(map(plain, (1.0, 0.7, 0.70000001))) == ["1", "0.7", "0.70000001"]
 
 
 def test_the_recording_serves_another_call_which_writes_the_same_to_the_bit(

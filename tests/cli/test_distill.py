@@ -44,7 +44,7 @@ def _few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 def command(pair: Pair, drafter: Path, folder: Path, *options: object) -> list[str]:
     """What follows `python -m rdk_cuda`."""
     folder.mkdir(exist_ok=True)
-    files = write_texts(folder / "text", count=10)
+    files = write_texts(folder / "text", count=21)
     said = ("--target", pair[0], "--text", *files[:5], "--held-out", *files[5:])
     return ["distill", *map(str, (drafter, *said, "--out", folder / "out", *SMALL, *options))]
 
@@ -147,6 +147,10 @@ def test_an_interrupted_run_writes_the_same_files_later(
         patch.setattr(distill, "Distillation", Interrupting)
         assert main(command(directories, calibrated.saved, halves, *options)) == 130
     assert "The same command goes on from" in capsys.readouterr().err
+    others = command(directories, calibrated.saved, halves, *options)
+    others[others.index("--out") - 1] = str(write_texts(halves / "more", count=22)[21])
+    assert main(others) == 2  # what it is measured on has changed
+    assert "is of another training" in capsys.readouterr().err
     assert main(command(directories, calibrated.saved, halves, *options)) == 0
     assert digests(whole / "out") == digests(halves / "out")
 
@@ -156,7 +160,8 @@ def test_an_interrupted_run_writes_the_same_files_later(
     [
         (("--train", "lifted-rows"), "no lifted rows: it had rows for all tokens; train head"),
         (("--train", "all", "--dtype", "bfloat16"), "needs float32 with --train all"),
-        (("--prompt", "2000"), "needs one of 2000, a window"),
+        (("--prompt", "480"), "needs one of 480, a window"),
+        (("--prompt", "400", "--tokens", "200"), "600 tokens long, and the models can read 512"),
         (("--train", "body"), "--train body: needs one of head, virtual-rows, lifted-rows, all, s"),
         (("--loss", "tv", "kl"), "--loss kl: needs one of tv, log-alpha, lk, forward-kl"),
     ],

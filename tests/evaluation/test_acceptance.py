@@ -25,6 +25,7 @@ from rdk_cuda.evaluation.acceptance import (
     Bootstrap,
     measure_acceptance,
     recovered_share,
+    widening,
 )
 from tests.calibration.markov_pair import (
     TEMPERATURES,
@@ -123,19 +124,28 @@ def test_a_share_is_paired_so_it_is_exact_where_documents_differ_but_ratios_do_n
     assert share == pytest.approx((0.75, 0.75, 0.75))
 
 
-def test_an_interval_covers_the_mean_as_often_as_it_says() -> None:
-    """400 samples of 30 documents: 95 % intervals should cover in about 93 to 95 %.
+@pytest.mark.parametrize("documents", [2, 3, 4, 8, 30])
+def test_an_interval_covers_the_mean_as_often_as_it_says(documents: int) -> None:
+    """400 samples: 95 % intervals should cover in about 90 to 95 %.
 
     The bounds are 5 standard errors wide: false alarm below 1 in 100,000, and the seed is fixed.
     """
     generator = torch.Generator().manual_seed(3)
     covered = 0
     for trial in range(400):
-        level = torch.randn(30, 1, generator=generator)
-        rates = level + 0.1 * torch.randn(30, 4, generator=generator)
-        interval = Bootstrap(range(30), seed=trial).mean(rates)
+        level = torch.randn(documents, 1, generator=generator)
+        rates = level + 0.1 * torch.randn(documents, 4, generator=generator)
+        interval = Bootstrap(range(documents), seed=trial).mean(rates)
         covered += interval.low <= 0 <= interval.high
     assert 0.87 < covered / 400 < 0.99
+
+
+def test_intervals_are_wider_by_student_s_t() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for documents in range(2, 60):
+        t = stats.t.ppf(0.975, documents - 1) / stats.norm.ppf(0.975)
+        expected = t * math.sqrt(documents / (documents - 1))
+        assert widening(documents) == pytest.approx(expected, rel=0.12 if documents == 2 else 0.01)
 
 
 def test_resampling_positions_in_place_of_documents_would_be_noticed() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from rdk_cuda import Vocabulary
@@ -70,6 +70,16 @@ def test_the_format_shows_in_the_content_not_in_the_name(tmp_path: Path) -> None
     save_file(d2t_tensors(VOCABULARY), tmp_path / "kept.npy")
     for name in ("kept.txt", "kept.pt", "kept.npy"):
         assert read_token_map(tmp_path / name, SIZE) == VOCABULARY
+
+
+def test_a_checkpoint_may_begin_with_any_byte(tmp_path: Path) -> None:
+    """The first is the lowest of the header's length, and may be a pickle's first, 128."""
+    content = save(d2t_tensors(VOCABULARY))
+    length = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + length].ljust(256 + 128)
+    path = tmp_path / "map"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
+    assert read_token_map(path, SIZE) == VOCABULARY
 
 
 def test_a_list_that_names_its_end_token_again_can_mask_the_repeat(tmp_path: Path) -> None:

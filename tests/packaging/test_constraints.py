@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,14 @@ def test_requirements_that_are_pinned_have_an_upper_bound() -> None:
     }
     # torch keeps its ABI.
     assert open_ended - {"transformers"} == {"torch", "wheel", "ninja"}
+
+
+def test_an_environment_of_the_user_is_never_removed(tmp_path: Path) -> None:
+    """Where it has no pip, as those of uv, that is installed into it."""
+    goal = [f"VIRTUAL_ENV={tmp_path}", f"{tmp_path}/.rdk-torch"]
+    said = subprocess.run(["make", "-n", *goal], cwd=ROOT, capture_output=True, text=True).stdout
+    assert "-m ensurepip" in said
+    assert "rm -rf" not in said
 
 
 def test_every_installation_of_the_makefile_uses_them() -> None:

@@ -53,11 +53,11 @@ def read_content(path: Path, target_size: int) -> Tensor | D2T:
         start = file.read(9)
     if start.startswith(b"\x93NUMPY"):
         return _from_numpy(path, target_size)
-    if start.startswith(b"PK\x03\x04") or start[:1] == b"\x80":  # what a pickle begins with
-        return _of_torch(path, load_torch(path), target_size)
-    header = int.from_bytes(start[:8], "little")
+    header = int.from_bytes(start[:8], "little")  # its lowest byte may be a pickle's first
     if start[8:] == b"{" and header + 8 <= size:
         return _d2t(path, _from_safetensors(path, target_size), target_size)
+    if start.startswith(b"PK\x03\x04") or start[:1] == b"\x80":  # what a pickle begins with
+        return _of_torch(path, load_torch(path), target_size)
     return _vector(f"{path}", _integers(path, _from_text(path), target_size), target_size)
 
 
