@@ -77,14 +77,10 @@ def load_pair(
         pair: Pair = StatePair(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)
     else:
         second = first if drafter == target else load_model("--drafter", drafter, dtype)
-        own = second.generation_config
-        # Transformers 5.0 does not save sampling parameters that do_sample does not go with.
-        second.generation_config = GenerationConfig(
-            **{
-                name: getattr(own, name)
-                for name in ("bos_token_id", "eos_token_id", "pad_token_id")
-            }
-        )
+        # Transformers 5.0 refuses to save sampling parameters without do_sample.
+        kept = ("bos_token_id", "eos_token_id", "pad_token_id")
+        said = {name: getattr(second.generation_config, name) for name in kept}
+        second.generation_config = GenerationConfig(**said)
         second = second.to(first.device)
         stored = stored_dtype(drafter)
         shared["drafter_dtype"] = dtype if stored.itemsize > dtype.itemsize else stored
