@@ -33,5 +33,21 @@ def target(dies_in: int = 0, hangs_in: int = 0) -> TableModel:
     return model
 
 
+class Refusing(TableModel):
+    """Never draws its last token, and does not read it either."""
+
+    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+        if max(tokens[0]) == 5:
+            raise ValueError(f"ids lie in [{min(tokens[0])}, 5]; reads ids below 5")
+        return super().feed(tokens, keep)
+
+
+def refusing() -> TableModel:
+    torch.set_num_threads(1)
+    table = random_table(6, seed=1)
+    table[:, 5] = -torch.inf
+    return Refusing(table, 6)
+
+
 def missing() -> TableModel:
     raise FileNotFoundError("there is no such model")

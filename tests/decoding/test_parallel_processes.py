@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_targets import missing, target
+from process_targets import missing, refusing, target
 from table_model import TableModel, random_table
 
 from rdk_cuda.decoding import SpeculativeDecoder
@@ -41,6 +41,17 @@ def test_targets_that_die_or_hang_change_no_token_and_without_any_it_says_so() -
             decoder.generate(PROMPTS, **ASKED)
         with pytest.raises(RuntimeError, match="no target worker is left"):
             decoder.generate(PROMPTS, **ASKED)
+
+
+@pytest.mark.ci
+def test_what_a_target_refuses_is_an_error_of_the_prompt_and_it_lives_on() -> None:
+    with ParallelDecoder([refusing] * 2, drafter(), lookahead=1) as decoder:
+        expected = decoder.generate([[2, 4]], max_new_tokens=9, temperature=0).tokens
+        for _ in range(3):
+            with pytest.raises(ValueError, match=r"ids lie in \[1, 5\]; reads ids below 5"):
+                decoder.generate([[1, 5]], max_new_tokens=9)
+        assert decoder.generate([[2, 4]], max_new_tokens=9, temperature=0).tokens == expected
+        assert len(decoder._workers) == 2
 
 
 @pytest.mark.ci

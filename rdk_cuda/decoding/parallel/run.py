@@ -80,6 +80,8 @@ class Run:
             for piece, rows in self.workers.answers(block=not drafting):
                 if piece.run is not self:
                     continue  # of a run that was cancelled
+                if isinstance(rows, ValueError):
+                    raise rows
                 if rows is None:
                     self._lost.append(piece)
                 else:

@@ -34,6 +34,12 @@ GRACE = 10.0
 """Seconds in which a process that has nothing more to do may end by itself, on a busy machine."""
 
 
+_LONGEST_REFUSAL = 4096
+
+Answer = Tensor | ValueError | None
+"""Of a piece: its rows; why the target does not read it; or None of a dead worker."""
+
+
 class Piece(NamedTuple):
     """Rows of a run for one pass of the target.
 
@@ -148,33 +154,32 @@ class Workers:
             "own messages are on stderr; make another decoder"
         )
 
-    def answers(self, block: bool) -> list[tuple[Piece, Tensor | None]]:
-        """Pieces that were read since the last call, with their rows, or None of a dead worker.
+    def answers(self, block: bool) -> list[tuple[Piece, Answer]]:
+        """Pieces that were read since the last call, and how.
 
         There is one row more than was read, of any values. Rows are valid until the next `send`.
 
         Args:
             block: wait for one, if any is being read.
         """
-        found: list[tuple[Piece, Tensor | None]] = []
+        found: list[tuple[Piece, Answer]] = []
         while True:
             busy = [each.since for each in self._workers if each.piece is not None]
             pause = max(0.0, min(busy) + self.timeout - time.monotonic()) if block and busy else 0.0
             ready = wait([each.pipe for each in self._workers], pause)
             now = time.monotonic()
             for worker in list(self._workers):
-                piece, rows = worker.piece, cast(Tensor | None, worker.rows)
+                piece, answer = worker.piece, cast(Answer, None)
                 if worker.pipe in ready:
-                    if not self._answered(worker, now):
+                    answer = self._answer(worker, now)
+                    if answer is None:
                         self._bury(worker, grace=1.0)
-                        rows = None
                 elif piece is not None and now - worker.since > self.timeout:
                     self._bury(worker)
-                    rows = None
                 else:
                     continue
                 if piece is not None:
-                    found.append((piece, rows))
+                    found.append((piece, answer))
             if found or not (block and busy):
                 return found
 
@@ -215,16 +220,19 @@ class Workers:
             )
         return answer[1]
 
-    def _answered(self, worker: _Worker, now: float) -> bool:
-        """Whether a pipe that is ready has an answer, and not the end of its process."""
+    def _answer(self, worker: _Worker, now: float) -> Answer:
+        """What a pipe that is ready has; None at the end of its process."""
         try:
-            worker.pipe.recv_bytes()
+            refusal = worker.pipe.recv_bytes().decode()
         except (EOFError, OSError):
-            return False
+            return None
         worker.piece = None
+        if refusal:
+            worker.known = 0  # of what it has read nothing is certain
+            return ValueError(refusal)
         if worker.warm:
             self.latencies.append(now - worker.since)
-        return True
+        return worker.rows
 
     def _bury(self, worker: _Worker, grace: float = 0.0) -> None:
         self._end(worker, grace)
@@ -251,6 +259,10 @@ def _serve(target: Factory, pipe: Connection, rows: Tensor) -> None:
             message = array("q")
             message.frombytes(pipe.recv_bytes())
             kept, count, *tokens = message
-            model.rollback([kept])
-            rows[:count] = model.feed([tokens], [count]).logits[0, :count]
-            pipe.send_bytes(b"read")
+            refusal = ""
+            try:
+                model.rollback([kept])
+                rows[:count] = model.feed([tokens], [count]).logits[0, :count]
+            except ValueError as error:  # of these tokens alone, such as an id that it cannot read
+                refusal = str(error)[:_LONGEST_REFUSAL] or "refused"
+            pipe.send_bytes(refusal.encode())
