@@ -19,6 +19,7 @@ from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError, prune_head
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     PRUNED,
+    calibrated_drafts,
     drafting_model,
     load_drafter,
     load_pruned,
@@ -136,7 +137,13 @@ def test_what_exists_is_not_touched(tmp_path: Path) -> None:
     for path in (file, folder, link):
         with pytest.raises(SavedDrafterError, match=f"{path} is not a saved drafter"):
             save_drafter(path, model, words(), pruned(model), {}, overwrite=True)
-    assert names(tmp_path) == ["file", "folder", "link"]
+    (folder / "calibration.json").write_text('{"camera": 1}')
+    (tmp_path / "cameras").mkdir()
+    shutil.copytree(folder, tmp_path / "cameras" / "one")
+    for path in (folder, tmp_path / "cameras"):
+        with pytest.raises(SavedDrafterError, match=f"{path} is not a saved drafter"):
+            save_drafter(path, model, words(), pruned(model), {}, overwrite=True)
+    assert names(tmp_path) == ["cameras", "file", "folder", "link"]
     assert (folder / "thesis.tex").read_text() == "mine"
 
 
@@ -147,6 +154,18 @@ def test_a_saved_drafter_is_overwritten_as_a_whole(saved: Path) -> None:
     assert names(saved) == ["calibration.json", "drafter", PRUNED]
     assert load_drafter(saved)[2] == {"new": True}
     assert names(saved.parent) == ["pruned"]
+
+
+def test_a_directory_of_saved_drafters_is_overwritten_whatever_their_version(
+    saved: Path, tmp_path: Path
+) -> None:
+    several = tmp_path / "several"
+    shutil.copytree(saved, several / "a")
+    shutil.copytree(saved, several / "b")
+    spoil_json(several / "b" / "calibration.json", format_version="2")
+    model = tiny(tied=True)
+    save_drafter(several, model, words(), pruned(model), {"new": True}, overwrite=True)
+    assert load_drafter(several)[2] == {"new": True}
 
 
 @pytest.mark.parametrize("failure", ["the disk is full", "Ctrl-C between two renamings"])
@@ -264,3 +283,10 @@ def test_a_broken_directory_is_refused_by_the_file(saved: Path, spoil: Any, mess
     with pytest.raises(SavedDrafterError, match=message) as refusal:
         load_drafter(saved)
     assert str(saved) in str(refusal.value)
+
+
+@pytest.mark.parametrize("length", [0, False, "", {}, {"rule": "Product"}])
+def test_lengths_that_no_calibration_has_written_are_refused(length: Any) -> None:
+    assert calibrated_drafts({"drafts": {"length": None, "draft_length": 3}})["length"] is None
+    with pytest.raises(SavedDrafterError, match=r"calibration\.json, drafts: length is"):
+        calibrated_drafts({"drafts": {"length": length, "draft_length": 3}})

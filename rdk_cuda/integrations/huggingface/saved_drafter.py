@@ -162,7 +162,7 @@ def calibrated_drafts(settings: Mapping[str, Any]) -> dict[str, Any]:
         rule, most = found["length"], found["draft_length"]
         if type(most) is not int or most < 1:
             raise ValueError(f"draft_length is {most!r}; needs a whole number, at least 1")
-        return {"length": rule and length_of(rule), "draft_length": most}
+        return {"length": None if rule is None else length_of(rule), "draft_length": most}
     except (KeyError, TypeError, ValueError) as error:
         raise SavedDrafterError(f"load_drafter: {SETTINGS}, drafts: {error}") from error
 
@@ -175,14 +175,21 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
         raise SavedDrafterError(
             f"save_drafter: {path} exists; name another directory, or allow overwriting it"
         )
-    ours = path.is_dir() and not path.is_symlink()
-    if not ours or not (
-        (path / SETTINGS).is_file() or all((each / SETTINGS).is_file() for each in path.iterdir())
-    ):
+    folder = path.is_dir() and not path.is_symlink()
+    if not folder or not (_is_saved(path) or all(map(_is_saved, path.iterdir()))):
         raise SavedDrafterError(
-            f"save_drafter: {path} is not a saved drafter (it has no {SETTINGS}) and is not "
+            f"save_drafter: {path} is not a saved drafter (it has no {SETTINGS} of one) and is not "
             "overwritten; name another directory"
         )
+
+
+def _is_saved(path: Path) -> bool:
+    """Whether this is a drafter's directory, of any version."""
+    try:
+        _content(path / SETTINGS)
+    except (OSError, SavedDrafterError):
+        return False
+    return True
 
 
 def written_whole(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
@@ -224,6 +231,20 @@ def settings_as_json(settings: Mapping[str, Any]) -> str:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a `calibration.json`."""
+    content = _content(path)
+    if content.get("format_version") != _VERSION:
+        raise SavedDrafterError(
+            f"load_drafter: {path} has format version {content.get('format_version')!r}; this "
+            f"rdk_cuda reads version {_VERSION} (a higher number needs a newer rdk_cuda)"
+        )
+    settings = content.get("settings")
+    if not isinstance(settings, dict):
+        raise SavedDrafterError(f"load_drafter: {path} has no settings; save the drafter again")
+    return settings
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What a `calibration.json` says, if a drafter was saved with it."""
     try:
         content = read_json(path)
     except ValueError as error:
@@ -236,15 +257,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             f"load_drafter: {path} is of format {content.get('format')!r}; needs {_FORMAT!r}, as a "
             "saved drafter has it"
         )
-    if content.get("format_version") != _VERSION:
-        raise SavedDrafterError(
-            f"load_drafter: {path} has format version {content.get('format_version')!r}; this "
-            f"rdk_cuda reads version {_VERSION} (a higher number needs a newer rdk_cuda)"
-        )
-    settings = content.get("settings")
-    if not isinstance(settings, dict):
-        raise SavedDrafterError(f"load_drafter: {path} has no settings; save the drafter again")
-    return settings
+    return content
 
 
 def load_model(directory: Path) -> Any:
