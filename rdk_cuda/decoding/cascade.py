@@ -80,6 +80,8 @@ class Cascade(DrafterChain):
                 f"Cascade: drafter is a {type(drafter).__name__}, which reads the target's states "
                 "token by token; needs a model that reads several tokens in a pass"
             )
+        if inner.drawn_with is not None:
+            self._refuse_unreadable(inner.drawn_with)
         self.inner = inner
         # What was not drawn is judged without one.
         self.rule = Verification(inner.drawn_with or affinity, method)

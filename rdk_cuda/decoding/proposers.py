@@ -88,8 +88,12 @@ class DrafterChain(Proposer):
         length: ends drafts before that.
         draft_temperature, truncate_drafts, dynamic_tokens, full_head: as of `SpeculativeDecoder`.
 
+    Where the drafter has an attribute `readable`, of the first token id that it cannot read, no
+    sequence drafts behind such a token.
+
     Raises:
-        ValueError: a temperature or a full head that does not fit.
+        ValueError: a temperature or a full head that does not fit, or a drafter that could draft
+            what it cannot read.
     """
 
     def __init__(
@@ -110,6 +114,8 @@ class DrafterChain(Proposer):
                 "at least 0, or None for each sequence's own"
             )
         self.drafter, self.affinity = drafter, affinity
+        self._readable: float = getattr(drafter, "readable", math.inf)
+        self._refuse_unreadable(affinity, dynamic_tokens)
         self.draft_length, self.length = draft_length, length
         self.draft_temperature, self.truncate_drafts = draft_temperature, truncate_drafts
         self.dynamic_tokens = dynamic_tokens
@@ -181,13 +187,20 @@ class DrafterChain(Proposer):
         """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
         most, context = self.draft_length, self.drafter.context
         places = [
-            int(min(most, room - 1, context - s.length + 1))
-            for s, room in zip(sequences, step.room, strict=True)
+            int(min(most, room - 1, context - s.length + 1)) if reads else 0
+            for s, room, reads in zip(sequences, step.room, self.reads(sequences), strict=True)
         ]
         if self._state_drafter is None:
             return places
         known = zip(places, self._state_drafter.observed, sequences, strict=True)
         return [n if 0 < s.length - 1 <= observed else 0 for n, observed, s in known]
+
+    def reads(self, sequences: Sequence[Continuation]) -> list[bool]:
+        """Whether the drafter can read all tokens of a sequence: it has those before `lengths`."""
+        return [
+            max(s.context[known:], default=0) < self._readable
+            for s, known in zip(sequences, self.drafter.lengths, strict=True)
+        ]
 
     def first_link(self, step: Step) -> dict[str, Any]:
         """What `functional.draft` is told of a step's first place."""
@@ -228,6 +241,25 @@ class DrafterChain(Proposer):
         rows = range(output.logits.shape[1])
         found = [self.dynamic_of(contexts(row), output, row) for row in rows]
         return {name: torch.stack([each[name] for each in found], 1) for name in found[0]}
+
+    def _refuse_unreadable(
+        self, affinity: Affinity, dynamic_tokens: DynamicTokens | None = None
+    ) -> None:
+        """Tokens that are drawn with this and that the drafter could not read next."""
+        size, readable = affinity.target_size, int(min(self._readable, 2**31))
+        if readable >= size:
+            return
+        reached = int(affinity.col_offsets[readable]) < affinity.col_drafts.numel() or bool(
+            affinity.prior[:, readable:].any()
+        )
+        if reached or dynamic_tokens is not None:
+            raise ValueError(
+                f"{type(self).__name__}: drafter is a {type(self.drafter).__name__} that reads ids "
+                f"in [0, {readable}), and the affinity or dynamic tokens may lead to all of {size} "
+                "target tokens; needs an affinity to tokens that the drafter reads, such as "
+                f"Affinity.intersection of a Vocabulary of ids below {readable}, and no "
+                "dynamic_tokens"
+            )
 
     def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:
         if self.dynamic_tokens is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.decoding import (
+    Cascade,
+    DrafterChain,
+    DrafterTree,
+    NGrams,
+    SpeculativeDecoder,
+)
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 from rdk_cuda.integrations.huggingface import (  # noqa: E402
@@ -242,6 +249,43 @@ def test_dynamic_tokens_come_from_the_full_head() -> None:
     statistics = speculative.generate([[3], [4, 5]], max_new_tokens=40, seeds=1).statistics
     assert statistics.out_of_vocabulary > 0
     assert statistics.mean_accepted_length > 3
+
+
+def fewer_ids(size: int = SIZE - 11) -> HuggingFaceModel:
+    """The target's twin, without embeddings of its last ids."""
+    model = tiny()
+    model.resize_token_embeddings(size)
+    return HuggingFaceModel(model)
+
+
+@pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree, partial(Cascade, NGrams())])
+def test_behind_a_token_that_the_drafter_cannot_read_nothing_is_drafted(proposer: Any) -> None:
+    drafter = fewer_ids()
+    affinity = Affinity.intersection(Vocabulary(range(SIZE - 11), SIZE))
+    decoder = SpeculativeDecoder(
+        HuggingFaceModel(tiny()), proposer=proposer(drafter, affinity), method="token"
+    )
+    alone = SpeculativeDecoder(HuggingFaceModel(tiny()), draft_length=0)
+    prompts, options = [[3], [4, SIZE - 11, 4], [7, 8]], {"max_new_tokens": 40, "temperature": 0}
+    result = decoder.generate(prompts, **options)
+    assert result.tokens == alone.generate(prompts, **options).tokens
+    assert any(token >= SIZE - 11 for token in result.tokens[0] + result.tokens[2])
+    assert result.statistics.mean_accepted_length > 0
+    assert drafter.lengths[1] == 0
+
+
+def test_a_drafter_that_could_draft_what_it_cannot_read_is_refused() -> None:
+    drafter, readable = fewer_ids(), SIZE - 11
+    own = Affinity.intersection(Vocabulary(range(readable), SIZE))
+    last = Affinity.intersection(Vocabulary(range(11, SIZE), SIZE))
+    needs = rf"that reads ids in \[0, {readable}\), .* all of {SIZE} .*ids below {readable}"
+    with pytest.raises(ValueError, match=f"DrafterChain: .* {needs}"):
+        SpeculativeDecoder(HuggingFaceModel(tiny()), drafter, last)
+    with pytest.raises(ValueError, match=f"DrafterChain: .* {needs}"):
+        DrafterChain(drafter, own, dynamic_tokens=lambda contexts: torch.zeros(1, 1).int())
+    inner = DrafterChain(HuggingFaceModel(tiny()), Affinity.intersection(Vocabulary.identity(SIZE)))
+    with pytest.raises(ValueError, match=f"Cascade: .* {needs}"):
+        Cascade(inner, drafter, own)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from table_model import (
 from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, TARGET, VOCABULARY
 
 import rdk_cuda
-from rdk_cuda import RecentTokens
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.parallel import (
     ParallelDecoder,
@@ -99,6 +99,23 @@ def test_greedy_tokens_are_the_targets_own(monkeypatch: pytest.MonkeyPatch) -> N
     asked: dict[str, Any] = {"max_new_tokens": 50, "temperature": 0.0, "seeds": 0}
     found = parallel(monkeypatch).generate([PROMPT], **asked).tokens
     assert found == alone.generate([PROMPT], **asked).tokens
+
+
+def test_behind_a_token_that_the_drafter_cannot_read_nothing_is_drafted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Fewer(TableModel):
+        readable = SIZE - 1
+
+    monkeypatch.setattr(decoder, "Workers", SimulatedWorkers)
+    affinity = Affinity.intersection(Vocabulary(range(SIZE - 1), SIZE))
+    drafter = Fewer(DRAFTER[:, : SIZE - 1], SIZE)
+    ours = ParallelDecoder([target] * 3, drafter, affinity, lookahead=2)
+    for prompt, drafts in (([SIZE - 1, 2], False), ([1, 2], True)):
+        result = ours.generate([prompt], max_new_tokens=50, seeds=1)
+        assert any(result.statistics.drafted) == drafts
+        assert SIZE - 1 in result.tokens[0]
+        assert SIZE - 1 not in drafter.sequences[0]
 
 
 # Each state has a likely token. The drafter knows none, but likes what it has drafted before, and

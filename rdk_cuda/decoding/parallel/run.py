@@ -61,6 +61,8 @@ class Run:
         self.start, self.passes = sequence.length, 0
         self.draft_times: list[float] = []
         room = [step.room[0] - 1, int(min(chain.drafter.context, 2**62)) - self.start + 1]
+        if not all(chain.reads([sequence])):
+            room = [0]
         self._most = min(room if plan.draft_length is None else [*room, plan.draft_length])
         self._drafted = self._sent = 0
         self._link: dict[str, Any] = chain.first_link(step)

@@ -50,6 +50,7 @@ class HuggingFaceModel:
         vocabulary_size: V_d, or the model's own.
         device: of the model's embeddings, and of what `feed` returns. By a `device_map` other
             layers may be elsewhere.
+        readable: it reads the ids below this, as it has embeddings.
         slots: as above; may be changed, for the next `reset`.
 
     Raises:
@@ -89,7 +90,7 @@ class HuggingFaceModel:
         self._cache_argument = cache_argument(model.base_model if self.return_hidden else model)
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
-        self._readable, self.context = embedding.shape[0], context_length(model.config)
+        self.readable, self.context = embedding.shape[0], context_length(model.config)
         self._cache = SlotCache(model.config, layers_of(model), self.dtype, self.device)
         self.vocabulary_size = model.get_output_embeddings().weight.shape[0]
         if self.return_hidden:
@@ -160,10 +161,10 @@ class HuggingFaceModel:
     ) -> Output:
         self._refuse_bad_feed(tokens, keep, parents)
         ids, real = lay_out(tokens, keep)
-        if not 0 <= int(ids.min()) <= int(ids.max()) < self._readable:
+        if not 0 <= int(ids.min()) <= int(ids.max()) < self.readable:
             raise ValueError(
                 f"HuggingFaceModel.feed: token ids lie in [{int(ids.min())}, {int(ids.max())}]; "
-                f"the model reads ids in [0, {self._readable})"
+                f"the model reads ids in [0, {self.readable})"
             )
         states: list[Tensor] = []
         for piece in pieces(ids.shape[1], max(keep)):
@@ -250,7 +251,7 @@ class HuggingFaceModel:
         """
         window = self._cache.layers.window or 0
         count = 3 + (window if window <= _CHECKED_WINDOW else 0)
-        ids = [token % self._readable for token in range(1, count + 1)]
+        ids = [token % self.readable for token in range(1, count + 1)]
         whole = torch.tensor([ids], device=self.device, dtype=torch.int64)
         plain = self.model(input_ids=whole, use_cache=False).logits[0].float()
         self.reset(2)
