@@ -122,6 +122,7 @@ class DrafterChain(Proposer):
         self.full_head = self._checked_full_head(full_head)
         self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
         self._memory: Tensor | None = None
+        self._width: int | None = None  # of what the source has returned in this step
 
     @property
     def drawn_with(self) -> Affinity | None:
@@ -131,11 +132,12 @@ class DrafterChain(Proposer):
     def reset(self, batch_size: int) -> None:
         """As `Proposer.reset`."""
         self.drafter.reset(batch_size)
-        self._memory = None
+        self._memory = self._width = None
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """As `Proposer.rollback`."""
         self.drafter.rollback(lengths)
+        self._width = None
 
     def observe(self, states: Sequence[Tensor] | None) -> None:
         """As `Proposer.observe`, for a `StateDrafter`."""
@@ -229,7 +231,13 @@ class DrafterChain(Proposer):
         tokens, gathered = dynamic_columns(
             self.dynamic_tokens, self.full_head, contexts, output.hidden[:, row]
         )
-        like = output.logits
+        if self._width not in (None, tokens.shape[1]):
+            raise ValueError(
+                f"{type(self).__name__}: dynamic_tokens returned [B, {tokens.shape[1]}] after [B, "
+                f"{self._width}]; needs one number of columns in all calls of a step (fill up with "
+                "-1)"
+            )
+        self._width, like = tokens.shape[1], output.logits
         return {"dynamic_tokens": tokens.to(like.device), "dynamic_logits": gathered.to(like)}
 
     def _dynamic_of_rows(

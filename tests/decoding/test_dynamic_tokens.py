@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -20,7 +22,14 @@ from rdk_cuda import (
     SuccessorTable,
     Vocabulary,
 )
-from rdk_cuda.decoding import Output, SpeculativeDecoder
+from rdk_cuda.decoding import (
+    Cascade,
+    DrafterChain,
+    DrafterTree,
+    NGrams,
+    Output,
+    SpeculativeDecoder,
+)
 from rdk_cuda.decoding.generation import Kind
 from rdk_cuda.dynamic_tokens import DynamicTokens
 
@@ -172,6 +181,23 @@ def test_unused_columns_change_nothing() -> None:
     speculative.dynamic_tokens = lambda contexts: torch.full((len(contexts), 5), -1)
     plain = decoder(dynamic=False).generate(PROMPTS, max_new_tokens=40, seeds=2)
     assert speculative.generate(PROMPTS, max_new_tokens=40, seeds=2) == plain
+
+
+@pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree, partial(Cascade, NGrams())])
+def test_a_source_that_changes_its_width_within_a_step_is_refused_by_name(proposer: Any) -> None:
+    def generate(widths: Iterator[int], **options: Any) -> list[list[int]]:
+        drafter = TableModel(TABLE[:, VOCABULARY.draft_ids], SIZE)
+        options["dynamic_tokens"] = lambda contexts: torch.tensor([[1, 4]])[:, : next(widths)]
+        options["full_head"] = TABLE.T.contiguous(), None
+        own = proposer(drafter, Affinity.intersection(VOCABULARY), **options)
+        decoder = SpeculativeDecoder(TableModel(TABLE, SIZE), proposer=own)
+        return decoder.generate([[2, 3, 2, 3]], max_new_tokens=20, temperature=0).tokens
+
+    with pytest.raises(ValueError, match=r"dynamic_tokens returned \[B, 2\] after \[B, 1\]; needs"):
+        generate(cycle([1, 2]))
+    if proposer is DrafterChain:  # between steps it may
+        tokens = generate(cycle([1, 2]), draft_length=1)
+        assert tokens == [greedy(TableModel(TABLE, SIZE), [2, 3, 2, 3], 20)]
 
 
 def test_a_source_for_a_decoder_that_was_made_without_any_is_refused() -> None:
