@@ -217,6 +217,22 @@ def test_half_precision_stays_near_its_plain_forward(dtype: torch.dtype) -> None
         assert float((got.float() - expected).norm() / expected.norm()) < 0.05
 
 
+def test_models_in_float64_decode_with_dynamic_tokens_too() -> None:
+    model = tiny().double()
+    vocabulary = Vocabulary(torch.arange(10, 30), SIZE)
+    decoder = SpeculativeDecoder(
+        HuggingFaceModel(model),
+        HuggingFaceModel(model, head=model.get_output_embeddings().weight.detach()[10:30]),
+        Affinity.intersection(vocabulary),
+        dynamic_tokens=lambda contexts: vocabulary.pruned.expand(len(contexts), -1),
+    )
+    result = decoder.generate([[3], [4, 5]], max_new_tokens=20, temperature=0)
+    for prompt, new in zip([[3], [4, 5]], result.tokens, strict=True):
+        text = prompt + new
+        assert alone(model, text)[len(prompt) - 1 : -1].argmax(1).tolist() == new
+    assert result.statistics.mean_accepted_length > 3
+
+
 def test_a_pruned_head_replaces_the_model_s_own() -> None:
     model = tiny()
     rows, bias = torch.tensor([4, 0, 33, 60]), torch.randn(4)

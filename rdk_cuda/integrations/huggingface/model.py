@@ -108,7 +108,7 @@ class HuggingFaceModel:
         """The model's own LM head: weight `[V, d]`, and bias `[V]` or None."""
         head = self.model.get_output_embeddings()
         bias = getattr(head, "bias", None)
-        return weight_of(head), None if bias is None else weight_of(head, "bias")
+        return _served(weight_of(head)), None if bias is None else _served(weight_of(head, "bias"))
 
     @property
     def lengths(self) -> list[int]:
@@ -203,12 +203,12 @@ class HuggingFaceModel:
         if not self.return_hidden:
             # All of the model's forward, so its scales and soft caps of logits are kept.
             result = self.model(**arguments, logits_to_keep=max(kept, 1))
-            output = Output(result.logits[:, result.logits.shape[1] - kept :])
+            output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
         else:
             result = self.model.base_model(**arguments)
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :].to(self.device)
-            output = Output(head_logits(hidden, self._head), hidden)
+            output = Output(_served(head_logits(hidden, self._head)), _served(hidden))
         if not self._state_layers:
             return output, []
         states = [result.hidden_states[at].to(self.device) for at in self._state_layers]
@@ -288,6 +288,11 @@ def head_logits(hidden: Tensor, head: tuple[Tensor, Tensor | None]) -> Tensor:
     rows = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[2]), *head)
     logits: Tensor = rows.unflatten(0, hidden.shape[:2])
     return logits
+
+
+def _served(values: Tensor) -> Tensor:
+    """float64 as float32: the library's `generate` scores so, too, and no operator takes more."""
+    return values.float() if values.dtype == torch.float64 else values
 
 
 def _refuse_other_layers(model: Any, state_layers: Sequence[int]) -> None:
