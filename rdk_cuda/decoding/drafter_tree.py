@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import functional
+from .._ops.inputs import whole_number
 from ..affinity import Affinity
 from ..dynamic_tokens import DynamicTokens, FullHead
 from ..functional import Draft
@@ -120,7 +121,7 @@ class DrafterTree(DrafterChain):
 
     Raises:
         TypeError: a drafter that reads no trees.
-        ValueError: what a `DrafterChain` refuses.
+        ValueError: no nodes, passes or width, and what a `DrafterChain` refuses.
     """
 
     drafter: TreeModel
@@ -144,6 +145,10 @@ class DrafterTree(DrafterChain):
                 f"DrafterTree: drafter is a {type(drafter).__name__}, which has no feed_tree; "
                 "needs a model that reads trees, such as HuggingFaceModel"
             )
+        counts = {"nodes": nodes, "passes": passes, "width": width}
+        for name, count in counts.items():
+            if whole_number("DrafterTree", name, count) < 1:
+                raise ValueError(f"DrafterTree: {name} is {count}; needs at least 1")
         super().__init__(
             drafter,
             affinity,

@@ -188,6 +188,13 @@ def test_a_target_or_drafter_that_reads_no_trees_is_refused() -> None:
         DrafterTree(chains, AFFINITY)
 
 
+@pytest.mark.parametrize("count", [0, -1])
+@pytest.mark.parametrize("name", ["nodes", "passes", "width"])
+def test_trees_of_nothing_are_refused_by_name(name: str, count: int) -> None:
+    with pytest.raises(ValueError, match=f"DrafterTree: {name} is {count}; needs at least 1"):
+        mixed(**{name: count})
+
+
 def test_a_drawn_tree_that_does_not_say_from_which_rows_is_refused() -> None:
     class Untold(DrafterTree):
         def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:

@@ -15,7 +15,7 @@ import transformers
 from transformers import StoppingCriteria
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.decoding import NGrams, SpeculativeDecoder
 from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, cache_argument
@@ -237,6 +237,13 @@ def test_arguments_of_another_kind_are_named() -> None:
         Generate(elsewhere, vocabulary)
     with pytest.raises(TypeError, match=r"Generate: draft_length is 2\.5; needs an integer"):
         Generate(elsewhere, draft_length=half)
+    affinity: Any = Affinity.intersection(vocabulary)
+    with pytest.raises(TypeError, match="Generate: vocabulary is a Affinity; needs a Vocabulary"):
+        Generate(elsewhere, vocabulary=affinity)
+    with pytest.raises(TypeError, match=r"Generate: length is 2\.5; needs a rule such as"):
+        Generate(elsewhere, length=half)
+    with pytest.raises(TypeError, match=r"is a NGrams, .* drafter_tokenizer needs a model"):
+        Generate(NGrams(), tokenizer=object(), drafter_tokenizer=object())
 
 
 def test_a_drafter_on_another_device_is_refused() -> None:
