@@ -14,7 +14,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from .._ops.inputs import Integers, Numbers, refuse_other_than_affinity, whole_number
+from .._ops.inputs import (
+    Integers,
+    Numbers,
+    refuse_other_than_affinity,
+    takes_arrays,
+    whole_number,
+)
 from ..affinity import Affinity
 from ..dynamic_tokens import DynamicTokens, FullHead
 from ..functional import Method
@@ -181,6 +187,7 @@ class SpeculativeDecoder:
                 "give them to a new one, with a drafter and the full head for their logits"
             )
 
+    @takes_arrays
     def generate(
         self,
         prompts: Sequence[Sequence[int]],

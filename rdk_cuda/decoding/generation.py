@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -191,7 +192,8 @@ class Batch:
     ) -> Batch:
         """Spread the arguments of `SpeculativeDecoder.generate` over its sequences."""
         name, count = "SpeculativeDecoder.generate", len(prompts)
-        if any(isinstance(prompt, int) or len(prompt) == 0 for prompt in prompts):
+        texts = [_ids(f"prompts[{b}]", prompt) for b, prompt in enumerate(prompts)]
+        if not all(texts):
             raise ValueError(f"{name}: prompts needs lists of token ids, none of them empty")
         host = torch.device("cpu")
         limits = per_sequence(name, "max_new_tokens", max_new_tokens, count, host).tolist()
@@ -202,8 +204,8 @@ class Batch:
                 "need to be finite and at least 0"
             )
         sequences = [
-            Continuation(list(prompt), len(prompt), len(prompt), len(prompt) + limit, ends)
-            for prompt, limit, ends in zip(prompts, limits, _end_tokens(eos, count), strict=True)
+            Continuation(text, len(text), len(text), len(text) + limit, ends)
+            for text, limit, ends in zip(texts, limits, _end_tokens(eos, count), strict=True)
         ]
         return cls(
             sequences,
@@ -244,14 +246,28 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _end_tokens(eos: Any, count: int) -> list[frozenset[int]]:
-    if isinstance(eos, Tensor):
-        eos = eos.tolist()
-    ends: list[Any] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
-    if all(isinstance(end, int) for end in ends):
-        return [frozenset(ends)] * count
+    eos = eos.tolist() if hasattr(eos, "tolist") else eos
+    ends: list[Any] = [] if eos is None else list(eos) if _is_several(eos) else [eos]
+    if not any(map(_is_several, ends)):
+        return [frozenset(_ids("eos", ends))] * count
     if len(ends) != count:
         raise ValueError(
             f"SpeculativeDecoder.generate: eos has {len(ends)} sets; needs {count}, one for each "
             "prompt, or a single one"
         )
-    return [frozenset(each) for each in ends]
+    return [frozenset(_ids(f"eos[{b}]", each)) for b, each in enumerate(ends)]
+
+
+def _is_several(given: Any) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, str)
+
+
+def _ids(name: str, given: Any) -> list[int]:
+    """Token ids as Python's integers, those of tensors and arrays, too."""
+    try:
+        return list(map(operator.index, given.tolist() if hasattr(given, "tolist") else given))
+    except TypeError:
+        raise TypeError(
+            f"SpeculativeDecoder.generate: {name} is {given!r:.40}; needs token ids, a list of "
+            "integers"
+        ) from None

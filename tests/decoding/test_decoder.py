@@ -6,6 +6,7 @@ import math
 from copy import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from table_model import TableModel, greedy, pruned, random_table
@@ -99,7 +100,12 @@ def test_sequences_end_by_their_own_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    "eos", [None, 4, [4], {4, 77}, torch.tensor([4]), ({4}, {4}, [4], (4,))], ids=str
+    "eos",
+    [
+        *(None, 4, [4], {4, 77}, torch.tensor([4]), ({4}, {4}, [4], (4,))),
+        *(np.int64(4), [np.int64(4)], np.array([4]), np.array([[4]] * 4), [np.array([4])] * 4),
+    ],
+    ids=repr,
 )
 def test_end_tokens_come_in_any_form_and_do_not_end_in_the_prompt(eos: Any) -> None:
     tokens = decoder().generate(PROMPTS, max_new_tokens=50, seeds=1, eos=eos).tokens
@@ -231,6 +237,40 @@ def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], complaint:
     good: dict[str, Any] = {"prompts": [[1], [2]], "max_new_tokens": 3}
     with pytest.raises(ValueError, match=complaint):
         decoder().generate(**good | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"eos": "3"}, r"eos is \['3'\]; needs token ids"),
+        ({"eos": 3.0}, r"eos is \[3\.0\]; needs token ids"),
+        ({"eos": [{1}, None]}, r"eos\[1\] is None; needs token ids"),
+        ({"prompts": [[1], [5.9, 3.2]]}, r"prompts\[1\] is \[5\.9, 3\.2\]; needs token ids"),
+        ({"prompts": [5, 3]}, r"prompts\[0\] is 5; needs token ids"),
+        ({"prompts": ["ab", [1]]}, r"prompts\[0\] is 'ab'; needs token ids"),
+    ],
+)
+def test_ids_that_are_no_integers_are_refused_by_name(
+    arguments: dict[str, Any], complaint: str
+) -> None:
+    good: dict[str, Any] = {"prompts": [[1], [2]], "max_new_tokens": 3}
+    with pytest.raises(TypeError, match=f"SpeculativeDecoder.generate: {complaint}"):
+        decoder().generate(**good | arguments)
+
+
+def test_arrays_are_arguments_as_lists_are() -> None:
+    lists: dict[str, Any] = {
+        "max_new_tokens": [9, 7],
+        "temperature": [0.5, 0.7],
+        "top_k": [3, 4],
+        "top_p": [0.9, 0.8],
+        "seeds": [1, 2],
+    }
+    arrays = {name: np.array(values) for name, values in lists.items()}
+    expected = decoder().generate([[1, 2], [3, 4]], **lists)
+    result = decoder().generate(np.array([[1, 2], [3, 4]]), **arrays)
+    assert result == expected
+    assert {type(token) for token in result.tokens[0]} == {int}
 
 
 def test_an_empty_batch_is_nothing() -> None:
