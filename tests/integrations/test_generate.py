@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
+    TemperatureLogitsWarper,
     WatermarkingConfig,
 )
 
@@ -302,6 +303,21 @@ def test_a_seed_repeats_and_torch_s_own_seed_is_the_default() -> None:
     torch.manual_seed(8)
     assert torch.equal(sample(generate), first)
     assert not torch.equal(first, second)
+
+
+class NearlyGreedy(TemperatureLogitsWarper):
+    """A temperature with a rule of its own."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores / 1e-4
+
+
+@pytest.mark.parametrize("options", [{"top_k": 0}, {"top_k": 9}, {"temperature": 0.9}])
+def test_a_temperature_warper_of_the_caller_is_called(options: dict[str, Any]) -> None:
+    options = {"do_sample": True, "logits_processor": [NearlyGreedy(1.0)], **options}
+    inputs = {**padded(4, 9), "max_new_tokens": NEW}
+    ours = target().generate(**inputs, **options, custom_generate=full(seed=1))
+    assert torch.equal(ours, target().generate(**inputs, do_sample=False))
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:

@@ -330,16 +330,15 @@ def _sampling(
     processors = LogitsProcessorList(prepared)
     if not do_sample:
         return _Sampling(processors or None, 0.0, None)
-    temperatures = [each for each in processors if isinstance(each, TemperatureLogitsWarper)]
+    temperatures = [each for each in processors if type(each) is TemperatureLogitsWarper]
     scale = float(math.prod(each.temperature for each in temperatures))
     left: dict[type, Any] = {}
     for kind in (MinPLogitsWarper, TopKLogitsWarper, TemperatureLogitsWarper):
         last = processors[-1] if processors and not keep else None
-        if kind is TemperatureLogitsWarper:
-            taken = isinstance(last, kind)
-        else:
-            taken = truncates and type(last) is kind and _is_plain(last)
-        if taken:
+        # A subclass may do anything: it is called, as a processor.
+        if type(last) is kind and (
+            kind is TemperatureLogitsWarper or (truncates and _is_plain(last))
+        ):
             left[kind] = processors.pop()
     temperature, top_k, min_p = (
         left.get(kind) for kind in (TemperatureLogitsWarper, TopKLogitsWarper, MinPLogitsWarper)
