@@ -67,7 +67,11 @@ class ChainReading:
 
 
 class TreeReading:
-    """Nodes that each sequence's newest token is the root of."""
+    """Nodes that each sequence's newest token is the root of.
+
+    What is not used, and what hangs below it, can never be accepted. Where used nodes follow, the
+    target has to read it: as some token right below the root, which there is always room for.
+    """
 
     def __init__(self, proposal: Proposal, sequences: Sequence[Continuation], step: Step) -> None:
         assert proposal.parents is not None
@@ -75,6 +79,11 @@ class TreeReading:
         self.nodes, self.tokens, self.parents = [], [], []
         rows = zip(proposal.tokens.tolist(), proposal.parents.tolist(), step.room, strict=True)
         for tokens, parents, room in rows:
+            for n, parent in enumerate(parents):
+                if 0 <= parent < n and tokens[parent] < 0:
+                    tokens[n] = -1
+                if tokens[n] < 0:
+                    parents[n] = -1
             used = [n + 1 for n, token in enumerate(tokens) if token >= 0] if room > 1 else []
             count = used[-1] if used else 0
             self.tokens.append(tokens[:count])
@@ -100,7 +109,6 @@ class TreeReading:
             s.context[read:] if room else []
             for s, read, room in zip(self.sequences, target.lengths, self.step.room, strict=True)
         ]
-        # Nodes that are not used, between used ones, are read as some token and never accepted.
         tokens = [
             before + [max(token, 0) for token in nodes]
             for before, nodes in zip(self.unread, self.tokens, strict=True)
@@ -115,7 +123,7 @@ class TreeReading:
         for turn in range(max(map(len, branches))):
             own = [each[turn] if turn < len(each) else [] for each in branches]
             for b, (s, nodes) in enumerate(zip(self.sequences, own, strict=True)):
-                s.context[s.length :] = [max(self.tokens[b][node], 0) for node in nodes]
+                s.context[s.length :] = [self.tokens[b][node] for node in nodes]
             longest = max(map(len, own))
             # Rows behind a branch's end are answered, too, and thrown away.
             at = torch.tensor(
@@ -163,9 +171,10 @@ class TreeReading:
         return [token >= 0 and p == parent for token, p in zip(tokens, parents, strict=True)]
 
     def _branches(self, b: int) -> list[list[int]]:
-        """The nodes down to each leaf; one branch without nodes if there are none."""
+        """The used nodes down to each leaf; one branch without nodes if there are none."""
         parents, inner = self.parents[b], set(self.parents[b])
-        leaves = [node for node in range(self.nodes[b]) if node not in inner]
+        used = [node for node, token in enumerate(self.tokens[b]) if token >= 0]
+        leaves = [node for node in used if node not in inner]
         return [branch(parents, node) for node in leaves] or [[]]
 
 

@@ -15,7 +15,7 @@ import torch
 transformers = pytest.importorskip("transformers", minversion="5.0")
 
 from test_huggingface import alone  # noqa: E402
-from test_trees_in_the_loop import RandomTrees  # noqa: E402
+from test_trees_in_the_loop import Deep, RandomTrees  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from rdk_cuda import Affinity, Vocabulary  # noqa: E402
@@ -199,6 +199,16 @@ def test_generate_takes_a_proposer(kind: str) -> None:
             assert_close(one, other)
     assert generate.statistics is not None
     assert sum(generate.statistics.accepted) > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.5}])
+def test_generate_takes_trees_deeper_than_its_room_up_to_the_context(
+    options: dict[str, Any],
+) -> None:
+    ids = 1 + torch.arange(2 * (CONTEXT - 8)).view(2, -1) % (SIZE - 1)
+    options |= {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    found = tiny().generate(ids, custom_generate=Generate(Deep()), **options)
+    assert torch.equal(found, tiny().generate(ids, **options))
 
 
 def test_nodes_that_nobody_asks_about_and_trees_beyond_the_context_are_refused() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from table_model import TableModel, pruned
+from table_model import TableModel, greedy, pruned
 from test_hooks import no_repeats, process, stale
 from test_parts import (
     AFFINITY,
@@ -28,6 +28,7 @@ from rdk_cuda import RecentTokens
 from rdk_cuda.decoding import DrafterTree, Proposal, Proposer, SpeculativeDecoder, Step
 from rdk_cuda.decoding.drafter_tree import _Growing
 from rdk_cuda.decoding.generation import Continuation
+from rdk_cuda.decoding.trees import branch
 
 SIZE = TARGET.size
 HEAD = ((DRAFTER.T + 1).contiguous(), None)
@@ -131,6 +132,38 @@ def test_processors_are_asked_about_each_branch() -> None:
 
     changed = generated(TableModel(no_repeats(TARGET.table), SIZE), None)
     assert generated(TARGET, process) == changed != generated(TARGET, stale)
+
+
+class Deep(Proposer):
+    """Deeper than there is room for in the end, and then another branch; a foreign order."""
+
+    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+        tokens = torch.tensor([[1, 2, 3, 4, 5]] * len(sequences))
+        return Proposal.tree(tokens, torch.tensor([[-1, 0, 1, 2, -1]] * len(sequences)), step)
+
+
+def test_nobody_is_asked_about_branches_beyond_the_room() -> None:
+    """Nor does the target read that deep: its context may end there."""
+    asked: list[int] = []
+
+    def all_allowed(sequences: Sequence[Continuation], rows: int) -> Tensor:
+        asked.extend(s.room - len(s.drafts) for s in sequences if s.room)
+        return torch.full((len(sequences), rows, 1), 2**SIZE - 1, dtype=torch.int32)
+
+    class Short(TableModel):
+        context = len(PROMPTS[2]) + 11
+
+        def feed_tree(self, tokens: Any, keep: Any, parents: Any) -> Any:
+            output = super().feed_tree(tokens, keep, parents)
+            for sequence, own in zip(self.sequences, parents, strict=True):
+                deep = max((len(branch(own, node)) for node in range(len(own))), default=0)
+                assert len(sequence) + deep <= self.context
+            return output
+
+    short = decoder(Deep(), target=Short(TARGET.table, SIZE))
+    found = short.generate(PROMPTS[2:3], max_new_tokens=12, temperature=0, allowed=all_allowed)
+    assert min(asked) == 1
+    assert found.tokens == [greedy(TARGET, PROMPTS[2], 12)]
 
 
 def test_masks_belong_to_branches_too() -> None:
