@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from rdk_cuda import Affinity
+from rdk_cuda.decoding import NGrams
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
@@ -143,6 +144,72 @@ def test_processors_never_see_what_they_have_forbidden() -> None:
     assert generate.statistics is not None
     assert generate.statistics.resampled > 0
     assert max(map(len, prefixes)) == 9 + NEW - 1
+
+
+class Language(LogitsProcessor, StoppingCriteria):
+    """Knows what it has allowed itself, and what follows an end, behind prompts of 17 tokens."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor | None) -> Tensor:
+        for row in input_ids[:, 16:].tolist():
+            own = row[: row.index(PAD, 1)] if PAD in row[1:] else row
+            assert all((a + b) % 2 for a, b in pairwise(own))
+            assert own == row or (own[-1] in ENDS and set(row[len(own) :]) == {PAD})
+        if scores is None:
+            return input_ids[:, -1] == 12
+        tokens = torch.arange(SIZE)
+        banned = ((input_ids[:, -1:] + tokens) % 2 == 0) | (tokens == PAD)
+        return scores.masked_fill(banned, -torch.inf)
+
+
+@pytest.mark.parametrize("ends", [{}, {"eos_token_id": ENDS, "pad_token_id": PAD}])
+def test_rows_that_have_not_come_so_far_are_never_shown_with_what_they_have_not_written(
+    ends: dict[str, Any],
+) -> None:
+    inputs, language = padded(4, 17, 1, 8), Language()
+    generate = full(draft_length=6)
+    ours, expected = both(
+        inputs,
+        generate,
+        logits_processor=LogitsProcessorList([language]),
+        stopping_criteria=StoppingCriteriaList([language] if not ends else []),
+        **ends,
+    )
+    assert torch.equal(ours, expected)
+    assert generate.statistics is not None
+    assert generate.statistics.resampled > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "num_return_sequences": 2}])
+def test_a_function_of_a_row_is_asked_about_that_row_s_own_prefixes(
+    options: dict[str, Any],
+) -> None:
+    inputs, numbers = padded(4, 17, 8), set[tuple[int, int]]()
+    prompts = inputs["input_ids"].tolist()
+
+    def strict(number: int, ids: Tensor) -> list[int]:
+        row = prompts.index(ids[:17].tolist())
+        numbers.add((number, row))
+        assert all((a - b) % 3 != row for a, b in pairwise(ids[16:].tolist()))
+        return [token for token in range(SIZE) if (int(ids[-1]) - token) % 3 != row]
+
+    arguments = {**inputs, "max_new_tokens": NEW, **options, "prefix_allowed_tokens_fn": strict}
+    expected, of_library = target().generate(**arguments), numbers.copy()
+    numbers.clear()
+    generate = full(draft_length=6)
+    ours = target().generate(**arguments, custom_generate=generate)
+    assert numbers == of_library
+    assert options or torch.equal(ours, expected)
+    assert generate.statistics is not None
+    assert generate.statistics.resampled > 0
+
+
+def test_copied_tokens_that_the_head_does_not_predict_are_rejected_with_processors_too() -> None:
+    model = copy.deepcopy(target())
+    replace_head(model, target().get_output_embeddings().weight[:50])
+    inputs = {"input_ids": torch.tensor([[5, 55, 56, 7, 5, 55, 56, 7, 5]]), "max_new_tokens": 9}
+    for options in ({}, {"suppress_tokens": [1, 2]}):
+        ours = model.generate(**inputs, **options, custom_generate=Generate(NGrams()))
+        assert torch.equal(ours, model.generate(**inputs, **options))
 
 
 @pytest.mark.parametrize("options", [{"max_length": 30}, {"max_length": 18}, {"max_new_tokens": 1}])

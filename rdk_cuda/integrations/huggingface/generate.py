@@ -52,8 +52,8 @@ class Generate:
     logits processors, stopping criteria and the returned class are the library's own, except that
     no cache is returned. Options that cannot be honoured are refused before the first token.
     Processors and criteria have to be functions of the tokens and scores that they are called with:
-    they also see drafts that are then rejected, and each row at its own time. Criteria get no
-    scores.
+    they also see drafts that are then rejected, and each row at its own time, with the tokens of
+    such a row in place of those that have not come so far. Criteria get no scores.
 
     Warpers such as top-p need scores that were divided by the temperature. So everything that the
     library has prepared is applied to the target's logits, in its order. Only what comes last is

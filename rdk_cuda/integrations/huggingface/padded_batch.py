@@ -2,19 +2,23 @@
 
 They take the whole batch, `[B, L]` token ids of one length L, padded on the left, and may go by a
 row's number. The sequences of a speculative decoder are of different lengths at any time. So they
-are asked once for each length that somebody has, and only the rows of that length count: of a
-longer sequence they see its first L tokens, a shorter one is filled up with the pad token, as the
-library itself fills up what has ended.
+are asked once for each length that somebody has, and only the rows of that length count. Of a
+longer sequence they see its first L tokens; one that has ended is filled up with the pad token, as
+by the library itself. One that has not come so far yet has no L tokens that could be its own: in
+its place they see once more one that counts, and a `prefix_allowed_tokens_fn`, which goes by the
+row's number, is not asked about it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessorList, PrefixConstrainedLogitsProcessor
 
 from ...decoding.generation import Continuation, Kind
 
@@ -44,13 +48,15 @@ class PaddedBatch:
         eos: frozenset[int],
         pad: int | None,
         criteria: Callable[[Tensor, Any], Tensor] | None = None,
-        processors: Callable[[Tensor, Tensor], Tensor] | None = None,
+        processors: Sequence[Any] | None = None,
         streamer: Any = None,
         record: bool = False,
     ) -> None:
         rows, self.width = input_ids.shape
         self.prompt_lengths, self.limit, self.eos, self.pad = prompt_lengths, limit, eos, pad
-        self.criteria, self.processors = criteria, processors
+        self.criteria = criteria
+        self.processors = LogitsProcessorList(map(self._of_asked_rows, processors or ()))
+        self._asked: list[int] = []  # the rows that count in a call of the processors
         self.streamer, self.record = streamer, record
         self._filler = 0 if pad is None else pad
         beyond = input_ids.new_full((rows, limit), self._filler)
@@ -71,7 +77,7 @@ class PaddedBatch:
         see a prefix that the target could not have written.
         """
         raw = logits.to(self._ids.device, torch.float32, copy=True)
-        scores = raw if self.processors is None else self._processed(sequences, raw)
+        scores = self._processed(sequences, raw) if self.processors else raw
         if self.record:
             for row, s in enumerate(sequences):
                 drafts = tuple(s.drafts)
@@ -132,7 +138,7 @@ class PaddedBatch:
             return True
         if self.criteria is None:
             return False
-        return bool(self.criteria(self._ids[:, : self.width + count].clone(), None)[row])
+        return bool(self.criteria(self._prefixes(self.width + count, [row]), None)[row])
 
     def _is_complete(self, place: int) -> bool:
         """Whether all rows have their token at this place, and not all have ended before it."""
@@ -145,7 +151,6 @@ class PaddedBatch:
 
     def _processed(self, sequences: Sequence[Continuation], raw: Tensor) -> Tensor:
         """Ask about every draft and about what follows the last one, by length of the prefix."""
-        assert self.processors is not None
         places: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, s in enumerate(sequences):
             self._put_drafts(row, s.drafts)
@@ -159,12 +164,37 @@ class PaddedBatch:
                 continue
             batch = torch.zeros_like(raw[:, 0])
             batch[rows] = raw[rows, drafted]
-            answer = self.processors(self._ids[:, :length].clone(), batch)
+            self._asked = rows
+            answer = self.processors(self._prefixes(length, rows), batch)
             scores[rows, drafted] = answer[rows].to(scores)
             forbidden |= self._forbidden(answer, rows, length)
         for row, s in enumerate(sequences):
             self._put_drafts(row, [self._filler] * len(s.drafts))
         return scores
+
+    def _prefixes(self, length: int, asked: list[int]) -> Tensor:
+        """`[B, L]`, what the rows that are asked about follow."""
+        ids = self._ids[:, :length].clone()
+        short = {row for row, count in enumerate(self._counts) if self.width + count < length}
+        if self.pad is not None:
+            short -= {row for row, end in enumerate(self._ends) if end is not None}
+        ids[[*short.difference(asked)]] = self._ids[asked[0], :length]
+        return ids
+
+    def _of_asked_rows(self, processor: Any) -> Any:
+        """The processor, whose function by rows is called for those alone that are asked about."""
+        if type(processor) is not PrefixConstrainedLogitsProcessor:
+            return processor
+        function, beams = processor._prefix_allowed_tokens_fn, processor._num_beams
+
+        def allowed(number: int, prefix: Tensor) -> list[int]:
+            own = [self._ids[row, : len(prefix)] for row in self._asked if row // beams == number]
+            asked = any(torch.equal(each, prefix) for each in own)
+            return function(number, prefix) if asked else [0]
+
+        processor = copy(processor)
+        processor._prefix_allowed_tokens_fn = allowed
+        return processor
 
     def _put_drafts(self, row: int, drafts: Sequence[int]) -> None:
         start = self.width + self._counts[row]
@@ -174,5 +204,7 @@ class PaddedBatch:
         """Rows whose next token, if they have drafted one, cannot be."""
         if length == self._ids.shape[1]:
             return set()
-        gone = scores[rows, self._ids[rows, length]].isneginf().tolist()
-        return {row for row, is_gone in zip(rows, gone, strict=True) if is_gone}
+        tokens = self._ids[rows, length]
+        known = tokens < scores.shape[1]  # a copy from the prompt may be none that can be predicted
+        possible = known & ~scores[rows, tokens.where(known, 0)].isneginf()
+        return {row for row, is_so in zip(rows, possible.tolist(), strict=True) if not is_so}
