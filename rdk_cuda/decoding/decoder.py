@@ -241,16 +241,24 @@ class SpeculativeDecoder:
             top_p=top_p,
             min_p=min_p,
         )
-        # The last token is decided but never read.
-        longest = max((s.full_length - 1 for s in batch.sequences), default=0)
-        if longest > self.target.context:
-            raise ValueError(
-                f"SpeculativeDecoder.generate: prompt and max_new_tokens take {longest} tokens of "
-                f"the target's context of {self.target.context:.0f}; shorten one of them"
-            )
+        longest = max((s.full_length for s in batch.sequences), default=0)
+        refuse_beyond_context(self.target, longest)
         hooks = Hooks(on_tokens, process, allowed, logprobs, stop)
         return self._decode(batch, hooks, Statistics.empty(self.draft_length))
 
     def _decode(self, batch: Batch, hooks: Hooks, statistics: Statistics) -> Generation:
         """Continue the sequences of a checked batch."""
         return decode(self.target, self.proposer, self.rule, batch, hooks, statistics, self._pruned)
+
+
+def refuse_beyond_context(target: CausalModel, length: int) -> None:
+    """Refuse sequences of this length, prompt included, if the target cannot remember so many.
+
+    Raises:
+        ValueError: it is beyond the context. The last token is decided but never read.
+    """
+    if length - 1 > target.context:
+        raise ValueError(
+            f"SpeculativeDecoder.generate: prompt and max_new_tokens take {length - 1} tokens of "
+            f"the target's context of {target.context:.0f}; shorten one of them"
+        )

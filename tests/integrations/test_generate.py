@@ -438,8 +438,11 @@ def test_a_drafter_saved_by_calibration_is_loaded_with_all_that_belongs_to_it(
 
 
 def test_more_tokens_than_the_context_and_ids_that_are_no_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match=f"take {9 + CONTEXT - 1} tokens of .* {CONTEXT}"):
-        both(padded(4, 9), full(), max_new_tokens=CONTEXT)
+    for new in (CONTEXT, 10**13):  # the latter are more than there is memory for
+        streamer = Puts()
+        with pytest.raises(ValueError, match=f"take {9 + new - 1} tokens of .* {CONTEXT}"):
+            both(padded(4, 9), full(streamer=streamer), max_new_tokens=new)
+        assert not streamer.got
     inputs = padded(4, 9)
     inputs["input_ids"][1, 3] = SIZE
     with pytest.raises(ValueError, match=r"\[0, 61\)"):

@@ -25,6 +25,7 @@ from transformers.generation import (
 from ..._ops.inputs import Integers, refuse_other_than_affinity, whole_number
 from ...affinity import Affinity
 from ...decoding import CausalModel, Proposer, SpeculativeDecoder, TextDrafter
+from ...decoding.decoder import refuse_beyond_context
 from ...decoding.generation import Statistics
 from ...decoding.lengths import Length
 from ...dynamic_tokens import DynamicTokens
@@ -230,17 +231,20 @@ class Generate:
             truncates=input_ids.device.type == "cpu",
         )
         decoder = self._decoder(model, sampling.draft_temperature)
+        criteria = [*stopping_criteria, *self.stopping_criteria]
+        ending = _ending(criteria, config, input_ids.shape[1])
+        longest = max(map(len, prompts)) + ending["limit"]
+        refuse_beyond_context(decoder.target, longest)  # before there is memory for so many tokens
         batch = PaddedBatch(
             input_ids,
             [len(prompt) for prompt in prompts],
             processors=sampling.processors,
             record=any(returned.values()),
             streamer=self.streamer,
-            **_ending([*stopping_criteria, *self.stopping_criteria], config, input_ids.shape[1]),
+            **ending,
         )
         slots = 0
         if is_static(config, model_kwargs):
-            longest = max(map(len, prompts)) + batch.limit
             slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
         with _caches([decoder.target, self._drafting_model], slots):
             self.statistics = decoder.generate(
