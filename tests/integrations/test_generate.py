@@ -410,6 +410,15 @@ def test_one_object_serves_several_targets_and_has_the_latest_statistics() -> No
     assert generate.statistics.out_of_vocabulary > 0  # type: ignore[union-attr]
 
 
+def test_a_target_whose_vocabulary_was_resized_is_checked_anew() -> None:
+    model, generate = copy.deepcopy(target()), Generate(NGrams())
+    for size in (SIZE, SIZE + 4, SIZE - 11):
+        model.resize_token_embeddings(size)
+        arguments = {"input_ids": torch.tensor([[5, 3, 5, 3, size - 1]]), "max_new_tokens": NEW}
+        ours = model.generate(**arguments, custom_generate=generate)
+        assert torch.equal(ours, model.generate(**arguments))
+
+
 def test_a_drafter_saved_by_calibration_is_loaded_with_all_that_belongs_to_it(
     tmp_path: Path,
 ) -> None:

@@ -165,6 +165,7 @@ class Generate:
         self.stopping_criteria = _stop_strings(stop_strings, tokenizer)
         self.statistics: Statistics | None = None
         self._target: HuggingFaceModel | None = None
+        self._target_of: list[Any] = []
 
     @classmethod
     def from_directory(
@@ -270,17 +271,16 @@ class Generate:
         return self.drafter.drafter if isinstance(self.drafter, TextDrafter) else self.drafter
 
     def _decoder(self, model: Any, draft_temperature: float | None) -> SpeculativeDecoder:
-        """A decoder for this target, which is checked only when it is a new one."""
-        weight = model.get_input_embeddings().weight
+        """A decoder for this target, which is checked only when it is a new or a changed one."""
+        ends = model.get_input_embeddings(), model.get_output_embeddings()
+        weights = [end.weight for end in ends if end is not None]
+        now = [model, *((weight.device, weight.dtype, weight.shape) for weight in weights)]
         target = self._target
-        if (
-            target is None
-            or target.model is not model
-            or (target.device, target.dtype) != (weight.device, weight.dtype)
-        ):
+        if target is None or now != self._target_of:
             own = getattr(self.drafter, "drafter", self.drafter)  # a proposer's
             layers = getattr(own, "state_layers", ())
             target = self._target = HuggingFaceModel(model, state_layers=layers)
+            self._target_of = now
         if getattr(getattr(self._drafting_model, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
         if isinstance(self.drafter, Proposer):
