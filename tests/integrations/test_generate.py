@@ -387,6 +387,14 @@ def test_a_temperature_warper_of_the_caller_is_called(options: dict[str, Any]) -
     assert torch.equal(ours, target().generate(**inputs, do_sample=False))
 
 
+def test_greedy_output_draws_nothing_from_torch_s_generator() -> None:
+    generate = full(draft_temperature=1.0)
+    both(padded(4, 9), generate)  # the models are made
+    state = torch.get_rng_state()
+    both(padded(4, 9), generate)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     inputs, seeds = padded(4, 17, 1, 8), [11, 12, 13, 14]
     options = {"max_new_tokens": 15, "do_sample": True, "top_p": 0.9, "repetition_penalty": 1.2}

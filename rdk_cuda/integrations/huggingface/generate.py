@@ -76,7 +76,8 @@ class Generate:
         vocabulary: the drafter's own tokens, for `statistics.out_of_vocabulary`.
         streamer: gets the tokens of a place as soon as all rows have one, as from `generate`.
         seed: one each, or one int from which each row gets its own, the same in every call. None:
-            drawn for each call from torch's default generator, which `torch.manual_seed` sets.
+            drawn for each call that samples from torch's default generator, which
+            `torch.manual_seed` sets.
         stop_strings: any of them ends a row, as with `generate(stop_strings=...)`, which does not
             pass its `tokenizer` on and so cannot be used.
         tokenizer: the target's, for `stop_strings` and next to `drafter_tokenizer`.
@@ -254,7 +255,7 @@ class Generate:
                 temperature=sampling.temperature,
                 top_k=sampling.top_k,
                 min_p=sampling.min_p,
-                seeds=self.seed,
+                seeds=self.seed if config.do_sample or self.seed is not None else 0,
                 on_tokens=batch.on_tokens,
                 process=batch.process if sampling.processors or batch.record else None,
                 stop=batch.stop,
