@@ -199,6 +199,8 @@ class DrafterChain(Proposer):
 
     def reads(self, sequences: Sequence[Continuation]) -> list[bool]:
         """Whether the drafter can read all tokens of a sequence: it has those before `lengths`."""
+        if self._readable == math.inf:
+            return [True] * len(sequences)
         return [
             max(s.context[known:], default=0) < self._readable
             for s, known in zip(sequences, self.drafter.lengths, strict=True)
