@@ -238,11 +238,11 @@ def test_arguments_of_another_kind_are_named() -> None:
     with pytest.raises(TypeError, match=r"Generate: draft_length is 2\.5; needs an integer"):
         Generate(elsewhere, draft_length=half)
     affinity: Any = Affinity.intersection(vocabulary)
-    with pytest.raises(TypeError, match="Generate: vocabulary is a Affinity; needs a Vocabulary"):
+    with pytest.raises(TypeError, match=r"Generate: vocabulary is .* needs a Vocabulary"):
         Generate(elsewhere, vocabulary=affinity)
-    with pytest.raises(TypeError, match=r"Generate: length is 2\.5; needs a rule such as"):
+    with pytest.raises(TypeError, match=r"Generate: length is 2\.5; needs a rule"):
         Generate(elsewhere, length=half)
-    with pytest.raises(TypeError, match=r"is a NGrams, .* drafter_tokenizer needs a model"):
+    with pytest.raises(TypeError, match=r"drafter_tokenizer is .* and NGrams proposes the target"):
         Generate(NGrams(), tokenizer=object(), drafter_tokenizer=object())
 
 

@@ -36,6 +36,7 @@ from .generation_options import (
     is_static,
     prompts_of,
     refuse_dropped_arguments,
+    refuse_other_kinds,
     refuse_unsupported,
 )
 from .library import drop_unused_cache
@@ -121,20 +122,7 @@ class Generate:
         drafter_tokenizer: Any = None,
         length: Length | None = None,
     ) -> None:
-        if isinstance(drafter, Proposer) and drafter_tokenizer is not None:
-            raise TypeError(
-                f"Generate: drafter is a {type(drafter).__name__}, which proposes the target's "
-                "tokens; drafter_tokenizer needs a model with tokens of its own"
-            )
-        if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
-            raise TypeError(
-                f"Generate: vocabulary is a {type(vocabulary).__name__}; needs a Vocabulary"
-            )
-        if length is not None and not callable(length):
-            raise TypeError(
-                f"Generate: length is {length!r:.40}; needs a rule such as "
-                "rdk_cuda.decoding.lengths.Product(0.3)"
-            )
+        refuse_other_kinds(drafter, vocabulary, drafter_tokenizer, length)
         if not hasattr(drafter, "rollback"):
             drafter = HuggingFaceModel(drafter, return_hidden=dynamic_tokens is not None)
         if drafter_tokenizer is not None:

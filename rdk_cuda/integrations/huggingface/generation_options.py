@@ -1,4 +1,4 @@
-"""Refuses, by name, what `model.generate(...)` was asked for and `Generate` cannot honour."""
+"""Refuses, by name, what `Generate` or `model.generate(...)` was asked for and cannot be done."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...decoding import Proposer
+from ...vocabulary import Vocabulary
 from .library import CACHE_ARGUMENTS, given_cache
 
 _MODES = ("greedy_search", "sample")
@@ -53,6 +55,23 @@ _MODEL_ARGUMENTS = {
     "use_cache",
     *CACHE_ARGUMENTS,
 }
+
+
+def refuse_other_kinds(drafter: Any, vocabulary: Any, drafter_tokenizer: Any, length: Any) -> None:
+    """Refuse arguments of `Generate` of another kind than it takes."""
+    name = type(drafter).__name__
+    for argument, given, fits, needs in (
+        ("vocabulary", vocabulary, isinstance(vocabulary, Vocabulary), "a Vocabulary"),
+        (
+            "drafter_tokenizer",
+            drafter_tokenizer,
+            not isinstance(drafter, Proposer),
+            f"a drafter with tokens of its own, and {name} proposes the target's",
+        ),
+        ("length", length, callable(length), "a rule, as rdk_cuda.decoding.lengths.Product(0.3)"),
+    ):
+        if given is not None and not fits:
+            raise TypeError(f"Generate: {argument} is {given!r:.40}; needs {needs}")
 
 
 def refuse_dropped_arguments() -> None:
