@@ -236,7 +236,7 @@ def test_an_output_that_exists_is_refused_untouched(
     argv = command(pair, files, output)
     assert f"--out {output}: exists; name another directory" in refusal(capsys, argv)
     (output / "mine").write_text("mine")
-    message = "is not a saved drafter (it has no calibration.json) and is not overwritten"
+    message = "is not a saved drafter (it has no calibration.json of one) and is not overwritten"
     assert message in refusal(capsys, [*argv, "--overwrite"])
     assert (output / "mine").read_text() == "mine"
     file = output / "mine"

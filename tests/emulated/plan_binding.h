@@ -74,19 +74,20 @@ inline void bind_plans(pybind11::module_& module) {
   module.def(
       "plan_verify",
       [](const MachineFacts& machine, int64_t sequences, int64_t num_drafts, int64_t max_draft,
-         int64_t draft_size, int64_t target_size) {
+         int64_t draft_size, int64_t target_size, int64_t dynamic_size, int64_t rank) {
         rdk::VerifyLaunch launch{};
         launch.params.sequences.count = sequences;
         launch.params.drafts.count = num_drafts;
         launch.params.max_draft = max_draft;
-        launch.params.draft = draft_columns(draft_size, 0);
+        launch.params.draft = draft_columns(draft_size, dynamic_size);
         launch.params.affinity.target_size = target_size;
+        launch.params.affinity.rank = rank;
         pybind11::dict result = planned(machine, &launch);
         result["splits"] = launch.splits;
         return result;
       },
       arg("machine"), arg("sequences") = 1, arg("num_drafts") = 1, arg("max_draft") = 1,
-      arg("draft_size") = 1, arg("target_size") = 1);
+      arg("draft_size") = 1, arg("target_size") = 1, arg("dynamic_size") = 0, arg("rank") = 0);
   module.def(
       "plan_verify_tree",
       [](const MachineFacts& machine, int64_t sequences, int64_t target_size) {
