@@ -143,7 +143,7 @@ def output_of(arguments: argparse.Namespace) -> Path:
 def refuse_paths_beyond_utf8(arguments: argparse.Namespace) -> None:
     """No JSON can hold them. Of a text only its name is written, which may be altered."""
     for name, value in vars(arguments).items():
-        if isinstance(value, Path) and not str(value).isprintable():
+        if isinstance(value, Path):
             try:
                 str(value).encode()
             except UnicodeEncodeError:

@@ -178,9 +178,8 @@ class SpeculativeDecoder:
 
     @dynamic_tokens.setter
     def dynamic_tokens(self, source: DynamicTokens | None) -> None:
-        chain = self.proposer if isinstance(self.proposer, DrafterChain) else None
-        if chain is not None and chain.full_head is not None:
-            chain.dynamic_tokens = source
+        if isinstance(self.proposer, DrafterChain) and self.proposer.full_head is not None:
+            self.proposer.dynamic_tokens = source
         elif source is not None:
             raise ValueError(
                 "SpeculativeDecoder: dynamic_tokens can be exchanged, but this decoder has none; "

@@ -106,8 +106,8 @@ class Bootstrap:
             return Interval(value, math.nan, math.nan)
         tail = (1 - COVERAGE) / 2
         ends = torch.tensor([tail, 1 - tail], dtype=torch.float64, device="cpu")
-        spread = ((self.resamples @ top / bottoms).quantile(ends) - value).tolist()
-        low, high = (value + widening(len(self.members)) * end for end in spread)
+        off = (self.resamples @ top / bottoms).quantile(ends) - value
+        low, high = (value + widening(len(self.members)) * off).tolist()
         return Interval(value, low, high)
 
     def by_document(self, rates: Tensor) -> Tensor:
