@@ -41,8 +41,6 @@ SKIPPED_DIRECTORIES = TEST_DIRECTORIES | {
 SKIPPED_FILES = frozenset({"html/entities.py", "lib2to3/pgen2/conv.py"})
 SKIPPED_PREFIXES = ("_sysconfigdata", "config-", "test_")
 
-CALIBRATION_STRIDE = 12
-
 
 def standard_library() -> Path:
     """The directory of the interpreter's standard library source."""
@@ -71,9 +69,12 @@ def held_out_files() -> list[Path]:
     return [root / name for name in HELD_OUT]
 
 
-def calibration_files() -> list[Path]:
-    """A spread-out twelfth of the training files: enough text to calibrate an affinity on."""
-    return training_files()[::CALIBRATION_STRIDE]
+def calibration_files(stride: int = 12) -> list[Path]:
+    """A spread-out part of the training files, without those that are empty.
+
+    A twelfth is enough text to calibrate an affinity on.
+    """
+    return [file for file in training_files()[::stride] if file.stat().st_size]
 
 
 def read_text(path: Path) -> str:

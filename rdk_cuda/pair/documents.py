@@ -86,8 +86,8 @@ def first_token(tokenizer: Any) -> int | None:
 
 
 def read_documents(tokenizer: Any, files: Iterable[Path], option: str = "--text") -> list[Document]:
-    """Each file as a document; `option` named them."""
-    documents = []
+    """Each file as a document, but no text twice; `option` named them."""
+    documents: dict[str, Document] = {}
     for file in files:
         try:
             content = file.read_bytes()
@@ -102,8 +102,9 @@ def read_documents(tokenizer: Any, files: Iterable[Path], option: str = "--text"
             raise InputError(f"{option} {file}: is empty; leave it out, or give some text")
         digest = hashlib.sha256(content).hexdigest()
         name = os.fsencode(file.name).decode("utf-8", "replace")  # it goes into JSON
-        documents.append(Document(name, digest, encode(tokenizer, text)))
-    return documents
+        if digest not in documents:
+            documents[digest] = Document(name, digest, encode(tokenizer, text))
+    return list(documents.values())
 
 
 def calibration_and_held_out(
@@ -129,7 +130,7 @@ def calibration_and_held_out(
     for document in held_out:
         if document.sha256 in known:
             raise InputError(
-                f"{option} {document.name}: is held out to measure on, and its content is also "
+                f"--held-out {document.name}: is held out to measure on, and its content is also "
                 "calibrated on; give each text once"
             )
     first = first_token(tokenizer)

@@ -28,7 +28,7 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     load_drafter,
     load_pruned,
 )
-from rdk_cuda.pair.documents import WINDOW, Document, hold_out, window_length
+from rdk_cuda.pair.documents import WINDOW, Document, hold_out, read_documents, window_length
 from rdk_cuda.pair.loading import load_pair, stored_dtype
 from rdk_cuda.pair.pairs import ModelPair
 from rdk_cuda.vocabulary.indispensable import indispensable_tokens
@@ -216,6 +216,14 @@ def test_every_fifth_document_is_held_out_and_of_fewer_the_last(
     calibrated, measured = hold_out(given)
     assert measured == [given[place] for place in held_out]
     assert calibrated == [document for document in given if document not in measured]
+
+
+def test_a_text_that_is_named_twice_is_one_document(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a", "b", "a_again")]
+    for file in files:
+        file.write_text(file.name[0])
+    found = read_documents(lambda text, verbose: {"input_ids": [ord(text)]}, [*files, files[1]])
+    assert [(each.name, each.ids) for each in found] == [("a", [97]), ("b", [98])]
 
 
 def test_windows_are_as_long_as_most_of_the_text_allows() -> None:

@@ -29,6 +29,7 @@ def test_held_out_files_exist_and_are_never_trained_or_calibrated_on() -> None:
     assert all(path.is_file() for path in held_out)
     assert set(held_out).isdisjoint(corpus.training_files())
     assert set(corpus.calibration_files()) < set(corpus.training_files())
+    assert all(path.read_text(errors="replace").strip() for path in corpus.calibration_files(1))
 
 
 def test_a_python_without_library_source_is_told_what_to_do(

@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from examples.demo.corpus import CALIBRATION_STRIDE, HELD_OUT, standard_library, training_files
+from examples.demo.corpus import calibration_files, held_out_files
 from rdk_cuda import Affinity
 from rdk_cuda.__main__ import main
 from rdk_cuda.drafter import PrunedDrafter
@@ -120,8 +120,7 @@ def write_kinds(source: Path, model: Path, directory: Path, share: str) -> None:
 
 
 def _calibrate(model: Path, output: Path, *own: str) -> None:
-    text = training_files()[::CALIBRATION_STRIDE]
-    held_out = [standard_library() / name for name in HELD_OUT[:3]]
+    text, held_out = calibration_files(), held_out_files()[:3]
     options = [*own, "--virtual", "64", "--dynamic", "32", "--temperature", "1"]
     calibrate(TARGET, model, output, text, held_out, *options)
 

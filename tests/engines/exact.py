@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from examples.demo.corpus import HELD_OUT, read_text, standard_library
+from examples.demo.corpus import held_out_files, read_text
 
 from .pair import TARGET
 
@@ -20,11 +20,7 @@ TOP = 6
 def prompts_of(count: int, length: int = 48, target: Path = TARGET) -> list[list[int]]:
     """Spread over modules that the demo's models were not trained on."""
     tokenizer = AutoTokenizer.from_pretrained(target)
-    ids = [
-        token
-        for name in HELD_OUT
-        for token in tokenizer(read_text(standard_library() / name))["input_ids"]
-    ]
+    ids = [token for file in held_out_files() for token in tokenizer(read_text(file))["input_ids"]]
     stride = (len(ids) - length) // count
     return [ids[start : start + length] for start in range(0, stride * count, stride)]
 

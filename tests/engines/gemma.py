@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm import SamplingParams
 
 from examples.demo import gemma
-from examples.demo.corpus import HELD_OUT, standard_library, training_files
+from examples.demo.corpus import calibration_files, held_out_files
 from profiling.machine import describe
 from rdk_cuda.files import write_json
 
@@ -53,7 +53,7 @@ def calibrated(model: Path, directory: Path) -> None:
     """The drafters of every kind, where they are not there yet."""
     source = directory / "calibrated"
     if not source.is_dir():
-        text, held_out = training_files()[::40], [standard_library() / HELD_OUT[0]]
+        text, held_out = calibration_files(40), held_out_files()[:1]
         options = ["--keep", "0.0625", "--dynamic", "64", "--positions", "3072"]
         calibrate(model, model, source, text, held_out, *options)
     write_kinds(source, model, directory, SHARE)

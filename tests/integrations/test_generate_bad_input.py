@@ -15,8 +15,9 @@ import transformers
 from transformers import StoppingCriteria
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.decoding import NGrams, SpeculativeDecoder
+from rdk_cuda.decoding import DrafterTree, NGrams, SpeculativeDecoder
 from rdk_cuda.drafter import SavedDrafterError
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, cache_argument
 
@@ -201,17 +202,19 @@ def test_drafters_that_cannot_do_it_are_refused() -> None:
     with pytest.raises(ValueError, match="training mode"):
         Generate(copy.deepcopy(drafter()).train())
     model = copy.deepcopy(drafter())
-    later = Generate(model)
+    drafts = HuggingFaceModel(model)
+    same = Affinity.intersection(Vocabulary.identity(SIZE))
+    later = [Generate(drafts), Generate(DrafterTree(drafts, same))]
     model.train()
-    with pytest.raises(ValueError, match="the drafter is in training mode"):
-        generate(later)
+    for each in later:
+        with pytest.raises(ValueError, match="the drafter is in training mode"):
+            generate(each)
     other = Affinity.intersection(Vocabulary([1, 2, 3], SIZE))
     with pytest.raises(ValueError, match=r"drafter predicts 61 tokens, the affinity .* 3 drafter"):
         Generate(drafter(), other)
     larger = Affinity.intersection(Vocabulary(torch.arange(SIZE), SIZE + 1))
     with pytest.raises(ValueError, match=r"predict 61 and 61 tokens, .* to 62 target"):
         generate(Generate(drafter(), larger))
-    same = Affinity.intersection(Vocabulary(torch.arange(SIZE), SIZE))
     with pytest.raises(ValueError, match=r"vocabulary are of \[61, 70\] target tokens"):
         Generate(drafter(), same, vocabulary=Vocabulary([1], 70))
     with pytest.raises(ValueError, match="draft_length is 0"):

@@ -10,10 +10,14 @@ import torch
 pytest.importorskip("transformers", minversion="5.0")
 from transformers import DynamicCache, StaticCache
 
+from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.decoding import DrafterTree
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.library import cache_argument
 from rdk_cuda.integrations.huggingface.slot_layer import SlotLayer
 
-from .pair import full, padded, pruned, target
+from .pair import SIZE, drafter, full, padded, pruned, target
 
 
 def addresses(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
@@ -66,12 +70,14 @@ def test_an_empty_cache_of_the_caller_says_its_kind_and_stays_empty(kind: str) -
     assert int(own.get_seq_length()) == 0
 
 
-def test_memory_is_given_back_and_slots_stay_as_they_were() -> None:
-    generate = full()
-    generate.drafter.slots = 7  # type: ignore[attr-defined]
+@pytest.mark.parametrize("tree", [False, True])
+def test_memory_is_given_back_and_slots_stay_as_they_were(tree: bool) -> None:
+    drafts = HuggingFaceModel(drafter(), slots=7)
+    same = Affinity.intersection(Vocabulary.identity(SIZE))
+    generate = Generate(DrafterTree(drafts, same) if tree else drafts)
     arguments = {**padded(4, 9), "max_new_tokens": 9, "custom_generate": generate}
     target().generate(**arguments, cache_implementation="static")
     assert generate._target is not None
-    for model, slots in ((generate._target, 0), (generate.drafter, 7)):
-        assert (model.slots, model.lengths) == (slots, [])  # type: ignore[attr-defined]
+    for model, slots in ((generate._target, 0), (drafts, 7)):
+        assert (model.slots, model.lengths) == (slots, [])
         assert not any(layer.is_initialized for layer in model._cache.past.layers)  # type: ignore[attr-defined]

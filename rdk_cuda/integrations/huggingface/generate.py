@@ -236,7 +236,7 @@ class Generate:
         slots = 0
         if is_static(config, model_kwargs):
             slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
-        with _caches([decoder.target, self._drafting_model], slots):
+        with _caches(decoder, self._drafting_model, slots):
             self.statistics = decoder.generate(
                 prompts,
                 max_new_tokens=batch.limit,
@@ -257,7 +257,9 @@ class Generate:
 
     @property
     def _drafting_model(self) -> CausalModel | Proposer:
-        return self.drafter.drafter if isinstance(self.drafter, TextDrafter) else self.drafter
+        """That of a proposer or of a `TextDrafter`; a proposer without any is its own."""
+        own: CausalModel | Proposer = getattr(self.drafter, "drafter", self.drafter)
+        return own
 
     def _decoder(self, model: Any, draft_temperature: float | None) -> SpeculativeDecoder:
         """A decoder for this target, which is checked only when it is a new or a changed one."""
@@ -266,8 +268,7 @@ class Generate:
         now = [model, *((weight.device, weight.dtype, weight.shape) for weight in weights)]
         target = self._target
         if target is None or now != self._target_of:
-            own = getattr(self.drafter, "drafter", self.drafter)  # a proposer's
-            layers = getattr(own, "state_layers", ())
+            layers = getattr(self._drafting_model, "state_layers", ())
             target = self._target = HuggingFaceModel(model, state_layers=layers)
             self._target_of = now
         if getattr(getattr(self._drafting_model, "model", None), "training", False):
@@ -352,9 +353,12 @@ def _is_plain(warper: Any) -> bool:
 
 
 @contextmanager
-def _caches(models: Sequence[CausalModel | Proposer], slots: int) -> Iterator[None]:
+def _caches(
+    decoder: SpeculativeDecoder, drafting: CausalModel | Proposer, slots: int
+) -> Iterator[None]:
     """Give the models' caches this many slots; afterwards free all of their memory."""
-    wrapped = [model for model in models if isinstance(model, HuggingFaceModel)]
+    both = decoder.target, drafting
+    wrapped = [model for model in both if isinstance(model, HuggingFaceModel)]
     before = [model.slots for model in wrapped]
     for model in wrapped:
         model.slots = max(model.slots, slots)
@@ -363,8 +367,8 @@ def _caches(models: Sequence[CausalModel | Proposer], slots: int) -> Iterator[No
     finally:
         for model, own in zip(wrapped, before, strict=True):
             model.slots = own
-        for each in models:
-            each.reset(0)
+        decoder.target.reset(0)
+        decoder.proposer.reset(0)
 
 
 def _stop_strings(strings: str | Sequence[str], tokenizer: Any) -> list[StoppingCriteria]:
