@@ -259,7 +259,7 @@ def test_screens_are_refused() -> None:
 
 
 def test_at_32k_of_context_retokenising_takes_less_than_a_millisecond() -> None:
-    """A pass of a model takes tens of them on a CPU; a loaded machine has five tries."""
+    """A pass of a model takes tens of them on a CPU; a loaded machine may be slow 89 times."""
     own = TextDrafter(
         LastToken(bigrams("byte-level")), TOKENIZERS["byte-level"](), TOKENIZERS["SentencePiece"]()
     )

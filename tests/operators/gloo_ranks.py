@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
@@ -78,7 +79,11 @@ def last_rank_dies(rank: int, ranks: int) -> str:
     from rdk_cuda import parallel
 
     if rank == ranks - 1:
+        for other in range(rank):
+            distributed.recv(torch.zeros(1), other)  # who has not joined yet fails to join
         os._exit(1)
+    with suppress(RuntimeError):  # it may be gone before this is said to have arrived
+        distributed.send(torch.zeros(1), ranks - 1)
     began = time.monotonic()
     copied = rdk_cuda.Draft.without_distribution(torch.tensor([[3, 1]]), seeds=7, positions=12)
     affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(2048 * ranks))
