@@ -246,8 +246,9 @@ def golden(found: dict[tuple[str, str], Resources]) -> str:
     """The text of tests/packaging/kernel_resources.json: by kernel and architecture."""
     entries: dict[str, dict[str, str]] = {}
     for (name, arch), used in found.items():
+        spills = f", {used.spill_bytes} bytes spilled" if used.spill_bytes else ""
         entries.setdefault(name, {})[f"sm_{arch}"] = (
-            f"{used.registers} registers, {used.shared_bytes} bytes shared"
+            f"{used.registers} registers, {used.shared_bytes} bytes shared{spills}"
         )
     return json.dumps({"nvcc": nvcc_version(), "kernels": entries}, indent=2) + "\n"
 

@@ -132,9 +132,11 @@ __device__ __forceinline__ void redistribute_tile(const RedistributeLaunch& laun
                                                   const Tile& tile) {
   __shared__ GroupRow group[kMaxGroup];
   const RedistributeParams& params = launch.params;
-  const int marks = params.draft.dynamic_size > 0 ? tile.rows * launch.tile : 0;
-  for (int i = threadIdx.x; i < marks / 4; i += kThreads) {
-    reinterpret_cast<unsigned*>(tile.marked)[i] = 0;
+  // A count of marks, kept for later, would take a register all through the sums: sm_80 spilled.
+  if (params.draft.dynamic_size > 0) {
+    for (int i = threadIdx.x; i < tile.rows * launch.tile / 4; i += kThreads) {
+      reinterpret_cast<unsigned*>(tile.marked)[i] = 0;
+    }
   }
   sum_rows<T, C>(launch, tile);
   __syncthreads();
@@ -143,7 +145,7 @@ __device__ __forceinline__ void redistribute_tile(const RedistributeLaunch& laun
     summarize_row<T, C>(launch, tile, warp_index(), &group[warp_index()]);
   }
 #pragma unroll 1
-  for (int g = 0; marks > 0 && g < tile.rows; ++g) {
+  for (int g = 0; params.draft.dynamic_size > 0 && g < tile.rows; ++g) {
     const Rows& tokens = params.draft.dynamic_tokens;
     const int32_t* dynamic =
         static_cast<const int32_t*>(tokens.data) + tokens.offset(tile.first_row + g);

@@ -119,6 +119,7 @@ def test_registers_and_shared_memory_are_the_recorded_ones(
     resources: dict[tuple[str, str], Resources],
 ) -> None:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert "spilled" not in str(golden)  # of architectures that only the night compiles, too
     if golden["nvcc"] != build_kernels.nvcc_version():
         pytest.skip(f"recorded with nvcc {golden['nvcc']}; this is {build_kernels.nvcc_version()}")
     for by_arch in golden["kernels"].values():
