@@ -257,7 +257,7 @@ class Generate:
 
     @property
     def _drafting_model(self) -> CausalModel | Proposer:
-        """That of a proposer or of a `TextDrafter`; a proposer without any is its own."""
+        """What drafts: also in a proposer or a `TextDrafter`, if there is a model in it."""
         own: CausalModel | Proposer = getattr(self.drafter, "drafter", self.drafter)
         return own
 
