@@ -124,15 +124,15 @@ def calibration_and_held_out(
     option = "--held-out" if held_out_files else "--text"
     if held_out_files:
         held_out: Sequence[Document] = read_documents(tokenizer, held_out_files, option)
+        known = {document.sha256 for document in calibration}
+        for document in held_out:
+            if document.sha256 in known:
+                raise InputError(
+                    f"{option} {document.name}: is held out to measure on, and its content is also "
+                    "calibrated on; give each text once"
+                )
     else:
         calibration, held_out = hold_out(calibration)
-    known = {document.sha256 for document in calibration}
-    for document in held_out:
-        if document.sha256 in known:
-            raise InputError(
-                f"--held-out {document.name}: is held out to measure on, and its content is also "
-                "calibrated on; give each text once"
-            )
     first = first_token(tokenizer)
     return (
         Text(calibration, window_length(calibration, context, draft_length), first),

@@ -51,7 +51,7 @@ def test_what_a_target_refuses_is_an_error_of_the_prompt_and_it_lives_on() -> No
     with ParallelDecoder([refusing] * 2, drafts, lookahead=1) as decoder:
         expected = decoder.generate([[2, 4]], max_new_tokens=9, temperature=0).tokens
         for _ in range(3):
-            with pytest.raises(ValueError, match="reads ids below 5"):
+            with pytest.raises(ValueError, match=r"got \[1, 5(, \d)*\]; reads ids below 5"):
                 decoder.generate([[1, 5]], max_new_tokens=9)
         assert decoder.generate([[2, 4]], max_new_tokens=9, temperature=0).tokens == expected
         assert len(decoder._workers) == 2

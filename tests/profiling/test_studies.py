@@ -21,6 +21,7 @@ from profiling.machine import ROOT
 from profiling.peers.page import page as peers_page
 from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
+from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.pair.loading import load_model, load_pair, load_tokenizer
 from rdk_cuda.pair.pairs import ModelPair
@@ -199,6 +200,19 @@ def test_a_small_drafter_has_layers_of_its_target_and_learns_what_that_says() ->
     changed = {name for name, value in model.state_dict().items() if not value.equal(before[name])}
     assert changed, "nothing was trained"
     assert not any("embed" in name or "lm_head" in name for name in changed)
+
+
+def test_what_steering_brings_is_over_the_plain_drafter_and_over_the_control() -> None:
+    ways = {steering.PLAIN: 0.5, steering.STEERED: 0.75, steering.SHUFFLED: 0.625}
+    found = {way: torch.full((4, 6), value) for way, value in ways.items()}
+    bootstrap = Bootstrap([0, 0, 1, 2], seed=1)
+    plain, steered, shuffled = steering.rows_of(found, bootstrap, draft_length=3)
+    assert "gain" not in plain
+    assert (steered["gain"][0], steered["over_control"][0], shuffled["gain"][0]) == (
+        0.25,
+        0.125,
+        0.125,
+    )
 
 
 @pytest.mark.night
