@@ -283,8 +283,9 @@ __device__ __forceinline__ void sum_kept_chunks(const Row& row, ChunkSum* sums, 
   const int warps = static_cast<int>(blockDim.x) / kWarp;
 #pragma unroll 1
   for (int chunk = warp_index(); chunk < row.chunks(); chunk += warps) {
-    if (global_load(&sums[chunk].max) < row.cut.threshold) {
-      __syncwarp(kAllLanes);  // all lanes have loaded what the first one overwrites
+    const float whole = global_load(&sums[chunk].max);
+    __syncwarp(kAllLanes);  // all lanes have loaded what the first one overwrites
+    if (whole < row.cut.threshold) {
       store_chunk_sum({-infinity(), 0.0f}, &sums[chunk]);
       continue;
     }

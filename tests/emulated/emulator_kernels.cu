@@ -94,6 +94,11 @@ __global__ void misuse_kernel(MisuseParams params) {
       x = __shfl_sync(kFullMask, x, 0);
       if (thread < 32) x += global_load(&params.out[0]);
       break;
+    case Misuse::load_before_shuffle:
+      if (thread < 32) x = global_load(&params.out[0]);
+      x = __shfl_sync(kFullMask, x, 0);
+      if (thread == 0) global_store(&params.out[0], x + 1.0f);
+      break;
     case Misuse::weak_load_of_a_counter:
       atomicAdd(reinterpret_cast<unsigned*>(params.out), 1u);
       x = global_load(&params.out[0]);

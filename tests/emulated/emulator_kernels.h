@@ -13,8 +13,9 @@
       each(barrier_against_shuffle), each(circular_wait), each(dynamic_overrun),            \
       each(static_overrun), each(global_overrun), each(misaligned), each(signed_overflow),  \
       each(mixed_stores), each(load_against_store), each(store_before_shuffle),             \
-      each(weak_load_of_a_counter), each(return_before_copy), each(copy_to_global),         \
-      each(early_without_a_wait), each(early_copy_before_the_wait), each(none)
+      each(load_before_shuffle), each(weak_load_of_a_counter), each(return_before_copy),    \
+      each(copy_to_global), each(early_without_a_wait), each(early_copy_before_the_wait),   \
+      each(none)
 enum class Misuse : int { EMULATOR_MISUSES(EMULATOR_NAME) };
 
 struct MisuseParams {

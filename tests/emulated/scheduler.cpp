@@ -273,9 +273,9 @@ void Scheduler::complete(const Group& group) {
     ready_.push(thread.number);
   }
   if ((group.mask | warps_[warp].finished) != warps_[warp].lanes) return;
-  // What a lane loaded before a shuffle or vote is there; only __syncwarp makes others see a store.
-  warps_[warp].loads.clear();
+  // Shuffles and votes order no memory.
   if (group.kind == Collective::kSyncwarp) {
+    warps_[warp].loads.clear();
     warps_[warp].stores.clear();
     ++warps_[warp].barriers;
   }

@@ -58,6 +58,7 @@ REPORTED = {
     "early_copy_before_the_wait": r"async_copy before the wait for earlier kernels",
     "load_against_store": r"race: thread \(\d+, 0, 0\) has (stored|loaded) it",
     "store_before_shuffle": r"race: thread \(0, 0, 0\) has stored it",
+    "load_before_shuffle": r"race: thread \(\d+, 0, 0\) has loaded it",
     "weak_load_of_a_counter": r"a weak access to what atomics change",
     "mixed_stores": r"memory written by global_store was then written without it",
 }

@@ -348,8 +348,9 @@ def gather_logits(given: tuple[Tensor, Tensor, Tensor | None, Tensor]) -> tuple[
     return (torch.ops.rdk.gather_logits(hidden, weight, tokens, bias),)
 
 
-def by_contract(operator: str) -> tuple[Tensor, ...]:
-    result = getattr(torch.ops.rdk, operator)(*generators.call(operator, V_t=SIZE).values())
+def by_contract(operator: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    given = generators.call(operator, dtype, V_t=SIZE)
+    result = getattr(torch.ops.rdk, operator)(*given.values())
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
