@@ -36,13 +36,19 @@ PROMPTS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2, 2]]
 
 
 class RandomTrees(Proposer):
-    """Any shape, foreign order, unused nodes, twins; of each sequence by its own position."""
+    """Any shape, foreign order, unused nodes, twins; of each sequence by its own position.
+
+    Some parents are no earlier node: such a node is nobody's child.
+    """
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         tokens, parents = [], []
         for s in sequences:
             rng = random.Random(s.length)
-            parents.append([rng.randint(-1, node - 1) for node in range(7)])
+            no_parents = [rng.choice([-2, *range(node, 8)]) for node in range(7)]
+            earlier = [rng.randint(-1, node - 1) for node in range(7)]
+            pairs = zip(earlier, no_parents, strict=True)
+            parents.append([no if rng.random() < 0.3 else parent for parent, no in pairs])
             tokens.append([rng.choice([-1, *range(SIZE), *range(SIZE)]) for _ in range(7)])
         return Proposal.tree(torch.tensor(tokens), torch.tensor(parents), step)
 
