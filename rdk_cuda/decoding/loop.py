@@ -100,7 +100,8 @@ def advance(
 ) -> tuple[Decided, list[int]]:
     """One step: what every sequence gains, and how many drafts might have been accepted.
 
-    `size` is V_t: which tokens may be proposed, also to the drafter of a cascade. The sequences are not extended yet, nor the models rolled back.
+    `size` is V_t, which tokens may be proposed, also to the drafter of a cascade. The sequences are
+    not extended yet, nor the models rolled back.
     """
     reading = reading_of(proposer.propose(sequences, step), sequences, step, size)
     nodes = sum(reading.nodes)

@@ -127,6 +127,24 @@ def test_log_probabilities_are_those_of_the_target(kind: Any) -> None:
         assert found == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("kind", ["processed", "raw"])
+def test_log_probabilities_have_the_bits_that_they_have_alone(kind: Any, method: str) -> None:
+    """Also where a sequence has no nodes, and alone so no tree."""
+    most = [1, 2, 5, 14]
+    for seed in range(3):
+        options: dict[str, Any] = {"logprobs": kind, "temperature": 0.7, "top_p": 0.9}
+        together = decoder(mixed(), method).generate(
+            PROMPTS, max_new_tokens=most, seeds=[seed] * 4, **options
+        )
+        for b, prompt in enumerate(PROMPTS):
+            alone = decoder(mixed(), method).generate(
+                [prompt], max_new_tokens=most[b], seeds=[seed], **options
+            )
+            assert alone.tokens == [together.tokens[b]]
+            assert alone.logprobs == [together.logprobs[b]]
+
+
 def test_processors_are_asked_about_each_branch() -> None:
     """The penalty of `test_hooks.py`, which goes by the tokens that a row is said to follow."""
 
