@@ -87,7 +87,7 @@ class Product:
 
     def __call__(self, drafted: Drafted) -> Tensor:
         """As `Length`."""
-        return math.prod(drafted.probs.unbind(1)) >= self.at_least
+        return drafted.probs.prod(1) >= self.at_least
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Classifier:
 
     def __call__(self, drafted: Drafted) -> Tensor:
         """As `Length`."""
-        return math.prod(self.accepted(drafted.features).unbind(1)) >= self.at_least
+        return self.accepted(drafted.features).prod(1) >= self.at_least
 
     def accepted(self, features: Tensor) -> Tensor:
         """`[..., 5]` to `[...]`: the predicted probability of each place."""

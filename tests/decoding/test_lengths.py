@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -127,27 +126,16 @@ def test_entropies_count_dynamic_columns() -> None:
     torch.testing.assert_close(seen.entropies[:, 0], torch.tensor([4.0, 2.0]).log())
 
 
-def uneven(drafts: int, targets: int) -> Affinity:
-    """Three priors, and columns of S with no entry to a hundred."""
-    random = torch.Generator().manual_seed(6)
-    rows = torch.zeros(drafts, targets, dtype=torch.float64)
-    places = (torch.rand(drafts, 9, generator=random) ** 4 * targets).long()
-    rows.scatter_(1, places, torch.rand(drafts, 9, generator=random).double())
-    spread, prior = (torch.rand(3, n, generator=random).double() for n in (drafts, targets))
-    return Affinity.from_rows(rows, spread=spread.T, prior=prior)
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_row_has_the_bits_that_it_has_alone_in_any_batch(
     dynamic: bool, temperature: float
 ) -> None:
     """Also beside rows that have more dynamic tokens. Whether a draft ends goes by thresholds."""
-    affinity, count, places, own = uneven(300, 500), 23, 5, 4
-    logits = generators.logits(count * places, 300, 3).view(count, places, -1)
+    affinity, count, places, own = generators.affinity("mixed-3", 500), 23, 5, 4
+    logits = generators.logits(count * places, 250, 3).view(count, places, -1)
     tokens = generators.dynamic_tokens(count * places, own, 500).view(count, places, own)
     scores = generators.logits(count * places, own, 4).view(count, places, own)
-    weights = (0.8, 0.2, 0.1, -0.5, 1.2)
 
     def seen(rows: list[int], columns: int) -> list[Tensor]:
         drafted = Drafted(affinity)
@@ -158,15 +146,10 @@ def test_a_row_has_the_bits_that_it_has_alone_in_any_batch(
                 given["dynamic_tokens"] = torch.nn.functional.pad(tokens[here], more, value=-1)
                 given["dynamic_logits"] = torch.nn.functional.pad(scores[here], more)
             drafted.places.append(rdk_cuda.draft(logits[rows, place], affinity, **given))
-        accepted = Classifier(weights, 0.5).accepted(drafted.features)
-        rules = [kind(edge) for kind in (Product, partial(Classifier, weights)) for edge in edges]
-        decided = [rule(drafted) for rule in rules]
-        return [drafted.probs, drafted.features, accepted, *decided]
+        classifier = Classifier((0.8, 0.2, 0.1, -0.5, 1.2), 0.5)
+        return [drafted.probs, drafted.features, classifier.accepted(drafted.features)]
 
-    edges = list[float]()
-    probs, _, accepted = seen(everyone := list(range(count)), own)
-    edges += [*probs.prod(1).tolist(), *accepted.prod(1).tolist()]
-    whole = seen(everyone, own)
+    whole = seen(everyone := list(range(count)), own)
     for rows in ([0, 5, 9], everyone[::-1], [3, 1] * 9, *([row] for row in everyone[::3])):
         for columns in (own, own + 5):
             for found, expected in zip(seen(rows, columns), whole, strict=True):

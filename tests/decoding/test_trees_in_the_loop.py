@@ -45,10 +45,8 @@ class RandomTrees(Proposer):
         tokens, parents = [], []
         for s in sequences:
             rng = random.Random(s.length)
-            no_parents = [rng.choice([-2, *range(node, 8)]) for node in range(7)]
-            earlier = [rng.randint(-1, node - 1) for node in range(7)]
-            pairs = zip(earlier, no_parents, strict=True)
-            parents.append([no if rng.random() < 0.3 else parent for parent, no in pairs])
+            most = [rng.choice([node - 1, node - 1, 7]) for node in range(7)]
+            parents.append([rng.randint(-1, last) for last in most])
             tokens.append([rng.choice([-1, *range(SIZE), *range(SIZE)]) for _ in range(7)])
         return Proposal.tree(torch.tensor(tokens), torch.tensor(parents), step)
 
