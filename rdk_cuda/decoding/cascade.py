@@ -111,7 +111,8 @@ class Cascade(DrafterChain):
         stage = _Stage(self, own, link["temperature"], limits, max(places, default=0))
         while any(rooms := [s.room for s in own]):
             inner_step = batch.step(rooms)
-            decided, _ = advance(self.drafter, self.inner, stage, inner_step, own, Hooks())
+            size = self.affinity.target_size
+            decided, _ = advance(self.drafter, self.inner, stage, inner_step, own, Hooks(), size)
             for s, new in zip(own, decided.tokens, strict=True):
                 s.extend(new)
             read = [s.length - 1 for s in own]

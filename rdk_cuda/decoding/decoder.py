@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import torch
+
 from .._ops.inputs import (
     Integers,
     Numbers,
@@ -22,6 +24,7 @@ from .._ops.inputs import (
     whole_number,
 )
 from ..affinity import Affinity
+from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import DynamicTokens, FullHead
 from ..functional import Method
 from ..functional.step import method_number
@@ -43,8 +46,8 @@ class SpeculativeDecoder:
         target: predicts the V_t tokens of the output.
         drafter: predicts V_d tokens; None for the target alone, with `draft_length=0`, or with a
             `proposer`.
-        affinity: V_d to V_t; None: the proposer's, `TextDrafter.between`, or that of two equal
-            vocabularies.
+        affinity: V_d to V_t; None: the proposer's, if that draws with one, which no other may
+            replace; `TextDrafter.between`; or that of two equal vocabularies.
         draft_length: K, the most tokens drafted in a step. A sequence near its end drafts fewer.
         length: ends drafts before that, such as `rdk_cuda.decoding.lengths.Product(0.3)`, by what
             was drafted so far; None: K tokens wherever there is room.
@@ -113,11 +116,18 @@ class SpeculativeDecoder:
             )
         if affinity is None and isinstance(drafter, TextDrafter):
             affinity = drafter.between(target.vocabulary_size)
-        if affinity is None and proposer is not None:
-            affinity = proposer.drawn_with
+        own = None if proposer is None else proposer.drawn_with
         if affinity is None:
-            affinity = Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
+            affinity = own or Affinity.intersection(Vocabulary.identity(target.vocabulary_size))
         refuse_other_than_affinity("SpeculativeDecoder", affinity)
+        if own is not None and not all(
+            torch.equal(getattr(affinity, name).to(own.device), getattr(own, name))
+            for name in CANONICAL
+        ):
+            raise ValueError(
+                f"SpeculativeDecoder: affinity is {affinity}, and the proposer draws with another, "
+                f"{own}; leave it out, since drafts are judged by the one they were drawn with"
+            )
         if drafter is target:
             raise ValueError(
                 "SpeculativeDecoder: target and drafter are one object, but each has to read its "

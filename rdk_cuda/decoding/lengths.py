@@ -138,7 +138,22 @@ class Classifier:
     def accepted(self, features: Tensor) -> Tensor:
         """`[..., 5]` to `[...]`: the predicted probability of each place."""
         parts = zip(self.weights, features.unbind(-1), strict=True)
-        return torch.stack([weight * part for weight, part in parts]).sum(0).sigmoid()
+        logits = row_sums(torch.stack([weight * part for weight, part in parts], -1))
+        # Not `sigmoid`: torch's has other bits in the last elements of a tensor than before them.
+        return 1 / (1 + (-logits).exp())
+
+
+def row_sums(terms: Tensor) -> Tensor:
+    """Sums over the last dimension, to the same bits whatever rows stand beside a row.
+
+    And whatever zeros behind it, which fill it up to the longest of a batch. `sum` adds in an order
+    that goes by the shape, and on CUDA by where in memory a row begins; here neighbours are added,
+    and then the sums of neighbours.
+    """
+    while terms.shape[-1] > 1:
+        terms = torch.nn.functional.pad(terms, (0, terms.shape[-1] % 2))
+        terms = terms[..., ::2] + terms[..., 1::2]
+    return terms.sum(-1)
 
 
 _RULES = (Product, Confidence, EntropyBound, Classifier)
@@ -179,8 +194,8 @@ def length_of(description: dict[str, Any]) -> Length:
 class _Place:
     """A row of drafter columns for each sequence, with the softmax that it was drawn from.
 
-    Sums over the vocabulary are the operator's stats, or of one row at a time: those of a whole
-    batch could be rounded in another way in another batch.
+    Sums are the operator's stats or `row_sums`, since a sequence that is at a threshold must do
+    alone what it does in a batch.
     """
 
     def __init__(self, draft: Draft, affinity: Affinity) -> None:
@@ -222,11 +237,11 @@ class _Place:
         z = z if bias is None else z + bias[columns]
         weight = torch.zeros_like(z)
         weight[own] = weights[entry]
-        found = (self._masses(z) * weight).sum(1)
+        found = row_sums(self._masses(z) * weight)
         if self.draft.dynamic_tokens is not None:
             named = self.draft.dynamic_tokens[:, 0] == token[:, None]
-            found = found + self._masses(self._dynamic()).where(named, 0.0).sum(1)
-        q = found / self.total + (self.spread * prior[:, token].T).sum(1)
+            found = found + row_sums(self._masses(self._dynamic()).where(named, 0.0))
+        q = found / self.total + row_sums(self.spread * prior[:, token].T)
         return q.where(drawn, 0.0)
 
     def largest_two(self) -> Tensor:
@@ -239,7 +254,7 @@ class _Place:
         z = self._columns
         masses = self._masses(z)
         weighted = (masses * (z - self.largest)).where(masses > 0, 0.0)
-        return self.total.log() - torch.stack([row.sum() for row in weighted]) / self.total
+        return self.total.log() - row_sums(weighted) / self.total
 
     @cached_property
     def _columns(self) -> Tensor:

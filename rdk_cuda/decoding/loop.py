@@ -70,7 +70,8 @@ def decode(
     proposer.reset(len(sequences))
     while any(rooms := [s.room for s in sequences]):
         with Range("step", len(rooms) - rooms.count(0)):
-            decided, drafted = advance(target, proposer, rule, batch.step(rooms), sequences, hooks)
+            step, size = batch.step(rooms), target.vocabulary_size
+            decided, drafted = advance(target, proposer, rule, step, sequences, hooks, size)
             for b, (s, new) in enumerate(zip(sequences, decided.tokens, strict=True)):
                 if rooms[b]:
                     ends = None if hooks.stop is None else partial(hooks.stop, b)
@@ -95,12 +96,14 @@ def advance(
     step: Step,
     sequences: Sequence[Continuation],
     hooks: Hooks,
+    size: int,
 ) -> tuple[Decided, list[int]]:
     """One step: what every sequence gains, and how many drafts might have been accepted.
 
-    The sequences are not extended yet, nor the models rolled back.
+    `size` is V_t, which tokens may be proposed, also to the drafter of a cascade. The sequences are
+    not extended yet, nor the models rolled back.
     """
-    reading = reading_of(proposer.propose(sequences, step), sequences, step)
+    reading = reading_of(proposer.propose(sequences, step), sequences, step, size)
     nodes = sum(reading.nodes)
     with Range("target forward", nodes + len(step.room) - step.room.count(0)):
         output = reading.feed(target)

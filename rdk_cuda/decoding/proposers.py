@@ -92,8 +92,8 @@ class DrafterChain(Proposer):
     sequence drafts behind such a token.
 
     Raises:
-        ValueError: a temperature or a full head that does not fit, or a drafter that could draft
-            what it cannot read.
+        ValueError: an affinity, a temperature or a full head that does not fit, or a drafter that
+            could draft what it cannot read.
     """
 
     def __init__(
@@ -112,6 +112,11 @@ class DrafterChain(Proposer):
             raise ValueError(
                 f"DrafterChain: draft_temperature is {draft_temperature}; needs to be finite and "
                 "at least 0, or None for each sequence's own"
+            )
+        if drafter.vocabulary_size != affinity.draft_size:
+            raise ValueError(
+                f"{type(self).__name__}: drafter predicts {drafter.vocabulary_size} tokens, and "
+                f"the affinity leads from {affinity.draft_size}; needs the affinity of this drafter"
             )
         self.drafter, self.affinity = drafter, affinity
         self._readable: float = getattr(drafter, "readable", math.inf)

@@ -80,7 +80,8 @@ class TreeReading:
         rows = zip(proposal.tokens.tolist(), proposal.parents.tolist(), step.room, strict=True)
         for tokens, parents, room in rows:
             for n, parent in enumerate(parents):
-                if 0 <= parent < n and tokens[parent] < 0:
+                # A child of no earlier node is never reached, nor is what hangs below it.
+                if not -1 <= parent < n or (parent >= 0 and tokens[parent] < 0):
                     tokens[n] = -1
                 if tokens[n] < 0:
                     parents[n] = -1
@@ -179,8 +180,14 @@ class TreeReading:
 
 
 def reading_of(
-    proposal: Proposal, sequences: Sequence[Continuation], step: Step
+    proposal: Proposal, sequences: Sequence[Continuation], step: Step, size: int
 ) -> ChainReading | TreeReading:
-    """How the target reads this proposal."""
+    """How the target reads this proposal of tokens below V_t, its `size`.
+
+    Others, such as those that its tokenizer has and its model has not, are not used: they could be
+    neither read nor accepted. None is drawn, so that depends on no drawn token.
+    """
+    tokens = proposal.tokens
+    proposal = proposal._replace(tokens=tokens.where((tokens >= 0) & (tokens < size), -1))
     kind = ChainReading if proposal.parents is None else TreeReading
     return kind(proposal, sequences, step)

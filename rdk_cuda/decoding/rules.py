@@ -121,7 +121,8 @@ class Verification:
     ) -> list[list[float]]:
         """Of a path's tokens, in whose rows `verify` without drafts draws some token.
 
-        Where that is another one, their logits say how much likelier it is.
+        Where that is another one, their logits say how much likelier it is. A sequence without
+        nodes has its own token drawn, so that its bits are those of a batch without any tree.
         """
         batch, deep = rows.shape
 
@@ -143,6 +144,8 @@ class Verification:
         given: dict[str, Any] = {
             name: along(v) if name == "allowed" else each(v) for name, v in limits.items()
         }
+        if draft.logits is not None:  # otherwise the walk was by token
+            given["method"] = self.method
         on_path, temperature = along(logits), each(step.temperature)
         drawn = functional.verify(
             on_path, draft, self.affinity, temperature, logprobs=logprobs, **given

@@ -307,7 +307,8 @@ class _PartnersHead:
 
     def __call__(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """As `DynamicHead`."""
-        own = self.partners[tokens.long().clamp(min=0)].where(tokens >= 0, -1)
+        there = (tokens >= 0) & (tokens < self.size)
+        own = self.partners[tokens.long().where(there, 0)].where(there, -1)
         return gather_logits(hidden, self.weight, own, self.bias)
 
 

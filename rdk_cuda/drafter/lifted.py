@@ -84,7 +84,7 @@ class LiftedHead:
         mapped = torch.nn.functional.linear(hidden.to(self._map), self._map)
         width = self._head.shape[1]
         logits = gather_logits(mapped[:, :width].contiguous(), self._head, tokens).float()
-        at = tokens.long().clamp(min=0)
+        at = tokens.long().clamp(0, self.size - 1)  # what is no token has -inf
         logits += mapped[:, width : width + 1] + self._log_prior[at] * mapped[:, width + 1 :]
         return logits.add_(self._bias[at])
 

@@ -68,7 +68,7 @@ def test_logits_are_those_of_the_rows_without_the_rows(dtype: torch.dtype) -> No
     allowed = 1e-4 if dtype == torch.float32 else 0.02
     error = (head(hidden, tokens).float() - expected).norm() / expected.norm()
     assert float(error) < allowed
-    tokens[:, 3] = -1
+    tokens[:, 3:] = torch.tensor([-1, V_T, 2**31 - 1, -5], dtype=torch.int32)
     again = head(hidden, tokens)[:, :3]
     torch.testing.assert_close(again.float(), expected[:, :3], rtol=0.1, atol=allowed * 50)
 

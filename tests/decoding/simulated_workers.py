@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
-from collections.abc import Sequence
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -95,3 +99,54 @@ class ConfusedWorkers(SimulatedWorkers):
             (piece, None if rows is None else self.kept.setdefault(piece[1:], rows))
             for piece, rows in super().answers(block)
         ]
+
+
+class ThreadProcess:
+    """In the place of a spawned process: a thread, which ends when its socket is closed."""
+
+    exitcode = None
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> None:
+        factory, theirs, rows = args
+        own = theirs.dup()  # the caller closes its own
+
+        def run() -> None:
+            with own, suppress(ArithmeticError):  # of which a target dies
+                target(factory, own, rows)
+
+        thread = threading.Thread(target=run, daemon=daemon)
+        self.start, self.join, self.kill = thread.start, thread.join, lambda: None
+
+
+Place = tuple[CodeType, int]  # a function, and a line or an instruction of it
+
+
+def interrupted(
+    call: Callable[[], Any], files: Collection[str], event: str, at: Place | None, turn: int = 1
+) -> Counter[Place]:
+    """Call, with Ctrl-C in front of this "line" or "opcode" of the files, this time it is reached.
+
+    Returns:
+        How often each place was reached.
+    """
+    reached: Counter[Place] = Counter()
+
+    def trace(frame: FrameType, happened: str, _: Any) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = event == "opcode"
+        if happened == event:
+            place = frame.f_code, frame.f_lineno if event == "line" else frame.f_lasti
+            reached[place] += 1
+            if place == at and reached[place] == turn:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        with suppress(KeyboardInterrupt):
+            call()
+    finally:
+        sys.settrace(before)
+    return reached

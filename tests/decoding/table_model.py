@@ -49,7 +49,6 @@ class TableModel:
             del sequence[length:]
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
-        assert all(0 <= token < self.size for new in tokens for token in new)
         return self.feed_tree(tokens, keep, [()] * len(tokens))
 
     def feed_tree(
@@ -59,6 +58,7 @@ class TableModel:
         parents: Sequence[Sequence[int]],
     ) -> Output:
         """Rows of nodes by the branch that each ends."""
+        assert all(0 <= token < self.size for new in tokens for token in new)
         assert any(keep)
         self.passes += 1
         rows, most = [], max(keep)

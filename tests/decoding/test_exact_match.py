@@ -187,6 +187,19 @@ def test_a_length_ends_drafts_and_there_is_room_for_the_targets_token() -> None:
     assert proposed(spelled(b"o"), draft, length=Product(2.0)) == spelled(b" ", b"he")
 
 
+def test_a_token_that_the_tokenizer_has_and_the_model_has_not_is_not_proposed() -> None:
+    theirs = byte_level([("a", "b")])
+    a, both = ids_of(theirs, b"a", b"ab")
+    table = torch.zeros(257, 257)
+    table[:, both] = 9.0
+    text = TextDrafter(LastToken(table), theirs, theirs)
+    own = LastToken(torch.eye(256).roll(1, 1))
+    decoder = SpeculativeDecoder(own, proposer=ExactMatch(text))
+    found = decoder.generate([[a]], max_new_tokens=6, temperature=0.0)
+    assert found.tokens == [[a + place for place in range(1, 7)]]
+    assert own.read == 6  # and none that was rejected
+
+
 def test_what_slem_has_no_use_for_is_refused() -> None:
     own = drafter("byte-level", "SentencePiece")
     with pytest.raises(TypeError, match="ExactMatch: drafter is a LastToken; needs a TextDrafter"):
@@ -231,11 +244,12 @@ def test_dynamic_tokens_of_the_target_have_the_logits_of_the_drafters_tokens() -
     head = text.partners_head(size)
     assert head is not None
     the, unknown = ids_of(theirs, b" the")[0], theirs.token_to_id("<unk>")
-    tokens = torch.tensor([[the, -1, unknown]], dtype=torch.int32)
+    tokens = torch.tensor([[the, -1, unknown, size, 2**31 - 1]], dtype=torch.int32)
     state = torch.eye(len(table))[[5]]
     partner = ids_of(ours, b" the")[0], ours.token_to_id("<unk>")
+    known, none = (float(table[5, id]) for id in partner), -math.inf
     assert head(state, tokens).tolist() == [  # type: ignore[operator]
-        [float(table[5, partner[0]]), -math.inf, float(table[5, partner[1]])]
+        [next(known), none, next(known), none, none]
     ]
     # A head of single bytes drafts words by their first letter, unless they are offered.
     ids = torch.tensor(theirs.encode(READ, add_special_tokens=False).ids)

@@ -126,6 +126,36 @@ def test_entropies_count_dynamic_columns() -> None:
     torch.testing.assert_close(seen.entropies[:, 0], torch.tensor([4.0, 2.0]).log())
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_row_has_the_bits_that_it_has_alone_in_any_batch(
+    dynamic: bool, temperature: float
+) -> None:
+    """Also beside rows that have more dynamic tokens. Whether a draft ends goes by thresholds."""
+    affinity, count, places, own = generators.affinity("mixed-3", 500), 23, 5, 4
+    logits = generators.logits(count * places, 250, 3).view(count, places, -1)
+    tokens = generators.dynamic_tokens(count * places, own, 500).view(count, places, own)
+    scores = generators.logits(count * places, own, 4).view(count, places, own)
+
+    def seen(rows: list[int], columns: int) -> list[Tensor]:
+        drafted = Drafted(affinity)
+        for place in range(places):
+            given: dict[str, Any] = {"seeds": rows, "positions": place, "temperature": temperature}
+            if dynamic:
+                more, here = (0, columns - own), (rows, place)
+                given["dynamic_tokens"] = torch.nn.functional.pad(tokens[here], more, value=-1)
+                given["dynamic_logits"] = torch.nn.functional.pad(scores[here], more)
+            drafted.places.append(rdk_cuda.draft(logits[rows, place], affinity, **given))
+        classifier = Classifier((0.8, 0.2, 0.1, -0.5, 1.2), 0.5)
+        return [drafted.probs, drafted.features, classifier.accepted(drafted.features)]
+
+    whole = seen(everyone := list(range(count)), own)
+    for rows in ([0, 5, 9], everyone[::-1], [3, 1] * 9, *([row] for row in everyone[::3])):
+        for columns in (own, own + 5):
+            for found, expected in zip(seen(rows, columns), whole, strict=True):
+                assert torch.equal(found, expected[rows])
+
+
 def test_a_draft_ends_behind_the_first_token_that_is_too_unlikely() -> None:
     """By hand: q of the drawn tokens, place by place."""
 

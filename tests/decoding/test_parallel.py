@@ -8,11 +8,14 @@ simulated here, with random delays, orders and deaths; test_parallel_processes.p
 from __future__ import annotations
 
 import random
+import time
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from simulated_workers import ConfusedWorkers, SimulatedWorkers
+from simulated_workers import ConfusedWorkers, SimulatedWorkers, ThreadProcess, interrupted
 from table_model import (
     RejectedDrafts,
     TableModel,
@@ -26,7 +29,7 @@ from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, TARGET, VOCABULAR
 
 import rdk_cuda
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
-from rdk_cuda.decoding import SpeculativeDecoder
+from rdk_cuda.decoding import Output, SpeculativeDecoder
 from rdk_cuda.decoding.parallel import (
     ParallelDecoder,
     Plan,
@@ -34,7 +37,9 @@ from rdk_cuda.decoding.parallel import (
     least_lookahead,
     parallel_speed,
     planned,
+    run,
     serial_speed,
+    workers,
 )
 
 SIZE, PROMPT = TARGET.size, [2, 4]
@@ -233,3 +238,68 @@ def test_where_targets_are_too_few_it_drafts_and_verifies_in_turn(
     ours._accepted.extend([True, False] * 128)
     ours.generate([PROMPT], max_new_tokens=1, seeds=1)
     assert ours.plan == plan
+
+
+def slow(dies_in: int = 0) -> TableModel:
+    """So slow that an answer that nobody waits for comes late; its worker may die in a pass."""
+
+    def late(*given: Any) -> Output:
+        time.sleep(5e-4)
+        if model.passes + 1 == dies_in:
+            raise ArithmeticError
+        return feed(*given)
+
+    model = target()
+    feed, model.feed = model.feed, late  # type: ignore[method-assign]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("event", "turns"),
+    [("line", [1]), pytest.param("opcode", [1, 2, 5], marks=pytest.mark.night)],
+)
+def test_after_ctrl_c_anywhere_the_next_call_is_right_or_the_decoder_closed(
+    event: str, turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real workers' code, in threads. One dies; closing is interrupted, too."""
+    threads = SimpleNamespace(Process=ThreadProcess)
+    monkeypatch.setattr(torch.multiprocessing, "get_context", lambda _: threads)
+    monkeypatch.setattr(workers.signal, "signal", lambda *_: None)  # it is for main threads
+    monkeypatch.setattr(workers, "_TOKENS", 3)  # so that messages have parts
+    files = [each.__file__ for each in (run, decoder, workers)]
+    drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
+    serial = SpeculativeDecoder(target(), drafter, AFFINITY, draft_length=9)
+    asked: dict[str, Any] = {"max_new_tokens": 9, "seeds": [3], "logprobs": "processed"}
+    tokens, _, logprobs = serial.generate([PROMPT * 4], **asked)
+
+    def once(at: Any = None, turn: int = 1) -> Any:
+        targets = [slow, partial(slow, dies_in=3)]
+        with ParallelDecoder(targets, drafter, AFFINITY, lookahead=2, timeout=20) as ours:
+            first = partial(ours.generate, [[1, 3, 5, 0, 2]], max_new_tokens=7, seeds=[8])
+            reached = interrupted(lambda: (first(), ours.close()), files, event, at, turn)
+            right = at is None or at[0].co_name in ("close", "_end") or reached[at] < turn
+            try:
+                found, _, scores = ours.generate([PROMPT * 4], **asked)
+            except RuntimeError as error:
+                right = right and "is left: the decoder was closed" in str(error)
+            else:
+                right = (found, scores) == (tokens, logprobs)
+            assert right, at
+        return reached
+
+    places = once()
+    assert len(places) > 80
+    for at in places:
+        for turn in turns:
+            if places[at] >= turn:
+                once(at, turn)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), 0, -1, float("inf"), 1e9, "x", None])
+@pytest.mark.parametrize("name", ["timeout", "start_timeout"])
+def test_a_timeout_that_is_no_time_is_refused_before_a_process_starts(
+    name: str, seconds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.multiprocessing, "get_context", None)
+    with pytest.raises(ValueError, match=f"ParallelDecoder: {name} is .*; needs seconds, more"):
+        ParallelDecoder([target], TableModel(TARGET.table, SIZE), **{name: seconds})

@@ -9,17 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from table_model import TableModel, chi_square, continuations, joint, pruned, random_table
+from table_model import (
+    TableModel,
+    chi_square,
+    continuations,
+    greedy,
+    joint,
+    pruned,
+    random_table,
+)
 from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.affinity.validation import CANONICAL
 from rdk_cuda.decoding import (
+    Cascade,
     DrafterChain,
+    DrafterTree,
     NGrams,
     Proposal,
     Proposer,
@@ -136,6 +148,45 @@ def test_more_than_there_is_room_for_is_refused() -> None:
 def test_a_proposer_stands_in_the_place_of_a_drafter() -> None:
     with pytest.raises(ValueError, match="proposer stands in the place of drafter"):
         SpeculativeDecoder(TARGET, TableModel(TARGET.table, SIZE), proposer=NGrams())
+
+
+def test_drafts_are_judged_by_the_affinity_that_they_were_drawn_with() -> None:
+    """An equal one may be given, too; where nothing is drawn, any."""
+    equal = Affinity(*(getattr(AFFINITY, name) for name in CANONICAL))
+    SpeculativeDecoder(TARGET, affinity=equal, proposer=chain())
+    other = Affinity.virtual_tokens(
+        VOCABULARY, torch.tensor([0, -1, 1, 1, 1, -1]), torch.softmax(TARGET.table, -1).mean(0)
+    )
+    SpeculativeDecoder(TARGET, affinity=other, proposer=NGrams())
+    with pytest.raises(ValueError, match=r"the proposer draws with another, .*; leave it out"):
+        SpeculativeDecoder(TARGET, affinity=other, proposer=chain())
+
+
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("kind", [DrafterChain, DrafterTree, partial(Cascade, NGrams())])
+def test_a_drafter_of_another_size_than_its_affinity_is_refused(kind: Any, size: int) -> None:
+    drafter = TableModel(TARGET.table[:, :size], SIZE)
+    with pytest.raises(ValueError, match=rf"drafter predicts {size} tokens, .* leads from 4"):
+        kind(drafter, AFFINITY)
+
+
+@pytest.mark.parametrize("foreign", [SIZE, 2**40, -3])
+@pytest.mark.parametrize("parents", [None, [-1, 0, 1, -1]])
+def test_a_token_that_the_target_does_not_predict_is_neither_read_nor_accepted(
+    parents: list[int] | None, foreign: int
+) -> None:
+    """Nor is what follows it. The greedy text behind it is the target's own."""
+
+    class Foreign(Proposer):
+        def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+            tokens = [[*greedy(TARGET, sequences[0].tokens, 1), foreign, 2, 3]]
+            if parents is None:
+                return Proposal.fixed(tokens, step)
+            return Proposal.tree(torch.tensor(tokens), torch.tensor([parents]), step)
+
+    found = decoder(Foreign()).generate([[1]], max_new_tokens=20, temperature=0)
+    assert found.tokens == [greedy(TARGET, [1], 20)]
+    assert sum(found.statistics.accepted) == 10
 
 
 def test_rows_that_are_not_the_draft_s_own_are_rejected() -> None:

@@ -36,13 +36,17 @@ PROMPTS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2, 2]]
 
 
 class RandomTrees(Proposer):
-    """Any shape, foreign order, unused nodes, twins; of each sequence by its own position."""
+    """Any shape, foreign order, unused nodes, twins; of each sequence by its own position.
+
+    Some parents are no earlier node: such a node is nobody's child.
+    """
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         tokens, parents = [], []
         for s in sequences:
             rng = random.Random(s.length)
-            parents.append([rng.randint(-1, node - 1) for node in range(7)])
+            most = [rng.choice([node - 1, node - 1, 7]) for node in range(7)]
+            parents.append([rng.randint(-1, last) for last in most])
             tokens.append([rng.choice([-1, *range(SIZE), *range(SIZE)]) for _ in range(7)])
         return Proposal.tree(torch.tensor(tokens), torch.tensor(parents), step)
 
@@ -119,6 +123,24 @@ def test_log_probabilities_are_those_of_the_target(kind: Any) -> None:
             for n, token in enumerate(new)
         ]
         assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("kind", ["processed", "raw"])
+def test_log_probabilities_have_the_bits_that_they_have_alone(kind: Any, method: str) -> None:
+    """Also where a sequence has no nodes, and alone so no tree."""
+    most = [1, 2, 5, 14]
+    for seed in range(3):
+        options: dict[str, Any] = {"logprobs": kind, "temperature": 0.7, "top_p": 0.9}
+        together = decoder(mixed(), method).generate(
+            PROMPTS, max_new_tokens=most, seeds=[seed] * 4, **options
+        )
+        for b, prompt in enumerate(PROMPTS):
+            alone = decoder(mixed(), method).generate(
+                [prompt], max_new_tokens=most[b], seeds=[seed], **options
+            )
+            assert alone.tokens == [together.tokens[b]]
+            assert alone.logprobs == [together.logprobs[b]]
 
 
 def test_processors_are_asked_about_each_branch() -> None:

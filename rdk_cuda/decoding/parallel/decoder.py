@@ -30,7 +30,7 @@ class ParallelDecoder(SpeculativeDecoder):
     drafts up to the first rejection, and each L drafts go to a free copy of the target (DESIGN
     section 6). Where that is expected to be slower, because targets are few or little is accepted,
     it drafts and verifies in turn, with one of them. What a target that dies was reading, another
-    reads.
+    reads. After a call that was interrupted, as by Ctrl-C, the next one is right.
 
     Args:
         targets: each makes a copy of the target, in its own process: functions of a module, or
@@ -41,7 +41,8 @@ class ParallelDecoder(SpeculativeDecoder):
             `draft_length=max_new_tokens`, from the same logits. None: whatever is the fastest by
             what was measured so far. The tokens' distribution is the same, but which tokens they
             are depends on times, too.
-        timeout: seconds that a target may take for a pass before it counts as dead.
+        timeout: seconds that a target may take for a pass, or to let a message in, before it
+            counts as dead.
         start_timeout: seconds until all have to be loaded.
         options: draft_temperature, truncate_drafts, vocabulary, dynamic_tokens and full_head of
             `SpeculativeDecoder`. `generate` takes no process and no allowed.

@@ -1,21 +1,28 @@
 """Copies of the target, each in a process of its own with its own cache.
 
-Messages go through pipes and logits through shared memory. A pipe says at once that the process at
-its other end has died, and the others go on; a group of torch.distributed is lost with a member.
-Messages are arrays of integers, small enough never to block, and go to waiting workers alone.
+Messages go through sockets and logits through shared memory. A socket says at once that the process
+at its other end has died, and the others go on; a group of torch.distributed is lost with a member.
+Messages are arrays of integers and go to waiting workers alone. A socket takes and gives each whole
+or not at all, and waits no longer than the timeout for a worker that does not read.
+
+Ctrl-C may come between any two instructions, and then another call. So messages are numbered, and
+an answer to another than the newest is dropped. What is said of a worker before anything is sent or
+received holds whether or not that happens: it knows nothing, and it waits.
 """
 
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, cast
+from multiprocessing.connection import wait
+from numbers import Real
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,8 +40,12 @@ RECENT = 64
 GRACE = 10.0
 """Seconds in which a process that has nothing more to do may end by itself, on a busy machine."""
 
+LONGEST_WAIT = 2e6
+"""Seconds, about what fits into a C int of milliseconds."""
 
 _LONGEST_REFUSAL = 4096
+_TOKENS = 2048  # of a message
+_BYTES = 1 << 16  # more than any message has
 
 Answer = Tensor | ValueError | None
 """Of a piece: its rows; why the target does not read it; or None of a dead worker."""
@@ -59,6 +70,7 @@ class _Worker:
 
     Attributes:
         rows: `[MOST_ROWS + 1, V_t]` float32, shared: the logits that it answers with.
+        number: of the newest message.
         known: how many tokens of the sequence its cache will hold after its piece.
         piece: what it reads, None if it waits.
         since: when that was sent.
@@ -66,8 +78,9 @@ class _Worker:
     """
 
     process: Any
-    pipe: Connection
+    pipe: socket.socket
     rows: Tensor
+    number: int = 0
     known: int = 0
     piece: Piece | None = None
     since: float = 0.0
@@ -90,7 +103,7 @@ class Workers:
 
     Raises:
         RuntimeError: a worker did not start.
-        ValueError: a target of another size.
+        ValueError: a target of another size, or a timeout that is no number of seconds.
     """
 
     def __init__(
@@ -101,6 +114,12 @@ class Workers:
         timeout: float,
         start_timeout: float,
     ) -> None:
+        for name, seconds in (("timeout", timeout), ("start_timeout", start_timeout)):
+            if not isinstance(seconds, Real) or not 0 < seconds <= LONGEST_WAIT:
+                raise ValueError(
+                    f"ParallelDecoder: {name} is {seconds!r:.40}; needs seconds, more than 0 and "
+                    f"at most {LONGEST_WAIT:.0f}"
+                )
         self.vocabulary_size, self.device = vocabulary_size, device
         self.timeout, self.latencies = timeout, deque[float](maxlen=RECENT)
         self._workers: list[_Worker] = []
@@ -108,7 +127,9 @@ class Workers:
         try:
             spawning = torch.multiprocessing.get_context("spawn")
             for target in targets:
-                ours, theirs = spawning.Pipe()
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                ours.settimeout(timeout)
+                theirs.setblocking(True)
                 shape = MOST_ROWS + 1, vocabulary_size
                 rows = torch.zeros(shape, dtype=torch.float32, device="cpu").share_memory_()
                 process = spawning.Process(target=_serve, args=(target, theirs, rows), daemon=True)
@@ -137,21 +158,25 @@ class Workers:
         count = piece.end - piece.first
         while waiting := [each for each in self._workers if each.piece is None]:
             worker = max(waiting, key=lambda each: each.known)
-            kept = min(worker.known, length - count)
+            kept, since = min(worker.known, length - count), time.monotonic()
+            worker.known, worker.number = 0, worker.number + 1
             try:
-                worker.since = time.monotonic()
-                worker.pipe.send_bytes(array("q", [kept, count, *context[kept:length]]))
+                for start in range(kept, length, _TOKENS):
+                    end = min(start + _TOKENS, length)
+                    head = worker.number, kept, count if end == length else 0
+                    worker.pipe.send(array("q", [*head, *context[start:end]]))
             except OSError:
                 self._bury(worker, grace=1.0)
                 continue
-            worker.known, worker.piece, worker.warm = length, piece, kept > 0
+            worker.since, worker.warm = since, kept > 0
+            worker.known, worker.piece = length, piece
             return True
         if self._workers:
             return False
         raise RuntimeError(
-            f"ParallelDecoder: no target worker is left; {len(self._ends)} have died or did not "
-            f"answer within {self.timeout} s (exit codes {self._ends}; -9 if ended here). Their "
-            "own messages are on stderr; make another decoder"
+            "ParallelDecoder: no target worker is left: the decoder was closed, or they died, or "
+            f"did not answer within {self.timeout} s (exit codes {self._ends}; -9 if ended here). "
+            "Their own messages are on stderr; make another decoder"
         )
 
     def answers(self, block: bool) -> list[tuple[Piece, Answer]]:
@@ -164,22 +189,19 @@ class Workers:
         """
         found: list[tuple[Piece, Answer]] = []
         while True:
-            busy = [each.since for each in self._workers if each.piece is not None]
-            pause = max(0.0, min(busy) + self.timeout - time.monotonic()) if block and busy else 0.0
-            ready = wait([each.pipe for each in self._workers], pause)
+            busy = [(each, each.piece) for each in self._workers if each.piece is not None]
+            until = min((each.since for each, _ in busy), default=0.0) + self.timeout
+            ready = wait(
+                [each.pipe for each, _ in busy],
+                max(0.0, until - time.monotonic()) if block and busy else 0.0,
+            )
             now = time.monotonic()
-            for worker in list(self._workers):
-                piece, answer = worker.piece, cast(Answer, None)
+            for worker, piece in busy:
                 if worker.pipe in ready:
-                    answer = self._answer(worker, now)
-                    if answer is None:
-                        self._bury(worker, grace=1.0)
-                elif piece is not None and now - worker.since > self.timeout:
+                    found += self._answer(worker, piece, now)
+                elif now - worker.since > self.timeout:
                     self._bury(worker)
-                else:
-                    continue
-                if piece is not None:
-                    found.append((piece, answer))
+                    found.append((piece, None))
             if found or not (block and busy):
                 return found
 
@@ -194,6 +216,7 @@ class Workers:
     def close(self) -> None:
         """End all processes: by themselves, or by force where a pass takes longer than `GRACE`."""
         for worker in self._workers:
+            worker.piece = None  # where this is interrupted, `send` finds the closed ones
             worker.pipe.close()
         deadline = time.monotonic() + GRACE
         for worker in self._workers:
@@ -203,9 +226,9 @@ class Workers:
     def _started(self, worker: _Worker, deadline: float) -> float:
         """The context of its target."""
         answer = array("q")
-        with suppress(EOFError, OSError):
-            if worker.pipe.poll(max(0.0, deadline - time.monotonic())):
-                answer.frombytes(worker.pipe.recv_bytes())
+        with suppress(OSError):
+            if wait([worker.pipe], max(0.0, deadline - time.monotonic())):
+                answer.frombytes(worker.pipe.recv(_BYTES))
         if not answer:
             self._end(worker, grace=1.0)
             raise RuntimeError(
@@ -220,49 +243,60 @@ class Workers:
             )
         return answer[1]
 
-    def _answer(self, worker: _Worker, now: float) -> Answer:
-        """What a pipe that is ready has; None at the end of its process."""
-        try:
-            refusal = worker.pipe.recv_bytes().decode()
-        except (EOFError, OSError):
-            return None
-        worker.piece = None
-        if refusal:
-            worker.known = 0  # of what it has read nothing is certain
-            return ValueError(refusal)
+    def _answer(self, worker: _Worker, piece: Piece, now: float) -> list[tuple[Piece, Answer]]:
+        """What a socket that is ready has: none of an older message; None at the process's end."""
+        known, worker.known, worker.piece = worker.known, 0, None
+        message = b""
+        with suppress(OSError):
+            message = worker.pipe.recv(_BYTES)
+        if not message:
+            self._bury(worker, grace=1.0)
+            return [(piece, None)]
+        (number,), refusal = array("q", message[:8]), message[8:].decode()
+        if number != worker.number:
+            worker.known, worker.piece = known, piece
+            return []
+        if refusal:  # of what it has read nothing is certain
+            return [(piece, ValueError(refusal))]
+        worker.known = known
         if worker.warm:
             self.latencies.append(now - worker.since)
-        return worker.rows
+        return [(piece, worker.rows)]
 
     def _bury(self, worker: _Worker, grace: float = 0.0) -> None:
+        self._workers.remove(worker)  # at once, since nothing more may be sent to it
         self._end(worker, grace)
-        self._workers.remove(worker)
         self._ends.append(worker.process.exitcode)
 
     def _end(self, worker: _Worker, grace: float = 0.0) -> None:
         """`grace`: seconds in which a process that is about to end may do so by itself."""
         worker.pipe.close()
-        worker.process.join(grace)
-        worker.process.kill()
+        try:
+            worker.process.join(grace)
+        finally:
+            worker.process.kill()
         worker.process.join()
 
 
-def _serve(target: Factory, pipe: Connection, rows: Tensor) -> None:
+def _serve(target: Factory, pipe: socket.socket, rows: Tensor) -> None:
     """A worker's process: it reads what it is told until the drafter's process is gone."""
     # Ctrl-C reaches all processes of a terminal, and the drafter's ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     model = target()
     model.reset(1)
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        pipe.send_bytes(array("q", [model.vocabulary_size, int(min(model.context, 2**62))]))
-        while True:
-            message = array("q")
-            message.frombytes(pipe.recv_bytes())
-            kept, count, *tokens = message
+    newest, tokens = 0, list[int]()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        pipe.send(array("q", [model.vocabulary_size, int(min(model.context, 2**62))]))
+        while message := pipe.recv(_BYTES):
+            number, kept, count, *more = array("q", message)
+            # The rest of a message that was interrupted never comes.
+            tokens, newest = tokens + more if number == newest else more, number
+            if not count:
+                continue
             refusal = ""
             try:
                 model.rollback([kept])
                 rows[:count] = model.feed([tokens], [count]).logits[0, :count]
             except ValueError as error:  # of these tokens alone, such as an id that it cannot read
                 refusal = str(error)[:_LONGEST_REFUSAL] or "refused"
-            pipe.send_bytes(refusal.encode())
+            pipe.send(array("q", [number]).tobytes() + refusal.encode())
