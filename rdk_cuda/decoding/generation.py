@@ -92,6 +92,16 @@ class Statistics:
         self.resampled += kinds.count("resampled")
         self.bonus += kinds.count("bonus")
 
+    def drop(self, place: int, kind: Kind) -> None:
+        """Take a token that was not kept out again, the one at this place of its pass."""
+        if kind == "bonus":
+            self.bonus -= 1
+            return
+        self.drafted[place] -= 1
+        self.accepted[place] -= kind != "resampled"
+        self.resampled -= kind == "resampled"
+        self.out_of_vocabulary -= kind == "out_of_vocabulary"
+
 
 class Generation(NamedTuple):
     """The new tokens of every sequence, an end token included, and how they came about.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dis
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ from torch import Tensor
 pytest.importorskip("transformers", minversion="5.0")
 import transformers
 from transformers import StoppingCriteria
+from transformers.generation import logits_process
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import DrafterTree, NGrams, SpeculativeDecoder
 from rdk_cuda.drafter import SavedDrafterError
-from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface import HuggingFaceModel, generation_options
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, cache_argument
 
@@ -152,6 +155,30 @@ def test_processors_that_remember_are_refused() -> None:
     config = transformers.SynthIDTextWatermarkingConfig(keys=keys, ngram_len=5)
     with pytest.raises(ValueError, match="SynthIDTextWatermarkLogitsProcessor remembers"):
         generate(watermarking_config=config)
+
+    class Own(transformers.SynthIDTextWatermarkLogitsProcessor):
+        """A subclass remembers, too."""
+
+    own = Own(5, keys, 2**8, 0, context_history_size=16, device="cpu")
+    with pytest.raises(ValueError, match="SynthIDTextWatermarkLogitsProcessor remembers"):
+        generate(logits_processor=[own])
+
+
+def test_every_processor_of_the_library_that_changes_itself_when_called_is_known() -> None:
+    """Those that are not refused bring a tensor to the scores' device, or prepare one once."""
+    changing = {
+        name
+        for name, kind in vars(logits_process).items()
+        if isinstance(kind, type) and issubclass(kind, transformers.LogitsProcessor)
+        for method in filter(inspect.isfunction, vars(kind).values())
+        if not method.__name__.startswith(("__init__", "set_"))
+        for instruction in dis.get_instructions(inspect.unwrap(method))
+        if instruction.opname == "STORE_ATTR"
+    }
+    device = {"RepetitionPenaltyLogitsProcessor", "ExponentialDecayLengthPenalty"}
+    others = {*device, "SequenceBiasLogitsProcessor", "WhisperNoSpeechDetection"}
+    assert changing - others <= generation_options._STATEFUL
+    assert "SynthIDTextWatermarkLogitsProcessor" in changing
 
 
 @pytest.mark.parametrize(

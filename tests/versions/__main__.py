@@ -89,16 +89,22 @@ def environment(transformers: str, torch: str) -> Path:
     folder = BUILD / f"transformers-{transformers}-torch-{torch}"
     python = folder / "bin" / "python"
     if installed(python) != [transformers, torch]:
-        venv.create(folder, with_pip=True)
-        (packages,) = folder.glob("lib/python*/site-packages")
-        running = [path for path in sys.path if path.endswith("-packages")]
-        (packages / "running.pth").write_text("\n".join(running) + "\n")
+        create(folder)
         for package, wanted in (("torch", torch), ("transformers", transformers)):
             if wanted != version(package):
                 pip(python, package, f"{package}=={wanted}")
         if (found := installed(python)) != [transformers, torch]:
             raise NotTestedError(f"{folder} has {' and '.join(found)}")
     return python
+
+
+def create(folder: Path) -> Path:
+    """The Python of an environment that sees the packages of the running one."""
+    venv.create(folder, with_pip=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    running = [path for path in sys.path if path.endswith("-packages")]
+    (packages / "running.pth").write_text("\n".join(running) + "\n")
+    return folder / "bin" / "python"
 
 
 def installed(python: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -12,12 +13,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import (
-    EosTokenCriteria,
     GenerateDecoderOnlyOutput,
-    MaxLengthCriteria,
     MinPLogitsWarper,
-    StoppingCriteria,
-    StopStringCriteria,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
 )
@@ -41,7 +38,7 @@ from .generation_options import (
 )
 from .library import drop_unused_cache
 from .model import HuggingFaceModel
-from .padded_batch import PaddedBatch
+from .padded_batch import PaddedBatch, PaddedDecoder, ending_of, stop_strings_of
 from .saved_drafter import calibrated_drafts, drafting_model, load_drafter, load_steering
 from .text_drafter import is_text_drafter, load_text_drafter
 
@@ -53,9 +50,15 @@ class Generate:
     greedy, the same distribution where it samples. Batches, left padding, `GenerationConfig`,
     logits processors, stopping criteria and the returned class are the library's own, except that
     no cache is returned. Options that cannot be honoured are refused before the first token.
-    Processors and criteria have to be functions of the tokens and scores that they are called with:
-    they also see drafts that are then rejected, and each row at its own time, with the tokens of
-    such a row in place of those that have not come so far. Criteria get no scores.
+    Criteria are asked as by the library, once about each length, so they may remember and count.
+    For that they wait for the row that is behind, and what others have decided beyond a stop is
+    dropped. They get no scores. Processors have to be functions of the tokens and scores that they
+    are called with: they also see drafts that are then rejected, and each row at its own time, with
+    the tokens of such a row in place of those that have not come so far. Only with one row, greedy,
+    and drafts in chains do they see what the library shows them, once.
+
+    Calls wait for each other where threads share one `Generate`, or a drafter or proposer. A call
+    from inside of a call, as by a streamer, is refused.
 
     Warpers such as top-p need scores that were divided by the temperature. So everything that the
     library has prepared is applied to the target's logits, in its order. Only what comes last is
@@ -85,7 +88,7 @@ class Generate:
         drafter_tokenizer: the drafter's, if it has one of its own, as of `SpeculativeDecoder`.
 
     Attributes:
-        statistics: of the latest call; None before the first.
+        statistics: of the latest call, without dropped tokens; None before the first.
 
     Raises:
         TypeError, ValueError: a drafter that cannot do it, or that does not fit the affinity.
@@ -151,7 +154,7 @@ class Generate:
         self.method: Method = method
         self.draft_temperature, self.dynamic_tokens = draft_temperature, dynamic_tokens
         self.vocabulary, self.streamer, self.seed = vocabulary, streamer, seed
-        self.stopping_criteria = _stop_strings(stop_strings, tokenizer)
+        self.stopping_criteria = stop_strings_of(stop_strings, tokenizer)
         self.statistics: Statistics | None = None
         self._target: HuggingFaceModel | None = None
         self._target_of: list[Any] = []
@@ -203,7 +206,8 @@ class Generate:
 
         Raises:
             TypeError, ValueError: an option that cannot be honoured, by name.
-            RuntimeError: scores are no distribution: NaN or +inf, or none finite.
+            RuntimeError: scores are no distribution: NaN or +inf, or none finite; or a call from
+                inside of a call.
         """
         drop_unused_cache(model)
         refuse_dropped_arguments()
@@ -220,40 +224,44 @@ class Generate:
             keep=returned["scores"],
             truncates=input_ids.device.type == "cpu",
         )
-        decoder = self._decoder(model, sampling.draft_temperature)
-        criteria = [*stopping_criteria, *self.stopping_criteria]
-        ending = _ending(criteria, config, input_ids.shape[1])
-        longest = max(map(len, prompts)) + ending["limit"]
-        refuse_beyond_context(decoder.target, longest)  # before there is memory for so many tokens
-        batch = PaddedBatch(
-            input_ids,
-            [len(prompt) for prompt in prompts],
-            processors=sampling.processors,
-            record=any(returned.values()),
-            streamer=self.streamer,
-            **ending,
-        )
-        slots = 0
-        if is_static(config, model_kwargs):
-            slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
-        with _caches(decoder, self._drafting_model, slots):
-            self.statistics = decoder.generate(
-                prompts,
-                max_new_tokens=batch.limit,
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                min_p=sampling.min_p,
-                seeds=self.seed if config.do_sample or self.seed is not None else 0,
-                on_tokens=batch.on_tokens,
-                process=batch.process if sampling.processors or batch.record else None,
-                stop=batch.stop,
-            ).statistics
-        if self.streamer is not None:
-            self.streamer.end()
-        if not config.return_dict_in_generate:
-            return batch.sequences
-        columns = {name: getattr(batch, name) for name, wanted in returned.items() if wanted}
-        return GenerateDecoderOnlyOutput(sequences=batch.sequences, **columns)
+        with _one_at_a_time(self._drafting_model):
+            decoder = self._decoder(model, sampling.draft_temperature)
+            criteria = [*stopping_criteria, *self.stopping_criteria]
+            ending = ending_of(criteria, config, input_ids.shape[1])
+            longest = max(map(len, prompts)) + ending["limit"]
+            refuse_beyond_context(decoder.target, longest)  # before there is memory for so many
+            batch = PaddedBatch(
+                input_ids,
+                [len(prompt) for prompt in prompts],
+                processors=sampling.processors,
+                record=any(returned.values()),
+                streamer=self.streamer,
+                greedy=not config.do_sample,
+                **ending,
+            )
+            decoder.padded = batch
+            slots = 0
+            if is_static(config, model_kwargs):
+                slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
+            with _caches(decoder, self._drafting_model, slots):
+                self.statistics = decoder.generate(
+                    prompts,
+                    max_new_tokens=batch.limit,
+                    temperature=sampling.temperature,
+                    top_k=sampling.top_k,
+                    min_p=sampling.min_p,
+                    seeds=self.seed if config.do_sample or self.seed is not None else 0,
+                    on_tokens=batch.on_tokens,
+                    process=batch.process if sampling.processors or batch.record else None,
+                    stop=batch.stop,
+                ).statistics
+            batch.count_out(self.statistics)
+            if self.streamer is not None:
+                self.streamer.end()
+            if not config.return_dict_in_generate:
+                return batch.sequences
+            columns = {name: getattr(batch, name) for name, wanted in returned.items() if wanted}
+            return GenerateDecoderOnlyOutput(sequences=batch.sequences, **columns)
 
     @property
     def _drafting_model(self) -> CausalModel | Proposer:
@@ -261,7 +269,7 @@ class Generate:
         own: CausalModel | Proposer = getattr(self.drafter, "drafter", self.drafter)
         return own
 
-    def _decoder(self, model: Any, draft_temperature: float | None) -> SpeculativeDecoder:
+    def _decoder(self, model: Any, draft_temperature: float | None) -> PaddedDecoder:
         """A decoder for this target, which is checked only when it is a new or a changed one."""
         ends = model.get_input_embeddings(), model.get_output_embeddings()
         weights = [end.weight for end in ends if end is not None]
@@ -274,7 +282,7 @@ class Generate:
         if getattr(getattr(self._drafting_model, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
         if isinstance(self.drafter, Proposer):
-            return SpeculativeDecoder(
+            return PaddedDecoder(
                 target,
                 None,
                 self.affinity,
@@ -289,7 +297,7 @@ class Generate:
                 f"Generate: the drafter is on {self.drafter.device}, the model on "
                 f"{target.device}; needs one device"
             )
-        return SpeculativeDecoder(
+        return PaddedDecoder(
             target,
             self.drafter,
             self.affinity,
@@ -302,6 +310,34 @@ class Generate:
             dynamic_tokens=self.dynamic_tokens,
             length=self.length,
         )
+
+
+class _Turn:
+    """Whose call it is. A copy of what is taken in turns has turns of its own."""
+
+    def __init__(self) -> None:
+        self.lock, self.thread = threading.Lock(), 0
+
+    def __reduce__(self) -> tuple[type[_Turn], tuple[()]]:
+        return _Turn, ()
+
+
+@contextmanager
+def _one_at_a_time(drafting: CausalModel | Proposer) -> Iterator[None]:
+    """Wait until no other thread decodes with what drafts, which has one cache and one memory."""
+    turn = getattr(drafting, "__dict__", {}).setdefault("_turn_of_generate", _Turn())
+    if turn.thread == threading.get_ident():
+        raise RuntimeError(
+            "Generate: called by a streamer, a criterion or a processor of its own call, whose "
+            "caches it would overwrite; needs another Generate with a drafter of its own, or to be "
+            "called when generate has returned"
+        )
+    with turn.lock:
+        turn.thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            turn.thread = 0
 
 
 class _Sampling(NamedTuple):
@@ -369,44 +405,3 @@ def _caches(
             model.slots = own
         decoder.target.reset(0)
         decoder.proposer.reset(0)
-
-
-def _stop_strings(strings: str | Sequence[str], tokenizer: Any) -> list[StoppingCriteria]:
-    each = [strings] if isinstance(strings, str) else list(strings)
-    if not each:
-        return []
-    if tokenizer is None or not all(isinstance(one, str) and one for one in each):
-        raise ValueError(
-            f"Generate: stop_strings is {strings!r} and tokenizer {type(tokenizer).__name__}; "
-            "needs texts that are not empty, and the target's tokenizer to find them with"
-        )
-    return [StopStringCriteria(tokenizer, each)]
-
-
-def _ending(criteria: Sequence[Any], config: Any, width: int) -> dict[str, Any]:
-    """When rows end and what follows in them, as arguments of `PaddedBatch`.
-
-    For the library's own end tokens and longest length no criterion has to be called.
-    """
-    rest, eos, lengths = StoppingCriteriaList(), set[int](), list[int]()
-    for each in criteria:
-        if type(each) is EosTokenCriteria:
-            eos |= set(each.eos_token_id.tolist())
-        elif type(each) is MaxLengthCriteria:
-            lengths.append(each.max_length)
-        else:
-            rest.append(each)
-    pad = None
-    if any(hasattr(each, "eos_token_id") for each in criteria):
-        if config._pad_token_tensor is None:
-            raise ValueError(
-                "Generate: a stopping criterion has end tokens, but there is no pad_token_id to "
-                "follow them; give one"
-            )
-        pad = int(config._pad_token_tensor)
-    return {
-        "limit": max(min(lengths, default=config.max_length) - width, 1),
-        "eos": frozenset(eos),
-        "pad": pad,
-        "criteria": rest or None,
-    }

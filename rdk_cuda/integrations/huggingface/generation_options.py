@@ -43,6 +43,7 @@ _CACHES = (None, "dynamic", "static")
 
 # Processors that remember what they were called with, and would remember rejected drafts.
 _STATEFUL = {
+    "DiaEOSDelayPatternLogitsProcessor",
     "SynthIDTextWatermarkLogitsProcessor",
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
 }
@@ -133,11 +134,12 @@ def refuse_unsupported(
         )
     _refuse_options(config)
     for processor in processors:
-        if type(processor).__name__ in _STATEFUL:
-            raise ValueError(
-                f"Generate: {type(processor).__name__} remembers the prefixes it has seen, and "
-                "would remember rejected drafts; leave out the option that asks for it"
-            )
+        for kind in type(processor).__mro__:
+            if kind.__name__ in _STATEFUL:
+                raise ValueError(
+                    f"Generate: {kind.__name__} remembers the prefixes it has seen, and would "
+                    "remember rejected drafts; leave out the option that asks for it"
+                )
     for argument, value in model_arguments.items():
         if value is not None and argument not in _MODEL_ARGUMENTS:
             raise ValueError(
