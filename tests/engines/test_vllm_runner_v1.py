@@ -13,6 +13,8 @@ import torch
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.vllm import CPUWorker
+from rdk_cuda.integrations.vllm.configuration import Options
 from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.requests import Requests
 from rdk_cuda.integrations.vllm.target_logits import Processed
@@ -111,6 +113,22 @@ def test_a_draft_behind_a_prefill_that_goes_on_is_forgotten() -> None:
         sampler = drafted(goes_on)
         nothing = torch.full((SAMPLES,), -1)
         assert fits(decided(sampler, torch.arange(SAMPLES), nothing)) == goes_on
+
+
+def test_the_log_says_on_shards_only_where_logits_stay_there() -> None:
+    """The option does nothing on one rank."""
+    worker = object.__new__(CPUWorker)
+    vocabulary = Vocabulary.identity(8)
+    affinity = Affinity.intersection(vocabulary)
+    own = SimpleNamespace(affinity=affinity, vocabulary=vocabulary, dynamic_tokens=None)
+    vars(worker).update(
+        use_v2_model_runner=False,
+        model_runner=SimpleNamespace(drafter=SimpleNamespace(drafter=own)),
+        _options=Options(verify_on_shards=True),
+    )
+    assert worker._described().endswith("verified by token")
+    worker._on_shards = True
+    assert worker._described().endswith("verified by token on shards")
 
 
 def test_what_was_drafted_is_verified_once_or_never() -> None:

@@ -16,7 +16,9 @@ from torch import Tensor
 from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.sample import batch_shard
+from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.states import SamplingStates
+from vllm.v1.worker.gpu.states import RequestState
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
@@ -24,8 +26,12 @@ from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler, Verifier
 
 from .exact import p_value
+from .scheduled import PARAMETERS, PREEMPTED, SIZE, Case, K, Step
 
 FALSE_ALARM = 1e-4  # of each statistical test
+OPTIONS = SimpleNamespace(
+    num_speculative_tokens=K, enable_adaptive_verification=False, rejection_sample_method="standard"
+)
 
 
 @pytest.mark.parametrize(
@@ -128,30 +134,108 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]
         seeds=states.seeds.gpu[slots],
         positions=torch.full((samples,), 7),
     )
-    batch = SimpleNamespace(
-        num_reqs=samples,
-        req_ids=[str(slot) for slot in slots.tolist()],
-        idx_mapping=slots,
-        idx_mapping_np=slots.numpy(),
-        expanded_idx_mapping=slots.repeat_interleave(2),
-        expanded_local_pos=torch.tensor([0, 1]).repeat(samples),
-        cu_num_logits=torch.arange(0, 2 * samples + 1, 2, dtype=torch.int32),
-        cu_num_logits_np=np.arange(0, 2 * samples + 1, 2),
-        logits_indices=torch.arange(2 * samples),
-        num_draft_tokens=samples,
-        num_draft_tokens_per_req=np.ones(samples, dtype=np.int32),
-        query_start_loc=torch.arange(0, 2 * samples + 1, 2, dtype=torch.int32),
-        input_ids=torch.stack([torch.full_like(drawn, 5), drawn], 1).flatten().int(),
-        positions=torch.tensor([6, 7]).repeat(samples),
-        seq_lens=torch.full((samples,), 8, dtype=torch.int32),
-        seq_lens_cpu_upper_bound=torch.full((samples,), 8, dtype=torch.int32),
-    )
-    options = SimpleNamespace(
-        num_speculative_tokens=1,
-        enable_adaptive_verification=False,
-        rejection_sample_method="standard",
-    )
+    batch = in_layout(slots, drawn[:, None].tolist(), [6] * samples)
     counters = Counters(Vocabulary.identity(8), arena.device)
     counters.active = True
     sampler = TokenSampler(own, SimpleNamespace(arena=arena, counters=counters), "token")
-    return Verifier(sampler, options, arena.device), batch, drawn
+    return Verifier(sampler, OPTIONS, arena.device), batch, drawn
+
+
+def in_layout(slots: Tensor, drafts: list[list[int]], newest: list[int]) -> Any:
+    """A batch as V2 has it: each request's drafts, and the position of its newest token."""
+    counts = np.array([len(own) + 1 for own in drafts])
+    ends = np.concatenate([[0], counts.cumsum()])
+    request = torch.arange(len(drafts)).repeat_interleave(torch.from_numpy(counts))
+    place = torch.arange(int(ends[-1])) - torch.from_numpy(ends)[request]
+    lengths = torch.tensor(newest).add(torch.from_numpy(counts)).int()
+    return SimpleNamespace(
+        num_reqs=len(drafts),
+        req_ids=[str(slot) for slot in slots.tolist()],
+        idx_mapping=slots,
+        idx_mapping_np=slots.numpy(),
+        expanded_idx_mapping=slots[request],
+        expanded_local_pos=place,
+        cu_num_logits=torch.from_numpy(ends).int(),
+        cu_num_logits_np=ends,
+        logits_indices=torch.arange(len(request)),
+        num_draft_tokens=sum(map(len, drafts)),
+        num_draft_tokens_per_req=(counts - 1).astype(np.int32),
+        query_start_loc=torch.from_numpy(ends).int(),
+        input_ids=torch.tensor([token for own in drafts for token in (5, *own)]).int(),
+        positions=torch.tensor(newest)[request] + place,
+        seq_lens=lengths,
+        seq_lens_cpu_upper_bound=lengths,
+    )
+
+
+def decided(step: Step, cases: list[Case]) -> tuple[list[Any], dict[str, int]]:
+    """Of each case its tokens and their log-probabilities, by vLLM's own functions; the counts."""
+    count = len(step.cases)
+    states = RequestState(count, 64, 512, K, SIZE, torch.device("cpu"))
+    own = Sampler(
+        SimpleNamespace(reasoning_config=None),
+        count,
+        SIZE,
+        states.device,
+        states,
+        num_speculative_tokens=K,
+    )
+    for case in cases:
+        goes_on = case.drafted and case.name not in PREEMPTED
+        known = case.tokens[: len(case.tokens) - goes_on]
+        states.free_indices = [case.slot]
+        states.add_request(case.name, len(case.prompt), known, 0, 32)
+        states.all_token_ids.stage_write(case.slot, len(known), case.tokens[len(known) :])
+        states.total_len.stage_write_elem(case.slot, len(case.tokens))
+        own.add_request(case.slot, case.params)
+    states.apply_staged_writes()
+    own.apply_staged_writes()
+    counters = step.counters()
+    sampler = TokenSampler(own, SimpleNamespace(arena=step.arena, counters=counters), "token")
+    verifier = Verifier(sampler, OPTIONS, states.device)
+    # A request that was preempted has been compared, too. vLLM drafts all that there is room for,
+    # and leaves in the slots of others what was drafted there.
+    verifier.validated = frozenset(str(case.slot) for case in cases if case.drafted)
+    drafts = [
+        [
+            int(drawn[case.slot])
+            for drawn in step.drafts[: K if case.name == "goes on" else len(case.drafts)]
+        ]
+        for case in cases
+    ]
+    slots = torch.tensor([case.slot for case in cases])
+    batch = in_layout(slots, drafts, [len(case.tokens) - 1 for case in cases])
+    rows = torch.cat(
+        [step.logits[case.slot, : len(own) + 1] for case, own in zip(cases, drafts, strict=True)]
+    )
+    acceptable = [
+        len(case.drawn) if case.params.structured_outputs is not None else K for case in cases
+    ]
+    invalid = batch.expanded_local_pos > torch.tensor(acceptable).repeat_interleave(
+        batch.cu_num_logits.diff()
+    )
+    made = verifier(rows, batch, None, invalid)
+    found = []
+    for b, (case, row) in enumerate(zip(cases, made.sampled_token_ids.tolist(), strict=True)):
+        tokens, said = [token for token in row if token >= 0], []
+        if (asked := case.params.logprobs) is not None:
+            first = int(batch.cu_num_logits[b])
+            said = made.logprobs_tensors.logprobs[first:][: len(tokens), : asked + 1].tolist()
+        found.append((tokens, said))
+    return found, counters.read()
+
+
+def test_requests_that_are_filled_up_are_decided_like_those_that_are_not() -> None:
+    """Whatever vLLM's scheduler hands over, with every parameter (`scheduled.py`)."""
+    put_back = 0
+    for step in map(Step, range(len(PARAMETERS))):
+        found = decided(step, step.cases)
+        none = [case.name in PREEMPTED or not case.drafted for case in step.cases]
+        shown = [
+            Case(**vars(case) | {"drafts": [] if filled_up else case.drafts})
+            for case, filled_up in zip(step.cases, none, strict=True)
+        ]
+        assert found == decided(step, shown)
+        assert found[1]["drafted_tokens.none"] == 0
+        put_back += found[1]["put_back_tokens.grammar"]
+    assert put_back > 2

@@ -5,8 +5,12 @@ The same tests for both of vLLM's model runners. V2 is asked for less (`jobs.py`
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +18,11 @@ import torch
 from torch import Tensor
 from vllm import SamplingParams
 from vllm.triton_utils import triton
+from vllm.v1.sample import logits_processor
 
 from rdk_cuda.functional import Method
 from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.vllm import plugin
 
 from .drafters import KINDS
 from .engine import DRAFTS, WORKER, Engine, speculation
@@ -27,8 +33,10 @@ from .jobs import (
     FIRST,
     GREEDY,
     LOGPROBS,
+    ONE_LEFT,
     PARAMETERS,
     PROMPTS,
+    REPELLED,
     SAMPLES,
     UNCHANGED,
     WORDS,
@@ -70,6 +78,18 @@ def test_the_worker_drives_the_model_runner_that_is_asked_for(engine: Engine) ->
     if V2:
         assert triton.knobs.runtime.interpret
         assert runner.speculator.draft_logits is None  # those of vLLM, with all tokens
+
+
+def test_vllm_does_not_say_that_what_is_served_will_not_work(engine: Engine) -> None:
+    logger, said = logging.getLogger(logits_processor.__name__), QueueHandler(SimpleQueue())
+    config = SimpleNamespace(speculative_config=engine.worker.speculative_config)
+    logger.addHandler(said)
+    logger.setLevel(logging.WARNING)
+    for filters in (list(logger.filters), []):
+        logger.filters = filters
+        logits_processor.build_logitsprocs(config, torch.device("cpu"), False, False)
+        assert said.queue.empty() == bool(filters)
+    assert plugin.NOT_SERVED in said.queue.get().getMessage()
 
 
 @pytest.mark.parametrize("name", [None, *(f"{kind}-6.25" for kind in KINDS)])
@@ -121,6 +141,23 @@ def test_parameters_do_what_they_do_in_plain_vllm(
     expected = plain["parameters"]
     assert said == [tokens for name in PARAMETERS for tokens in expected[name]]
     assert {name for name in PARAMETERS if expected[name] == expected["nothing"]} == UNCHANGED
+
+
+def test_a_request_with_one_token_left_to_read_is_filled_up_and_served(
+    engine: Engine, plain: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent again, a prompt is in the cache but for its last token. Then vLLM drafts -1 for it."""
+    kind, new = type(engine.worker), []
+    own = kind.execute_model
+
+    def execute_model(self: Any, scheduled: Any) -> Any:
+        drafts = scheduled.scheduled_spec_decode_tokens
+        new.extend(drafts.get(each.req_id, []) for each in scheduled.scheduled_new_reqs)
+        return own(self, scheduled)
+
+    monkeypatch.setattr(kind, "execute_model", execute_model)
+    assert [engine.tokens([ONE_LEFT], REPELLED) for _ in range(2)] == plain["one left"]
+    assert new == [[], [-1] * DRAFTS]
 
 
 def test_logprobs_are_those_of_plain_vllm(
