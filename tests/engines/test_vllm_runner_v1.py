@@ -6,6 +6,7 @@ One draft for each of many requests, of an engine that is a table.
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -117,15 +118,10 @@ def test_a_draft_behind_a_prefill_that_goes_on_is_forgotten() -> None:
 
 def test_the_log_says_on_shards_only_where_logits_stay_there() -> None:
     """The option does nothing on one rank."""
-    worker = object.__new__(CPUWorker)
-    vocabulary = Vocabulary.identity(8)
-    affinity = Affinity.intersection(vocabulary)
-    own = SimpleNamespace(affinity=affinity, vocabulary=vocabulary, dynamic_tokens=None)
-    vars(worker).update(
-        use_v2_model_runner=False,
-        model_runner=SimpleNamespace(drafter=SimpleNamespace(drafter=own)),
-        _options=Options(verify_on_shards=True),
-    )
+    worker, drafter = object.__new__(CPUWorker), Mock(dynamic_tokens=None)
+    drafter.affinity.draft_size = drafter.vocabulary.draft_size = 8
+    worker.use_v2_model_runner, worker._options = False, Options(verify_on_shards=True)
+    worker.model_runner = SimpleNamespace(drafter=SimpleNamespace(drafter=drafter))
     assert worker._described().endswith("verified by token")
     worker._on_shards = True
     assert worker._described().endswith("verified by token on shards")

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.sample import batch_shard
 from vllm.v1.worker.gpu.sample.sampler import Sampler
-from vllm.v1.worker.gpu.sample.states import SamplingStates
 from vllm.v1.worker.gpu.states import RequestState
 
 from rdk_cuda import Affinity, Vocabulary
@@ -26,12 +24,13 @@ from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler, Verifier
 
 from .exact import p_value
-from .scheduled import PARAMETERS, PREEMPTED, SIZE, Case, K, Step
+from .scheduled import PARAMETERS, PREEMPTED, SIZE, K, Step, changed
 
 FALSE_ALARM = 1e-4  # of each statistical test
 OPTIONS = SimpleNamespace(
     num_speculative_tokens=K, enable_adaptive_verification=False, rejection_sample_method="standard"
 )
+NO_PARSER = SimpleNamespace(reasoning_config=None)
 
 
 @pytest.mark.parametrize(
@@ -115,17 +114,11 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]
     """V2's samplers as the worker replaces them, a batch in V2's layout, and what was drafted."""
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), samples, draft_length=1)
     slots = torch.arange(samples).roll(3)
-    states = SamplingStates(samples, 8)
+    device = arena.device
+    own = Sampler(NO_PARSER, samples, 8, device, RequestState(samples, 8, 8, 1, 8, device))
+    states = own.sampling_states
     states.temperature.np[:], states.seeds.np[:] = 1, np.arange(samples)
     states.apply_staged_writes()
-    own = SimpleNamespace(
-        compute_nans=False,
-        logprobs_mode="raw_logprobs",
-        needs_logits_processing=np.zeros(samples, dtype=bool),
-        req_states=SimpleNamespace(prefill_len=UvaBackedTensor(samples, dtype=torch.int32)),
-        return_sampling_mask=False,
-        sampling_states=states,
-    )
     drawn = arena.draft(
         logits.expand(samples, 8).contiguous(),
         0,
@@ -168,74 +161,49 @@ def in_layout(slots: Tensor, drafts: list[list[int]], newest: list[int]) -> Any:
     )
 
 
-def decided(step: Step, cases: list[Case]) -> tuple[list[Any], dict[str, int]]:
-    """Of each case its tokens and their log-probabilities, by vLLM's own functions; the counts."""
-    count = len(step.cases)
-    states = RequestState(count, 64, 512, K, SIZE, torch.device("cpu"))
-    own = Sampler(
-        SimpleNamespace(reasoning_config=None),
-        count,
-        SIZE,
-        states.device,
-        states,
-        num_speculative_tokens=K,
-    )
+def decided(step: Step, cases: list[Any]) -> tuple[Any, Any]:
+    """What the step decides of these and counts, by vLLM's own functions."""
+    states = RequestState(len(step.cases), 64, 512, K, SIZE, step.arena.device)
+    own = Sampler(NO_PARSER, states.max_num_reqs, SIZE, states.device, states)
     for case in cases:
-        goes_on = case.drafted and case.name not in PREEMPTED
-        known = case.tokens[: len(case.tokens) - goes_on]
+        tokens = [*case.prompt, *case.output]
+        known = len(tokens) - (case.drafted and case.name not in PREEMPTED)
         states.free_indices = [case.slot]
-        states.add_request(case.name, len(case.prompt), known, 0, 32)
-        states.all_token_ids.stage_write(case.slot, len(known), case.tokens[len(known) :])
-        states.total_len.stage_write_elem(case.slot, len(case.tokens))
+        states.add_request(case.name, len(case.prompt), tokens[:known], 0, 32)
+        states.all_token_ids.stage_write(case.slot, known, tokens[known:])
+        states.total_len.stage_write_elem(case.slot, len(tokens))
         own.add_request(case.slot, case.params)
     states.apply_staged_writes()
     own.apply_staged_writes()
-    counters = step.counters()
-    sampler = TokenSampler(own, SimpleNamespace(arena=step.arena, counters=counters), "token")
-    verifier = Verifier(sampler, OPTIONS, states.device)
-    # A request that was preempted has been compared, too. vLLM drafts all that there is room for,
-    # and leaves in the slots of others what was drafted there.
+    step.counters.active = True
+    verifier = Verifier(TokenSampler(own, step, "token"), OPTIONS, states.device)
+    # Also what was preempted has been compared. What fills a request up are drafts of before.
     verifier.validated = frozenset(str(case.slot) for case in cases if case.drafted)
-    drafts = [
-        [
-            int(drawn[case.slot])
-            for drawn in step.drafts[: K if case.name == "goes on" else len(case.drafts)]
-        ]
-        for case in cases
-    ]
-    slots = torch.tensor([case.slot for case in cases])
-    batch = in_layout(slots, drafts, [len(case.tokens) - 1 for case in cases])
-    rows = torch.cat(
-        [step.logits[case.slot, : len(own) + 1] for case, own in zip(cases, drafts, strict=True)]
-    )
-    acceptable = [
-        len(case.drawn) if case.params.structured_outputs is not None else K for case in cases
-    ]
-    invalid = batch.expanded_local_pos > torch.tensor(acceptable).repeat_interleave(
+    counts = [K if case.name == "goes on" else len(case.drafts) for case in cases]
+    drafts = torch.stack(step.drafts, 1)
+    given = [drafts[case.slot, :n].tolist() for case, n in zip(cases, counts, strict=True)]
+    batch = in_layout(torch.tensor([case.slot for case in cases]), given, [9] * len(cases))
+    rows = [step.logits[case.slot, : n + 1] for case, n in zip(cases, counts, strict=True)]
+    valid = [len(case.drawn) if case.params.structured_outputs else K for case in cases]
+    invalid = batch.expanded_local_pos > torch.tensor(valid).repeat_interleave(
         batch.cu_num_logits.diff()
     )
-    made = verifier(rows, batch, None, invalid)
-    found = []
-    for b, (case, row) in enumerate(zip(cases, made.sampled_token_ids.tolist(), strict=True)):
-        tokens, said = [token for token in row if token >= 0], []
-        if (asked := case.params.logprobs) is not None:
-            first = int(batch.cu_num_logits[b])
-            said = made.logprobs_tensors.logprobs[first:][: len(tokens), : asked + 1].tolist()
-        found.append((tokens, said))
-    return found, counters.read()
+    made = verifier(torch.cat(rows), batch, None, invalid)
+    return step.found(cases, made, batch.cu_num_logits[:-1].tolist())
 
 
 def test_requests_that_are_filled_up_are_decided_like_those_that_are_not() -> None:
     """Whatever vLLM's scheduler hands over, with every parameter (`scheduled.py`)."""
     put_back = 0
-    for step in map(Step, range(len(PARAMETERS))):
-        found = decided(step, step.cases)
+    for seed in range(len(PARAMETERS)):
+        step, other = Step(seed), Step(seed)
+        found, counted = decided(step, step.cases)
         none = [case.name in PREEMPTED or not case.drafted for case in step.cases]
-        shown = [
-            Case(**vars(case) | {"drafts": [] if filled_up else case.drafts})
+        drawn = [
+            changed(case, drafts=[] if filled_up else case.drafts)
             for case, filled_up in zip(step.cases, none, strict=True)
         ]
-        assert found == decided(step, shown)
-        assert found[1]["drafted_tokens.none"] == 0
-        put_back += found[1]["put_back_tokens.grammar"]
+        assert (found, counted) == decided(other, drawn)
+        assert counted["drafted_tokens.none"] == 0
+        put_back += counted["put_back_tokens.grammar"]
     assert put_back > 2

@@ -11,8 +11,7 @@ from urllib.error import HTTPError
 import pytest
 
 from .jobs import PROMPTS
-from .server import MODULE, Server, serving
-from .wheel import ROOT
+from .server import Server, serving
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +22,6 @@ def server(drafters: Path) -> Iterator[Server]:
 
 def texts(answers: list[Any]) -> list[str]:
     return [answer["choices"][0]["text"] for answer in answers]
-
-
-def test_the_documented_command_is_the_one_that_is_tested() -> None:
-    """It fails where vLLM says that it is deprecated."""
-    assert f"python -m {MODULE} " in (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
 def test_min_p_and_logit_bias_are_served(server: Server, plain: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,18 +18,12 @@ ASKED = ("nothing", "presence penalty", "all penalties") if V2 else tuple(PARAME
 JOBS = [(ONE_LEFT[:length], PARAMETERS[name]) for name in ASKED for length in LENGTHS]
 
 
-def said(engine: Engine) -> list[list[list[int]]]:
-    """Three times to all jobs. With so few places most of them begin while others go on."""
-    return [engine.tokens(*zip(*JOBS, strict=True)) for _ in range(3)]
-
-
 def test_what_is_found_in_the_cache_changes_no_text(drafters: Path) -> None:
-    room: dict[str, Any] = {"max_num_seqs": 6, "max_num_batched_tokens": 256}
-    plain = Engine(**room)
-    assert plain.llm.llm_engine.vllm_config.cache_config.block_size == BLOCK
-    expected = said(plain)
-    plain.close()
-    drafter = drafters / "virtual-dynamic-25"
-    ours = Engine(drafters / "model", WORKER, drafter, **room)
-    assert said(ours) == expected
-    ours.close()
+    """All jobs three times. With so few places most of them begin while others go on."""
+    ours, said = (drafters / "model", WORKER, drafters / "virtual-dynamic-25"), []
+    for kind in ((), ours):
+        engine = Engine(*kind, max_num_seqs=6, max_num_batched_tokens=256)
+        assert engine.llm.llm_engine.vllm_config.cache_config.block_size == BLOCK
+        said.append([engine.tokens(*zip(*JOBS, strict=True)) for _ in range(3)])
+        engine.close()
+    assert said[0] == said[1]

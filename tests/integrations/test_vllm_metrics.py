@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,18 +19,19 @@ from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import metrics
 from rdk_cuda.integrations.vllm.metrics import FOLDER, Counters
 
-VOCABULARY = Vocabulary(range(4), target_size=8)
 
-
-def count(counters: Counters, method: Method = "token", sharded: bool = False) -> None:
+def counted(method: Method = "token", active: bool = True, sharded: bool = False) -> Counters:
     """Four requests and padding, by hand: the head keeps 0 to 3, and the arena names 6 or 7.
 
     The last has placeholders, as where vLLM fills a request up.
     """
-    affinity = Affinity.intersection(VOCABULARY)
+    vocabulary = Vocabulary(range(4), target_size=8)
+    affinity = Affinity.intersection(vocabulary)
     arena = DraftArena(affinity, slots=2, draft_length=3, dynamic_width=2)
     assert arena.dynamic_tokens is not None
     arena.dynamic_tokens[:] = torch.tensor([6, 7])
+    counters = Counters(vocabulary, arena.device)
+    counters.active = active
     counters.put_back(2)
     counters.count(
         arena,
@@ -42,12 +43,6 @@ def count(counters: Counters, method: Method = "token", sharded: bool = False) -
         method=method,
         sharded=sharded,
     )
-
-
-def counted(method: Method = "token", active: bool = True, sharded: bool = False) -> Counters:
-    counters = Counters(VOCABULARY, torch.device("cpu"))
-    counters.active = active
-    count(counters, method, sharded)
     return counters
 
 
@@ -76,38 +71,25 @@ def test_nothing_is_counted_while_the_engine_warms_up() -> None:
 def test_sums_are_written_at_most_every_few_seconds_and_also_if_no_step_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step waits neither for the disk nor for the device, whose sums `publish` does not read."""
-    timers: list[SimpleNamespace] = []
-
-    def timer(wait: float, write: Any, given: list[Any]) -> SimpleNamespace:
-        timers.append(SimpleNamespace(wait=wait, run=lambda: write(*given), start=lambda: None))
-        return timers[-1]
-
-    clock = SimpleNamespace(monotonic=lambda: now)
+    """A step waits neither for the disk nor for the device, whose sums are not read."""
+    timer = Mock()
     monkeypatch.setattr(metrics, "threading", SimpleNamespace(Timer=timer))
-    monkeypatch.setattr(metrics, "time", clock)
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: 100.0))
     monkeypatch.delenv(FOLDER, raising=False)
-    counters, now = counted(), 100.0
-    sums, counters._sums = counters._sums, torch.empty(len(counters._sums), device="meta")
+    counters = counted()
+    monkeypatch.setattr(counters, "_sums", torch.empty(0, device="meta"))
     counters.publish()  # nobody has named a folder
-    assert not timers
-    monkeypatch.setenv(FOLDER, str(tmp_path / "made"))
-    counters.publish()
-    counters.publish()
-    (first,) = timers
-    assert first.wait == 0
-    first.run()
+    assert not timer.called
+    for folder, wait in ((tmp_path / "made", 0), (tmp_path / "a file" / "below it", 5)):
+        monkeypatch.setenv(FOLDER, str(folder))
+        monkeypatch.setattr(counters, "_changed", True)
+        counters.publish()
+        counters.publish()
+        (found, write, given), _ = timer.call_args
+        assert found == wait
+        (tmp_path / "a file").touch()
+        write(*given)  # is no error
+        counters.publish()  # there is nothing new
+    assert timer.call_count == 2
     (file,) = (tmp_path / "made").iterdir()
     assert read_json(file) == counters.read() == counted().read()
-    now += 2.0
-    for _ in range(3):  # steps without drafts
-        counters.publish()
-    assert len(timers) == 1
-    counters._sums = sums
-    monkeypatch.setenv(FOLDER, str(file / "below a file"))
-    for _ in range(2):
-        count(counters)
-        counters.publish()
-    assert [timer.wait for timer in timers] == [0, 3.0]
-    timers[1].run()  # is no error
-    assert counters.read()["verified_steps.token"] == 3
