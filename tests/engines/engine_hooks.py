@@ -31,8 +31,6 @@ exceptions
     VLLMValidationError.__init__(self message parameter value)
 logger
     init_logger(name)
-v1.core.sched.output
-    SchedulerOutput: total_num_scheduled_tokens
 v1.worker.worker_base
     WorkerBase: rank
 v1.worker.gpu_worker
@@ -102,7 +100,8 @@ model_executor.layers.utils
 v1.sample.ops.topk_topp_sampler
     apply_top_k_top_p(logits k p)
 v1.core.sched.output
-    SchedulerOutput: has_structured_output_requests num_scheduled_tokens
+    SchedulerOutput: has_structured_output_requests num_scheduled_tokens scheduled_cached_reqs
+    CachedRequestData: resumed_req_ids
 model_executor.models.llama
     LlamaForCausalLM.compute_logits(self hidden_states)
     LlamaForCausalLM.compute_logits_local(self hidden_states)

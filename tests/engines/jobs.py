@@ -18,8 +18,10 @@ __all__ = [
     "FIRST",
     "GREEDY",
     "LOGPROBS",
+    "ONE_LEFT",
     "PARAMETERS",
     "PROMPTS",
+    "REPELLED",
     "SAMPLES",
     "UNCHANGED",
     "WORDS",
@@ -33,6 +35,9 @@ ASKED, FIRST = (PROMPTS[:6], PROMPTS[26:27]) if V2 else (PROMPTS, PROMPTS[:3])
 SAMPLES = 256 if V2 else 768
 GREEDY = SamplingParams(temperature=0, max_tokens=16 if V2 else 48)
 LOGPROBS = SamplingParams(temperature=0, max_tokens=8 if V2 else 16, logprobs=5)
+# Of one token more than a block of the cache, so that one is left to be read when it is sent again.
+ONE_LEFT = [token for prompt in PROMPTS for token in prompt][:129]
+REPELLED = SamplingParams(temperature=0, max_tokens=6, presence_penalty=1.5)
 WORDS = ["self", "name", "value", "return", "None", "is", "the"]
 
 
@@ -88,5 +93,6 @@ def record(engine: Engine) -> dict[str, Any]:
     return {
         "greedy": engine.tokens(ASKED, GREEDY),
         "parameters": {name: [next(said) for _ in FIRST] for name in PARAMETERS},
+        "one left": [engine.tokens([ONE_LEFT], REPELLED) for _ in range(2)],
         "logprobs": engine.generate(PROMPTS[: 2 if V2 else 5], LOGPROBS),
     }

@@ -21,6 +21,7 @@ from .pair import TARGET
 
 # With it a thinking budget would be served by vLLM.
 REASONING = {"reasoning_start_str": "begin", "reasoning_end_str": "end"}
+MODULE = "vllm.entrypoints.launchers.api_server.entry"  # as in docs/serving.md
 _PATIENCE = 300.0  # seconds until it answers
 
 
@@ -72,7 +73,7 @@ def serving(model: Path, drafter: Path) -> Iterator[Server]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-m", MODULE]
     command += ["--model", str(TARGET), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
     command += ["--max-num-seqs", "64", "--worker-cls", WORKER, "--reasoning-parser", "granite"]

@@ -6,6 +6,7 @@ One draft for each of many requests, of an engine that is a table.
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ import torch
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.vllm import CPUWorker
+from rdk_cuda.integrations.vllm.configuration import Options
 from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.requests import Requests
 from rdk_cuda.integrations.vllm.target_logits import Processed
@@ -111,6 +114,17 @@ def test_a_draft_behind_a_prefill_that_goes_on_is_forgotten() -> None:
         sampler = drafted(goes_on)
         nothing = torch.full((SAMPLES,), -1)
         assert fits(decided(sampler, torch.arange(SAMPLES), nothing)) == goes_on
+
+
+def test_the_log_says_on_shards_only_where_logits_stay_there() -> None:
+    """The option does nothing on one rank."""
+    worker, drafter = object.__new__(CPUWorker), Mock(dynamic_tokens=None)
+    drafter.affinity.draft_size = drafter.vocabulary.draft_size = 8
+    worker.use_v2_model_runner, worker._options = False, Options(verify_on_shards=True)
+    worker.model_runner = SimpleNamespace(drafter=SimpleNamespace(drafter=drafter))
+    assert worker._described().endswith("verified by token")
+    worker._on_shards = True
+    assert worker._described().endswith("verified by token on shards")
 
 
 def test_what_was_drafted_is_verified_once_or_never() -> None:

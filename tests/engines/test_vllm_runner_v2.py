@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.sample import batch_shard
-from vllm.v1.worker.gpu.sample.states import SamplingStates
+from vllm.v1.worker.gpu.sample.sampler import Sampler
+from vllm.v1.worker.gpu.states import RequestState
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
@@ -24,8 +24,13 @@ from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler, Verifier
 
 from .exact import p_value
+from .scheduled import PARAMETERS, PREEMPTED, SIZE, K, Step, changed
 
 FALSE_ALARM = 1e-4  # of each statistical test
+OPTIONS = SimpleNamespace(
+    num_speculative_tokens=K, enable_adaptive_verification=False, rejection_sample_method="standard"
+)
+NO_PARSER = SimpleNamespace(reasoning_config=None)
 
 
 @pytest.mark.parametrize(
@@ -109,17 +114,11 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]
     """V2's samplers as the worker replaces them, a batch in V2's layout, and what was drafted."""
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), samples, draft_length=1)
     slots = torch.arange(samples).roll(3)
-    states = SamplingStates(samples, 8)
+    device = arena.device
+    own = Sampler(NO_PARSER, samples, 8, device, RequestState(samples, 8, 8, 1, 8, device))
+    states = own.sampling_states
     states.temperature.np[:], states.seeds.np[:] = 1, np.arange(samples)
     states.apply_staged_writes()
-    own = SimpleNamespace(
-        compute_nans=False,
-        logprobs_mode="raw_logprobs",
-        needs_logits_processing=np.zeros(samples, dtype=bool),
-        req_states=SimpleNamespace(prefill_len=UvaBackedTensor(samples, dtype=torch.int32)),
-        return_sampling_mask=False,
-        sampling_states=states,
-    )
     drawn = arena.draft(
         logits.expand(samples, 8).contiguous(),
         0,
@@ -128,30 +127,83 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]
         seeds=states.seeds.gpu[slots],
         positions=torch.full((samples,), 7),
     )
-    batch = SimpleNamespace(
-        num_reqs=samples,
-        req_ids=[str(slot) for slot in slots.tolist()],
-        idx_mapping=slots,
-        idx_mapping_np=slots.numpy(),
-        expanded_idx_mapping=slots.repeat_interleave(2),
-        expanded_local_pos=torch.tensor([0, 1]).repeat(samples),
-        cu_num_logits=torch.arange(0, 2 * samples + 1, 2, dtype=torch.int32),
-        cu_num_logits_np=np.arange(0, 2 * samples + 1, 2),
-        logits_indices=torch.arange(2 * samples),
-        num_draft_tokens=samples,
-        num_draft_tokens_per_req=np.ones(samples, dtype=np.int32),
-        query_start_loc=torch.arange(0, 2 * samples + 1, 2, dtype=torch.int32),
-        input_ids=torch.stack([torch.full_like(drawn, 5), drawn], 1).flatten().int(),
-        positions=torch.tensor([6, 7]).repeat(samples),
-        seq_lens=torch.full((samples,), 8, dtype=torch.int32),
-        seq_lens_cpu_upper_bound=torch.full((samples,), 8, dtype=torch.int32),
-    )
-    options = SimpleNamespace(
-        num_speculative_tokens=1,
-        enable_adaptive_verification=False,
-        rejection_sample_method="standard",
-    )
+    batch = in_layout(slots, drawn[:, None].tolist(), [6] * samples)
     counters = Counters(Vocabulary.identity(8), arena.device)
     counters.active = True
     sampler = TokenSampler(own, SimpleNamespace(arena=arena, counters=counters), "token")
-    return Verifier(sampler, options, arena.device), batch, drawn
+    return Verifier(sampler, OPTIONS, arena.device), batch, drawn
+
+
+def in_layout(slots: Tensor, drafts: list[list[int]], newest: list[int]) -> Any:
+    """A batch as V2 has it: each request's drafts, and the position of its newest token."""
+    counts = np.array([len(own) + 1 for own in drafts])
+    ends = np.concatenate([[0], counts.cumsum()])
+    request = torch.arange(len(drafts)).repeat_interleave(torch.from_numpy(counts))
+    place = torch.arange(int(ends[-1])) - torch.from_numpy(ends)[request]
+    lengths = torch.tensor(newest).add(torch.from_numpy(counts)).int()
+    return SimpleNamespace(
+        num_reqs=len(drafts),
+        req_ids=[str(slot) for slot in slots.tolist()],
+        idx_mapping=slots,
+        idx_mapping_np=slots.numpy(),
+        expanded_idx_mapping=slots[request],
+        expanded_local_pos=place,
+        cu_num_logits=torch.from_numpy(ends).int(),
+        cu_num_logits_np=ends,
+        logits_indices=torch.arange(len(request)),
+        num_draft_tokens=sum(map(len, drafts)),
+        num_draft_tokens_per_req=(counts - 1).astype(np.int32),
+        query_start_loc=torch.from_numpy(ends).int(),
+        input_ids=torch.tensor([token for own in drafts for token in (5, *own)]).int(),
+        positions=torch.tensor(newest)[request] + place,
+        seq_lens=lengths,
+        seq_lens_cpu_upper_bound=lengths,
+    )
+
+
+def decided(step: Step, cases: list[Any]) -> tuple[Any, Any]:
+    """What the step decides of these and counts, by vLLM's own functions."""
+    states = RequestState(len(step.cases), 64, 512, K, SIZE, step.arena.device)
+    own = Sampler(NO_PARSER, states.max_num_reqs, SIZE, states.device, states)
+    for case in cases:
+        tokens = [*case.prompt, *case.output]
+        known = len(tokens) - (case.drafted and case.name not in PREEMPTED)
+        states.free_indices = [case.slot]
+        states.add_request(case.name, len(case.prompt), tokens[:known], 0, 32)
+        states.all_token_ids.stage_write(case.slot, known, tokens[known:])
+        states.total_len.stage_write_elem(case.slot, len(tokens))
+        own.add_request(case.slot, case.params)
+    states.apply_staged_writes()
+    own.apply_staged_writes()
+    step.counters.active = True
+    verifier = Verifier(TokenSampler(own, step, "token"), OPTIONS, states.device)
+    # Also what was preempted has been compared. What fills a request up are drafts of before.
+    verifier.validated = frozenset(str(case.slot) for case in cases if case.drafted)
+    counts = [K if case.name == "goes on" else len(case.drafts) for case in cases]
+    drafts = torch.stack(step.drafts, 1)
+    given = [drafts[case.slot, :n].tolist() for case, n in zip(cases, counts, strict=True)]
+    batch = in_layout(torch.tensor([case.slot for case in cases]), given, [9] * len(cases))
+    rows = [step.logits[case.slot, : n + 1] for case, n in zip(cases, counts, strict=True)]
+    valid = [len(case.drawn) if case.params.structured_outputs else K for case in cases]
+    invalid = batch.expanded_local_pos > torch.tensor(valid).repeat_interleave(
+        batch.cu_num_logits.diff()
+    )
+    made = verifier(torch.cat(rows), batch, None, invalid)
+    return step.found(cases, made, batch.cu_num_logits[:-1].tolist())
+
+
+def test_requests_that_are_filled_up_are_decided_like_those_that_are_not() -> None:
+    """Whatever vLLM's scheduler hands over, with every parameter (`scheduled.py`)."""
+    put_back = 0
+    for seed in range(len(PARAMETERS)):
+        step, other = Step(seed), Step(seed)
+        found, counted = decided(step, step.cases)
+        none = [case.name in PREEMPTED or not case.drafted for case in step.cases]
+        drawn = [
+            changed(case, drafts=[] if filled_up else case.drafts)
+            for case, filled_up in zip(step.cases, none, strict=True)
+        ]
+        assert (found, counted) == decided(other, drawn)
+        assert counted["drafted_tokens.none"] == 0
+        put_back += counted["put_back_tokens.grammar"]
+    assert put_back > 2

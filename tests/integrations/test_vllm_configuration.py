@@ -183,6 +183,14 @@ def test_the_options_are_those_of_additional_config() -> None:
     assert options(configuration(additional_config=own)) == Options(verify_on_shards=True)
 
 
+@pytest.mark.parametrize("key", ["rdk-cuda", "RDK_CUDA", "rdkcuda", "rdk", "rkd_cuda", "drafter"])
+def test_a_key_that_is_nearly_ours_is_refused_by_name(key: str) -> None:
+    """Or the drafter's own head would be served, and nobody told."""
+    given = {"other": 1, "cuda_graphs": 2, key: {"drafter": "somewhere"}}
+    with pytest.raises(UnsupportedConfigurationError, match=f"has '{key}', .*'rdk_cuda'"):
+        options(configuration(additional_config=given))
+
+
 @pytest.mark.parametrize(
     "own",
     [

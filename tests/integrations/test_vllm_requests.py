@@ -70,6 +70,14 @@ def test_seeds_are_made_once_for_each_step_and_follow_the_batch() -> None:
     assert torch.equal(requests.seeds(device), first[[4, 1]])
 
 
+def test_a_request_that_was_preempted_has_lost_its_drafts() -> None:
+    """Also where it is resumed in the next step, as when the prefix cache is reset."""
+    requests = Running(4, 10).requests
+    requests.begin_drafts()
+    requests.begin_step({}, has_grammar=True, resumed={"2"})
+    assert requests.take_slots() == [0, 1, -1, 3]
+
+
 def test_a_request_may_have_any_seed_that_vllm_takes() -> None:
     """Up to 2^64 - 1, as `torch.Generator.manual_seed` does."""
     running = Running(3, 10)

@@ -1,6 +1,6 @@
 """Workers that make vLLM draft with `rdk::draft` and decide with `rdk::verify`.
 
-    python -m vllm.entrypoints.openai.api_server --model TARGET
+    python -m vllm.entrypoints.launchers.api_server.entry --model TARGET
         --worker-cls rdk_cuda.integrations.vllm.CPUWorker
         --speculative-config '{"method": "draft_model", "model": "DIR/drafter",
                                "num_speculative_tokens": 4}'

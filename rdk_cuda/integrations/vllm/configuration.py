@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from ...functional import METHODS, Method
@@ -48,9 +49,17 @@ def options(vllm_config: Any) -> Options:
     """Those of the configuration.
 
     Raises:
-        UnsupportedConfigurationError: anything else under that key.
+        UnsupportedConfigurationError: anything else under that key, or a key that is nearly it.
     """
-    own = (vllm_config.additional_config or {}).get(_KEY, {})
+    given = vllm_config.additional_config or {}
+    own = given.get(_KEY, {})
+    for key in map(str, set(given) - {_KEY}):  # the keys of other plugins are theirs
+        near = "rdk" in key.lower() or get_close_matches(key.lower(), [_KEY], cutoff=0.7)
+        if near or key in Options._fields:
+            raise UnsupportedConfigurationError(
+                f"--additional-config has {key!r}, which nothing reads; name it {_KEY!r}, and have "
+                f"{', '.join(Options._fields)} inside of that"
+            )
     if isinstance(own, dict) and set(own) <= set(Options._fields):
         found = Options(**own)
         named = found.drafter is None or isinstance(found.drafter, str)

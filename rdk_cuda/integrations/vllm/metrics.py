@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from collections import Counter
@@ -31,7 +32,7 @@ from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
 
 FOLDER = "RDK_CUDA_METRICS"
-_SECONDS = 5.0  # between two files, while the worker is busy
+_SECONDS = 5.0  # between two files
 
 # By name: what it is, its label, and the label's values.
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -64,7 +65,11 @@ class Counters:
         self.active = False
         self._pruned = is_pruned(vocabulary, device)
         self._sums = torch.zeros(len(_COUNTED), dtype=torch.int64, device=device)
-        self._next = 0.0
+        # What is published is read here: a step's tokens are not known before its copy has ended.
+        pinned = device.type == "cuda"
+        self._copy = torch.zeros_like(self._sums, device="cpu", pin_memory=pinned)
+        self._changed, self._next = False, 0.0
+        self._writer: threading.Timer | None = None
 
     def count(
         self,
@@ -76,12 +81,13 @@ class Counters:
         method: Method,
         sharded: bool = False,
     ) -> None:
-        """Add a step. Nothing is read back from the device.
+        """Add a step. Waits for nothing.
 
         Args:
             arena: what the drafts were drawn from.
-            drafts: `[N]`, packed; behind the last offset is padding. offsets: `[B + 1]` int32.
-            slots: `[B]`, as of `DraftArena.verify`. num_accepted: `[B]`.
+            drafts: `[N]`, packed; -1 is none, and behind the last offset is padding.
+            offsets: `[B + 1]` int32. num_accepted: `[B]`.
+            slots: `[B]`, as of `DraftArena.verify`.
             method: by which they were verified. sharded: whether logits stayed on their ranks.
         """
         if not self.active or not len(drafts):
@@ -89,7 +95,7 @@ class Counters:
         places = torch.arange(len(drafts), device=drafts.device)
         request = torch.searchsorted(offsets[1:].contiguous(), places, right=True)
         request = request.clamp_(max=len(slots) - 1)
-        there = places < offsets[-1]
+        there = (places < offsets[-1]) & (drafts >= 0)
         accepted = there & (places - offsets[request] < num_accepted[request])
         rows = arena.draft_rows(offsets, slots, len(drafts))
         pruned = self._pruned[drafts.long().clamp(min=0)]
@@ -103,30 +109,44 @@ class Counters:
         kinds = (known & ~pruned, known & dynamic, known & pruned & ~dynamic, other)
         sums = torch.stack([there ^ unknown, unknown, *kinds]).sum(1)
         self._sums[: len(sums)] += sums
-        self._sums[_COUNTED.index(("verified_steps", method))] += 1
-        self._sums[_COUNTED.index(("sharded_steps", "token"))] += sharded
+        self._sums[_COUNTED.index(("verified_steps", method))] += there.any()
+        self._sums[_COUNTED.index(("sharded_steps", "token"))] += there.any() & sharded
+        self._copy.copy_(self._sums, non_blocking=True)
+        self._changed = True
 
     def put_back(self, drafts: Tensor | int) -> None:
-        """Add drafts that a grammar had cut."""
+        """Add drafts that a grammar had cut. The step that counts them next has them, too.
+
+        So they are taken from what it drafted: to vLLM they are none, as it has cut them.
+        """
         if self.active:
             self._sums[-1] += drafts
+            self._sums[_COUNTED.index(("drafted_tokens", "known"))] -= drafts
 
     def read(self) -> dict[str, int]:
-        """The sums, by `NAME.VALUE`. Waits for the device."""
+        """The sums, by `NAME.VALUE`, as of the last step whose tokens are known."""
         names = (f"{name}.{value}" for name, value in _COUNTED)
-        return dict(zip(names, self._sums.tolist(), strict=True))
+        return dict(zip(names, self._copy.tolist(), strict=True))
 
-    def publish(self, idle: bool) -> None:
-        """Write the sums for the server if they are some seconds old, or the worker is idle.
+    def publish(self) -> None:
+        """Have changed sums written for the server, some seconds after the last time or now.
 
-        A full disk costs the metrics, and not the worker.
+        A thread writes them, also when no step follows. A full disk costs the metrics, and not the
+        worker.
         """
-        folder, now = os.environ.get(FOLDER), time.monotonic()
-        if folder is not None and (idle or now >= self._next):
-            self._next = now + _SECONDS
-            with contextlib.suppress(OSError):
-                Path(folder).mkdir(mode=0o700, exist_ok=True)
-                write_json(self.read(), Path(folder) / f"{os.getpid()}.json")
+        folder = os.environ.get(FOLDER)
+        if folder is not None and self._changed and self._writer is None:
+            self._changed = False
+            wait = max(0.0, self._next - time.monotonic())
+            self._writer = threading.Timer(wait, self._write, [Path(folder)])
+            self._writer.daemon = True
+            self._writer.start()
+
+    def _write(self, folder: Path) -> None:
+        self._next, self._writer = time.monotonic() + _SECONDS, None
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            write_json(self.read(), folder / f"{os.getpid()}.json")
 
 
 class _Files:

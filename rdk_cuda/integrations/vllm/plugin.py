@@ -17,6 +17,7 @@ from .metrics import serve_metrics
 
 _WORKERS = "rdk_cuda.integrations.vllm."
 OTHER_TOKENIZERS = "heterogeneous-vocabulary draft models"  # vLLM's words
+NOT_SERVED = "min_p and logit_bias parameters won't work with speculative decoding"  # also
 
 
 def registered() -> bool:

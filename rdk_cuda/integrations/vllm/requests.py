@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -45,8 +45,15 @@ class Requests:
         ids: list[str] = self.runner.input_batch.req_ids
         return ids
 
-    def begin_step(self, scheduled: dict[str, int], has_grammar: bool) -> None:
-        """A step with these numbers of tokens; the batch is the same until the next one."""
+    def begin_step(
+        self, scheduled: dict[str, int], has_grammar: bool, resumed: Iterable[str] = ()
+    ) -> None:
+        """A step with these numbers of tokens; the batch is the same until the next one.
+
+        Requests that were preempted and are resumed have lost their drafts, whatever they were.
+        """
+        for name in resumed:
+            self._slots.pop(name, None)
         self.scheduled, self._seeds_of_step = scheduled, None
         self.may_shard, self.group = not has_grammar, None
 

@@ -60,7 +60,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             logits: `[R, V_t]`, for each request its drafts' rows and then one more; or this rank's
                 columns of them, where the step has a group.
             sampling: vLLM's `SamplingMetadata`.
-            num_drafts: of each request. drafts: `[N]`, packed.
+            num_drafts: of each request. drafts: `[N]`, packed, all of them tokens.
             inputs: `[R]`, where among the step's input tokens each row's is.
         """
         device, batch = logits.device, len(num_drafts)
@@ -117,6 +117,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             group=group,
         )
         counters: Counters = self.proposer.counters
+        counters.put_back(len(drafts) - sum(num_drafts))
         counters.count(
             self.proposer.arena,
             drafts,
@@ -126,7 +127,6 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             self.method,
             sharded=group is not None,
         )
-        counters.put_back(len(drafts) - sum(num_drafts))
         tokens: Tensor = decided.tokens[:, : max(num_drafts) + 1]
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
         tokens[:, 0].clamp_(min=0)
@@ -142,10 +142,10 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         width = tokens.shape[1]
         steps = torch.arange(width, device=tokens.device)
         places = (rows.offsets[:-1, None] + steps).flatten()
-        values = target.logits if self.logprobs_mode.startswith("processed") else logits
-        if values is target.logits:
+        values = logits  # which the processed ones are, too, where no parameter changes rows
+        if self.logprobs_mode.startswith("processed"):
             scale = torch.where(target.temperature == 0, 1.0, target.temperature)
-            values = values.float() / scale[rows.request][:, None]
+            values = target.logits.float() / scale[rows.request][:, None]
         values = values[places.clamp(max=len(values) - 1)].float()
         if self.logprobs_mode.endswith("logprobs"):
             values = self.compute_logprobs(values)
@@ -180,6 +180,29 @@ def _put_back(
     )
 
 
+def _drawn(
+    metadata: Any, scheduled: list[list[int]], logits: Tensor
+) -> tuple[Tensor, list[int], Tensor, Tensor]:
+    """The rows, each request's number of drafts, the drafts and the rows' inputs, up to a first -1.
+
+    vLLM's scheduler fills a request that has one token left to compute up with drafts of -1, so
+    that steps have one shape. Here is where drafts enter; behind it nobody has to know of -1.
+    """
+    counts, drafts = metadata.num_draft_tokens, metadata.draft_token_ids
+    inputs = metadata.logits_indices
+    drawn = [
+        own.index(-1) if -1 in own else count for own, count in zip(scheduled, counts, strict=False)
+    ]
+    if drawn == counts:
+        return logits, counts, drafts, inputs
+    first = [0, *accumulate(counts)]
+    places = [first[b] + j for b, count in enumerate(drawn) for j in range(count)]
+    rows = [first[b] + b + j for b, count in enumerate(drawn) for j in range(count + 1)]
+    kept = torch.tensor(rows, dtype=torch.int64, device=logits.device)
+    left = torch.tensor(places, dtype=torch.int64, device=logits.device)
+    return logits[kept], drawn, drafts[left], inputs[kept]
+
+
 class Verifier(RejectionSampler):  # type: ignore[misc]
     """`RejectionSampler` of a step with drafts."""
 
@@ -190,10 +213,6 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         sampler: TokenSampler = self.sampler
         if sampling_metadata is not sampler.requests.runner.input_batch.sampling_metadata:
             return super().forward(metadata, draft_probs, logits, sampling_metadata)
-        return sampler.decide(
-            logits,
-            sampling_metadata,
-            metadata.num_draft_tokens,
-            metadata.draft_token_ids,
-            metadata.logits_indices.long(),
-        )
+        drawn = _drawn(metadata, sampling_metadata.spec_token_ids, logits)
+        logits, num_drafts, drafts, inputs = drawn
+        return sampler.decide(logits, sampling_metadata, num_drafts, drafts, inputs.long())

@@ -112,6 +112,7 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
     """
 
     validated: frozenset[str] = frozenset()
+    _compared: Tensor | None = None
 
     def __call__(
         self,
@@ -121,28 +122,28 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         invalid_drafts: Tensor | None = None,
     ) -> Any:
         """vLLM's arguments and result."""
+        self._compared = None
         if invalid_drafts is not None:
-            put_back = invalid_drafts & self._rejected_by_grammar(logits, input_batch)
-            self.sampler.speculator.counters.put_back(put_back.sum())
-            invalid_drafts = invalid_drafts & ~put_back
+            slots = len(self.sampler.needs_logits_processing)
+            flags = torch.zeros(slots, dtype=torch.bool, device="cpu")
+            named = zip(input_batch.req_ids, input_batch.idx_mapping_np.tolist(), strict=False)
+            flags[[slot for name, slot in named if name in self.validated]] = True
+            self._compared = flags.to(logits.device)
         return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
 
-    def _rejected_by_grammar(self, logits: Tensor, input_batch: Any) -> Tensor:
-        """`[R]`: rows whose input is a draft that a grammar has masked in the row before.
+    def _put_back(self, logits: Tensor, drawn: Tensor, judged: Tensor, compared: Tensor) -> Tensor:
+        """`judged` with the drafts that a grammar has masked in the row before.
 
         vLLM takes such a draft for none. But to judge a position by its token is what makes the
         output biased (DESIGN section 5). `rdk::verify` rejects it, as its probability is 0, and
         draws from the residual. Drafts that vLLM could not compare in time stay none, whatever
-        their tokens are.
+        their tokens are, and so do its placeholders, which are -1 in `drawn`, too.
         """
-        slots = len(self.sampler.needs_logits_processing)
-        flags = torch.zeros(slots, dtype=torch.bool, device="cpu")
-        named = zip(input_batch.req_ids, input_batch.idx_mapping_np.tolist(), strict=False)
-        flags[[slot for name, slot in named if name in self.validated]] = True
-        compared = flags.to(logits.device)[input_batch.expanded_idx_mapping]
-        drafts = input_batch.input_ids[input_batch.logits_indices].long().clamp(min=0)
-        before = logits[:-1].gather(1, drafts[1:, None])[:, 0]
-        return compared & torch.nn.functional.pad(before == -torch.inf, (1, 0))
+        before = logits[:-1].gather(1, drawn[1:, None].long().clamp(min=0))[:, 0]
+        masked = torch.nn.functional.pad(before == -torch.inf, (1, 0))
+        put_back = (judged < 0) & (drawn >= 0) & masked & compared
+        self.sampler.speculator.counters.put_back(put_back.sum())
+        return torch.where(put_back, drawn, judged)
 
     def _verify(
         self,
@@ -160,6 +161,11 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """vLLM's arguments and result."""
         sampler: TokenSampler = self.sampler
+        if self._compared is not None:
+            compared = self._compared[expanded_idx_mapping]
+            verify_draft_sampled = self._put_back(
+                logits, draft_sampled, verify_draft_sampled, compared
+            )
         processed = sampler.apply_sampling_params(
             logits,
             expanded_idx_mapping,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, cast
 
 import vllm
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.logger import init_logger
+from vllm.v1.sample import logits_processor
 from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 
@@ -24,7 +26,7 @@ from .configuration import (
 )
 from .drafting import PROPOSERS
 from .metrics import Counters
-from .plugin import registered
+from .plugin import NOT_SERVED, registered
 from .requests import Requests
 from .sharded_logits import ShardedLogits
 from .target_logits import add_processors
@@ -33,12 +35,18 @@ from .verification import TokenSampler, Verifier
 _LOGGER = init_logger(f"vllm.{__name__}")  # under the name that vLLM configures
 
 
+def _is_true_here(record: logging.LogRecord) -> bool:
+    """Not what vLLM says of every speculation: here both are served (`add_processors`)."""
+    return NOT_SERVED not in record.getMessage()
+
+
 class _Serving:
     """What both workers add to vLLM's."""
 
     _options: Options
     _requests: Requests | None = None  # with model runner V1
     _verifier: Any = None  # with model runner V2
+    _on_shards = False
 
     def init_device(self) -> None:
         """Refuse what is not known or not supported, then build vLLM's runner and change it."""
@@ -54,6 +62,7 @@ class _Serving:
         calibrated: Any = None
         if directory is not None:
             calibrated = load_token_map(directory) if maps else load_unsteered(directory, "vLLM")
+        logging.getLogger(logits_processor.__name__).addFilter(_is_true_here)
         super().init_device()  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         if directory is not None and not maps and runner.device.type != "cpu":
@@ -76,6 +85,7 @@ class _Serving:
             runner.rejection_sampler = self._verifier
         elif self._options.verify_on_shards and get_tp_group().world_size > 1:
             requests = cast(Requests, self._requests)
+            self._on_shards = True
             runner.model.compute_logits = ShardedLogits(runner.model, requests)
         if self.rank == 0:  # type: ignore[attr-defined]
             _LOGGER.info("%s", self._described())
@@ -96,7 +106,7 @@ class _Serving:
             f"{self._options.drafter or 'the own head of the draft model'}: {affinity.draft_size} "
             f"of {affinity.target_size} tokens, {virtual} of them virtual, "
             f"{0 if source is None else source.width} dynamic ones, verified by "
-            f"{self._options.verification}{' on shards' * self._options.verify_on_shards}"
+            f"{self._options.verification}{' on shards' * self._on_shards}"
         )
 
     def execute_model(self, scheduler_output: Any) -> Any:
@@ -105,13 +115,14 @@ class _Serving:
             self._requests.begin_step(
                 scheduler_output.num_scheduled_tokens,
                 scheduler_output.has_structured_output_requests,
+                scheduler_output.scheduled_cached_reqs.resumed_req_ids,
             )
         # Every rank verifies what rank 0 does, or its own requests.
         own = self.vllm_config.parallel_config.enable_batch_sharded_sampling  # type: ignore[attr-defined]
         if own or self.rank == 0:  # type: ignore[attr-defined]
             counters: Counters = self._drafting.counters
             counters.active = True
-            counters.publish(idle=not scheduler_output.total_num_scheduled_tokens)
+            counters.publish()
         return super().execute_model(scheduler_output)  # type: ignore[misc]
 
     def take_draft_token_ids(self) -> Any:
