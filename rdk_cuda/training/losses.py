@@ -101,19 +101,18 @@ class OverlapLoss(nn.Module):
             RuntimeError: a second derivative of `tv`, `log-alpha` or `lk`, as of `overlap`.
         """
         columns = {"dynamic_tokens": dynamic_tokens, "dynamic_logits": dynamic_logits}
-        rows = target_logits, draft_logits
         if self.loss in (TV, LOG_ALPHA, LK):
-            alpha = overlap(*rows, self.affinity, self.temperature, **columns)
+            alpha = overlap(target_logits, draft_logits, self.affinity, self.temperature, **columns)
             losses = 1 - alpha if self.loss != LOG_ALPHA else -alpha.clamp_min(_LEAST).log()
             if self.loss == LK:
                 weight = torch.exp(-self.eta * alpha.detach()).nan_to_num()
-                kl = self._divergence(FORWARD_KL, *rows, **columns)
+                kl = self._divergence(FORWARD_KL, target_logits, draft_logits, **columns)
                 losses = weight * kl + (1 - weight) * losses
             elif self.loss == LOG_ALPHA and bool((alpha < _LEAST).any()):
-                exact = self._divergence(LOG_ALPHA, *rows, **columns)
+                exact = self._divergence(LOG_ALPHA, target_logits, draft_logits, **columns)
                 losses = torch.where(alpha < _LEAST, exact, losses)
         else:
-            losses = self._divergence(self.loss, *rows, **columns)
+            losses = self._divergence(self.loss, target_logits, draft_logits, **columns)
         if self.reduction == "none":
             return losses
         return losses[~losses.isnan()].mean()

@@ -253,16 +253,12 @@ def test_what_has_no_gradient_is_refused() -> None:
     rows = torch.zeros(2, 5)
     with pytest.raises(RuntimeError, match="target_logits requires grad"):
         rdk_cuda.overlap(rows.clone().requires_grad_(), rows, affinity)
-    draft = torch.tensor([[2.0, 0, 0, 0, 0]], requires_grad=True)
-    named = {
-        "dynamic_tokens": torch.tensor([[3, -1]], dtype=torch.int32),
-        "dynamic_logits": torch.zeros(1, 2, requires_grad=True),
-    }
-    for value in (torch.sum, torch.square):  # of a sum the first derivative by alpha is a constant
-        for by, given in ((draft, {}), (draft, named), (named["dynamic_logits"], named)):
-            logits = draft if by is draft else draft.detach()
-            alpha = rdk_cuda.overlap(rows[:1], logits, affinity, **given)
-            (first,) = torch.autograd.grad(value(alpha).sum(), by, create_graph=True)
-            penalised = value(alpha).sum() + first.square().sum()
-            with pytest.raises(RuntimeError, match=r"rdk_cuda\.overlap: a second derivative"):
-                penalised.backward()
+    tokens = torch.tensor([[3, -1], [2, 2]], dtype=torch.int32)
+    trained = rows.clone().requires_grad_(), torch.zeros(2, 2, requires_grad=True)
+    for draft, own in (trained, (trained[0], rows[:, :2]), (rows, trained[1])):
+        columns = {"dynamic_tokens": tokens, "dynamic_logits": own}
+        alpha = rdk_cuda.overlap(rows, draft, affinity, **columns).sum()
+        by = draft if draft.requires_grad else own
+        (first,) = torch.autograd.grad(alpha, by, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"rdk_cuda\.overlap: a second derivative"):
+            (alpha + first.square().sum()).backward()

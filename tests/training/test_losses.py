@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from rdk_cuda.training import LOSSES, OverlapLoss, redistributed
 from tests import generators
 
 ROWS, V_T, COLUMNS, TEMPERATURE = 6, 37, 5, 0.8
+TRAINED = ("draft_logits", "dynamic_logits")
 
 
 def arguments(affinity: Affinity) -> dict[str, Tensor]:
@@ -69,17 +72,14 @@ def test_a_loss_and_its_gradient_are_those_of_its_formula(
     """Also where float32 has no probability as small as those of most tokens."""
     affinity = generators.affinity(kind, V_T)
     given = arguments(affinity)
-    for name in ("target_logits", "draft_logits", "dynamic_logits"):
+    for name in ("target_logits", *TRAINED):
         given[name] *= scale
-    exact = {
-        name: value.double().requires_grad_(name in ("draft_logits", "dynamic_logits"))
-        if value.is_floating_point()
-        else value
-        for name, value in given.items()
-    }
+    exact = {name: each if "tokens" in name else each.double() for name, each in given.items()}
+    for name in TRAINED:
+        exact[name].requires_grad_()
     expected = dense_loss(loss, affinity, exact, temperature)
     expected.sum().backward()
-    for name in ("draft_logits", "dynamic_logits"):
+    for name in TRAINED:
         given[name].requires_grad_()
     losses = OverlapLoss(affinity, loss, temperature, reduction="none")(**given)
     torch.testing.assert_close(losses.double(), expected, rtol=2e-6, atol=2e-6)
@@ -87,7 +87,7 @@ def test_a_loss_and_its_gradient_are_those_of_its_formula(
     # Of float32, in which z / T may be thousands.
     near = 1e-5 if temperature > 0.1 else 1e-4
     exactly = 2e-7 * max(float(expected.detach().max()), 1.0) / temperature
-    for name in ("draft_logits", "dynamic_logits"):
+    for name in TRAINED:
         got, wanted = given[name].grad, exact[name].grad
         assert got is not None
         assert wanted is not None
@@ -128,9 +128,8 @@ def test_impossible_tokens_of_either_row_teach_what_can_be_taught(loss: str) -> 
     """The first target has nothing that is reached, the second a little, the third is ordinary."""
     affinity = Affinity.intersection(rdk_cuda.Vocabulary([4, 0, 2], target_size=5))
     never = -math.inf
-    target = torch.tensor(
-        [[never, 3, never, 1, never], [never, 30, never, 30, 2], [0, 1, 2, 3, 4.0]]
-    )
+    hidden = [[never, 3, never, 1, never], [never, 30, never, 30, 2]]
+    target = torch.tensor([*hidden, [0, 1, 2, 3, 4.0]])
     draft = torch.tensor([[20, 0, -20], [-20, never, 9], [1, never, 2.0]], requires_grad=True)
     losses = OverlapLoss(affinity, loss, 0.1, reduction="none")(target, draft)
     losses.nansum().backward()
@@ -149,22 +148,20 @@ def test_impossible_tokens_of_either_row_teach_what_can_be_taught(loss: str) -> 
 def test_a_second_derivative_is_that_of_the_formula_or_refused(loss: str) -> None:
     affinity = generators.affinity("mixed-2", V_T)
     given = arguments(affinity)
-    exact = {
-        name: each.double() if each.is_floating_point() else each for name, each in given.items()
-    }
-    seconds = []
-    for rows, value in (
-        (given, lambda: OverlapLoss(affinity, loss, TEMPERATURE)(**given)),
-        (exact, lambda: dense_loss(loss, affinity, exact, TEMPERATURE).mean()),
-    ):
+    exact = {name: each if "tokens" in name else each.double() for name, each in given.items()}
+
+    def second(rows: dict[str, Tensor], value: Callable[[], Tensor]) -> Tensor:
         logits = rows["draft_logits"].requires_grad_()
-        (first,) = torch.autograd.grad(value(), logits, create_graph=True)
-        if loss in ("tv", "log-alpha", "lk") and rows is given:
-            with pytest.raises(RuntimeError, match=r"rdk_cuda\.overlap: a second derivative"):
-                (value() + first.square().sum()).backward()
-            return
-        seconds.append(torch.autograd.grad(first.square().sum(), logits)[0].double())
-    torch.testing.assert_close(*seconds, rtol=1e-5, atol=1e-7)
+        (first,) = torch.autograd.grad(value().mean(), logits, create_graph=True)
+        return torch.autograd.grad(value().mean() + first.square().sum(), logits)[0].double()
+
+    expected = second(exact, lambda: dense_loss(loss, affinity, exact, TEMPERATURE))
+    found = partial(second, given, lambda: OverlapLoss(affinity, loss, TEMPERATURE)(**given))
+    if loss in ("tv", "log-alpha", "lk"):
+        with pytest.raises(RuntimeError, match=r"rdk_cuda\.overlap: a second derivative"):
+            found()
+    else:
+        torch.testing.assert_close(found(), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_what_is_no_loss_is_refused_by_name() -> None:
