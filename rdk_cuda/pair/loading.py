@@ -163,7 +163,8 @@ def loaded(
         "device_map": device_map,
         "output_loading_info": True,
     }
-    stored_dtype(files.directory)  # refuses files of another size than they say, which are mapped
+    if files.gguf is None:
+        stored_dtype(files.directory)  # which refuses a file of another size than it says
     progress = redirect_stderr(io.StringIO())  # a bar that quiet() does not reach
     if files.gguf is not None:
         options["gguf_file"] = files.gguf
