@@ -76,15 +76,25 @@ def json_of(text: str | bytes) -> Any:
 
 @contextmanager
 def opened_tensors(path: Path) -> Iterator[Any]:
-    """An open safetensors file; its tensors come to the CPU."""
+    """An open safetensors file; its tensors come to the CPU.
+
+    A file of another size than its header says is a `SafetensorError`, before any of it is mapped.
+    """
     import safetensors
 
-    with (
-        regular_file(path),
-        torch.device("cpu"),
-        safetensors.safe_open(path, framework="pt") as file,
-    ):
-        yield file
+    with regular_file(path) as (file, size):
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header = json_of(file.read(min(length, LARGEST_JSON)))
+            ends = (each.get("data_offsets", [0, 0])[1] for each in header.values())
+            if (needed := 8 + length + max(ends, default=0)) != size:
+                raise ValueError(f"{needed} bytes, and there are {size}")
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise safetensors.SafetensorError(f"its header says: {error}") from error
+        with system_errors(path), torch.device("cpu"):
+            content = safetensors.safe_open(path, framework="pt")
+        with torch.device("cpu"), content:
+            yield content
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
@@ -180,15 +190,11 @@ class TensorFile:
                 metadata = file.metadata() or {}
                 self._check_header(path, metadata, set(file.keys()))
                 yield file, metadata
-        except IsADirectoryError as error:
+        except (IsADirectoryError, safetensors.SafetensorError) as error:
+            found = f"is not a complete safetensors file ({error})"
+            found = "is a directory" if isinstance(error, IsADirectoryError) else found
             raise self.error(
-                f"{self.owner}.load: {path} is a directory; needs a file that {self.owner}.save "
-                "wrote"
-            ) from error
-        except safetensors.SafetensorError as error:
-            raise self.error(
-                f"{self.owner}.load: {path} is not a complete safetensors file ({error}); needs "
-                f"one written by {self.owner}.save"
+                f"{self.owner}.load: {path} {found}; needs a file that {self.owner}.save wrote"
             ) from error
 
     def check_sizes(
@@ -248,27 +254,28 @@ def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o66
         write: writes the file that it is given the path of.
         mode: of a new file, less the umask.
     """
-    try:
-        old = path.stat()  # of what a link leads to
-    except FileNotFoundError:
-        old = None
-    if old is not None and not stat.S_ISREG(old.st_mode):
-        _write_into(path, write)
-        return
-    file = Path(os.path.realpath(path))
-    _remove_abandoned(file)
-    hidden = _hidden_name(file)
-    try:
-        os.close(os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        kept = hidden.stat().st_mode if old is None else old.st_mode
-        write(hidden)
-        hidden.chmod(stat.S_IMODE(kept))  # a library may have made a file of its own
-        _sync(hidden)
-        os.replace(hidden, file)
-    finally:
-        hidden.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # the file is there; not every file system can sync folders
-        _sync(file.parent)
+    with system_errors(path):
+        try:
+            old = path.stat()  # of what a link leads to
+        except FileNotFoundError:
+            old = None
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            _write_into(path, write)
+            return
+        file = Path(os.path.realpath(path))
+        _remove_abandoned(file)
+        hidden = _hidden_name(file)
+        try:
+            os.close(os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+            kept = hidden.stat().st_mode if old is None else old.st_mode
+            write(hidden)
+            hidden.chmod(stat.S_IMODE(kept))  # a library may have made a file of its own
+            _sync(hidden)
+            os.replace(hidden, file)
+        finally:
+            hidden.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the file is there, and not all can sync its folder
+            _sync(file.parent)
 
 
 @contextmanager
@@ -303,16 +310,17 @@ def folder_written_whole(path: Path, check: Callable[[], None]) -> Iterator[Path
 
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """An `OSError` for what safetensors raises its own error for, such as a full disk."""
-    import safetensors
-
+    """An `OSError` that names the file, whatever libraries raise of a full disk or memory."""
     try:
         yield
-    except safetensors.SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
+    except Exception as error:
+        # Said by Rust, by torch where it maps a file, and by what was raised of an `OSError`.
+        said = re.search(r"(?:os error |memory \(|\[Errno )(\d+)", str(error))
+        system = error.__context__ if isinstance(error, RuntimeError) else error  # of torch.save
+        number = int(said[1]) if said else getattr(system, "errno", None)
         if number is None:
             raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..files import TensorFile, json_of, system_errors, write_whole
+from ..files import TensorFile, json_of, write_whole
 from .running_recording import RunningRecording, random_keys
 
 _LAYOUT = {
@@ -160,8 +160,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -
     safetensors = _FILE.safetensors()
     metadata = {"format": _FILE.format, "format_version": "1", "about": json.dumps(about)}
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with system_errors(path):
-        write_whole(path, lambda place: safetensors.torch.save_file(content, place, metadata))
+    write_whole(path, lambda place: safetensors.torch.save_file(content, place, metadata))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

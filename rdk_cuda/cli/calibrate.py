@@ -36,7 +36,7 @@ from ..evaluation.table import show_notes, show_rows
 from ..files import without_nan
 from ..pair.documents import Text, calibration_and_held_out
 from ..pair.errors import InputError
-from ..pair.loading import load_pair, quiet, weight_sample
+from ..pair.loading import load_pair, quiet, refuse_unsavable, weight_sample
 from ..pair.pairs import Pair
 from ..pair.text_pair import TextPair
 from .calibrate_text import choose, refuse_pruning, show_chosen
@@ -61,6 +61,7 @@ def run_calibration(request: Request) -> int:
         request.device_map,
         one_tokenizer=False,
     )
+    refuse_unsavable(models, request.output)
     text, held_out = calibration_and_held_out(
         models.tokenizer, request.text, request.held_out, models.context, request.draft_length
     )
@@ -81,29 +82,26 @@ def run_calibration(request: Request) -> int:
             request = replace(request, keep=(kept.draft_size / kept.target_size,))
     else:
         request = keeping_own(request, kept)
-    try:
-        with Stages() as stages:
-            recording = file.record(models, request, windows, stages)
-            if models.kept is not None:
-                for given in stages.each([recording], "Calibrating: lifting rows"):
-                    models = models.with_rows(given, stages.each)
-            drafters = calibrate(
-                recording,
-                models.drafter_head,
-                text.ids,
-                request.settings,
-                keep_by=request.keep_by,
-                always=always,
-                kept=kept,
-                options=options_of(models, request),
-                dtype=models.drafter_dtype,
-                draft_cost=request.draft_cost,
-                each=stages.each,
-            )
-            rows = measure(models, request, drafters, held_out, stages)
+    with file.unfinished(), Stages() as stages:
+        recording = file.record(models, request, windows, stages)
+        if models.kept is not None:
+            for given in stages.each([recording], "Calibrating: lifting rows"):
+                models = models.with_rows(given, stages.each)
+        drafters = calibrate(
+            recording,
+            models.drafter_head,
+            text.ids,
+            request.settings,
+            keep_by=request.keep_by,
+            always=always,
+            kept=kept,
+            options=options_of(models, request),
+            dtype=models.drafter_dtype,
+            draft_cost=request.draft_cost,
+            each=stages.each,
+        )
+        rows = measure(models, request, drafters, held_out, stages)
         save(models, request, drafters, rows, text, held_out)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(*file.kept) from None
     show(models, request, drafters, rows, text, held_out)
     say(file.close())
     return 0
@@ -119,12 +117,11 @@ def calibrate_text(
 ) -> int:
     """The same for a drafter with another tokenizer."""
     refuse_pruning(request)
-    try:
-        with Stages() as stages:
-            recording = file.record(models, request, windows, stages)
-            chosen = choose(models, request, recording, text, stages)
-            methods = {one.setting.temperature: one.methods for one in chosen}
-            rows = measured(models, request, methods, held_out, stages)
+    with file.unfinished(), Stages() as stages:
+        recording = file.record(models, request, windows, stages)
+        chosen = choose(models, request, recording, text, stages)
+        methods = {one.setting.temperature: one.methods for one in chosen}
+        rows = measured(models, request, methods, held_out, stages)
         with request.places(len(chosen)) as place:
             for one, figures in zip(chosen, rows, strict=True):
                 save_text_drafter(
@@ -140,8 +137,6 @@ def calibrate_text(
                     },
                     overwrite=request.overwrite,
                 )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(*file.kept) from None
     show_chosen(chosen, rows, request)
     say(file.close())
     return 0

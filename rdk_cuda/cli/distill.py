@@ -39,7 +39,7 @@ from ..evaluation.acceptance import Bootstrap, Interval
 from ..evaluation.table import counted
 from ..pair.documents import Document, Text, calibration_and_held_out, first_token
 from ..pair.errors import InputError
-from ..pair.loading import quiet
+from ..pair.loading import quiet, refuse_unsavable
 from ..pair.pairs import ModelPair, Pair, StatePair
 from .calibrate import say
 from .evaluate import calibrated_temperature, load_calibrated, versions
@@ -78,6 +78,7 @@ def run_distillation(arguments: argparse.Namespace) -> int:
     if is_text_drafter(arguments.drafter):
         raise InputError(f"{arguments.drafter}: has another tokenizer, and no head to train")
     job = Job.of(arguments)
+    refuse_unsavable(job.models, arguments.out)
     text, held_out = job.texts
     try:
         with Stages() as stages:

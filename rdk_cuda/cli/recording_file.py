@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,8 +90,8 @@ class RecordingFile:
 
     @property
     def size(self) -> str:
-        """For example `1.1 GB`."""
-        return decimal(self.path.stat().st_size)
+        """For example `1.1 GB`; empty where there is no file yet."""
+        return decimal(self.path.stat().st_size) if self.path.exists() else ""
 
     def record(
         self, models: Pair, request: Request, windows: list[Window], stages: Stages
@@ -124,16 +125,26 @@ class RecordingFile:
 
     def announcement(self, memory: float) -> str:
         """Where it is, how large, and for how long."""
-        size = f"{self.size} of it so far" if self.path.exists() else f"at most {memory:g} GiB"
+        size = f"{self.size} of it so far" if self.size else f"at most {memory:g} GiB"
         until = "kept" if self.named else "removed when all is done"
         return f"Calibrating: recording in {self.path}, {size}, {until} ..."
 
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """A sentence for an interrupted run, if there is anything to go on from."""
-        if not self.path.exists():
-            return ()
-        return (f"{self.path} ({self.size}) has what was read; the same command goes on from it.",)
+    @contextmanager
+    def unfinished(self) -> Iterator[None]:
+        """Where the same command would fail again, what this one has recorded is removed.
+
+        It stays after an interruption, or an `OSError`, as of a full disk: that can be mended.
+        """
+        begun = not (self.named or self.path.exists())
+        try:
+            yield
+        except KeyboardInterrupt:
+            said = f"{self.path} ({self.size}) has what was read; the same command goes on from it."
+            raise KeyboardInterrupt(*[said] * bool(self.size)) from None
+        except Exception as error:
+            if begun and not isinstance(error, OSError):
+                self.path.unlink(missing_ok=True)
+            raise
 
     def close(self) -> str:
         """Remove it unless it has a name; says what became of it."""

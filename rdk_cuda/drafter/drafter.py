@@ -125,9 +125,10 @@ class PrunedDrafter:
             if text is not None:
                 source = source_of(json_of(text), vocabulary, tensors, device)
         except (ValueError, TypeError, KeyError) as error:
-            raise SavedDrafterError(f"PrunedDrafter.load: {path}: {error}") from error
+            reason = f"lacks {error}" if isinstance(error, KeyError) else error
+            raise SavedDrafterError(f"PrunedDrafter.load: {path}: {reason}") from error
         bias, lifted = tensors.get("bias"), None
-        if "lifted.map" in tensors:
+        if _LIFTED.keys() & tensors.keys():
             missing = torch.zeros(0, dtype=torch.float32, device="cpu")
             parts = {own: tensors.get(name, missing).to(device) for name, own in _LIFTED.items()}
             lifted = LiftedRows(parts["map"], parts["log_prior"], parts["shift"])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .. import _ops as operators
 from .._ops.gradients import refuse_gradients
@@ -46,20 +45,27 @@ class _Overlap(torch.autograd.Function):
         return kept
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         below, stats, draft_logits, temperature, tokens, logits = ctx.saved_tensors
-        draft_grads, dynamic_grads = operators.overlap_backward(
-            grad.contiguous(),
-            below,
-            stats,
-            draft_logits,
-            temperature,
-            *ctx.by_draft,
-            tokens,
-            logits,
-        )
+        rows = grad.contiguous(), below, stats, draft_logits, temperature
+        draft_grads, dynamic_grads = _Gradient.apply(*rows, *ctx.by_draft, tokens, logits)
         return draft_grads, None if logits is None else dynamic_grads, *(None,) * 6
+
+
+class _Gradient(torch.autograd.Function):
+    """Of `overlap`; a function of its own, so that a second derivative is not silently 0."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Tensor | None) -> tuple[Tensor, Tensor]:
+        grads: tuple[Tensor, Tensor] = operators.overlap_backward(*arguments)
+        return grads
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> NoReturn:
+        raise RuntimeError(
+            "rdk_cuda.overlap: a second derivative was asked for, and it has the first alone; "
+            "leave out create_graph=True, or use rdk_cuda.reference.overlap, which has both"
+        )
 
 
 @takes_arrays

@@ -5,6 +5,7 @@ import logging as standard
 import sys
 from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from rdk_cuda.integrations.eagle3 import (
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.placement import weight_of
 
-from ..files import opened_tensors
+from ..files import opened_tensors, system_errors
 from .errors import InputError
 from .model_files import ModelFiles, model_files
 from .pairs import ModelPair, Pair, StatePair, head_size
@@ -77,9 +78,9 @@ def load_pair(
         pair: Pair = StatePair(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)
     else:
         second = first if drafter == target else load_model("--drafter", drafter, dtype)
-        # Transformers 5.0 refuses to save sampling parameters without do_sample.
+        # Transformers 5.0 refuses to save sampling parameters without do_sample, and -1 for none.
         kept = ("bos_token_id", "eos_token_id", "pad_token_id")
-        said = {name: getattr(second.generation_config, name) for name in kept}
+        said = {name: id for name in kept if (id := getattr(second.generation_config, name)) != -1}
         second.generation_config = GenerationConfig(**said)
         second = second.to(first.device)
         stored = stored_dtype(drafter)
@@ -162,6 +163,8 @@ def loaded(
         "device_map": device_map,
         "output_loading_info": True,
     }
+    if files.gguf is None:
+        stored_dtype(files.directory)  # which refuses a file of another size than it says
     progress = redirect_stderr(io.StringIO())  # a bar that quiet() does not reach
     if files.gguf is not None:
         options["gguf_file"] = files.gguf
@@ -272,6 +275,19 @@ def refuse_spread_drafter(drafter: Path, model: Any) -> None:
             f"--drafter {drafter}: is the target, which --device-map spreads over "
             f"{', '.join(sorted(map(str, places)))}; needs a drafter that is whole on one device"
         )
+
+
+def refuse_unsavable(models: Pair, output: Path) -> None:
+    """Whatever the library would refuse to write: it only finds it as it does."""
+    drafter, own = models.drafter, getattr(models, "drafter_tokenizer", None)
+    parts = [getattr(drafter, name, None) for name in ("config", "generation_config")]
+    with system_errors(output), TemporaryDirectory(prefix=".trial.", dir=output.parent) as folder:
+        for part in filter(None, (*parts, models.tokenizer, own)):
+            try:
+                part.save_pretrained(folder)
+            except Exception as error:  # whatever a library of hundreds of architectures may raise
+                reason = " ".join(f"{type(part).__name__} cannot be saved: {error}".split())
+                raise InputError(f"--drafter {models.names[1]}: {reason}") from error
 
 
 def refuse_undecodable(option: str, directory: Path, model: Any) -> None:

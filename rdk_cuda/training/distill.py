@@ -23,6 +23,9 @@ from .parts import Trained
 STEPS_A_ROUND = 10
 WARMUP_STEPS, LARGEST_NORM = 10, 1.0
 
+_KEPT = "belongs_to", "step", "stale", "first", "before", "best_acceptance", "best"
+"""What a checkpoint has of a `Distillation`, besides parameters and optimizer as they are."""
+
 
 class DistillationError(ValueError):
     """A checkpoint of another training, or a loss that is no number."""
@@ -197,39 +200,35 @@ class Distillation:
         if now > self.best_acceptance:
             self.best_acceptance, self.best, self.stale = now, self._copy(), 0
         if self.checkpoint is not None:
-            state = {
-                "belongs_to": self.belongs_to,
-                "step": self.step,
-                "stale": self.stale,
-                "first": self.first,
-                "before": self.before,
-                "best_acceptance": self.best_acceptance,
-                "best": self.best,
-                "now": self._copy(),
-                "optimizer": self.optimizer.state_dict(),
-            }
-            write_whole(self.checkpoint, lambda unfinished: torch.save(state, unfinished))
+            own = {name: getattr(self, name) for name in _KEPT}
+            state = {**own, "now": self._copy(), "optimizer": self.optimizer.state_dict()}
+
+            def write(unfinished: Path) -> None:
+                with unfinished.open("wb") as file:  # whose errors torch's own file would hide
+                    torch.save(state, file)
+
+            write_whole(self.checkpoint, write)
         if report is not None:
             report(self.step, rates)
 
     def _resume(self, checkpoint: Path) -> None:
         try:
             state: Any = torch.load(checkpoint, map_location="cpu", weights_only=True)
-            own = state["belongs_to"] == self.belongs_to
+            if own := state["belongs_to"] == self.belongs_to:
+                for values in (state["best"], state["now"]):
+                    write_into(self.parameters, values)
+                self.optimizer.load_state_dict(state["optimizer"])
+                vars(self).update({name: state[name] for name in _KEPT})
         except Exception as error:  # whatever torch raises of a file that is not its own
             raise DistillationError(
-                f"{checkpoint} is no checkpoint of this program; move or delete it"
+                f"{checkpoint} is no checkpoint of this program, or not a whole one "
+                f"({error!r:.100}); move or delete it to begin anew"
             ) from error
         if not own:
             raise DistillationError(
                 f"{checkpoint} is of another training; give the same arguments to go on, or "
                 "move or delete it to begin anew"
             )
-        write_into(self.parameters, state["now"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.stale, self.best = state["step"], state["stale"], state["best"]
-        self.first, self.best_acceptance = state["first"], state["best_acceptance"]
-        self.before = state["before"]
 
     def _copy(self) -> list[Tensor]:
         return [parameter.detach().cpu().clone() for parameter in self.parameters]
@@ -247,4 +246,4 @@ class Distillation:
 def write_into(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """Give parameters these values."""
     for parameter, value in zip(parameters, values, strict=True):
-        parameter.copy_(value)
+        parameter.copy_(value.view_as(parameter))

@@ -198,12 +198,13 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
     (source(bonus=math.inf), "bonus is inf; needs a finite"),
     (source(bonus=10**400), "bonus is 1000.*; needs a finite"),
     ({"bias": torch.ones(5, dtype=torch.bfloat16)}, "bias .* torch.bfloat16; needs torch.float32"),
-    ({"drop": "successors.tokens"}, "successors.tokens"),
+    ({"drop": "successors.tokens"}, r": lacks 'successors\.tokens'"),
+    ({"lifted__shift": torch.ones(2)}, "lifted rows are"),
     (SCREENED | {"screen__tokens": SCREEN["screen__tokens"] + 1}, "other tokens than the drafter"),
     (SCREENED | {"screen__scale": SCREEN["screen__scale"] * torch.nan}, "scale is not finite"),
     (SCREENED | {"screen__left": torch.zeros(9, 3).char()}, r"left has shape \[9, 3\]"),
     (SCREENED | {"screen__right": torch.zeros(2, 5)}, "of width 5; needs that of the head, 3"),
-    (SCREENED | {"drop": "screen.scale"}, "screen.scale"),
+    (SCREENED | {"drop": "screen.scale"}, r": lacks 'screen\.scale'"),
     (SCREENED | {"screen__fine": torch.ones(9, 2).half()}, "needs the same, or both fine and"),
     (
         SCREENED
@@ -225,7 +226,7 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
     (source(width=True), "width True; needs"),
     (source(window="3"), "window '3'; needs"),
     (source(kind="magic"), "the kind 'magic', which this rdk_cuda does not know"),
-    (source(kind="combined"), "sources"),
+    (source(kind="combined"), ": lacks 'sources'"),
     (source(kind="combined", sources=[]), "there are 0 sources"),
     (source(kind="combined", sources=3), "not iterable"),
 ]

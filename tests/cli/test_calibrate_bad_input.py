@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from rdk_cuda.calibration.record import read_models as read_both
 from rdk_cuda.cli import calibrate, recording_file
 from rdk_cuda.pair import pairs
 
-from .calibrating import Pair, command, digests, refusal, write_texts
+from ..bounded_memory import disk_for
+from .calibrating import Pair, command, count_reads, digests, refusal, write_texts
 
 Refused = Callable[..., str]
 
@@ -209,7 +209,7 @@ def test_activations_that_overflow_on_held_out_text_are_refused(
     monkeypatch.setattr(calibrate, "calibrate", then_overflowing)
     answer = refusal(capsys, command(pair, files, tmp_path / "out"))
     assert "acceptance at temperature 1 is NaN; needs models whose logits" in answer
-    assert not (tmp_path / "out").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"target", "drafter", "text"}
 
 
 def reading_nan(target: Any, drafter: Any) -> Read:
@@ -222,6 +222,21 @@ def reading_nan(target: Any, drafter: Any) -> Read:
         return result
 
     return spoiled
+
+
+def test_what_cannot_be_saved_is_found_before_anything_is_read(
+    refused: Refused, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = count_reads(monkeypatch)
+    file = pair[1] / "generation_config.json"
+    file.write_text(json.dumps({"eos_token_id": 0, "pad_token_id": -2}))
+    answer = refused()
+    assert f"--drafter {pair[1]}: GenerationConfig cannot be saved: " in answer
+    assert "got -2" in answer
+    file.unlink()
+    with disk_for(64):
+        assert f"File too large: '{pair[1].parent / 'out'}'" in refused()
+    assert read == []
 
 
 # The output.
@@ -299,14 +314,6 @@ def test_bad_ids_to_keep_are_named(
 # The machine.
 
 
-@pytest.fixture
-def small_disk() -> Iterator[Callable[[int], None]]:
-    """Ends every write beyond so many bytes of a file, as a full disk would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("while_writing", ["the recording", "the drafter"])
 def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
     pair: Pair,
@@ -314,7 +321,6 @@ def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    small_disk: Callable[[int], None],
     while_writing: str,
 ) -> None:
     module, name, file = {
@@ -324,8 +330,8 @@ def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
     write = getattr(module, name)
 
     def written(*arguments: Any, **options: Any) -> Any:
-        small_disk(4096)
-        return write(*arguments, **options)
+        with disk_for(4096):
+            return write(*arguments, **options)
 
     monkeypatch.setattr(module, name, written)
     line = refusal(capsys, command(pair, files, tmp_path / "out"))

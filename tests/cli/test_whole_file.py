@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from rdk_cuda import Affinity, SuccessorTable, Vocabulary, files
 from rdk_cuda.calibration import recording_file as state
 from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.cupy import cubin_cache
 from rdk_cuda.integrations.token_maps import write_d2t, write_hot_tokens
+
+from ..bounded_memory import disk_for
 
 VOCABULARY = Vocabulary([4, 0], 6)
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -32,6 +36,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "hot tokens": lambda path: write_hot_tokens(VOCABULARY, path),
     "json": lambda path: files.write_json({"acceptance": 0.5}, path),
     "csv": lambda path: files.write_csv([{"acceptance": 0.5}], ["acceptance"], path),
+    "tokenizer": lambda path: write_whole(path, lambda place: Tokenizer(BPE()).save(str(place))),
 }
 every_writer = pytest.mark.parametrize("name", WRITERS)
 NULL, FULL = (1, 3), (1, 7)  # major and minor numbers, of nodes of our own: never the machine's
@@ -92,6 +97,18 @@ def test_a_full_device_is_an_os_error_and_stays(name: str, tmp_path: Path) -> No
     assert raised.value.errno == errno.ENOSPC
     assert full.is_char_device()
     assert os.listdir(tmp_path) == ["full"]
+
+
+@every_writer
+def test_a_full_disk_is_an_os_error_that_names_the_file_and_the_old_one_stays(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with disk_for(8), pytest.raises(OSError, match="File too large") as raised:
+        WRITERS[name](path)
+    assert (raised.value.errno, raised.value.filename) == (errno.EFBIG, str(path))
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
 
 
 @every_writer

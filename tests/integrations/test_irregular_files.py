@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,12 @@ from rdk_cuda.calibration.recording_file import recorded_temperatures
 from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
 from rdk_cuda.files import json_of, read_small
 from rdk_cuda.integrations.eagle3 import CheckpointError, is_checkpoint, read_checkpoint
+from rdk_cuda.integrations.eagle3.weights import read_tensors, tensor_names
 from rdk_cuda.integrations.huggingface.saved_drafter import PRUNED, SETTINGS, load_pruned
+from rdk_cuda.integrations.huggingface.text_drafter import load_affinity
 from rdk_cuda.integrations.token_maps import read_token_map
+from rdk_cuda.pair.errors import InputError
+from rdk_cuda.pair.loading import load_model
 
 from ..bounded_memory import memory_for
 
@@ -101,6 +106,32 @@ def test_more_json_than_is_said_is_not_read(tmp_path: Path) -> None:
             read_small(path)
         with pytest.raises(CheckpointError, match=r"config\.json.*1099511627776 bytes"):
             read_checkpoint(tmp_path, None)
+
+
+TENSOR_READERS = {name: read for name, read in READERS.items() if ".json" not in name} | {
+    "text drafter": lambda path: load_affinity(path.parent),
+    "checkpoint's names": lambda path: tensor_names(path.parent),
+    "checkpoint": lambda path: read_tensors(path.parent),
+    "model": lambda path: load_model("--drafter", path.parent),
+}
+
+
+@pytest.mark.parametrize("read", TENSOR_READERS.values(), ids=TENSOR_READERS.keys())
+@pytest.mark.parametrize("kind", ["more than it says", "as large as it says", "nothing"])
+def test_no_terabyte_is_mapped(tmp_path: Path, read: Callable[[Path], Any], kind: str) -> None:
+    """A hole takes no place on the disk."""
+    path, size = tmp_path / "model.safetensors", 1 << 40
+    (tmp_path / "affinity.safetensors").symlink_to(path.name)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    said = size if kind == "as large as it says" else 4
+    entry = {"dtype": "F32", "shape": [said // 4], "data_offsets": [0, said]}
+    header = b"" if kind == "nothing" else json.dumps({"d2t": entry}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + size)
+    with memory_for(1 << 28), pytest.raises((ValueError, OSError, InputError)) as refused:
+        read(path)
+    assert str(tmp_path) in str(refused.value)
+    refused.match(r"its header says: |Cannot allocate memory|needs at most")
 
 
 @pytest.mark.parametrize("depth", [101, 100_000])

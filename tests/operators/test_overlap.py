@@ -253,8 +253,12 @@ def test_what_has_no_gradient_is_refused() -> None:
     rows = torch.zeros(2, 5)
     with pytest.raises(RuntimeError, match="target_logits requires grad"):
         rdk_cuda.overlap(rows.clone().requires_grad_(), rows, affinity)
-    draft = torch.tensor([[2.0, 0, 0, 0, 0]], requires_grad=True)
-    alpha = rdk_cuda.overlap(rows[:1], draft, affinity)
-    (first,) = torch.autograd.grad(alpha.square().sum(), draft, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        first.sum().backward()
+    tokens = torch.tensor([[3, -1], [2, 2]], dtype=torch.int32)
+    trained = rows.clone().requires_grad_(), torch.zeros(2, 2, requires_grad=True)
+    for draft, own in (trained, (trained[0], rows[:, :2]), (rows, trained[1])):
+        columns = {"dynamic_tokens": tokens, "dynamic_logits": own}
+        alpha = rdk_cuda.overlap(rows, draft, affinity, **columns).sum()
+        by = draft if draft.requires_grad else own
+        (first,) = torch.autograd.grad(alpha, by, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"rdk_cuda\.overlap: a second derivative"):
+            (alpha + first.square().sum()).backward()

@@ -29,6 +29,7 @@ from rdk_cuda.training import (
     Recipe,
 )
 from rdk_cuda.training.parts import Trained, parts_of
+from tests.bounded_memory import disk_for
 from tests.calibration.markov_pair import D, MarkovPair, V, material, windows
 from tests.statistics.chi_square import assert_caught, assert_fits, histogram
 
@@ -169,9 +170,31 @@ def test_an_interrupted_training_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert torch.equal(going_on.run().weight, whole.weight)
     with pytest.raises(DistillationError, match="is of another training"):
         training(parts(), checkpoint, learning_rate=0.01)
+    whole = torch.load(checkpoint, weights_only=True)
+    for missing in whole:
+        torch.save({name: each for name, each in whole.items() if name != missing}, checkpoint)
+        with pytest.raises(DistillationError, match=rf"{checkpoint} .*a whole one .*'{missing}'"):
+            training(parts(), checkpoint)
+    torch.save({**whole, "best": [torch.zeros(())] * len(whole["best"])}, checkpoint)
+    with pytest.raises(DistillationError, match="or not a whole one"):
+        training(parts(), checkpoint)
     checkpoint.write_bytes(b"not a checkpoint")
     with pytest.raises(DistillationError, match="is no checkpoint of this program"):
         training(parts(), checkpoint)
+
+
+def test_a_full_disk_is_an_error_that_names_the_checkpoint_and_the_last_one_stays(
+    tmp_path: Path,
+) -> None:
+    checkpoint = tmp_path / "training.tmp"
+    run = training(parts_of(HEAD, drafter(), PAIR.full_head, PAIR.weight), checkpoint)
+    run.run()
+    last = checkpoint.read_bytes()
+    run.step = 0
+    for room in (8, 600, len(last) - 8):
+        with disk_for(room), pytest.raises(OSError, match=f"File too large: '{checkpoint}'"):
+            run.run()
+        assert [file.read_bytes() for file in tmp_path.iterdir()] == [last]
 
 
 def test_the_best_drafter_is_kept_and_training_ends_when_nothing_gets_better() -> None:
