@@ -86,7 +86,7 @@ class TrainedRows(Trained):
     def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """As of `DynamicHead`."""
         weight, bias = self.full_head
-        at = tokens.long().clamp_min(0)
+        at = tokens.long().clamp(0, len(weight) - 1)  # the logit of no token is not read
         own = (embedding(at, weight) @ hidden[:, :, None])[:, :, 0]
         return own if bias is None else own + bias[at]
 
@@ -126,7 +126,7 @@ class TrainedLift(Trained):
 
     def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """As of `DynamicHead`."""
-        at = tokens.long().clamp_min(0)
+        at = tokens.long().clamp(0, len(self._log_prior) - 1)
         mapped, prior = linear(hidden, self.map), self._log_prior[at]
         states, constant, slope = mapped[:, :-2, None], mapped[:, -2:-1], mapped[:, -1:]
         own = (embedding(at, self._head_of_target) @ states)[:, :, 0]

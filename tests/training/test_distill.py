@@ -91,6 +91,8 @@ def test_untrained_parts_say_what_the_drafter_says(train: str) -> None:
     )
     for name, value in expected.items():
         torch.testing.assert_close(got[name], value, rtol=1e-5, atol=1e-5)
+    beyond = torch.full((9, 2), V, dtype=torch.int32)  # no token: a column that is not read
+    assert parts(hidden, beyond).shape == (9, 2)
     again = parts.trained()
     torch.testing.assert_close(again.weight, found.weight, rtol=1e-6, atol=1e-6)
     assert again.affinity is found.affinity
