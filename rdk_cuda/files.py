@@ -88,9 +88,9 @@ def opened_tensors(path: Path) -> Iterator[Any]:
             header = json_of(file.read(min(length, LARGEST_JSON)))
             ends = (each.get("data_offsets", [0, 0])[1] for each in header.values())
             if (needed := 8 + length + max(ends, default=0)) != size:
-                raise ValueError(f"{needed} bytes, and there are {size}")
+                raise ValueError(f"it needs {needed} bytes by its header, and has {size}")
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise safetensors.SafetensorError(f"its header says: {error}") from error
+            raise safetensors.SafetensorError(f"{path.name}: {error}") from error
         with system_errors(path), torch.device("cpu"):
             content = safetensors.safe_open(path, framework="pt")
         with torch.device("cpu"), content:
@@ -314,11 +314,16 @@ def system_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        unfinished = str(path.with_name(f".{path.name}."))
+        named = str(getattr(error, "filename", None) or path)
+        if named != str(path) and not named.startswith(unfinished):
+            raise  # it names another file
         # Said by Rust, by torch where it maps a file, and by what was raised of an `OSError`.
-        said = re.search(r"(?:os error |memory \(|\[Errno )(\d+)", str(error))
-        system = error.__context__ if isinstance(error, RuntimeError) else error  # of torch.save
+        said = re.search(r"(?:os error |memory \(|\[Errno )(\d+)[\])]", str(error))
+        saving = "PytorchStreamWriter" in str(error)  # torch.save hides what the file raised
+        system = error.__context__ if saving else error
         number = int(said[1]) if said else getattr(system, "errno", None)
-        if number is None:
+        if number is None or number not in errno.errorcode:
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from rich.filesize import decimal
 
 from rdk_cuda.calibration.reading import Window
@@ -131,9 +132,9 @@ class RecordingFile:
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
-        """Where the same command would fail again, what this one has recorded is removed.
+        """Remove what was recorded where the same command would fail again.
 
-        It stays after an interruption, or an `OSError`, as of a full disk: that can be mended.
+        It stays after an interruption, a full disk or memory: the same command goes on from it.
         """
         begun = not (self.named or self.path.exists())
         try:
@@ -142,7 +143,8 @@ class RecordingFile:
             said = f"{self.path} ({self.size}) has what was read; the same command goes on from it."
             raise KeyboardInterrupt(*[said] * bool(self.size)) from None
         except Exception as error:
-            if begun and not isinstance(error, OSError):
+            full = isinstance(error, (OSError, MemoryError, torch.OutOfMemoryError))
+            if begun and not full:
                 self.path.unlink(missing_ok=True)
             raise
 

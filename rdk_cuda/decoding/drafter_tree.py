@@ -238,7 +238,7 @@ class DrafterTree(DrafterChain):
             give another token.
         """
         at = temperature.masked_fill(temperature == 0, 1.0)
-        # The sum is the operator's. That of `softmax` may have other bits beside other rows, and
+        # The sum is the operator's: `softmax` may have other bits beside other rows, and
         # whether a token is fixed goes by a threshold.
         stats = functional.draft(logits, self.affinity, at, seeds=0, positions=0, **dynamic).stats
         assert stats is not None

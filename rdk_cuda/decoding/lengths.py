@@ -144,14 +144,15 @@ class Classifier:
 
 
 def row_sums(terms: Tensor) -> Tensor:
-    """Sums over the last dimension, to the same bits whatever rows stand beside a row.
+    """Add up the last dimension, to the same bits whatever rows stand beside a row.
 
-    And whatever zeros behind it, which fill it up to the longest of a batch. `sum` adds in an order
-    that goes by the shape, and on CUDA by where in memory a row begins; here neighbours are added,
-    and then the sums of neighbours.
+    Zeros behind it, which fill it up to the longest of a batch, change no bit either. `sum` adds in
+    an order that goes by the shape, and on CUDA by where in memory a row begins; here neighbours
+    are added, and then the sums of neighbours.
     """
     while terms.shape[-1] > 1:
-        terms = torch.nn.functional.pad(terms, (0, terms.shape[-1] % 2))
+        if terms.shape[-1] % 2:
+            terms = torch.nn.functional.pad(terms, (0, 1))
         terms = terms[..., ::2] + terms[..., 1::2]
     return terms.sum(-1)
 

@@ -53,7 +53,7 @@ class _Overlap(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """Of `overlap`; a function of its own, so that a second derivative is not silently 0."""
+    """Differentiate `overlap`, once: a second derivative would silently be 0."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Tensor | None) -> tuple[Tensor, Tensor]:

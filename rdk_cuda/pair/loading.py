@@ -278,16 +278,19 @@ def refuse_spread_drafter(drafter: Path, model: Any) -> None:
 
 
 def refuse_unsavable(models: Pair, output: Path) -> None:
-    """Whatever the library would refuse to write: it only finds it as it does."""
-    drafter, own = models.drafter, getattr(models, "drafter_tokenizer", None)
-    parts = [getattr(drafter, name, None) for name in ("config", "generation_config")]
+    """Refuse what the library would refuse to write, which it only finds as it does."""
+    drafter, (target_name, name) = models.drafter, models.names
+    own = getattr(models, "drafter_tokenizer", None)
+    parts = [(getattr(drafter, part, None), name) for part in ("config", "generation_config")]
+    parts += [(models.tokenizer, name if own is None else target_name), (own, name)]
     with system_errors(output), TemporaryDirectory(prefix=".trial.", dir=output.parent) as folder:
-        for part in filter(None, (*parts, models.tokenizer, own)):
+        for part, of in ((part, of) for part, of in parts if part is not None):
             try:
                 part.save_pretrained(folder)
             except Exception as error:  # whatever a library of hundreds of architectures may raise
                 reason = " ".join(f"{type(part).__name__} cannot be saved: {error}".split())
-                raise InputError(f"--drafter {models.names[1]}: {reason}") from error
+                option = "--target" if part is models.tokenizer else "--drafter"
+                raise InputError(f"{option} {of}: {reason}") from error
 
 
 def refuse_undecodable(option: str, directory: Path, model: Any) -> None:

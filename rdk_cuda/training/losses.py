@@ -98,7 +98,7 @@ class OverlapLoss(nn.Module):
             or for `log-alpha` and `KL(p, q)` the target's has no token that the drafter reaches.
 
         Raises:
-            RuntimeError: a second derivative of `tv`, `log-alpha` or `lk`, as of `overlap`.
+            RuntimeError: a second derivative of `tv`, `log-alpha` or `lk`, as in `overlap`.
         """
         columns = {"dynamic_tokens": dynamic_tokens, "dynamic_logits": dynamic_logits}
         if self.loss in (TV, LOG_ALPHA, LK):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import itertools
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ pytest.importorskip("transformers", minversion="5.0")
 from transformers import LogitsProcessor, StoppingCriteria
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.decoding import DrafterTree, Proposer
+from rdk_cuda.decoding import Cascade, DrafterChain, DrafterTree, Proposer
 from rdk_cuda.decoding.generation import Continuation
 from rdk_cuda.decoding.proposal import Proposal, Step
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
@@ -183,10 +184,14 @@ def test_a_processor_that_remembers_sees_one_greedy_row_s_own_tokens_once() -> N
         assert own.seen == theirs.seen
 
 
-@pytest.mark.parametrize("shared", ["generate", "drafter", "tree"])
+@pytest.mark.parametrize("shared", ["generate", "drafter", "tree", "inner"])
 def test_threads_that_share_a_generate_or_what_drafts_wait_for_each_other(shared: str) -> None:
     same, parts = pruned(), {"drafter": HuggingFaceModel(drafter()), "tree": tree().drafter}
+    every = Affinity.intersection(Vocabulary.identity(SIZE))
+    cascade = Cascade(DrafterChain(parts["drafter"], every), HuggingFaceModel(drafter()), every)
+    turns = itertools.cycle([cascade, parts["drafter"]])  # one drafts inside of the other
     make = (lambda: Generate(parts[shared])) if shared in parts else (lambda: same)
+    make = (lambda: Generate(next(turns))) if shared == "inner" else make
     inputs = [padded(*LENGTHS[seed % 3 :], seed=seed) for seed in range(4)]
     expected = [library(**each, **ENDS) for each in inputs]
     with ThreadPoolExecutor(4) as threads:

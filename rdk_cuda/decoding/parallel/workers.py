@@ -6,8 +6,8 @@ Messages are arrays of integers and go to waiting workers alone. A socket takes 
 or not at all, and waits no longer than the timeout for a worker that does not read.
 
 Ctrl-C may come between any two instructions, and then another call. So messages are numbered, and
-an answer to another than the newest is dropped. What is said of a worker before anything is sent or
-received holds whether or not that happens: it knows nothing, and it waits.
+an answer to another than the newest is dropped. Before anything is sent
+or received, a worker counts as one that knows nothing and waits: that holds either way.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ class Workers:
                     f"at most {LONGEST_WAIT:.0f}"
                 )
         self.vocabulary_size, self.device = vocabulary_size, device
-        self.timeout, self.latencies = timeout, deque[float](maxlen=RECENT)
+        self.timeout, self.latencies = float(timeout), deque[float](maxlen=RECENT)
         self._workers: list[_Worker] = []
         self._ends: list[int | None] = []
         try:
             spawning = torch.multiprocessing.get_context("spawn")
             for target in targets:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                ours.settimeout(timeout)
+                ours.settimeout(self.timeout)
                 theirs.setblocking(True)
                 shape = MOST_ROWS + 1, vocabulary_size
                 rows = torch.zeros(shape, dtype=torch.float32, device="cpu").share_memory_()
@@ -244,7 +244,7 @@ class Workers:
         return answer[1]
 
     def _answer(self, worker: _Worker, piece: Piece, now: float) -> list[tuple[Piece, Answer]]:
-        """What a socket that is ready has: none of an older message; None at the process's end."""
+        """Take what a ready socket has: none of an older message; None at the process's end."""
         known, worker.known, worker.piece = worker.known, 0, None
         message = b""
         with suppress(OSError):
@@ -282,6 +282,7 @@ def _serve(target: Factory, pipe: socket.socket, rows: Tensor) -> None:
     """A worker's process: it reads what it is told until the drafter's process is gone."""
     # Ctrl-C reaches all processes of a terminal, and the drafter's ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe.setblocking(True)  # another process may begin with a default timeout for sockets
     model = target()
     model.reset(1)
     newest, tokens = 0, list[int]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -224,7 +224,7 @@ class Generate:
             keep=returned["scores"],
             truncates=input_ids.device.type == "cpu",
         )
-        with _one_at_a_time(self._drafting_model):
+        with _one_at_a_time(self.drafter):
             decoder = self._decoder(model, sampling.draft_temperature)
             criteria = [*stopping_criteria, *self.stopping_criteria]
             ending = ending_of(criteria, config, input_ids.shape[1])
@@ -313,7 +313,7 @@ class Generate:
 
 
 class _Turn:
-    """Whose call it is. A copy of what is taken in turns has turns of its own."""
+    """Say whose call it is. A copy of what is taken in turns has turns of its own."""
 
     def __init__(self) -> None:
         self.lock, self.thread = threading.Lock(), 0
@@ -322,10 +322,26 @@ class _Turn:
         return _Turn, ()
 
 
+def _drafting(part: Any) -> dict[int, Any]:
+    """Find what has caches or a memory in a drafter or a proposer, down to the models inside."""
+    inside = (getattr(part, name, None) for name in ("drafter", "inner"))
+    below = [each for each in inside if each is not None and each is not part]
+    return {id(part): part} | {key: own for each in below for key, own in _drafting(each).items()}
+
+
 @contextmanager
-def _one_at_a_time(drafting: CausalModel | Proposer) -> Iterator[None]:
-    """Wait until no other thread decodes with what drafts, which has one cache and one memory."""
-    turn = getattr(drafting, "__dict__", {}).setdefault("_turn_of_generate", _Turn())
+def _one_at_a_time(drafter: CausalModel | Proposer) -> Iterator[None]:
+    """Wait until no other thread decodes with a part of what drafts, in one order for all."""
+    with ExitStack() as turns:
+        for _, part in sorted(_drafting(drafter).items()):
+            turns.enter_context(_alone(part))
+        yield
+
+
+@contextmanager
+def _alone(part: Any) -> Iterator[None]:
+    """Wait for this part, which has one cache and one memory."""
+    turn = getattr(part, "__dict__", {}).setdefault("_turn_of_generate", _Turn())
     if turn.thread == threading.get_ident():
         raise RuntimeError(
             "Generate: called by a streamer, a criterion or a processor of its own call, whose "

@@ -6,8 +6,7 @@ longer sequence they see its first L tokens; one that has ended is filled up wit
 by the library itself.
 
 Criteria may remember what they were asked. So they are asked as by the library: once about each
-length, as soon as every row has it or has ended before. What a row has decoded beyond its end by
-then is dropped.
+length, as soon as every row has it or has ended before. Tokens beyond a row's end are dropped.
 
 Processors cannot wait: a row goes on by their scores. They are asked once for each length that
 somebody has, and only the rows of that length count. One that has not come so far yet has no L

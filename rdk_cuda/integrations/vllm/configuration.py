@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -53,9 +54,10 @@ def options(vllm_config: Any) -> Options:
     """
     given = vllm_config.additional_config or {}
     own = given.get(_KEY, {})
-    for key in map(str, set(given) - {_KEY}):  # the keys of other plugins are theirs
-        near = "rdk" in key.lower() or get_close_matches(key.lower(), [_KEY], cutoff=0.7)
-        if near or key in Options._fields:
+    for key in map(str, () if _KEY in given else given):  # the keys of other plugins are theirs
+        named = "rdk" in re.split("[^a-z]", key.lower())
+        near = get_close_matches(key.lower(), [_KEY], cutoff=0.85)
+        if named or near or key in Options._fields:
             raise UnsupportedConfigurationError(
                 f"--additional-config has {key!r}, which nothing reads; name it {_KEY!r}, and have "
                 f"{', '.join(Options._fields)} inside of that"

@@ -65,7 +65,7 @@ class Counters:
         self.active = False
         self._pruned = is_pruned(vocabulary, device)
         self._sums = torch.zeros(len(_COUNTED), dtype=torch.int64, device=device)
-        # What is published is read here: a step's tokens are not known before its copy has ended.
+        # Read here to be published: a step's tokens are not known before its copy has ended.
         pinned = device.type == "cuda"
         self._copy = torch.zeros_like(self._sums, device="cpu", pin_memory=pinned)
         self._changed, self._next = False, 0.0
@@ -87,7 +87,7 @@ class Counters:
             arena: what the drafts were drawn from.
             drafts: `[N]`, packed; -1 is none, and behind the last offset is padding.
             offsets: `[B + 1]` int32. num_accepted: `[B]`.
-            slots: `[B]`, as of `DraftArena.verify`.
+            slots: `[B]`, as in `DraftArena.verify`.
             method: by which they were verified. sharded: whether logits stayed on their ranks.
         """
         if not self.active or not len(drafts):
@@ -124,7 +124,7 @@ class Counters:
             self._sums[_COUNTED.index(("drafted_tokens", "known"))] -= drafts
 
     def read(self) -> dict[str, int]:
-        """The sums, by `NAME.VALUE`, as of the last step whose tokens are known."""
+        """The sums, by `NAME.VALUE`, up to the last step whose tokens are known."""
         names = (f"{name}.{value}" for name, value in _COUNTED)
         return dict(zip(names, self._copy.tolist(), strict=True))
 

@@ -36,7 +36,7 @@ _LOGGER = init_logger(f"vllm.{__name__}")  # under the name that vLLM configures
 
 
 def _is_true_here(record: logging.LogRecord) -> bool:
-    """Not what vLLM says of every speculation: here both are served (`add_processors`)."""
+    """Leave out what vLLM says of every speculation: both are served (`add_processors`)."""
     return NOT_SERVED not in record.getMessage()
 
 
