@@ -112,11 +112,15 @@ struct Sequences {
   Truncation truncation;
 };
 
-// What is proposed for all sequences, packed: drafts, or nodes of trees.
+// What is proposed for all sequences: drafts, or nodes of trees. Packed, or the rows of a step, of
+// which each sequence has the first `each` places.
 struct Proposed {
   TokenIds token_ids;
-  int64_t count;  // N
-  const int32_t* offsets;
+  int64_t count;           // N
+  const int32_t* offsets;  // null: the rows of a step
+  int64_t each;
+  int64_t token_stride;  // between sequences in token_ids
+  int64_t places;        // between sequences in the drafter's rows
 };
 
 // Which row of the drafter's each draft was drawn from.
@@ -144,18 +148,45 @@ struct RedistributeParams {
   int64_t rows;
 };
 
+// Where a step keeps what it drafts from (docs/design.md, "Rows of a step"): K places in each of S
+// slots, of which a call fills one place.
+struct StepRows {
+  int64_t slots;
+  int64_t places;  // 0: the call is not part of a step
+  int64_t place;
+  TokenIds slot_ids;     // no data: row b has slot b
+  const int64_t* seeds;  // of the rows, from which their keys are made
+  int64_t* step_keys;    // [S]
+  int64_t* tokens;       // [S, K], as all that follows
+  void* logits;
+  int32_t* dynamic_tokens;
+  void* dynamic_logits;
+};
+
 struct DraftParams {
   DraftColumns draft;
   AffinityRows affinity;
   const float* temperature;
-  const int64_t* step_keys;
-  const int64_t* positions;
-  const int32_t* branches;  // null: 0 for every row
+  const int64_t* step_keys;  // null in a step
+  const int64_t* positions;  // in a step those of its first place
+  const int32_t* branches;   // null: 0 for every row
   Truncation truncation;
+  StepRows step;
   int64_t* tokens;
-  float* stats;
+  float* stats;         // in a step [S, K, stats_width]
   int64_t stats_width;  // 2 + R, and one more for the threshold if rows are truncated
   int64_t rows;
+
+  // -1: the row has no slot, and nothing of it is kept.
+  RDK_HOST_DEVICE int64_t slot(int64_t row) const {
+    if (step.places == 0) return row;
+    const int64_t slot = step.slot_ids.data == nullptr ? row : step.slot_ids[row];
+    return 0 <= slot && slot < step.slots ? slot : -1;
+  }
+  // Where stats, logits and dynamic columns of a row are kept.
+  RDK_HOST_DEVICE int64_t kept_at(int64_t slot) const {
+    return step.places == 0 ? slot : slot * step.places + step.place;
+  }
 };
 
 struct VerifyParams {

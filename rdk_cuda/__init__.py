@@ -22,6 +22,7 @@ __all__ = [
     "Draft",
     "RecentTokens",
     "ScreenedTokens",
+    "StepRows",
     "SuccessorCounts",
     "SuccessorTable",
     "Verified",
@@ -74,7 +75,7 @@ if not _is_being_looked_for():
         SuccessorTable,
         distinct_tokens,
     )
-    from .functional import Draft, Verified, VerifiedTree, overlap, verify_tree
+    from .functional import Draft, StepRows, Verified, VerifiedTree, overlap, verify_tree
     from .functional import operators as _functions
     from .functional.operators import *  # noqa: F403
     from .vocabulary import Vocabulary

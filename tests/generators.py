@@ -318,7 +318,15 @@ def call(operator: str, dtype: torch.dtype = torch.float32, **given: int) -> dic
         given: sizes in place of the usual ones.
     """
     sizes = {"...": (6,), "B": 3, "N": 6, "M": 6, "V_t": 40, "W": 40, "C": 4, "V": 40, "d": 16}
-    sizes |= {"max_draft": 2, "first_chunk": 0} | given
+    sizes |= {
+        "max_draft": 2,
+        "first_chunk": 0,
+        "S": 3,
+        "K": 2,
+        "J": 2,
+        "place": 1,
+        "limited": 1,
+    } | given
     sizes["target_size"] = sizes["V_t"]
     made = affinity("mixed-2", sizes["V_t"])
     sizes |= {"V_d": made.draft_size, "R": made.rank}

@@ -3,6 +3,7 @@
 // Memory floor: the V_d + C logits of each row, once.
 
 #include <algorithm>
+#include <cstring>
 
 #include "../common/philox.h"
 #include "draft_row.h"
@@ -31,20 +32,35 @@ int64_t draw_target(const AffinityRows& affinity, int64_t draft, uint32_t word,
                      words(1).word[0]);
 }
 
-int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threads,
-                  Softmax* softmax) {
+// Stores count elements of a row, unless they are there already.
+void keep(const Rows& rows, int64_t index, int64_t count, int64_t bytes, void* kept, int64_t at) {
+  const char* from = static_cast<const char*>(rows.data) + rows.offset(index) * bytes;
+  char* to = static_cast<char*>(kept) + at * count * bytes;
+  if (from != to) std::memcpy(to, from, count * bytes);
+}
+
+void keep_row(const DraftParams& params, int64_t index, int64_t at) {
+  const DraftColumns& draft = params.draft;
+  const int64_t bytes = draft.dtype == Dtype::kFloat32 ? 4 : 2;
+  keep(draft.logits, index, draft.draft_size, bytes, params.step.logits, at);
+  if (draft.dynamic_size == 0) return;
+  keep(draft.dynamic_tokens, index, draft.dynamic_size, 4, params.step.dynamic_tokens, at);
+  keep(draft.dynamic_logits, index, draft.dynamic_size, bytes, params.step.dynamic_logits, at);
+}
+
+int64_t draft_row(const DraftParams& params, int64_t index, int64_t key, float* stats,
+                  const Threads& threads, Softmax* softmax) {
   const int64_t rank = params.affinity.rank;
   const float temperature = params.temperature[index];
-  float* stats = params.stats + index * params.stats_width;
   DraftRow row(params.draft, index, temperature);
 
   std::fill_n(stats, params.stats_width, std::numeric_limits<float>::quiet_NaN());
   if (!usable_temperature(temperature)) return -1;
 
+  const int64_t position = later(params.positions[index], params.step.place);
   const auto words = [&](uint32_t attempt) {
     const uint32_t branch = params.branches == nullptr ? 0 : params.branches[index];
-    return random_words(params.step_keys[index], params.positions[index], Purpose::kDraft, attempt,
-                        branch);
+    return random_words(key, position, Purpose::kDraft, attempt, branch);
   };
   int64_t column;
   PhiloxWords first = {};
@@ -64,12 +80,30 @@ int64_t draft_row(const DraftParams& params, int64_t index, const Threads& threa
                              : draw_target(params.affinity, column, first.word[2], words);
 }
 
+int64_t draft_and_keep(const DraftParams& params, int64_t index, const Threads& threads,
+                       Softmax* softmax) {
+  const StepRows& step = params.step;
+  const int64_t slot = params.slot(index);
+  const int64_t at = params.kept_at(slot);
+  float not_kept[3 + kMaxRank];
+  float* stats = slot < 0 ? not_kept : params.stats + at * params.stats_width;
+  if (step.places == 0) {
+    return draft_row(params, index, params.step_keys[index], stats, threads, softmax);
+  }
+  const int64_t key = step_key(step.seeds[index], params.positions[index], 0);
+  const int64_t token = draft_row(params, index, key, stats, threads, softmax);
+  if (slot < 0) return token;
+  keep_row(params, index, at);
+  step.step_keys[slot] = key;
+  return step.tokens[at] = token;
+}
+
 }  // namespace
 
 void draft(const DraftParams& params, const Threads& threads) {
   for_each_row<Softmax>(threads, params.rows, params.draft.draft_size,
                         [&](int64_t index, const Threads& for_row, Softmax* softmax) {
-                          params.tokens[index] = draft_row(params, index, for_row, softmax);
+                          params.tokens[index] = draft_and_keep(params, index, for_row, softmax);
                         });
 }
 

@@ -60,7 +60,7 @@ void sum_shard(const SumShardParams& params, const Threads& threads) {
           pairs[2 * chunk + 1] = 0.0f;
         }
         const float temperature = params.temperature[sequence];
-        const Owned drafts = owned(params.drafts.offsets, sequence, params.drafts.count);
+        const Owned drafts = owned(params.drafts, sequence);
         int64_t drafted;
         if (!usable_temperature(temperature) || !reaches(params, drafts, step, &drafted)) return;
         const TargetRow row(params.target, drafts.start + sequence + step, temperature, false);

@@ -25,7 +25,7 @@ class VerifyStep {
       : params_(params),
         sequence_(sequence),
         limits_(params.sequences.truncation, sequence),
-        drafts_(owned(params.drafts.offsets, sequence, params.drafts.count)),
+        drafts_(owned(params.drafts, sequence)),
         end_(std::min(drafts_.count, params.max_draft)) {}
 
   // In a tree: path[j] is the node at depth j + 1. The walk has come to `begin`, and the nodes from
@@ -44,7 +44,9 @@ class VerifyStep {
   bool truncated() const { return limits_.any(); }
 
   // -1: the draft ends before j.
-  int64_t token(int64_t j) const { return j < end_ ? params_.drafts.token_ids[index(j)] : -1; }
+  int64_t token(int64_t j) const {
+    return j < end_ ? params_.drafts.token_ids[drafts_.token + node(j)] : -1;
+  }
 
   PhiloxWords words(int64_t j, Purpose purpose, uint32_t attempt) const {
     return random_words(params_.sequences.step_keys[sequence_],
@@ -67,11 +69,11 @@ class VerifyStep {
             &threshold_of_thread()};
   }
   DraftDistribution draft(int64_t j, const Threads& threads, Softmax* softmax) const {
-    return {params_, sequence_, index(j), token(j), threads, softmax};
+    return {params_, sequence_, drafts_.row + node(j), token(j), threads, softmax};
   }
 
  private:
-  int64_t index(int64_t j) const { return drafts_.start + (path_ == nullptr ? j : path_[j]); }
+  int64_t node(int64_t j) const { return path_ == nullptr ? j : path_[j]; }
 
   const VerifyParams& params_;
   int64_t sequence_;

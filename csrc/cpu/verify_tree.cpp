@@ -23,7 +23,7 @@ class Tree {
  public:
   // Without `drawn` all nodes are fixed.
   Tree(const VerifyTreeParams& params, int64_t sequence, std::vector<int32_t>* drawn)
-      : params_(params), nodes_(owned(params.drafts.offsets, sequence, params.drafts.count)) {
+      : params_(params), nodes_(owned(params.drafts, sequence)) {
     if (drawn == nullptr) return;
     drawn->assign(nodes_.count + 1, kNone);
     drawn_ = drawn->data() + 1;

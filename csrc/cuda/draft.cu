@@ -2,7 +2,8 @@
 // q is never built (DESIGN section 3). Memory floor: the V_d + C logits of each row once, and
 // spread and a bias, if there is one, which all rows share. A warp sums a chunk of 1024 columns.
 // Few rows are split over several blocks; one block of a row draws from the chunk sums, and reads
-// only one chunk again.
+// only one chunk again. In a step each block also keeps its part of the row, which it has just
+// read: so many bytes again, to memory.
 
 #include "draft.h"
 
@@ -21,6 +22,52 @@ constexpr int kBlocks = DraftLaunch::kBlocks;
 template <typename C>
 __device__ __forceinline__ int stats_width(const DraftParams& params) {
   return 2 + static_cast<int>(params.affinity.rank) + (C::kCuts ? 1 : 0);
+}
+
+// By all blocks of a row, each a part: stores `count` elements, unless they are there already.
+template <typename E>
+__device__ __forceinline__ void keep(const E* row, int count, E* kept, int split, int splits) {
+  if (row == kept) return;
+  const int stride = splits * static_cast<int>(blockDim.x);
+  const int first = split * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+  constexpr int kElements = sizeof(uint4) / sizeof(E);
+  const uint64_t both = reinterpret_cast<uint64_t>(row) | reinterpret_cast<uint64_t>(kept);
+  const int vectors = both % sizeof(uint4) == 0 ? count / kElements : 0;
+#pragma unroll 4
+  for (int i = first; i < vectors; i += stride) {
+    reinterpret_cast<uint4*>(kept)[i] = __ldg(reinterpret_cast<const uint4*>(row) + i);
+  }
+#pragma unroll 4
+  for (int i = vectors * kElements + first; i < count; i += stride) kept[i] = row[i];
+}
+
+template <typename T, typename C>
+__device__ __forceinline__ void keep_row(const DraftParams& params, int64_t index,
+                                         const DraftRow<T, C>& row, int split, int splits) {
+  const int64_t slot = params.slot(index);
+  if (params.step.places == 0 || slot < 0) return;
+  const int64_t at = params.kept_at(slot);
+  const StepRows& step = params.step;
+  keep(row.logits.row, row.size, static_cast<T*>(step.logits) + at * row.size, split, splits);
+  if (row.dynamic_size == 0) return;
+  const int64_t dynamic = at * row.dynamic_size;
+  keep(row.dynamic_tokens, row.dynamic_size, step.dynamic_tokens + dynamic, split, splits);
+  keep(row.dynamic_logits.row, row.dynamic_size, static_cast<T*>(step.dynamic_logits) + dynamic,
+       split, splits);
+}
+
+__device__ __forceinline__ int64_t key_of(const DraftParams& params, int64_t index) {
+  if (params.step.places == 0) return params.step_keys[index];
+  return step_key(params.step.seeds[index], params.positions[index], 0);
+}
+
+// By one lane: what was drawn, and in a step where the row is kept.
+__device__ __forceinline__ void put_token(const DraftParams& params, int64_t index, int64_t token) {
+  params.tokens[index] = token;
+  const int64_t slot = params.slot(index);
+  if (params.step.places == 0 || slot < 0) return;
+  params.step.tokens[params.kept_at(slot)] = token;
+  params.step.step_keys[slot] = key_of(params, index);
 }
 
 // By the block that goes on: where the row is cut. Its sums become those of what is kept.
@@ -55,24 +102,28 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
   const DraftParams& params = launch.params;
   const int rank = static_cast<int>(params.affinity.rank);
   const int chunks = row.chunks();
-  float* stats = params.stats + index * stats_width<C>(params);
   const Softmax softmax = merge_chunks(launch.chunks + index * chunks, chunks);
-  if (temperature != 0.0f || !softmax.valid) {
-    write_draft_stats(softmax, launch.spread_sums + index * rank * chunks, rank, stats);
-  } else if (lane_index() < 2 + rank) {
-    stats[lane_index()] = 0.0f;
-  }
-  if constexpr (C::kCuts) {
-    const float threshold = temperature == 0.0f ? 0.0f : row.cut.threshold;
-    if (lane_index() == 0) stats[2 + rank] = softmax.valid ? threshold : not_a_number();
+  const int64_t slot = params.slot(index);
+  if (slot >= 0) {
+    float* stats = params.stats + params.kept_at(slot) * stats_width<C>(params);
+    if (temperature != 0.0f || !softmax.valid) {
+      write_draft_stats(softmax, launch.spread_sums + index * rank * chunks, rank, stats);
+    } else if (lane_index() < 2 + rank) {
+      stats[lane_index()] = 0.0f;
+    }
+    if constexpr (C::kCuts) {
+      const float threshold = temperature == 0.0f ? 0.0f : row.cut.threshold;
+      if (lane_index() == 0) stats[2 + rank] = softmax.valid ? threshold : not_a_number();
+    }
   }
 
   int64_t token = -1;
   if (softmax.valid) {
+    const int64_t key = key_of(params, index);
+    const int64_t position = later(params.positions[index], params.step.place);
     const auto words = [&](uint32_t attempt) {
       const uint32_t branch = params.branches == nullptr ? 0 : params.branches[index];
-      return random_words(params.step_keys[index], params.positions[index], Purpose::kDraft,
-                          attempt, branch);
+      return random_words(key, position, Purpose::kDraft, attempt, branch);
     };
     const PhiloxWords first = words(0);
     const int column =
@@ -85,7 +136,7 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
       token = warp_draw_target(params.affinity, column, first.word[2], words);
     }
   }
-  if (lane_index() == 0) params.tokens[index] = token;
+  if (lane_index() == 0) put_token(params, index, token);
 }
 
 template <typename T, typename C>
@@ -101,11 +152,13 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
                             static_cast<int>(params.draft.draft_size + params.draft.dynamic_size),
                             temperature);
   if (!usable_temperature(temperature) || !limits.usable()) {
+    if (split != 0) return;
     const int width = stats_width<C>(params);
-    if (split == 0 && threadIdx.x < width) {
-      params.stats[index * width + threadIdx.x] = not_a_number();
+    const int64_t slot = params.slot(index);
+    if (slot >= 0 && threadIdx.x < width) {
+      params.stats[params.kept_at(slot) * width + threadIdx.x] = not_a_number();
     }
-    if (split == 0 && threadIdx.x == 0) params.tokens[index] = -1;
+    if (threadIdx.x == 0) put_token(params, index, -1);
     return;
   }
   DraftRow<T, C> row(params.draft, index, temperature, limits.before());
@@ -118,6 +171,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
                   sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank, chunk_sums,
                                   spread_sums);
                 });
+  keep_row(params, index, row, split, launch.splits);
   const bool goes_on = launch.shape.cluster > 1 ? first_block_of_cluster(launch.splits)
                                                 : last_block(launch.tickets + index, launch.splits);
   if (!goes_on) return;

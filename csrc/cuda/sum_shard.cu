@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads, SumShardLaunch::kBlocks)
   const int chunks = static_cast<int>(params.shard.count);
   ChunkSum* pairs = reinterpret_cast<ChunkSum*>(params.sums) + index * (chunks + 1);
 
-  const Owned drafts = owned(params.drafts.offsets, sequence, params.drafts.count);
+  const Owned drafts = owned(params.drafts, sequence);
   const int count = drafts_considered(params.drafts, drafts, params.max_draft);
   const float temperature = params.temperature[sequence];
   const bool reached = step <= count && usable_temperature(temperature);

@@ -247,7 +247,7 @@ __device__ __forceinline__ bool decide_by_block(const VerifyLaunch& launch,
   int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
 #pragma unroll 1
   for (int step = threadIdx.x; step < prefix; step += VerifyLaunch::kThreads) {
-    tokens[step] = params.drafts.token_ids[sequence.start + step];
+    tokens[step] = params.drafts.token_ids[token_of(sequence, step)];
   }
   if (threadIdx.x == 0) {
     params.num_accepted[sequence.index] = prefix;

@@ -26,7 +26,9 @@ struct Position {
 // What a block needs to know of its sequence, in shared memory.
 struct Sequence {
   int64_t index;
-  int64_t start;  // its first draft
+  int64_t start;  // drafts of the sequences before it
+  int64_t token;  // where its drafted tokens begin
+  int64_t row;    // and its rows of the drafter
   int count;      // drafts that are considered: at most max_draft, up to the first -1
   int64_t step_key;
   int64_t position;
@@ -42,7 +44,7 @@ __device__ __forceinline__ int drafts_considered(const Proposed& proposed, const
 #pragma unroll 1
   for (int begin = 0; begin < count; begin += kWarp) {
     const int j = begin + lane_index();
-    const bool ends = j < count && proposed.token_ids[drafts.start + j] == -1;
+    const bool ends = j < count && proposed.token_ids[drafts.token + j] == -1;
     const unsigned found = __ballot_sync(kAllLanes, ends);
     if (found != 0) count = begin + __ffs(found) - 1;
   }
@@ -52,11 +54,13 @@ __device__ __forceinline__ int drafts_considered(const Proposed& proposed, const
 // By one warp.
 __device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_t index,
                                               Sequence* sequence) {
-  const Owned drafts = owned(params.drafts.offsets, index, params.drafts.count);
+  const Owned drafts = owned(params.drafts, index);
   const int count = drafts_considered(params.drafts, drafts, params.max_draft);
   if (lane_index() != 0) return;
   *sequence = {index,
                drafts.start,
+               drafts.token,
+               drafts.row,
                count,
                params.sequences.step_keys[index],
                params.sequences.positions[index],
@@ -64,9 +68,12 @@ __device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_
                params.draft_rows.temperature[index]};
 }
 
-// Where a step's draft is in the packed list, and the row of the target that judges it.
+// Where a step's token is, which draft it is among all, and the row of the target that judges it.
+__device__ __forceinline__ int64_t token_of(const Sequence& sequence, int step) {
+  return sequence.token + step;
+}
 __device__ __forceinline__ int64_t draft_of(const Sequence& sequence, int step) {
-  return sequence.start + step;
+  return sequence.row + step;
 }
 __device__ __forceinline__ int64_t row_of(const Sequence& sequence, int step) {
   return sequence.start + sequence.index + step;
@@ -98,7 +105,7 @@ __device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64
 template <typename S>
 __device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params, const S& sequence,
                                                    int step) {
-  const int64_t token = params.drafts.token_ids[draft_of(sequence, step)];
+  const int64_t token = params.drafts.token_ids[token_of(sequence, step)];
   const int row = draft_row_index(params, draft_of(sequence, step));
   if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;
   if (row == -1) return DraftKind::kOneHot;
@@ -196,7 +203,7 @@ __device__ __forceinline__ void set_position(const VerifyParams& params, const S
   if (lane_index() == 0) {
     position->target = target;
     position->argmax = argmax;
-    position->token = drafted ? params.drafts.token_ids[draft_of(sequence, step)] : -1;
+    position->token = drafted ? params.drafts.token_ids[token_of(sequence, step)] : -1;
     position->row = drafted ? draft_row_index(params, draft_of(sequence, step)) : -1;
     position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
   }

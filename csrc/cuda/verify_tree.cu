@@ -85,7 +85,7 @@ __device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsig
   if (!usable_temperature(temperature) || !limits.usable()) return;
   __syncthreads();
 
-  const Owned tree = owned(params.drafts.offsets, sequence, params.drafts.count);
+  const Owned tree = owned(params.drafts, sequence);
   const Rows& rows = params.target.logits;  // of two dimensions, so of one stride
   const int chunks = (static_cast<int>(params.target.size) + kChunk - 1) / kChunk;
   ChunkSum* sums = launch.target_chunks + sequence * chunks;
@@ -125,10 +125,10 @@ __device__ __forceinline__ void load_tree(const VerifyTreeParams& params, int64_
                                           TreeSequence* sequence) {
   if (lane_index() != 0) return;
   const float draft_temperature = params.mixed() ? params.draft_rows.temperature[index] : 0.0f;
-  const Owned tree = owned(params.drafts.offsets, index, params.drafts.count);
+  const Owned tree = owned(params.drafts, index);
   *sequence = {
-      {index, tree.start, 0, params.sequences.step_keys[index], params.sequences.positions[index],
-       params.sequences.temperature[index], draft_temperature},
+      {index, tree.start, tree.start, tree.start, 0, params.sequences.step_keys[index],
+       params.sequences.positions[index], params.sequences.temperature[index], draft_temperature},
       tree,
       params.path + index * params.max_draft,
       0,

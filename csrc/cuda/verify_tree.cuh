@@ -29,6 +29,9 @@ struct TreeSequence : Sequence {
 __device__ __forceinline__ int64_t draft_of(const TreeSequence& sequence, int step) {
   return sequence.tree.start + global_load(&sequence.path[step]);
 }
+__device__ __forceinline__ int64_t token_of(const TreeSequence& sequence, int step) {
+  return draft_of(sequence, step);
+}
 __device__ __forceinline__ int64_t row_of(const TreeSequence& sequence, int step) {
   return sequence.tree.start + sequence.index + 1 + sequence.node_at(step);
 }

@@ -22,10 +22,7 @@ inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logi
     columns.bias = bias->const_data_ptr<float>();
   }
 
-  if (dynamic_tokens.has_value() != dynamic_logits.has_value()) {
-    checks.refuse(dynamic_tokens ? "dynamic_logits" : "dynamic_tokens", "is missing",
-                  "to be given with the other; pass both or neither");
-  }
+  checks.together("dynamic_tokens", dynamic_tokens, "dynamic_logits", dynamic_logits);
   if (!dynamic_tokens) return columns;
   checks.device("dynamic_tokens", *dynamic_tokens);
   checks.dtype("dynamic_tokens", *dynamic_tokens, {ScalarType::Int});
@@ -33,7 +30,7 @@ inline DraftColumns draft_columns(const Checks& checks, const Tensor& draft_logi
   checks.dtype("dynamic_logits", *dynamic_logits, {draft_logits.scalar_type()});
   const int64_t width =
       dynamic_tokens->dim() > 0 ? dynamic_tokens->size(dynamic_tokens->dim() - 1) : 0;
-  const Shape needed = with_last(leading_shape(draft_logits), width);
+  const Shape needed = leading_shape(draft_logits).followed_by(width);
   checks.shape("dynamic_tokens", *dynamic_tokens, needed,
                "[..., C], rows parallel to those of draft_logits");
   checks.shape("dynamic_logits", *dynamic_logits, needed, "[..., C], the shape of dynamic_tokens");

@@ -6,7 +6,10 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -19,24 +22,69 @@ namespace rdk::ops {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
-using Shape = std::vector<int64_t>;
+// The sizes of a tensor: leading ones, which lie in a tensor that outlives this, then up to four of
+// its own. A call that succeeds allocates none.
+class Shape {
+ public:
+  Shape(std::initializer_list<int64_t> sizes) : Shape(nullptr, 0) {
+    for (int64_t size : sizes) last_[last_count_++] = size;
+  }
+  Shape(const int64_t* leading, size_t count) : leading_(leading), leading_count_(count) {}
+
+  size_t dim() const { return leading_count_ + last_count_; }
+  int64_t operator[](size_t i) const {
+    return i < leading_count_ ? leading_[i] : last_[i - leading_count_];
+  }
+  Shape followed_by(int64_t size) const {
+    Shape longer = *this;
+    longer.last_[longer.last_count_++] = size;
+    return longer;
+  }
+  bool operator==(const Shape& other) const {
+    bool same = dim() == other.dim();
+    for (size_t i = 0; same && i < dim(); ++i) same = (*this)[i] == other[i];
+    return same;
+  }
+  int64_t product() const {
+    int64_t count = 1;
+    for (size_t i = 0; i < dim(); ++i) count *= (*this)[i];
+    return count;
+  }
+
+ private:
+  const int64_t* leading_;
+  size_t leading_count_;
+  std::array<int64_t, 4> last_{};
+  size_t last_count_ = 0;
+};
 
 inline Shape shape_of(const Tensor& tensor) {
-  return Shape(tensor.sizes().begin(), tensor.sizes().end());
+  return {tensor.sizes().data(), tensor.sizes().size()};
+}
+
+// The shape of all dimensions but the last.
+inline Shape leading_shape(const Tensor& tensor) {
+  return {tensor.sizes().data(), tensor.sizes().size() - 1};
 }
 
 inline std::string describe(const Shape& shape) {
   std::ostringstream text;
   text << '[';
-  for (size_t i = 0; i < shape.size(); ++i) text << (i ? ", " : "") << shape[i];
+  for (size_t i = 0; i < shape.dim(); ++i) text << (i ? ", " : "") << shape[i];
   text << ']';
   return text.str();
 }
 
-inline int64_t product(const Shape& shape) {
-  int64_t count = 1;
-  for (int64_t size : shape) count *= size;
-  return count;
+// An output of this shape: of the device of a tensor, and of its dtype if none is given.
+inline Tensor empty(const Tensor& on, const Shape& shape,
+                    std::optional<ScalarType> type = std::nullopt) {
+  std::vector<int64_t> sizes(shape.dim());
+  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = shape[i];
+  return torch::stable::new_empty(on, sizes, type);
+}
+
+inline TokenIds token_ids(const Tensor& tensor) {
+  return {tensor.const_data_ptr(), tensor.scalar_type() == ScalarType::Long};
 }
 
 // The checks of one call. The first argument decides the device of all.
@@ -64,19 +112,21 @@ class Checks {
     }
   }
 
-  void dtype(const char* argument, const Tensor& tensor, std::vector<ScalarType> allowed) const {
+  void dtype(const char* argument, const Tensor& tensor,
+             std::initializer_list<ScalarType> allowed) const {
+    const ScalarType given = tensor.scalar_type();
+    if (std::find(allowed.begin(), allowed.end(), given) != allowed.end()) return;
     std::string names;
     for (ScalarType type : allowed) {
-      if (tensor.scalar_type() == type) return;
       names += (names.empty() ? "" : " or ") + std::string(torch::headeronly::toString(type));
     }
-    refuse(argument, std::string("has dtype ") + torch::headeronly::toString(tensor.scalar_type()),
+    refuse(argument, std::string("has dtype ") + torch::headeronly::toString(given),
            names + "; convert it with .to()");
   }
 
   void shape(const char* argument, const Tensor& tensor, const Shape& needed,
              const char* meaning) const {
-    if (shape_of(tensor) != needed) {
+    if (!(shape_of(tensor) == needed)) {
       refuse(argument, "has shape " + describe(shape_of(tensor)),
              describe(needed) + " (" + meaning + ")");
     }
@@ -98,6 +148,24 @@ class Checks {
     dtype(argument, tensor, {type});
     shape(argument, tensor, needed, meaning);
     contiguous(argument, tensor);
+  }
+
+  // Plain, of either integer type.
+  void integers(const char* argument, const Tensor& tensor, const Shape& needed,
+                const char* meaning) const {
+    device(argument, tensor);
+    dtype(argument, tensor, {ScalarType::Long, ScalarType::Int});
+    shape(argument, tensor, needed, meaning);
+    contiguous(argument, tensor);
+  }
+
+  // Both are given, or neither.
+  void together(const char* one, const std::optional<Tensor>& tensor, const char* other,
+                const std::optional<Tensor>& with) const {
+    if (tensor.has_value() == with.has_value()) return;
+    const bool lacks_one = !tensor;
+    refuse(lacks_one ? one : other, "is missing",
+           std::string("to be given with ") + (lacks_one ? other : one) + "; pass both or neither");
   }
 
   void contiguous(const char* argument, const Tensor& tensor) const {
@@ -151,23 +219,20 @@ class Checks {
 
   Rows rows(const char* argument, const Tensor& tensor) const;
 
+  // Rows that lie one after the other, so that one stride says where.
+  Rows even_rows(const char* argument, const Tensor& tensor) const {
+    const Rows found = rows(argument, tensor);
+    if (tensor.numel() > 0 && found.inner != leading_shape(tensor).product()) {
+      refuse(argument, "has rows with two different strides", "one; call .contiguous()");
+    }
+    return found;
+  }
+
  private:
   const char* operator_;
   const char* first_name_;
   const Tensor& first_;
 };
-
-// The shape of all dimensions but the last.
-inline Shape leading_shape(const Tensor& tensor) {
-  Shape shape = shape_of(tensor);
-  shape.pop_back();
-  return shape;
-}
-
-inline Shape with_last(Shape leading, int64_t last) {
-  leading.push_back(last);
-  return leading;
-}
 
 // Folds the leading dimensions into at most two strides, so that slices and padded rows are read
 // where they lie. A tensor without elements has no strides that matter; NumPy gives it zeros.
@@ -178,31 +243,36 @@ inline Rows Checks::rows(const char* argument, const Tensor& tensor) const {
     refuse(argument, "has stride " + std::to_string(tensor.stride(last)) + " in its last dimension",
            "1; call .contiguous()");
   }
-  std::vector<std::pair<int64_t, int64_t>> folded;  // size, stride; inner first
-  for (int64_t i = last - 1; i >= 0; --i) {
-    const int64_t size = tensor.size(i);
-    const int64_t stride = tensor.stride(i);
-    if (size == 1) continue;
-    if (!folded.empty() && stride == folded.back().first * folded.back().second) {
-      folded.back().first *= size;
-    } else {
-      folded.push_back({size, stride});
-    }
-  }
   Rows rows{tensor.const_data_ptr(), 1, 0, 0};
-  const int64_t count = product(leading_shape(tensor));
+  const int64_t count = leading_shape(tensor).product();
   if (count > kMaxRows) {
     refuse(argument, "has " + std::to_string(count) + " rows",
            "at most " + std::to_string(kMaxRows));
   }
-  if (empty || folded.empty()) return rows;
-  if (folded.size() > 2) {
-    refuse(argument, "has rows with more than two different strides",
-           "at most two; call .contiguous()");
+  if (empty) return rows;
+  int strides = 0;    // that differ, of the dimensions that are folded so far, the inner ones
+  int64_t outer = 1;  // rows of the outer one of two
+  for (int64_t i = last - 1; i >= 0; --i) {
+    const int64_t size = tensor.size(i);
+    const int64_t stride = tensor.stride(i);
+    if (size == 1) continue;
+    if (strides == 0) {
+      rows.inner = size;
+      rows.inner_stride = stride;
+      strides = 1;
+    } else if (strides == 1 && stride == rows.inner * rows.inner_stride) {
+      rows.inner *= size;
+    } else if (strides == 1) {
+      outer = size;
+      rows.outer_stride = stride;
+      strides = 2;
+    } else if (stride == outer * rows.outer_stride) {
+      outer *= size;
+    } else {
+      refuse(argument, "has rows with more than two different strides",
+             "at most two; call .contiguous()");
+    }
   }
-  rows.inner = folded[0].first;
-  rows.inner_stride = folded[0].second;
-  rows.outer_stride = folded.size() == 2 ? folded[1].second : 0;
   return rows;
 }
 

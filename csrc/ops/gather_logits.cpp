@@ -21,13 +21,11 @@ Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& t
   params.weight = weight.const_data_ptr();
   params.weight_stride = weight.stride(0);
 
-  checks.device("tokens", tokens);
-  checks.dtype("tokens", tokens, {ScalarType::Int, ScalarType::Long});
+  checks.present("tokens", tokens);
   params.tokens_per_row = tokens.dim() > 0 ? tokens.size(tokens.dim() - 1) : 0;
-  checks.shape("tokens", tokens, with_last(leading_shape(hidden), params.tokens_per_row),
-               "[..., C], rows parallel to those of hidden");
-  checks.contiguous("tokens", tokens);
-  params.tokens = {tokens.const_data_ptr(), tokens.scalar_type() == ScalarType::Long};
+  checks.integers("tokens", tokens, leading_shape(hidden).followed_by(params.tokens_per_row),
+                  "[..., C], rows parallel to those of hidden");
+  params.tokens = token_ids(tokens);
   if (bias) {
     checks.plain("bias", *bias, hidden.scalar_type(), {params.vocabulary},
                  "[V], one for each row of weight");
@@ -36,9 +34,9 @@ Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& t
   checks.no_gradient("hidden", hidden);
   checks.no_gradient("weight", weight);
   if (bias) checks.no_gradient("bias", *bias);
-  const Tensor logits = torch::stable::new_empty(hidden, shape_of(tokens));
+  const Tensor logits = empty(hidden, shape_of(tokens));
   params.logits = logits.mutable_data_ptr();
-  params.rows = product(leading_shape(hidden));
+  params.rows = leading_shape(hidden).product();
   run(params, hidden);
   return logits;
 }

@@ -18,9 +18,9 @@ std::tuple<Tensor, Tensor, Tensor> overlap(
   params.affinity = affinity_columns(checks, draft_size, bias, col_offsets, col_drafts, col_weights,
                                      spread, prior);
   const int64_t target_size = params.affinity.target_size;
-  checks.shape("target_logits", target_logits, with_last(leading, target_size),
+  checks.shape("target_logits", target_logits, leading.followed_by(target_size),
                "[..., V_t], V_t as in col_offsets");
-  checks.shape("draft_logits", draft_logits, with_last(leading, draft_size),
+  checks.shape("draft_logits", draft_logits, leading.followed_by(draft_size),
                "[..., V_d], rows parallel to those of target_logits");
   params.draft =
       draft_columns(checks, draft_logits, dtype, bias, target_size, dynamic_tokens, dynamic_logits);
@@ -34,19 +34,17 @@ std::tuple<Tensor, Tensor, Tensor> overlap(
   no_gradient_of_columns(checks, bias, col_weights, spread, prior, dynamic_logits);
   params.target.logits = checks.rows("target_logits", target_logits);
   params.target.size = target_size;
-  const auto result = [&](Shape shape, ScalarType type) {
-    return torch::stable::new_empty(target_logits, shape, type);
-  };
-  const Tensor alpha = result(leading, ScalarType::Float);
-  const Tensor below = result(with_last(leading, params.words()), ScalarType::Int);
-  const Tensor stats = result(with_last(leading, params.stats_width()), ScalarType::Float);
+  const Tensor alpha = empty(target_logits, leading, ScalarType::Float);
+  const Tensor below = empty(target_logits, leading.followed_by(params.words()), ScalarType::Int);
+  const Tensor stats =
+      empty(target_logits, leading.followed_by(params.stats_width()), ScalarType::Float);
 
   params.target_temperature = target_temperature.const_data_ptr<float>();
   params.draft_temperature = draft_temperature.const_data_ptr<float>();
   params.alpha = alpha.mutable_data_ptr<float>();
   params.below = reinterpret_cast<uint32_t*>(below.mutable_data_ptr<int32_t>());
   params.stats = stats.mutable_data_ptr<float>();
-  params.rows = product(leading);
+  params.rows = leading.product();
   run(params, target_logits);
   return {alpha, below, stats};
 }

@@ -22,9 +22,9 @@ std::tuple<Tensor, Tensor> overlap_backward(
                                dynamic_tokens, dynamic_logits);
   constexpr const char* kLeading = "the leading shape of draft_logits";
   checks.plain("grad", grad, ScalarType::Float, leading, kLeading);
-  checks.plain("below", below, ScalarType::Int, with_last(leading, params.words()),
+  checks.plain("below", below, ScalarType::Int, leading.followed_by(params.words()),
                "[..., ceil(V_t / 32)], as overlap returned it");
-  checks.plain("stats", stats, ScalarType::Float, with_last(leading, params.stats_width()),
+  checks.plain("stats", stats, ScalarType::Float, leading.followed_by(params.stats_width()),
                "[..., 3 + R], as overlap returned it");
   checks.plain("draft_temperature", draft_temperature, ScalarType::Float, leading, kLeading);
   checks.no_gradient("grad", grad);
@@ -34,9 +34,8 @@ std::tuple<Tensor, Tensor> overlap_backward(
   if (bias) checks.no_gradient("bias", *bias);
   checks.no_gradient("spread", spread);
   if (dynamic_logits) checks.no_gradient("dynamic_logits", *dynamic_logits);
-  const Tensor draft_grads = torch::stable::new_empty(draft_logits, with_last(leading, draft_size));
-  const Tensor dynamic_grads =
-      torch::stable::new_empty(draft_logits, with_last(leading, params.draft.dynamic_size));
+  const Tensor draft_grads = empty(draft_logits, leading.followed_by(draft_size));
+  const Tensor dynamic_grads = empty(draft_logits, leading.followed_by(params.draft.dynamic_size));
 
   params.grad = grad.const_data_ptr<float>();
   params.below = reinterpret_cast<const uint32_t*>(below.const_data_ptr<int32_t>());
@@ -44,7 +43,7 @@ std::tuple<Tensor, Tensor> overlap_backward(
   params.draft_temperature = draft_temperature.const_data_ptr<float>();
   params.draft_grads = draft_grads.mutable_data_ptr();
   params.dynamic_grads = dynamic_grads.mutable_data_ptr();
-  params.rows = product(leading);
+  params.rows = leading.product();
   run(params, draft_logits);
   return {draft_grads, dynamic_grads};
 }

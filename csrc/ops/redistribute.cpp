@@ -31,13 +31,13 @@ Tensor redistribute(const Tensor& draft_logits, const Tensor& temperature,
   checks.no_gradient("draft_logits", draft_logits);
   checks.no_gradient("temperature", temperature);
   no_gradient_of_columns(checks, bias, col_weights, spread, prior, dynamic_logits);
-  const Tensor probs = torch::stable::new_empty(
-      draft_logits, with_last(leading, params.affinity.target_size), ScalarType::Float);
+  const Tensor probs =
+      empty(draft_logits, leading.followed_by(params.affinity.target_size), ScalarType::Float);
 
   params.row_top = row_top.const_data_ptr<int32_t>();
   params.temperature = temperature.const_data_ptr<float>();
   params.probs = probs.mutable_data_ptr<float>();
-  params.rows = product(leading);
+  params.rows = leading.product();
   run(params, draft_logits);
   return probs;
 }

@@ -15,9 +15,9 @@ Tensor step_keys(const Tensor& seeds, const Tensor& positions, int64_t stage) {
   if (stage < 0 || stage > std::numeric_limits<uint32_t>::max()) {
     checks.refuse("stage", "is " + std::to_string(stage), "0 or more, below 2^32");
   }
-  const Tensor result = torch::stable::new_empty(seeds, shape);
+  const Tensor result = empty(seeds, shape);
   const StepKeysParams params{seeds.const_data_ptr<int64_t>(), positions.const_data_ptr<int64_t>(),
-                              result.mutable_data_ptr<int64_t>(), product(shape),
+                              result.mutable_data_ptr<int64_t>(), shape.product(),
                               static_cast<uint32_t>(stage)};
   run(params, seeds);
   return result;

@@ -21,9 +21,9 @@ Tensor sum_shard(const Tensor& target_logits, const Tensor& draft_token_ids,
   }
   params.shard = take_shard(checks, target_logits, params.drafts.count + params.sequences,
                             first_chunk, target_size, &params.target);
-  const Tensor sums = torch::stable::new_empty(
-      target_logits, Shape{params.sequences, max_draft + 1, params.shard.count + 1, 2},
-      ScalarType::Float);
+  const Tensor sums =
+      empty(target_logits, Shape{params.sequences, max_draft + 1, params.shard.count + 1, 2},
+            ScalarType::Float);
 
   params.max_draft = max_draft;
   params.drafts.offsets = draft_offsets.const_data_ptr<int32_t>();

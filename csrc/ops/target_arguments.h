@@ -25,12 +25,10 @@ inline int64_t count_sequences(const Checks& checks, const char* name, const Ten
   return sequences;
 }
 
-inline TokenIds drafted_ids(const Checks& checks, const char* name, const Tensor& token_ids) {
-  checks.device(name, token_ids);
-  checks.dtype(name, token_ids, {ScalarType::Long, ScalarType::Int});
-  checks.dimensions(name, token_ids, 1, "[N], packed");
-  checks.contiguous(name, token_ids);
-  return {token_ids.const_data_ptr(), token_ids.scalar_type() == ScalarType::Long};
+inline TokenIds drafted_ids(const Checks& checks, const char* name, const Tensor& ids) {
+  checks.dimensions(name, ids, 1, "[N], packed");
+  checks.integers(name, ids, shape_of(ids), "[N], packed");
+  return token_ids(ids);
 }
 
 inline Method verification_method(const Checks& checks, int64_t method) {

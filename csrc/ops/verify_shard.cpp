@@ -24,6 +24,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_shard(
   params.drafts.token_ids = drafted_ids(checks, "draft_token_ids", draft_token_ids);
   params.drafts.count = draft_token_ids.size(0);
   constexpr const char* kPerSequence = "[B], one for each sequence of draft_offsets";
+  checks.dimensions("draft_logits", draft_logits, 2, "[M, V_d]");
   take_drafter(checks, draft_logits, draft_stats, draft_rows, draft_temperature, bias, col_offsets,
                col_drafts, col_weights, spread, prior, dynamic_tokens, dynamic_logits, kPerSequence,
                "[N], one for each of draft_token_ids", &params);
@@ -51,13 +52,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_shard(
                  "[B, ceil(V_t / 1024), 2], those of all ranks");
     params.residuals = residuals->const_data_ptr<float>();
   }
-  const auto result = [&](Shape shape, ScalarType type) {
-    return torch::stable::new_empty(target_logits, shape, type);
-  };
-  const Tensor tokens = result({sequences, max_draft + 1}, ScalarType::Long);
-  const Tensor num_accepted = result(per_sequence, ScalarType::Int);
-  const Tensor found = result(per_sequence, ScalarType::Long);
-  const Tensor residual = result({sequences, params.shard.count, 2}, ScalarType::Float);
+  const Tensor tokens = empty(target_logits, {sequences, max_draft + 1}, ScalarType::Long);
+  const Tensor num_accepted = empty(target_logits, per_sequence, ScalarType::Int);
+  const Tensor found = empty(target_logits, per_sequence, ScalarType::Long);
+  const Tensor residual =
+      empty(target_logits, {sequences, params.shard.count, 2}, ScalarType::Float);
 
   params.sums = sums.const_data_ptr<float>();
   params.drafts.offsets = draft_offsets.const_data_ptr<int32_t>();

@@ -55,6 +55,7 @@ std::tuple<Tensor, Tensor, Tensor> verify_tree(
                    {"spread", spread},
                    {"prior", prior}},
                   {&draft_stats, &bias, &dynamic_tokens, &dynamic_logits})) {
+    checks.dimensions("draft_logits", *draft_logits, 2, "[M, V_d]");
     take_drafter(checks, *draft_logits, draft_stats, draft_rows, *draft_temperature, bias,
                  *col_offsets, *col_drafts, *col_weights, *spread, *prior, dynamic_tokens,
                  dynamic_logits, kPerSequence, "[N], one for each of tree_token_ids", &params);
@@ -77,12 +78,11 @@ std::tuple<Tensor, Tensor, Tensor> verify_tree(
   if (allowed) {
     params.target.allowed = allowed_rows(checks, *allowed, needed_rows, params.target.size);
   }
-  const Tensor tokens = torch::stable::new_empty(
-      target_logits, Shape{params.sequences.count, max_depth + 1}, ScalarType::Long);
-  const Tensor num_accepted =
-      torch::stable::new_empty(target_logits, per_sequence, ScalarType::Int);
-  const Tensor path = torch::stable::new_empty(
-      target_logits, Shape{params.sequences.count, max_depth}, ScalarType::Int);
+  const Tensor tokens =
+      empty(target_logits, Shape{params.sequences.count, max_depth + 1}, ScalarType::Long);
+  const Tensor num_accepted = empty(target_logits, per_sequence, ScalarType::Int);
+  const Tensor path =
+      empty(target_logits, Shape{params.sequences.count, max_depth}, ScalarType::Int);
 
   params.parents = parents.const_data_ptr<int32_t>();
   params.drafts.offsets = tree_offsets.const_data_ptr<int32_t>();

@@ -18,13 +18,13 @@ from rdk_cuda.pair.errors import InputError
 
 from ..commands import Parser, Progress, add_measuring, measure_rows, run_columns, run_command
 from ..results import BENCH, Row, read
-from . import growth, truncation
+from . import growth, host, truncation
 from .cases import DTYPES, OPERATORS, PRESETS, SAMPLERS, Case, preset_cases
 from .measure import COMPILED, PEERS, Bench
 from .page import page
 from .timing import MEBIBYTE, bandwidths, clock_of
 
-GROWTH, TRUNCATION = "growth", "truncation"
+GROWTH, TRUNCATION, HOST = "growth", "truncation", "host"
 SECONDS = {
     "tiny": 0.02,
     "short": 1.0,
@@ -33,6 +33,7 @@ SECONDS = {
     "training": 20.0,
     GROWTH: 0.5,
     TRUNCATION: 2.0,
+    HOST: 1.0,
 }
 
 DESCRIPTION = """\
@@ -48,12 +49,13 @@ def parser() -> Parser:
     add = parser.add_argument
     add(
         "--preset",
-        choices=(*PRESETS, GROWTH, TRUNCATION),
+        choices=(*PRESETS, GROWTH, TRUNCATION, HOST),
         default="short",
         help="tiny: whether it runs; short: a minute on a GPU; serving: the shapes of a model of "
         "8 B parameters; variants: some of them at another temperature, of other dtypes, and with "
         "an odd vocabulary; training: α of 512 rows with its gradient; growth: how time grows with "
-        "sizes; truncation: what top-k, top-p, min-p and masks cost (%(default)s)",
+        "sizes; truncation: what top-k, top-p, min-p and masks cost; host: what a step "
+        "costs without its work, on one thread (%(default)s)",
     )
     add(
         "--statistics",
@@ -94,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
         return measure_rows(
             arguments, TRUNCATION, lambda shown: truncated(arguments, shown), truncation.summary
         )
+    if arguments.preset == HOST:
+        return measure_rows(arguments, HOST, lambda shown: on_the_host(arguments), host.summary)
     if arguments.preset != GROWTH:
         cases = chosen_cases(arguments)
         return measure_rows(arguments, BENCH, lambda shown: rows(arguments, cases, shown), page)
@@ -151,6 +155,13 @@ def truncated(arguments: argparse.Namespace, shown: Progress) -> Iterator[Row]:
     for number, (name, measure) in enumerate(cases, 1):
         shown.show(f"[{number}/{len(cases)}] {name}")
         yield measure()
+
+
+def on_the_host(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A row for each call of a step."""
+    torch.set_num_threads(1)
+    seconds = arguments.seconds or SECONDS[HOST]
+    return host.host_rows(arguments.repeats, seconds, run_columns(parser(), arguments))
 
 
 def bench_of(arguments: argparse.Namespace, shown: Progress) -> Bench:

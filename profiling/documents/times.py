@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..bench import host
 from ..tables import figure, table
 from .results import RESULTS, Link, Row, content, paragraph, threads
 
 OPERATORS = "bench-cpu/serving"
 ON_GPU, TRAINED_ON_GPU = "bench-gpu/serving", "bench-gpu/training"
+HOST = "host/cpu"
 PEERS, PEERS_ON_GPU, DECODING = "peers/cpu", "peers/gpu", "gemma-decoding/cpu"
 DEMO, REAL = "demo/results", "demo-gemma/results"
 SHOWN = {  # of the GPU's, in bfloat16
@@ -165,6 +167,20 @@ def gpu_table(link: Link) -> str:
                 f"({full(link, ON_GPU)}; training: {full(link, TRAINED_ON_GPU)}):",
             ),
             table(titles, lines, "lr"),
+        ]
+    )
+
+
+def host_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    rows = content(f"{HOST}.json")["rows"]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"On {threads(rows[0])} of an {rows[0]['device_name']}, batch 1, K =",
+                f"{rows[0]['draft_length']}, V_t 64 ({link('data', f'{RESULTS}/{HOST}.json')}):",
+            ),
+            table(host.COLUMNS, map(host.cells, rows), "lr"),
         ]
     )
 

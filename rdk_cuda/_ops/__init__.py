@@ -23,8 +23,9 @@ _library = torch.library.Library("rdk", "IMPL")
 for _name in OPERATORS:
     _operator = globals()[_name] = getattr(torch.ops.rdk, _name)
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
-    # Whose gradient it is, or whose part on a rank.
-    _function = "parallel.verify" if _name.endswith("_shard") else _name.removesuffix("_backward")
+    # Whose gradient it is, whose rows of a step, or whose part on a rank.
+    _function = _name.removesuffix("_backward").removesuffix("_step")
+    _function = "parallel.verify" if _name.endswith("_shard") else _function
     _operator.__doc__ = f"""The operator itself, on tensors.
 
     {_operator.default._schema}

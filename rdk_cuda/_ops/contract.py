@@ -20,6 +20,7 @@ IDS = (*LONG, *INT)
 MAX_PRIORS = 4
 AT_LEAST_ONE = ("V_d", "V_t", "W", "d")
 LIMITS = ("top_k", "top_p", "min_p")
+DYNAMIC = ("dynamic_tokens", "dynamic_logits")
 
 
 class Argument(NamedTuple):
@@ -28,11 +29,12 @@ class Argument(NamedTuple):
     shape: str
     dtypes: tuple[torch.dtype, ...]
     optional: bool = False
-    rows: bool = False  # only each row is contiguous, and rows have at most two strides
+    strides: int = 0  # only each row is contiguous, and rows have at most so many strides
     dtype_of: str | None = None  # the argument whose dtype this one shares
     affinity: bool = False  # its values are trusted
     if_asked: str | None = None  # empty unless this number is given
     needed_with: tuple[str, ...] = ()  # not optional where one of these is given
+    written: bool = False  # the call changes it
 
 
 class Number(NamedTuple):
@@ -48,6 +50,7 @@ class Operator(NamedTuple):
     arguments: Mapping[str, Argument | Number]
     results: Mapping[str, Argument]
     loses_gradients: bool = False  # so it refuses tensors that require grad
+    less: tuple[str, str] | None = None  # a size or a number, and a size that it is less than
 
     @property
     def tensors(self) -> dict[str, Argument]:
@@ -63,7 +66,7 @@ def _affinity(**tensors: tuple[str, tuple[torch.dtype, ...]]) -> dict[str, Argum
 
 
 def _dynamic(rows: str) -> dict[str, Argument]:
-    tokens = Argument(f"{rows}, C", INT, optional=True, rows=True, needed_with=("dynamic_logits",))
+    tokens = Argument(f"{rows}, C", INT, optional=True, strides=2, needed_with=("dynamic_logits",))
     logits = tokens._replace(
         dtypes=LOGITS, dtype_of="draft_logits", needed_with=("dynamic_tokens",)
     )
@@ -93,13 +96,13 @@ _ROWS = _affinity(
     spread_cdf=("V_d, R", LONG),
     prior_cdf=("R, V_t", LONG),
 )
-_TARGET_LOGITS = {"target_logits": Argument(">= N + B, V_t", LOGITS, rows=True)}
-_ALLOWED = {"allowed": Argument(">= N + B, ceil(V_t / 32)", INT, optional=True, rows=True)}
-_DRAFT_LOGITS = {"draft_logits": Argument("..., V_d", LOGITS, rows=True)}
+_TARGET_LOGITS = {"target_logits": Argument(">= N + B, V_t", LOGITS, strides=2)}
+_ALLOWED = {"allowed": Argument(">= N + B, ceil(V_t / 32)", INT, optional=True, strides=2)}
+_DRAFT_LOGITS = {"draft_logits": Argument("..., V_d", LOGITS, strides=2)}
 _KEYS = {"step_keys": Argument("B", LONG), "positions": Argument("B", LONG)}
 _AT_MOST = Number(0, 2**31 - 2)
 _METHOD = {"method": Number(0, 1)}
-_SHARD_LOGITS = {"target_logits": Argument(">= N + B, W", LOGITS, rows=True)}
+_SHARD_LOGITS = {"target_logits": Argument(">= N + B, W", LOGITS, strides=2)}
 _FIRST_CHUNK = {"first_chunk": Number(0, 2**18)}
 
 
@@ -112,9 +115,22 @@ def _whole_or_not(side: dict[str, Argument]) -> dict[str, Argument]:
 
 
 _DRAFTS = {
-    "draft_logits": Argument("M, V_d", LOGITS, rows=True),
+    "draft_logits": Argument("M, V_d", LOGITS, strides=2),
     "draft_stats": Argument("M, 2 + R or 3 + R", FLOAT, optional=True),
     "draft_rows": Argument("N", INT),
+}
+_STEP = {
+    "step_tokens": Argument("S, K", LONG, written=True),
+    "step_stats": Argument("S, K, 2 + R + limited", FLOAT, written=True),
+    "step_keys": Argument("S", LONG, written=True),
+    "step_logits": Argument("S, K, V_d", LOGITS, dtype_of="draft_logits", written=True),
+}
+# All four are given together.
+_KEPT = {
+    name: rule._replace(
+        needed_with=tuple(f"{kept}{each}" for kept in ("", "step_") for each in DYNAMIC)
+    )
+    for name, rule in _dynamic("B").items()
 }
 _DRAFT_TEMPERATURE = {"draft_temperature": Argument("B", FLOAT)}
 
@@ -147,6 +163,26 @@ OPERATORS = {
             "stats": Argument("..., 2 + R + limited", FLOAT),
         },
     ),
+    "draft_step": Operator(
+        {
+            "draft_logits": Argument("B, V_d", LOGITS, strides=2),
+            **_STEP,
+            **{
+                f"step_{name}": rule._replace(shape="S, K, C", strides=0, written=True)
+                for name, rule in _KEPT.items()
+            },
+            "place": Number(0, 2**31 - 2),
+            "temperature": Argument("B", FLOAT),
+            "seeds": Argument("B", LONG),
+            "positions": Argument("B", LONG),
+            **_ROWS,
+            **_KEPT,
+            **_limits("B"),
+            "slots": Argument("B", IDS, optional=True),
+        },
+        {"tokens": Argument("B, 1", LONG)},
+        less=("place", "K"),
+    ),
     "verify": Operator(
         {
             **_TARGET_LOGITS,
@@ -170,6 +206,29 @@ OPERATORS = {
             "num_accepted": Argument("B", INT),
             "logprobs": Argument("B, max_draft + 1", FLOAT, if_asked="logprobs"),
         },
+    ),
+    "verify_step": Operator(
+        {
+            "target_logits": Argument("B, J + 1, V_t", LOGITS, strides=1),
+            "draft_logits": Argument("B, K, V_d", LOGITS, strides=2),
+            "draft_stats": Argument("B, K, 2 + R or 3 + R", FLOAT),
+            "draft_token_ids": Argument("B, J", IDS, strides=1),
+            "target_temperature": Argument("B", FLOAT),
+            **_DRAFT_TEMPERATURE,
+            **_KEYS,
+            **_COLUMNS,
+            **_dynamic("B, K"),
+            **_limits("B"),
+            "allowed": Argument("B, J + 1, ceil(V_t / 32)", INT, optional=True, strides=1),
+            "logprobs": Number(0, 2),
+            **_METHOD,
+        },
+        {
+            "tokens": Argument("B, J + 1", LONG),
+            "num_accepted": Argument("B", INT),
+            "logprobs": Argument("B, J + 1", FLOAT, if_asked="logprobs"),
+        },
+        less=("J", "K + 1"),
     ),
     "verify_tree": Operator(
         {
@@ -231,7 +290,7 @@ OPERATORS = {
     ),
     "overlap": Operator(
         {
-            "target_logits": Argument("..., V_t", LOGITS, rows=True),
+            "target_logits": Argument("..., V_t", LOGITS, strides=2),
             **_DRAFT_LOGITS,
             "target_temperature": Argument("...", FLOAT),
             "draft_temperature": Argument("...", FLOAT),
@@ -263,8 +322,8 @@ OPERATORS = {
     ),
     "gather_logits": Operator(
         {
-            "hidden": Argument("..., d", LOGITS, rows=True),
-            "weight": Argument("V, d", LOGITS, rows=True, dtype_of="hidden"),
+            "hidden": Argument("..., d", LOGITS, strides=2),
+            "weight": Argument("V, d", LOGITS, strides=2, dtype_of="hidden"),
             "tokens": Argument("..., C", IDS),
             "bias": Argument("V", LOGITS, optional=True, dtype_of="hidden"),
         },

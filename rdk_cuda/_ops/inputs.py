@@ -28,6 +28,7 @@ WITHIN: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 """Which values a temperature or a limit may have, of numbers and of tensors, and in words."""
 
+_MOST_KNOWN = 256  # forms of a call, of a function
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -40,18 +41,25 @@ def takes_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Paramete
     """
     parameters = inspect.signature(function).parameters
     names, kinds = list(parameters), {name: str(p.annotation) for name, p in parameters.items()}
+    qualified = f"rdk_cuda.{function.__qualname__}"
+    # Types of arguments that were taken as they are: to look at each again costs microseconds.
+    known: set[tuple[Any, ...]] = set()
+
+    def taken(argument: str, value: Any) -> Any:
+        tensor = _as_tensor(qualified, argument, value)
+        return _checked(qualified, argument, tensor, kinds.get(argument))
 
     @wraps(function)
     def converted(*args: Any, **kwargs: Any) -> Any:
-        name = f"rdk_cuda.{function.__qualname__}"
-        given = [
-            _checked(name, argument, _as_tensor(name, argument, x), kinds[argument])
-            for argument, x in zip(names, args, strict=False)
-        ]
-        named = {
-            argument: _checked(name, argument, _as_tensor(name, argument, x), kinds.get(argument))
-            for argument, x in kwargs.items()
-        }
+        types = (*map(type, args), *kwargs, *map(type, kwargs.values()))
+        if not torch.compiler.is_compiling() and types in known:  # nor guards on what is known
+            return function(*args, **kwargs)
+        given = [taken(argument, x) for argument, x in zip(names, args, strict=False)]
+        named = {argument: taken(argument, x) for argument, x in kwargs.items()}
+        same = all(map(operator.is_, given, args))
+        same = same and all(map(operator.is_, named.values(), kwargs.values()))
+        if not torch.compiler.is_compiling() and same and len(known) < _MOST_KNOWN:
+            known.add(types)
         return function(*given, *args[len(names) :], **named)
 
     return cast(Callable[_Parameters, _Result], converted)
@@ -81,7 +89,7 @@ def _checked(function: str, name: str, value: Any, kind: str | None) -> Any:
 
 def refuse_other_than_affinity(function: str, value: Any) -> None:
     """A `Vocabulary`, for example, has the same sizes, and would be noticed late."""
-    if not hasattr(type(value), "by_draft"):  # the class itself imports this module
+    if not hasattr(value, "by_draft"):  # the class itself imports this module
         raise TypeError(
             f"{function}: affinity is a {type(value).__name__}; needs an Affinity, as "
             "Affinity.intersection makes of a Vocabulary"
@@ -134,6 +142,8 @@ def temperatures(
     name: str = "temperature",
 ) -> Tensor:
     """Float32 of the leading shape, from one number, `[B]` or that shape."""
+    if _is_plain(temperature, torch.float32, leading, device):
+        return cast(Tensor, temperature)
     _refuse_number(function, name, temperature)
     needed = tuple(leading)
     if isinstance(temperature, (int, float)):
@@ -159,6 +169,8 @@ def per_sequence(
     function: str, name: str, value: Integers, batch: int, device: torch.device
 ) -> Tensor:
     """Int64 `[B]`, from one integer or `[B]`. Integers of 64 unsigned bits keep their bits."""
+    if _is_plain(value, torch.int64, (batch,), device):
+        return cast(Tensor, value)
     if isinstance(value, Tensor):
         given = value
     elif isinstance(value, Sequence) and not isinstance(value, str):
@@ -247,7 +259,7 @@ def user_seeds(
     return keys
 
 
-def step_keys_and_positions(
+def seeds_and_positions(
     function: str,
     seeds: Integers | None,
     positions: Integers | None,
@@ -255,7 +267,7 @@ def step_keys_and_positions(
     batch: int,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """The key of a step and the position of its first token, of each sequence."""
+    """The seed of each sequence, and the position of the first token of its step."""
     if seeds is not None and positions is None:
         raise ValueError(
             f"{function}: got seeds without positions, with which every step would draw the same "
@@ -265,5 +277,26 @@ def step_keys_and_positions(
     first = per_sequence(
         function, "positions", 0 if positions is None else positions, batch, device
     )
-    keys: Tensor = operators.step_keys(user_seeds(function, seeds, generator, batch, device), first)
+    return user_seeds(function, seeds, generator, batch, device), first
+
+
+def step_keys_and_positions(*given: Any) -> tuple[Tensor, Tensor]:
+    """The key of a step and the position of its first token, of each sequence.
+
+    Args:
+        given: as of `seeds_and_positions`.
+    """
+    seeds, first = seeds_and_positions(*given)
+    keys: Tensor = operators.step_keys(seeds, first)
     return keys, first
+
+
+def _is_plain(value: Any, dtype: torch.dtype, shape: Sequence[int], device: torch.device) -> bool:
+    """Whether an operator takes it as it is."""
+    return (
+        isinstance(value, Tensor)
+        and value.dtype == dtype
+        and value.shape == shape
+        and value.device == device
+        and value.is_contiguous()
+    )

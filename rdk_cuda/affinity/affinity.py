@@ -55,6 +55,8 @@ class Affinity:
         col_offsets, col_drafts, col_weights: `S` by target token, drafter ids ascending within
             each: `[V_t + 1]` int32, `[nnz]` int32, `[nnz]` float32.
         is_biased: whether `bias` is other than 0 anywhere.
+        by_target, by_draft: the tensors in the call order of `rdk::verify` and of `rdk::draft`. A
+            bias that is 0 throughout is None there, and so not read.
 
     Raises:
         AffinityError: naming the tensor, the entry, what it is and what it needs to be.
@@ -73,6 +75,12 @@ class Affinity:
     col_drafts: Tensor = field(init=False)
     col_weights: Tensor = field(init=False)
     is_biased: bool = field(init=False)
+    by_target: tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor] = field(
+        init=False, repr=False
+    )
+    by_draft: tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor] = field(
+        init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         check_canonical(self._canonical())
@@ -88,8 +96,9 @@ class Affinity:
         self._set("col_drafts", rows[by_column].to(torch.int32))
         self._set("col_weights", to_float32(row_units[by_column]))
         self._set("is_biased", bool(self.bias.any()))
+        self._order()
 
-    def _set(self, name: str, value: Tensor | bool) -> None:
+    def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
     def _canonical(self) -> dict[str, Tensor]:
@@ -99,27 +108,13 @@ class Affinity:
         drafts = torch.arange(self.draft_size, device=self.device)
         return drafts.repeat_interleave(self.row_offsets.diff())
 
-    @property
-    def by_target(self) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The affinity's tensors in the call order of `rdk::redistribute` and `rdk::verify`.
-
-        None in place of a bias that is 0 throughout, so that it is not read.
-        """
+    def _order(self) -> None:
+        """The tensors as operators take them, once: they are asked for in every call."""
+        bias = self.bias if self.is_biased else None
         entries = (self.col_offsets, self.col_drafts, self.col_weights)
-        return (self._bias_to_add, *entries, self.spread, self.prior)
-
-    @property
-    def by_draft(
-        self,
-    ) -> tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The affinity's tensors in the call order of `rdk::draft`; None as in `by_target`."""
-        entries = (self.row_offsets, self.row_targets, self.row_cdf)
-        priors = (self.spread, self.spread_cdf, self.prior_cdf)
-        return (self._bias_to_add, *entries, self.row_top, *priors)
-
-    @property
-    def _bias_to_add(self) -> Tensor | None:
-        return self.bias if self.is_biased else None
+        self._set("by_target", (bias, *entries, self.spread, self.prior))
+        rows = (self.row_offsets, self.row_targets, self.row_cdf, self.row_top)
+        self._set("by_draft", (bias, *rows, self.spread, self.spread_cdf, self.prior_cdf))
 
     @property
     def draft_size(self) -> int:
@@ -154,6 +149,7 @@ class Affinity:
         for each in fields(self):
             value = getattr(self, each.name)
             moved._set(each.name, value.to(device) if isinstance(value, Tensor) else value)
+        moved._order()
         return moved
 
     def dense(self) -> Tensor:

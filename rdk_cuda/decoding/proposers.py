@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import functional
+from .._ops.contract import LIMITS
 from ..affinity import Affinity
 from ..dynamic_tokens import Contexts, DynamicTokens, FullHead, dynamic_columns
-from ..functional import Draft
+from ..functional import Draft, StepRows
 from ..functional.ranges import Range
 from .generation import Continuation
 from .lengths import Drafted, Length
@@ -126,7 +126,7 @@ class DrafterChain(Proposer):
         self.dynamic_tokens = dynamic_tokens
         self.full_head = self._checked_full_head(full_head)
         self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
-        self._memory: Tensor | None = None
+        self._rows: StepRows | None = None
         self._width: int | None = None  # of what the source has returned in this step
 
     @property
@@ -137,7 +137,7 @@ class DrafterChain(Proposer):
     def reset(self, batch_size: int) -> None:
         """As `Proposer.reset`."""
         self.drafter.reset(batch_size)
-        self._memory = self._width = None
+        self._rows = self._width = None
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """As `Proposer.rollback`."""
@@ -159,7 +159,7 @@ class DrafterChain(Proposer):
         """As `Proposer.propose`; the drafts are left behind each sequence's decided tokens."""
         places, link = self._places(sequences, step), self.first_link(step)
         most = max(places, default=0)
-        seen, memory = Drafted(self.affinity), None
+        seen = Drafted(self.affinity)
         for place in range(most):
             keep = [
                 int(place < own and len(s.context) == s.length + place)
@@ -169,12 +169,11 @@ class DrafterChain(Proposer):
                 break
             with Range("drafter forward", sum(keep)):
                 output = feed_unread(self.drafter, sequences, keep)
-                if memory is None:
-                    memory = self._room_for(output.logits, most)
-                here = memory[:, place].copy_(output.logits[:, 0])
             dynamic = self.dynamic_of([s.context for s in sequences], output)
+            if place == 0:
+                link["rows"] = self._rows_for(output.logits, most, dynamic, link)
             with Range("draft", sum(keep)):
-                drafted = functional.draft(here, self.affinity, **link, **dynamic)
+                drafted = functional.draft(output.logits[:, 0], self.affinity, **link, **dynamic)
             seen.places.append(drafted)
             link = {"after": drafted}
             for b, token in enumerate(drafted.tokens[:, 0].tolist()):
@@ -185,10 +184,10 @@ class DrafterChain(Proposer):
                 places = [own if goes_on else min(own, place + 1) for own, goes_on in ends]
         chains = [s.drafts for s in sequences]
         longest = max(map(len, chains), default=0)
-        if memory is None or longest == 0:
+        if longest == 0:
             return Proposal.fixed(chains, step)
-        joined = _joined(seen.places[:longest], padded(chains, self.affinity.device), memory)
-        return Proposal(joined.tokens, joined)
+        tokens = padded(chains, self.affinity.device)
+        return Proposal(tokens, Draft.join(seen.places[:longest]).proposing(tokens))
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
         """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
@@ -219,12 +218,24 @@ class DrafterChain(Proposer):
         link = {"seeds": step.seeds, "positions": step.positions, "temperature": temperature}
         return link | step.limits if self.truncate_drafts else link
 
-    def _room_for(self, like: Tensor, places: int) -> Tensor:
-        """Uninitialised `[B, places, V_d]` for a step; the same memory in every step."""
-        shape = len(like), places, like.shape[-1]
-        if self._memory is None or self._memory.numel() < math.prod(shape):
-            self._memory = torch.empty(math.prod(shape), dtype=like.dtype, device=like.device)
-        return self._memory[: math.prod(shape)].view(shape)
+    def _rows_for(
+        self, like: Tensor, places: int, dynamic: dict[str, Tensor], link: dict[str, Any]
+    ) -> StepRows:
+        """Where a step is drafted into: the same memory in every step that it fits."""
+        width = dynamic["dynamic_tokens"].shape[1] if dynamic else 0
+        limited, rows = not link.keys().isdisjoint(LIMITS), self._rows
+        row = torch.Size((len(like), like.shape[-1]))
+        form = row, like.dtype, width, limited
+        if rows is None or rows.places < places or rows.form != form:
+            self._rows = rows = StepRows(
+                self.affinity,
+                len(like),
+                max(places, self.draft_length),
+                dtype=like.dtype,
+                dynamic_width=width,
+                limited=limited,
+            )
+        return rows
 
     def dynamic_of(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:
         """What the drafter's row brings along behind these contexts, if anything."""
@@ -298,12 +309,3 @@ class DrafterChain(Proposer):
                 f"{self.affinity.target_size} target tokens"
             )
         return full_head
-
-
-def _joined(drafts: Sequence[Draft], tokens: Tensor, memory: Tensor) -> Draft:
-    """As `Draft.join`, without a copy of the logits, which lie in `memory` already."""
-    more: dict[str, Any] = {}
-    for name in ("stats", "dynamic_tokens", "dynamic_logits"):
-        parts = [getattr(draft, name) for draft in drafts]
-        more[name] = None if parts[0] is None else torch.cat(parts, 1)
-    return replace(drafts[0], tokens=tokens, logits=memory[:, : len(drafts)], **more)

@@ -73,7 +73,7 @@ class Verification:
             limits["draft_rows"] = proposal.rows
         verified = functional.verify(
             logits,
-            replace(proposal.draft, tokens=proposal.tokens),
+            proposal.draft.proposing(proposal.tokens),
             self.affinity,
             step.temperature,
             logprobs=logprobs,

@@ -3,6 +3,7 @@
 from . import operators as _operators
 from .operators import *  # noqa: F403  its __all__
 from .overlap import overlap
+from .rows import StepRows
 from .step import METHODS, Draft, Method, Verified
 from .verify_tree import VerifiedTree, verify_tree
 
@@ -10,6 +11,7 @@ __all__ = [
     "METHODS",
     "Draft",
     "Method",
+    "StepRows",
     "Verified",
     "VerifiedTree",
     "overlap",

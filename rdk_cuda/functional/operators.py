@@ -27,7 +27,9 @@ from .._ops.inputs import (
     whole_number,
 )
 from ..affinity import Affinity
+from .kept import check_continues, draft_into_rows, verify_rows
 from .ranges import Range
+from .rows import StepRows
 from .step import Draft, Method, Verified, method_number, packed, packed_rows
 
 __all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
@@ -107,6 +109,7 @@ def draft(
     min_p: Numbers | None = None,
     branches: Integers | None = None,
     ahead: int | None = None,
+    rows: StepRows | None = None,
 ) -> Draft:
     """Draw target tokens from the redistributed drafter, without building its distribution.
 
@@ -137,6 +140,8 @@ def draft(
             "More than a chain").
         ahead: that all K rows are for one position, so many after the step's first: the nodes of a
             tree at that depth. One after the other if not given, behind those of `after`.
+        rows: where logits `[B, V_d]` are kept until `verify`, with the first draft of a step. Then
+            each draft is one call of an operator, and so is `verify`, and nothing is joined.
 
     Returns:
         A `Draft`, all that `verify` needs. Its tokens are -1 where a row has no distribution.
@@ -153,6 +158,16 @@ def draft(
             f"rdk_cuda.draft: draft_logits has shape {list(draft_logits.shape)}; needs [B, V_d] or "
             "[B, K, V_d]"
         )
+    if rows is not None or (after is not None and after.rows is not None):
+        by_place = draft_logits.dim() == 2 and branches is None and ahead is None
+        if by_place and not torch.compiler.is_compiling():
+            given = temperature, seeds, positions, generator, top_k, top_p, min_p
+            dynamic = dynamic_tokens, dynamic_logits
+            return draft_into_rows(draft_logits, affinity, after, rows, dynamic, given)
+        raise ValueError(
+            "rdk_cuda.draft: rows are for logits [B, V_d], one place of a step after the other, "
+            "outside of compiled code, without branches and ahead; leave rows out for a whole step"
+        )
     if draft_logits.dim() == 2:
         draft_logits = draft_logits.unsqueeze(1)
         dynamic_tokens = None if dynamic_tokens is None else dynamic_tokens.unsqueeze(1)
@@ -167,7 +182,7 @@ def draft(
             name, top_k, top_p, min_p, (batch,), device
         )
     else:
-        _check_continues(
+        check_continues(
             after, batch, (temperature, seeds, positions, generator, top_k, top_p, min_p)
         )
         truncation = after.limits
@@ -207,19 +222,6 @@ def draft(
         dynamic_logits,
         truncation,
     )
-
-
-def _check_continues(after: Draft, batch: int, given: tuple[object, ...]) -> None:
-    if any(value is not None for value in given):
-        raise ValueError(
-            "rdk_cuda.draft: temperature, seeds, limits, positions and generator belong "
-            "to the first draft of a step; leave them out together with after="
-        )
-    if after.tokens.shape[0] != batch:
-        raise ValueError(
-            f"rdk_cuda.draft: draft_logits has {batch} sequences, but after= has "
-            f"{after.tokens.shape[0]}; both need the same batch"
-        )
 
 
 @takes_arrays
@@ -272,12 +274,18 @@ def verify(
     Example: see `draft`.
     """
     name = "rdk_cuda.verify"
+    if logprobs not in _LOGPROBS:
+        raise ValueError(f'{name}: logprobs is {logprobs!r}; needs "processed", "raw" or None')
+    limits = top_k, top_p, min_p
+    if draft_rows is None:
+        asked = _LOGPROBS[logprobs], method_number(name, method)
+        verified = verify_rows(target_logits, draft, affinity, temperature, limits, asked, allowed)
+        if verified is not None:
+            return verified
     packed_logits, drafter, dynamic = step_arguments(
         name, target_logits, draft, affinity, temperature, draft_rows
     )
     batch, rows = target_logits.shape[:2]
-    if logprobs not in _LOGPROBS:
-        raise ValueError(f'{name}: logprobs is {logprobs!r}; needs "processed", "raw" or None')
     if allowed is not None and allowed.shape[:-1] != (batch, rows):
         raise ValueError(
             f"{name}: allowed has shape {list(allowed.shape)}; needs [{batch}, {rows}, "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from .._ops.inputs import Integers, step_keys_and_positions, takes_arrays
+from .rows import StepRows
 
 Method = Literal["token", "block"]
 """How `verify` judges a step's drafts: one by one, or together."""
@@ -47,7 +48,7 @@ class Draft:
     Attributes:
         tokens: `[B, K]` int64 target ids; -1 ends a sequence's draft.
         logits: `[B, K, V_d]`, or None for drafts without a distribution. The caller's own tensor:
-            what it holds may not change before `verify`.
+            what it holds may not change before `verify`; or those that `rows` keep.
         stats: `[B, K, 2 + R]` float32, (max, sum, spread mass...) of the drafter's softmax, or
             None; `[B, K, 3 + R]` of truncated drafts.
         temperature: `[B]` float32, the drafter's.
@@ -57,18 +58,60 @@ class Draft:
         dynamic_tokens, dynamic_logits: `[B, K, C]`, or None.
         limits: top-k, top-p and min-p of the drafter, `[B]` each, or None. If any is there, the
             last of `stats` is where the row was cut.
+        rows: where all that was drafted into given `StepRows` lies, until a later step fills them.
     """
 
     tokens: Tensor
-    logits: Tensor | None
-    stats: Tensor | None
+    logits: Tensor | None = field(repr=False)
+    stats: Tensor | None = field(repr=False)
     temperature: Tensor
     step_keys: Tensor
     positions: Tensor
     offset: int = 0
-    dynamic_tokens: Tensor | None = None
-    dynamic_logits: Tensor | None = None
+    dynamic_tokens: Tensor | None = field(default_factory=lambda: None, repr=False)
+    dynamic_logits: Tensor | None = field(default_factory=lambda: None, repr=False)
     limits: tuple[Tensor | None, ...] = (None, None, None)
+    rows: StepRows | None = field(default=None, init=False, repr=False)  # not of `replace`
+
+    def __getattr__(self, name: str) -> Any:
+        """Look up in `rows` what lies there: it is seldom asked for."""
+        if name not in ("logits", "stats", "dynamic_tokens", "dynamic_logits"):
+            raise AttributeError(f"Draft has no attribute {name!r}")
+        self.refuse_if_filled_again()
+        memory = getattr(self.__dict__["rows"], name)
+        end = self.offset + self.tokens.shape[1]
+        return None if memory is None else memory[:, self.offset : end]
+
+    def refuse_if_filled_again(self) -> None:
+        """Raise RuntimeError where its rows hold another step by now."""
+        if self.rows is not None and self.rows.step is not self.__dict__["step"]:
+            raise RuntimeError(
+                "Draft: its StepRows are filled by a later step; verify a step before the next one "
+                "drafts into the same rows, or give each rows of its own"
+            )
+
+    def proposing(self, tokens: Tensor) -> Draft:
+        """The same rows with other tokens `[B, K]`, such as -1 where a sequence's draft ends.
+
+        Raises:
+            ValueError: tokens of another shape than the draft's own.
+        """
+        if tokens.shape != self.tokens.shape:
+            raise ValueError(
+                f"Draft.proposing: tokens has shape {list(tokens.shape)}; needs that of the draft, "
+                f"{list(self.tokens.shape)}"
+            )
+        changed = object.__new__(Draft)
+        changed.__dict__.update(self.__dict__, tokens=tokens)
+        return changed
+
+    @classmethod
+    def of_rows(cls, rows: StepRows, offset: int, tokens: Tensor, **step: Any) -> Draft:
+        """What has been drafted into some rows."""
+        made = object.__new__(cls)
+        step |= {"tokens": tokens, "offset": offset, "step_keys": rows.step_keys}
+        made.__dict__.update(step, rows=rows, step=rows.step)
+        return made
 
     @classmethod
     @takes_arrays
@@ -112,7 +155,13 @@ class Draft:
             )
         if not drafts:
             raise ValueError("Draft.join: drafts is empty; needs at least one Draft")
-        first = drafts[0]
+        first, last = drafts[0], drafts[-1]
+        for part in drafts:
+            part.refuse_if_filled_again()
+        if last.rows is not None and last.rows.hold(drafts):
+            tokens = last.rows.tokens[:, first.offset : last.offset + 1]
+            kept = {"temperature": first.temperature, "positions": first.positions}
+            return cls.of_rows(last.rows, first.offset, tokens, limits=first.limits, **kept)
         length = first.offset
         for index, part in enumerate(drafts):
             # after= hands on the tensors themselves.

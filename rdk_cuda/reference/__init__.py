@@ -29,5 +29,7 @@ from .random import philox as philox
 from .random import uniform as uniform
 from .shards import sum_shard as sum_shard
 from .shards import verify_shard as verify_shard
+from .step import draft_step as draft_step
+from .step import verify_step as verify_step
 from .truncation import Limits as Limits
 from .verify_tree import verify_tree as verify_tree

@@ -131,8 +131,8 @@ def test_contexts_and_drafter_logits_are_not_copied_for_each_token(
 
     def watched(logits: Tensor, draft: rdk_cuda.Draft, *rest: Any, **options: Any) -> Any:
         if draft.logits is not None:
-            assert draft.logits.is_contiguous()
-            memory.add(draft.logits.data_ptr())
+            assert draft.rows is not None
+            memory.add(draft.rows.logits.data_ptr())
         return verify(logits, draft, *rest, **options)
 
     speculative.dynamic_tokens = hook

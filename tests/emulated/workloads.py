@@ -351,7 +351,8 @@ def gather_logits(given: tuple[Tensor, Tensor, Tensor | None, Tensor]) -> tuple[
 def by_contract(operator: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
     given = generators.call(operator, dtype, V_t=SIZE)
     result = getattr(torch.ops.rdk, operator)(*given.values())
-    return (result,) if isinstance(result, Tensor) else tuple(result)
+    written = [given[n] for n, rule in OPERATORS[operator].tensors.items() if rule.written]
+    return *written, *((result,) if isinstance(result, Tensor) else result)
 
 
 def step_keys(stage: int = 0) -> tuple[Tensor, ...]:

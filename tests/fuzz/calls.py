@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import reference
-from rdk_cuda._ops.contract import LOGITS, LONG, OPERATORS, Number, shape_of
+from rdk_cuda._ops.contract import DYNAMIC, IDS, LIMITS, LOGITS, LONG, OPERATORS, Number, shape_of
 from rdk_cuda.affinity import Affinity
 from tests import generators
 
@@ -30,8 +30,8 @@ KINDS = [*generators.AFFINITIES, "mixed-4"]
 
 ORDINARY_TEMPERATURES = [1.0, 1.0, 0.7, 2.0, 0.0]
 TEMPERATURES = [*ORDINARY_TEMPERATURES, -0.0, 1e-45, 1e-30, 1e30, 3e38, -1.0, math.nan, math.inf]
-LIMITS = [0, 1, -1, 2**31 - 1, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63)]
-LIMITS_32 = [0, 1, -1, -2, 2**31 - 1, -(2**31)]
+WORST = [0, 1, -1, 2**31 - 1, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63)]
+WORST_32 = [0, 1, -1, -2, 2**31 - 1, -(2**31)]
 MOST = 2**31 - 2  # drafts of a sequence that are allowed
 MAX_DRAFTS = [0, 1, 2, 4, 4, 5, 9, -1, 100, 2**31 - 1, 2**31, 2**63 - 1, -(2**63)]
 
@@ -121,14 +121,14 @@ class Values:
     def integers(self, shape: tuple[int, ...]) -> Tensor:
         """64 bits each."""
         values = [
-            self.random.choice(LIMITS) if self.chance(0.2) else self.random.randint(-(2**63), 2**40)
+            self.random.choice(WORST) if self.chance(0.2) else self.random.randint(-(2**63), 2**40)
             for _ in range(math.prod(shape))
         ]
         return torch.tensor(values, dtype=torch.int64).reshape(shape)
 
     def tokens(self, count: int, size: int, dtype: torch.dtype, worst: float) -> Tensor:
         """Ids below ``size``; a fraction ``worst`` of them unused or out of range."""
-        outside = [size, size + 1, *(LIMITS if dtype == torch.int64 else LIMITS_32)]
+        outside = [size, size + 1, *(WORST if dtype == torch.int64 else WORST_32)]
         values = [
             self.random.choice(outside) if self.chance(worst) else self.random.randrange(size)
             for _ in range(count)
@@ -179,6 +179,74 @@ def draft(values: Values) -> dict[str, Any]:
     return redistribute(values, "draft")
 
 
+def draft_step(values: Values) -> dict[str, Any]:
+    """Into rows with room for more than are drafted, or with slots, some of them no row's."""
+    whole, random = draft(values), values.random
+    rows = whole["draft_logits"].reshape(-1, whole["draft_logits"].shape[-1])
+    batch, places = len(rows), random.choice([1, 2, 3])
+    slots = random.choice([batch, batch, batch + 2, max(batch - 1, 0)])
+    limited = any(whole[name] is not None for name in LIMITS)
+    flat = {n: whole[n] if whole[n] is None else whole[n].reshape(batch) for n in LIMITS}
+    dynamic = {
+        n: whole[n] if whole[n] is None else whole[n].reshape(batch, whole[n].shape[-1])
+        for n in DYNAMIC
+    }
+
+    def memory(*shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.full((slots, places, *shape), 99, dtype=dtype)
+
+    kept = {
+        f"step_{n}": None if tensor is None else memory(tensor.shape[1], dtype=tensor.dtype)
+        for n, tensor in dynamic.items()
+    }
+    ids = values.tokens(batch, max(slots, 1), random.choice([torch.int64, torch.int32]), 0.2)
+    unlike = len(set(ids.tolist())) == batch  # two rows of one slot would write to one place
+    given = {
+        "draft_logits": rows,
+        "step_tokens": memory(dtype=torch.int64),
+        "step_stats": memory(2 + whole["spread"].shape[1] + limited, dtype=torch.float32),
+        "step_keys": torch.full((slots,), 99),
+        "step_logits": memory(rows.shape[1], dtype=rows.dtype),
+        **kept,
+        "place": random.choice([*range(places), places, -1] if values.chance(0.1) else [0]),
+        "temperature": whole["temperature"].reshape(batch),
+        "seeds": whole["step_keys"].reshape(batch),
+        "positions": whole["positions"].reshape(batch),
+        **dynamic,
+        **flat,
+        "slots": ids if unlike and values.chance(0.5) else None,
+    }
+    return {n: (whole | given)[n] for n in OPERATORS["draft_step"].arguments}
+
+
+def verify_step(values: Values) -> dict[str, Any]:
+    made, random = values.affinity(), values.random
+    sequences, places = random.choice([0, 1, 2, 4]), random.choice([1, 2, 4])
+    drafts, dtype = random.randint(0, places), random.choice(LOGITS)
+    tokens = values.tokens(sequences * drafts, made.target_size, random.choice(IDS), 0.1)
+    target = values.logits((sequences * (drafts + 1), made.target_size), random.choice(LOGITS))
+    if values.chance(0.5):
+        accept(target, tokens, [drafts] * sequences)
+    given = truncation(values, sequences, len(target), made.target_size)
+    shape = sequences, drafts + 1
+    if given["allowed"] is not None:
+        given["allowed"] = given["allowed"].unflatten(0, shape)
+    stats = draft_stats(values, sequences * places, made.rank)
+    return {
+        "target_logits": target.unflatten(0, shape),
+        "draft_logits": values.logits((sequences, places, made.draft_size), dtype),
+        "draft_stats": stats.unflatten(0, (sequences, places)),
+        "draft_token_ids": tokens.reshape(sequences, drafts),
+        "target_temperature": values.temperatures((sequences,)),
+        "draft_temperature": values.temperatures((sequences,)),
+        "step_keys": values.integers((sequences,)),
+        "positions": values.integers((sequences,)),
+        **of_affinity(values, "verify_step", made),
+        **values.dynamic((sequences, places), made.target_size, dtype),
+        **given,
+    }
+
+
 def overlap(values: Values) -> dict[str, Any]:
     made, leading = values.affinity(), values.random.choice(LEADING)
     dtype, of_target = values.random.choice(LOGITS), values.random.choice(LOGITS)
@@ -225,7 +293,7 @@ def verify(values: Values) -> dict[str, Any]:
     if values.chance(0.5):
         accept(target, tokens, lengths)
     if values.chance(0.15):
-        worst = [-1, drafts, drafts + 1, drafts - 1, *LIMITS_32]
+        worst = [-1, drafts, drafts + 1, drafts - 1, *WORST_32]
         offsets[random.randrange(sequences + 1)] = random.choice(worst)
     arguments = {
         "target_logits": target,
@@ -316,12 +384,12 @@ def verify_tree(values: Values) -> dict[str, Any]:
     sequences, nodes = len(lengths), sum(lengths) + random.choice([0, 0, 0, 1, 3])
     target_rows = nodes + sequences + random.choice([0, 0, 2])
     parents = [random.randint(-1, node - 1) for length in lengths for node in range(length)]
-    parents += [random.choice(LIMITS_32) for _ in range(nodes - len(parents))]
+    parents += [random.choice(WORST_32) for _ in range(nodes - len(parents))]
     for _ in range(random.randint(0, 3) if nodes and values.chance(0.3) else 0):
-        parents[random.randrange(nodes)] = random.choice([*LIMITS_32, random.randrange(nodes)])
+        parents[random.randrange(nodes)] = random.choice([*WORST_32, random.randrange(nodes)])
     offsets = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     if values.chance(0.15):
-        worst = [-1, nodes, nodes + 1, nodes - 1, *LIMITS_32]
+        worst = [-1, nodes, nodes + 1, nodes - 1, *WORST_32]
         offsets[random.randrange(sequences + 1)] = random.choice(worst)
     token_type = random.choice([torch.int64, torch.int32])
     made = values.affinity() if values.chance(0.6) else None
@@ -477,7 +545,9 @@ def by_contract(values: Values, operator: str) -> dict[str, Any]:
 MAKERS = {
     "redistribute": redistribute,
     "draft": draft,
+    "draft_step": draft_step,
     "verify": verify,
+    "verify_step": verify_step,
     "verify_tree": verify_tree,
     "sum_shard": sum_shard,
     "verify_shard": verify_shard,

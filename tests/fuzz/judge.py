@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rdk_cuda._ops.contract import (
     AT_LEAST_ONE,
+    LIMITS,
     MAX_PRIORS,
     OPERATORS,
     Argument,
@@ -46,7 +47,8 @@ def refusals(operator: str, arguments: dict[str, Any]) -> Reasons:
             reasons[name] = found
     sound = {n: t for n, t in tensors.items() if not reasons.get(n, "").endswith("dimensions")}
     numbers = {n: arguments[n] for n, rule in rules.items() if isinstance(rule, Number)}
-    return reasons | disagreements(rules, sound, numbers)
+    numbers["limited"] = int(any(arguments.get(name) is not None for name in LIMITS))
+    return reasons | disagreements(rules, sound, numbers, OPERATORS[operator].less)
 
 
 def alone(rule: Argument, value: Tensor, arguments: dict[str, Any]) -> str | None:
@@ -60,11 +62,11 @@ def alone(rule: Argument, value: Tensor, arguments: dict[str, Any]) -> str | Non
     for symbol, size in symbols(rule, value.shape):
         if symbol != "..." and size < (symbol in AT_LEAST_ONE):
             return f"has {symbol} = {size}"
-    if not rule.rows:
+    if not rule.strides:
         return None if value.is_contiguous() else "is not contiguous"
     if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
         return f"has stride {value.stride(-1)} in its last dimension"
-    if value.numel() and row_strides(value) > 2:
+    if value.numel() and row_strides(value) > rule.strides:
         return f"has rows with {row_strides(value)} strides"
     return None
 
@@ -80,7 +82,12 @@ def row_strides(value: Tensor) -> int:
     return len(leading) - continued
 
 
-def disagreements(rules: Any, tensors: dict[str, Tensor], numbers: dict[str, int]) -> Reasons:
+def disagreements(
+    rules: Any,
+    tensors: dict[str, Tensor],
+    numbers: dict[str, int],
+    less: tuple[str, str] | None,
+) -> Reasons:
     """What is wrong with the sizes of tensors that are right by themselves."""
     reasons: Reasons = {}
     given: dict[str, dict[str, Any]] = defaultdict(dict)  # sizes by symbol and argument
@@ -94,6 +101,13 @@ def disagreements(rules: Any, tensors: dict[str, Tensor], numbers: dict[str, int
             having = [n for n in tensors if mentions(rules[n], symbol)]
             why = f"has {symbol} = {sorted(map(str, set(each.values())))}"
             reasons |= {n: why for n in (*odd, *having) if n not in reasons}
+    if less and any(
+        low >= size_of(less[1], {"K": high})
+        for low in (given[less[0]] | {n: x for n, x in numbers.items() if n == less[0]}).values()
+        for high in given["K"].values()
+    ):
+        having = [n for n in tensors if mentions(rules[n], less[0]) or mentions(rules[n], "K")]
+        reasons = dict.fromkeys([*having, less[0]], f"{less[0]} is not below {less[1]}") | reasons
     if reasons:
         return reasons
     for name, value in tensors.items():

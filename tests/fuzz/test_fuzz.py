@@ -42,7 +42,7 @@ def test_any_arguments_are_refused_or_served_as_promised() -> None:
 # Substitutions in csrc/ops/step_keys.cpp, and what the fuzzer reports of them.
 RUN = "run(params, seeds);"
 FATAL = {
-    "heap-buffer-overflow": ("product(shape),", "product(shape) + 1,"),
+    "heap-buffer-overflow": ("shape.product(),", "shape.product() + 1,"),
     "signed integer overflow": (
         RUN,
         "volatile int64_t sum = 0;"
@@ -57,7 +57,7 @@ UNPROMISED = {
     "the error names no operator": ('checks("step_keys"', 'checks("draft"'),
     "accepted, although positions": (
         'checks.plain("positions"',
-        'if (product(shape)) checks.plain("positions"',
+        'if (shape.product()) checks.plain("positions"',
     ),
     "a key is not that of the reference": (
         "return result;",

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (torch.ops.rdk, for what prepares an argument set)
+from rdk_cuda._ops.contract import OPERATORS
 
 from . import promises
 from .calls import Call, make_call
@@ -109,7 +110,7 @@ def try_call(call: Call, operators: Any, against_reference: bool) -> str:
     operator = getattr(operators, call.operator)
     before = contents(call)
     try:
-        outputs = as_tuple(operator(**call.arguments))
+        outputs = run(operator, call)
     except Exception as error:
         if contents(call) != before:
             raise FailureError("an argument was modified, and the call refused") from None
@@ -122,10 +123,26 @@ def try_call(call: Call, operators: Any, against_reference: bool) -> str:
         promises.check(call.operator, call.arguments, outputs, against_reference)
     except promises.BrokenPromiseError as broken:
         raise FailureError(f"{broken}\n{describe(outputs)}") from None
-    again = as_tuple(operator(**call.arguments))
+    again = run(operator, call)
     if not all(same_bits(a, b) for a, b in zip(outputs, again, strict=True)):
         raise FailureError(f"another result when repeated\n{describe(outputs)}{describe(again)}")
     return f"{call.operator}: accepted"
+
+
+def run(operator: Any, call: Call) -> tuple[Tensor, ...]:
+    """What a call returns, then what it has written: into copies."""
+    written = {
+        name: call.arguments[name].clone()
+        for name, rule in OPERATORS[call.operator].tensors.items()
+        if rule.written and is_writable(call.arguments[name])
+    }
+    outputs = as_tuple(operator(**call.arguments | written))
+    return outputs + tuple(written.values())
+
+
+def is_writable(value: Tensor | None) -> bool:
+    """Whether a copy is laid out alike."""
+    return value is not None and value.is_contiguous()
 
 
 def as_tuple(outputs: Any) -> tuple[Tensor, ...]:

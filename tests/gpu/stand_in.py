@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rdk_cuda._ops.contract import OPERATORS
 from rdk_cuda.affinity import Affinity
 
 
@@ -58,17 +59,26 @@ class OnDevice:
         self.operators, self.device = operators, device
 
     def __getattr__(self, name: str) -> Operator:
-        return Operator(getattr(self.operators, name), self.device)
+        written = [n for n, rule in OPERATORS[name].tensors.items() if rule.written]
+        return Operator(getattr(self.operators, name), self.device, tuple(written))
 
 
 class Operator:
     """One of them; what else is asked of it, as torch itself does, is the operator's own."""
 
-    def __init__(self, operator: Any, device: torch.device) -> None:
-        self.operator, self.device = operator, device
+    def __init__(self, operator: Any, device: torch.device, written: tuple[str, ...] = ()) -> None:
+        self.operator, self.device, self.written = operator, device, written
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        results = self.operator(*moved(arguments, self.device), **moved(named, self.device))
+        there, named_there = moved(arguments, self.device), moved(named, self.device)
+        results = self.operator(*there, **named_there)
+        if self.written:
+            names = [argument.name for argument in self.operator.default._schema.arguments]
+            here = dict(zip(names, arguments, strict=False)) | named
+            changed = dict(zip(names, there, strict=False)) | named_there
+            for name in self.written:
+                if here.get(name) is not None:
+                    here[name].copy_(changed[name])
         return results.cpu() if isinstance(results, Tensor) else tuple(r.cpu() for r in results)
 
     def __getattr__(self, name: str) -> Any:

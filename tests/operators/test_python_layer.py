@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 import rdk_cuda
 from rdk_cuda.affinity import Affinity
@@ -369,3 +370,18 @@ def test_what_is_no_tensor_affinity_or_number_is_named(affinity: Affinity) -> No
     for call, sentence in calls:
         with pytest.raises(TypeError, match=sentence):
             call()
+
+
+def test_eager_calls_of_other_forms_do_not_compile_a_caller_again(cpu_or_cuda: str) -> None:
+    counter = CompileCounter()
+    affinity = generators.affinity("identity", 8)
+    logits = torch.zeros(1, 8)
+
+    @torch.compile(backend=counter, fullgraph=True)
+    def drafted(given: Tensor) -> Tensor:
+        return rdk_cuda.draft(given, affinity, seeds=0, positions=3).tokens
+
+    for form in ({"temperature": 1}, {"temperature": 0.5}, {"top_k": 3}, {"min_p": 0.0}):
+        rdk_cuda.draft(logits, affinity, seeds=0, positions=3, **form)
+        drafted(logits)
+    assert counter.frame_count == 1

@@ -1,0 +1,132 @@
+"""The rows of a step: `draft` that keeps its row at a place of a slot, and `verify` of all places.
+
+DESIGN section 4, "Rows of a step".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .operators import draft, verify
+from .operators import step_keys as keys_of
+from .random import Trace
+
+
+def draft_step(
+    draft_logits: Tensor,
+    step_tokens: Tensor,
+    step_stats: Tensor,
+    step_keys: Tensor,
+    step_logits: Tensor,
+    step_dynamic_tokens: Tensor | None,
+    step_dynamic_logits: Tensor | None,
+    place: int,
+    temperature: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    *affinity_and_columns: Any,
+    slots: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    trace: Trace | None = None,
+    **columns: Any,
+) -> Tensor:
+    """Drafted tokens ``[B, 1]``; changes the ``step_*``, as the operator does.
+
+    Args:
+        affinity_and_columns, columns: as of `draft`, from its `bias` to its `min_p`.
+    """
+    keys = keys_of(seeds, positions)
+    tokens, stats = draft(
+        draft_logits,
+        temperature,
+        keys,
+        positions + place,
+        *affinity_and_columns,
+        **columns,
+        dtype=dtype,
+        trace=trace,
+    )
+    size = len(step_tokens)
+    rows = list(range(len(tokens))) if slots is None else slots.tolist()
+    kept: list[tuple[Tensor | None, Any]] = [
+        (step_tokens, tokens),
+        (step_stats, stats),
+        (step_logits, draft_logits),
+        (step_dynamic_tokens, columns.get("dynamic_tokens")),
+        (step_dynamic_logits, columns.get("dynamic_logits")),
+    ]
+    for b, slot in enumerate(rows):
+        if 0 <= slot < size:
+            step_keys[slot] = keys[b]
+            for memory, made in kept:
+                if memory is not None and made is not None:
+                    memory[slot, place] = made[b]
+    return tokens[:, None]
+
+
+def verify_step(
+    target_logits: Tensor,
+    draft_logits: Tensor,
+    draft_stats: Tensor,
+    draft_token_ids: Tensor,
+    target_temperature: Tensor,
+    draft_temperature: Tensor,
+    step_keys: Tensor,
+    positions: Tensor,
+    bias: Tensor | None,
+    col_offsets: Tensor,
+    col_drafts: Tensor,
+    col_weights: Tensor,
+    spread: Tensor,
+    prior: Tensor,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    allowed: Tensor | None = None,
+    logprobs: int = 0,
+    method: int = 0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    trace: Trace | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `verify`, of the first J places of each sequence."""
+    batch, drafts = target_logits.shape[0], target_logits.shape[1] - 1
+    draft_rows, stats, *dynamic = (
+        None if rows is None else rows[:, :drafts].flatten(0, 1)
+        for rows in (draft_logits, draft_stats, dynamic_tokens, dynamic_logits)
+    )
+    assert draft_rows is not None
+    return verify(
+        target_logits.flatten(0, 1),
+        draft_rows,
+        stats,
+        None,
+        draft_token_ids.flatten(),
+        torch.arange(batch + 1, dtype=torch.int32, device="cpu") * drafts,
+        target_temperature,
+        draft_temperature,
+        step_keys,
+        positions,
+        bias,
+        col_offsets,
+        col_drafts,
+        col_weights,
+        spread,
+        prior,
+        drafts,
+        dynamic_tokens=dynamic[0],
+        dynamic_logits=dynamic[1],
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        allowed=None if allowed is None else allowed.flatten(0, 1),
+        logprobs=logprobs,
+        method=method,
+        dtype=dtype,
+        trace=trace,
+    )
