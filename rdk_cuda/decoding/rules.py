@@ -71,9 +71,11 @@ class Verification:
             return self._walk(logits, proposal, step, logprobs, **limits)
         if proposal.rows is not None:
             limits["draft_rows"] = proposal.rows
+        draft, proposed = proposal.draft, proposal.tokens
+        same = proposed.shape == draft.tokens.shape
         verified = functional.verify(
             logits,
-            proposal.draft.proposing(proposal.tokens),
+            draft.proposing(proposed) if same else replace(draft, tokens=proposed),
             self.affinity,
             step.temperature,
             logprobs=logprobs,

@@ -23,7 +23,7 @@ def draft_into_rows(
     dynamic: tuple[Tensor | None, Tensor | None],
     given: tuple[Any, ...],
 ) -> Draft:
-    """The next place of a step that is kept in rows: one call of an operator."""
+    """Draft the next place of a step that is kept in rows, in one call of an operator."""
     batch, width = logits.shape[0], 0 if dynamic[0] is None else dynamic[0].shape[-1]
     if width == 0:
         dynamic = None, None
@@ -42,7 +42,7 @@ def draft_into_rows(
         place = after.offset + after.tokens.shape[1]
         own, scale = cast(Tensor, rows.seeds), after.temperature
         first, truncation = after.positions, after.limits
-    rows.check(logits, width, truncation != (None, None, None), place)
+    rows.check(logits, width, any(limit is not None for limit in truncation), place)
     operators.draft_step(
         logits,
         rows.tokens,
@@ -98,7 +98,7 @@ def verify_rows(
     asked: tuple[int, int],
     allowed: Tensor | None,
 ) -> Verified | None:
-    """Of drafts that lie in rows; None where something else is given, for the other way."""
+    """Verify drafts that lie in rows; None where something else is given, for the other way."""
     drafts = (draft,) if isinstance(draft, Draft) else draft
     last = drafts[-1] if isinstance(drafts, list | tuple) and drafts else None
     if not isinstance(last, Draft) or last.rows is None or torch.compiler.is_compiling():

@@ -107,7 +107,7 @@ class Draft:
 
     @classmethod
     def of_rows(cls, rows: StepRows, offset: int, tokens: Tensor, **step: Any) -> Draft:
-        """What has been drafted into some rows."""
+        """Make a draft of what was drafted into some rows."""
         made = object.__new__(cls)
         step |= {"tokens": tokens, "offset": offset, "step_keys": rows.step_keys}
         made.__dict__.update(step, rows=rows, step=rows.step)

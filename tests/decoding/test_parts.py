@@ -210,3 +210,26 @@ def test_rows_of_another_shape_are_refused_by_name() -> None:
             AFFINITY,
             draft_rows=torch.zeros(2, 2, dtype=torch.int64),
         )
+
+
+def test_a_proposer_of_its_own_may_draft_into_rows_and_propose_fewer() -> None:
+    """Where a sequence has no room for all places, the last ones are not proposed."""
+
+    class Own(DrafterChain):
+        rows: rdk_cuda.StepRows | None = None
+
+        def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+            logits = torch.zeros(len(sequences), AFFINITY.draft_size)
+            link: dict[str, Any] = {"seeds": step.seeds, "positions": step.positions}
+            drafts = [rdk_cuda.draft(logits, AFFINITY, **link, rows=self.rows)]
+            for _ in range(3):
+                drafts.append(rdk_cuda.draft(logits, AFFINITY, after=drafts[-1]))
+            return Proposal.drawn(rdk_cuda.Draft.join(drafts), step)
+
+    def tokens(rows: rdk_cuda.StepRows | None) -> list[list[int]]:
+        own = chain(Own)
+        own.rows = rows
+        decoder = SpeculativeDecoder(TARGET, affinity=AFFINITY, proposer=own)
+        return decoder.generate([PROMPT, PROMPT], max_new_tokens=[6, 3], seeds=3).tokens
+
+    assert tokens(rdk_cuda.StepRows(AFFINITY, slots=2, places=4)) == tokens(None)
