@@ -78,7 +78,7 @@ def check_continues(after: Draft, batch: int, given: Sequence[object]) -> None:
     """Refuse what belongs to the first draft of a step, and another batch."""
     if any(value is not None for value in given):
         raise ValueError(
-            "rdk_cuda.draft: temperature, seeds, limits, positions, generator and rows belong "
+            "rdk_cuda.draft: temperature, seeds, limits, generator, positions and rows belong "
             "to the first draft of a step; leave them out together with after="
         )
     after.refuse_if_filled_again()
