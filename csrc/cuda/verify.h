@@ -25,7 +25,7 @@ struct VerifyLaunch {
   static constexpr int kThreads = 256;  // of a block
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
-  static constexpr int kStaticSharedBytes = 800;
+  static constexpr int kStaticSharedBytes = 816;
   Params params;
   LaunchShape shape;
   // Blocks that share a sequence, each a part of all its rows, of which the last one decides; or 1,

@@ -19,7 +19,7 @@ struct VerifyTreeLaunch {
   static constexpr int kThreads = 256;  // of a block
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
-  static constexpr int kStaticSharedBytes = 832;  // at most: of drawn nodes by block
+  static constexpr int kStaticSharedBytes = 864;  // at most: of drawn nodes by block
   Params params;
   LaunchShape shape;
   // As in VerifyLaunch. Of fixed nodes there are the target's sums alone.
