@@ -237,26 +237,20 @@ class DrafterTree(DrafterChain):
             does, and the column's number, dynamic ones behind the others, or -1 where it may well
             give another token.
         """
-        at = temperature.masked_fill(temperature == 0, 1.0)
-        # The sum is the operator's: `softmax` may have other bits beside other rows, and
-        # whether a token is fixed goes by a threshold.
-        stats = functional.draft(logits, self.affinity, at, seeds=0, positions=0, **dynamic).stats
-        assert stats is not None
         z, top = logits, self._top_tokens.expand(*logits.shape[:2], -1)
         if dynamic:
             offered = dynamic["dynamic_tokens"]
             there = (offered >= 0) & (offered < self.affinity.target_size)
             z = torch.cat([z, dynamic["dynamic_logits"].where(there, -torch.inf)], 2)
             top = torch.cat([top, offered], 2)
-        z = z.float() / at[:, None, None]
+        z = z.float() / temperature.masked_fill(temperature == 0, 1.0)[:, None, None]
         if (bias := self.affinity.by_target[0]) is not None:
             z[:, :, : len(bias)] += bias
-        best = z.topk(min(self.width, z.shape[2]))
-        q = (best.values - stats[:, :, :1]).exp() / stats[:, :, 1:2]
+        best = z.softmax(2).topk(min(self.width, z.shape[2]))
         share = torch.cat([self._shares, self._shares.new_ones(z.shape[2] - logits.shape[2])])
         share = share[best.indices]
         columns = best.indices.where(share > 0.5, -1)
-        return top.gather(2, best.indices), q * share, columns
+        return top.gather(2, best.indices), best.values * share, columns
 
     def _masked(self, logits: Tensor, dynamic: dict[str, Any], columns: Tensor) -> dict[str, Any]:
         """The drafter's rows without these columns `[B, n, w]`, -1 for none."""

@@ -108,8 +108,6 @@ def disagreements(
     ):
         having = [n for n in tensors if mentions(rules[n], less[0]) or mentions(rules[n], "K")]
         reasons = dict.fromkeys([*having, less[0]], f"{less[0]} is not below {less[1]}") | reasons
-    if reasons:
-        return reasons
     for name, value in tensors.items():
         shape = rules[name].shape.split(", ")
         for dimension, size in zip(reversed(shape), reversed(value.shape), strict=False):
