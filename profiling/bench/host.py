@@ -229,7 +229,7 @@ def cells(row: Row) -> list[str]:
     """In the order of `COLUMNS`."""
     times = figure(row["median_us"]), figure(row["floor_us"]), figure(row["ratio"])
     return [
-        f"`{row['call']}`" if "." in row["call"] else row["call"],
+        f"`{row['call']}`" if not row["call"].startswith("a step") else row["call"],
         *times,
         str(row["dispatched"]),
     ]

@@ -178,7 +178,7 @@ def host_table(link: Link) -> str:
         [
             paragraph(
                 f"On {threads(rows[0])} of an {rows[0]['device_name']}, batch 1, K =",
-                f"{rows[0]['draft_length']}, V_t 64 ({link('data', f'{RESULTS}/{HOST}.json')}):",
+                f"{rows[0]['draft_length']}, V_t 64 ({full(link, HOST)}):",
             ),
             table(host.COLUMNS, map(host.cells, rows), "lr"),
         ]

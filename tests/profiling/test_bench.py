@@ -90,3 +90,16 @@ def test_truncation_is_timed_next_to_rows_without_it_and_to_transformers(
     assert kept["top-k 50"] == 50
     assert kept["top-k 50, top-p 0.9"] < 50
     assert "| verify | flat, float32 | 8 | mask of half |" in capsys.readouterr().out
+
+
+@pytest.mark.ci
+def test_a_step_on_the_host_is_timed_beside_its_floor(tmp_path: Path) -> None:
+    output = tmp_path / "host.json"
+    options = ("--device", "cpu", "--preset", "host", "--repeats", "3", "--seconds", "0.01")
+    assert bench.main([*options, "--output", str(output)]) == 0
+    rows = {row["call"]: row for row in json.loads(output.read_text())["rows"]}
+    assert all(
+        row["ratio"] * row["floor_us"] == pytest.approx(row["median_us"]) for row in rows.values()
+    )
+    assert rows["a step by torch.ops"]["dispatched"] == 7
+    assert rows["a step by rdk_cuda, rows given"]["dispatched"] == 6
