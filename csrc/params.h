@@ -154,6 +154,7 @@ struct StepRows {
   int64_t slots;
   int64_t places;  // 0: the call is not part of a step
   int64_t place;
+  TokenIds place_id;     // [1], where a GPU knows it; no data: place
   TokenIds slot_ids;     // no data: row b has slot b
   const int64_t* seeds;  // of the rows, from which their keys are made
   int64_t* step_keys;    // [S]
@@ -161,6 +162,8 @@ struct StepRows {
   void* logits;
   int32_t* dynamic_tokens;
   void* dynamic_logits;
+
+  RDK_HOST_DEVICE int64_t at() const { return place_id.data == nullptr ? place : place_id[0]; }
 };
 
 struct DraftParams {
@@ -177,15 +180,16 @@ struct DraftParams {
   int64_t stats_width;  // 2 + R, and one more for the threshold if rows are truncated
   int64_t rows;
 
-  // -1: the row has no slot, and nothing of it is kept.
+  // -1: the row has no slot or no place, and nothing of it is kept.
   RDK_HOST_DEVICE int64_t slot(int64_t row) const {
     if (step.places == 0) return row;
+    if (step.at() < 0 || step.at() >= step.places) return -1;
     const int64_t slot = step.slot_ids.data == nullptr ? row : step.slot_ids[row];
     return 0 <= slot && slot < step.slots ? slot : -1;
   }
   // Where stats, logits and dynamic columns of a row are kept.
   RDK_HOST_DEVICE int64_t kept_at(int64_t slot) const {
-    return step.places == 0 ? slot : slot * step.places + step.place;
+    return step.places == 0 ? slot : slot * step.places + step.at();
   }
 };
 

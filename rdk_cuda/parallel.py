@@ -16,6 +16,7 @@ from torch import Tensor, distributed
 
 from . import _ops as operators
 from . import functional
+from ._ops.contract import OPERATORS
 from ._ops.inputs import Integers, Numbers, takes_arrays
 from .affinity import Affinity
 from .functional.operators import step_arguments
@@ -160,44 +161,36 @@ def verify(
         options |= {"method": method, "draft_rows": draft_rows}
         whole = whole_rows(target_logits, affinity.target_size, group)
         return functional.verify(whole, draft, affinity, temperature, **options)
-    packed, drafter, dynamic = step_arguments(
-        _NAME, target_logits, draft, affinity, temperature, draft_rows
-    )
-    if drafter[1] is None:
-        if len(drafter[0]):
+    step = step_arguments(_NAME, target_logits, draft, affinity, temperature, draft_rows)
+    if step["draft_stats"] is None:
+        if len(step["draft_logits"]):
             raise ValueError(f"{_NAME}: draft has no stats; pass it as rdk_cuda.draft returned it")
-        stats = drafter[0].new_empty((0, 2 + affinity.rank), dtype=torch.float32)
-        drafter = (drafter[0], stats, *drafter[2:])
-    return verify_packed(packed, drafter, dynamic, affinity.target_size, group)
+        shape = 0, 2 + affinity.rank
+        step["draft_stats"] = step["draft_logits"].new_empty(shape, dtype=torch.float32)
+    return verify_packed(step, affinity.target_size, group)
 
 
-def verify_packed(
-    target_logits: Tensor,
-    drafter: tuple[Any, ...],
-    dynamic: tuple[Tensor | None, Tensor | None],
-    target_size: int,
-    group: Any = None,
-) -> Verified:
+def verify_packed(step: dict[str, Any], target_size: int, group: Any = None) -> Verified:
     """As `verify` by token, of what `torch.ops.rdk.verify` takes (DESIGN section 4, "Schemas").
 
     Args:
-        target_logits: `[>= N + B, W]`.
-        drafter: all from `draft_logits` to `max_draft`, in order, with `draft_stats`.
-        dynamic: `dynamic_tokens` and `dynamic_logits`.
+        step: by name, with `draft_stats`; `target_logits` are `[>= N + B, W]`.
         target_size: V_t.
-        group: as of `verify`.
+        group: as in `verify`.
     """
-    shards = _shards(target_logits, target_size, group)
-    _, _, _, ids, offsets, at = drafter[:6]
-    logits, first = _recut(target_logits, shards, group)
-    own = operators.sum_shard(logits, ids, offsets, at, drafter[-1], first, shards.size)
-    sums = _gathered(own, 1, shards, group)  # z at a draft is -inf but where the draft is
-    call = partial(operators.verify_shard, logits, sums, *drafter, first, *dynamic)
+    shards = _shards(step["target_logits"], target_size, group)
+    logits, first = _recut(step["target_logits"], shards, group)
+    step = step | {"target_logits": logits, "first_chunk": first}
+    names = OPERATORS["sum_shard"].arguments
+    own = operators.sum_shard(**{n: (step | {"target_size": target_size})[n] for n in names})
+    # z at a draft is -inf but where the draft is
+    call = partial(operators.verify_shard, **step, sums=_gathered(own, 1, shards, group))
     _, _, drawn, _ = call()
     distributed.all_reduce(drawn, distributed.ReduceOp.MIN, group=group)
-    tokens, num_accepted, _, residual = call(drawn)
+    tokens, num_accepted, _, residual = call(drawn=drawn)
     if drawn.is_cuda or bool((drawn == _NOT_HERE).any()):
-        tokens, num_accepted, _, _ = call(drawn, _gathered(residual, 0, shards, group))
+        residuals = _gathered(residual, 0, shards, group)
+        tokens, num_accepted, _, _ = call(drawn=drawn, residuals=residuals)
     return Verified(tokens, num_accepted, tokens.new_empty(0, dtype=torch.float32))
 
 

@@ -57,7 +57,7 @@ int64_t draft_row(const DraftParams& params, int64_t index, int64_t key, float* 
   std::fill_n(stats, params.stats_width, std::numeric_limits<float>::quiet_NaN());
   if (!usable_temperature(temperature)) return -1;
 
-  const int64_t position = later(params.positions[index], params.step.place);
+  const int64_t position = later(params.positions[index], params.step.at());
   const auto words = [&](uint32_t attempt) {
     const uint32_t branch = params.branches == nullptr ? 0 : params.branches[index];
     return random_words(key, position, Purpose::kDraft, attempt, branch);

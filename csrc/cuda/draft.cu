@@ -62,12 +62,13 @@ __device__ __forceinline__ int64_t key_of(const DraftParams& params, int64_t ind
 }
 
 // By one lane: what was drawn, and in a step where the row is kept.
-__device__ __forceinline__ void put_token(const DraftParams& params, int64_t index, int64_t token) {
+__device__ __forceinline__ void put_token(const DraftParams& params, int64_t index, int64_t key,
+                                          int64_t token) {
   params.tokens[index] = token;
   const int64_t slot = params.slot(index);
   if (params.step.places == 0 || slot < 0) return;
   params.step.tokens[params.kept_at(slot)] = token;
-  params.step.step_keys[slot] = key_of(params, index);
+  params.step.step_keys[slot] = key;
 }
 
 // By the block that goes on: where the row is cut. Its sums become those of what is kept.
@@ -117,10 +118,10 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
     }
   }
 
+  const int64_t key = key_of(params, index);
   int64_t token = -1;
   if (softmax.valid) {
-    const int64_t key = key_of(params, index);
-    const int64_t position = later(params.positions[index], params.step.place);
+    const int64_t position = later(params.positions[index], params.step.at());
     const auto words = [&](uint32_t attempt) {
       const uint32_t branch = params.branches == nullptr ? 0 : params.branches[index];
       return random_words(key, position, Purpose::kDraft, attempt, branch);
@@ -136,7 +137,7 @@ __device__ __forceinline__ void finish_row(const DraftLaunch& launch, int64_t in
       token = warp_draw_target(params.affinity, column, first.word[2], words);
     }
   }
-  if (lane_index() == 0) put_token(params, index, token);
+  if (lane_index() == 0) put_token(params, index, key, token);
 }
 
 template <typename T, typename C>
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
     if (slot >= 0 && threadIdx.x < width) {
       params.stats[params.kept_at(slot) * width + threadIdx.x] = not_a_number();
     }
-    if (threadIdx.x == 0) put_token(params, index, -1);
+    if (threadIdx.x == 0) put_token(params, index, key_of(params, index), -1);
     return;
   }
   DraftRow<T, C> row(params.draft, index, temperature, limits.before());

@@ -79,7 +79,7 @@ Tensor draft_step(const Tensor& draft_logits, const Tensor& step_tokens, const T
                   const std::optional<Tensor>& dynamic_tokens,
                   const std::optional<Tensor>& dynamic_logits, const std::optional<Tensor>& top_k,
                   const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p,
-                  const std::optional<Tensor>& slots) {
+                  const std::optional<Tensor>& slots, const std::optional<Tensor>& place_id) {
   const Checks checks("draft_step", "draft_logits", draft_logits);
   checks.dimensions("draft_logits", draft_logits, 2, "[B, V_d], a row for each sequence");
   DraftParams params = draft_params(checks, draft_logits, temperature, positions, bias, row_offsets,
@@ -94,6 +94,10 @@ Tensor draft_step(const Tensor& draft_logits, const Tensor& step_tokens, const T
                   "0 to K - 1 = " + std::to_string(step.places - 1) + ", a place of step_tokens");
   }
   step.place = place;
+  if (place_id) {
+    checks.integers("place_id", *place_id, {1}, "[1], the place");
+    step.place_id = token_ids(*place_id);
+  }
   if (slots) {
     checks.integers("slots", *slots, {params.rows}, kLeading);
     step.slot_ids = token_ids(*slots);
@@ -148,5 +152,6 @@ RDK_REGISTER(
     "Tensor? bias, Tensor row_offsets, Tensor row_targets, Tensor row_cdf, Tensor row_top, "
     "Tensor spread, Tensor spread_cdf, Tensor prior_cdf, "
     "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
-    "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, Tensor? slots=None) "
+    "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, Tensor? slots=None, "
+    "Tensor? place_id=None) "
     "-> Tensor tokens")

@@ -104,10 +104,17 @@ def calls_of_a_step(floors: Any) -> dict[str, tuple[Call, list[tuple[str, int]]]
     joined = rdk_cuda.Draft.join(drafts)
     assert joined.logits is not None
     assert joined.stats is not None
-    memory = kept.tokens, kept.stats, kept.step_keys, kept.logits, None, None
     given = {
         "draft": (logits[0], temperature, keys, positions, *affinity.by_draft),
-        "draft_step": (logits[0], *memory, 0, temperature, seeds, positions, *affinity.by_draft),
+        "draft_step": (
+            logits[0],
+            *kept.memory,
+            0,
+            temperature,
+            seeds,
+            positions,
+            *affinity.by_draft,
+        ),
         "verify": (
             target[0],
             joined.logits[0],

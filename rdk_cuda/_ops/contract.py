@@ -86,6 +86,7 @@ _COLUMNS = _affinity(
     spread=("V_d, R", FLOAT),
     prior=("R, V_t", FLOAT),
 )
+COLUMNS = tuple(_COLUMNS)
 _ROWS = _affinity(
     bias=("V_d", FLOAT),
     row_offsets=("V_d + 1", INT),
@@ -179,6 +180,7 @@ OPERATORS = {
             **_KEPT,
             **_limits("B"),
             "slots": Argument("B", IDS, optional=True),
+            "place_id": Argument("1", IDS, optional=True),
         },
         {"tokens": Argument("B, 1", LONG)},
         less=("place", "K"),

@@ -45,12 +45,7 @@ def draft_into_rows(
     rows.check(logits, width, any(limit is not None for limit in truncation), place)
     operators.draft_step(
         logits,
-        rows.tokens,
-        rows.stats,
-        rows.step_keys,
-        rows.logits,
-        rows.dynamic_tokens,
-        rows.dynamic_logits,
+        *rows.memory,
         place,
         scale,
         own,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import _ops as operators
+from .._ops.contract import LIMITS
 from .._ops.gradients import refuse_gradients
 from .._ops.inputs import (
     Integers,
@@ -30,7 +31,7 @@ from ..affinity import Affinity
 from .kept import check_continues, draft_into_rows, verify_rows
 from .ranges import Range
 from .rows import StepRows
-from .step import Draft, Method, Verified, method_number, packed, packed_rows
+from .step import Draft, Method, Verified, affinity_columns, method_number, packed, packed_rows
 
 __all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
 
@@ -282,23 +283,20 @@ def verify(
         verified = verify_rows(target_logits, draft, affinity, temperature, limits, asked, allowed)
         if verified is not None:
             return verified
-    packed_logits, drafter, dynamic = step_arguments(
-        name, target_logits, draft, affinity, temperature, draft_rows
-    )
+    step = step_arguments(name, target_logits, draft, affinity, temperature, draft_rows)
     batch, rows = target_logits.shape[:2]
     if allowed is not None and allowed.shape[:-1] != (batch, rows):
         raise ValueError(
             f"{name}: allowed has shape {list(allowed.shape)}; needs [{batch}, {rows}, "
             "ceil(V_t / 32)], rows parallel to those of target_logits"
         )
+    truncation = row_limits(name, top_k, top_p, min_p, (batch,), target_logits.device)
     verified = operators.verify(
-        packed_logits,
-        *drafter,
-        *dynamic,
-        *row_limits(name, top_k, top_p, min_p, (batch,), target_logits.device),
-        None if allowed is None else allowed.flatten(0, 1),
-        _LOGPROBS[logprobs],
-        method_number(name, method),
+        **step,
+        **dict(zip(LIMITS, truncation, strict=True)),
+        allowed=None if allowed is None else allowed.flatten(0, 1),
+        logprobs=_LOGPROBS[logprobs],
+        method=method_number(name, method),
     )
     return Verified(*verified)
 
@@ -310,9 +308,8 @@ def step_arguments(
     affinity: Affinity,
     temperature: Numbers,
     draft_rows: Tensor | None,
-) -> tuple[Tensor, tuple[Any, ...], tuple[Tensor | None, Tensor | None]]:
-    """What operators that verify take of a step: the target's rows, packed; all from
-    `draft_logits` to `max_draft`, in order; and the dynamic columns."""
+) -> dict[str, Any]:
+    """Name what operators that verify take of a step, up to its limits, as a packed list."""
     joined = draft if isinstance(draft, Draft) else Draft.join(draft)
     batch, length = joined.tokens.shape
     if joined.offset != 0:
@@ -334,21 +331,22 @@ def step_arguments(
         logits, rows = joined.logits.flatten(0, 1), None
         if draft_rows is not None:
             rows = packed_rows(function, draft_rows, (batch, length), joined.logits.shape[1])
-    drafter = (
-        logits,
-        packed(joined.stats),
-        rows,
-        joined.tokens.flatten().contiguous(),
-        torch.arange(batch + 1, dtype=torch.int32, device=device) * length,
-        temperatures(function, temperature, (batch,), device),
-        joined.temperature,
-        joined.step_keys,
-        joined.positions,
-        *affinity.by_target,
-        length,
-    )
-    dynamic = packed(joined.dynamic_tokens), packed(joined.dynamic_logits)
-    return target_logits.flatten(0, 1), drafter, dynamic
+    return {
+        "target_logits": target_logits.flatten(0, 1),
+        "draft_logits": logits,
+        "draft_stats": packed(joined.stats),
+        "draft_rows": rows,
+        "draft_token_ids": joined.tokens.flatten().contiguous(),
+        "draft_offsets": torch.arange(batch + 1, dtype=torch.int32, device=device) * length,
+        "target_temperature": temperatures(function, temperature, (batch,), device),
+        "draft_temperature": joined.temperature,
+        "step_keys": joined.step_keys,
+        "positions": joined.positions,
+        **affinity_columns(affinity),
+        "max_draft": length,
+        "dynamic_tokens": packed(joined.dynamic_tokens),
+        "dynamic_logits": packed(joined.dynamic_logits),
+    }
 
 
 @takes_arrays

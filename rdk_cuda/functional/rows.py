@@ -32,6 +32,7 @@ class StepRows:
         logits: `[S, K, V_d]`. stats: `[S, K, 2 + R]` float32, `3 + R` if limited.
         tokens: `[S, K]` int64, of which `Draft.tokens` are columns. step_keys: `[S]` int64.
         dynamic_tokens, dynamic_logits: `[S, K, C]` int32, and of the dtype of the logits; or None.
+        memory: all of these, as `torch.ops.rdk.draft_step` takes them.
 
     Example:
         >>> import torch, rdk_cuda
@@ -62,17 +63,22 @@ class StepRows:
         self.slots, self.places, device = slots, places, affinity.device
         row = torch.Size((slots, affinity.draft_size))
         self.form = row, dtype, dynamic_width, limited
-        self.logits = torch.empty(slots, places, affinity.draft_size, dtype=dtype, device=device)
-        width = 2 + affinity.rank + limited
-        self.stats = torch.empty(slots, places, width, dtype=torch.float32, device=device)
-        self.tokens = torch.empty(slots, places, dtype=torch.int64, device=device)
-        self.step_keys = torch.empty(slots, dtype=torch.int64, device=device)
+
+        def memory(*width: int, dtype: torch.dtype) -> Tensor:
+            # Zeros, since drafts from where nothing was drafted are then rejected by rule.
+            return torch.zeros(slots, places, *width, dtype=dtype, device=device)
+
+        self.logits = memory(affinity.draft_size, dtype=dtype)
+        self.stats = memory(2 + affinity.rank + limited, dtype=torch.float32)
+        self.tokens = memory(dtype=torch.int64)
+        self.step_keys = torch.zeros(slots, dtype=torch.int64, device=device)
         self.dynamic_tokens: Tensor | None = None
         self.dynamic_logits: Tensor | None = None
         if dynamic_width:
-            shape = slots, places, dynamic_width
-            self.dynamic_tokens = torch.empty(shape, dtype=torch.int32, device=device)
-            self.dynamic_logits = torch.empty(shape, dtype=dtype, device=device)
+            self.dynamic_tokens = memory(dynamic_width, dtype=torch.int32)
+            self.dynamic_logits = memory(dynamic_width, dtype=dtype)
+        dynamic = self.dynamic_tokens, self.dynamic_logits
+        self.memory = self.tokens, self.stats, self.step_keys, self.logits, *dynamic
         self.place_tokens = self.tokens.split(1, 1)
         self.drafted = 0  # places that the step has filled
         self.step = object()  # another one for each step

@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from .._ops.contract import COLUMNS
 from .._ops.inputs import Integers, step_keys_and_positions, takes_arrays
+from ..affinity import Affinity
 from .rows import StepRows
 
 Method = Literal["token", "block"]
@@ -202,6 +204,11 @@ class Draft:
             dynamic_logits=joined("dynamic_logits"),
             limits=first.limits,
         )
+
+
+def affinity_columns(affinity: Affinity) -> dict[str, Tensor | None]:
+    """Name the tensors of an affinity that operators which verify take."""
+    return dict(zip(COLUMNS, affinity.by_target, strict=True))
 
 
 def packed(tensor: Tensor | None) -> Tensor | None:

@@ -19,7 +19,7 @@ from .._ops.inputs import (
     temperatures,
 )
 from ..affinity import Affinity
-from .step import Draft, Method, method_number, packed, packed_rows
+from .step import Draft, Method, affinity_columns, method_number, packed, packed_rows
 
 
 class VerifiedTree(NamedTuple):
@@ -131,7 +131,7 @@ path=tensor([[1, 2]], dtype=torch.int32))
             f"{name}: allowed has shape {list(allowed.shape)}; needs [{batch}, {nodes + 1}, "
             "ceil(V_t / 32)], rows parallel to those of target_logits"
         )
-    drafter: tuple[Tensor | None, ...] = (None,) * 12
+    drafter: dict[str, Tensor | None] = {}
     if draft is None:
         if draft_rows is not None or affinity is not None:
             raise ValueError(f"{name}: got draft_rows or affinity without draft; pass all or none")
@@ -157,8 +157,8 @@ path=tensor([[1, 2]], dtype=torch.int32))
         nodes if max_depth is None else max_depth,
         *row_limits(name, top_k, top_p, min_p, (batch,), device),
         None if allowed is None else allowed.flatten(0, 1),
-        *drafter,
-        method_number(name, method),
+        **drafter,
+        method=method_number(name, method),
     )
     return VerifiedTree(*verified)
 
@@ -169,27 +169,27 @@ def _drafter(
     rows: Tensor | None,
     affinity: Affinity | None,
     shape: tuple[int, int],
-) -> tuple[Tensor | None, ...]:
-    """The drafter's side of the operator's arguments."""
+) -> dict[str, Tensor | None]:
+    """Name the drafter's side of the operator's arguments."""
     if draft.offset != 0 or draft.tokens.shape[0] != shape[0]:
         raise ValueError(
             f"{name}: draft has {draft.tokens.shape[0]} sequences and lacks the first "
             f"{draft.offset} rows of its step; needs all of them, of {shape[0]} sequences"
         )
     if draft.logits is None:  # nothing was drawn
-        return (None,) * 12
+        return {}
     if rows is None or affinity is None:
         raise ValueError(
             f"{name}: got draft without draft_rows or affinity; pass which of its rows each node "
             "was drawn from, and what it was drafted with"
         )
     refuse_other_than_affinity(name, affinity)
-    return (
-        draft.logits.flatten(0, 1),
-        packed(draft.stats),
-        packed_rows(name, rows, shape, draft.logits.shape[1]),
-        draft.temperature,
-        *affinity.by_target,
-        packed(draft.dynamic_tokens),
-        packed(draft.dynamic_logits),
-    )
+    return {
+        "draft_logits": draft.logits.flatten(0, 1),
+        "draft_stats": packed(draft.stats),
+        "draft_rows": packed_rows(name, rows, shape, draft.logits.shape[1]),
+        "draft_temperature": draft.temperature,
+        **affinity_columns(affinity),
+        "dynamic_tokens": packed(draft.dynamic_tokens),
+        "dynamic_logits": packed(draft.dynamic_logits),
+    }

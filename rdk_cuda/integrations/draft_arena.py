@@ -18,14 +18,15 @@ from torch import Tensor
 from rdk_cuda import _ops as operators
 from rdk_cuda import parallel
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.functional import METHODS, Method, Verified
+from rdk_cuda.functional import METHODS, Method, StepRows, Verified
+from rdk_cuda.functional.step import affinity_columns, packed
 
 
 class DraftArena:
     """The drafter's logits for the next step of every request, with room for K drafts each.
 
-    It holds `(slots + 1) * K * V_d` logits: 129 MB for 512 requests, K = 4 and a bfloat16 drafter
-    of 31,500 tokens. The extra slot takes what padding requests draft.
+    It holds `slots * K * V_d` logits: 129 MB for 512 requests, K = 4 and a bfloat16 drafter of
+    31,500 tokens.
 
     Args:
         affinity: from drafter to target; its device is the arena's.
@@ -36,8 +37,7 @@ class DraftArena:
         dynamic_width: C, how many dynamic tokens a draft brings along (DESIGN section 2).
 
     Attributes:
-        logits: `[S + 1, K, V_d]`. stats: `[S + 1, K, 2 + R]` float32.
-        dynamic_tokens, dynamic_logits: `[S + 1, K, C]`, or None.
+        rows: the memory, `rdk_cuda.StepRows` of S slots and K places.
 
     Example:
         >>> import torch, rdk_cuda
@@ -60,28 +60,18 @@ class DraftArena:
         dtype: torch.dtype = torch.float32,
         dynamic_width: int = 0,
     ) -> None:
-        if slots < 0 or draft_length < 1 or dynamic_width < 0:
-            raise ValueError(
-                f"DraftArena: slots is {slots}, draft_length {draft_length}, dynamic_width "
-                f"{dynamic_width}; needs at least 0, 1 and 0"
-            )
         self.affinity, self.slots, self.draft_length = affinity, slots, draft_length
         self.device = affinity.device
-
-        def zeros(width: int, dtype: torch.dtype) -> Tensor:
-            return torch.zeros(slots + 1, draft_length, width, dtype=dtype, device=self.device)
-
-        self.logits = zeros(affinity.draft_size, dtype)
-        self.stats = zeros(2 + affinity.rank, torch.float32)
-        self.dynamic_tokens = zeros(dynamic_width, torch.int32) if dynamic_width else None
-        self.dynamic_logits = zeros(dynamic_width, dtype) if dynamic_width else None
+        self.rows = StepRows(
+            affinity, slots, draft_length, dtype=dtype, dynamic_width=dynamic_width
+        )
 
     def draft(
         self,
         logits: Tensor,
         step: int | Tensor,
         *,
-        slots: Tensor,
+        slots: Tensor | None,
         temperature: Tensor,
         seeds: Tensor,
         positions: Tensor,
@@ -90,13 +80,15 @@ class DraftArena:
     ) -> Tensor:
         """Draw the next token of B requests, and keep what it was drawn from.
 
-        `rdk::draft` (DESIGN section 4) in the place of the engine's own draw from the drafter.
+        One call of `rdk::draft_step` (DESIGN section 4, "Rows of a step") in the place of the
+        engine's own draw from the drafter.
 
         Args:
             logits: `[B, V_d]` in the arena's dtype, neither scaled nor masked.
             step: 0 to K - 1, which draft of the step this is; a number, or a tensor of one integer
                 where one CUDA graph serves all drafts.
-            slots: `[B]` integers; outside of `[0, S)` for a request that is padding.
+            slots: `[B]` integers; outside of `[0, S)` for a request that is padding. None: request
+                b has slot b.
             temperature: `[B]` float32, the drafter's; 0 is greedy.
             seeds: `[B]` int64, each request's own, the same during all of its decoding.
             positions: `[B]` int64, the absolute position of the step's first drafted token: the
@@ -110,53 +102,26 @@ class DraftArena:
         Raises:
             ValueError, RuntimeError: naming the argument that does not fit.
         """
-        if isinstance(step, int) and not 0 <= step < self.draft_length:
-            raise ValueError(
-                f"DraftArena.draft: step is {step}; the arena has room for {self.draft_length} "
-                "drafts, counted from 0"
-            )
-        if logits.dtype != self.logits.dtype:
+        if logits.dtype != self.rows.logits.dtype:
             raise ValueError(
                 f"DraftArena.draft: logits are {logits.dtype}; the arena keeps "
-                f"{self.logits.dtype}: make it with dtype={logits.dtype}"
+                f"{self.rows.logits.dtype}: make it with dtype={logits.dtype}"
             )
-        batch = logits.shape[0]
-        integers = {"slots": slots, "seeds": seeds, "positions": positions}
-        check_layout(
-            "DraftArena.draft",
-            self.device,
-            integers={name: (tensor, (batch,)) for name, tensor in integers.items()},
-            floats={
-                "logits": (logits, (batch, self.affinity.draft_size)),
-                "temperature": (temperature, (batch,)),
-            },
-        )
-        if (dynamic_tokens is None) != (self.dynamic_tokens is None):
-            raise ValueError(
-                "DraftArena.draft: dynamic_tokens and the arena's dynamic_width go together; pass "
-                "both or neither (-1 for an unused column)"
-            )
-        tokens: Tensor
-        tokens, stats = operators.draft(
+        place, place_id = (step, None) if isinstance(step, int) else (0, step.reshape(1))
+        tokens: Tensor = operators.draft_step(
             logits,
+            *self.rows.memory,
+            place,
             temperature,
-            operators.step_keys(seeds, positions),
-            positions + step,
+            seeds,
+            positions,
             *self.affinity.by_draft,
             dynamic_tokens,
             dynamic_logits,
+            slots=slots,
+            place_id=place_id,
         )
-        self._keep(slots, step, logits, stats, dynamic_tokens, dynamic_logits)
-        return tokens
-
-    def _keep(self, slots: Tensor, step: int | Tensor, *rows: Tensor | None) -> None:
-        there = (slots >= 0) & (slots < self.slots) & (step >= 0) & (step < self.draft_length)
-        last = self.slots * self.draft_length
-        places = torch.where(there, slots * self.draft_length + step, last).long()
-        arenas = (self.logits, self.stats, self.dynamic_tokens, self.dynamic_logits)
-        for arena, new in zip(arenas, rows, strict=True):
-            if arena is not None and new is not None:
-                arena.flatten(0, 1).index_copy_(0, places, new)
+        return tokens.squeeze(1)
 
     def verify(
         self,
@@ -196,32 +161,29 @@ class DraftArena:
         Returns:
             `Verified(tokens [B, max_draft + 1], num_accepted [B], logprobs [0])`.
         """
-        scale = temperature if draft_temperature is None else draft_temperature
-        drafter = (
-            self.logits.flatten(0, 1),
-            self.stats.flatten(0, 1),
-            self.draft_rows(draft_offsets, slots, draft_token_ids.shape[0]),
-            draft_token_ids,
-            draft_offsets,
-            temperature,
-            scale,
-            operators.step_keys(seeds, positions),
-            positions,
-            *self.affinity.by_target,
-            self.draft_length if max_draft is None else max_draft,
-        )
-        dynamic = (
-            None if self.dynamic_tokens is None else self.dynamic_tokens.flatten(0, 1),
-            None if self.dynamic_logits is None else self.dynamic_logits.flatten(0, 1),
-        )
+        rows, size = self.rows, self.affinity.target_size
+        step = {
+            "target_logits": target_logits,
+            "draft_logits": packed(rows.logits),
+            "draft_stats": packed(rows.stats),
+            "draft_rows": self.draft_rows(draft_offsets, slots, draft_token_ids.shape[0]),
+            "draft_token_ids": draft_token_ids,
+            "draft_offsets": draft_offsets,
+            "target_temperature": temperature,
+            "draft_temperature": temperature if draft_temperature is None else draft_temperature,
+            "step_keys": operators.step_keys(seeds, positions),
+            "positions": positions,
+            **affinity_columns(self.affinity),
+            "max_draft": self.draft_length if max_draft is None else max_draft,
+            "dynamic_tokens": packed(rows.dynamic_tokens),
+            "dynamic_logits": packed(rows.dynamic_logits),
+        }
         limits = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         if group is not None:
-            size = self.affinity.target_size
             if method == "token" and all(limit is None for limit in limits.values()):
-                return parallel.verify_packed(target_logits, drafter, dynamic, size, group)
-            target_logits = parallel.whole_rows(target_logits, size, group)
-        rule = METHODS[method]
-        return Verified(*operators.verify(target_logits, *drafter, *dynamic, method=rule, **limits))
+                return parallel.verify_packed(step, size, group)
+            step["target_logits"] = parallel.whole_rows(target_logits, size, group)
+        return Verified(*operators.verify(**step, **limits, method=METHODS[method]))
 
     def draft_rows(self, draft_offsets: Tensor, slots: Tensor | None, count: int) -> Tensor:
         """The argument `draft_rows` of `rdk::verify`, `[count]` int32.
@@ -237,7 +199,7 @@ class DraftArena:
         request = request.clamp_(max=slots.shape[0] - 1)  # padding after the last request
         slot, step = slots[request], drafts - draft_offsets[request]
         there = (slot >= 0) & (slot < self.slots) & (step >= 0) & (step < self.draft_length)
-        elsewhere = torch.where(slot == -1, -1, self.logits.shape[0] * self.draft_length)
+        elsewhere = torch.where(slot == -1, -1, self.slots * self.draft_length)
         return torch.where(there, slot * self.draft_length + step, elsewhere).int()
 
 

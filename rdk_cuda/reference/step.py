@@ -29,6 +29,7 @@ def draft_step(
     positions: Tensor,
     *affinity_and_columns: Any,
     slots: Tensor | None = None,
+    place_id: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     trace: Trace | None = None,
     **columns: Any,
@@ -36,8 +37,9 @@ def draft_step(
     """Drafted tokens ``[B, 1]``; changes the ``step_*``, as the operator does.
 
     Args:
-        affinity_and_columns, columns: as of `draft`, from its `bias` to its `min_p`.
+        affinity_and_columns, columns: as in `draft`, from its `bias` to its `min_p`.
     """
+    place = place if place_id is None else int(place_id)
     keys = keys_of(seeds, positions)
     tokens, stats = draft(
         draft_logits,
@@ -49,7 +51,7 @@ def draft_step(
         dtype=dtype,
         trace=trace,
     )
-    size = len(step_tokens)
+    size, places = step_tokens.shape
     rows = list(range(len(tokens))) if slots is None else slots.tolist()
     kept: list[tuple[Tensor | None, Any]] = [
         (step_tokens, tokens),
@@ -59,7 +61,7 @@ def draft_step(
         (step_dynamic_logits, columns.get("dynamic_logits")),
     ]
     for b, slot in enumerate(rows):
-        if 0 <= slot < size:
+        if 0 <= slot < size and 0 <= place < places:
             step_keys[slot] = keys[b]
             for memory, made in kept:
                 if memory is not None and made is not None:
@@ -72,29 +74,16 @@ def verify_step(
     draft_logits: Tensor,
     draft_stats: Tensor,
     draft_token_ids: Tensor,
-    target_temperature: Tensor,
-    draft_temperature: Tensor,
-    step_keys: Tensor,
-    positions: Tensor,
-    bias: Tensor | None,
-    col_offsets: Tensor,
-    col_drafts: Tensor,
-    col_weights: Tensor,
-    spread: Tensor,
-    prior: Tensor,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
-    top_k: Tensor | None = None,
-    top_p: Tensor | None = None,
-    min_p: Tensor | None = None,
     allowed: Tensor | None = None,
-    logprobs: int = 0,
-    method: int = 0,
-    *,
-    dtype: torch.dtype = torch.float32,
-    trace: Trace | None = None,
+    **of_sequences_and_affinity: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `verify`, of the first J places of each sequence."""
+    """As `verify`, of the first J places of each sequence.
+
+    Args:
+        of_sequences_and_affinity: the other arguments of `verify`.
+    """
     batch, drafts = target_logits.shape[0], target_logits.shape[1] - 1
     draft_rows, stats, *dynamic = (
         None if rows is None else rows[:, :drafts].flatten(0, 1)
@@ -108,25 +97,9 @@ def verify_step(
         None,
         draft_token_ids.flatten(),
         torch.arange(batch + 1, dtype=torch.int32, device="cpu") * drafts,
-        target_temperature,
-        draft_temperature,
-        step_keys,
-        positions,
-        bias,
-        col_offsets,
-        col_drafts,
-        col_weights,
-        spread,
-        prior,
-        drafts,
+        **of_sequences_and_affinity,
+        max_draft=drafts,
         dynamic_tokens=dynamic[0],
         dynamic_logits=dynamic[1],
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
         allowed=None if allowed is None else allowed.flatten(0, 1),
-        logprobs=logprobs,
-        method=method,
-        dtype=dtype,
-        trace=trace,
     )

@@ -68,7 +68,7 @@ def measured(
         less = [a - b for a, b in zip(there, here, strict=True)]
         half = T_97_5 * statistics.stdev(less) / GROUPS**0.5
         arena = engine.proposer.arena
-        kept = (arena.logits, arena.stats, arena.dynamic_tokens, arena.dynamic_logits)
+        kept = arena.rows.memory
         row = {
             "drafter": name,
             "prompts": len(prompts),

@@ -112,10 +112,10 @@ def test_greedy_text_is_that_of_plain_vllm(
 def test_what_is_kept_of_a_draft_is_as_wide_as_the_small_head(
     engine: Engine, runner: dict[str, int], drafters: Path
 ) -> None:
-    slots = runner["max_num_seqs"] + 1
+    slots = runner["max_num_seqs"]
     for share, width in (("25", 4096 + 64), ("6.25", 1024 + 64)):
         engine.use(drafters / f"virtual-{share}")
-        assert engine.proposer.arena.logits.shape == (slots, DRAFTS, width)
+        assert engine.proposer.arena.rows.logits.shape == (slots, DRAFTS, width)
 
 
 @pytest.mark.parametrize("together", [True] if V2 else [True, False])

@@ -215,6 +215,7 @@ def draft_step(values: Values) -> dict[str, Any]:
         **dynamic,
         **flat,
         "slots": ids if unlike and values.chance(0.5) else None,
+        "place_id": torch.tensor([random.randint(-1, places)]) if values.chance(0.3) else None,
     }
     return {n: (whole | given)[n] for n in OPERATORS["draft_step"].arguments}
 

@@ -114,7 +114,11 @@ def draft_step(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     """As `draft`, and each row is kept in its slot, and nothing else is changed."""
     tokens, kept_tokens, stats, keys, *kept = outputs
     place, slots = arguments["place"], arguments["slots"]
+    if arguments["place_id"] is not None:
+        place = int(arguments["place_id"])
     ids = range(len(tokens)) if slots is None else slots.tolist()
+    if not 0 <= place < kept_tokens.shape[1]:  # then nothing is kept
+        ids, place = [], 0
     own = {slot: b for b, slot in enumerate(ids) if 0 <= slot < len(keys)}
     rows, order = list(own.values()), list(own)
     made = reference.step_keys(arguments["seeds"], arguments["positions"])

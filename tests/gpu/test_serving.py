@@ -4,13 +4,44 @@ from __future__ import annotations
 
 import torch
 
-from rdk_cuda import RecentTokens, Vocabulary
+from rdk_cuda import RecentTokens, StepRows, Verified, Vocabulary, draft, verify
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
 from rdk_cuda.integrations.vllm.model_runner_v2 import last_tokens
 from tests import generators
 
 REQUESTS, SLOTS, SIZE, K = 3, 8, 40, 2
+
+
+def test_a_step_of_rows_is_captured_and_replayed(cuda: torch.device) -> None:
+    affinity = generators.affinity("mixed-1", SIZE).to(cuda)
+    rows = StepRows(affinity, REQUESTS, K)
+    draft_logits = generators.logits(REQUESTS, affinity.draft_size, 1).to(cuda)
+    target = generators.logits(REQUESTS * (K + 1), SIZE, 2).to(cuda).unflatten(0, (REQUESTS, K + 1))
+    with cuda:
+        temperature, seeds = torch.ones(REQUESTS), torch.arange(REQUESTS)
+        positions = torch.tensor([7, 8, 9])
+
+    def step() -> Verified:
+        own = {"seeds": seeds, "positions": positions, "rows": rows}
+        drafts = [draft(draft_logits, affinity, temperature, **own)]
+        for _ in range(K - 1):
+            drafts.append(draft(draft_logits, affinity, after=drafts[-1]))
+        return verify(target, drafts, affinity, temperature)
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        sampled = step()
+    seen = set()
+    for change in (positions.neg_, seeds.neg_, lambda: temperature.fill_(0.3), target.neg_):
+        change()
+        graph.replay()
+        replayed = [tensor.clone() for tensor in sampled]
+        for actual, expected in zip(replayed, step(), strict=True):
+            assert torch.equal(actual, expected)
+        seen.add(str(replayed[:2]))
+    assert len(seen) > 2
 
 
 def test_drafting_and_verification_are_captured_and_replayed(cuda: torch.device) -> None:

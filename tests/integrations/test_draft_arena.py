@@ -11,6 +11,7 @@ from torch import distributed
 
 import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda._ops.contract import DYNAMIC
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.sglang import verify_chain
 from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
@@ -39,7 +40,7 @@ def test_what_the_arena_lacks_has_rows_that_it_lacks() -> None:
     offsets = torch.tensor([0, 3, 5, 6], dtype=torch.int32)
     rows = arena.draft_rows(offsets, torch.tensor([1, 4, -2]), 6)
     assert rows[:2].tolist() == [2, 3]
-    assert (rows[2:] >= arena.logits.flatten(0, 1).shape[0]).all()
+    assert (rows[2:] >= arena.slots * arena.draft_length).all()
 
 
 def test_stats_are_kept_so_that_they_are_not_computed_again() -> None:
@@ -47,7 +48,7 @@ def test_stats_are_kept_so_that_they_are_not_computed_again() -> None:
     slot, key = running.requests[0].slot, {"seeds": [11], "positions": 18, "temperature": 0.9}
     alone = rdk_cuda.draft(running.draft_logits[:1, 0], running.affinity, **key)  # type: ignore[arg-type]
     assert alone.stats is not None
-    assert torch.equal(running.arena.stats[slot, 0], alone.stats[0, 0])
+    assert torch.equal(running.arena.rows.stats[slot, 0], alone.stats[0, 0])
 
 
 def decided(rank: int, ranks: int) -> list[Any]:
@@ -89,15 +90,17 @@ def test_what_does_not_fit_is_named() -> None:
             half.draft(torch.zeros(1, 3), step, **key)
     half.draft(torch.zeros(1, 3, dtype=torch.bfloat16), 0, **key)
     arena = DraftArena(AFFINITY, 4, 2)
-    with pytest.raises(ValueError, match="step is 2; the arena has room for 2 drafts"):
+    with pytest.raises(RuntimeError, match="draft_step: place is 2, but needs 0 to K - 1 = 1"):
         arena.draft(torch.zeros(1, 3), 2, **key)
-    with pytest.raises(ValueError, match=r"logits has shape \[1, 4\]; needs \[1, 3\]"):
+    with pytest.raises(RuntimeError, match="draft_step: draft_logits has 4 columns, but needs 3"):
         arena.draft(torch.zeros(1, 4), 0, **key)  # of a drafter that the affinity is not for
-    with pytest.raises(ValueError, match=r"slots has shape \[1\]; needs \[2\]"):
-        arena.draft(torch.zeros(2, 3), 0, **key)
-    with pytest.raises(ValueError, match="the arena's dynamic_width go together"):
-        arena.draft(torch.zeros(1, 3), 0, dynamic_tokens=one.int()[:, None], **key)
-    with pytest.raises(ValueError, match="slots is -1, draft_length 2, dynamic_width 0; needs"):
+    two = dict.fromkeys(("seeds", "positions"), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(RuntimeError, match=r"draft_step: slots has shape \[1\], but needs \[2\]"):
+        arena.draft(torch.zeros(2, 3), 0, slots=one, temperature=torch.ones(2), **two)
+    columns = one.int()[:, None], torch.zeros(1, 1)
+    with pytest.raises(RuntimeError, match="draft_step: step_dynamic_tokens is missing"):
+        arena.draft(torch.zeros(1, 3), 0, **key, **dict(zip(DYNAMIC, columns, strict=True)))
+    with pytest.raises(ValueError, match="slots is -1, places 2, dynamic_width 0; needs"):
         DraftArena(AFFINITY, -1, 2)
 
 

@@ -194,8 +194,8 @@ def test_what_another_step_drew_from_is_caught(sglang: Any, seeded: bool) -> Non
     original = own.arena.verify
 
     def verify(*arguments: Any, **options: Any) -> Any:
-        own.arena.logits.copy_(own.arena.logits.flip(1).clone())
-        own.arena.stats.copy_(own.arena.stats.flip(1).clone())
+        own.arena.rows.logits.copy_(own.arena.rows.logits.flip(1).clone())
+        own.arena.rows.stats.copy_(own.arena.rows.stats.flip(1).clone())
         return original(*arguments, **options)
 
     own.arena.verify = verify  # type: ignore[method-assign]

@@ -142,17 +142,18 @@ def test_sample_draft_fills_the_arena_as_v2_calls_it(dynamic: bool) -> None:
         for b, request in enumerate(REQUESTS):
             if step < request.drafts - request.filled_up:
                 assert tokens[b] == running.drafted[b, step]
-    assert torch.equal(arena.logits, running.arena.logits)
-    assert torch.equal(arena.stats, running.arena.stats)
-    if arena.dynamic_logits is not None and running.arena.dynamic_logits is not None:
-        assert torch.equal(arena.dynamic_logits, running.arena.dynamic_logits)
+    drafted = running.slots.long()
+    for kept, expected in zip(arena.rows.memory, running.arena.rows.memory, strict=True):
+        assert (kept is None) == (expected is None)
+        if kept is not None and expected is not None:
+            assert torch.equal(kept[drafted], expected[drafted])
 
 
 def test_padding_requests_of_a_captured_batch_disturb_nobody() -> None:
     """Index -1, one row each, as `idx_mapping` is filled up for CUDA graphs."""
     running = Running()
     assert torch.equal(v2(running, idle=2)[0][:-2], v2(running)[0])
-    before = running.arena.logits[:SLOTS].clone()
+    before = running.arena.rows.logits.clone()
     sample_draft(
         running.draft_logits[:2, 0],
         torch.tensor([3, 4]),
@@ -162,7 +163,7 @@ def test_padding_requests_of_a_captured_batch_disturb_nobody() -> None:
         torch.tensor(0),
         running.arena,
     )
-    assert torch.equal(running.arena.logits[:SLOTS], before)
+    assert torch.equal(running.arena.rows.logits, before)
 
 
 def test_a_target_row_without_distribution_gives_fewer_tokens() -> None:
@@ -243,8 +244,9 @@ class Drafting:
             dynamic_tokens=tokens,
             dynamic_logits=columns,
         )
-        assert self.arena.dynamic_tokens is not None
-        return drawn, self.arena.dynamic_tokens.clone(), self.arena.logits.clone()
+        rows = self.arena.rows
+        assert rows.dynamic_tokens is not None
+        return drawn, rows.dynamic_tokens.clone(), rows.logits.clone()
 
 
 @pytest.mark.parametrize("window", [1, 5, 20])

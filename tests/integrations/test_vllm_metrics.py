@@ -28,8 +28,8 @@ def counted(method: Method = "token", active: bool = True, sharded: bool = False
     vocabulary = Vocabulary(range(4), target_size=8)
     affinity = Affinity.intersection(vocabulary)
     arena = DraftArena(affinity, slots=2, draft_length=3, dynamic_width=2)
-    assert arena.dynamic_tokens is not None
-    arena.dynamic_tokens[:] = torch.tensor([6, 7])
+    assert arena.rows.dynamic_tokens is not None
+    arena.rows.dynamic_tokens[:] = torch.tensor([6, 7])
     counters = Counters(vocabulary, arena.device)
     counters.active = active
     counters.put_back(2)

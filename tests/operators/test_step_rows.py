@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rdk_cuda
@@ -70,10 +71,11 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.parametrize("place_on_device", [False, True])
 @pytest.mark.parametrize("slots", [None, SLOTS, SLOTS.int()])
 @pytest.mark.parametrize(("dtype", "dynamic", "limited"), OPTIONS)
 def test_each_place_is_drafted_and_kept_as_all_of_them_at_once(
-    dtype: torch.dtype, dynamic: int, limited: bool, slots: Tensor | None
+    dtype: torch.dtype, dynamic: int, limited: bool, slots: Tensor | None, place_on_device: bool
 ) -> None:
     given = step(dtype, dynamic, limited)
     tokens, stats = at_once(given)
@@ -91,7 +93,7 @@ def test_each_place_is_drafted_and_kept_as_all_of_them_at_once(
             memory.logits,
             memory.dynamic_tokens,
             memory.dynamic_logits,
-            k,
+            0 if place_on_device else k,
             given["temperature"],
             given["seeds"],
             given["positions"],
@@ -99,6 +101,7 @@ def test_each_place_is_drafted_and_kept_as_all_of_them_at_once(
             **row,
             **given["limits"],
             slots=slots,
+            place_id=torch.tensor([k]) if place_on_device else None,
         )
         assert torch.equal(drawn[:, 0], tokens[:, k])
     ids = range(B) if slots is None else slots.tolist()
@@ -232,6 +235,31 @@ def test_a_step_is_six_calls_of_operators() -> None:
             drafts.append(rdk_cuda.draft(row, given["affinity"], after=drafts[-1]))
         rdk_cuda.verify(given["target"], drafts, given["affinity"], given["temperature"])
     assert len(calls.names) == K + 1, calls.names
+
+
+def test_a_whole_step_can_be_recorded_and_replayed_with_other_values() -> None:
+    """`make_fx` keeps the operators and drops our Python, as a CUDA graph does."""
+    given = step(torch.float32, 0, True)
+    limited = {"top_k": given["limits"]["top_k"], "top_p": given["limits"]["top_p"]}
+    rows = StepRows(given["affinity"], B, K, limited=True)
+
+    def whole() -> list[Tensor]:
+        drafts = chain(given, K, rows=rows)
+        verified = rdk_cuda.verify(
+            given["target"], drafts, given["affinity"], given["temperature"], **limited
+        )
+        return [*verified, rows.tokens.clone()]
+
+    recorded, seen = make_fx(whole)(), set()
+    for change in (lambda: None, lambda: given["seeds"].add_(1), lambda: given["positions"].add_(1),
+                   lambda: given["temperature"].mul_(3), lambda: limited["top_k"].fill_(1),
+                   lambda: given["target"].neg_(),
+                   lambda: given["rows"]["draft_logits"].neg_()):  # fmt: skip
+        change()
+        replayed = recorded()
+        assert all(map(torch.equal, replayed, whole()))
+        seen.add(str(replayed))
+    assert len(seen) == 7  # a control: what has changed is read
 
 
 def test_rows_that_hold_another_step_are_not_verified() -> None:

@@ -55,7 +55,7 @@ class _Drafting(DraftHead):
         drawn = self.arena.draft(
             logits,
             len(requests.drafts),
-            slots=torch.arange(len(logits), device=device),
+            slots=None,
             temperature=temperature,
             seeds=requests.seeds(device),
             positions=self._first,

@@ -100,8 +100,8 @@ class Counters:
         rows = arena.draft_rows(offsets, slots, len(drafts))
         pruned = self._pruned[drafts.long().clamp(min=0)]
         dynamic = torch.zeros_like(pruned)
-        if arena.dynamic_tokens is not None:
-            named = arena.dynamic_tokens.flatten(0, 1)
+        if arena.rows.dynamic_tokens is not None:
+            named = arena.rows.dynamic_tokens.flatten(0, 1)
             named = named[rows.clamp(0, len(named) - 1)]
             dynamic = pruned & (named == drafts[:, None]).any(1)
         unknown = there & (rows < 0)
