@@ -111,6 +111,22 @@ def test_clusters_give_the_same_bits(emulated: ModuleType, workload: str, cluste
         assert_same_bits(WORKLOADS[workload](), expected)
 
 
+@pytest.mark.parametrize("cluster", [4, 8])
+def test_verify_tree_walks_in_clusters_of_any_size(emulated: ModuleType, cluster: int) -> None:
+    """Rows of 29 chunks are enough for 8 blocks; the clusters of two trees leave at once."""
+    size = 28 * 1024 + 1
+    trees = tree_generators.trees([20, 0, 31, 9] * 2, size, dtype=torch.bfloat16)
+    trees.temperature = torch.tensor([1.0, math.nan, 0.0, 0.7]).repeat(2)
+    expected = torch.ops.rdk.verify_tree(*trees.arguments())
+    assert (expected[1] > 1).sum() >= 3
+    machine = 132, FULL, cluster
+    assert emulated.plan_verify_tree(machine, 8, size)["cluster"] == cluster
+    emulated.set_machine(*machine)
+    for seed, resident in enumerate((1, cluster, 3 * cluster)):
+        emulated.configure(seed=seed, resident=resident)
+        assert_same_bits(torch.ops.rdk.verify_tree(*trees.arguments()), expected)
+
+
 @pytest.mark.parametrize("cluster", [1, 8])
 def test_verify_tree_walks_rows_of_more_chunks_than_it_keeps_as_the_cpu_does(
     emulated: ModuleType, cpu: Any, cluster: int
