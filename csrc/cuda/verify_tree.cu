@@ -45,18 +45,17 @@ __device__ __forceinline__ void sum_row(const TargetColumns<T, C>& columns, Chun
 // ------------------------------------------------------------------------ of fixed nodes
 
 // By a block: cuts the row of a node. Its chunk sums become those of what is kept.
-template <typename T>
-__device__ __forceinline__ void cut_node(const RowLimits<Whole>&, ChunkSum*, unsigned char*,
-                                         TargetColumns<T, Whole>*) {}
-template <typename T>
-__device__ __forceinline__ void cut_node(const RowLimits<Cut>& limits, ChunkSum* sums,
-                                         unsigned char* shared, TargetColumns<T, Cut>* columns) {
-  if (!limits.any()) return;
-  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-  columns->cut = limits.at(threshold_of(*columns, sums, limits, scratch));
-  sum_kept_chunks(*columns, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
-    store_chunk_sum(exponentiate(columns->cut, largest, z), &sums[chunk]);
-  });
+template <typename T, typename C>
+__device__ __forceinline__ void cut_node(const RowLimits<C>& limits, ChunkSum* sums,
+                                         unsigned char* shared, TargetColumns<T, C>* columns) {
+  if constexpr (C::kCuts) {
+    if (!limits.any()) return;
+    auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
+    columns->cut = limits.at(threshold_of(*columns, sums, limits, scratch));
+    sum_kept_chunks(*columns, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
+      store_chunk_sum(exponentiate(columns->cut, largest, z), &sums[chunk]);
+    });
+  }
 }
 
 // What is drawn at a node, by one warp; -1 if its row has no distribution.
@@ -280,37 +279,16 @@ __device__ __forceinline__ void walk_drawn(const VerifyTreeLaunch& launch, unsig
   } while (goes_on);
 }
 
-template <typename R>
-struct Walk {
-  template <typename T>
-  __device__ static __forceinline__ void run(const VerifyTreeLaunch& launch,
-                                             unsigned char* shared) {
-    walk_fixed<T, R>(launch, shared);
-  }
-};
-template <>
-struct Walk<Drawn> {
-  template <typename T>
-  __device__ static __forceinline__ void run(const VerifyTreeLaunch& launch,
-                                             unsigned char* shared) {
-    walk_drawn<T, false>(launch, shared);
-  }
-};
-template <>
-struct Walk<DrawnBlock> {
-  template <typename T>
-  __device__ static __forceinline__ void run(const VerifyTreeLaunch& launch,
-                                             unsigned char* shared) {
-    walk_drawn<T, true>(launch, shared);
-  }
-};
-
 template <typename T, typename R>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     verify_tree_kernel(const VerifyTreeLaunch launch) {
   RDK_DYNAMIC_SHARED(shared);
   wait_for_earlier_kernels();
-  Walk<R>::template run<T>(launch, shared);
+  if constexpr (kJudges<R>) {
+    walk_drawn<T, R::kByBlock>(launch, shared);
+  } else {
+    walk_fixed<T, R>(launch, shared);
+  }
 }
 
 }  // namespace
