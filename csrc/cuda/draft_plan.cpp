@@ -15,12 +15,6 @@ constexpr int64_t kMaxWarps = DraftLaunch::kMaxThreads / kWarp;
 // Of rows so long, small blocks all over the chip bring the bytes sooner than a cluster.
 constexpr int64_t kMostChunksOfCluster = 2 * kMostCluster * kMaxWarps;
 
-int64_t power_of_two_up_to(int64_t most) {
-  int64_t power = 1;
-  while (2 * power <= most) power *= 2;
-  return power;
-}
-
 // With few rows, clusters, which need no cleared tickets; or small blocks all over the chip, with a
 // chunk or two for each warp. With many, one block for each row.
 void split_rows(const Machine& machine, int64_t rows, int64_t chunks, DraftLaunch* launch) {

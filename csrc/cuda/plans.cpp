@@ -101,13 +101,22 @@ void plan(const Machine&, VerifyShardLaunch* launch) {
 void place(void*, VerifyShardLaunch*) {}
 
 // A block for each sequence, which reads one row after the other, because only the token drawn from
-// a row says which one is next.
-void plan(const Machine&, VerifyTreeLaunch* launch) {
+// a row says which one is next; or a cluster, for few trees of fixed nodes, as long as every
+// scheduler of a multiprocessor has a chunk.
+void plan(const Machine& machine, VerifyTreeLaunch* launch) {
+  constexpr int64_t kChunks = 4;
   constexpr int64_t kRings = VerifyTreeLaunch::kThreads / kWarp * kRingBytes;
   static_assert(VerifyTreeLaunch::kStaticSharedBytes + kRings <= kAlwaysAllowed);
   static_assert(kThresholdBytes <= kRings, "it lies where the rings were");
+  const VerifyTreeParams& params = launch->params;
+  const int64_t count = params.sequences.count;
+  const int64_t most = params.mixed() || launch->by_block()
+                           ? 1
+                           : splits_of(divide_up(chunks_of(params.target.size), kChunks),
+                                       VerifyTreeLaunch::kBlocks * machine.multiprocessors, count);
   place(nullptr, launch);
-  launch->shape.blocks = launch->params.sequences.count;
+  launch->shape.cluster = power_of_two_up_to(std::min(machine.cluster, most));
+  launch->shape.blocks = count * launch->shape.cluster;
   launch->shape.threads = VerifyTreeLaunch::kThreads;
   launch->shape.shared_bytes = kRings;
   launch->shape.allowed_bytes = 0;

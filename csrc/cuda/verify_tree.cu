@@ -1,8 +1,9 @@
 // verify_tree: a block walks a sequence's tree from the root. At each node its warps sum the
 // target's row. Where all children are fixed, the first warp draws a token, and the child that has
-// it is where the walk goes on; drawn nodes that follow each other are judged as verify judges a
-// chain (DESIGN section 2, "Trees"). Memory floor: the target logits of the nodes on the path and,
-// by block, of the drawn nodes that are judged, once.
+// it is where the walk goes on; few such trees have a cluster each, whose blocks sum a row
+// together. Drawn nodes that follow each other are judged as verify judges a chain (DESIGN section
+// 2, "Trees"). Memory floor: the target logits of the nodes on the path and, by block, of the drawn
+// nodes that are judged, once.
 
 #include "verify_tree.h"
 
@@ -31,11 +32,12 @@ __device__ __forceinline__ void clear(const VerifyTreeParams& params, int64_t se
   if (threadIdx.x == 0) params.num_accepted[sequence] = 0;
 }
 
+// By a block, one of `splits` that share the row.
 template <typename T, typename C>
 __device__ __forceinline__ void sum_row(const TargetColumns<T, C>& columns, ChunkSum* sums,
-                                        unsigned char* shared) {
-  stream_chunks(columns, ring_of_warp(shared), warp_index(), kWarps, columns.chunks(),
-                [&](int chunk, float (&z)[kPerLane], float largest) {
+                                        unsigned char* shared, int split, int splits) {
+  stream_chunks(columns, ring_of_warp(shared), split * kWarps + warp_index(), splits * kWarps,
+                columns.chunks(), [&](int chunk, float (&z)[kPerLane], float largest) {
                   store_chunk_sum(exponentiate(columns.cut, largest, z), &sums[chunk]);
                 });
 }
@@ -43,49 +45,59 @@ __device__ __forceinline__ void sum_row(const TargetColumns<T, C>& columns, Chun
 // ------------------------------------------------------------------------ of fixed nodes
 
 // By a block: cuts the row of a node. Its chunk sums become those of what is kept.
-template <typename T>
-__device__ __forceinline__ void cut_node(const RowLimits<Whole>&, ChunkSum*, unsigned char*,
-                                         TargetColumns<T, Whole>*) {}
-template <typename T>
-__device__ __forceinline__ void cut_node(const RowLimits<Cut>& limits, ChunkSum* sums,
-                                         unsigned char* shared, TargetColumns<T, Cut>* columns) {
-  if (!limits.any()) return;
-  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-  columns->cut = limits.at(threshold_of(*columns, sums, limits, scratch));
-  sum_kept_chunks(*columns, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
-    store_chunk_sum(exponentiate(columns->cut, largest, z), &sums[chunk]);
-  });
+template <typename T, typename C>
+__device__ __forceinline__ void cut_node(const RowLimits<C>& limits, ChunkSum* sums,
+                                         unsigned char* shared, TargetColumns<T, C>* columns) {
+  if constexpr (C::kCuts) {
+    if (!limits.any()) return;
+    auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
+    columns->cut = limits.at(threshold_of(*columns, sums, limits, scratch));
+    sum_kept_chunks(*columns, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
+      store_chunk_sum(exponentiate(columns->cut, largest, z), &sums[chunk]);
+    });
+  }
 }
 
 // What is drawn at a node, by one warp; -1 if its row has no distribution.
 template <typename T, typename C>
-__device__ __forceinline__ int drawn_token(const VerifyTreeLaunch& launch, int64_t sequence,
-                                           int depth, const TargetColumns<T, C>& columns,
-                                           const ChunkSum* sums) {
-  const VerifyTreeParams& params = launch.params;
-  const Softmax softmax = merge_chunks(sums, columns.chunks());
-  if (!softmax.valid) return -1;
-  if (params.sequences.temperature[sequence] == 0.0f) return argmax_column(columns, softmax);
-  const int64_t position = later(params.sequences.positions[sequence], depth);
-  return draw_column(
-      columns, softmax,
-      random_words(params.sequences.step_keys[sequence], position, Purpose::kBonus, 0));
+__device__ __forceinline__ int drawn_token(const TargetColumns<T, C>& columns, const ChunkSum* sums,
+                                           unsigned char* shared, bool greedy, int64_t step_key,
+                                           int64_t position) {
+  const KeptSums merged(sums, columns.chunks(), reinterpret_cast<ChunkSum*>(shared));
+  if (!merged.valid) return -1;
+  if (greedy) return merged.argmax(columns);
+  return merged.draw(columns, random_words(step_key, position, Purpose::kBonus, 0));
+}
+
+// By all threads of the blocks that share a tree.
+__device__ __forceinline__ void meet(int splits) {
+  if (splits > 1) {
+    cluster_barrier();
+  } else {
+    __syncthreads();
+  }
 }
 
 template <typename T, typename C>
 __device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsigned char* shared) {
   __shared__ int next;
   const VerifyTreeParams& params = launch.params;
-  const int64_t sequence = blockIdx.x;
+  const int splits = static_cast<int>(launch.shape.cluster);
+  const int64_t sequence = blockIdx.x / splits;
+  const int split = blockIdx.x % splits;
   const int max_depth = static_cast<int>(params.max_draft);
-  clear(params, sequence);
+  int32_t* path = params.path + sequence * max_depth;
+  // All that is known of the sequence is asked for at once, not row by row where it is needed.
   const float temperature = params.sequences.temperature[sequence];
+  const int64_t step_key = params.sequences.step_keys[sequence];
+  const int64_t position = params.sequences.positions[sequence];
+  const Owned tree = owned(params.drafts, sequence);
+  if (split == 0) clear(params, sequence);
   const RowLimits<C> limits(params.sequences.truncation, sequence,
                             static_cast<int>(params.target.size), temperature);
   if (!usable_temperature(temperature) || !limits.usable()) return;
   __syncthreads();
 
-  const Owned tree = owned(params.drafts, sequence);
   const Rows& rows = params.target.logits;  // of two dimensions, so of one stride
   const int chunks = (static_cast<int>(params.target.size) + kChunk - 1) / kChunk;
   ChunkSum* sums = launch.target_chunks + sequence * chunks;
@@ -96,24 +108,31 @@ __device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsig
     TargetColumns<T, C> columns{Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
                                 static_cast<int>(params.target.size), Scale(temperature),
                                 limits.before(), C::Mask::of(params.target.allowed, row)};
-    sum_row(columns, sums, shared);
-    __syncthreads();
-    cut_node(limits, sums, shared, &columns);
-    if (warp_index() == 0) {
-      const int token = drawn_token(launch, sequence, depth, columns, sums);
-      const bool goes_on = token >= 0 && depth < max_depth;
-      const int child = goes_on ? child_of(params, tree, node, token) : -1;
-      if (lane_index() == 0) {
-        params.tokens[sequence * (params.max_draft + 1) + depth] = token;
-        if (child >= 0) {
-          params.path[sequence * params.max_draft + depth] = child;
-          params.num_accepted[sequence] = depth + 1;
+    sum_row(columns, sums, shared, split, splits);
+    meet(splits);
+    if (split == 0) {
+      cut_node(limits, sums, shared, &columns);
+      if (warp_index() == 0) {
+        const int token = drawn_token(columns, sums, shared, temperature == 0.0f, step_key,
+                                      later(position, depth));
+        const bool goes_on = token >= 0 && depth < max_depth;
+        const int child = goes_on ? child_of(params, tree, node, token) : -1;
+        if (lane_index() == 0) {
+          params.tokens[sequence * (params.max_draft + 1) + depth] = token;
+          if (child >= 0) {
+            global_store(&path[depth], child);  // for the other blocks, too
+            params.num_accepted[sequence] = depth + 1;
+          }
+          next = child;
         }
-        next = child;
       }
     }
-    __syncthreads();
-    node = next;
+    meet(splits);
+    if (split == 0) {
+      node = next;
+    } else {
+      node = depth < max_depth ? global_load(&path[depth]) : -1;
+    }
     if (node < 0) return;
   }
 }
@@ -142,7 +161,7 @@ __device__ __forceinline__ void sum_step(const VerifyTreeLaunch& launch,
                                          const Cut& cut, unsigned char* shared) {
   const TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, step, cut);
   sum_row(columns, launch.target_chunks + slot_of(launch, sequence, step) * columns.chunks(),
-          shared);
+          shared, 0, 1);
   if (launch.params.draft_rows.stats == nullptr && step < sequence.count) {
     sum_draft_row<AnyDtype>(launch, sequence, step, draft_chunks, warp_index(), kWarps,
                             ring_of_warp(shared));
@@ -260,37 +279,16 @@ __device__ __forceinline__ void walk_drawn(const VerifyTreeLaunch& launch, unsig
   } while (goes_on);
 }
 
-template <typename R>
-struct Walk {
-  template <typename T>
-  __device__ static __forceinline__ void run(const VerifyTreeLaunch& launch,
-                                             unsigned char* shared) {
-    walk_fixed<T, R>(launch, shared);
-  }
-};
-template <>
-struct Walk<Drawn> {
-  template <typename T>
-  __device__ static __forceinline__ void run(const VerifyTreeLaunch& launch,
-                                             unsigned char* shared) {
-    walk_drawn<T, false>(launch, shared);
-  }
-};
-template <>
-struct Walk<DrawnBlock> {
-  template <typename T>
-  __device__ static __forceinline__ void run(const VerifyTreeLaunch& launch,
-                                             unsigned char* shared) {
-    walk_drawn<T, true>(launch, shared);
-  }
-};
-
 template <typename T, typename R>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     verify_tree_kernel(const VerifyTreeLaunch launch) {
   RDK_DYNAMIC_SHARED(shared);
   wait_for_earlier_kernels();
-  Walk<R>::template run<T>(launch, shared);
+  if constexpr (kJudges<R>) {
+    walk_drawn<T, R::kByBlock>(launch, shared);
+  } else {
+    walk_fixed<T, R>(launch, shared);
+  }
 }
 
 }  // namespace

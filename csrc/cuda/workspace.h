@@ -17,6 +17,14 @@ inline int64_t splits_of(int64_t wanted, int64_t at_once, int64_t count) {
   return std::max<int64_t>(1, std::min(wanted, at_once / std::max<int64_t>(1, count)));
 }
 
+// How many blocks a cluster has that may have `most`: a power of two, of which each part of a GPU
+// holds a whole number.
+inline int64_t power_of_two_up_to(int64_t most) {
+  int64_t power = 1;
+  while (2 * power <= most) power *= 2;
+  return power;
+}
+
 // CUDA's limits are on static and dynamic shared memory together. A block may always have this
 // much.
 constexpr int64_t kAlwaysAllowed = 48 * 1024;

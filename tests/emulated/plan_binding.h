@@ -90,13 +90,18 @@ inline void bind_plans(pybind11::module_& module) {
       arg("draft_size") = 1, arg("target_size") = 1, arg("dynamic_size") = 0, arg("rank") = 0);
   module.def(
       "plan_verify_tree",
-      [](const MachineFacts& machine, int64_t sequences, int64_t target_size) {
+      [](const MachineFacts& machine, int64_t sequences, int64_t target_size, bool drawn,
+         bool by_block) {
+        const int32_t row = 0;
         rdk::VerifyTreeLaunch launch{};
         launch.params.sequences.count = sequences;
         launch.params.target.size = target_size;
+        launch.params.draft_rows.index = drawn ? &row : nullptr;
+        launch.params.method = by_block ? rdk::Method::kBlock : rdk::Method::kToken;
         return planned(machine, &launch);
       },
-      arg("machine"), arg("sequences") = 1, arg("target_size") = 1);
+      arg("machine"), arg("sequences") = 1, arg("target_size") = 1, arg("drawn") = false,
+      arg("by_block") = false);
   module.def(
       "plan_sum_shard",
       [](const MachineFacts& machine, int64_t sequences, int64_t max_draft, int64_t chunks) {

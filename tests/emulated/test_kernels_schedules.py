@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import generators
+from tests import generators, tree_generators
 from tests.operators.test_thresholds import thresholds
 
 from .driver_rules import static_bytes
@@ -37,6 +37,11 @@ MACHINES = [
         pytest.param(*each, marks=pytest.mark.night)
         for each in [(2, FULL), (4, 40_000), (16, FULL)]
     ),
+]
+CLUSTERED = [
+    name
+    for name in WORKLOADS
+    if name.startswith(("draft", "verify_tree")) and "drawn" not in name and "by block" not in name
 ]
 STATIC_BYTES = static_bytes("redistribute_kernel<float, Whole>")
 
@@ -96,14 +101,47 @@ def test_any_schedule_gives_the_same_bits(
 @pytest.mark.parametrize(
     "cluster", [2, *(pytest.param(size, marks=pytest.mark.ci) for size in (4, 8))]
 )
-@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name.startswith("draft")])
+@pytest.mark.parametrize("workload", CLUSTERED)
 def test_clusters_give_the_same_bits(emulated: ModuleType, workload: str, cluster: int) -> None:
-    """As one block for each row does; few blocks take turns, or many."""
+    """As one block for each row or tree does; few blocks take turns, or many."""
     expected = in_order(emulated, workload)
     emulated.set_machine(132, FULL, cluster)
     for seed, resident in enumerate((1, 3 * cluster)):
         emulated.configure(seed=seed, resident=resident)
         assert_same_bits(WORKLOADS[workload](), expected)
+
+
+@pytest.mark.parametrize("cluster", [4, 8])
+def test_verify_tree_walks_in_clusters_of_any_size(emulated: ModuleType, cluster: int) -> None:
+    """Rows of 29 chunks are enough for 8 blocks; the clusters of two trees leave at once."""
+    size = 28 * 1024 + 1
+    trees = tree_generators.trees([20, 0, 31, 9] * 2, size, dtype=torch.bfloat16)
+    trees.temperature = torch.tensor([1.0, math.nan, 0.0, 0.7]).repeat(2)
+    expected = torch.ops.rdk.verify_tree(*trees.arguments())
+    assert (expected[1] > 1).sum() >= 3
+    machine = 132, FULL, cluster
+    assert emulated.plan_verify_tree(machine, 8, size)["cluster"] == cluster
+    emulated.set_machine(*machine)
+    for seed, resident in enumerate((1, cluster, 3 * cluster)):
+        emulated.configure(seed=seed, resident=resident)
+        assert_same_bits(torch.ops.rdk.verify_tree(*trees.arguments()), expected)
+
+
+@pytest.mark.parametrize("cluster", [1, 8])
+def test_verify_tree_walks_rows_of_more_chunks_than_it_keeps_as_the_cpu_does(
+    emulated: ModuleType, cpu: Any, cluster: int
+) -> None:
+    """Draws and argmaxes of 256 chunks, which are kept, and of those behind, which are not."""
+    kept = 256 * 1024
+    trees = tree_generators.trees([0] * 6, kept + 1030, dtype=torch.bfloat16)
+    trees.target_logits[:3, kept - 5000 :] += 20
+    trees.target_logits[3:, kept - 3 :] += 40
+    emulated.set_machine(132, FULL, cluster)
+    for temperature in (1.0, 0.0):
+        walked = trees.replace(temperature=torch.full((6,), temperature))
+        tokens = torch.ops.rdk.verify_tree(*walked.arguments())[0]
+        assert torch.equal(tokens, cpu.verify_tree(*walked.arguments())[0])
+        assert 1 <= int((tokens >= kept).sum()) <= 5
 
 
 def test_a_boundary_in_any_bin_is_found_by_a_block_of_any_shape(emulated: ModuleType) -> None:

@@ -110,7 +110,6 @@ def test_the_other_operators_ask_for_what_the_driver_gives(
         assert plan["blocks"] == rows
         plan = plans.plan_verify_tree(gpu.machine, rows, 128_256)
         assert_accepted(gpu, plan)
-        assert plan["blocks"] == rows
         assert plan["workspace_bytes"] == -(-8 * 126 * rows // 16) * 16
 
 
@@ -187,6 +186,29 @@ def test_few_drafted_rows_have_clusters_of_blocks_where_there_are_any(
         plan = plans.plan_draft(gpu.machine, rows, 262_144)
         assert plan["cluster"] == 1
         assert (plan["zeroed_bytes"] > 0) == (rows == 1)
+
+
+@pytest.mark.parametrize("architecture", GPUS)
+def test_few_trees_of_fixed_nodes_have_a_cluster_each_where_there_are_any(
+    plans: ModuleType, architecture: str
+) -> None:
+    """As many blocks as run at once, with four chunks or more for each. Drawn nodes have none."""
+    gpu = GPUS[architecture]
+    clusters = []
+    for count in range(1, gpu.multiprocessors + 2):
+        plan = plans.plan_verify_tree(gpu.machine, count, 128_256)
+        assert plan["blocks"] == count * plan["cluster"]
+        assert plan["zeroed_bytes"] == 0
+        assert_one_wave(architecture, plan)
+        clusters.append(plan["cluster"])
+        for other in ({"drawn": True}, {"by_block": True}):
+            plan = plans.plan_verify_tree(gpu.machine, count, 128_256, **other)
+            assert (plan["blocks"], plan["cluster"]) == (count, 1)
+    assert clusters == sorted(clusters, reverse=True)
+    assert set(clusters) == ({1, 2, 4, 8} if gpu.cluster > 1 else {1})
+    for chunks, most in ((1, 1), (4, 1), (5, 2), (9, 2), (13, 4), (32, 8)):
+        plan = plans.plan_verify_tree(gpu.machine, 1, 1024 * chunks)
+        assert plan["cluster"] == min(most, gpu.cluster)
 
 
 @pytest.mark.parametrize("architecture", GPUS)
