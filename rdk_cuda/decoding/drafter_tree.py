@@ -171,7 +171,7 @@ class DrafterTree(DrafterChain):
         draws, level = bool((temperature > 0).any()), 0
         while any(tree.frontier for tree in trees):
             output = self._read(sequences, trees)
-            dynamic = self._dynamic_of_rows(partial(_contexts, sequences, trees), output)
+            dynamic = self._dynamic_of_rows(sequences, partial(_paths, trees), output)
             tokens, q, rows = self._fixed(output.logits, dynamic, temperature)
             drafts = [[-1] * output.logits.shape[1]] * len(trees)
             first_row = sum(each.tokens.shape[1] for each in levels)
@@ -287,13 +287,10 @@ class DrafterTree(DrafterChain):
         return Proposal(packed, Draft.join(levels), above, padded(rows, device))
 
 
-def _contexts(
-    sequences: Sequence[Continuation], trees: Sequence[_Growing], row: int
-) -> list[list[int]]:
-    """What each tree's node of this place in the frontier ends."""
+def _paths(trees: Sequence[_Growing], row: int) -> list[list[int]]:
+    """What leads to each tree's node of this place in the frontier."""
     nodes = [tree.frontier[row] if row < len(tree.frontier) else -1 for tree in trees]
-    paths = [tree.path(node) for tree, node in zip(trees, nodes, strict=True)]
-    return [s.tokens + path for s, path in zip(sequences, paths, strict=True)]
+    return [tree.path(node) for tree, node in zip(trees, nodes, strict=True)]
 
 
 def _likeliest_tokens(affinity: Affinity) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import functional
 from .._ops.contract import LIMITS
 from ..affinity import Affinity
-from ..dynamic_tokens import Contexts, DynamicTokens, FullHead, dynamic_columns
+from ..dynamic_tokens import DynamicTokens, Followed, FullHead, dynamic_columns
 from ..functional import Draft, StepRows
 from ..functional.ranges import Range
 from .generation import Continuation
@@ -128,6 +128,9 @@ class DrafterChain(Proposer):
         self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
         self._rows: StepRows | None = None
         self._width: int | None = None  # of what the source has returned in this step
+        # For each row the source, and how many tokens of each sequence it has read for good.
+        self._followed: list[Followed] = []
+        self._known: list[list[int]] = []
 
     @property
     def drawn_with(self) -> Affinity | None:
@@ -138,11 +141,14 @@ class DrafterChain(Proposer):
         """As `Proposer.reset`."""
         self.drafter.reset(batch_size)
         self._rows = self._width = None
+        self._followed, self._known = [], []
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """As `Proposer.rollback`."""
         self.drafter.rollback(lengths)
         self._width = None
+        for row, read in enumerate(self._known):  # of a sequence that has ended nothing changes
+            self._known[row] = [min(n, new or n) for n, new in zip(read, lengths, strict=True)]
 
     def observe(self, states: Sequence[Tensor] | None) -> None:
         """As `Proposer.observe`, for a `StateDrafter`."""
@@ -169,7 +175,7 @@ class DrafterChain(Proposer):
                 break
             with Range("drafter forward", sum(keep)):
                 output = feed_unread(self.drafter, sequences, keep)
-            dynamic = self.dynamic_of([s.context for s in sequences], output)
+            dynamic = self.dynamic_of(sequences, output)
             if place == 0:
                 link["rows"] = self._rows_for(output.logits, most, dynamic, link)
             with Range("draft", sum(keep)):
@@ -237,8 +243,14 @@ class DrafterChain(Proposer):
             )
         return rows
 
-    def dynamic_of(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:
-        """What the drafter's row brings along behind these contexts, if anything."""
+    def dynamic_of(
+        self, sequences: Sequence[Continuation], output: Output, *, row: int = 0, paths: Any = None
+    ) -> dict[str, Any]:
+        """What the drafter's row brings along, if anything.
+
+        Args:
+            paths: the tokens that follow each sequence's decided ones there; None: its drafts.
+        """
         if self.dynamic_tokens is None or self.full_head is None:
             return {}
         if output.hidden is None:
@@ -246,8 +258,20 @@ class DrafterChain(Proposer):
                 "DrafterChain: dynamic_tokens need a drafter that gives hidden states, but its "
                 "feed() returned none (HuggingFaceModel: return_hidden=True)"
             )
+        if self._followed and self._followed[0].sources[0] is not self.dynamic_tokens:
+            self._followed = []
+        while len(self._followed) <= row:
+            self._followed.append(Followed(self.dynamic_tokens, len(sequences)))
+            self._known[len(self._followed) - 1 :] = [[0] * len(sequences)]
+        followed, read = self._followed[row], self._known[row]
+        ends = [len(s.context) if paths is None else s.length for s in sequences]
+        new = [s.context[a:b] for s, a, b in zip(sequences, read, ends, strict=True)]
+        if paths is not None:
+            new = [own + path for own, path in zip(new, paths, strict=True)]
+        followed.read(read, new)
+        self._known[row] = ends
         tokens, gathered = dynamic_columns(
-            self.dynamic_tokens, self.full_head, contexts, output.hidden[:, row]
+            followed, self.full_head, followed.contexts, output.hidden[:, row]
         )
         if self._width not in (None, tokens.shape[1]):
             raise ValueError(
@@ -259,13 +283,13 @@ class DrafterChain(Proposer):
         return {"dynamic_tokens": tokens.to(like.device), "dynamic_logits": gathered.to(like)}
 
     def _dynamic_of_rows(
-        self, contexts: Callable[[int], Contexts], output: Output
+        self, sequences: Sequence[Continuation], paths: Callable[[int], Any], output: Output
     ) -> dict[str, Any]:
-        """The same of all rows `[B, n]`; contexts are those of a row, asked for if needed."""
+        """The same of all rows `[B, n]`; paths are those of a row, asked for if needed."""
         if self.dynamic_tokens is None:
             return {}
         rows = range(output.logits.shape[1])
-        found = [self.dynamic_of(contexts(row), output, row) for row in rows]
+        found = [self.dynamic_of(sequences, output, row=row, paths=paths(row)) for row in rows]
         return {name: torch.stack([each[name] for each in found], 1) for name in found[0]}
 
     def _refuse_unreadable(
