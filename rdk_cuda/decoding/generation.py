@@ -85,12 +85,16 @@ class Statistics:
         while len(self.drafted) < drafts:  # of a proposer whose longest draft nobody told
             self.drafted.append(0)
             self.accepted.append(0)
-        for place, kind in enumerate(kinds[:drafts]):
+        for place in range(min(len(kinds), drafts)):
             self.drafted[place] += 1
-            self.accepted[place] += kind != "resampled"
+            self.accepted[place] += 1
         self.out_of_vocabulary += kinds.count("out_of_vocabulary")
-        self.resampled += kinds.count("resampled")
-        self.bonus += kinds.count("bonus")
+        end = kinds[-1] if kinds else None  # only the last may be another than accepted
+        if end == "bonus":
+            self.bonus += 1
+        elif end == "resampled":
+            self.resampled += 1
+            self.accepted[len(kinds) - 1] -= 1
 
     def drop(self, place: int, kind: Kind) -> None:
         """Take a token that was not kept out again, the one at this place of its pass."""
@@ -154,7 +158,8 @@ class Continuation:
     @property
     def room(self) -> int:
         """How many tokens are still to be decided, 0 when it has ended."""
-        return 0 if self.ended else max(0, self.full_length - self.length)
+        left = self.full_length - self.length
+        return 0 if self.ended or left < 0 else left
 
     def extend(
         self, decided: Sequence[int], stop: Callable[[Sequence[int]], bool] | None = None
@@ -166,6 +171,10 @@ class Continuation:
         """
         del self.context[self.length :]
         decided = decided[: self.room]  # a tree may be deeper than there is room for
+        if stop is None and min(decided, default=0) >= 0 and not any(map(self.eos.__contains__, decided)):
+            self.context += decided
+            self.length += len(decided)
+            return len(decided)
         for count, token in enumerate(decided, start=1):
             if token < 0:
                 raise RuntimeError(
@@ -237,8 +246,12 @@ class Batch:
 
 def kinds_of(tokens: Sequence[int], end: Kind | None, pruned: Collection[int]) -> list[Kind]:
     """How tokens were decided: drafted and accepted, but for the last one, if it has an end."""
-    kinds: list[Kind] = ["out_of_vocabulary" if t in pruned else "accepted" for t in tokens]
-    return kinds if end is None else [*kinds[:-1], end]
+    kinds: list[Kind] = ["accepted"] * len(tokens)
+    if pruned:
+        kinds = ["out_of_vocabulary" if token in pruned else "accepted" for token in tokens]
+    if end is not None:
+        kinds[-1:] = [end]
+    return kinds
 
 
 def _checked_limit(

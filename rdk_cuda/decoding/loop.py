@@ -68,7 +68,8 @@ def decode(
     logprobs: list[list[float]] = [[] for _ in sequences]
     target.reset(len(sequences))
     proposer.reset(len(sequences))
-    while any(rooms := [s.room for s in sequences]):
+    rooms = [s.room for s in sequences]
+    while any(rooms):
         with Range("step", len(rooms) - rooms.count(0)):
             step, size = batch.step(rooms), target.vocabulary_size
             decided, drafted = advance(target, proposer, rule, step, sequences, hooks, size)
@@ -78,11 +79,13 @@ def decode(
                     end: Kind = "resampled" if len(new) <= drafted[b] else "bonus"
                     kinds = kinds_of(new, end, pruned)[: s.extend(new, ends)]
                     statistics.count(kinds, drafted[b])
-                    logprobs[b] += decided.logprobs[b][: len(kinds)]
+                    if hooks.logprobs is not None:
+                        logprobs[b] += decided.logprobs[b][: len(kinds)]
                     if hooks.on_tokens is not None:
                         hooks.on_tokens(b, new[: len(kinds)], kinds)
             # The newest token is decided but not read: the next pass begins with it.
-            read = [s.length - 1 if s.room else 0 for s in sequences]
+            rooms = [s.room for s in sequences]
+            read = [s.length - 1 if room else 0 for s, room in zip(sequences, rooms, strict=True)]
             with Range("cache update", len(read)):
                 target.rollback(read)
                 proposer.rollback(read)

@@ -165,16 +165,14 @@ class DrafterChain(Proposer):
         """As `Proposer.propose`; the drafts are left behind each sequence's decided tokens."""
         places, link = self._places(sequences, step), self.first_link(step)
         most = max(places, default=0)
-        seen = Drafted(self.affinity)
+        seen, newest = Drafted(self.affinity), list[list[int]]()
+        keep = [int(own > 0) for own in places]
         for place in range(most):
-            keep = [
-                int(place < own and len(s.context) == s.length + place)
-                for s, own in zip(sequences, places, strict=True)
-            ]
-            if not any(keep):
-                break
             with Range("drafter forward", sum(keep)):
-                output = feed_unread(self.drafter, sequences, keep)
+                if place == 0:
+                    output = feed_unread(self.drafter, sequences, keep)
+                else:
+                    output = self.drafter.feed(newest, keep)
             dynamic = self.dynamic_of(sequences, output)
             if place == 0:
                 link["rows"] = self._rows_for(output.logits, most, dynamic, link)
@@ -182,18 +180,30 @@ class DrafterChain(Proposer):
                 drafted = functional.draft(output.logits[:, 0], self.affinity, **link, **dynamic)
             seen.places.append(drafted)
             link = {"after": drafted}
-            for b, token in enumerate(drafted.tokens[:, 0].tolist()):
-                if keep[b] and token >= 0:  # -1, no distribution here: this draft ends
-                    sequences[b].context.append(token)
+            newest = drafted.tokens.tolist()
+            goes_on = [own > place + 1 for own in places]
             if self.length is not None and place + 1 < most:
-                ends = zip(places, self.length(seen).tolist(), strict=True)
-                places = [own if goes_on else min(own, place + 1) for own, goes_on in ends]
-        chains = [s.drafts for s in sequences]
+                goes_on = [a and b for a, b in zip(goes_on, self.length(seen).tolist())]
+            for b, new in enumerate(newest):
+                if keep[b]:
+                    if new[0] >= 0:
+                        sequences[b].context += new
+                    # With -1, no distribution here, the draft ends.
+                    keep[b] = int(new[0] >= 0 and goes_on[b])
+                if not keep[b]:
+                    newest[b] = []
+            if not any(keep):
+                break
+        chains = [s.context[s.length :] for s in sequences]
         longest = max(map(len, chains), default=0)
         if longest == 0:
             return Proposal.fixed(chains, step)
-        tokens = padded(chains, self.affinity.device)
-        return Proposal(tokens, Draft.join(seen.places[:longest]).proposing(tokens))
+        draft = Draft.join(seen.places[:longest])
+        tokens = draft.tokens
+        if min(map(len, chains)) < longest:
+            tokens = padded(chains, self.affinity.device)
+            draft = draft.proposing(tokens)
+        return Proposal(tokens, draft, drafts=(tokens, chains))
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
         """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
