@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -167,6 +167,7 @@ class DrafterChain(Proposer):
         most = max(places, default=0)
         seen, newest = Drafted(self.affinity), list[list[int]]()
         keep = [int(own > 0) for own in places]
+        alike = self.length is None and min(places, default=0) == most
         for place in range(most):
             with Range("drafter forward", sum(keep)):
                 if place == 0:
@@ -181,15 +182,19 @@ class DrafterChain(Proposer):
             seen.places.append(drafted)
             link = {"after": drafted}
             newest = drafted.tokens.tolist()
+            if alike and min(newest)[0] >= 0:
+                for s, new in zip(sequences, newest, strict=True):
+                    s.context += new
+                continue
             goes_on = [own > place + 1 for own in places]
             if self.length is not None and place + 1 < most:
-                goes_on = [a and b for a, b in zip(goes_on, self.length(seen).tolist())]
+                pairs = zip(goes_on, self.length(seen).tolist(), strict=True)
+                goes_on = [room and wanted for room, wanted in pairs]
             for b, new in enumerate(newest):
-                if keep[b]:
-                    if new[0] >= 0:
-                        sequences[b].context += new
-                    # With -1, no distribution here, the draft ends.
-                    keep[b] = int(new[0] >= 0 and goes_on[b])
+                drawn = keep[b] and new[0] >= 0  # -1, no distribution here: this draft ends
+                keep[b] = int(drawn and goes_on[b])
+                if drawn:
+                    sequences[b].context += new
                 if not keep[b]:
                     newest[b] = []
             if not any(keep):
@@ -198,20 +203,21 @@ class DrafterChain(Proposer):
         longest = max(map(len, chains), default=0)
         if longest == 0:
             return Proposal.fixed(chains, step)
-        draft = Draft.join(seen.places[:longest])
-        tokens = draft.tokens
-        if min(map(len, chains)) < longest:
-            tokens = padded(chains, self.affinity.device)
-            draft = draft.proposing(tokens)
+        first, rows = seen.places[0], cast(StepRows, self._rows)
+        uneven = min(map(len, chains)) < longest
+        tokens = padded(chains, self.affinity.device) if uneven else rows.tokens[:, :longest]
+        kept = {"temperature": first.temperature, "positions": first.positions}
+        draft = Draft.of_rows(rows, 0, tokens, limits=first.limits, **kept)
         return Proposal(tokens, draft, drafts=(tokens, chains))
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
         """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
-        most, context = self.draft_length, self.drafter.context
-        places = [
-            int(min(most, room - 1, context - s.length + 1)) if reads else 0
-            for s, room, reads in zip(sequences, step.room, self.reads(sequences), strict=True)
-        ]
+        longest = int(min(self.drafter.context, 2**62)) + 1
+        most, pairs = self.draft_length, zip(sequences, step.room, strict=True)
+        places = [min(most, room - 1, longest - s.length) for s, room in pairs]
+        if self._readable != math.inf:
+            read = zip(places, self.reads(sequences), strict=True)
+            places = [own if reads else 0 for own, reads in read]
         if self._state_drafter is None:
             return places
         known = zip(places, self._state_drafter.observed, sequences, strict=True)
@@ -240,8 +246,7 @@ class DrafterChain(Proposer):
         """Where a step is drafted into: the same memory in every step that it fits."""
         width = dynamic["dynamic_tokens"].shape[1] if dynamic else 0
         limited, rows = not link.keys().isdisjoint(LIMITS), self._rows
-        row = torch.Size((len(like), like.shape[-1]))
-        form = row, like.dtype, width, limited
+        form = like.shape[::2], like.dtype, width, limited
         if rows is None or rows.places < places or rows.form != form:
             self._rows = rows = StepRows(
                 self.affinity,

@@ -29,8 +29,8 @@ class ChainReading:
     def __init__(self, proposal: Proposal, sequences: Sequence[Continuation], step: Step) -> None:
         self.proposal, self.sequences, self.step = proposal, sequences, step
         self.nodes = list(map(len, proposal.drafts[1])) if proposal.drafts else []
-        rows = [] if proposal.drafts else proposal.tokens.tolist()
-        for b, (s, row) in enumerate(zip(sequences, rows, strict=not proposal.drafts)):
+        proposed = [] if proposal.drafts else proposal.tokens.tolist()
+        for b, (s, row) in enumerate(zip(sequences, proposed, strict=not proposal.drafts)):
             drafts = row[: row.index(-1)] if -1 in row else row
             if drafts and len(drafts) >= step.room[b]:
                 raise ValueError(
