@@ -7,7 +7,6 @@ import operator
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -156,8 +155,7 @@ class Continuation:
     @property
     def room(self) -> int:
         """How many tokens are still to be decided, 0 when it has ended."""
-        left = self.full_length - self.length
-        return 0 if self.ended or left < 0 else left
+        return 0 if self.ended else max(0, self.full_length - self.length)
 
     def extend(
         self, decided: Sequence[int], stop: Callable[[Sequence[int]], bool] | None = None
@@ -245,15 +243,9 @@ class Batch:
 
 def kinds_of(tokens: Sequence[int], end: Kind | None, pruned: Collection[int]) -> tuple[Kind, ...]:
     """How tokens were decided: drafted and accepted, but for the last one, if it has an end."""
-    if not pruned:
-        return _accepted(len(tokens), end)
-    kinds: list[Kind] = ["out_of_vocabulary" if t in pruned else "accepted" for t in tokens]
-    return tuple(kinds if end is None else [*kinds[:-1], end])
-
-
-@lru_cache
-def _accepted(count: int, end: Kind | None) -> tuple[Kind, ...]:
-    kinds: list[Kind] = ["accepted"] * count
+    kinds: list[Kind] = ["accepted"] * len(tokens)
+    if pruned:
+        kinds = ["out_of_vocabulary" if token in pruned else "accepted" for token in tokens]
     return tuple(kinds if end is None else [*kinds[:-1], end])
 
 

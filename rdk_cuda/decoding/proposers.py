@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -129,8 +129,7 @@ class DrafterChain(Proposer):
         self._rows: StepRows | None = None
         self._width: int | None = None  # of what the source has returned in this step
         # For each row the source, and how many tokens of each sequence it has read for good.
-        self._followed: list[Followed] = []
-        self._known: list[list[int]] = []
+        self._followed: dict[int, tuple[Followed, list[int]]] = {}
 
     @property
     def drawn_with(self) -> Affinity | None:
@@ -141,14 +140,14 @@ class DrafterChain(Proposer):
         """As `Proposer.reset`."""
         self.drafter.reset(batch_size)
         self._rows = self._width = None
-        self._followed, self._known = [], []
+        self._followed = {}
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """As `Proposer.rollback`."""
         self.drafter.rollback(lengths)
         self._width = None
-        for row, read in enumerate(self._known):  # of a sequence that has ended nothing changes
-            self._known[row] = [min(n, new or n) for n, new in zip(read, lengths, strict=True)]
+        for _, read in self._followed.values():  # of a sequence that has ended nothing changes
+            read[:] = [min(n, new or n) for n, new in zip(read, lengths, strict=True)]
 
     def observe(self, states: Sequence[Tensor] | None) -> None:
         """As `Proposer.observe`, for a `StateDrafter`."""
@@ -203,11 +202,11 @@ class DrafterChain(Proposer):
         longest = max(map(len, chains), default=0)
         if longest == 0:
             return Proposal.fixed(chains, step)
-        first, rows = seen.places[0], cast(StepRows, self._rows)
-        uneven = min(map(len, chains)) < longest
-        tokens = padded(chains, self.affinity.device) if uneven else rows.tokens[:, :longest]
-        kept = {"temperature": first.temperature, "positions": first.positions}
-        draft = Draft.of_rows(rows, 0, tokens, limits=first.limits, **kept)
+        draft = Draft.join(seen.places[:longest])
+        tokens = draft.tokens
+        if min(map(len, chains)) < longest:
+            tokens = padded(chains, self.affinity.device)
+            draft = draft.proposing(tokens)
         return Proposal(tokens, draft, drafts=(tokens, chains))
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
@@ -273,18 +272,15 @@ class DrafterChain(Proposer):
                 "DrafterChain: dynamic_tokens need a drafter that gives hidden states, but its "
                 "feed() returned none (HuggingFaceModel: return_hidden=True)"
             )
-        if self._followed and self._followed[0].sources[0] is not self.dynamic_tokens:
-            self._followed = []
-        while len(self._followed) <= row:
-            self._followed.append(Followed(self.dynamic_tokens, len(sequences)))
-            self._known[len(self._followed) - 1 :] = [[0] * len(sequences)]
-        followed, read = self._followed[row], self._known[row]
+        followed, read = self._followed.get(row, (None, []))
+        if followed is None or followed.sources[0] is not self.dynamic_tokens:
+            followed, read = Followed(self.dynamic_tokens, len(sequences)), [0] * len(sequences)
         ends = [len(s.context) if paths is None else s.length for s in sequences]
         new = [s.context[a:b] for s, a, b in zip(sequences, read, ends, strict=True)]
         if paths is not None:
             new = [own + path for own, path in zip(new, paths, strict=True)]
         followed.read(read, new)
-        self._known[row] = ends
+        self._followed[row] = followed, ends
         tokens, gathered = dynamic_columns(
             followed, self.full_head, followed.contexts, output.hidden[:, row]
         )

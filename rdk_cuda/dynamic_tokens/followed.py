@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -53,23 +52,19 @@ class Followed:
 
     reads_hidden = True
 
-    def __init__(
-        self, source: DynamicTokens, batch_size: int, contexts: list[list[int]] | None = None
-    ) -> None:
+    def __init__(self, source: DynamicTokens, batch_size: int) -> None:
         given: Any = source
         self.sources = (given,)
-        self.contexts = [[] for _ in range(batch_size)] if contexts is None else contexts
+        self.contexts: list[list[int]] = [[] for _ in range(batch_size)]
         self._rows: list[_Rows] = []
         self._parts: list[Followed] = []
         combined = type(given) is CombinedTokens
         parts: Sequence[Any] = given.sources if combined else (given,)
-        if all(type(part) in _OWN for part in parts):
+        if len(parts) <= 2 and all(type(part) in _OWN for part in parts):
             limit = _on_host(given.allowed) if combined else None
-            self._device = (given.offsets if type(given) is _OWN[1] else given.allowed).device
             self._rows = [_rows(part, batch_size, limit) for part in parts]
         elif combined:
-            self._parts = [Followed(part, batch_size, self.contexts) for part in parts]
-            given = copy.copy(given)
+            given, self._parts = copy.copy(given), [Followed(part, batch_size) for part in parts]
             given.sources = tuple(self._parts)
         self._source = given
         self._own = given.follow(batch_size) if hasattr(given, "follow") else None
@@ -92,12 +87,9 @@ class Followed:
                 )
             del context[length:]
             context += tokens
-        self._take(kept, new)
-
-    def _take(self, kept: Sequence[int], new: Sequence[Sequence[int]]) -> None:
         self._change = kept, new
         for part in self._parts:
-            part._take(kept, new)
+            part.read(kept, new)
         self._named = [rows(self.contexts, kept, new) for rows in self._rows]
 
     def __call__(self, contexts: object = None, *, hidden: Tensor | None = None) -> Tensor:
@@ -120,10 +112,8 @@ class Followed:
                 start + (row.data if row.ids.isdisjoint(before.ids) else _without(row, before))
                 for start, before, row in zip(data, rows, more, strict=True)
             ]
-            if len(others) > 1:
-                both = zip(rows, more, strict=True)
-                rows = [_Row(b"", before.ids | row.ids) for before, row in both]
-        return _packed(data, self._source.width, self._device)
+        at = self._source.offsets if type(self._source) is SuccessorTable else self._source.allowed
+        return _packed(data, self._source.width, at.device)
 
 
 class _Row(NamedTuple):
@@ -163,20 +153,9 @@ def _rows(source: Any, batch: int, limit: bytes | None) -> _Rows:
     return lambda contexts, kept, new: [row(each[-1] if each else -1) for each in contexts]
 
 
-class _Lately(NamedTuple):
-    """The recent tokens of a sequence.
-
-    Attributes:
-        length: of the sequence when they became these.
-        until: the place of a token whose coming lets the oldest of these go.
-        places: of each distinct token the last place, the oldest first.
-        row: what is named of them.
-    """
-
-    length: int
-    until: float
-    places: dict[int, int]
-    row: _Row
+_Lately: TypeAlias = tuple[int, dict[int, int], _Row]
+"""Recent tokens of a sequence: how long it was when they became these; the last place of each
+distinct one, the oldest first; and what is named of them."""
 
 
 class _RecentRows:
@@ -188,38 +167,33 @@ class _RecentRows:
     def __call__(
         self, contexts: Sequence[list[int]], kept: Sequence[int], new: Sequence[Sequence[int]]
     ) -> list[_Row]:
-        own, size = self.own, len(self.own)
+        own, size, window = self.own, len(self.own), self.window
         for states, context, start, tokens in zip(self.states, contexts, kept, new, strict=True):
-            while states and states[-1].length > start:
+            while states and states[-1][0] > start:
                 states.pop()
-            if not states or len(tokens) > self.window:
-                first = max(0, len(context) - self.window)
-                states[:] = [self._state({}, enumerate(context[first:], first), len(context))]
+            if not states or len(tokens) > window:
+                first = max(0, len(context) - window)
+                states[:] = [self._state({}, context[first:], first)]
                 continue
-            until = states[-1].until
             for place, token in enumerate(tokens, start):
-                if place >= until or (0 <= token < size and own[token]):
-                    state = self._state(states[-1].places, [(place, token)], place + 1)
-                    until = state.until
-                    states.append(state)
+                places = states[-1][1]
+                # Each token that comes lets the oldest go, if that has not come again.
+                gone = context[place - window] if place >= window else -1
+                if (0 <= token < size and own[token]) or places.get(gone) == place - window:
+                    states.append(self._state(places, [token], place))
                     del states[:-_REMEMBERED]
-        return [states[-1].row for states in self.states]
+        return [states[-1][2] for states in self.states]
 
-    def _state(
-        self, before: dict[int, int], new: Iterable[tuple[int, int]], length: int
-    ) -> _Lately:
-        places = before.copy()
-        for place, token in new:
+    def _state(self, before: dict[int, int], tokens: Sequence[int], start: int) -> _Lately:
+        places, length = before.copy(), start + len(tokens)
+        for place, token in enumerate(tokens, start):
             if 0 <= token < len(self.own) and self.own[token]:
                 places.pop(token, None)
                 places[token] = place
         oldest = next(iter(places), -1)
-        if places and places[oldest] < length - self.window:  # a token lets at most one go
+        if places.get(oldest, length) < length - self.window:
             del places[oldest]
-        until = next(iter(places.values()), math.inf) + self.window
-        return _Lately(
-            length, until, places, _row([*islice(reversed(places), self.width)], self.limit)
-        )
+        return length, places, _row([*islice(reversed(places), self.width)], self.limit)
 
 
 def _on_host(allowed: Tensor) -> bytes:
