@@ -185,13 +185,12 @@ class DrafterChain(Proposer):
                 for s, new in zip(sequences, newest, strict=True):
                     s.context += new
                 continue
-            goes_on = [own > place + 1 for own in places]
+            goes_on = [True] * len(places)
             if self.length is not None and place + 1 < most:
-                pairs = zip(goes_on, self.length(seen).tolist(), strict=True)
-                goes_on = [room and wanted for room, wanted in pairs]
+                goes_on = self.length(seen).tolist()
             for b, new in enumerate(newest):
                 drawn = keep[b] and new[0] >= 0  # -1, no distribution here: this draft ends
-                keep[b] = int(drawn and goes_on[b])
+                keep[b] = int(drawn and goes_on[b] and places[b] > place + 1)
                 if drawn:
                     sequences[b].context += new
                 if not keep[b]:
@@ -211,12 +210,11 @@ class DrafterChain(Proposer):
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
         """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
-        longest = int(min(self.drafter.context, 2**62)) + 1
-        most, pairs = self.draft_length, zip(sequences, step.room, strict=True)
-        places = [min(most, room - 1, longest - s.length) for s, room in pairs]
-        if self._readable != math.inf:
-            read = zip(places, self.reads(sequences), strict=True)
-            places = [own if reads else 0 for own, reads in read]
+        longest, most = int(min(self.drafter.context, 2**62)) + 1, self.draft_length
+        places = [
+            min(most, room - 1, longest - s.length) if reads else 0
+            for s, room, reads in zip(sequences, step.room, self.reads(sequences), strict=True)
+        ]
         if self._state_drafter is None:
             return places
         known = zip(places, self._state_drafter.observed, sequences, strict=True)
@@ -276,14 +274,11 @@ class DrafterChain(Proposer):
         if followed is None or followed.sources[0] is not self.dynamic_tokens:
             followed, read = Followed(self.dynamic_tokens, len(sequences)), [0] * len(sequences)
         ends = [len(s.context) if paths is None else s.length for s in sequences]
-        new = [s.context[a:b] for s, a, b in zip(sequences, read, ends, strict=True)]
-        if paths is not None:
-            new = [own + path for own, path in zip(new, paths, strict=True)]
-        followed.read(read, new)
+        own = zip(sequences, read, ends, paths or [[]] * len(sequences), strict=True)
+        followed.read(read, [s.context[start:end] + path for s, start, end, path in own])
         self._followed[row] = followed, ends
-        tokens, gathered = dynamic_columns(
-            followed, self.full_head, followed.contexts, output.hidden[:, row]
-        )
+        hidden = output.hidden[:, row]
+        tokens, gathered = dynamic_columns(followed, self.full_head, followed.contexts, hidden)
         if self._width not in (None, tokens.shape[1]):
             raise ValueError(
                 f"{type(self).__name__}: dynamic_tokens returned [B, {tokens.shape[1]}] after [B, "

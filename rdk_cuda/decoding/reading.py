@@ -30,7 +30,7 @@ class ChainReading:
         self.proposal, self.sequences, self.step = proposal, sequences, step
         self.nodes = list(map(len, proposal.drafts[1])) if proposal.drafts else []
         proposed = [] if proposal.drafts else proposal.tokens.tolist()
-        for b, (s, row) in enumerate(zip(sequences, proposed, strict=not proposal.drafts)):
+        for b, (s, row) in enumerate(zip(sequences, proposed, strict=False)):
             drafts = row[: row.index(-1)] if -1 in row else row
             if drafts and len(drafts) >= step.room[b]:
                 raise ValueError(

@@ -67,7 +67,8 @@ class Followed:
             given, self._parts = copy.copy(given), [Followed(part, batch_size) for part in parts]
             given.sources = tuple(self._parts)
         self._source = given
-        self._own = given.follow(batch_size) if hasattr(given, "follow") else None
+        follow: Any = getattr(given, "follow", lambda batch_size: None)
+        self._own: Callable[..., Tensor] | None = follow(batch_size)
 
     def read(self, kept: Sequence[int], new: Sequence[Sequence[int]]) -> None:
         """Take what has changed.
@@ -81,10 +82,8 @@ class Followed:
         """
         for b, (context, length, tokens) in enumerate(zip(self.contexts, kept, new, strict=True)):
             if not 0 <= length <= len(context):
-                raise ValueError(
-                    f"Followed.read: kept[{b}] is {length}; needs 0 to the sequence's length, "
-                    f"{len(context)}"
-                )
+                needs = f"0 to the sequence's length, {len(context)}"
+                raise ValueError(f"Followed.read: kept[{b}] is {length}; needs {needs}")
             del context[length:]
             context += tokens
         self._change = kept, new
@@ -101,15 +100,14 @@ class Followed:
         """
         if self._own is not None:
             options = {"hidden": hidden} if reads_hidden(self._source) else {}
-            named: Tensor = self._own(*self._change, **options)
-            return named
+            return self._own(*self._change, **options)
         if not self._rows:
             return offered(self._source, self.contexts, hidden)
         rows, *others = self._named
         data = [row.data for row in rows]
         for more in others:
             data = [
-                start + (row.data if row.ids.isdisjoint(before.ids) else _without(row, before))
+                start + (row.data if row.ids.isdisjoint(before.ids) else row.without(before.ids))
                 for start, before, row in zip(data, rows, more, strict=True)
             ]
         at = self._source.offsets if type(self._source) is SuccessorTable else self._source.allowed
@@ -122,6 +120,11 @@ class _Row(NamedTuple):
     data: bytes
     ids: frozenset[int]
 
+    def without(self, ids: frozenset[int]) -> bytes:
+        """The others."""
+        left = [token for token in memoryview(self.data).cast("i") if token not in ids]
+        return array("i", left).tobytes()
+
 
 _Rows = Callable[[Sequence[list[int]], Sequence[int], Sequence[Sequence[int]]], list[_Row]]
 
@@ -130,13 +133,6 @@ def _row(ids: Sequence[int], limit: bytes | None) -> _Row:
     if limit is not None:
         ids = [token for token in ids if token < len(limit) and limit[token]]
     return _Row(array("i", ids).tobytes(), frozenset(ids))
-
-
-def _without(row: _Row, others: _Row) -> bytes:
-    left, ids = bytearray(row.data), memoryview(row.data).cast("i").tolist()
-    for place in sorted(map(ids.index, row.ids & others.ids), reverse=True):
-        del left[4 * place : 4 * place + 4]
-    return bytes(left)
 
 
 def _rows(source: Any, batch: int, limit: bytes | None) -> _Rows:
