@@ -237,20 +237,21 @@ class DrafterTree(DrafterChain):
             does, and the column's number, dynamic ones behind the others, or -1 where it may well
             give another token.
         """
-        z, top = logits, self._top_tokens.expand(*logits.shape[:2], -1)
+        z, top, share = logits, self._top_tokens, self._shares
         if dynamic:
             offered = dynamic["dynamic_tokens"]
             there = (offered >= 0) & (offered < self.affinity.target_size)
             z = torch.cat([z, dynamic["dynamic_logits"].where(there, -torch.inf)], 2)
-            top = torch.cat([top, offered], 2)
+            top = torch.cat([top.expand(*logits.shape[:2], -1), offered], 2)
+            share = torch.cat([share, share.new_ones(offered.shape[2])])
         z = z.float() / temperature.masked_fill(temperature == 0, 1.0)[:, None, None]
         if (bias := self.affinity.by_target[0]) is not None:
             z[:, :, : len(bias)] += bias
         best = z.softmax(2).topk(min(self.width, z.shape[2]))
-        share = torch.cat([self._shares, self._shares.new_ones(z.shape[2] - logits.shape[2])])
         share = share[best.indices]
         columns = best.indices.where(share > 0.5, -1)
-        return top.gather(2, best.indices), best.values * share, columns
+        tokens = top.gather(2, best.indices) if dynamic else top[best.indices]
+        return tokens, best.values * share, columns
 
     def _masked(self, logits: Tensor, dynamic: dict[str, Any], columns: Tensor) -> dict[str, Any]:
         """The drafter's rows without these columns `[B, n, w]`, -1 for none."""
