@@ -2,7 +2,12 @@
 
 `python -m studies.decoder_time` decodes with models that return the same logits every time, and
 makes the calls that a step cannot do without, K of `rdk_cuda.draft` and one of `rdk_cuda.verify`,
-on the same logits, in turn. What a step takes beyond those is the decoder's.
+and the models', on the same logits, in turn. What a step takes beyond those is the decoder's. With
+`--vocabulary 64` the operators take the least. The least of many rounds is next to the median,
+since it changes less with what else runs.
+
+With `--sources` it measures what sources of dynamic tokens take for a draft: called with whole
+sequences, and with what is new in them.
 
 With `--drafter DIR` it measures what proposing takes next to the passes of that drafter, of the
 demo's target: all of a chain's or a tree's time but the network's, masks included.
@@ -12,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import random
 import statistics
 import sys
 import time
@@ -22,21 +28,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import rdk_cuda
 from examples.demo.shipped import SHIPPED
 from examples.demo.text import held_out_prompts
 from profiling.commands import Parser, run_command
 from profiling.machine import describe, now
 from profiling.tables import figure, table
-from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import Affinity, StepRows, Vocabulary
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import Output, SpeculativeDecoder
+from rdk_cuda.dynamic_tokens import Followed, recent_and_successors
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.pair.loading import load_pair
 from rdk_cuda.pair.pairs import StatePair
 
 from .chains_and_trees import Way
-from .end_to_end import WithOperators
 
 K = 4
 
@@ -72,15 +79,28 @@ def calls(batch: int, vocabulary: int) -> dict[str, Callable[[], int]]:
         for _ in range(2)
     )
     decoder = SpeculativeDecoder(Constant(target), Constant(drafter), draft_length=K)
-    seeds, wanted = torch.arange(batch), max(4, 24 // batch)
+    seeds, wanted, ones = torch.arange(batch), max(4, 24 // batch), torch.ones(batch)
+    models, rows = (Constant(target), Constant(drafter)), StepRows(decoder.affinity, batch, K)
+    read = {count: ([[1] * count] * batch, [count] * batch) for count in (1, K + 1)}
 
     def operators() -> int:
-        step = WithOperators(decoder.affinity, batch)
+        for model in models:
+            model.reset(batch)
         for position in range(wanted):
-            step.begin(position)
-            for place in range(K):
-                step.draft(drafter[:, place]).tolist()
-            step.verify(target)[0].tolist()
+            link: dict[str, Any] = {"seeds": seeds, "positions": torch.full((batch,), position)}
+            link |= {"rows": rows, "temperature": ones}
+            drafts: list[rdk_cuda.Draft] = []
+            for _ in range(K):
+                models[1].feed(*read[1])
+                drafts.append(rdk_cuda.draft(drafter[:, 0], decoder.affinity, **link))
+                drafts[-1].tokens.tolist()
+                link = {"after": drafts[-1]}
+            models[0].feed(*read[K + 1])
+            tokens, accepted, _ = rdk_cuda.verify(target, drafts, decoder.affinity, ones)
+            tokens.tolist()
+            accepted.tolist()
+            for model in models:
+                model.rollback(read[1][1])
         return wanted
 
     def whole() -> int:
@@ -93,7 +113,7 @@ def calls(batch: int, vocabulary: int) -> dict[str, Callable[[], int]]:
 
 
 def measure(batch: int, vocabulary: int, rounds: int) -> dict[str, Any]:
-    """Medians of both, in turn, and of their ratio within a round."""
+    """Medians of both, in turn, and of their ratio within a round; the least of the difference."""
     made = calls(batch, vocabulary)
     times: dict[str, list[float]] = {name: [] for name in made}
     for turn in range(rounds + 1):  # the first does not count
@@ -104,7 +124,64 @@ def measure(batch: int, vocabulary: int, rounds: int) -> dict[str, Any]:
             times[name] += [seconds] if turn else []
     ratios = [b / a for a, b in zip(times["operators"], times["decoder"], strict=True)]
     row: dict[str, Any] = {name: statistics.median(each) for name, each in times.items()}
-    return {"batch": batch, "vocabulary": vocabulary, **row, "ratio": statistics.median(ratios)}
+    row |= {"ratio": statistics.median(ratios)}
+    row |= {"own": min(times["decoder"]) - min(times["operators"])}
+    return {"batch": batch, "vocabulary": vocabulary, **row}
+
+
+def asking(batch: int, rounds: int) -> list[dict[str, Any]]:
+    """What a source takes for a draft, with all tokens and with new ones; the least and medians.
+
+    Of a vocabulary whose more frequent quarter is kept; 8% of the text are other tokens.
+    """
+    size, kept, length, rng = 32768, 8192, 300, random.Random(0)
+    vocabulary = rdk_cuda.Vocabulary(torch.arange(kept), size)
+
+    def text(count: int) -> list[int]:
+        names = rng.sample(range(kept, size), 40)  # those of a text come again
+        return [
+            rng.choice(names) if rng.random() < 0.08 else int(kept ** rng.random()) - 1
+            for _ in range(count)
+        ]
+
+    counts = rdk_cuda.SuccessorCounts(size)
+    for _ in range(100):
+        counts.add(text(5000))
+    table = rdk_cuda.SuccessorTable.from_counts(counts, vocabulary)
+    texts, rows = [text(length + 3 * rounds + 9) for _ in range(batch)], []
+    # Four drafts: behind two new tokens, and each behind the one before; two of them are accepted.
+    spans = [
+        (length + 3 * turn + start, length + 3 * turn + end)
+        for turn in range(rounds)
+        for start, end in ((0, 2), (2, 3), (3, 4), (4, 5))
+    ]
+    sources: dict[str, Any] = {
+        "RecentTokens": rdk_cuda.RecentTokens(vocabulary),
+        "SuccessorTable": table,
+        "CombinedTokens of both": recent_and_successors(vocabulary, table),
+    }
+    for name, source in sources.items():
+        followed = Followed(source, batch)
+        followed.read([0] * batch, [own[:length] for own in texts])
+        times: dict[str, list[float]] = {"all": [], "new": []}
+        named = list[Tensor]()
+        for start, end in spans:
+            new = [own[start:end] for own in texts]
+            begin = time.perf_counter()
+            followed.read([start] * batch, new)
+            named.append(followed())
+            times["new"].append(time.perf_counter() - begin)
+        for found, (_, end) in zip(named, spans, strict=True):
+            contexts = [own[:end] for own in texts]
+            begin = time.perf_counter()
+            expected = source(contexts)
+            times["all"].append(time.perf_counter() - begin)
+            assert torch.equal(found, expected)
+        row: dict[str, Any] = {"batch": batch, "source": name}
+        for way, taken in times.items():
+            row |= {way: statistics.median(taken), f"least_{way}": min(taken)}
+        rows.append(row)
+    return rows
 
 
 def timed(owner: Any, name: str, seconds: list[float]) -> None:
@@ -179,17 +256,28 @@ def run(options: argparse.Namespace) -> None:
         ]
         print(table(("drafts", "a pass, µs", "proposing, µs a pass", "share"), lines, "lr"))
         return
-    rows = [measure(batch, options.vocabulary, options.rounds) for batch in options.batch]
-    titles = ("batch", "operators, µs", "decoder, µs", "ratio")
-    lines = [
-        [
-            str(row["batch"]),
-            *(figure(1e6 * row[name]) for name in ("operators", "decoder")),
-            f"{row['ratio']:.2f}",
+    if options.sources:
+        rows = [row for batch in options.batch for row in asking(batch, options.rounds)]
+        names = ("all", "new", "least_all", "least_new")
+        titles = ("source", "batch", *(f"{name.replace('_', ' ')}, µs" for name in names))
+        lines = [
+            [row["source"], str(row["batch"]), *(figure(1e6 * row[name]) for name in names)]
+            for row in rows
         ]
-        for row in rows
-    ]
-    print(table(titles, lines, "r"))
+        print(table(titles, lines, "lr"))
+    else:
+        rows = [measure(batch, options.vocabulary, options.rounds) for batch in options.batch]
+        titles = ("batch", "operators, µs", "decoder, µs", "ratio", "the decoder's own, µs")
+        lines = [
+            [
+                str(row["batch"]),
+                *(figure(1e6 * row[name]) for name in ("operators", "decoder")),
+                f"{row['ratio']:.2f}",
+                figure(1e6 * row["own"]),
+            ]
+            for row in rows
+        ]
+        print(table(titles, lines, "r"))
     if options.output:
         about = {"run": now(), **describe(torch.device("cpu")), "draft_length": K}
         write_json({**about, "rows": rows}, options.output)
@@ -203,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--vocabulary", type=natural, default=128256, metavar="V", help="(%(default)s)")
     add("--rounds", type=natural, default=15, metavar="N", help="(%(default)s)")
     add("--drafter", type=Path, metavar="DIR", help="what proposing with it takes, in place of all")
+    add("--sources", action="store_true", help="what sources of dynamic tokens take instead")
     add("--temperature", type=float, default=1.0, metavar="T", help="with --drafter (%(default)s)")
     add("--output", type=Path, metavar="FILE", help="JSON file")
     return run_command(command, run, arguments)

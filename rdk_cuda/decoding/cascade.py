@@ -172,13 +172,13 @@ class _Stage:
         chain = [list(range(-1, nodes - 1))] * batch
         parents = chain if proposal.parents is None else proposal.parents.tolist()
 
-        def contexts(row: int) -> list[list[int]]:
+        def paths(row: int) -> list[list[int]]:
             return [
-                s.tokens + [max(own[above], 0) for above in branch(up, row - 1)]
-                for s, own, up in zip(self.sequences, tokens, parents, strict=True)
+                [max(own[above], 0) for above in branch(up, row - 1)]
+                for own, up in zip(tokens, parents, strict=True)
             ]
 
-        return self.cascade._dynamic_of_rows(contexts, output)
+        return self.cascade._dynamic_of_rows(self.sequences, paths, output)
 
     def _keep(self, given: dict[str, Tensor], decided: Decided) -> None:
         """The rows of decided tokens, each at its place in the draft."""

@@ -62,8 +62,9 @@ class SpeculativeDecoder:
         dynamic_tokens: a source such as `rdk_cuda.RecentTokens`. It is called before each drafted
             token with the sequences so far, including the drafts of this step, and returns target
             ids `[B, C]`, -1 for none. They can be drafted in addition to what the affinity reaches
-            (DESIGN section 2). The sequences are the decoder's own lists: a source must not change
-            or keep them. The drafter has to return its hidden state, which a source with
+            (DESIGN section 2). A source may not change the sequences, which are the same lists in
+            every call; `rdk_cuda.dynamic_tokens.Followed` says which sources read only what is new
+            in them. The drafter has to return its hidden state, which a source with
             `reads_hidden`, such as `rdk_cuda.ScreenedTokens`, gets as `hidden`, `[B, d]`.
         full_head: weight `[V_t, d]` and bias `[V_t]` (or None) for the logits of dynamic tokens; or
             what gives these, as `rdk_cuda.drafter.LiftedHead`: called with hidden states

@@ -171,7 +171,7 @@ class DrafterTree(DrafterChain):
         draws, level = bool((temperature > 0).any()), 0
         while any(tree.frontier for tree in trees):
             output = self._read(sequences, trees)
-            dynamic = self._dynamic_of_rows(partial(_contexts, sequences, trees), output)
+            dynamic = self._dynamic_of_rows(sequences, partial(_paths, trees), output)
             tokens, q, rows = self._fixed(output.logits, dynamic, temperature)
             drafts = [[-1] * output.logits.shape[1]] * len(trees)
             first_row = sum(each.tokens.shape[1] for each in levels)
@@ -237,20 +237,21 @@ class DrafterTree(DrafterChain):
             does, and the column's number, dynamic ones behind the others, or -1 where it may well
             give another token.
         """
-        z, top = logits, self._top_tokens.expand(*logits.shape[:2], -1)
+        z, top, share = logits, self._top_tokens, self._shares
         if dynamic:
             offered = dynamic["dynamic_tokens"]
             there = (offered >= 0) & (offered < self.affinity.target_size)
             z = torch.cat([z, dynamic["dynamic_logits"].where(there, -torch.inf)], 2)
-            top = torch.cat([top, offered], 2)
+            top = torch.cat([top.expand(*logits.shape[:2], -1), offered], 2)
+            share = torch.cat([share, share.new_ones(offered.shape[2])])
         z = z.float() / temperature.masked_fill(temperature == 0, 1.0)[:, None, None]
         if (bias := self.affinity.by_target[0]) is not None:
             z[:, :, : len(bias)] += bias
         best = z.softmax(2).topk(min(self.width, z.shape[2]))
-        share = torch.cat([self._shares, self._shares.new_ones(z.shape[2] - logits.shape[2])])
         share = share[best.indices]
         columns = best.indices.where(share > 0.5, -1)
-        return top.gather(2, best.indices), best.values * share, columns
+        tokens = top.gather(2, best.indices) if dynamic else top[best.indices]
+        return tokens, best.values * share, columns
 
     def _masked(self, logits: Tensor, dynamic: dict[str, Any], columns: Tensor) -> dict[str, Any]:
         """The drafter's rows without these columns `[B, n, w]`, -1 for none."""
@@ -287,13 +288,10 @@ class DrafterTree(DrafterChain):
         return Proposal(packed, Draft.join(levels), above, padded(rows, device))
 
 
-def _contexts(
-    sequences: Sequence[Continuation], trees: Sequence[_Growing], row: int
-) -> list[list[int]]:
-    """What each tree's node of this place in the frontier ends."""
+def _paths(trees: Sequence[_Growing], row: int) -> list[list[int]]:
+    """What leads to each tree's node of this place in the frontier."""
     nodes = [tree.frontier[row] if row < len(tree.frontier) else -1 for tree in trees]
-    paths = [tree.path(node) for tree, node in zip(trees, nodes, strict=True)]
-    return [s.tokens + path for s, path in zip(sequences, paths, strict=True)]
+    return [tree.path(node) for tree, node in zip(trees, nodes, strict=True)]
 
 
 def _likeliest_tokens(affinity: Affinity) -> tuple[Tensor, Tensor]:

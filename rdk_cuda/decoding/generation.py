@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
@@ -79,18 +80,18 @@ class Statistics:
         """Share of the accepted tokens that the pruned vocabulary could not have drafted."""
         return _ratio(self.out_of_vocabulary, sum(self.accepted))
 
-    def count(self, kinds: Sequence[Kind], drafts: int) -> None:
-        """Add what one sequence decided in one pass over `drafts` drafted tokens."""
-        self.target_passes += 1
+    def count(self, kinds: Sequence[Kind], drafts: int, times: int = 1) -> None:
+        """Add what so many sequences decided in one pass each over `drafts` drafted tokens."""
+        self.target_passes += times
         while len(self.drafted) < drafts:  # of a proposer whose longest draft nobody told
             self.drafted.append(0)
             self.accepted.append(0)
         for place, kind in enumerate(kinds[:drafts]):
-            self.drafted[place] += 1
-            self.accepted[place] += kind != "resampled"
-        self.out_of_vocabulary += kinds.count("out_of_vocabulary")
-        self.resampled += kinds.count("resampled")
-        self.bonus += kinds.count("bonus")
+            self.drafted[place] += times
+            self.accepted[place] += times * (kind != "resampled")
+        self.out_of_vocabulary += times * kinds.count("out_of_vocabulary")
+        self.resampled += times * kinds.count("resampled")
+        self.bonus += times * kinds.count("bonus")
 
     def drop(self, place: int, kind: Kind) -> None:
         """Take a token that was not kept out again, the one at this place of its pass."""
@@ -166,6 +167,11 @@ class Continuation:
         """
         del self.context[self.length :]
         decided = decided[: self.room]  # a tree may be deeper than there is room for
+        ends = stop is not None or (self.eos and any(map(self.eos.__contains__, decided)))
+        if decided and not ends and min(decided) >= 0:  # at once, as nearly always
+            self.context += decided
+            self.length += len(decided)
+            return len(decided)
         for count, token in enumerate(decided, start=1):
             if token < 0:
                 raise RuntimeError(
@@ -231,14 +237,16 @@ class Batch:
     def step(self, room: list[int]) -> Step:
         """What a proposer and a rule are told of the step that comes; `room` is the sequences'."""
         lengths = [s.length for s in self.sequences]
-        positions = torch.tensor(lengths, device=self.seeds.device, dtype=torch.int64)
+        positions = torch.frombuffer(array("q", lengths), dtype=torch.int64).to(self.seeds.device)
         return Step(room, self.temperature, self.seeds, positions, self.limits)
 
 
-def kinds_of(tokens: Sequence[int], end: Kind | None, pruned: Collection[int]) -> list[Kind]:
+def kinds_of(tokens: Sequence[int], end: Kind | None, pruned: Collection[int]) -> tuple[Kind, ...]:
     """How tokens were decided: drafted and accepted, but for the last one, if it has an end."""
-    kinds: list[Kind] = ["out_of_vocabulary" if t in pruned else "accepted" for t in tokens]
-    return kinds if end is None else [*kinds[:-1], end]
+    kinds: list[Kind] = ["accepted"] * len(tokens)
+    if pruned:
+        kinds = ["out_of_vocabulary" if token in pruned else "accepted" for token in tokens]
+    return tuple(kinds if end is None else [*kinds[:-1], end])
 
 
 def _checked_limit(

@@ -6,6 +6,7 @@ and which token follows, the sequences grow, and what was rejected leaves the mo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -68,21 +69,27 @@ def decode(
     logprobs: list[list[float]] = [[] for _ in sequences]
     target.reset(len(sequences))
     proposer.reset(len(sequences))
-    while any(rooms := [s.room for s in sequences]):
+    rooms = [s.room for s in sequences]
+    while any(rooms):
         with Range("step", len(rooms) - rooms.count(0)):
             step, size = batch.step(rooms), target.vocabulary_size
             decided, drafted = advance(target, proposer, rule, step, sequences, hooks, size)
+            passes = list[tuple[tuple[Kind, ...], int]]()
             for b, (s, new) in enumerate(zip(sequences, decided.tokens, strict=True)):
                 if rooms[b]:
                     ends = None if hooks.stop is None else partial(hooks.stop, b)
                     end: Kind = "resampled" if len(new) <= drafted[b] else "bonus"
                     kinds = kinds_of(new, end, pruned)[: s.extend(new, ends)]
-                    statistics.count(kinds, drafted[b])
-                    logprobs[b] += decided.logprobs[b][: len(kinds)]
+                    passes.append((kinds, drafted[b]))
+                    if hooks.logprobs is not None:
+                        logprobs[b] += decided.logprobs[b][: len(kinds)]
                     if hooks.on_tokens is not None:
-                        hooks.on_tokens(b, new[: len(kinds)], kinds)
+                        hooks.on_tokens(b, new[: len(kinds)], list(kinds))
+            for (kinds_of_one, drafts), times in Counter(passes).items():
+                statistics.count(kinds_of_one, drafts, times)
             # The newest token is decided but not read: the next pass begins with it.
-            read = [s.length - 1 if s.room else 0 for s in sequences]
+            rooms = [s.room for s in sequences]
+            read = [s.length - 1 if room else 0 for s, room in zip(sequences, rooms, strict=True)]
             with Range("cache update", len(read)):
                 target.rollback(read)
                 proposer.rollback(read)

@@ -41,12 +41,15 @@ class Proposal(NamedTuple):
         parents: None: a chain, each node the child of the one before it.
         rows: `[B, N]` integers, which row of `draft` each node was drawn from, -1 for a fixed one.
             None: node n from row n, or, where the draft has no logits, all are fixed.
+        drafts: of a chain that is in the contexts already, its tokens, this tensor and no other,
+            and the lists of them.
     """
 
     tokens: Tensor
     draft: Draft
     parents: Tensor | None = None
     rows: Tensor | None = None
+    drafts: tuple[Tensor, list[list[int]]] | None = None
 
     @classmethod
     def drawn(cls, draft: Draft, step: Step) -> Proposal:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import functional
 from .._ops.contract import LIMITS
 from ..affinity import Affinity
-from ..dynamic_tokens import Contexts, DynamicTokens, FullHead, dynamic_columns
+from ..dynamic_tokens import DynamicTokens, Followed, FullHead, dynamic_columns
 from ..functional import Draft, StepRows
 from ..functional.ranges import Range
 from .generation import Continuation
@@ -128,6 +128,8 @@ class DrafterChain(Proposer):
         self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
         self._rows: StepRows | None = None
         self._width: int | None = None  # of what the source has returned in this step
+        # For each row the source, and how many tokens of each sequence it has read for good.
+        self._followed: dict[int, tuple[Followed, list[int]]] = {}
 
     @property
     def drawn_with(self) -> Affinity | None:
@@ -138,11 +140,14 @@ class DrafterChain(Proposer):
         """As `Proposer.reset`."""
         self.drafter.reset(batch_size)
         self._rows = self._width = None
+        self._followed = {}
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """As `Proposer.rollback`."""
         self.drafter.rollback(lengths)
         self._width = None
+        for _, read in self._followed.values():  # of a sequence that has ended nothing changes
+            read[:] = [min(n, new or n) for n, new in zip(read, lengths, strict=True)]
 
     def observe(self, states: Sequence[Tensor] | None) -> None:
         """As `Proposer.observe`, for a `StateDrafter`."""
@@ -159,41 +164,55 @@ class DrafterChain(Proposer):
         """As `Proposer.propose`; the drafts are left behind each sequence's decided tokens."""
         places, link = self._places(sequences, step), self.first_link(step)
         most = max(places, default=0)
-        seen = Drafted(self.affinity)
+        seen, newest = Drafted(self.affinity), list[list[int]]()
+        keep = [int(own > 0) for own in places]
+        alike = self.length is None and min(places, default=0) == most
         for place in range(most):
-            keep = [
-                int(place < own and len(s.context) == s.length + place)
-                for s, own in zip(sequences, places, strict=True)
-            ]
-            if not any(keep):
-                break
             with Range("drafter forward", sum(keep)):
-                output = feed_unread(self.drafter, sequences, keep)
-            dynamic = self.dynamic_of([s.context for s in sequences], output)
+                if place == 0:
+                    output = feed_unread(self.drafter, sequences, keep)
+                else:
+                    output = self.drafter.feed(newest, keep)
+            dynamic = self.dynamic_of(sequences, output)
             if place == 0:
                 link["rows"] = self._rows_for(output.logits, most, dynamic, link)
             with Range("draft", sum(keep)):
                 drafted = functional.draft(output.logits[:, 0], self.affinity, **link, **dynamic)
             seen.places.append(drafted)
             link = {"after": drafted}
-            for b, token in enumerate(drafted.tokens[:, 0].tolist()):
-                if keep[b] and token >= 0:  # -1, no distribution here: this draft ends
-                    sequences[b].context.append(token)
+            newest = drafted.tokens.tolist()
+            if alike and min(newest)[0] >= 0:
+                for s, new in zip(sequences, newest, strict=True):
+                    s.context += new
+                continue
+            goes_on = [True] * len(places)
             if self.length is not None and place + 1 < most:
-                ends = zip(places, self.length(seen).tolist(), strict=True)
-                places = [own if goes_on else min(own, place + 1) for own, goes_on in ends]
-        chains = [s.drafts for s in sequences]
+                goes_on = self.length(seen).tolist()
+            for b, new in enumerate(newest):
+                drawn = keep[b] and new[0] >= 0  # -1, no distribution here: this draft ends
+                keep[b] = int(drawn and goes_on[b] and places[b] > place + 1)
+                if drawn:
+                    sequences[b].context += new
+                if not keep[b]:
+                    newest[b] = []
+            if not any(keep):
+                break
+        chains = [s.context[s.length :] for s in sequences]
         longest = max(map(len, chains), default=0)
         if longest == 0:
             return Proposal.fixed(chains, step)
-        tokens = padded(chains, self.affinity.device)
-        return Proposal(tokens, Draft.join(seen.places[:longest]).proposing(tokens))
+        draft = Draft.join(seen.places[:longest])
+        tokens = draft.tokens
+        if min(map(len, chains)) < longest:
+            tokens = padded(chains, self.affinity.device)
+            draft = draft.proposing(tokens)
+        return Proposal(tokens, draft, drafts=(tokens, chains))
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
         """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
-        most, context = self.draft_length, self.drafter.context
+        longest, most = int(min(self.drafter.context, 2**62)) + 1, self.draft_length
         places = [
-            int(min(most, room - 1, context - s.length + 1)) if reads else 0
+            min(most, room - 1, longest - s.length) if reads else 0
             for s, room, reads in zip(sequences, step.room, self.reads(sequences), strict=True)
         ]
         if self._state_drafter is None:
@@ -224,8 +243,7 @@ class DrafterChain(Proposer):
         """Where a step is drafted into: the same memory in every step that it fits."""
         width = dynamic["dynamic_tokens"].shape[1] if dynamic else 0
         limited, rows = not link.keys().isdisjoint(LIMITS), self._rows
-        row = torch.Size((len(like), like.shape[-1]))
-        form = row, like.dtype, width, limited
+        form = like.shape[::2], like.dtype, width, limited
         if rows is None or rows.places < places or rows.form != form:
             self._rows = rows = StepRows(
                 self.affinity,
@@ -237,8 +255,14 @@ class DrafterChain(Proposer):
             )
         return rows
 
-    def dynamic_of(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:
-        """What the drafter's row brings along behind these contexts, if anything."""
+    def dynamic_of(
+        self, sequences: Sequence[Continuation], output: Output, *, row: int = 0, paths: Any = None
+    ) -> dict[str, Any]:
+        """What the drafter's row brings along, if anything.
+
+        Args:
+            paths: the tokens that follow each sequence's decided ones there; None: its drafts.
+        """
         if self.dynamic_tokens is None or self.full_head is None:
             return {}
         if output.hidden is None:
@@ -246,9 +270,15 @@ class DrafterChain(Proposer):
                 "DrafterChain: dynamic_tokens need a drafter that gives hidden states, but its "
                 "feed() returned none (HuggingFaceModel: return_hidden=True)"
             )
-        tokens, gathered = dynamic_columns(
-            self.dynamic_tokens, self.full_head, contexts, output.hidden[:, row]
-        )
+        followed, read = self._followed.get(row, (None, []))
+        if followed is None or followed.sources[0] is not self.dynamic_tokens:
+            followed, read = Followed(self.dynamic_tokens, len(sequences)), [0] * len(sequences)
+        ends = [len(s.context) if paths is None else s.length for s in sequences]
+        own = zip(sequences, read, ends, paths or [[]] * len(sequences), strict=True)
+        followed.read(read, [s.context[start:end] + path for s, start, end, path in own])
+        self._followed[row] = followed, ends
+        hidden = output.hidden[:, row]
+        tokens, gathered = dynamic_columns(followed, self.full_head, followed.contexts, hidden)
         if self._width not in (None, tokens.shape[1]):
             raise ValueError(
                 f"{type(self).__name__}: dynamic_tokens returned [B, {tokens.shape[1]}] after [B, "
@@ -259,13 +289,13 @@ class DrafterChain(Proposer):
         return {"dynamic_tokens": tokens.to(like.device), "dynamic_logits": gathered.to(like)}
 
     def _dynamic_of_rows(
-        self, contexts: Callable[[int], Contexts], output: Output
+        self, sequences: Sequence[Continuation], paths: Callable[[int], Any], output: Output
     ) -> dict[str, Any]:
-        """The same of all rows `[B, n]`; contexts are those of a row, asked for if needed."""
+        """The same of all rows `[B, n]`; paths are those of a row, asked for if needed."""
         if self.dynamic_tokens is None:
             return {}
         rows = range(output.logits.shape[1])
-        found = [self.dynamic_of(contexts(row), output, row) for row in rows]
+        found = [self.dynamic_of(sequences, output, row=row, paths=paths(row)) for row in rows]
         return {name: torch.stack([each[name] for each in found], 1) for name in found[0]}
 
     def _refuse_unreadable(

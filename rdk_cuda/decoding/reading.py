@@ -28,8 +28,9 @@ class ChainReading:
 
     def __init__(self, proposal: Proposal, sequences: Sequence[Continuation], step: Step) -> None:
         self.proposal, self.sequences, self.step = proposal, sequences, step
-        self.nodes = []
-        for b, (s, row) in enumerate(zip(sequences, proposal.tokens.tolist(), strict=True)):
+        self.nodes = list(map(len, proposal.drafts[1])) if proposal.drafts else []
+        proposed = [] if proposal.drafts else proposal.tokens.tolist()
+        for b, (s, row) in enumerate(zip(sequences, proposed, strict=False)):
             drafts = row[: row.index(-1)] if -1 in row else row
             if drafts and len(drafts) >= step.room[b]:
                 raise ValueError(
@@ -188,6 +189,8 @@ def reading_of(
     neither read nor accepted. None is drawn, so that depends on no drawn token.
     """
     tokens = proposal.tokens
-    proposal = proposal._replace(tokens=tokens.where((tokens >= 0) & (tokens < size), -1))
+    if proposal.drafts is None or proposal.drafts[0] is not tokens:
+        used = tokens.where((tokens >= 0) & (tokens < size), -1)
+        proposal = proposal._replace(tokens=used, drafts=None)
     kind = ChainReading if proposal.parents is None else TreeReading
     return kind(proposal, sequences, step)

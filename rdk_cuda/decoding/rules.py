@@ -72,10 +72,12 @@ class Verification:
         if proposal.rows is not None:
             limits["draft_rows"] = proposal.rows
         draft, proposed = proposal.draft, proposal.tokens
-        same = proposed.shape == draft.tokens.shape
+        if proposed is not draft.tokens:
+            same = proposed.shape == draft.tokens.shape
+            draft = draft.proposing(proposed) if same else replace(draft, tokens=proposed)
         verified = functional.verify(
             logits,
-            draft.proposing(proposed) if same else replace(draft, tokens=proposed),
+            draft,
             self.affinity,
             step.temperature,
             logprobs=logprobs,

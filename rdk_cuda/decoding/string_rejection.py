@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..dynamic_tokens import Contexts
 from ..vocabulary.text_tokens import incomplete
 from .generation import Continuation
 from .models import Output
@@ -76,7 +75,7 @@ class StringRejection(DrafterChain):
         self._temperature: Tensor = self.first_link(step)["temperature"]
         return super().propose(sequences, step)
 
-    def dynamic_of(self, contexts: Contexts, output: Output, row: int = 0) -> dict[str, Any]:
+    def dynamic_of(self, sequences: object, output: Output, **of: Any) -> dict[str, Any]:
         """Columns for the drafter's tokens that begin with what its newest one spells.
 
         Their psi, next to the newest token's psi, which the row behind it shares out.

@@ -1,6 +1,7 @@
 """Pruned tokens that a row of logits brings along (DESIGN section 2, "Dynamic tokens")."""
 
 from .columns import FullHead, dynamic_columns
+from .followed import Followed
 from .screen import ScreenedTokens, screens_of
 from .sources import (
     CombinedTokens,
@@ -19,6 +20,7 @@ __all__ = [
     "CombinedTokens",
     "Contexts",
     "DynamicTokens",
+    "Followed",
     "FullHead",
     "RecentTokens",
     "ScreenedTokens",

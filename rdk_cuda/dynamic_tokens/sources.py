@@ -2,7 +2,7 @@
 
 A *source* of dynamic tokens is any function from the sequences so far to target ids `[B, C]`, -1
 for none. `RecentTokens` is one, a `SuccessorTable` another, and `CombinedTokens` makes one of
-several.
+several. `Followed` asks a source about sequences that grow.
 
 For a decoder to stay lossless a source may look at anything that is known before the token is
 drawn: the context, the drafter's hidden state, earlier drafts of the same step, rejected ones of

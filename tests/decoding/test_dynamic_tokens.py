@@ -31,7 +31,7 @@ from rdk_cuda.decoding import (
     SpeculativeDecoder,
 )
 from rdk_cuda.decoding.generation import Kind
-from rdk_cuda.dynamic_tokens import DynamicTokens
+from rdk_cuda.dynamic_tokens import DynamicTokens, with_recent_bonus
 
 SIZE = 9
 VOCABULARY = Vocabulary([0, 2, 3, 7], SIZE)
@@ -181,6 +181,41 @@ def test_unused_columns_change_nothing() -> None:
     speculative.dynamic_tokens = lambda contexts: torch.full((len(contexts), 5), -1)
     plain = decoder(dynamic=False).generate(PROMPTS, max_new_tokens=40, seeds=2)
     assert speculative.generate(PROMPTS, max_new_tokens=40, seeds=2) == plain
+
+
+@pytest.mark.parametrize("name", ["recent tokens", "both", "all three"])
+@pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree, partial(Cascade, NGrams())])
+def test_a_source_that_reads_what_is_new_drafts_as_one_that_is_told_all(
+    proposer: Any, name: str
+) -> None:
+    source: Any = with_recent_bonus(SOURCES[name], 0.7)
+    drafter = TableModel(TABLE[:, VOCABULARY.draft_ids], SIZE)
+
+    counts, decided = [40, 9, 60], list[list[int]]()
+
+    class Stateless(CombinedTokens):
+        """A type whose state nobody knows, so that it is called with whole sequences."""
+
+        def __call__(self, contexts: Any, *, hidden: Tensor | None = None) -> Tensor:
+            ends = [len(p) + count for p, count in zip(PROMPTS, counts, strict=True)]
+            for context, known, end in zip(contexts, decided, ends, strict=True):
+                assert context[: len(known)] == known or len(known) == end
+            return super().__call__(contexts, hidden=hidden)
+
+    def tokens(source: Any) -> list[list[int]]:
+        decided[:] = [list(prompt) for prompt in PROMPTS]
+        options = {"dynamic_tokens": source, "full_head": (TABLE.T.contiguous(), None)}
+        own = proposer(drafter, Affinity.intersection(VOCABULARY), **options)
+        decoder = SpeculativeDecoder(TableModel(TABLE, SIZE), proposer=own)
+
+        def note(b: int, new: list[int], kinds: list[Kind]) -> None:
+            decided[b].extend(new)
+
+        given: Any = {"max_new_tokens": counts, "seeds": [5, 6, 7], "on_tokens": note}
+        return decoder.generate(PROMPTS, **given).tokens
+
+    plain = Stateless([source], VOCABULARY, source.width)
+    assert tokens(source) == tokens(plain)
 
 
 @pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree, partial(Cascade, NGrams())])

@@ -117,6 +117,9 @@ def test_the_decoder_s_own_time_is_measured_next_to_its_operators(tmp_path: Path
     rows = run(decoder_time, tmp_path / "rows.json", "--vocabulary=64", "--rounds=1", "--batch=2")
     assert [row["batch"] for row in rows] == [2]
     assert min(rows[0]["operators"], rows[0]["decoder"], rows[0]["ratio"]) > 0
+    asked = run(decoder_time, tmp_path / "asked.json", "--sources", "--rounds=1", "--batch=2")
+    assert [row["batch"] for row in asked] == [2] * 3
+    assert min(row[name] for row in asked for name in ("all", "new")) > 0
 
 
 @pytest.mark.parametrize("drafter", ["drafter", "eagle3"])

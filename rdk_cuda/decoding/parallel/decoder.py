@@ -129,7 +129,7 @@ class ParallelDecoder(SpeculativeDecoder):
                     of_run += kinds
                     logprobs += scores[:kept]
                     if hooks.on_tokens is not None:
-                        hooks.on_tokens(b, tokens[:kept], kinds)
+                        hooks.on_tokens(b, tokens[:kept], list(kinds))
                     if s.ended:
                         break
                     if end is None:  # these drafts are still to be judged

@@ -123,7 +123,7 @@ class Run:
             return False
         chain, s = self.chain, self.sequence
         output = feed_unread(chain.drafter, [s], [1])
-        dynamic = chain.dynamic_of([s.context], output)
+        dynamic = chain.dynamic_of([s], output)
         logits = output.logits[:, 0].clone()  # a model may write over its own
         drafted = functional.draft(logits, chain.affinity, **self._link, **dynamic)
         token = int(drafted.tokens)
