@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...decoding import Proposer
 from ...vocabulary import Vocabulary
-from .library import CACHE_ARGUMENTS, given_cache
+from .library import CACHE_ARGUMENTS, given_cache, tokens_in
 
 _MODES = ("greedy_search", "sample")
 
@@ -147,10 +147,10 @@ def refuse_unsupported(
                 "attention_mask alone"
             )
     argument, cache = given_cache(model_arguments)
-    if cache is not None and int(cache.get_seq_length()) > 0:
+    if cache is not None and (count := tokens_in(cache)) > 0:
         raise ValueError(
-            f"Generate: {argument} has {int(cache.get_seq_length())} tokens; needs none, or an "
-            "empty one, since the cache is Generate's own: give the whole input_ids"
+            f"Generate: {argument} has {count} tokens; needs none, or an empty one, since the "
+            "cache is Generate's own: give the whole input_ids"
         )
 
 
